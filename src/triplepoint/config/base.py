@@ -1,0 +1,143 @@
+"""What every section of the configuration shares: strict models, and YAML read with one-line errors."""
+
+import datetime
+import re
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from triplepoint.errors import UserError, nearest
+
+Section = TypeVar("Section", bound="Strict")
+
+NAME_PATTERN = r"^[a-z0-9][a-z0-9.-]*$"
+"""Names become parts of file names and run ids: lower-case letters, digits, dots and dashes only."""
+
+
+class Strict(BaseModel):
+    """A section of the configuration: unknown keys are refused and values cannot be changed after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Quantity(Strict):
+    """A number with its unit and where it comes from."""
+
+    value: Annotated[float, Field(ge=0)]
+    """The number, in `unit`."""
+    unit: str
+    """Unit of `value`, spelled as the field demands."""
+    source: Annotated[str, Field(min_length=8)]
+    """Document, table or measurement the number was taken from."""
+
+
+def unit_is(unit: str) -> AfterValidator:
+    """Return the validator of a `Quantity` that must be given in `unit`."""
+
+    def check(found: Quantity) -> Quantity:
+        if found.unit != unit:
+            raise ValueError(f"unit is {found.unit!r}, expected {unit!r}")
+        return found
+
+    return AfterValidator(check)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file.
+
+    Raises:
+        UserError: If the file is missing, is not YAML, or does not hold a mapping.
+    """
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except FileNotFoundError:
+        known = sorted(p.stem for p in path.parent.glob("*.yaml"))
+        raise UserError(f"{path}: no such file{nearest(path.stem, known) if known else ''}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
+    return content
+
+
+def parse(section: type[Section], content: Any, where: str | Path) -> Section:
+    """Return `content` as a checked `section`.
+
+    Args:
+        section: The model to check against.
+        content: Plain data, as YAML or JSON gives it.
+        where: File named in the error.
+
+    Raises:
+        UserError: One line with file, key, what was found and what is expected.
+    """
+    try:
+        return section.model_validate(content)
+    except ValidationError as error:
+        raise UserError(f"{where}: {_explain(section, error)}") from None
+
+
+def read(section: type[Section], path: Path) -> Section:
+    """Read, check and return one section from a YAML file. Raises `UserError` as `read_yaml` and `parse` do."""
+    return parse(section, read_yaml(path), path)
+
+
+class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
+    """YAML that refuses a key given twice, which plain YAML settles silently."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Return the mapping, or raise if a key stands in it twice."""
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.YAMLError(f"key {key!r} given twice, {str(node.start_mark).strip()}")
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+# YAML 1.1 reads 989.4e12 as text: its floats want a signed exponent.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(?:[0-9][0-9_]*)(?:\.[0-9]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def _explain(section: type[BaseModel], error: ValidationError) -> str:
+    first = error.errors()[0]
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    place = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = _keys_at(section, first["loc"][:-1])
+        return f"unknown key '{place}'{nearest(str(first['loc'][-1]), known) if known else ''}{more}"
+    if first["type"] == "missing":
+        return f"key '{place}' is missing{more}"
+    message = first["msg"].removeprefix("Value error, ")
+    found = first["input"]
+    shown = f", found {found!r}" if isinstance(found, str | int | float | bool | datetime.date) else ""
+    return f"{place + ': ' if place else ''}{message}{shown}{more}"
+
+
+def _keys_at(section: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    """Return the keys known at a place inside a section; empty where the place is not a plain nested section."""
+    current: Any = section
+    for part in loc:
+        if isinstance(part, int):
+            continue
+        field = current.model_fields.get(part) if hasattr(current, "model_fields") else None
+        if field is None:
+            return []
+        current = _section_in(field.annotation)
+    return list(current.model_fields) if hasattr(current, "model_fields") else []
+
+
+def _section_in(annotation: Any) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in getattr(annotation, "__args__", ()):
+        found = _section_in(inner)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,49 @@
+"""Clusters: `config/clusters/*.yaml`."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
+
+Positive = Annotated[int, Field(gt=0)]
+
+
+class ClusterConfig(Strict):
+    """Machines of one kind and how they are joined."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    """Name of the cluster; the file is called the same."""
+    device: Literal["cpu", "cuda", "rocm"]
+    """What the ranks compute on. On cpu, processes stand in for GPUs."""
+    gpu: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+    """GPU type, a file in `config/gpus/`; none on cpu."""
+    num_nodes: Positive
+    """Nodes in the cluster."""
+    gpus_per_node: Positive
+    """Devices the driver shows on each node: 8 on HGX, 8 GCDs for 4 MI250 packages; on cpu, the ranks allowed."""
+    executor: Literal["local", "slurm"]
+    """How gangs are launched: on this machine, or through Slurm."""
+    nics_per_node: Annotated[Quantity, unit_is("NIC")] | None = None
+    """Network adapters that carry training traffic on each node."""
+    nic_bandwidth: Annotated[Quantity, unit_is("byte/s")] | None = None
+    """Bandwidth of one network adapter, one direction."""
+    slots: list[int] | None = None
+    """Physical slot of each device of a node in device order, where known; placement and heat maps use it."""
+    time_limit_s: Annotated[float, Field(gt=0)] = 3600.0
+    """Wall time after which a launch is ended as `timeout`. Unit: s."""
+    hang_timeout_s: Annotated[float, Field(gt=0)] = 300.0
+    """Time without progress of any rank after which a launch is ended as `timeout`. Unit: s."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "ClusterConfig":
+        if (self.device == "cpu") != (self.gpu is None):
+            raise ValueError(f"device is {self.device!r} and gpu is {self.gpu!r}; name a gpu exactly when device is not cpu")
+        if self.slots is not None and len(self.slots) != self.gpus_per_node:
+            raise ValueError(f"slots lists {len(self.slots)} devices, gpus_per_node is {self.gpus_per_node}")
+        return self
+
+    @property
+    def num_gpus(self) -> int:
+        """Devices in the cluster."""
+        return self.num_nodes * self.gpus_per_node

@@ -1,0 +1,126 @@
+"""One configuration point of a study, complete in itself: what `point.json` holds."""
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from triplepoint import MEASUREMENT_VERSION
+from triplepoint.config.base import NAME_PATTERN, Strict
+from triplepoint.config.model import ModelConfig
+
+Positive = Annotated[int, Field(gt=0)]
+Overlap = Literal["grad", "param", "tp"]
+Sharding = Literal["no_shard", "optim", "optim_grads", "optim_grads_params"]
+
+
+class Steps(Strict):
+    """How many steps of each kind a run makes, in this order."""
+
+    warmup: Annotated[int, Field(ge=0)] = 2
+    """Steps before measuring starts."""
+    measured: Positive = 10
+    """Steps timed with telemetry only; every figure of time and power comes from these."""
+    profiled: Annotated[int, Field(ge=0)] = 1
+    """Steps with the profiler on; traces come from these, times never do."""
+
+
+class Layout(Strict):
+    """How the model is spread over the ranks; degrees spelled as Megatron-LM spells them."""
+
+    tp: Positive = 1
+    """Tensor parallel degree."""
+    pp: Positive = 1
+    """Pipeline parallel degree."""
+    dp: Positive = 1
+    """Data parallel degree: num_gpus / (tp*pp*cp)."""
+    cp: Positive = 1
+    """Context parallel degree."""
+    ep: Positive = 1
+    """Expert parallel degree; its ranks are taken from the data parallel ones."""
+    vp: Positive = 1
+    """Virtual pipeline stages per rank; above 1 the schedule is interleaved."""
+    sequence_parallel: bool = False
+    """Whether activations between tensor-parallel regions are split along the sequence."""
+    data_parallel_sharding: Sharding = "no_shard"
+    """What data parallel ranks share out: nothing (DDP), optimizer state (distributed optimizer, ZeRO-1), gradients too
+    (ZeRO-2), parameters too (FSDP, ZeRO-3)."""
+    schedule: Literal["gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"] | None = None
+    """Pipeline schedule; none without pipeline parallelism."""
+
+
+class PointCluster(Strict):
+    """The part of a cluster that decides what is measured."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    """Name of the cluster."""
+    device: Literal["cpu", "cuda", "rocm"]
+    """What the ranks compute on."""
+    gpu: str | None
+    """GPU type; none on cpu."""
+    gpus_per_node: Positive
+    """Ranks placed on each node."""
+
+
+class Point(Strict):
+    """Everything that decides what a run measures, and nothing else.
+
+    The digest of these fields is the identity of a run: when it changes the run is launched again, and only then.
+    """
+
+    measurement_version: int = MEASUREMENT_VERSION
+    """Way of measuring; raised by the project when it changes."""
+    model: ModelConfig
+    """The whole architecture, so that a changed model file is a changed point."""
+    cluster: PointCluster
+    """Where it runs."""
+    engine: Literal["native", "megatron", "deepspeed", "simulated"]
+    """What trains."""
+    num_gpus: Positive
+    """World size, tp*pp*cp*dp."""
+    layout: Layout
+    """Parallelism."""
+    micro_batch_size: Positive
+    """Sequences per rank and micro-batch."""
+    global_batch_size: Positive
+    """Sequences per step."""
+    sequence_length: Positive
+    """Tokens per sequence."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Activations recomputed in the backward pass: none, all but matrix products, or whole layers."""
+    overlap: tuple[Overlap, ...] = ()
+    """Communication overlapped with computation: gradient reduction, parameter gathering, tensor parallel collectives."""
+    precision: Literal["fp32", "bf16", "fp16", "fp8"] = "bf16"
+    """Number format of the matrix products."""
+    corpus: str = "random"
+    """Training text: `random` tokens, `stdlib` (source of the Python standard library, byte tokens), or a file path."""
+    seed: int = 1234
+    """Seed of weights and data order."""
+    steps: Steps = Steps()
+    """Steps of each kind."""
+    trace_ranks: Literal["all"] | tuple[int, ...] = "all"
+    """Ranks that write a trace of the profiled steps."""
+    telemetry_period_s: Annotated[float, Field(gt=0)] = 0.1
+    """Time between telemetry samples. Unit: s."""
+    repeat: Positive = 1
+    """Which repeat of the same measurement this is, from 1."""
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches per rank and step."""
+        return self.global_batch_size // (self.micro_batch_size * self.layout.dp)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes the ranks fill."""
+        return -(-self.num_gpus // self.cluster.gpus_per_node)
+
+    def digest(self) -> str:
+        """Return the identity of the point: SHA-256 over its canonical JSON."""
+        return hashlib.sha256(canonical(self.model_dump(mode="json")).encode()).hexdigest()
+
+
+def canonical(content: Any) -> str:
+    """Return JSON with sorted keys and no spaces, the same text for the same content."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,35 @@
+"""What a user can cause: every such problem is a `UserError` and ends in one line and exit code 2."""
+
+import difflib
+import errno
+from collections.abc import Iterable
+
+_FILE_ERRORS = {
+    errno.ENOSPC: "no space left on the device; free some and run again, finished runs are kept",
+    errno.EDQUOT: "the disk quota is used up; free some and run again, finished runs are kept",
+    errno.EROFS: "the file system is read-only; point the workflow at a folder that can be written",
+    errno.EACCES: "permission denied; change the owner or mode of the folder, or use another",
+    errno.EPERM: "operation not permitted; change the owner or mode of the folder, or use another",
+    errno.ENAMETOOLONG: "the name is too long for this file system; use a shorter one",
+}
+
+
+class UserError(Exception):
+    """A problem the user can mend: what was found, where, what was expected, what to do, in one line."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a hint such as ` (did you mean 'tp'?)` naming the nearest known word, or the whole list if none is near."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    if close:
+        return f" (did you mean {close[0]!r}?)"
+    return f" (known: {', '.join(known)})"
+
+
+def explain_os_error(error: OSError) -> str | None:
+    """Return one line for a file problem a user can mend, or None for any other error of the operating system."""
+    advice = _FILE_ERRORS.get(error.errno or 0)
+    if advice is None:
+        return None
+    return f"{error.filename or 'writing'}: {advice}"

@@ -1,0 +1,57 @@
+"""Files that are either whole or not there."""
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Yield a scratch path beside `path`; move it there when the block succeeds, remove it when it raises.
+
+    Args:
+        path: Where the finished file belongs. Its folder is made if needed.
+
+    Raises:
+        OSError: From the file system, with the folder left as it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=".partial-", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    scratch = Path(name)
+    try:
+        yield scratch
+        scratch.chmod(0o666 & ~_umask())
+        scratch.replace(path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path` in one piece."""
+    with whole(path) as scratch:
+        scratch.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write `content` to `path` as indented JSON in one piece."""
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def write_text_if_changed(path: Path, text: str) -> bool:
+    """Write `text` only where it differs from what stands in `path`, and return whether it did."""
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return False
+    write_text(path, text)
+    return True
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
