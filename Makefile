@@ -1,0 +1,50 @@
+# Two commands on a new machine: `make all` runs the main job, `make test` passes the tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TARGETS ?= all
+SMK := Snakefile $(wildcard rules/*.smk)
+
+.PHONY: all env test check format lint types clean help
+
+help:
+	@echo "make all     make the environment, then every figure and report.html"
+	@echo "make test    make the environment, then run the tests"
+	@echo "make check   formatter, linter, type checker, snakefmt, snakemake --lint, tests: what CI runs"
+	@echo "make env     only the environment, in $(VENV)"
+	@echo "make clean   remove results, figures and the report (asks first)"
+
+all: env
+	$(BIN)/snakemake $(TARGETS)
+
+env: $(READY)
+
+# torch and the rest by plain pip with one pins file: without it pip takes a torch with gigabytes of CUDA.
+$(READY): pyproject.toml envs/constraints.txt
+	@echo "== environment in $(VENV): about two minutes the first time"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	    || { echo "triplepoint needs Python 3.11 or newer; name one with: make PYTHON=python3.11 ..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt -e '.[dev]'
+	@touch $(READY)
+
+test: env
+	$(BIN)/python -m pytest
+
+check: env format lint types test
+
+format: env
+	$(BIN)/ruff format --check src tests
+	$(BIN)/snakefmt --check $(SMK)
+
+lint: env
+	$(BIN)/ruff check src tests
+	$(BIN)/snakemake --lint
+
+types: env
+	$(BIN)/mypy
+
+clean:
+	@printf 'Remove results/, figs/, logs/ and report.html? Measured runs are lost. [y/N] '; read answer; \
+	    [ "$$answer" = y ] && rm -rf results figs logs report.html || echo "kept"

@@ -1,0 +1,28 @@
+# From a study in YAML to figures and a report:
+#   plan -> launch -> telemetry -> trace -> aggregate -> figure -> report
+# One rule per stage, each in rules/<stage>.smk, each calling `triplepoint <stage>`.
+from snakemake.utils import min_version
+
+min_version("9.0")
+
+
+include: "rules/common.smk"
+include: "rules/plan.smk"
+include: "rules/launch.smk"
+include: "rules/telemetry.smk"
+include: "rules/trace.smk"
+include: "rules/aggregate.smk"
+include: "rules/figure.smk"
+include: "rules/report.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        expand(
+            "figs/{figure}.{format}",
+            figure=STUDY.figures,
+            format=["pdf", "png", "csv"],
+        ),
+        "report.html",
+    localrule: True

@@ -1,0 +1,25 @@
+# Joins all runs of the plan into tables; refuses incomplete ones.
+rule aggregate:
+    input:
+        plan="results/plan.json",
+        runs=expand(
+            "results/runs/{run}/{table}.parquet",
+            run=STUDY.runs,
+            table=["telemetry", "kernels", "intervals", "timeline"],
+        ),
+        gpus=STUDY.gpu_files,
+        code=STUDY.code("aggregate"),
+    output:
+        expand(
+            "results/tables/{table}.{format}",
+            table=STUDY.tables,
+            format=["parquet", "csv"],
+        ),
+    log:
+        "logs/aggregate.log",
+    benchmark:
+        "logs/benchmarks/aggregate.tsv"
+    conda:
+        "../envs/analysis.yaml"
+    shell:
+        "triplepoint aggregate 2> {log}"

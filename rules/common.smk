@@ -1,0 +1,13 @@
+# Binds the configuration to the rules: which points there are, and which source files a stage depends on.
+from triplepoint import workflow as triplepoint_workflow
+
+
+configfile: "config/config.yaml"
+
+
+STUDY = triplepoint_workflow.bind(config, workflow.basedir)
+
+
+wildcard_constraints:
+    run="|".join(STUDY.runs) or "none",
+    figure="|".join(STUDY.figures),

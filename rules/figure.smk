@@ -1,0 +1,22 @@
+# Draws one figure from the tables, and writes the numbers it plots beside it.
+rule figure:
+    input:
+        tables=expand("results/tables/{table}.parquet", table=STUDY.tables),
+        code=lambda wildcards: STUDY.figure_code(wildcards.figure),
+    output:
+        pdf=report(
+            "figs/{figure}.pdf",
+            caption="../workflow/report/{figure}.rst",
+            category="Figures",
+            labels={"figure": "{figure}", "format": "PDF"},
+        ),
+        png="figs/{figure}.png",
+        csv="figs/{figure}.csv",
+    log:
+        "logs/figure/{figure}.log",
+    benchmark:
+        "logs/benchmarks/figure/{figure}.tsv"
+    conda:
+        "../envs/analysis.yaml"
+    shell:
+        "triplepoint figure {wildcards.figure} 2> {log}"

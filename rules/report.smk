@@ -1,0 +1,17 @@
+# One self-contained page: the study, its machine, the figures with captions, tables, provenance.
+rule report:
+    input:
+        figures=expand("figs/{figure}.png", figure=STUDY.figures),
+        captions=expand("workflow/report/{figure}.rst", figure=STUDY.figures),
+        tables=expand("results/tables/{table}.parquet", table=STUDY.tables),
+        code=STUDY.code("report"),
+    output:
+        "report.html",
+    log:
+        "logs/report.log",
+    benchmark:
+        "logs/benchmarks/report.tsv"
+    conda:
+        "../envs/analysis.yaml"
+    shell:
+        "triplepoint report 2> {log}"

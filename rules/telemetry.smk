@@ -1,0 +1,15 @@
+# Puts the recordings of all nodes of a run on one clock and marks steps and gaps.
+rule telemetry:
+    input:
+        manifest="results/runs/{run}/raw/manifest.json",
+        code=STUDY.code("telemetry"),
+    output:
+        "results/runs/{run}/telemetry.parquet",
+    log:
+        "logs/telemetry/{run}.log",
+    benchmark:
+        "logs/benchmarks/telemetry/{run}.tsv"
+    conda:
+        "../envs/analysis.yaml"
+    shell:
+        "triplepoint telemetry {wildcards.run} 2> {log}"

@@ -1,0 +1,7 @@
+"""`python -m triplepoint`."""
+
+import sys
+
+from triplepoint.cli import main
+
+sys.exit(main())

@@ -1,0 +1,81 @@
+"""The command line: one module per subcommand, imported only when it is called, since the DAG starts it thousands of times."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from triplepoint import __version__
+from triplepoint.errors import UserError, explain_os_error, nearest
+
+COMMANDS = {
+    "plan": "expand studies to points, say which are valid, and write point.json of each run",
+    "launch": "train one run as a gang, with telemetry and traces",
+    "telemetry": "align one run's recordings: clocks, steps, gaps",
+    "trace": "parse Kineto traces to kernels, intervals and a timeline",
+    "aggregate": "join all runs of the plan into tables",
+    "figure": "draw one figure from the tables",
+    "report": "write the self-contained report",
+}
+"""Subcommands in the order of the pipeline, with their line in `--help`."""
+
+_INTERNAL = ("sample",)
+
+USER_ERROR = 2
+FAILED = 1
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return the exit status: 0, 2 for what the user can mend, 1 for what failed, 130 for Ctrl-C."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(_help())
+        return 0 if words else USER_ERROR
+    if words[0] == "--version":
+        print(f"triplepoint {__version__}")
+        return 0
+    if words[0] not in (*COMMANDS, *_INTERNAL):
+        return _fail(f"unknown subcommand {words[0]!r}{nearest(words[0], COMMANDS)}", USER_ERROR)
+    return _run(words[0], words[1:])
+
+
+def _run(command: str, words: list[str]) -> int:
+    module = importlib.import_module(f"triplepoint.cli.{command}")
+    parser = module.parser()
+    try:
+        return int(module.run(parser.parse_args(words)) or 0)
+    except UserError as error:
+        return _fail(str(error), USER_ERROR)
+    except BrokenPipeError:  # the reader of our output has gone: `triplepoint plan | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        line = explain_os_error(error)
+        if line is None:
+            raise
+        return _fail(line, USER_ERROR)
+    except KeyboardInterrupt:
+        return _fail("interrupted", INTERRUPTED)
+
+
+def _fail(line: str, status: int) -> int:
+    print(f"triplepoint: {line}", file=sys.stderr)
+    return status
+
+
+def _help() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {about}" for name, about in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: triplepoint SUBCOMMAND [ARGUMENTS]",
+            "",
+            "What a distributed LLM training run costs in time, power and heat, and why.",
+            "Snakemake calls these stages in order; each can also be called by hand.",
+            "",
+            *lines,
+            "",
+            "triplepoint SUBCOMMAND --help tells more. Exit status: 0 done, 1 failed, 2 something you can mend.",
+        ]
+    )

@@ -1,0 +1,25 @@
+"""`triplepoint sample FILE`: the sampler process a node's agent starts."""
+
+import argparse
+import signal
+from pathlib import Path
+
+from triplepoint.cli.arguments import make_parser
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the subcommand's parser."""
+    made = make_parser("sample", "Sample this node's sensors into an Arrow stream until SIGTERM.")
+    made.add_argument("out", type=Path, metavar="FILE", help="Arrow stream to write")
+    made.add_argument("--device", choices=("cpu", "cuda", "rocm"), default="cpu", help="what the ranks compute on")
+    made.add_argument("--period", type=float, default=0.1, metavar="S", help="time between samples in seconds")
+    return made
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Sample until told to stop."""
+    from triplepoint.processes import die_with_parent
+    from triplepoint.telemetry.sampler import run_sampler
+
+    die_with_parent(signal.SIGTERM)
+    run_sampler(arguments.out, arguments.device, arguments.period)

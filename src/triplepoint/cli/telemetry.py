@@ -1,0 +1,20 @@
+"""`triplepoint telemetry RUN`."""
+
+import argparse
+
+from triplepoint.cli.arguments import add_run, make_parser, run_folder
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the subcommand's parser."""
+    made = make_parser("telemetry", "Write a run's telemetry.parquet: all nodes on one clock, steps and gaps marked.")
+    add_run(made)
+    return made
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Align the run's recordings."""
+    folder = run_folder(arguments)
+    from triplepoint.telemetry.align import align_run
+
+    align_run(folder / "raw", folder / "telemetry.parquet")

@@ -1,0 +1,104 @@
+"""From what agents and ranks left to the record of the launch: `manifest.json` and `steps.parquet`."""
+
+import json
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from triplepoint.config.plan import PlannedRun
+from triplepoint.errors import UserError
+from triplepoint.launch.outcome import log_tail
+from triplepoint.launch.provenance import git_state, processor, versions
+from triplepoint.manifest import Device, Evidence, Manifest, Node, Status, Telemetry
+from triplepoint.recording import read_recording
+from triplepoint.tables import STEPS
+
+
+def collect(raw: Path, planned: PlannedRun, started: datetime) -> Manifest:
+    """Gather the steps of all ranks into `steps.parquet` and return the manifest of the launch.
+
+    Args:
+        raw: Folder of the attempt.
+        planned: What was launched.
+        started: When.
+
+    Raises:
+        UserError: If the launch failed by something the user can mend: a missing corpus, a full disk.
+    """
+    reports = [json.loads(path.read_text()) for path in sorted(raw.glob("nodes/node*.json"))]
+    status, evidence = _outcome(raw, planned, reports)
+    _gather_steps(raw)
+    commit, dirty = git_state(Path(__file__).parent)
+    ended = datetime.now(UTC)
+    return Manifest(
+        run=planned.run,
+        digest=planned.digest,
+        status=status,
+        evidence=evidence,
+        origin="measured",
+        engine=planned.point.engine,
+        versions=versions(),
+        git_commit=commit,
+        git_dirty=dirty,
+        seed=planned.point.seed,
+        started_at=started.isoformat(),
+        ended_at=ended.isoformat(),
+        duration_s=(ended - started).total_seconds(),
+        nodes=tuple(_node(raw, report, planned) for report in reports),
+        facts=next((report["facts"] for report in reports if report.get("facts")), {}),
+    )
+
+
+def _outcome(raw: Path, planned: PlannedRun, reports: list[dict[str, Any]]) -> tuple[Status, Evidence | None]:
+    failures = [report["failure"] for report in reports if report["failure"]]
+    if failures:
+        first = min(failures, key=lambda failure: failure["t_wall_ns"])
+        if first["is_user_error"]:
+            raise UserError(first["message"])
+        return first["status"], Evidence.model_validate(first["evidence"])
+    if len(reports) < planned.point.num_nodes:
+        told = {report["node"] for report in reports}
+        lost = [node for node in range(planned.point.num_nodes) if node not in told]
+        tail = [line for path in sorted(raw.glob("submitit/*.err")) for line in log_tail(path)]
+        message = f"no report from node {', '.join(map(str, lost))}: its agent was killed or could not start"
+        return "crashed", Evidence(rank=None, host="", message=message, log_tail=tuple(tail))
+    return "ok", None
+
+
+def _gather_steps(raw: Path) -> None:
+    """Join the ranks' step files, dropping a last line that was cut off, and remove them."""
+    rows = []
+    for path in raw.glob("steps/rank*.jsonl"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+    rows.sort(key=lambda row: (row["rank"], row["step"]))
+    STEPS.write(raw / "steps.parquet", STEPS.from_rows(rows))
+    shutil.rmtree(raw / "steps", ignore_errors=True)
+
+
+def _node(raw: Path, report: dict[str, Any], planned: PlannedRun) -> Node:
+    on_cpu = planned.point.cluster.device == "cpu"
+    product = processor() if on_cpu else str(planned.point.cluster.gpu)
+    first = min(report["ranks"])
+    devices = tuple(
+        Device(rank=rank, device="cpu" if on_cpu else f"gpu{rank - first}", product=product) for rank in report["ranks"]
+    )
+    fields = ("node", "host", "monotonic_ns", "wall_ns", "num_cores", "memory_bytes")
+    return Node(**{name: report[name] for name in fields}, devices=devices, telemetry=_telemetry(raw, report["node"]))
+
+
+def _telemetry(raw: Path, node: int) -> Telemetry | None:
+    path = raw / "telemetry" / f"node{node}.arrow"
+    if not path.is_file():
+        return None
+    found = read_recording(path)
+    return Telemetry(
+        period_s=found.period_s,
+        num_samples=found.samples.num_rows,
+        measured=found.measured,
+        absent={metric: reason for metric, reason in found.absent.items() if metric not in found.measured},
+    )

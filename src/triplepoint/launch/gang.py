@@ -1,0 +1,53 @@
+"""Submitting a gang through submitit: the same code on one machine and through Slurm."""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from triplepoint.config.plan import PlannedRun
+from triplepoint.launch.agent import Launcher, run_node
+
+SECONDS_PER_MINUTE = 60
+MARGIN_MIN = 2
+"""The agents end a gang at its time limit; the scheduler's own limit only stands behind them. Unit: minute."""
+POLL_S = 0.2
+
+
+class Gang:
+    """One submitted gang: an agent on each node."""
+
+    def __init__(self, raw: Path, planned: PlannedRun) -> None:
+        """Submit the gang.
+
+        Args:
+            raw: Folder of the attempt, holding `point.json`.
+            planned: What to launch.
+        """
+        import submitit
+
+        # Named, not "auto": with srun on the PATH submitit would take Slurm for a run on this machine.
+        executor = submitit.AutoExecutor(raw / "submitit", cluster=planned.limits.executor)
+        executor.update_parameters(
+            name=planned.run,
+            nodes=planned.point.num_nodes,
+            tasks_per_node=1,
+            timeout_min=math.ceil(planned.limits.time_limit_s / SECONDS_PER_MINUTE) + MARGIN_MIN,
+        )
+        self._job: submitit.Job[None] = executor.submit(run_node, raw, Launcher.this())
+
+    def wait(self, poll: Callable[[], Any]) -> None:
+        """Wait until every agent has gone, calling `poll` meanwhile.
+
+        How the gang ended is told by the agents' reports: submitit calls a job finished however it failed.
+        """
+        while not self._job.done():
+            poll()
+            time.sleep(POLL_S)
+
+    def cancel(self) -> None:
+        """End the gang now."""
+        with contextlib.suppress(Exception):  # already gone, or never started: either way nothing is left to end
+            self._job.cancel()

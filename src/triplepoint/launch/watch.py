@@ -1,0 +1,116 @@
+"""Watching the ranks of one node: who ended, who hangs, how far they are."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from triplepoint.launch.outcome import Failure, describe_exit, find_hung
+
+POLL_S = 0.1
+GRACE_S = 1.0
+"""After the first failure, how long other ranks get to tell theirs: the first to be seen is not always the cause."""
+STOP_S = 3.0
+"""How long ranks get between SIGTERM and SIGKILL."""
+
+
+@dataclass
+class Ranks:
+    """The rank processes of one node, by global rank."""
+
+    raw: Path
+    processes: dict[int, subprocess.Popen[bytes]]
+    time_limit_s: float
+    hang_timeout_s: float
+    _started: float = field(default_factory=time.monotonic)
+
+    def wait(self, give_up: Callable[[], bool]) -> list[Failure]:
+        """Wait until every rank ended well, or one did not; in that case the others are ended too.
+
+        Args:
+            give_up: Asked at every poll; once it says so the ranks are ended.
+
+        Returns:
+            Failures seen, empty if all ranks finished.
+        """
+        progress, progress_at = self.steps_written(), time.monotonic()
+        while any(process.poll() is None for process in self.processes.values()):
+            now = time.monotonic()
+            if self._ended_badly():
+                time.sleep(GRACE_S)
+                break
+            if give_up():
+                return self._give_up("the launcher has gone")
+            if now - self._started > self.time_limit_s:
+                return self._give_up(f"time limit of {self.time_limit_s:g} s reached")
+            if (written := self.steps_written()) != progress:
+                progress, progress_at = written, now
+            elif now - progress_at > self.hang_timeout_s:
+                return self._give_up(f"no rank finished a step for {self.hang_timeout_s:g} s", look_for_hung=True)
+            time.sleep(POLL_S)
+        failures = [self._failure(rank) for rank in self._ended_badly()]
+        self.stop()
+        return failures
+
+    def steps_written(self) -> int:
+        """Return the size of the step files and traces: it grows while the ranks make progress. Unit: byte."""
+        files = [*self.raw.glob("steps/rank*.jsonl"), *self.raw.glob("traces/*")]
+        return sum(path.stat().st_size for path in files if path.exists())
+
+    def stop(self) -> None:
+        """End the ranks that still run."""
+        running = [process for process in self.processes.values() if process.poll() is None]
+        for process in running:
+            process.terminate()
+        deadline = time.monotonic() + STOP_S
+        while any(process.poll() is None for process in running) and time.monotonic() < deadline:
+            time.sleep(POLL_S / 2)
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def _ended_badly(self) -> list[int]:
+        return [rank for rank, process in self.processes.items() if process.poll() not in (None, 0)]
+
+    def _failure(self, rank: int) -> Failure:
+        account = read_status(self.raw, rank)
+        if account is None:
+            message = describe_exit(self.processes[rank].poll() or 0)
+            return Failure(rank, "crashed", message, time.time_ns())
+        return Failure(rank, account["status"], account["message"], account["t_wall_ns"], account["is_user_error"])
+
+    def _give_up(self, why: str, look_for_hung: bool = False) -> list[Failure]:
+        rank = min(self.processes)
+        if look_for_hung:
+            stacks = self._ask_for_stacks()
+            rank, because = find_hung(stacks, {r: self._steps_of(r) for r in self.processes})
+            why = f"{why}: rank {rank} {because}"
+        self.stop()
+        return [Failure(rank, "timeout", why, time.time_ns())]
+
+    def _ask_for_stacks(self) -> dict[int, str]:
+        for process in self.processes.values():
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGUSR1)
+        time.sleep(GRACE_S)
+        paths = {rank: self.raw / "logs" / f"rank{rank}.stack" for rank in self.processes}
+        return {rank: path.read_text() if path.exists() else "" for rank, path in paths.items()}
+
+    def _steps_of(self, rank: int) -> int:
+        path = self.raw / "steps" / f"rank{rank}.jsonl"
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def read_status(raw: Path, rank: int) -> dict[str, Any] | None:
+    """Return what a rank said of its own end, or None if it left nothing readable."""
+    try:
+        account: dict[str, Any] = json.loads((raw / "status" / f"rank{rank}.json").read_text())
+    except (OSError, json.JSONDecodeError):
+        return None
+    return account

@@ -1,0 +1,138 @@
+"""What happened to a run: `raw/manifest.json`."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from triplepoint.config.base import Strict, parse
+from triplepoint.errors import UserError
+from triplepoint.files import write_text
+
+Status = Literal["ok", "oom", "invalid", "timeout", "crashed"]
+
+RESULTS: frozenset[Status] = frozenset({"ok", "oom", "invalid"})
+"""Statuses that are results; the others fail the launch, which may then be tried again."""
+
+
+class Evidence(Strict):
+    """Why a run is not ok."""
+
+    rank: int | None
+    """Rank it was seen on first; None when it concerns the whole gang."""
+    host: str
+    """Host of that rank."""
+    message: str
+    """What the rank, or the process that watched it, said."""
+    log_tail: tuple[str, ...]
+    """Last lines of that rank's log."""
+
+
+class Telemetry(Strict):
+    """What a node's sampler measured, and what it could not."""
+
+    period_s: float
+    """Time between samples. Unit: s."""
+    num_samples: int
+    """Rows recorded."""
+    measured: tuple[str, ...]
+    """Columns with values."""
+    absent: dict[str, str]
+    """Columns without values, each with the reason."""
+
+
+class Device(Strict):
+    """The device of one rank."""
+
+    rank: int
+    """Global rank."""
+    device: str
+    """cpu, or gpu0, gpu1, ... in the driver's order on its host."""
+    product: str
+    """Product name as the driver or the processor gives it."""
+    uuid: str | None = None
+    """Identity of the device, where it has one."""
+    slot: int | None = None
+    """Physical slot, where known."""
+
+
+class Node(Strict):
+    """One node of the gang."""
+
+    node: int
+    """Index within the run."""
+    host: str
+    """Host name."""
+    monotonic_ns: int
+    """Monotonic clock at one instant. Unit: ns."""
+    wall_ns: int
+    """Wall clock (Unix) at the same instant; the pair aligns nodes. Unit: ns."""
+    num_cores: int
+    """Logical processors."""
+    memory_bytes: int
+    """Host memory."""
+    devices: tuple[Device, ...]
+    """Devices of the node's ranks."""
+    telemetry: Telemetry | None
+    """The sampler's account; None if it left none."""
+
+
+class Manifest(Strict):
+    """The record of one launch."""
+
+    run: str
+    """Run id."""
+    digest: str
+    """Digest of the point that was measured."""
+    status: Status
+    """Outcome."""
+    evidence: Evidence | None
+    """Why not ok; None when ok."""
+    origin: Literal["measured", "simulated"]
+    """Whether devices were measured or a model was run."""
+    engine: str
+    """What trained."""
+    versions: dict[str, str]
+    """Versions of everything that could change the result."""
+    git_commit: str | None
+    """Commit of the project; None outside a repository."""
+    git_dirty: bool | None
+    """Whether tracked files differed from that commit; None outside a repository."""
+    seed: int
+    """Seed of weights and data."""
+    started_at: str
+    """UTC, ISO 8601."""
+    ended_at: str
+    """UTC, ISO 8601."""
+    duration_s: Annotated[float, Field(ge=0)]
+    """Wall time of the launch. Unit: s."""
+    nodes: tuple[Node, ...]
+    """Nodes that took part."""
+    facts: dict[str, int | float | str | bool | None]
+    """What the engine says of itself: number of parameters, collective backend, and the like."""
+
+    @property
+    def is_result(self) -> bool:
+        """Whether the outcome is a result to keep, not a failure to try again."""
+        return self.status in RESULTS
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the manifest in `path`.
+
+    Raises:
+        UserError: If it is missing or damaged.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no manifest; the run was not launched, or did not finish") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: not whole JSON ({error}); delete it and launch the run again") from None
+    return parse(Manifest, content, path)
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Write `manifest` to `path` in one piece."""
+    write_text(path, manifest.model_dump_json(indent=2) + "\n")

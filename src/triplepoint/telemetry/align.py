@@ -1,0 +1,91 @@
+"""The telemetry stage: recordings of all nodes on one clock, with steps and gaps marked."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from triplepoint.errors import UserError
+from triplepoint.manifest import Manifest, Node, read_manifest
+from triplepoint.recording import read_recording
+from triplepoint.tables import SAMPLES, STEPS, TELEMETRY
+from triplepoint.units import NS_PER_S
+
+
+def align_run(raw: Path, out: Path) -> None:
+    """Write `telemetry.parquet` from a run's recordings and steps.
+
+    Args:
+        raw: Folder of the run's raw artefacts.
+        out: File to write, `tables.TELEMETRY`; empty for a run that ended before it could be sampled.
+
+    Raises:
+        UserError: If a recording is missing from a run that finished.
+    """
+    manifest = read_manifest(raw / "manifest.json")
+    parts = []
+    for node in manifest.nodes:
+        recording = raw / "telemetry" / f"node{node.node}.arrow"
+        if recording.is_file():
+            parts.append(_align_node(recording, node, manifest, raw))
+        elif manifest.status == "ok":
+            raise UserError(f"{recording}: no such file, but the run finished; launch {manifest.run} again")
+    table = pa.concat_tables(parts) if parts else TELEMETRY.schema().empty_table()
+    TELEMETRY.write(out, table)
+
+
+def _align_node(recording: Path, node: Node, manifest: Manifest, raw: Path) -> pa.Table:
+    found = read_recording(recording)
+    samples = found.samples
+    t_ns = samples["t_ns"].to_numpy()
+    step, kind = _steps_at(t_ns, node, raw / "steps.parquet")
+    gaps = mark_gaps(t_ns, samples["device"].to_numpy(zero_copy_only=False), found.period_s)
+    first = manifest.nodes[0]
+    # Both clocks were read at one instant on each node: their difference moves this node's monotonic time to node 0's.
+    shift_ns = (node.wall_ns - node.monotonic_ns) - (first.wall_ns - first.monotonic_ns)
+    columns = {name: samples[name] for name in SAMPLES.schema().names}
+    columns |= {
+        "node": pa.array(np.full(len(t_ns), node.node)),
+        "t_ns": pa.array(t_ns + shift_ns),
+        "step": step,
+        "kind": kind,
+        "is_gap": pa.array(gaps),
+    }
+    return TELEMETRY.check(pa.table(columns), recording)
+
+
+def _steps_at(t_ns: np.ndarray, node: Node, steps_file: Path) -> tuple[pa.Array, pa.Array]:
+    """Return step number and kind at each time, null between steps; a step runs from its first rank to its last."""
+    if not steps_file.is_file():
+        nothing = pa.nulls(len(t_ns))
+        return nothing.cast(pa.int64()), nothing.cast(pa.string())
+    steps = STEPS.read(steps_file).to_pydict()
+    ranks = {device.rank for device in node.devices}
+    windows: dict[int, tuple[int, int, str]] = {}
+    for rank, step, kind, start, end in zip(
+        steps["rank"], steps["step"], steps["kind"], steps["t_start_ns"], steps["t_end_ns"], strict=True
+    ):
+        if rank in ranks:
+            low, high, _ = windows.get(step, (start, end, kind))
+            windows[step] = min(low, start), max(high, end), kind
+    numbers = np.full(len(t_ns), -1)
+    for step, (start, end, _) in windows.items():
+        numbers[(t_ns >= start) & (t_ns <= end)] = step
+    outside = numbers < 0
+    kinds = [None if n < 0 else windows[n][2] for n in numbers.tolist()]
+    return pa.array(numbers, mask=outside), pa.array(kinds, pa.string())
+
+
+def mark_gaps(t_ns: np.ndarray, device: np.ndarray, period_s: float) -> np.ndarray:
+    """Return where more than two periods passed since the same device's previous sample.
+
+    Args:
+        t_ns: Sample times, ascending. Shape (num_samples,). Unit: ns.
+        device: Device names. Shape (num_samples,).
+        period_s: Intended time between samples. Unit: s.
+    """
+    gaps = np.zeros(len(t_ns), dtype=bool)
+    for name in np.unique(device):
+        rows = np.flatnonzero(device == name)
+        gaps[rows[1:]] = np.diff(t_ns[rows]) > 2 * period_s * NS_PER_S
+    return gaps

@@ -1,0 +1,123 @@
+"""What the Snakemake rules need to know: the runs of the selection, and the source files each stage depends on."""
+
+import ast
+import os
+import sys
+from collections.abc import Mapping
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from triplepoint import figures
+from triplepoint.config.base import parse
+from triplepoint.config.plan import Plan
+from triplepoint.config.selection import Selection
+from triplepoint.errors import UserError
+from triplepoint.plan import select
+
+PACKAGE = Path(__file__).parent
+ROOT_MODULE = __package__
+USER_ERROR = 2
+
+
+def bind(config: Mapping[str, Any], base: str) -> "Binding":
+    """Return what the rules need, or end the process with one line and status 2 if the configuration is wrong.
+
+    Args:
+        config: Snakemake's configuration.
+        base: Folder of the Snakefile.
+    """
+    # Rules call `triplepoint`, which stands beside the interpreter also where its environment is not activated.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    try:
+        selection = parse(Selection, dict(config), "config/config.yaml or --config")
+        return Binding(selection, Path(base), select(Path("config"), selection.studies, selection.clusters))
+    except UserError as error:
+        print(f"triplepoint: {error}", file=sys.stderr)
+        sys.exit(USER_ERROR)
+
+
+class Binding:
+    """The selection as the rules see it."""
+
+    tables = ("points", "gpus", "phases", "kernels", "timeline")
+    figures = figures.NAMES
+
+    def __init__(self, selection: Selection, base: Path, plan: Plan) -> None:
+        self._selection = selection
+        self._base = base
+        self._plan = plan
+        self._digests = {entry.run: entry.planned.digest for entry in plan.valid}
+
+    @property
+    def runs(self) -> list[str]:
+        """Run ids to have, in the order of the studies."""
+        return list(self._digests)
+
+    def point_digest(self, run: str) -> str:
+        """Return the identity of what `run` measures."""
+        return self._digests[run]
+
+    @cached_property
+    def digest(self) -> str:
+        """Identity of the whole plan."""
+        return self._plan.digest()
+
+    @property
+    def arguments(self) -> str:
+        """The selection as arguments of `triplepoint plan`."""
+        clusters = [f"--cluster {name}" for name in self._selection.clusters or ()]
+        return " ".join([*(self._selection.studies or ()), *clusters])
+
+    @property
+    def gpu_files(self) -> list[str]:
+        """Files of the GPU types in the plan: their peaks are behind the tables."""
+        gpus = {entry.planned.point.cluster.gpu for entry in self._plan.entries} - {None}
+        return [f"config/gpus/{gpu}.yaml" for gpu in sorted(filter(None, gpus))]
+
+    def code(self, stage: str) -> list[str]:
+        """Return the source files `triplepoint <stage>` depends on."""
+        return self._relative(sources(f"{ROOT_MODULE}.cli.{stage}"))
+
+    def figure_code(self, figure: str) -> list[str]:
+        """Return the source files one figure depends on."""
+        return self._relative(sources(f"{ROOT_MODULE}.figures.write") | sources(f"{ROOT_MODULE}.figures.{figure}"))
+
+    def _relative(self, files: frozenset[Path]) -> list[str]:
+        inside = self._base.resolve()
+        return sorted(str(p.relative_to(inside)) if p.is_relative_to(inside) else str(p) for p in files)
+
+
+def sources(module: str) -> frozenset[Path]:
+    """Return the files of this package that `module` imports, directly or not, its own included."""
+    found: set[str] = set()
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in found or _file_of(name) is None:
+            continue
+        found.add(name)
+        waiting.extend(_imports(name))
+    return frozenset(path for name in found if (path := _file_of(name)) is not None)
+
+
+def _file_of(module: str) -> Path | None:
+    path = PACKAGE.joinpath(*module.split(".")[1:])
+    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+        if module.startswith(ROOT_MODULE) and candidate.is_file():
+            return candidate
+    return None
+
+
+@cache
+def _imports(module: str) -> tuple[str, ...]:
+    """Return the modules of this package that one module names in import statements, anywhere in it."""
+    path = _file_of(module)
+    assert path is not None, "only called with modules that have a file"
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return tuple(name for name in names if name.startswith(f"{ROOT_MODULE}."))

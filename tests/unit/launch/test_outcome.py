@@ -1,0 +1,76 @@
+"""Judging how a gang ended."""
+
+import pytest
+
+from triplepoint.launch.outcome import Failure, classify, describe_exit, find_hung, log_tail, root_cause
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79 GiB",
+        "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 64.00 MiB.",
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:128] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+        "tried to allocate 4000000000000 bytes. Error code 12 (Cannot allocate memory)",
+        "RuntimeError: CUDA error: out of memory",
+    ],
+)
+def test_classify_out_of_memory(message: str) -> None:
+    assert classify(message) == "oom"
+
+
+@pytest.mark.parametrize(
+    "message", ["ValueError: expected 4 layers", "RuntimeError: NCCL error: unhandled system error"]
+)
+def test_classify_anything_else_is_a_crash(message: str) -> None:
+    assert classify(message) == "crashed"
+
+
+def test_root_cause_is_not_the_rank_that_saw_the_other_go() -> None:
+    seen_first = Failure(1, "crashed", "RuntimeError: Connection closed by peer [127.0.0.1]:4242", 10)
+    cause = Failure(2, "crashed", "killed by signal 9 (SIGKILL)", 20)
+    assert root_cause([seen_first, cause]) is cause
+
+
+def test_root_cause_out_of_memory_goes_before_an_earlier_crash() -> None:
+    crash = Failure(0, "crashed", "ValueError: x", 10)
+    oom = Failure(3, "oom", "CUDA out of memory", 11)
+    assert root_cause([crash, oom]) is oom
+
+
+def test_describe_exit_names_the_signal() -> None:
+    assert describe_exit(-11) == "killed by signal 11 (SIGSEGV)"
+    assert "out-of-memory killer" in describe_exit(-9)
+    assert describe_exit(7) == "exited with status 7 without a word"
+
+
+WAITING = (
+    'Current thread 0x1 (most recent call first):\n  File "/x/torch/distributed/distributed_c10d.py", line 1 in wait'
+)
+COMPUTING = 'Current thread 0x1 (most recent call first):\n  File "/x/torch/nn/modules/linear.py", line 1 in forward'
+
+
+def test_find_hung_rank_that_does_not_answer() -> None:
+    rank, why = find_hung({0: WAITING, 1: WAITING, 2: ""}, {0: 3, 1: 3, 2: 3})
+    assert rank == 2
+    assert "does not react" in why
+
+
+def test_find_hung_rank_outside_the_collective() -> None:
+    rank, _ = find_hung({0: WAITING, 1: COMPUTING, 2: WAITING}, {0: 3, 1: 3, 2: 3})
+    assert rank == 1
+
+
+def test_find_hung_all_waiting_names_the_slowest() -> None:
+    rank, why = find_hung({0: WAITING, 1: WAITING}, {0: 4, 1: 2})
+    assert rank == 1
+    assert why == "finished 2 steps, the fewest"
+
+
+def test_log_tail_keeps_last_lines_of_hostile_text(tmp_path) -> None:
+    log = tmp_path / "rank0.log"
+    log.write_bytes(b"\xff\xfe\n" + b"\n".join(b"line %d" % i for i in range(100)) + b"\n" + b"x" * 9000)
+    tail = log_tail(log, 3)
+    assert tail[:2] == ("line 98", "line 99")
+    assert len(tail[2]) == 500
+    assert log_tail(tmp_path / "missing.log") == ()

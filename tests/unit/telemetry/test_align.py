@@ -1,0 +1,96 @@
+"""Aligning recordings: steps, gaps, clocks of several nodes."""
+
+from pathlib import Path
+
+import numpy as np
+
+from triplepoint.manifest import Device, Manifest, Node, write_manifest
+from triplepoint.recording import Recorder
+from triplepoint.tables import STEPS, TELEMETRY
+from triplepoint.telemetry.align import align_run, mark_gaps
+
+SECOND = 1_000_000_000
+
+
+def node(index: int, monotonic_ns: int, wall_ns: int) -> Node:
+    devices = (Device(rank=index, device="cpu", product="test"),)
+    return Node(
+        node=index,
+        host=f"host{index}",
+        monotonic_ns=monotonic_ns,
+        wall_ns=wall_ns,
+        num_cores=1,
+        memory_bytes=1,
+        devices=devices,
+        telemetry=None,
+    )
+
+
+def run_folder(raw: Path, nodes: tuple[Node, ...], samples: dict[int, list[int]], steps: list[dict]) -> Path:
+    raw.mkdir(parents=True)
+    manifest = Manifest(
+        run="r",
+        digest="d",
+        status="ok",
+        evidence=None,
+        origin="measured",
+        engine="native",
+        versions={},
+        git_commit=None,
+        git_dirty=None,
+        seed=1,
+        started_at="",
+        ended_at="",
+        duration_s=0,
+        nodes=nodes,
+        facts={},
+    )
+    write_manifest(raw / "manifest.json", manifest)
+    for index, times in samples.items():
+        recorder = Recorder(raw / "telemetry" / f"node{index}.arrow", 1.0, {})
+        for t in times:
+            recorder.add(t, 1, "host", {"cpu_utilisation": 0.25})
+        recorder.close()
+    STEPS.write(raw / "steps.parquet", STEPS.from_rows(steps))
+    return raw
+
+
+def step(rank: int, number: int, kind: str, start_s: float, end_s: float) -> dict:
+    return {
+        "rank": rank,
+        "step": number,
+        "kind": kind,
+        "t_start_ns": int(start_s * SECOND),
+        "t_end_ns": int(end_s * SECOND),
+        "loss": None,
+        "num_tokens": 8,
+        "peak_memory_bytes": None,
+    }
+
+
+def test_align_run_marks_steps_and_time_between_them(tmp_path: Path) -> None:
+    times = [t * SECOND for t in range(1, 7)]
+    steps = [step(0, 0, "warmup", 2, 3), step(0, 1, "measured", 4.5, 5.5)]
+    raw = run_folder(tmp_path / "raw", (node(0, 0, 0),), {0: times}, steps)
+    align_run(raw, tmp_path / "telemetry.parquet")
+    table = TELEMETRY.read(tmp_path / "telemetry.parquet").to_pydict()
+    assert table["step"] == [None, 0, 0, None, 1, None]
+    assert table["kind"] == [None, "warmup", "warmup", None, "measured", None]
+
+
+def test_align_run_puts_second_node_on_the_first_clock(tmp_path: Path) -> None:
+    # Node 1 booted 100 s after node 0: at the same wall time its monotonic clock reads 100 s less.
+    nodes = (node(0, 500 * SECOND, 1_000 * SECOND), node(1, 400 * SECOND, 1_000 * SECOND))
+    raw = run_folder(
+        tmp_path / "raw", nodes, {0: [501 * SECOND], 1: [402 * SECOND]}, [step(1, 0, "measured", 401, 403)]
+    )
+    align_run(raw, tmp_path / "telemetry.parquet")
+    table = TELEMETRY.read(tmp_path / "telemetry.parquet").to_pydict()
+    assert table["t_ns"] == [501 * SECOND, 502 * SECOND]
+    assert table["step"] == [None, 0]
+
+
+def test_mark_gaps_only_where_two_periods_passed() -> None:
+    t_ns = np.array([0, 10, 11, 15, 40, 41]) * SECOND
+    device = np.array(["a", "b", "a", "b", "b", "a"])
+    assert mark_gaps(t_ns, device, period_s=10).tolist() == [False, False, False, False, True, True]

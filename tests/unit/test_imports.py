@@ -1,0 +1,74 @@
+"""The layers of the package: imports point one way, and start-up stays cheap."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import triplepoint
+
+PACKAGE = Path(triplepoint.__file__).parent
+
+LAYERS = [
+    {"units", "errors", "files", "processes"},
+    {"config", "tables"},
+    {"manifest", "recording"},
+    {"metrics"},
+    {"launch", "telemetry", "trace", "simulate"},
+    {"plan", "aggregate", "advise"},
+    {"figures"},
+    {"report"},
+    {"workflow", "cli"},
+    {"__main__"},
+]
+"""From the ground up: a module imports from its own part or from a layer below, never from beside or above."""
+
+
+def layer_of(part: str) -> int:
+    for index, layer in enumerate(LAYERS):
+        if part in layer:
+            return index
+    raise AssertionError(f"triplepoint.{part} is in no layer; add it to LAYERS where it belongs")
+
+
+def parts_imported(path: Path) -> set[str]:
+    parts = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        parts |= {name.split(".")[1] for name in names if name.startswith("triplepoint.")}
+    return {part for part in parts if (PACKAGE / f"{part}.py").exists() or (PACKAGE / part).is_dir()}
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_one_way(path: Path) -> None:
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if own == "__init__":
+        assert parts_imported(path) == set()
+        return
+    for part in parts_imported(path) - {own}:
+        assert layer_of(part) < layer_of(own), f"{path.name} imports triplepoint.{part}, which is not below it"
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("triplepoint.cli", {"torch", "numpy", "pyarrow", "pydantic", "pandas", "matplotlib", "submitit", "yaml"}),
+        ("triplepoint.cli.launch", {"torch", "pandas", "matplotlib"}),
+        ("triplepoint.plan", {"torch", "pandas", "matplotlib", "pyarrow"}),
+        ("triplepoint.telemetry.align", {"torch", "pandas", "matplotlib"}),
+        ("triplepoint.launch.run", {"torch", "pandas", "matplotlib"}),
+        ("triplepoint.aggregate", {"torch", "pandas", "matplotlib"}),
+        ("triplepoint.workflow", {"torch", "pandas", "matplotlib"}),
+        ("triplepoint.figures.write", {"torch", "seaborn"}),
+    ],
+)
+def test_importing_module_leaves_heavy_packages_alone(module: str, heavy: set[str]) -> None:
+    code = f"import sys, {module}; print(' '.join(sorted({{m.split('.')[0] for m in sys.modules}} & {heavy!r})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
