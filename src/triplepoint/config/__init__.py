@@ -1,0 +1,1 @@
+"""The configuration: strict sections, studies and what they expand to, checks, run ids."""

@@ -1,6 +1,7 @@
 """What every section of the configuration shares: strict models, and YAML read with one-line errors."""
 
 import datetime
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -82,6 +83,26 @@ def parse(section: type[Section], content: Any, where: str | Path) -> Section:
 def read(section: type[Section], path: Path) -> Section:
     """Read, check and return one section from a YAML file. Raises `UserError` as `read_yaml` and `parse` do."""
     return parse(section, read_yaml(path), path)
+
+
+def read_json(section: type[Section], path: Path, advice: str) -> Section:
+    """Read, check and return one section from a JSON file of our own writing.
+
+    Args:
+        section: The model to check against.
+        path: File to read.
+        advice: What to do if it is missing or damaged, for the error.
+
+    Raises:
+        UserError: If the file is missing, is not whole JSON, or does not hold the section.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; {advice}") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: not whole JSON ({error}); {advice}") from None
+    return parse(section, content, path)
 
 
 class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]

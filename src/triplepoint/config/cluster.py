@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
 
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, strict=True)]
 
 
 class ClusterConfig(Strict):
@@ -38,7 +38,9 @@ class ClusterConfig(Strict):
     @model_validator(mode="after")
     def _check(self) -> "ClusterConfig":
         if (self.device == "cpu") != (self.gpu is None):
-            raise ValueError(f"device is {self.device!r} and gpu is {self.gpu!r}; name a gpu exactly when device is not cpu")
+            raise ValueError(
+                f"device is {self.device!r} and gpu is {self.gpu!r}; name a gpu exactly when device is not cpu"
+            )
         if self.slots is not None and len(self.slots) != self.gpus_per_node:
             raise ValueError(f"slots lists {len(self.slots)} devices, gpus_per_node is {self.gpus_per_node}")
         return self

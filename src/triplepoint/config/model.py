@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from triplepoint.config.base import NAME_PATTERN, Strict
 
-Positive = Annotated[int, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, strict=True)]
 
 
 class MixtureOfExperts(Strict):
@@ -79,3 +79,53 @@ class ModelConfig(Strict):
     def head_size(self) -> int:
         """Width of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def num_layer_parameters(self) -> int:
+        """Parameters of one transformer layer, biases and normalisation included."""
+        norms = 2 * self._norm_parameters
+        return (
+            self._attention_parameters + self._router_parameters + self._num_experts * self._expert_parameters + norms
+        )
+
+    @property
+    def num_embedding_parameters(self) -> int:
+        """Parameters of token embedding, output projection and learned positions, without padding of the vocabulary."""
+        tables = 1 if self.tie_embeddings else 2
+        positions = self.sequence_length if self.position_embedding == "learned" else 0
+        return (tables * self.vocab_size + positions) * self.hidden_size
+
+    @property
+    def num_parameters(self) -> int:
+        """All parameters of the model."""
+        return self.num_layers * self.num_layer_parameters + self._norm_parameters + self.num_embedding_parameters
+
+    @property
+    def num_active_parameters(self) -> int:
+        """Parameters that one token passes through: of the experts, `top_k` in each layer."""
+        idle = (self.moe.num_experts - self.moe.top_k) * self._expert_parameters if self.moe else 0
+        return self.num_parameters - self.num_layers * idle
+
+    @property
+    def _num_experts(self) -> int:
+        return self.moe.num_experts if self.moe else 1
+
+    @property
+    def _attention_parameters(self) -> int:
+        width = self.hidden_size
+        query_key_value = width + 2 * self.num_query_groups * self.head_size
+        return width * query_key_value + width * width + self.add_bias * (query_key_value + width)
+
+    @property
+    def _expert_parameters(self) -> int:
+        width, inner = self.hidden_size, self.ffn_hidden_size
+        into = 2 * inner if self.activation == "swiglu" else inner
+        return width * into + inner * width + self.add_bias * (into + width)
+
+    @property
+    def _router_parameters(self) -> int:
+        return self.hidden_size * self.moe.num_experts if self.moe else 0
+
+    @property
+    def _norm_parameters(self) -> int:
+        return self.hidden_size * (2 if self.normalization == "layernorm" else 1)

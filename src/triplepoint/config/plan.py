@@ -1,23 +1,25 @@
 """What a study came to: `plan.json` for the selection, `point.json` for each run."""
 
-import json
+import hashlib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from triplepoint.config.base import Strict, parse
-from triplepoint.config.point import Point
+from triplepoint.config.base import Strict, read_json
+from triplepoint.config.point import Point, canonical
 from triplepoint.errors import UserError
 
 RUN_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,199}$"
 """Run ids name folders and appear in shell commands."""
 
+_ADVICE = "write it with 'triplepoint plan --write'"
+
 RunId = Annotated[str, Field(pattern=RUN_PATTERN)]
 
 
 class Limits(Strict):
-    """How a run is launched and when it is given up; not part of what it measures, so changing it re-launches nothing."""
+    """How a run is launched and when it is given up; no part of what it measures, so changing it re-launches nothing."""
 
     executor: Literal["local", "slurm"]
     """How the gang is launched."""
@@ -58,16 +60,23 @@ class Plan(Strict):
 
     entries: tuple[PlanEntry, ...]
     """In the order of the studies."""
+    num_folded: Annotated[int, Field(ge=0)] = 0
+    """Points left out because the same study has an equal one, once settings that can do nothing are taken out."""
 
     @property
     def valid(self) -> list[PlanEntry]:
         """Entries that can be launched."""
         return [entry for entry in self.entries if entry.invalid_because is None]
 
+    def digest(self) -> str:
+        """Return the identity of the selection: SHA-256 over runs, studies, validity and contents."""
+        content = [[e.run, e.studies, e.invalid_because, e.planned.digest] for e in self.entries]
+        return hashlib.sha256(canonical(content).encode()).hexdigest()
+
 
 def read_plan(path: Path) -> Plan:
     """Return the plan in `plan.json`. Raises `UserError` if it is missing or damaged."""
-    return parse(Plan, _read_json(path, "write it with 'triplepoint plan --write'"), path)
+    return read_json(Plan, path, _ADVICE)
 
 
 def read_planned_run(path: Path) -> PlannedRun:
@@ -76,16 +85,7 @@ def read_planned_run(path: Path) -> PlannedRun:
     Raises:
         UserError: If it is missing or damaged, or its digest is not that of its point.
     """
-    planned = parse(PlannedRun, _read_json(path, "write it with 'triplepoint plan --write'"), path)
+    planned = read_json(PlannedRun, path, _ADVICE)
     if planned.digest != planned.point.digest():
         raise UserError(f"{path}: digest does not belong to the point; do not edit it, change the study and plan again")
     return planned
-
-
-def _read_json(path: Path, advice: str) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; {advice}") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path}: not whole JSON ({error}); {advice}") from None

@@ -11,7 +11,11 @@ from triplepoint.config.base import NAME_PATTERN, Strict
 from triplepoint.config.model import ModelConfig
 
 Positive = Annotated[int, Field(gt=0)]
+Engine = Literal["native", "megatron", "deepspeed", "simulated"]
 Overlap = Literal["grad", "param", "tp"]
+Precision = Literal["fp32", "bf16", "fp16", "fp8"]
+Recompute = Literal["none", "selective", "full"]
+Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"]
 Sharding = Literal["no_shard", "optim", "optim_grads", "optim_grads_params"]
 
 
@@ -46,7 +50,7 @@ class Layout(Strict):
     data_parallel_sharding: Sharding = "no_shard"
     """What data parallel ranks share out: nothing (DDP), optimizer state (distributed optimizer, ZeRO-1), gradients too
     (ZeRO-2), parameters too (FSDP, ZeRO-3)."""
-    schedule: Literal["gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"] | None = None
+    schedule: Schedule | None = None
     """Pipeline schedule; none without pipeline parallelism."""
 
 
@@ -75,7 +79,7 @@ class Point(Strict):
     """The whole architecture, so that a changed model file is a changed point."""
     cluster: PointCluster
     """Where it runs."""
-    engine: Literal["native", "megatron", "deepspeed", "simulated"]
+    engine: Engine
     """What trains."""
     num_gpus: Positive
     """World size, tp*pp*cp*dp."""
@@ -87,11 +91,11 @@ class Point(Strict):
     """Sequences per step."""
     sequence_length: Positive
     """Tokens per sequence."""
-    recompute: Literal["none", "selective", "full"] = "none"
+    recompute: Recompute = "none"
     """Activations recomputed in the backward pass: none, all but matrix products, or whole layers."""
     overlap: tuple[Overlap, ...] = ()
-    """Communication overlapped with computation: gradient reduction, parameter gathering, tensor parallel collectives."""
-    precision: Literal["fp32", "bf16", "fp16", "fp8"] = "bf16"
+    """Communication overlapped with computation: gradient reduction, parameter gathering, tensor parallel."""
+    precision: Precision = "bf16"
     """Number format of the matrix products."""
     corpus: str = "random"
     """Training text: `random` tokens, `stdlib` (source of the Python standard library, byte tokens), or a file path."""

@@ -1,0 +1,80 @@
+"""The folder of configuration files: finds sections by name and reads each file once."""
+
+from collections.abc import Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+from triplepoint.config.base import Strict, read
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.model import ModelConfig
+from triplepoint.config.study import Study
+from triplepoint.errors import UserError, nearest
+
+Named = TypeVar("Named", ModelConfig, ClusterConfig, GpuConfig)
+
+
+class Catalogue:
+    """Models, clusters, GPUs and studies in a configuration folder, read when they are first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use the configuration in `folder`, such as `config/`."""
+        self._folder = folder
+        self._read: dict[Path, Strict] = {}
+
+    @cached_property
+    def studies(self) -> list[str]:
+        """Names of all studies, sorted."""
+        return self._names("studies")
+
+    def study(self, name: str) -> Study:
+        """Return a study. Raises `UserError` naming the nearest if there is none, or its file if that is wrong."""
+        self._require(name, "studies", "study", None)
+        return read(Study, self.path_of_study(name))
+
+    def path_of_study(self, name: str) -> Path:
+        """Return the file of a study, for errors."""
+        return self._folder / "studies" / f"{name}.yaml"
+
+    def model(self, name: str, where: Path | None = None) -> ModelConfig:
+        """Return a model; `where` is the file that names it, for errors. Raises `UserError` as `study` does."""
+        return self._section(ModelConfig, "models", "model", name, where)
+
+    def cluster(self, name: str, where: Path | None = None) -> ClusterConfig:
+        """Return a cluster; `where` is the file that names it, for errors. Raises `UserError` as `study` does."""
+        return self._section(ClusterConfig, "clusters", "cluster", name, where)
+
+    def gpu(self, name: str, where: Path | None = None) -> GpuConfig:
+        """Return a GPU type; `where` is the file that names it, for errors. Raises `UserError` as `study` does."""
+        return self._section(GpuConfig, "gpus", "gpu", name, where)
+
+    def gpu_of(self, cluster: ClusterConfig) -> GpuConfig | None:
+        """Return the GPU type of a cluster, None on cpu."""
+        where = self._folder / "clusters" / f"{cluster.name}.yaml"
+        return None if cluster.gpu is None else self.gpu(cluster.gpu, where)
+
+    def _section(self, section: type[Named], folder: str, word: str, name: str, where: Path | None) -> Named:
+        path = self._folder / folder / f"{name}.yaml"
+        if path not in self._read:
+            self._require(name, folder, word, where)
+            found = read(section, path)
+            if found.name != name:
+                raise UserError(f"{path}: name is {found.name!r}, the file is called {name!r}; they must be the same")
+            self._read[path] = found
+        known = self._read[path]
+        assert isinstance(known, section)
+        return known
+
+    def _require(self, name: str, folder: str, word: str, where: Path | None) -> None:
+        known = self._names(folder)
+        if name not in known:
+            place = f"{where}: " if where else ""
+            raise UserError(f"{place}unknown {word} {name!r} in {self._folder / folder}{_hint(name, known)}")
+
+    def _names(self, folder: str) -> list[str]:
+        return sorted(path.stem for path in (self._folder / folder).glob("*.yaml"))
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    return nearest(name, known) if known else " (no YAML file is there; is this the folder of the configuration?)"

@@ -1,0 +1,178 @@
+"""Checks of a point before anything is launched: each returns why the point cannot run, in one line, or None.
+
+What only one engine cannot do is asked of the engine; here stands what no engine can do, by the rules of Megatron-LM.
+"""
+
+from collections.abc import Callable, Iterable
+
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.point import Point
+
+BYTE_VOCABULARY = 256
+"""Tokens of a corpus of bytes."""
+
+
+def invalid_because(point: Point, cluster: ClusterConfig, gpu: GpuConfig | None) -> str | None:
+    """Return the first reason why a folded point cannot run, or None.
+
+    Args:
+        point: The point, folded.
+        cluster: Its cluster.
+        gpu: The cluster's GPU type; None on cpu.
+    """
+    reason = check_capacity(point, cluster) or check_format(point, gpu)
+    return reason or next((found for check in CHECKS if (found := check(point))), None)
+
+
+def check_capacity(point: Point, cluster: ClusterConfig) -> str | None:
+    """The ranks are there, and each node used is filled alike."""
+    num_gpus, per_node, word = point.num_gpus, cluster.gpus_per_node, _devices(point)
+    if num_gpus > cluster.num_gpus:
+        most = cluster.num_gpus
+        return f"num_gpus: {num_gpus}, cluster {cluster.name} has {most} {word}; set num_gpus: {most}"
+    if num_gpus > per_node and num_gpus % per_node:
+        fits = num_gpus - num_gpus % per_node
+        return f"num_gpus: {num_gpus} does not fill whole nodes of {per_node} {word}; set num_gpus: {fits}"
+    return _check_world_size(point, cluster)
+
+
+def check_format(point: Point, gpu: GpuConfig | None) -> str | None:
+    """The device has units for the number format."""
+    if point.precision == "fp8" and (gpu is None or gpu.peak_fp8_flops is None):
+        return f"precision: fp8, {gpu.name if gpu else 'cpu'} has no fp8 units; set precision: bf16"
+    return None
+
+
+def _check_world_size(point: Point, cluster: ClusterConfig) -> str | None:
+    layout, num_gpus = point.layout, point.num_gpus
+    model_parallel = layout.tp * layout.pp * layout.cp
+    if model_parallel * layout.dp == num_gpus:
+        return None
+    product = f"tp*pp*cp*dp = {layout.tp}*{layout.pp}*{layout.cp}*{layout.dp} = {model_parallel * layout.dp}"
+    have = f"cluster {cluster.name} has {num_gpus} {_devices(point)}"
+    if num_gpus != cluster.num_gpus:
+        have = f"num_gpus is {num_gpus}"
+    if num_gpus % model_parallel:
+        return f"{product}, {have}; choose tp, pp and cp whose product divides {num_gpus}"
+    return f"{product}, {have}; set dp: {num_gpus // model_parallel}"
+
+
+def check_tensor_parallel(point: Point) -> str | None:
+    """Heads, query groups and feed-forward width split over tp.
+
+    Query groups must be a multiple of tp, as Megatron-LM demands (TransformerConfig); copies of key and value heads,
+    which would lift this, are not everywhere. The hidden size is a multiple of the heads and needs no check of its own.
+    """
+    model, tp = point.model, point.layout.tp
+    for name in ("num_attention_heads", "num_query_groups", "ffn_hidden_size"):
+        size = getattr(model, name)
+        if size % tp:
+            fits = _nearest(tp, (degree for degree in range(1, tp) if size % degree == 0))
+            return f"{name} {size} is not divisible by tp: {tp}; set tp: {fits}"
+    return None
+
+
+def check_pipeline(point: Point) -> str | None:
+    """Layers split evenly over the stages."""
+    layout, layers = point.layout, point.model.num_layers
+    stages = layout.pp * layout.vp
+    if layout.vp > 1 and layout.pp == 1:
+        return f"vp: {layout.vp} needs pipeline parallelism, pp is 1; set vp: 1"
+    if layers % stages:
+        ranks = point.num_gpus // (layout.tp * layout.cp)
+        fits = [pp for pp in range(1, layers + 1) if layers % (pp * layout.vp) == 0 and ranks % pp == 0]
+        advice = f"set pp: {_nearest(layout.pp, fits)}" if fits else "set vp: 1"
+        return f"num_layers {layers} is not divisible by pp*vp = {layout.pp}*{layout.vp} = {stages}; {advice}"
+    return None
+
+
+def check_schedule(point: Point) -> str | None:
+    """The pipeline schedule fits the virtual stages and the micro-batches."""
+    layout, count = point.layout, point.num_microbatches
+    if layout.schedule in ("gpipe", "1f1b") and layout.vp > 1:
+        return f"schedule: {layout.schedule} has one stage per rank, vp is {layout.vp}; set schedule: interleaved_1f1b"
+    if layout.schedule != "interleaved_1f1b":
+        return None
+    if layout.vp == 1:
+        return "schedule: interleaved_1f1b needs vp above 1; set vp: 2 or schedule: 1f1b"
+    if count % layout.pp:
+        return f"schedule: interleaved_1f1b needs num_microbatches {count} divisible by pp: {layout.pp}; set vp: 1"
+    return None
+
+
+def check_sequence(point: Point) -> str | None:
+    """Tokens of a sequence split over the ranks that share it."""
+    layout, length = point.layout, point.sequence_length
+    if layout.cp > 1 and length % (2 * layout.cp):
+        # Each rank takes one chunk from the front and one from the back, for equal work under the causal mask.
+        return f"sequence_length {length} is not divisible by 2*cp = {2 * layout.cp}; set a multiple of it"
+    shared = layout.tp * layout.cp
+    if layout.sequence_parallel and length % shared:
+        return f"sequence_parallel needs sequence_length {length} divisible by tp*cp = {shared}; set a multiple of it"
+    return None
+
+
+def check_experts(point: Point) -> str | None:
+    """Experts split over ep, and ep over dp."""
+    layout, moe = point.layout, point.model.moe
+    if layout.ep == 1:
+        return None
+    if moe is None:
+        return f"ep: {layout.ep}, model {point.model.name} has no experts; set ep: 1"
+    if moe.num_experts % layout.ep or layout.dp % layout.ep:
+        size = f"num_experts {moe.num_experts}" if moe.num_experts % layout.ep else f"dp {layout.dp}"
+        both = [ep for ep in range(1, layout.dp + 1) if moe.num_experts % ep == 0 and layout.dp % ep == 0]
+        return f"{size} is not divisible by ep: {layout.ep}; set ep: {_nearest(layout.ep, both)}"
+    if layout.tp > 1 and not layout.sequence_parallel:
+        # Megatron-LM's rule (ModelParallelConfig): otherwise every tensor parallel rank would dispatch the same tokens.
+        return f"ep: {layout.ep} with tp: {layout.tp} needs sequence parallelism; set sequence_parallel: true"
+    return None
+
+
+def check_batch(point: Point) -> str | None:
+    """Whole micro-batches on every data parallel rank."""
+    batch, micro, dp = point.global_batch_size, point.micro_batch_size, point.layout.dp
+    if batch % (micro * dp) == 0:
+        return None
+    problem = f"global_batch_size {batch} is not divisible by micro_batch_size*dp = {micro}*{dp} = {micro * dp}"
+    if batch % dp:
+        return f"{problem}; set global_batch_size: {micro * dp * max(1, round(batch / (micro * dp)))}"
+    fits = _nearest(micro, (size for size in range(1, batch // dp + 1) if (batch // dp) % size == 0))
+    return f"{problem}; set micro_batch_size: {fits}"
+
+
+def check_corpus(point: Point) -> str | None:
+    """Every token of the corpus is in the vocabulary."""
+    if point.corpus != "random" and point.model.vocab_size < BYTE_VOCABULARY:
+        return f"corpus: {point.corpus} has byte tokens, vocab_size {point.model.vocab_size} is below {BYTE_VOCABULARY}"
+    return None
+
+
+def check_trace_ranks(point: Point) -> str | None:
+    """Every rank that is to write a trace is there."""
+    ranks = () if point.trace_ranks == "all" else point.trace_ranks
+    outside = [rank for rank in ranks if not 0 <= rank < point.num_gpus]
+    return f"trace_ranks: {outside[0]} is not a rank, they go from 0 to {point.num_gpus - 1}" if outside else None
+
+
+CHECKS: tuple[Callable[[Point], str | None], ...] = (
+    check_tensor_parallel,
+    check_pipeline,
+    check_batch,
+    check_schedule,
+    check_sequence,
+    check_experts,
+    check_corpus,
+    check_trace_ranks,
+)
+"""Checks that need the point alone, in the order their reasons are given."""
+
+
+def _devices(point: Point) -> str:
+    return "ranks" if point.cluster.device == "cpu" else "GPUs"
+
+
+def _nearest(wanted: int, fits: Iterable[int]) -> int:
+    """Return the value nearest to the one wanted, the larger of two as near."""
+    return min(fits, key=lambda value: (abs(value - wanted), -value))

@@ -1,0 +1,54 @@
+"""Run ids: readable labels made from a point alone, so that a run is called the same in every selection."""
+
+from triplepoint.config.point import Layout, Point
+from triplepoint.config.settings import Settings, usual_schedule
+
+USUAL_GLOBAL_BATCH_SIZE = 128
+"""Left out of labels: the published study trains nearly everything with it."""
+
+_SHARDING = {"optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "fsdp"}
+_RECOMPUTE = {"full": "act", "selective": "sel"}
+_USUAL_ENGINE = {"cpu": "native", "cuda": "megatron", "rocm": "megatron"}
+
+
+def run_id(point: Point) -> str:
+    """Return the label of a point, such as `llama3-70b_h200x32_tp4-pp4-dp2-sp-zero1_mbs1_act_r1`.
+
+    Model, cluster, layout, micro-batch size and repeat are always there. What is as usual is left out: global batch
+    size 128, the model's sequence length, no recomputation, no overlap, bf16, the default seed, and the usual engine of
+    the device (native on cpu, megatron on GPUs). A label is not parsed: facts are in `point.json`.
+    """
+    batch, length = point.global_batch_size, point.sequence_length
+    parts = [
+        point.model.name,
+        point.cluster.name,
+        layout_label(point.layout),
+        _schedule(point.layout),
+        f"mbs{point.micro_batch_size}",
+        f"gbs{batch}" if batch != USUAL_GLOBAL_BATCH_SIZE else "",
+        f"seq{length}" if length != point.model.sequence_length else "",
+        _RECOMPUTE.get(point.recompute, ""),
+        "-".join(["cc", *point.overlap]) if point.overlap else "",
+        point.precision if point.precision != "bf16" else "",
+        f"seed{point.seed}" if point.seed != Settings.model_fields["seed"].default else "",
+        point.engine if point.engine != _USUAL_ENGINE[point.cluster.device] else "",
+        f"r{point.repeat}",
+    ]
+    return "_".join(part for part in parts if part)
+
+
+def layout_label(layout: Layout) -> str:
+    """Return the degrees and switches of a layout, such as `tp2-pp2-dp8-ep8-sp-zero1`."""
+    parts = [f"tp{layout.tp}", f"pp{layout.pp}", f"dp{layout.dp}"]
+    parts += [f"{name}{degree}" for name in ("cp", "ep", "vp") if (degree := getattr(layout, name)) > 1]
+    if layout.sequence_parallel:
+        parts.append("sp")
+    if layout.data_parallel_sharding in _SHARDING:
+        parts.append(_SHARDING[layout.data_parallel_sharding])
+    return "-".join(parts)
+
+
+def _schedule(layout: Layout) -> str:
+    if layout.schedule is None or layout.schedule == usual_schedule(layout.pp, layout.vp):
+        return ""
+    return layout.schedule.replace("_", "-")

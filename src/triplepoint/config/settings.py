@@ -1,0 +1,140 @@
+"""Settings of one point as a study writes them: flat keys, most of them with a default."""
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from triplepoint.config.base import NAME_PATTERN, Strict
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.model import ModelConfig
+from triplepoint.config.point import (
+    Engine,
+    Layout,
+    Overlap,
+    Point,
+    PointCluster,
+    Precision,
+    Recompute,
+    Schedule,
+    Sharding,
+    Steps,
+)
+
+Count = Annotated[int, Field(gt=0, strict=True)]
+"""Strict, since YAML reads `yes` as true and true would count as 1."""
+
+OVERLAPS: tuple[Overlap, ...] = ("grad", "param", "tp")
+"""The order overlaps are kept in, so that the same set is the same point."""
+
+
+class Settings(Strict):
+    """What a study says about a point: the keys of `defaults`, `set`, `axes` and `layout`."""
+
+    model: Annotated[str, Field(pattern=NAME_PATTERN)]
+    """Model, a file in `config/models/`."""
+    cluster: Annotated[str, Field(pattern=NAME_PATTERN)]
+    """Cluster, a file in `config/clusters/`."""
+    engine: Engine
+    """What trains, or `simulated`."""
+    num_gpus: Count | None = None
+    """World size. None: all of the cluster; a part of a cluster is used only where this says so."""
+    tp: Count = 1
+    """Tensor parallel degree."""
+    pp: Count = 1
+    """Pipeline parallel degree."""
+    dp: Count | None = None
+    """Data parallel degree. None: num_gpus / (tp*pp*cp)."""
+    cp: Count = 1
+    """Context parallel degree."""
+    ep: Count = 1
+    """Expert parallel degree; its ranks are taken from the data parallel ones."""
+    vp: Count = 1
+    """Virtual pipeline stages per rank."""
+    sequence_parallel: bool = False
+    """Whether activations between tensor parallel regions are split along the sequence; without effect at tp 1."""
+    data_parallel_sharding: Sharding = "no_shard"
+    """What data parallel ranks share out: nothing (DDP), optimizer state (ZeRO-1), gradients too (ZeRO-2), parameters
+    too (FSDP, ZeRO-3); without effect at dp 1."""
+    schedule: Schedule | None = None
+    """Pipeline schedule. None: 1f1b where pp is above 1, interleaved_1f1b where vp is too; without effect at pp 1."""
+    micro_batch_size: Count = 1
+    """Sequences per rank and micro-batch."""
+    global_batch_size: Count
+    """Sequences per step."""
+    sequence_length: Count | None = None
+    """Tokens per sequence. None: the model's."""
+    recompute: Recompute = "none"
+    """Activations recomputed in the backward pass: none, all but matrix products, or whole layers."""
+    overlap: tuple[Overlap, ...] = ()
+    """Communication overlapped with computation: gradient reduction, parameter gathering, tensor parallel; a flag that
+    can do nothing in a point is left out of it."""
+    precision: Precision = "bf16"
+    """Number format of the matrix products."""
+    corpus: str = "random"
+    """Training text: `random` tokens, `stdlib` (source of the Python standard library, byte tokens), or a file path."""
+    seed: Annotated[int, Field(ge=0, strict=True)] = 1234
+    """Seed of weights and data order."""
+    steps: Steps = Steps()
+    """Steps of each kind: warmup, measured, profiled."""
+    trace_ranks: Literal["all"] | tuple[int, ...] = "all"
+    """Ranks that write a trace of the profiled steps."""
+    telemetry_period_s: Annotated[float, Field(gt=0)] = 0.1
+    """Time between telemetry samples. Unit: s."""
+    repeats: Count = 1
+    """How often the same measurement is made; each is a run of its own."""
+
+
+def make_points(settings: Settings, model: ModelConfig, cluster: ClusterConfig) -> Iterator[Point]:
+    """Yield the point of each repeat, complete but neither folded nor checked.
+
+    Args:
+        settings: What the study says.
+        model: The model it names.
+        cluster: The cluster it names.
+    """
+    num_gpus = settings.num_gpus or cluster.num_gpus
+    named = PointCluster(name=cluster.name, device=cluster.device, gpu=cluster.gpu, gpus_per_node=cluster.gpus_per_node)
+    common = {name: getattr(settings, name) for name in _SAME}
+    for repeat in range(1, settings.repeats + 1):
+        yield Point(
+            model=model,
+            cluster=named,
+            num_gpus=num_gpus,
+            layout=_layout(settings, num_gpus),
+            micro_batch_size=settings.micro_batch_size,
+            sequence_length=settings.sequence_length or model.sequence_length,
+            overlap=tuple(flag for flag in OVERLAPS if flag in settings.overlap),
+            repeat=repeat,
+            **common,
+        )
+
+
+_SAME = (
+    *("engine", "global_batch_size", "recompute", "precision", "corpus", "seed"),
+    *("steps", "trace_ranks", "telemetry_period_s"),
+)
+"""Keys that a point has under the same name, taken over as they are."""
+
+
+def _layout(settings: Settings, num_gpus: int) -> Layout:
+    # Where the degrees do not divide the GPUs, dp is rounded down, and the check of the world size says what is wrong.
+    dp = settings.dp or max(1, num_gpus // (settings.tp * settings.pp * settings.cp))
+    return Layout(
+        tp=settings.tp,
+        pp=settings.pp,
+        dp=dp,
+        cp=settings.cp,
+        ep=settings.ep,
+        vp=settings.vp,
+        sequence_parallel=settings.sequence_parallel,
+        data_parallel_sharding=settings.data_parallel_sharding,
+        schedule=settings.schedule or usual_schedule(settings.pp, settings.vp),
+    )
+
+
+def usual_schedule(pp: int, vp: int) -> Schedule | None:
+    """Return the schedule of a layout that names none."""
+    if pp == 1:
+        return None
+    return "interleaved_1f1b" if vp > 1 else "1f1b"

@@ -1,0 +1,200 @@
+"""The plan: which points the selected studies come to, which of them can run, and why the others cannot."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.checks import invalid_because
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.fold import fold
+from triplepoint.config.plan import Limits, Plan, PlanEntry, PlannedRun
+from triplepoint.config.point import Point
+from triplepoint.config.runid import layout_label, run_id
+from triplepoint.config.settings import make_points
+from triplepoint.config.study import expand
+from triplepoint.errors import UserError
+from triplepoint.files import write_text_if_changed
+from triplepoint.launch.engines import unsupported
+
+_HEADINGS = ("layout", "mbs", "gbs", "micro-batches", "recompute", "overlap", "state", "run")
+_NUMBERS = (1, 2, 3)
+"""Columns of the table that are aligned to the right."""
+
+
+def select(config_dir: Path, studies: Sequence[str] | None = None, clusters: Sequence[str] | None = None) -> Plan:
+    """Return the points of some studies, checked, without duplicates.
+
+    Args:
+        config_dir: Folder of the configuration, with `studies/`, `models/`, `clusters/` and `gpus/`.
+        studies: Names of studies. None: all.
+        clusters: Names of clusters; points on others are left out. None: all.
+
+    Raises:
+        UserError: If a name is unknown, a file is wrong, a study has no point or none that can run, or two different
+            points would be called the same.
+    """
+    catalogue = Catalogue(Path(config_dir))
+    for name in clusters or ():
+        catalogue.cluster(name)
+    collected = _Collected()
+    for name in dict.fromkeys(catalogue.studies if studies is None else studies):
+        found = _expand_study(catalogue, name, None if clusters is None else set(clusters))
+        if studies is not None and not found.entries:
+            raise UserError(
+                f"{catalogue.path_of_study(name)}: no point on {_names(clusters)}, but on {_names(found.elsewhere)}"
+            )
+        collected.add(name, found)
+    if not collected.entries:
+        raise UserError(f"{Path(config_dir) / 'studies'}: no study has a point on {_names(clusters)}")
+    return Plan(entries=tuple(collected.entries.values()), num_folded=collected.num_folded)
+
+
+def write_plan(plan: Plan, results: Path) -> None:
+    """Write `point.json` of each valid run and `plan.json`, each only where its content changes.
+
+    Raises:
+        OSError: From the file system.
+    """
+    for entry in plan.valid:
+        write_text_if_changed(results / "runs" / entry.run / "point.json", _text(entry.planned))
+    write_text_if_changed(results / "plan.json", _text(plan))
+
+
+def render(plan: Plan) -> str:
+    """Return the plan as text: a block per model, cluster and engine, a row per point, a summary at the end.
+
+    A point that cannot run is followed by its reason, on a line of its own since reasons are longer than columns.
+    """
+    rows = {entry.run: _cells(entry) for entry in plan.entries}
+    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows.values(), strict=True)]
+    lines = [_line(_HEADINGS, widths)]
+    blocks: dict[str, list[PlanEntry]] = {}
+    for entry in plan.entries:
+        blocks.setdefault(_title(entry), []).append(entry)
+    for title, block in blocks.items():
+        lines += ["", title]
+        for entry in block:
+            lines.append(_line(rows[entry.run], widths))
+            if entry.invalid_because is not None:
+                lines.append(f"    invalid: {entry.invalid_because}")
+    return "\n".join([*lines, "", _summary(plan)])
+
+
+@dataclass
+class _Expanded:
+    """One study: its points by digest, and what was left out."""
+
+    entries: dict[str, PlanEntry] = field(default_factory=dict)
+    num_folded: int = 0
+    elsewhere: set[str] = field(default_factory=set)
+
+
+@dataclass
+class _Collected:
+    """All studies so far: their points by digest, and the digest each label stands for."""
+
+    entries: dict[str, PlanEntry] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    num_folded: int = 0
+
+    def add(self, study: str, found: _Expanded) -> None:
+        """Add the points of a study, joining those that are there already."""
+        self.num_folded += found.num_folded
+        for digest, entry in found.entries.items():
+            known = self.labels.setdefault(entry.run, digest)
+            if known != digest:
+                raise UserError(_explain_collision(self.entries[known], entry))
+            if digest in self.entries:
+                joined = self.entries[digest].studies + (study,)
+                entry = entry.model_copy(update={"studies": joined})
+            self.entries[digest] = entry
+
+
+def _expand_study(catalogue: Catalogue, name: str, clusters: set[str] | None) -> _Expanded:
+    where, found = catalogue.path_of_study(name), _Expanded()
+    for settings in expand(catalogue.study(name), where):
+        cluster = catalogue.cluster(settings.cluster, where)
+        if clusters is not None and cluster.name not in clusters:
+            found.elsewhere.add(cluster.name)
+            continue
+        for point in make_points(settings, catalogue.model(settings.model, where), cluster):
+            entry = _make_entry(fold(point), cluster, catalogue, name)
+            if entry.planned.digest in found.entries:
+                found.num_folded += 1
+            else:
+                found.entries[entry.planned.digest] = entry
+    reasons = [f"{entry.run}: {entry.invalid_because}" for entry in found.entries.values()]
+    if reasons and all(entry.invalid_because for entry in found.entries.values()):
+        raise UserError(f"{where}: none of its {len(reasons)} points can run; {reasons[0]}")
+    return found
+
+
+def _make_entry(point: Point, cluster: ClusterConfig, catalogue: Catalogue, study: str) -> PlanEntry:
+    limits = Limits(executor=cluster.executor, time_limit_s=cluster.time_limit_s, hang_timeout_s=cluster.hang_timeout_s)
+    planned = PlannedRun(run=run_id(point), digest=point.digest(), point=point, limits=limits)
+    reason = invalid_because(point, cluster, catalogue.gpu_of(cluster)) or unsupported(point)
+    return PlanEntry(run=planned.run, studies=(study,), invalid_because=reason, planned=planned)
+
+
+def _explain_collision(first: PlanEntry, second: PlanEntry) -> str:
+    contents = [entry.planned.point.model_dump(mode="json") for entry in (first, second)]
+    key, one, other = _first_difference(contents[0], contents[1])
+    studies = " and ".join(dict.fromkeys([first.studies[0], second.studies[0]]))
+    return (
+        f"run {first.run} stands for two different points, in {studies}: {key} is {one!r} and {other!r}; make them "
+        "equal, or plan the studies apart in different results folders"
+    )
+
+
+def _first_difference(one: dict[str, Any], other: dict[str, Any], place: str = "") -> tuple[str, Any, Any]:
+    key = next(key for key in one if one[key] != other[key])
+    if isinstance(one[key], dict) and isinstance(other[key], dict):
+        return _first_difference(one[key], other[key], f"{place}{key}.")
+    return f"{place}{key}", one[key], other[key]
+
+
+def _names(names: Iterable[str] | None) -> str:
+    return ", ".join(sorted(names)) if names else "any cluster"
+
+
+def _text(content: Plan | PlannedRun) -> str:
+    return content.model_dump_json(indent=2) + "\n"
+
+
+def _title(entry: PlanEntry) -> str:
+    point = entry.planned.point
+    return f"{point.model.name} on {point.cluster.name}, {point.engine}"
+
+
+def _cells(entry: PlanEntry) -> tuple[str, ...]:
+    point = entry.planned.point
+    whole = point.global_batch_size % (point.micro_batch_size * point.layout.dp) == 0
+    return (
+        layout_label(point.layout),
+        str(point.micro_batch_size),
+        str(point.global_batch_size),
+        str(point.num_microbatches) if whole else "-",
+        point.recompute,
+        ",".join(point.overlap) or "none",
+        "valid" if entry.invalid_because is None else "invalid",
+        entry.run,
+    )
+
+
+def _line(cells: tuple[str, ...], widths: list[int]) -> str:
+    padded = [
+        cell.rjust(width) if number in _NUMBERS else cell.ljust(width)
+        for number, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return "  ".join(padded).rstrip()
+
+
+def _summary(plan: Plan) -> str:
+    total, valid = len(plan.entries), len(plan.valid)
+    shared = sum(len(entry.studies) > 1 for entry in plan.entries)
+    return (
+        f"{total} points: {valid} valid, {total - valid} invalid; {plan.num_folded} folded into an equal point of "
+        f"their study, {shared} shared by studies"
+    )
