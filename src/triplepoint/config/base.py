@@ -127,7 +127,8 @@ _Loader.add_implicit_resolver(
 
 
 def _explain(section: type[BaseModel], error: ValidationError) -> str:
-    first = error.errors()[0]
+    # A misspelt key is both unknown and missing; the first of the two says what to do.
+    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     place = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":

@@ -19,7 +19,7 @@ RunId = Annotated[str, Field(pattern=RUN_PATTERN)]
 
 
 class Limits(Strict):
-    """How a run is launched and when it is given up; no part of what it measures, so changing it re-launches nothing."""
+    """How a run is launched and given up; no part of what it measures, so changing it re-launches nothing."""
 
     executor: Literal["local", "slurm"]
     """How the gang is launched."""

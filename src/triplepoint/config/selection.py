@@ -1,12 +1,24 @@
 """What the workflow is asked for: `config/config.yaml`, Snakemake's own configuration file."""
 
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
 from triplepoint.config.base import Strict
+
+
+def _one_or_more(found: Any) -> Any:
+    # `--config clusters=h200x32` gives a plain text where the file gives a list.
+    return (found,) if isinstance(found, str) else found
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_one_or_more)]
 
 
 class Selection(Strict):
     """The part of the configuration that one `snakemake` works on; each key can be set with `--config`."""
 
-    studies: tuple[str, ...] | None = None
+    studies: Names | None = None
     """Studies to run, files in `config/studies/`. None: all."""
-    clusters: tuple[str, ...] | None = None
+    clusters: Names | None = None
     """Clusters this machine can reach; points on others are left out. None: all."""

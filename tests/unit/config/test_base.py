@@ -1,0 +1,106 @@
+from pathlib import Path
+
+import pytest
+
+from triplepoint.config.base import parse, read, read_yaml
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.model import ModelConfig
+from triplepoint.config.selection import Selection
+from triplepoint.errors import UserError
+
+
+def message(call: object, *arguments: object) -> str:
+    with pytest.raises(UserError) as caught:
+        call(*arguments)  # type: ignore[operator]
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def replace(path: Path, old: str, new: str) -> Path:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    return path
+
+
+def test_read_yaml_key_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("tp: 1\npp: 2\ntp: 4\n")
+    assert "key 'tp' given twice" in message(read_yaml, path)
+
+
+def test_read_yaml_nested_key_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("defaults:\n  steps: {warmup: 1, warmup: 2}\n")
+    assert "key 'warmup' given twice" in message(read_yaml, path)
+
+
+def test_read_yaml_missing_file_names_nearest(config_dir: Path) -> None:
+    assert message(read_yaml, config_dir / "gpus" / "h20.yaml").endswith(
+        "h20.yaml: no such file (did you mean 'h200'?)"
+    )
+
+
+@pytest.mark.parametrize("text", ["a: [1, 2", "\t- x", "a: b: c"])
+def test_read_yaml_broken_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text)
+    assert message(read_yaml, path).startswith(f"{path}: not readable as YAML")
+
+
+def test_read_yaml_list_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("- 1\n")
+    assert message(read_yaml, path) == f"{path}: expected a mapping of keys to values, found list"
+
+
+def test_read_yaml_exponent_without_sign_is_a_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("peak: 989.4e12\n")
+    assert read_yaml(path) == {"peak": 989.4e12}
+
+
+def test_read_typo_in_model_names_nearest_key(config_dir: Path) -> None:
+    path = replace(config_dir / "models" / "llama3-70b.yaml", "num_layers", "num_layer")
+    assert message(read, ModelConfig, path) == (
+        f"{path}: unknown key 'num_layer' (did you mean 'num_layers'?) (and 1 more)"
+    )
+
+
+def test_read_typo_in_nested_section_names_nearest_key(config_dir: Path) -> None:
+    path = replace(config_dir / "models" / "mixtral-8x7b.yaml", "top_k", "topk")
+    assert "unknown key 'moe.topk' (did you mean 'top_k'?)" in message(read, ModelConfig, path)
+
+
+def test_read_wrong_unit_is_refused(config_dir: Path) -> None:
+    path = replace(config_dir / "gpus" / "h200.yaml", "unit: byte/s", "unit: GB/s")
+    assert message(read, GpuConfig, path) == f"{path}: memory_bandwidth: unit is 'GB/s', expected 'byte/s'"
+
+
+def test_read_number_without_source_is_refused(config_dir: Path) -> None:
+    path = replace(config_dir / "gpus" / "a100.yaml", "  source: NVIDIA A100 data sheet, SXM, non-tensor\n", "")
+    assert message(read, GpuConfig, path) == f"{path}: key 'peak_fp32_flops.source' is missing"
+
+
+@pytest.mark.parametrize("value", ["0", "-4", "yes", "'4'", "4.5", "null"])
+def test_read_count_that_is_none_is_refused(config_dir: Path, value: str) -> None:
+    path = replace(config_dir / "models" / "tiny-llama.yaml", "num_layers: 4", f"num_layers: {value}")
+    assert message(read, ModelConfig, path).startswith(f"{path}: num_layers: ")
+
+
+def test_read_cluster_with_gpu_on_cpu_is_refused(config_dir: Path) -> None:
+    path = replace(config_dir / "clusters" / "cpu-local.yaml", "device: cpu", "device: cpu\ngpu: h200")
+    assert "name a gpu exactly when device is not cpu" in message(read, ClusterConfig, path)
+
+
+def test_parse_selection_takes_one_name_or_more() -> None:
+    assert parse(Selection, {"clusters": "h200x32"}, "x").clusters == ("h200x32",)
+    assert parse(Selection, {"clusters": ["h200x32", "h100x64"]}, "x").clusters == ("h200x32", "h100x64")
+
+
+def test_parse_selection_unknown_key_is_refused() -> None:
+    assert message(parse, Selection, {"study": ["smoke"]}, "config/config.yaml") == (
+        "config/config.yaml: unknown key 'study' (did you mean 'studies'?)"
+    )

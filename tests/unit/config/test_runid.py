@@ -1,0 +1,79 @@
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.points import tiny_point
+from tests.unit.config.test_checks import make
+from triplepoint.config.plan import RUN_PATTERN
+from triplepoint.config.point import Layout, Point
+from triplepoint.config.runid import run_id
+
+OPTIM = {"data_parallel_sharding": "optim"}
+
+LABELS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"tp": 4, "pp": 4, "engine": "megatron", "recompute": "full"},
+        "llama3-70b_h200x32_tp4-pp4-dp2_mbs1_act_r1",
+    ),
+    (
+        {"tp": 4, "pp": 4, "engine": "megatron", "sequence_parallel": True, "overlap": ["grad", "param", "tp"]} | OPTIM,
+        "llama3-70b_h200x32_tp4-pp4-dp2-sp-zero1_mbs1_cc-grad-param-tp_r1",
+    ),
+    (
+        {"model": "mixtral-8x7b", "ep": 8, "micro_batch_size": 4} | OPTIM,
+        "mixtral-8x7b_h200x32_tp1-pp1-dp32-ep8-zero1_mbs4_simulated_r1",
+    ),
+    (
+        {"tp": 8, "data_parallel_sharding": "optim_grads_params", "global_batch_size": 64, "sequence_length": 4096},
+        "llama3-70b_h200x32_tp8-pp1-dp4-fsdp_mbs1_gbs64_seq4096_simulated_r1",
+    ),
+    (
+        {"pp": 4, "vp": 2, "schedule": "zero_bubble", "precision": "fp8", "seed": 7, "recompute": "selective"},
+        "llama3-70b_h200x32_tp1-pp4-dp8-vp2_zero-bubble_mbs1_sel_fp8_seed7_simulated_r1",
+    ),
+    (
+        {"model": "tiny-llama", "cluster": "cpu-local", "engine": "native", "precision": "fp32", "cp": 2},
+        "tiny-llama_cpu-local_tp1-pp1-dp4-cp2_mbs1_fp32_r1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "label"), LABELS, ids=[label for _, label in LABELS])
+def test_run_id_is_readable(settings: dict[str, Any], label: str) -> None:
+    assert run_id(make(**settings)) == label
+
+
+def test_run_id_ends_in_repeat() -> None:
+    assert run_id(tiny_point(repeat=12)).endswith("_r12")
+
+
+LAYOUTS = st.builds(
+    Layout,
+    **{name: st.integers(1, 4096) for name in ("tp", "pp", "dp", "cp", "ep", "vp")},
+    sequence_parallel=st.booleans(),
+    data_parallel_sharding=st.sampled_from(["no_shard", "optim", "optim_grads", "optim_grads_params"]),
+    schedule=st.sampled_from([None, "gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"]),
+)
+POINTS = st.builds(
+    tiny_point,
+    layout=LAYOUTS,
+    num_gpus=st.integers(1, 8192),
+    micro_batch_size=st.integers(1, 999),
+    global_batch_size=st.integers(1, 99_999),
+    sequence_length=st.integers(1, 10**6),
+    overlap=st.lists(st.sampled_from(["grad", "param", "tp"]), unique=True).map(tuple),
+    recompute=st.sampled_from(["none", "selective", "full"]),
+    precision=st.sampled_from(["fp32", "bf16", "fp16", "fp8"]),
+    engine=st.sampled_from(["native", "megatron", "deepspeed", "simulated"]),
+    seed=st.integers(0, 2**63),
+    corpus=st.text(max_size=300),
+    repeat=st.integers(1, 999),
+)
+
+
+@given(POINTS)
+def test_run_id_is_safe_in_paths_and_shells(point: Point) -> None:
+    assert re.fullmatch(RUN_PATTERN, run_id(point))
