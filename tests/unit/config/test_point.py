@@ -16,7 +16,8 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "point_digest.json"
 
 def test_digest_is_that_of_the_golden_file() -> None:
     golden = json.loads(GOLDEN.read_text())
-    point = tiny_point()
+    point = Point.model_validate(golden["point"])
+    # A field added with a default changes the identity as well.
     assert point.model_dump(mode="json") == golden["point"]
     assert point.digest() == golden["digest"], (
         "the identity of points has changed: every run anybody has would be launched again. If that is meant, raise "
