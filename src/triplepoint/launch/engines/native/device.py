@@ -1,0 +1,56 @@
+"""The device a rank computes on, behind one set of calls for CPU, CUDA and ROCm (which torch calls cuda)."""
+
+import os
+import platform
+import resource
+from pathlib import Path
+
+import torch
+
+from triplepoint.units import KIB
+
+BACKENDS = {"cpu": "gloo", "cuda": "nccl", "rocm": "nccl"}
+"""Collective library by `cluster.device`; on ROCm torch's nccl is RCCL."""
+
+
+def open_device(kind: str, local_rank: int) -> torch.device:
+    """Return this rank's device, made the current one.
+
+    Args:
+        kind: cpu, cuda or rocm.
+        local_rank: Place of the rank on its node. A launcher may show each rank its own GPU only.
+    """
+    if kind == "cpu":
+        if "OMP_NUM_THREADS" not in os.environ:
+            # Several ranks share the cores: torch's default, all cores for each of them, makes every rank slower.
+            torch.set_num_threads(1)
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """Return the highest memory so far: what torch allocated on a GPU, the resident set on CPU."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    # Linux counts in KiB. Source: getrusage(2).
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
+
+
+def device_name(device: torch.device) -> str:
+    """Return the model of the GPU or processor."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

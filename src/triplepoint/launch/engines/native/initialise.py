@@ -1,0 +1,81 @@
+# mypy: disallow-untyped-decorators=False
+"""Weights that do not depend on the layout.
+
+Every full parameter comes from a generator seeded by the point's seed and the parameter's global name, one at a
+time, and each rank keeps its part: no communication, and never more than one full parameter in memory.
+"""
+
+import hashlib
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+INITIAL_STD = 0.02
+"""Standard deviation of the weights. Source: GPT-2; Megatron-LM, `--init-method-std`, default 0.02."""
+
+OUTPUT_PROJECTIONS = ("attention.output.weight", "down.weight")
+"""Matrices that write to the residual stream."""
+
+
+@torch.no_grad()
+def materialise(module: nn.Module, prefix: str, seed: int, num_layers: int, device: torch.device) -> None:
+    """Allocate the module's parameters on the device and fill them.
+
+    Args:
+        module: Built on the meta device, already split over tensor parallel ranks; its parts that are on a device
+            already are left as they are.
+        prefix: Global name of the module, with a dot at its end; empty for a stage.
+        seed: Seed of the point.
+        num_layers: Layers of the whole model, which scale the output projections.
+        device: Where the parameters will live.
+    """
+    for name, owner, key in _meta_parameters(module):
+        parameter = owner._parameters[key]
+        assert parameter is not None
+        allocated = nn.Parameter(torch.empty_like(parameter, device=device))
+        _fill(allocated, _full(prefix + name, tuple(parameter.shape), seed, num_layers, device))
+        _replace(module, parameter, allocated)
+
+
+def _meta_parameters(module: nn.Module) -> list[tuple[str, nn.Module, str]]:
+    """Return name, owning module and key of every distinct parameter still on the meta device."""
+    found, seen = [], set()
+    for path, owner in module.named_modules():
+        for key, parameter in owner.named_parameters(recurse=False):
+            if parameter.is_meta and id(parameter) not in seen:
+                seen.add(id(parameter))
+                found.append((f"{path}.{key}" if path else key, owner, key))
+    return found
+
+
+def _replace(module: nn.Module, old: Tensor, new: nn.Parameter) -> None:
+    """Put `new` wherever the module holds `old`: tied embeddings hold it twice."""
+    for owner in module.modules():
+        for key, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):
+            if parameter is old:
+                owner.register_parameter(key, new)
+
+
+def _full(name: str, shape: tuple[int, ...], seed: int, num_layers: int, device: torch.device) -> Tensor:
+    """Return the whole parameter `name`."""
+    if len(shape) == 1:
+        is_gain = name.endswith("norm.weight")
+        return torch.ones(shape, device=device) if is_gain else torch.zeros(shape, device=device)
+    std = INITIAL_STD
+    if name.endswith(OUTPUT_PROJECTIONS):
+        # Two blocks per layer add to the residual stream. Source: Radford et al. 2019 (GPT-2), section 2.3.
+        std /= math.sqrt(2 * num_layers)
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
+    return torch.randn(shape, generator=generator, device=device) * std
+
+
+def _fill(parameter: Tensor, full: Tensor) -> None:
+    if isinstance(parameter, DTensor):
+        # Without a source rank each rank cuts its own part, silently.
+        part = distribute_tensor(full, parameter.device_mesh, parameter.placements, src_data_rank=None)
+        parameter.to_local().copy_(part.to_local())
+    else:
+        parameter.copy_(full)

@@ -1,0 +1,171 @@
+"""Builds the stages of a rank and splits them: tensor parallelism by DTensor, sharded data parallelism by FSDP2."""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+from triplepoint.config.model import ModelConfig
+from triplepoint.config.point import Point
+from triplepoint.launch.engines.native.initialise import materialise
+from triplepoint.launch.engines.native.mesh import Mesh
+from triplepoint.launch.engines.native.model import FeedForward, Stage, TransformerLayer
+from triplepoint.launch.engines.native.moe import MixtureOfExpertsBlock, TensorSplit
+from triplepoint.launch.engines.native.recompute import runner
+
+SEQUENCE_DIM = 1
+"""Activations are (batch, sequence, hidden)."""
+
+
+def compute_dtype(point: Point) -> torch.dtype:
+    """Return the type of activations and matrix products."""
+    return torch.bfloat16 if point.precision == "bf16" else torch.float32
+
+
+def is_sharded(point: Point) -> bool:
+    """Return whether data parallel ranks share anything out."""
+    return point.layout.data_parallel_sharding != "no_shard" and point.layout.dp > 1
+
+
+def layers_of_stage(num_layers: int, num_stages: int, stage: int) -> range:
+    """Return the global numbers of a stage's layers: even shares, the first stages take what is left over."""
+    share, rest = divmod(num_layers, num_stages)
+    start = stage * share + min(stage, rest)
+    return range(start, start + share + (stage < rest))
+
+
+def build_stages(point: Point, mesh: Mesh, device: torch.device) -> dict[int, Stage]:
+    """Return this rank's stages under their numbers, with weights, ready to train.
+
+    Stage s lies on pipeline rank s modulo pp.
+    """
+    layout = point.layout
+    num_stages = layout.pp * layout.vp
+    numbers = range(mesh.pp.get_local_rank(), num_stages, layout.pp)
+    return {number: _build(point, mesh, device, number, num_stages) for number in numbers}
+
+
+def _build(point: Point, mesh: Mesh, device: torch.device, number: int, num_stages: int) -> Stage:
+    model = point.model
+    run = runner(point.recompute)
+    with torch.device("meta"):
+        layers = {
+            layer: TransformerLayer(model, _feed_forward(model, mesh), run)
+            for layer in layers_of_stage(model.num_layers, num_stages, number)
+        }
+        stage = Stage(model, layers, point.sequence_length, compute_dtype(point))
+    if point.layout.tp > 1:
+        split_over_tp(stage, mesh, point.layout.sequence_parallel)
+    stage.tie()
+    _materialise_and_shard(stage, point, mesh, device)
+    return stage
+
+
+def _feed_forward(model: ModelConfig, mesh: Mesh) -> nn.Module:
+    if model.moe is None:
+        return FeedForward(model)
+    ep_rank = 0 if mesh.ep is None else mesh.ep.get_local_rank()
+    return MixtureOfExpertsBlock(model, ep_rank, mesh.ep_group)
+
+
+def split_over_tp(stage: Stage, mesh: Mesh, sequence_parallel: bool) -> None:
+    """Split the stage's linear layers over tensor parallel ranks, in place; parameters stay on the meta device.
+
+    Normalisations, learned positions and the router stay whole on every rank, as plain parameters.
+    """
+    outside: Placement = Shard(SEQUENCE_DIM) if sequence_parallel else Replicate()
+    plan: dict[str, ParallelStyle] = {}
+    if stage.embedding is not None:
+        plan["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=outside)
+    if stage.head is not None:
+        plan["head"] = ColwiseParallel(input_layouts=outside)
+    for name, layer in stage.layers.items():
+        plan.update({f"layers.{name}.{key}": style for key, style in _layer_plan(layer, outside).items()})
+        if isinstance(layer.feed_forward, MixtureOfExpertsBlock) and mesh.ep is None:
+            _split_experts(layer.feed_forward, mesh, outside)
+    parallelize_module(stage, mesh.tp, plan, src_data_rank=None)
+    if sequence_parallel:
+        stage.sequence_start = mesh.tp.get_local_rank() * stage.sequence_length // mesh.layout.tp
+
+
+def _layer_plan(layer: TransformerLayer, outside: Placement) -> dict[str, ParallelStyle]:
+    plan: dict[str, ParallelStyle] = {
+        "attention": PrepareModuleInput(
+            input_layouts=(outside, None), desired_input_layouts=(Replicate(), None), use_local_output=False
+        ),
+        "attention.query": ColwiseParallel(),
+        "attention.key": ColwiseParallel(),
+        "attention.value": ColwiseParallel(),
+        "attention.output": RowwiseParallel(output_layouts=outside),
+    }
+    if isinstance(layer.feed_forward, FeedForward):
+        # Gathered once for both matrices, not once by each.
+        plan["feed_forward"] = PrepareModuleInput(
+            input_layouts=(outside,), desired_input_layouts=(Replicate(),), use_local_output=False
+        )
+        plan["feed_forward.up"] = ColwiseParallel()
+        plan["feed_forward.down"] = RowwiseParallel(output_layouts=outside)
+        if layer.feed_forward.gate is not None:
+            plan["feed_forward.gate"] = ColwiseParallel()
+    return plan
+
+
+def _split_experts(block: MixtureOfExpertsBlock, mesh: Mesh, outside: Placement) -> None:
+    block.tensor_split = TensorSplit(mesh.tp, outside)
+    for expert in block.experts.values():
+        for linear, dim in ((expert.gate, 0), (expert.up, 0), (expert.down, 1)):
+            if linear is not None:
+                part = distribute_tensor(linear.weight, mesh.tp, [Shard(dim)], src_data_rank=None)
+                linear.weight = nn.Parameter(part)
+
+
+def _materialise_and_shard(stage: Stage, point: Point, mesh: Mesh, device: torch.device) -> None:
+    """Give the stage its weights, layer by layer, so that no rank ever holds more than one layer unsharded."""
+    fill = partial(materialise, seed=point.seed, num_layers=point.model.num_layers, device=device)
+    shard = _sharder(point) if is_sharded(point) else None
+    for name, layer in stage.layers.items():
+        fill(layer, prefix=f"layers.{name}.")
+        if shard is None:
+            continue
+        whole: set[nn.Parameter] = set()
+        if mesh.ep is not None:
+            experts = list(layer.feed_forward.experts.values())
+            if mesh.edp.size() > 1:
+                shard(experts, mesh=mesh.edp)
+            else:
+                whole = {parameter for expert in experts for parameter in expert.parameters()}
+        shard(layer, mesh=mesh.dp, ignored_params=whole)
+    fill(stage, prefix="")
+    if shard is not None:
+        shard(stage, mesh=mesh.dp)
+        for module in stage.modules():
+            if isinstance(module, FSDPModule):
+                # The loss is already divided by the global batch, so gradients are summed, never averaged.
+                module.set_gradient_divide_factor(1.0)
+                module.set_force_sum_reduction_for_comms(True)
+
+
+def _sharder(point: Point) -> Callable[..., Any]:
+    # The logits of a split head are a view. The warning is about operations in place on them, and the loss has none.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+    is_half = point.precision == "bf16"
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if is_half else None,
+        reduce_dtype=torch.float32,
+        # Rotary tables are fp32 on purpose, and activations have their type already.
+        cast_forward_inputs=False,
+    )
+    reshard = point.layout.data_parallel_sharding == "optim_grads_params"
+    return partial(fully_shard, mp_policy=policy, reshard_after_forward=reshard)

@@ -1,0 +1,88 @@
+"""The run of one rank: process groups, model, steps, traces."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.profiler import record_function
+
+from triplepoint.config.point import Point, Steps
+from triplepoint.launch.context import RankContext, StepRecorder
+from triplepoint.launch.engines.native.data import Batcher, open_corpus
+from triplepoint.launch.engines.native.device import (
+    BACKENDS,
+    device_name,
+    open_device,
+    peak_memory_bytes,
+    synchronise,
+)
+from triplepoint.launch.engines.native.mesh import Mesh, build_mesh
+from triplepoint.launch.engines.native.tracing import Tracer, enable_flight_recorder
+from triplepoint.launch.engines.native.trainer import Trainer
+
+
+def run(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
+    """Train `point` in this rank and return facts for the manifest; see the engine's `train`.
+
+    A process group that is there already is used and left in place, so that one gang can train several points.
+    """
+    corpus = open_corpus(point)
+    device = open_device(point.cluster.device, context.local_rank)
+    torch.manual_seed(point.seed)
+    is_owner = not dist.is_initialized()
+    if is_owner:
+        enable_flight_recorder()
+        dist.init_process_group(BACKENDS[point.cluster.device])
+    mesh = build_mesh(point.layout, device.type)
+    trainer = Trainer(point, mesh, device)
+    layout = point.layout
+    dp_rank = mesh.dp.get_local_rank()
+    batcher = Batcher(corpus, point.num_microbatches, point.micro_batch_size, layout.dp, dp_rank)
+    train_steps(trainer, batcher, Tracer(point, context, mesh, device), recorder, device)
+    facts = {**_facts(trainer, mesh, device), **corpus.facts()}
+    if is_owner:
+        # Only after a normal end: with a rank gone, this would wait for it.
+        dist.destroy_process_group()
+    return facts
+
+
+def train_steps(
+    trainer: Trainer, batcher: Batcher, tracer: Tracer, recorder: StepRecorder, device: torch.device
+) -> None:
+    """Make all steps of the point, in order; only the training itself lies between `begin` and `end`."""
+    point = trainer.point
+    num_tokens = point.global_batch_size * point.sequence_length
+    for step, kind in number_steps(point.steps):
+        tokens, targets = batcher.batch(step, device)
+        if kind == "profiled":
+            tracer.start()
+        # Ranks start together, or the time of a fast one would hold its wait for a slow one.
+        dist.barrier(group=trainer.mesh.world, device_ids=None if device.index is None else [device.index])
+        synchronise(device)
+        recorder.begin(step, kind)
+        with record_function(f"ProfilerStep#{step}"):
+            part = trainer.step(tokens, targets)
+            synchronise(device)
+        recorder.end()
+        recorder.write(trainer.global_loss(part), num_tokens, peak_memory_bytes(device))
+    tracer.finish()
+
+
+def number_steps(steps: Steps) -> Iterator[tuple[int, str]]:
+    """Yield number and kind of each step, from 0."""
+    kinds = ["warmup"] * steps.warmup + ["measured"] * steps.measured + ["profiled"] * steps.profiled
+    yield from enumerate(kinds)
+
+
+def _facts(trainer: Trainer, mesh: Mesh, device: torch.device) -> dict[str, Any]:
+    num_parameters, num_parameters_rank = trainer.count_parameters()
+    return {
+        "num_parameters": num_parameters,
+        "num_parameters_rank": num_parameters_rank,
+        "num_gradient_buckets": trainer.synchroniser.num_buckets,
+        "gradient_norm": float(trainer.gradient_norm),
+        "backend": dist.get_backend(mesh.world),
+        "device_name": device_name(device),
+        "torch": torch.__version__,
+    }

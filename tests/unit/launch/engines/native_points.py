@@ -1,0 +1,123 @@
+"""Tiny points for the native engine, and a gang that trains them."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from triplepoint.config.model import ModelConfig
+from triplepoint.config.point import Layout, Point, PointCluster, Steps
+
+LLAMA = ModelConfig(
+    name="tiny-llama",
+    source="made for the tests",
+    num_layers=4,
+    hidden_size=32,
+    ffn_hidden_size=64,
+    num_attention_heads=4,
+    num_query_groups=4,
+    vocab_size=256,
+    sequence_length=32,
+    activation="swiglu",
+    normalization="rmsnorm",
+    position_embedding="rope",
+)
+GQA = LLAMA.model_copy(update={"name": "tiny-gqa", "num_query_groups": 2})
+GPT = LLAMA.model_copy(
+    update={
+        "name": "tiny-gpt",
+        "activation": "gelu",
+        "normalization": "layernorm",
+        "position_embedding": "learned",
+        "add_bias": True,
+    }
+)
+MOE = ModelConfig.model_validate(
+    {**LLAMA.model_dump(), "name": "tiny-moe", "moe": {"num_experts": 4, "top_k": 2, "capacity_factor": None}}
+)
+
+
+def make_point(model: ModelConfig = LLAMA, **changes: Any) -> Point:
+    """Return a tiny point; fields of the layout and of the point are given by name."""
+    layout = Layout(**{key: changes.pop(key) for key in list(changes) if key in Layout.model_fields})
+    defaults: dict[str, Any] = {
+        "model": model,
+        "cluster": PointCluster(name="cpu-local", device="cpu", gpu=None, gpus_per_node=8),
+        "engine": "native",
+        "num_gpus": layout.tp * layout.pp * layout.dp * layout.cp,
+        "layout": layout,
+        "micro_batch_size": 1,
+        "global_batch_size": 8,
+        "sequence_length": 32,
+        "precision": "fp32",
+        "corpus": "stdlib",
+        "steps": Steps(warmup=0, measured=3, profiled=0),
+    }
+    return Point(**{**defaults, **changes})
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a point left behind."""
+
+    folder: Path
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of all ranks."""
+        files = sorted((self.folder / "steps").glob("rank*.jsonl"))
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+    @property
+    def losses(self) -> list[float]:
+        """Loss of each step; every rank that reports one must report the same."""
+        by_step: dict[int, set[float]] = {}
+        for row in self.rows:
+            if row["loss"] is not None:
+                by_step.setdefault(row["step"], set()).add(row["loss"])
+        assert by_step and all(len(losses) == 1 for losses in by_step.values()), by_step
+        return [losses.pop() for _, losses in sorted(by_step.items())]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Facts of rank 0."""
+        return json.loads((self.folder / "facts0.json").read_text())
+
+
+def train(points: dict[str, Point], folder: Path, timeout_s: float = 200) -> dict[str, Trained]:
+    """Train all points, which have the same number of ranks, in one gang."""
+    (world_size,) = {point.num_gpus for point in points.values()}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "points.json").write_text(json.dumps({name: p.model_dump(mode="json") for name, p in points.items()}))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    ranks = [_start(folder, rank, world_size, port) for rank in range(world_size)]
+    try:
+        codes = [rank.wait(timeout_s) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    logs = "\n".join(file.read_text()[-3000:] for file in sorted(folder.glob("rank*.log")))
+    assert codes == [0] * world_size, logs
+    return {name: Trained(folder / name) for name in points}
+
+
+def _start(folder: Path, rank: int, world_size: int, port: int) -> subprocess.Popen[bytes]:
+    place = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": world_size,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **{key: str(value) for key, value in place.items()}}
+    with (folder / f"rank{rank}.log").open("wb") as log:
+        gang = Path(__file__).with_name("native_gang.py")
+        return subprocess.Popen([sys.executable, str(gang), str(folder)], env=environment, stdout=log, stderr=log)
