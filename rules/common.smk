@@ -9,5 +9,5 @@ STUDY = triplepoint_workflow.bind(config, workflow.basedir)
 
 
 wildcard_constraints:
-    run="|".join(STUDY.runs) or "none",
+    run=STUDY.run_pattern,
     figure="|".join(STUDY.figures),

@@ -1,13 +1,11 @@
 """What happened to a run: `raw/manifest.json`."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from triplepoint.config.base import Strict, parse
-from triplepoint.errors import UserError
+from triplepoint.config.base import Strict, read_json
 from triplepoint.files import write_text
 
 Status = Literal["ok", "oom", "invalid", "timeout", "crashed"]
@@ -124,13 +122,7 @@ def read_manifest(path: Path) -> Manifest:
     Raises:
         UserError: If it is missing or damaged.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no manifest; the run was not launched, or did not finish") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path}: not whole JSON ({error}); delete it and launch the run again") from None
-    return parse(Manifest, content, path)
+    return read_json(Manifest, path, "launch the run, again if it did not finish")
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:

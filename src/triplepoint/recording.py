@@ -1,5 +1,6 @@
 """Samples on disk: an Arrow stream flushed every second, readable after a kill."""
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,10 +79,8 @@ def read_recording(path: Path) -> Recording:
     try:
         with path.open("rb") as file, pa.ipc.open_stream(file) as stream:
             schema = stream.schema
-            try:
+            with contextlib.suppress(pa.ArrowInvalid, OSError):  # killed while writing its last batch
                 batches.extend(stream)
-            except (pa.ArrowInvalid, OSError):
-                pass  # the sampler was killed while writing its last batch
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; the sampler of this node wrote nothing") from None
     except (pa.ArrowInvalid, OSError) as error:

@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import sys
 from collections.abc import Mapping
 from functools import cache, cached_property
@@ -53,6 +54,11 @@ class Binding:
     def runs(self) -> list[str]:
         """Run ids to have, in the order of the studies."""
         return list(self._digests)
+
+    @property
+    def run_pattern(self) -> str:
+        """Regular expression of the run ids; matches nothing where there are none."""
+        return "|".join(map(re.escape, self._digests)) or "(?!)"
 
     def point_digest(self, run: str) -> str:
         """Return the identity of what `run` measures."""

@@ -1,4 +1,4 @@
-"""The command line: one module per subcommand, imported only when it is called, since the DAG starts it thousands of times."""
+"""The command line: one module per subcommand, imported only when called: the DAG starts it thousands of times."""
 
 import importlib
 import os
@@ -27,7 +27,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return the exit status: 0, 2 for what the user can mend, 1 for what failed, 130 for Ctrl-C."""
+    """Run one subcommand and return its status: 0, 2 for what the user can mend, 1 for a failure, 130 for Ctrl-C."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help", "help"):
         print(_help())

@@ -1,6 +1,8 @@
 """From what agents and ranks left to the record of the launch: `manifest.json` and `steps.parquet`."""
 
+import errno
 import json
+import os
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +15,7 @@ from triplepoint.launch.provenance import git_state, processor, versions
 from triplepoint.manifest import Device, Evidence, Manifest, Node, Status, Telemetry
 from triplepoint.recording import read_recording
 from triplepoint.tables import STEPS
+from triplepoint.units import MIB
 
 
 def collect(raw: Path, planned: PlannedRun, started: datetime) -> Manifest:
@@ -58,6 +61,8 @@ def _outcome(raw: Path, planned: PlannedRun, reports: list[dict[str, Any]]) -> t
             raise UserError(first["message"])
         return first["status"], Evidence.model_validate(first["evidence"])
     if len(reports) < planned.point.num_nodes:
+        if shutil.disk_usage(raw).free < MIB:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(raw))
         told = {report["node"] for report in reports}
         lost = [node for node in range(planned.point.num_nodes) if node not in told]
         tail = [line for path in sorted(raw.glob("submitit/*.err")) for line in log_tail(path)]

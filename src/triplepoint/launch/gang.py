@@ -2,8 +2,10 @@
 
 import contextlib
 import math
+import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ SECONDS_PER_MINUTE = 60
 MARGIN_MIN = 2
 """The agents end a gang at its time limit; the scheduler's own limit only stands behind them. Unit: minute."""
 POLL_S = 0.2
+CANCEL_S = 10.0
 
 
 class Gang:
@@ -36,7 +39,8 @@ class Gang:
             tasks_per_node=1,
             timeout_min=math.ceil(planned.limits.time_limit_s / SECONDS_PER_MINUTE) + MARGIN_MIN,
         )
-        self._job: submitit.Job[None] = executor.submit(run_node, raw, Launcher.this())
+        with _stderr_to(raw / "submitit.log"):
+            self._job: submitit.Job[None] = executor.submit(run_node, raw, Launcher.this())
 
     def wait(self, poll: Callable[[], Any]) -> None:
         """Wait until every agent has gone, calling `poll` meanwhile.
@@ -51,3 +55,22 @@ class Gang:
         """End the gang now."""
         with contextlib.suppress(Exception):  # already gone, or never started: either way nothing is left to end
             self._job.cancel()
+        deadline = time.monotonic() + CANCEL_S
+        while not self._job.done() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+
+
+@contextlib.contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Send what processes started in the block write to stderr to a file.
+
+    submitit's local controller inherits our stderr, and would show its own traceback there when we are interrupted.
+    """
+    kept = os.dup(sys.stderr.fileno())
+    with path.open("ab") as log:
+        os.dup2(log.fileno(), sys.stderr.fileno())
+    try:
+        yield
+    finally:
+        os.dup2(kept, sys.stderr.fileno())
+        os.close(kept)

@@ -14,11 +14,11 @@ _OUT_OF_MEMORY = re.compile(
     r"CUDA out of memory|HIP out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA error: out of memory"
     r"|DefaultCPUAllocator: (can't|not enough) (allocate )?memory|hipErrorOutOfMemory|\bMemoryError\b",
 )
-"""Texts of torch and the CUDA and HIP runtimes. Source: torch 2.13, c10/core/CPUAllocator, c10/cuda/CUDACachingAllocator."""
+"""Texts of torch and the CUDA and HIP runtimes. Source: torch 2.13, CPUAllocator and CUDACachingAllocator of c10."""
 
 _AFTERSHOCK = re.compile(
-    r"Connection (closed|reset|refused)|Broken pipe|socket|Timed out waiting|timeout.*waiting|NCCL (remote|communicator)"
-    r"|application has timed out|peer",
+    r"Connection (closed|reset|refused)|Broken pipe|socket|Timed out waiting|timeout.*waiting"
+    r"|NCCL (remote|communicator)|application has timed out|peer",
     re.IGNORECASE,
 )
 """What a healthy rank says when another one has gone."""

@@ -21,7 +21,7 @@ def versions() -> dict[str, str]:
 
 
 def git_state(folder: Path) -> tuple[str | None, bool | None]:
-    """Return the commit of the repository around `folder` and whether tracked files differ from it; None outside one."""
+    """Return the commit around `folder` and whether tracked files differ from it; None outside a repository."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None, None

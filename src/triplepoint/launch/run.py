@@ -44,6 +44,7 @@ def launch(folder: Path, say: Say, force: bool = False) -> Manifest:
     planned = read_planned_run(folder / "point.json")
     get_engine(planned.point.engine)
     with _only_one(folder, say):
+        _sweep(folder / "attempts")
         kept = None if force else _finished(folder, planned)
         if kept is not None:
             say(f"{planned.run}: already measured ({kept.status}, {kept.ended_at}); kept")
@@ -63,6 +64,13 @@ def _finished(folder: Path, planned: PlannedRun) -> Manifest | None:
     return manifest if manifest.digest == planned.digest and manifest.is_result else None
 
 
+def _sweep(attempts: Path) -> None:
+    """Remove attempts nobody ended: their launcher was killed, and what they hold is neither result nor evidence."""
+    for attempt in attempts.glob("*"):
+        if not (attempt / "manifest.json").is_file():
+            shutil.rmtree(attempt, ignore_errors=True)
+
+
 def _attempt(folder: Path, planned: PlannedRun, say: Say) -> Manifest:
     started = datetime.now(UTC)
     raw = folder / "attempts" / f"{started:%Y%m%dT%H%M%S}-{os.getpid()}"
@@ -72,8 +80,8 @@ def _attempt(folder: Path, planned: PlannedRun, say: Say) -> Manifest:
         _run_gang(raw, planned, say)
         manifest = collect(raw, planned, started)
         write_manifest(raw / "manifest.json", manifest)
-    except OSError:
-        shutil.rmtree(raw, ignore_errors=True)  # most likely the disk is full: leave it no fuller
+    except (OSError, UserError, KeyboardInterrupt):
+        shutil.rmtree(raw, ignore_errors=True)  # the line that is shown tells it all; a full disk is left no fuller
         raise
     if not manifest.is_result:
         assert manifest.evidence is not None, "every status but ok comes with evidence"
@@ -134,7 +142,7 @@ def _install(attempt: Path, raw: Path) -> None:
         raw.rename(old)
     attempt.rename(raw)
     shutil.rmtree(old, ignore_errors=True)
-    with contextlib.suppress(OSError):  # earlier failed attempts stay
+    with contextlib.suppress(OSError):  # not empty: earlier attempts that failed stay
         attempt.parent.rmdir()
 
 

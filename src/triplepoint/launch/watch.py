@@ -15,6 +15,8 @@ from triplepoint.launch.outcome import Failure, describe_exit, find_hung
 POLL_S = 0.1
 GRACE_S = 1.0
 """After the first failure, how long other ranks get to tell theirs: the first to be seen is not always the cause."""
+STARTUP_S = 600.0
+"""How long the first step may take to show: imports, rendezvous and allocation are slow on a large or loaded machine."""
 STOP_S = 3.0
 """How long ranks get between SIGTERM and SIGKILL."""
 
@@ -50,8 +52,8 @@ class Ranks:
                 return self._give_up(f"time limit of {self.time_limit_s:g} s reached")
             if (written := self.steps_written()) != progress:
                 progress, progress_at = written, now
-            elif now - progress_at > self.hang_timeout_s:
-                return self._give_up(f"no rank finished a step for {self.hang_timeout_s:g} s", look_for_hung=True)
+            elif now - progress_at > (limit := self._patience(progress)):
+                return self._give_up(f"no rank finished a step for {limit:g} s", look_for_hung=True)
             time.sleep(POLL_S)
         failures = [self._failure(rank) for rank in self._ended_badly()]
         self.stop()
@@ -74,6 +76,10 @@ class Ranks:
             if process.poll() is None:
                 process.kill()
             process.wait()
+
+    def _patience(self, progress: int) -> float:
+        """Return how long to wait for the next sign of progress. Unit: s."""
+        return self.hang_timeout_s if progress else max(self.hang_timeout_s, STARTUP_S)
 
     def _ended_badly(self) -> list[int]:
         return [rank for rank, process in self.processes.items() if process.poll() not in (None, 0)]

@@ -1,7 +1,6 @@
 """The interface every sensor stands behind: the host, NVIDIA and AMD GPUs, and fakes of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 
 from triplepoint.tables import SAMPLES
 
@@ -15,7 +14,7 @@ class Device(ABC):
     name: str
     """Value of the `device` column."""
 
-    absent: Mapping[str, str]
+    absent: dict[str, str]
     """Metrics of this kind of device that cannot be read here, each with the reason."""
 
     @abstractmethod

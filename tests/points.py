@@ -1,0 +1,55 @@
+"""Small points for tests that launch or plan."""
+
+from pathlib import Path
+from typing import Any
+
+from triplepoint.config.model import ModelConfig
+from triplepoint.config.plan import Limits, PlannedRun
+from triplepoint.config.point import Layout, Point, PointCluster, Steps
+
+TINY = ModelConfig(
+    name="test-llama",
+    source="made for the tests",
+    num_layers=2,
+    hidden_size=32,
+    ffn_hidden_size=64,
+    num_attention_heads=4,
+    num_query_groups=2,
+    vocab_size=256,
+    sequence_length=32,
+    activation="swiglu",
+    normalization="rmsnorm",
+    position_embedding="rope",
+)
+
+
+def tiny_point(**changes: Any) -> Point:
+    """Return a two-rank data parallel point that trains in well under a second a step."""
+    fields: dict[str, Any] = {
+        "model": TINY,
+        "cluster": PointCluster(name="cpu-local", device="cpu", gpu=None, gpus_per_node=8),
+        "engine": "native",
+        "num_gpus": 2,
+        "layout": Layout(dp=2),
+        "micro_batch_size": 1,
+        "global_batch_size": 4,
+        "sequence_length": 32,
+        "precision": "fp32",
+        "steps": Steps(warmup=1, measured=2, profiled=1),
+        "telemetry_period_s": 0.05,
+    }
+    return Point(**(fields | changes))
+
+
+def planned(point: Point, run: str = "tiny", **limits: Any) -> PlannedRun:
+    """Return `point` ready to launch on this machine."""
+    settings = {"executor": "local", "time_limit_s": 120.0, "hang_timeout_s": 60.0} | limits
+    return PlannedRun(run=run, digest=point.digest(), point=point, limits=Limits(**settings))
+
+
+def write_run(results: Path, run: PlannedRun) -> Path:
+    """Write `point.json` below `results` and return the run's folder."""
+    folder = results / "runs" / run.run
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "point.json").write_text(run.model_dump_json())
+    return folder

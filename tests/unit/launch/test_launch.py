@@ -1,0 +1,243 @@
+"""Launching real gangs of real training, and everything that can go wrong with them."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.points import TINY, planned, tiny_point, write_run
+from triplepoint.config.point import Steps
+from triplepoint.manifest import read_manifest
+from triplepoint.recording import read_recording
+from triplepoint.tables import STEPS
+
+LONG = Steps(warmup=1, measured=10_000, profiled=0)
+
+
+def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "triplepoint",
+        "launch",
+        folder.name,
+        "--results",
+        str(folder.parents[1]),
+        *options,
+    ]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def finish(launch: subprocess.Popen[str], timeout_s: float = 90) -> tuple[int, str]:
+    _, said = launch.communicate(timeout=timeout_s)
+    return launch.returncode, said
+
+
+def wait_until(holds: Callable[[], Any], what: str, timeout_s: float = 60) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while not (found := holds()):
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.1)
+    return found
+
+
+def rank_processes(folder: Path) -> dict[int, psutil.Process]:
+    """Return the running ranks of a run, by rank."""
+    found = {}
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "triplepoint.launch.rank" in words and str(folder) in words[-1]:
+            found[int(process.environ()["RANK"])] = process
+    return found
+
+
+def training(folder: Path) -> dict[int, psutil.Process]:
+    """Wait until both ranks have finished steps, and return their processes."""
+
+    def stepping() -> bool:
+        files = list(folder.glob("attempts/*/steps/rank*.jsonl"))
+        return len(files) == 2 and all(file.read_bytes().count(b"\n") >= 2 for file in files)
+
+    wait_until(stepping, "both ranks train")
+    return rank_processes(folder)
+
+
+def failed_manifest(folder: Path) -> Any:
+    (path,) = folder.glob("attempts/*/manifest.json")
+    return read_manifest(path)
+
+
+def test_launch_leaves_complete_artefacts_and_keeps_them(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, planned(tiny_point()))
+    status, said = finish(start(folder))
+    assert status == 0, said
+    raw = folder / "raw"
+    manifest = read_manifest(raw / "manifest.json")
+    assert (manifest.status, manifest.origin, manifest.engine) == ("ok", "measured", "native")
+    assert [device.rank for device in manifest.nodes[0].devices] == [0, 1]
+    steps = STEPS.read(raw / "steps.parquet").to_pydict()
+    assert steps["rank"] == [0] * 4 + [1] * 4
+    assert steps["kind"] == ["warmup", "measured", "measured", "profiled"] * 2
+    assert all(end > begin for begin, end in zip(steps["t_start_ns"], steps["t_end_ns"], strict=True))
+    for rank in (0, 1):
+        with gzip.open(raw / "traces" / f"rank{rank}.json.gz") as trace:
+            assert json.load(trace)["traceEvents"]
+    telemetry = manifest.nodes[0].telemetry
+    assert telemetry is not None
+    assert telemetry.num_samples == read_recording(raw / "telemetry" / "node0.arrow").samples.num_rows > 0
+    assert not (folder / "attempts").exists()
+
+    before = {path: path.stat().st_mtime_ns for path in raw.rglob("*")}
+    status, said = finish(start(folder))
+    assert status == 0
+    assert "already measured" in said
+    assert before == {path: path.stat().st_mtime_ns for path in raw.rglob("*")}
+
+
+def test_launch_changed_point_is_measured_again(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, planned(tiny_point()))
+    assert finish(start(folder))[0] == 0
+    changed = planned(tiny_point(micro_batch_size=2))
+    write_run(tmp_path, changed)
+    status, said = finish(start(folder))
+    assert status == 0, said
+    assert read_manifest(folder / "raw" / "manifest.json").digest == changed.digest
+
+
+def test_launch_rank_killed_ends_gang_and_names_it(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, planned(tiny_point(steps=LONG)))
+    launch = start(folder)
+    ranks = training(folder)
+    ranks[1].kill()
+    killed_at = time.monotonic()
+    status, said = finish(launch)
+    assert time.monotonic() - killed_at < 10
+    assert status == 1
+    assert "crashed: rank 1 on" in said
+    assert "SIGKILL" in said
+    evidence = failed_manifest(folder).evidence
+    assert evidence.rank == 1
+    assert not (folder / "raw" / "manifest.json").exists()
+    assert rank_processes(folder) == {}
+
+
+def test_launch_rank_raises_is_told_with_its_log(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, planned(tiny_point(steps=LONG)))
+    launch = start(folder)
+    training(folder)[1].send_signal(signal.SIGINT)
+    status, _ = finish(launch)
+    assert status == 1
+    manifest = failed_manifest(folder)
+    assert manifest.status == "crashed"
+    assert manifest.evidence.rank == 1
+    assert "KeyboardInterrupt" in manifest.evidence.message
+    assert any("Traceback" in line or "KeyboardInterrupt" in line for line in manifest.evidence.log_tail)
+
+
+def test_launch_rank_hangs_is_ended_and_named(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, planned(tiny_point(steps=LONG), hang_timeout_s=6.0))
+    launch = start(folder)
+    training(folder)[1].suspend()
+    status, said = finish(launch)
+    assert status == 1
+    manifest = failed_manifest(folder)
+    assert manifest.status == "timeout"
+    assert manifest.evidence.rank == 1
+    assert "rank 1 does not react to signals" in said
+    assert rank_processes(folder) == {}
+
+
+def test_launch_time_limit_ends_gang(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, planned(tiny_point(steps=LONG), time_limit_s=12.0))
+    status, said = finish(start(folder))
+    assert status == 1
+    assert "timeout" in said
+    assert "time limit of 12 s reached" in said
+
+
+def test_launch_out_of_memory_is_a_result(tmp_path: Path) -> None:
+    huge = TINY.model_copy(update={"ffn_hidden_size": 1 << 40})
+    folder = write_run(tmp_path, planned(tiny_point(model=huge)))
+    status, said = finish(start(folder))
+    assert status == 0, said
+    manifest = read_manifest(folder / "raw" / "manifest.json")
+    assert manifest.status == "oom"
+    assert "allocate" in manifest.evidence.message
+
+
+def test_launch_missing_corpus_is_one_line(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, planned(tiny_point(corpus=str(tmp_path / "no such text.txt"))))
+    status, said = finish(start(folder))
+    assert status == 2
+    errors = [line for line in said.splitlines() if line.startswith("triplepoint: ")]
+    assert len(errors) == 1
+    assert "no such text.txt" in errors[0]
+    assert "Traceback" not in said
+    assert not (folder / "raw").exists()
+
+
+def test_launch_launcher_killed_takes_gang_along_and_can_start_again(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, planned(tiny_point(steps=LONG)))
+    launch = start(folder)
+    training(folder)
+    launch.kill()
+    launch.wait()
+    wait_until(lambda: not rank_processes(folder), "the gang ends after its launcher", 15)
+    write_run(tmp_path, planned(tiny_point()))
+    status, said = finish(start(folder))
+    assert status == 0, said
+
+
+def test_launch_terminated_ends_gang_at_once(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, planned(tiny_point(steps=LONG)))
+    launch = start(folder)
+    training(folder)
+    launch.terminate()
+    status, said = finish(launch, 15)
+    assert status == 130
+    assert "Traceback" not in said
+    wait_until(lambda: not rank_processes(folder), "the gang ends", 10)
+
+
+def test_launch_twice_at_once_measures_once(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, planned(tiny_point()))
+    first, second = start(folder), start(folder)
+    said = [finish(launch) for launch in (first, second)]
+    assert [status for status, _ in said] == [0, 0]
+    assert sum("started 2 ranks" in text for _, text in said) == 1
+    assert sum("already measured" in text for _, text in said) == 1
+
+
+@pytest.mark.parametrize("run", ["../escape", "a b", "x;reboot", "Ünïcode", "-rf", ""])
+def test_launch_odd_run_id_is_refused(tmp_path: Path, run: str) -> None:
+    command = [sys.executable, "-m", "triplepoint", "launch", "--results", str(tmp_path), "--", run]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"triplepoint: {run!r} is not a run id")
+    assert len(done.stderr.splitlines()) == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_launch_disk_full_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    write_run(tmp_path / "kept", planned(tiny_point()))
+    script = (
+        f"mount -t tmpfs -o size=64k tmpfs {small} && cp -r {tmp_path}/kept/. {small} && "
+        f"{sys.executable} -m triplepoint launch tiny --results {small}; status=$?; "
+        f"find {small} -name raw -o -path '*attempts/*'; exit $status"
+    )
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert "no space left on the device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,148 @@
+"""A small project that has run once, and Snakemake calls on copies of it."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("Snakefile", "rules", "workflow", "profiles", "config", "envs", "src")
+PROFILES = ("ci", "local", "slurm-h200", "slurm-h100", "slurm-mi250")
+
+STUDY = """\
+description: Two runs and an invalid point, for the tests of the workflow.
+defaults:
+  cluster: cpu-local
+  engine: native
+  model: test-llama
+  num_gpus: 2
+  global_batch_size: 4
+  precision: fp32
+  telemetry_period_s: 0.05
+  steps: {warmup: 1, measured: 3, profiled: 1}
+sweeps:
+  - axes:
+      micro_batch_size: [1, 2, 4]
+"""
+
+MODEL = """\
+name: test-llama
+source: made for the tests
+num_layers: 2
+hidden_size: 32
+ffn_hidden_size: 64
+num_attention_heads: 4
+num_query_groups: 2
+vocab_size: 256
+sequence_length: 32
+activation: swiglu
+normalization: rmsnorm
+position_embedding: rope
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One Snakemake call: `jobs` are (rule, wildcard value) pairs in the order they were started or planned."""
+
+    status: int
+    output: str
+
+    @property
+    def jobs(self) -> list[tuple[str, str]]:
+        blocks = re.findall(r"^(?:local)?rule (\w+):\n((?:    .*\n)*)", self.output, re.MULTILINE)
+        return [(rule, "".join(re.findall(r"wildcards: \w+=(\S+)", body))) for rule, body in blocks]
+
+    def of(self, rule: str) -> list[str]:
+        return [value for name, value in self.jobs if name == rule]
+
+    @property
+    def rules(self) -> set[str]:
+        return {name for name, _ in self.jobs} - {"all"}
+
+
+@dataclass(frozen=True)
+class Project:
+    """A copy of the project in a folder of its own."""
+
+    folder: Path
+
+    def environment(self) -> dict[str, str]:
+        return os.environ | {"PYTHONPATH": str(self.folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "snakemake", *arguments]
+
+    def snakemake(self, *arguments: str) -> Outcome:
+        done = subprocess.run(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        return Outcome(done.returncode, done.stdout)
+
+    def triplepoint(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "triplepoint", *arguments]
+        return subprocess.run(command, cwd=self.folder, env=self.environment(), capture_output=True, text=True)
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        file = self.folder / path
+        text = file.read_text()
+        assert old in text, f"{path} has no {old!r}"
+        file.write_text(text.replace(old, new, 1))
+
+    def manifests(self) -> dict[str, int]:
+        """Modification times of every run's manifest."""
+        return {
+            path.parents[1].name: path.stat().st_mtime_ns
+            for path in self.folder.glob("results/runs/*/raw/manifest.json")
+        }
+
+
+def make_project(folder: Path) -> Project:
+    """Copy the workflow to `folder`, with one small study and only the models it needs."""
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            shutil.copytree(source, folder / part, symlinks=True, ignore=ignore)
+        else:
+            shutil.copy2(source, folder / part)
+    for profile in PROFILES:
+        (folder / profile).symlink_to(Path("profiles") / profile)
+    for study in folder.glob("config/studies/*.yaml"):
+        study.unlink()
+    (folder / "config/studies/mini.yaml").write_text(STUDY)
+    (folder / "config/models/test-llama.yaml").write_text(MODEL)
+    return Project(folder)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project on which `snakemake all` has run from nothing."""
+    project = make_project(tmp_path_factory.mktemp("finished") / "project")
+    outcome = project.snakemake("all")
+    assert outcome.status == 0, outcome.output
+    return project
+
+
+@pytest.fixture
+def project(finished: Project, tmp_path: Path) -> Project:
+    """A copy of the finished project that the test may change."""
+    copy = tmp_path / "project"
+    shutil.copytree(finished.folder, copy, symlinks=True)
+    return Project(copy)
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Project:
+    """A project on which nothing has run."""
+    return make_project(tmp_path / "project")

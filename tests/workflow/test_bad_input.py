@@ -1,0 +1,175 @@
+"""What a user can get wrong: one clear line, exit status 2, nothing half-written."""
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.conftest import Outcome, Project
+
+pytestmark = pytest.mark.workflow
+
+
+def lines_of(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("triplepoint: ")]
+
+
+def assert_refused(outcome: Outcome | subprocess.CompletedProcess[str], *expected: str) -> None:
+    """One line that names everything expected, no traceback, status 2."""
+    if isinstance(outcome, Outcome):
+        status, text = outcome.status, outcome.output
+    else:
+        status, text = outcome.returncode, outcome.stdout + outcome.stderr
+    assert status == 2, text
+    assert "Traceback" not in text
+    (line,) = lines_of(text)
+    for part in expected:
+        assert part in line, line
+
+
+def test_snakemake_unknown_configuration_key(fresh: Project) -> None:
+    assert_refused(fresh.snakemake("-n", "all", "--config", "studdies=[mini]"), "'studdies'", "studies")
+
+
+def test_snakemake_unknown_study(fresh: Project) -> None:
+    assert_refused(fresh.snakemake("-n", "all", "--config", "studies=[minni]"), "minni", "mini")
+
+
+def test_snakemake_unknown_cluster(fresh: Project) -> None:
+    assert_refused(fresh.snakemake("-n", "all", "--config", "clusters=[h200]"), "h200x32")
+
+
+def test_plan_unknown_key_in_study(fresh: Project) -> None:
+    fresh.edit("config/studies/mini.yaml", "precision:", "precison:")
+    assert_refused(fresh.triplepoint("plan"), "mini.yaml", "precison", "precision")
+
+
+def test_plan_typo_in_model(fresh: Project) -> None:
+    fresh.edit("config/models/test-llama.yaml", "num_layers:", "num_layer:")
+    assert_refused(fresh.triplepoint("plan"), "test-llama.yaml", "num_layer")
+
+
+def test_plan_impossible_parallelism_leaves_no_valid_point(fresh: Project) -> None:
+    fresh.edit("config/studies/mini.yaml", "num_gpus: 2", "num_gpus: 2\n  tp: 3")
+    assert_refused(fresh.triplepoint("plan"), "mini", "no valid point", "tp")
+
+
+def test_plan_not_yaml(fresh: Project) -> None:
+    (fresh.folder / "config/studies/mini.yaml").write_text("a: [1,\nb: {")
+    assert_refused(fresh.triplepoint("plan"), "mini.yaml", "YAML")
+
+
+def test_plan_key_given_twice(fresh: Project) -> None:
+    fresh.edit("config/studies/mini.yaml", "  num_gpus: 2\n", "  num_gpus: 2\n  num_gpus: 4\n")
+    assert_refused(fresh.triplepoint("plan"), "mini.yaml", "num_gpus", "twice")
+
+
+def test_trace_truncated_is_refused_and_old_tables_stay(project: Project) -> None:
+    run = sorted(project.manifests())[0]
+    folder = project.folder / "results/runs" / run
+    tables = {path: path.read_bytes() for path in folder.glob("*.parquet")}
+    trace = folder / "raw/traces/rank1.json.gz"
+    trace.write_bytes(trace.read_bytes()[: trace.stat().st_size // 2])
+    assert_refused(project.triplepoint("trace", "--run", run), "rank1.json.gz", "truncated")
+    assert {path: path.read_bytes() for path in folder.glob("*.parquet")} == tables
+    assert list(folder.glob(".partial*")) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"<html><body>404</body></html>", gzip.compress(b"{}")])
+def test_trace_not_a_trace(project: Project, content: bytes) -> None:
+    (project.folder / "rank0.json").write_bytes(content)
+    assert_refused(project.triplepoint("trace", "rank0.json", "--out", "out"), "rank0.json")
+    assert not (project.folder / "out").exists() or not any((project.folder / "out").iterdir())
+
+
+def test_aggregate_missing_run_is_named_and_tables_stay(project: Project) -> None:
+    run = sorted(project.manifests())[0]
+    (project.folder / "results/runs" / run / "raw/manifest.json").unlink()
+    before = {path: path.read_bytes() for path in project.folder.glob("results/tables/*")}
+    assert_refused(project.triplepoint("aggregate"), run)
+    assert {path: path.read_bytes() for path in project.folder.glob("results/tables/*")} == before
+
+
+def test_aggregate_run_of_another_point_is_refused(project: Project) -> None:
+    project.edit("config/models/test-llama.yaml", "ffn_hidden_size: 64", "ffn_hidden_size: 96")
+    assert project.triplepoint("plan", "--cluster", "cpu-local", "--write").returncode == 0
+    assert_refused(project.triplepoint("aggregate"), "another point")
+
+
+def test_figure_without_tables(fresh: Project) -> None:
+    assert_refused(fresh.triplepoint("figure", "timeline"), "points.parquet")
+    assert not (fresh.folder / "figs").exists() or not any((fresh.folder / "figs").iterdir())
+
+
+def test_figure_unknown_name(fresh: Project) -> None:
+    assert_refused(fresh.triplepoint("figure", "timelin"), "'timelin'", "timeline")
+
+
+def test_subcommand_unknown(fresh: Project) -> None:
+    assert_refused(fresh.triplepoint("lauch"), "'lauch'", "launch")
+
+
+def test_run_unknown_names_the_nearest(project: Project) -> None:
+    run = sorted(project.manifests())[0]
+    assert_refused(project.triplepoint("telemetry", run[:-1] + "9"), run[:-1] + "9", "no such run")
+
+
+@pytest.mark.parametrize("command", [("aggregate",), ("figure", "timeline"), ("report",), ("plan", "--write")])
+def test_read_only_folder_is_one_line(project: Project, command: tuple[str, ...]) -> None:
+    folder = project.folder
+    script = (
+        f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder} && cd {folder} && "
+        f"exec {sys.executable} -m triplepoint {' '.join(command)}"
+    )
+    # plan writes only what changed: let it have something to write
+    (folder / "results/plan.json").unlink() if command[0] == "plan" else None
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script], env=project.environment(), capture_output=True, text=True
+    )
+    assert_refused(done, "read-only")
+
+
+@pytest.mark.parametrize("command", [("aggregate",), ("figure", "timeline"), ("report",)])
+def test_full_disk_is_one_line_and_leaves_nothing_half_written(project: Project, command: tuple[str, ...]) -> None:
+    folder = project.folder
+    targets = {"aggregate": "results/tables", "figure": "figs", "report": "."}
+    small = folder / "small"
+    small.mkdir()
+    out = {"aggregate": f"ln -sfn {small} results/tables", "figure": "true", "report": "true"}[command[0]]
+    where = {"aggregate": (), "figure": ("--out", str(small)), "report": ("--out", str(small / "report.html"))}[
+        command[0]
+    ]
+    (folder / targets[command[0]]).rename(folder / "aside") if command[0] == "aggregate" else None
+    script = (
+        f"mount -t tmpfs -o size=8k tmpfs {small} && cd {folder} && {out} && "
+        f"{sys.executable} -m triplepoint {' '.join([*command, *where])}; status=$?; "
+        f"find {small} -name '.partial*'; exit $status"
+    )
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script], env=project.environment(), capture_output=True, text=True
+    )
+    assert_refused(done, "no space left")
+    assert ".partial" not in done.stdout
+
+
+def test_hostile_text_in_a_study_reaches_no_shell(fresh: Project) -> None:
+    fresh.edit("config/studies/mini.yaml", "precision: fp32", "precision: fp32\n  corpus: '$(touch /tmp/pwned); `id`'")
+    outcome = fresh.snakemake("-n", "all", "-p")
+    assert outcome.status == 0, outcome.output
+    assert "pwned" not in outcome.output
+
+
+def test_hostile_study_name_is_refused(fresh: Project) -> None:
+    study = fresh.folder / "config/studies/mini.yaml"
+    study.rename(study.with_name("a;touch pwned;.yaml"))
+    outcome = fresh.snakemake("-n", "all")
+    assert_refused(outcome, "touch pwned")
+
+
+def test_path_with_spaces_works(tmp_path: Path) -> None:
+    from tests.workflow.conftest import make_project
+
+    project = make_project(tmp_path / "a folder with 'quotes' and spaces")
+    assert project.snakemake("-n", "all").status == 0
