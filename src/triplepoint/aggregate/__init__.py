@@ -1,0 +1,82 @@
+"""The aggregate stage: all runs of a selection joined into the tables behind figures and report."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from triplepoint import tables
+from triplepoint.aggregate.outcome import read_outcomes
+from triplepoint.aggregate.points import finished_row, gpu_rows, unfinished_row
+from triplepoint.aggregate.power import measure_power
+from triplepoint.aggregate.steps import read_steps
+from triplepoint.aggregate.traces import read_timeline, read_traces
+from triplepoint.config.base import read
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.plan import Plan, PlanEntry
+from triplepoint.manifest import Manifest
+
+RESULT_TABLES = {
+    "points": tables.POINTS,
+    "gpus": tables.GPUS,
+    "phases": tables.PHASES,
+    "kernels": tables.KERNEL_TOTALS,
+    "timeline": tables.RUN_TIMELINE,
+}
+"""File name in `results/tables/` and the table in it."""
+
+
+def aggregate(plan: Plan, results: Path, gpus: Path, progress: Callable[[str], None] = lambda _: None) -> None:
+    """Write `results/tables/*.parquet` and `.csv` from the runs of `plan`.
+
+    Every number is checked before the first table is written, so a refusal leaves the tables as they were.
+
+    Args:
+        plan: The selection; its order is the order of rows.
+        results: Folder with `runs/`, and with `tables/` afterwards.
+        gpus: Folder with one YAML file per GPU type; those the plan's clusters name are read.
+        progress: Told one line per run.
+
+    Raises:
+        UserError: If a run is incomplete, was measured for another point, or failed; such a run is never left out.
+    """
+    outcomes = read_outcomes(plan, results / "runs")
+    names = {entry.planned.point.cluster.gpu for entry in plan.valid} - {None}
+    types = {name: read(GpuConfig, gpus / f"{name}.yaml") for name in sorted(map(str, names))}
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in RESULT_TABLES if name != "timeline"}
+    timelines = []
+    for number, entry in enumerate(plan.entries, 1):
+        progress(f"{number}/{len(plan.entries)} {entry.run}")
+        manifest = outcomes.get(entry.run)
+        if manifest is None or manifest.status != "ok":
+            rows["points"].append(unfinished_row(entry, manifest))
+            continue
+        found, timeline = _join(entry, manifest, results / "runs" / entry.run, types)
+        for name, more in found.items():
+            rows[name].extend(more)
+        timelines.append(timeline)
+    written = {name: RESULT_TABLES[name].from_rows(found) for name, found in rows.items()}
+    written["timeline"] = pa.concat_tables(timelines) if timelines else tables.RUN_TIMELINE.schema().empty_table()
+    for name, table in written.items():
+        RESULT_TABLES[name].write(results / "tables" / f"{name}.parquet", table)
+        RESULT_TABLES[name].write_csv(results / "tables" / f"{name}.csv", table)
+
+
+def _join(
+    entry: PlanEntry, manifest: Manifest, folder: Path, types: dict[str, GpuConfig]
+) -> tuple[dict[str, list[dict[str, Any]]], pa.Table]:
+    """Return the rows of one finished run by table, and its timeline."""
+    point = entry.planned.point
+    gpu = types.get(point.cluster.gpu or "")
+    steps = read_steps(entry, manifest, folder / "raw" / "steps.parquet")
+    telemetry = tables.TELEMETRY.read(folder / "telemetry.parquet")
+    power = measure_power(entry.run, manifest, steps, telemetry, gpu)
+    traces = read_traces(entry, steps.profiled, folder)
+    found = {
+        "points": [finished_row(entry, manifest, steps, power, gpu) | traces.totals],
+        "gpus": gpu_rows(entry.run, manifest, steps, power),
+        "phases": traces.phases,
+        "kernels": traces.kernels,
+    }
+    return found, read_timeline(entry.run, folder, is_traced=point.steps.profiled > 0)

@@ -1,0 +1,146 @@
+"""Rows of `points` and `gpus`: what was planned, what came of it."""
+
+from typing import Any
+
+import numpy as np
+
+from triplepoint import metrics
+from triplepoint.aggregate.outcome import explain
+from triplepoint.aggregate.power import Power
+from triplepoint.aggregate.steps import RunSteps
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.plan import PlanEntry
+from triplepoint.config.point import Point
+from triplepoint.manifest import Manifest
+
+_PEAK = {"fp32": "peak_fp32_flops", "bf16": "peak_bf16_flops", "fp16": "peak_bf16_flops", "fp8": "peak_fp8_flops"}
+"""Peak an MFU is taken against; fp16 and bf16 matrix units run at one rate on every GPU here."""
+
+
+def unfinished_row(entry: PlanEntry, manifest: Manifest | None) -> dict[str, Any]:
+    """Return the row of a point that gave no times: invalid by plan, or a result such as out of memory.
+
+    Args:
+        entry: The planned point.
+        manifest: The record of its launch; None if the plan found it invalid.
+    """
+    row = _planned(entry)
+    if manifest is None:
+        origin = "simulated" if entry.planned.point.engine == "simulated" else "measured"
+        return row | {"status": "invalid", "reason": entry.invalid_because, "origin": origin}
+    return row | _launched(manifest) | {"reason": explain(manifest)}
+
+
+def finished_row(
+    entry: PlanEntry, manifest: Manifest, steps: RunSteps, power: Power, gpu: GpuConfig | None
+) -> dict[str, Any]:
+    """Return the row of a run that finished, without what its traces say."""
+    point = entry.planned.point
+    time_s = metrics.spread(steps.step_time_s)
+    throughput = metrics.tokens_per_s(steps.num_tokens, time_s.median)
+    flops = metrics.flops_per_token(point.model, point.sequence_length)
+    memory = [found for found in steps.peak_memory_bytes.values() if found is not None]
+    return (
+        _planned(entry)
+        | _launched(manifest)
+        | {
+            "num_measured_steps": len(steps.measured),
+            "step_time_s": time_s.median,
+            "step_time_p10_s": time_s.p10,
+            "step_time_p90_s": time_s.p90,
+            "tokens_per_s": throughput,
+            "tokens_per_s_per_gpu": throughput / point.num_gpus,
+            "flops_per_token": flops,
+            "mfu": _mfu(point, gpu, throughput, flops),
+            "loss_first": steps.losses[0],
+            "loss_last": steps.losses[1],
+            "peak_memory_bytes": max(memory, default=None),
+        }
+        | _power_columns(power, throughput, point, time_s.median)
+    )
+
+
+def gpu_rows(run: str, manifest: Manifest, steps: RunSteps, power: Power) -> list[dict[str, Any]]:
+    """Return one row per rank, in numeric order."""
+    rows = []
+    for node in manifest.nodes:
+        for device in node.devices:
+            time_s = metrics.spread(steps.rank_time_s[device.rank])
+            rows.append(
+                {
+                    "run": run,
+                    "rank": device.rank,
+                    "host": node.host,
+                    "device": device.device,
+                    "slot": device.slot,
+                    "uuid": device.uuid,
+                    "step_time_s": time_s.median,
+                    "step_time_p10_s": time_s.p10,
+                    "step_time_p90_s": time_s.p90,
+                    "peak_memory_bytes": steps.peak_memory_bytes[device.rank],
+                    "gpu_power_w": power.device_power_w.get((node.node, device.device)),
+                    "gpu_temp_c": power.device_temp_c.get((node.node, device.device)),
+                }
+            )
+    return sorted(rows, key=lambda row: int(row["rank"]))
+
+
+def _planned(entry: PlanEntry) -> dict[str, Any]:
+    point = entry.planned.point
+    layout = point.layout.model_dump()
+    return layout | {
+        "run": entry.run,
+        "studies": list(entry.studies),
+        "engine": point.engine,
+        "model": point.model.name,
+        "cluster": point.cluster.name,
+        "gpu": point.cluster.gpu,
+        "num_gpus": point.num_gpus,
+        "micro_batch_size": point.micro_batch_size,
+        "global_batch_size": point.global_batch_size,
+        "num_microbatches": point.num_microbatches,
+        "sequence_length": point.sequence_length,
+        "recompute": point.recompute,
+        "overlap": list(point.overlap),
+        "precision": point.precision,
+        "repeat": point.repeat,
+    }
+
+
+def _launched(manifest: Manifest) -> dict[str, Any]:
+    return {
+        "status": manifest.status,
+        "origin": manifest.origin,
+        "engine": manifest.engine,
+        "host": ",".join(node.host for node in manifest.nodes) or None,
+        "git_commit": manifest.git_commit,
+        "torch_version": manifest.versions.get("torch"),
+    }
+
+
+def _mfu(point: Point, gpu: GpuConfig | None, throughput: float, flops: float) -> float | None:
+    peak = getattr(gpu, _PEAK[point.precision], None)
+    return None if peak is None else metrics.mfu(throughput, flops, point.num_gpus, peak.value)
+
+
+def _power_columns(power: Power, throughput: float, point: Point, step_time_s: float) -> dict[str, Any]:
+    columns: dict[str, Any] = {"power_absent": power.absent}
+    for name, mean_w, found in (
+        ("gpu", power.gpu_power_w, power.gpu_spread_w),
+        ("node", power.node_power_w, power.node_spread_w),
+    ):
+        if mean_w is not None:
+            columns[f"{name}_power_w"] = mean_w
+            columns[f"{name}_energy_per_token_j"] = metrics.energy_per_token_j(mean_w, throughput)
+        if found is not None:
+            columns |= {f"{name}_power_p10_w": found.p10, f"{name}_power_p90_w": found.p90}
+    if power.gpu_power_w:
+        columns["gpu_samples_per_s_mj"] = metrics.samples_per_s_mj(
+            point.global_batch_size, step_time_s, power.gpu_power_w
+        )
+    for name, samples in (("cpu", power.cpu_utilisation), ("gpu", power.gpu_utilisation)):
+        if samples.size:
+            p10, p90 = (float(value) for value in np.percentile(samples, [10, 90]))
+            columns[f"{name}_utilisation"] = float(samples.mean())
+            columns |= {f"{name}_utilisation_p10": p10, f"{name}_utilisation_p90": p90}
+    return columns

@@ -1,0 +1,172 @@
+"""Power, utilisation and temperature of one run, cut to its measured steps."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from triplepoint.aggregate.steps import RunSteps
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.errors import UserError
+from triplepoint.manifest import Manifest
+from triplepoint.metrics import Spread, spread
+from triplepoint.units import NS_PER_S
+
+DeviceKey = tuple[int, str]
+"""Node index and device name."""
+
+
+@dataclass(frozen=True)
+class Power:
+    """What telemetry says of the measured steps of one run; None and missing keys are what was not measured."""
+
+    gpu_power_w: float | None = None
+    """Mean, summed over GPUs. Unit: W."""
+    gpu_spread_w: Spread | None = None
+    """Over measured steps that have samples of every GPU. Unit: W."""
+    node_power_w: float | None = None
+    """Mean CPU package and DRAM power, summed over nodes. Unit: W."""
+    node_spread_w: Spread | None = None
+    """Over measured steps. Unit: W."""
+    absent: str | None = None
+    """Why the power that matters here (of the GPUs; on cpu, of the nodes) was not measured."""
+    cpu_utilisation: np.ndarray = field(default_factory=lambda: np.array([]))
+    """All samples of measured steps. Shape (num_samples,)."""
+    gpu_utilisation: np.ndarray = field(default_factory=lambda: np.array([]))
+    """All samples of measured steps and all GPUs. Shape (num_samples,)."""
+    device_power_w: dict[DeviceKey, float] = field(default_factory=dict)
+    """Mean of each GPU that reports its own. Unit: W."""
+    device_temp_c: dict[DeviceKey, float] = field(default_factory=dict)
+    """Mean of each GPU. Unit: degC."""
+
+
+def measure_power(run: str, manifest: Manifest, steps: RunSteps, telemetry: pa.Table, gpu: GpuConfig | None) -> Power:
+    """Return what the samples of a run's measured steps say.
+
+    Args:
+        run: Run id, for errors.
+        manifest: The run's manifest.
+        steps: The run's steps.
+        telemetry: Table `telemetry` of the run.
+        gpu: GPU type; None on cpu.
+
+    Raises:
+        UserError: If some GPUs have power samples and others have none: a sum over fewer GPUs would look efficient.
+    """
+    columns = {name: telemetry[name].to_numpy(zero_copy_only=False) for name in telemetry.column_names}
+    rows = _rows_by_device(columns)
+    node_steps_w, node_absent = _node_power(manifest, steps, columns, rows)
+    hosts = np.concatenate([_values(columns, "cpu_utilisation", rows, (node.node, "host")) for node in manifest.nodes])
+    nodes = Power(
+        # Energy over time of all measured steps: long steps weigh more than in the plain mean.
+        node_power_w=None if node_steps_w is None else float(np.average(node_steps_w, weights=steps.step_time_s)),
+        node_spread_w=None if node_steps_w is None else spread(node_steps_w),
+        absent=node_absent,
+        cpu_utilisation=hosts,
+    )
+    if gpu is None:
+        return nodes
+    devices = sorted({(node.node, device.device) for node in manifest.nodes for device in node.devices})
+    power = {key: _values(columns, "gpu_power_w", rows, key) for key in devices}
+    temps = {key: _values(columns, "gpu_temp_c", rows, key) for key in devices}
+    means = {key: float(values.mean()) for key, values in power.items() if values.size}
+    _check_packages(run, devices, set(means), gpu)
+    return replace(
+        nodes,
+        gpu_power_w=sum(means.values()) if means else None,
+        gpu_spread_w=_spread_of_steps(columns, steps, [rows[key] for key in means]),
+        absent=None if means else _reason(manifest, "gpu_power_w"),
+        gpu_utilisation=np.concatenate([_values(columns, "gpu_utilisation", rows, key) for key in devices]),
+        device_power_w=means,
+        device_temp_c={key: float(values.mean()) for key, values in temps.items() if values.size},
+    )
+
+
+def _rows_by_device(columns: dict[str, np.ndarray]) -> dict[DeviceKey, np.ndarray]:
+    """Return the row numbers of each device's samples."""
+    found: dict[DeviceKey, list[int]] = {}
+    for row, key in enumerate(zip(columns["node"].tolist(), columns["device"].tolist(), strict=True)):
+        found.setdefault(key, []).append(row)
+    return {key: np.array(numbers) for key, numbers in found.items()}
+
+
+def _values(columns: dict[str, np.ndarray], name: str, rows: dict[DeviceKey, np.ndarray], key: DeviceKey) -> np.ndarray:
+    """Return a device's values of samples in measured steps, without nulls."""
+    if key not in rows:
+        return np.array([])
+    values: np.ndarray = columns[name][rows[key]].astype(float)
+    return np.asarray(values[np.isfinite(values) & (columns["kind"][rows[key]] == "measured")])
+
+
+def _check_packages(run: str, devices: list[DeviceKey], powered: set[DeviceKey], gpu: GpuConfig) -> None:
+    """Raise if some package has no power samples while others have: both dies of an MI250 share one sensor."""
+    packages = {(node, int(name.removeprefix("gpu")) // gpu.gpus_per_package) for node, name in powered}
+    lost = [
+        f"node {node} {name}"
+        for node, name in devices
+        if (node, int(name.removeprefix("gpu")) // gpu.gpus_per_package) not in packages
+    ]
+    if powered and lost:
+        raise UserError(
+            f"run {run}: no power samples in measured steps for {', '.join(lost)}, but for the other GPUs; "
+            "a sum over fewer GPUs is no result: launch it again"
+        )
+
+
+def _spread_of_steps(columns: dict[str, np.ndarray], steps: RunSteps, devices: list[np.ndarray]) -> Spread | None:
+    """Return the spread over measured steps of the power summed over devices, from steps with samples of them all."""
+    watts, numbers = columns["gpu_power_w"].astype(float), columns["step"].astype(float)
+    sums = []
+    for step in steps.measured:
+        found = [watts[rows[numbers[rows] == step]] for rows in devices]
+        means = [values[np.isfinite(values)].mean() for values in found if np.isfinite(values).any()]
+        if means and len(means) == len(devices):
+            sums.append(float(sum(means)))
+    return spread(sums) if sums else None
+
+
+def _node_power(
+    manifest: Manifest, steps: RunSteps, columns: dict[str, np.ndarray], rows: dict[DeviceKey, np.ndarray]
+) -> tuple[np.ndarray | None, str | None]:
+    """Return the power of all nodes in each measured step, or why there is none."""
+    total = np.zeros(len(steps.measured))
+    first = manifest.nodes[0]
+    for node in manifest.nodes:
+        if node.node not in steps.windows_ns:
+            continue
+        # Telemetry stands on the first node's clock, steps on their own node's.
+        shift_ns = (node.wall_ns - node.monotonic_ns) - (first.wall_ns - first.monotonic_ns)
+        samples = {name: values[rows.get((node.node, "host"), [])] for name, values in columns.items()}
+        power_w = _power_of_node(samples, steps.windows_ns[node.node] + shift_ns)
+        if power_w is None:
+            return None, _reason(manifest, "cpu_energy_j")
+        total += power_w
+    return total, None
+
+
+def _power_of_node(samples: dict[str, np.ndarray], window_ns: np.ndarray) -> np.ndarray | None:
+    """Return CPU package power, and DRAM power where the host reports it, in each measured step of one node."""
+    energies = [_counter(samples, name, window_ns) for name in ("cpu_energy_j", "dram_energy_j")]
+    if energies[0] is None:
+        return None
+    energy_j = sum(np.diff(found, axis=1)[:, 0] for found in energies if found is not None)
+    return np.asarray(energy_j / (np.diff(window_ns, axis=1)[:, 0] / NS_PER_S))
+
+
+def _counter(samples: dict[str, np.ndarray], name: str, at_ns: np.ndarray) -> np.ndarray | None:
+    """Return a cumulative counter at given times, or None where its samples do not reach around all of them."""
+    values = samples[name].astype(float)
+    kept = np.isfinite(values)
+    t_ns = samples["t_ns"][kept]
+    if t_ns.size < 2 or at_ns.min() < t_ns[0] or at_ns.max() > t_ns[-1]:
+        return None
+    return np.asarray(np.interp(at_ns, t_ns, values[kept]))
+
+
+def _reason(manifest: Manifest, column: str) -> str:
+    for node in manifest.nodes:
+        if node.telemetry is None:
+            return f"the sampler of {node.host} left no account"
+        if column in node.telemetry.absent:
+            return node.telemetry.absent[column]
+    return "no samples around the measured steps; use a shorter telemetry_period_s or more steps"

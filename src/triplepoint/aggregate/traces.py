@@ -1,0 +1,136 @@
+"""Kernel totals, phases and timeline of one run, from its profiled steps."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from triplepoint.config.plan import PlanEntry
+from triplepoint.errors import UserError
+from triplepoint.tables import INTERVALS, KERNELS, RUN_TIMELINE, TIMELINE
+from triplepoint.units import ns_to_s
+
+_SPLIT = {
+    "compute_s": ("compute", "busy_s"),
+    "exposed_comm_s": ("comm", "exposed_s"),
+    "exposed_memory_s": ("memory", "exposed_s"),
+    "idle_s": ("idle", "busy_s"),
+}
+"""Columns of `points` that add up to the profiled step, by category and kind of time."""
+
+
+@dataclass(frozen=True)
+class Traces:
+    """Rows of one run, empty if nothing was profiled."""
+
+    phases: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of table `phases`."""
+    kernels: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of table `kernels` over all runs."""
+    totals: dict[str, float] = field(default_factory=dict)
+    """Columns of table `points`."""
+
+
+def read_traces(entry: PlanEntry, profiled: tuple[int, ...], folder: Path) -> Traces:
+    """Return the trace rows of a finished run.
+
+    Args:
+        entry: The run.
+        profiled: Profiled step numbers.
+        folder: Folder of the run.
+
+    Raises:
+        UserError: If a rank that was to be traced, or a profiled step of it, is missing.
+    """
+    if not profiled:
+        return Traces()
+    point = entry.planned.point
+    ranks = list(range(point.num_gpus)) if point.trace_ranks == "all" else sorted(point.trace_ranks)
+    intervals = INTERVALS.read(folder / "intervals.parquet")
+    kernels = KERNELS.read(folder / "kernels.parquet")
+    _check(entry.run, intervals, ranks, profiled)
+    phases = _phases(entry.run, intervals, len(profiled))
+    sums = _sum_by_rank(kernels, len(profiled))
+    per_rank = [sum(found.get(rank, (0.0, 0.0))[0] for found in sums.values()) for rank in ranks]
+    totals = {
+        "kernel_sum_s": sum(per_rank) / len(ranks),
+        "kernel_sum_min_s": min(per_rank),
+        "kernel_sum_max_s": max(per_rank),
+    }
+    return Traces(phases, _kernel_rows(entry.run, sums, ranks), totals | _split(phases, len(ranks)))
+
+
+def read_timeline(run: str, folder: Path, is_traced: bool) -> pa.Table:
+    """Return the drawn spans of one run with its id, in order of rank and time."""
+    if not is_traced:
+        return RUN_TIMELINE.schema().empty_table()
+    spans = TIMELINE.read(folder / "timeline.parquet")
+    spans = spans.sort_by([("rank", "ascending"), ("lane", "descending"), ("t_start_ns", "ascending")])
+    named = spans.add_column(0, "run", pa.array([run] * spans.num_rows, pa.string()))
+    return RUN_TIMELINE.check(named, folder / "timeline.parquet")
+
+
+def _check(run: str, intervals: pa.Table, ranks: list[int], profiled: tuple[int, ...]) -> None:
+    found = set(zip(intervals["rank"].to_pylist(), intervals["step"].to_pylist(), strict=True))
+    lost = [rank for rank in ranks if not {(rank, step) for step in profiled} <= found]
+    if lost:
+        raise UserError(
+            f"run {run}: intervals.parquet lacks profiled steps of ranks {', '.join(map(str, lost))}; "
+            "delete it to parse the traces again, or launch the run again if a trace is missing"
+        )
+
+
+def _phases(run: str, intervals: pa.Table, num_steps: int) -> list[dict[str, Any]]:
+    keys = ["rank", "phase", "category"]
+    times = ["busy", "exposed", "overlapped"]
+    summed = intervals.group_by(keys).aggregate([(f"{time}_ns", "sum") for time in times])
+    rows = [
+        {key: row[key] for key in keys}
+        | {"run": run}
+        | {f"{time}_s": ns_to_s(row[f"{time}_ns_sum"]) / num_steps for time in times}
+        for row in summed.to_pylist()
+    ]
+    return sorted(rows, key=lambda row: (row["rank"], row["phase"], row["category"]))
+
+
+def _split(phases: list[dict[str, Any]], num_ranks: int) -> dict[str, float]:
+    return {
+        column: sum(row[time] for row in phases if row["category"] == category) / num_ranks
+        for column, (category, time) in _SPLIT.items()
+    }
+
+
+_Kind = tuple[str, str, str | None]
+
+
+def _sum_by_rank(kernels: pa.Table, num_steps: int) -> dict[_Kind, dict[int, tuple[float, float]]]:
+    """Return summed duration (s) and occurrences per step, by kind of kernel and by rank."""
+    summed = kernels.group_by(["rank", "class", "kind", "group"]).aggregate([("sum_ns", "sum"), ("count", "sum")])
+    sums: dict[_Kind, dict[int, tuple[float, float]]] = defaultdict(dict)
+    for row in summed.to_pylist():
+        per_step = ns_to_s(row["sum_ns_sum"]) / num_steps, row["count_sum"] / num_steps
+        sums[row["class"], row["kind"], row["group"]][row["rank"]] = per_step
+    return sums
+
+
+def _kernel_rows(run: str, sums: dict[_Kind, dict[int, tuple[float, float]]], ranks: list[int]) -> list[dict[str, Any]]:
+    rows = []
+    for kind, found in sorted(sums.items(), key=lambda item: (item[0][0], item[0][1], item[0][2] or "")):
+        # A rank without such a kernel spent no time in it, which is a number and counts.
+        times, counts = zip(*(found.get(rank, (0.0, 0.0)) for rank in ranks), strict=True)
+        rows.append(
+            {
+                "run": run,
+                "class": kind[0],
+                "kind": kind[1],
+                "group": kind[2],
+                "num_ranks": len(ranks),
+                "count_per_rank": sum(counts) / len(ranks),
+                "sum_s": sum(times) / len(ranks),
+                "sum_min_s": min(times),
+                "sum_max_s": max(times),
+            }
+        )
+    return rows

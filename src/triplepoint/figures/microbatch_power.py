@@ -1,0 +1,264 @@
+"""Throughput, power, energy and utilisation over the micro-batch size: one column per model and cluster."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from pandas import DataFrame, concat
+
+from triplepoint.figures import labels, style
+from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, Canvas, shortened, wrapped
+
+TABLES = ("points",)
+
+_MAX_COLUMNS = 4
+_PANEL_IN, _ABSENT_IN = 0.85, 0.42
+"""Height of a panel, and of one that only says why it is empty. Unit: inch."""
+_TITLE_IN, _LINE_IN, _LETTER_IN, _LEGEND_IN = 0.17, 0.105, 0.12, 0.125
+_AXIS_IN = 0.32
+"""Micro-batch sizes and their label. Unit: inch."""
+_LETTERS = {"oom": "O", "invalid": "I", "timeout": "T", "crashed": "C"}
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """One quantity: title with unit, column of `_numbers` (its spread is in `_p10` and `_p90`), whether it is power."""
+
+    title: str
+    column: str
+    is_power: bool = False
+
+
+_PANELS = (
+    _Panel("throughput (token/s per {rank})", "tokens_per_s_per_gpu"),
+    _Panel("{source} power{per} (W)", "power_w", is_power=True),
+    _Panel("{source} energy per token ({prefix}J)", "energy_per_token_j", is_power=True),
+    _Panel("{processor} utilisation (%)", "utilisation_percent"),
+)
+
+_PLOTTED = [
+    "group", "setting", "layout", "micro_batch_size", "run", "repeat", "origin", "status", "reason", "num_gpus",
+    "tokens_per_s_per_gpu", "tokens_per_s_per_gpu_p10", "tokens_per_s_per_gpu_p90",
+    "power_w", "power_w_p10", "power_w_p90", "power_of", "energy_per_token_j", "power_absent",
+    "utilisation_percent", "utilisation_percent_p10", "utilisation_percent_p90", "utilisation_of",
+]  # fmt: skip
+
+
+@style.styled
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure and the numbers it plots, one row per point.
+
+    In each column only layout and micro-batch size differ: see `labels.common_setting`.
+    """
+    points = labels.prepare(tables["points"])
+    chosen = [
+        labels.common_setting(members, free=("micro_batch_size",)) for _, members in points.groupby("group", sort=False)
+    ]
+    numbers = concat([_numbers(found) for found in chosen], ignore_index=True)
+    columns = [found for _, found in numbers.groupby("group", sort=False)]
+    rows = [columns[at : at + _MAX_COLUMNS] for at in range(0, len(columns), _MAX_COLUMNS)]
+    width_in = style.COLUMN_WIDTH_IN if len(columns) == 1 else style.PAGE_WIDTH_IN
+    column_in = (width_in - MARGIN_IN) / min(len(columns), _MAX_COLUMNS)
+    strips = [max(_num_failing(found) for found in row) for row in rows]
+    heights = [
+        max(_height_in(found, column_in) for found in row) + _strip_in(strip)
+        for row, strip in zip(rows, strips, strict=True)
+    ]
+    failing = set(numbers["status"]) & set(_LETTERS)
+    canvas = Canvas.make(width_in, HEAD_IN + sum(heights) + (_LEGEND_IN if failing else 0) + MARGIN_IN)
+    canvas.stamp(points)
+    for number, row in enumerate(rows):
+        for index, found in enumerate(row):
+            left_in = MARGIN_IN + index * column_in
+            _draw_column(canvas, found, (left_in, HEAD_IN + sum(heights[:number]), column_in), strips[number])
+    legend = "   ".join(f"{_LETTERS[status]} {style.word(status)}" for status in _LETTERS if status in failing)
+    canvas.text(MARGIN_IN, canvas.height_in - MARGIN_IN, legend, va="bottom", fontsize=style.SMALL_PT, weight="bold")
+    return canvas.figure, numbers[_PLOTTED]
+
+
+def _numbers(found: DataFrame) -> DataFrame:
+    """Return one group's plotted columns: GPU power where the group has GPUs, node power on cpu."""
+    has_gpu = bool(found["gpu"].notna().any())
+    source = "gpu" if has_gpu else "node"
+    processor = "gpu" if found["gpu_utilisation"].notna().any() else "cpu"
+    tokens_per_gpu = found["tokens_per_s_per_gpu"] * found["step_time_s"]
+    share = found["num_gpus"] if has_gpu else 1
+    spreads = {}
+    for end in ("", "_p10", "_p90"):
+        spreads[f"utilisation_percent{end}"] = found[f"{processor}_utilisation{end}"] * 100
+    for end, name in (("", "power_w"), ("_p10", "power_p10_w"), ("_p90", "power_p90_w")):
+        spreads[f"power_w{end}"] = found[f"{source}_{name}"] / share
+    return found.assign(
+        setting=labels.setting_text(found.iloc[0], without=("micro_batch_size",)),
+        tokens_per_s_per_gpu_p10=tokens_per_gpu / found["step_time_p90_s"],
+        tokens_per_s_per_gpu_p90=tokens_per_gpu / found["step_time_p10_s"],
+        energy_per_token_j=found[f"{source}_energy_per_token_j"],
+        power_of="GPU" if has_gpu else "node",
+        utilisation_of=processor.upper(),
+        **spreads,
+    )
+
+
+def _failing(found: DataFrame) -> DataFrame:
+    return found[found["status"] != "ok"]
+
+
+def _num_failing(found: DataFrame) -> int:
+    return int(_failing(found)["layout"].nunique())
+
+
+def _absent(found: DataFrame, panel: _Panel) -> str | None:
+    """Return why a whole panel is empty, or None if something is drawn in it."""
+    if found[panel.column].notna().any():
+        return None
+    reasons = list(found["power_absent"].dropna().unique()) if panel.is_power else []
+    if (found["status"] != "ok").all():
+        return "no run of this column finished"
+    return f"not measured: {reasons[0]}" if reasons else "not measured"
+
+
+def _subtitle(found: DataFrame, width_in: float) -> list[str]:
+    return wrapped(str(found["setting"].iloc[0]), width_in - 0.08, style.SMALL_PT)
+
+
+def _height_in(found: DataFrame, width_in: float) -> float:
+    panels = sum(_ABSENT_IN if _absent(found, panel) else _PANEL_IN for panel in _PANELS)
+    titles = len(_PANELS) * _TITLE_IN + _TITLE_IN + _LINE_IN * len(_subtitle(found, width_in))
+    return float(titles + panels + _AXIS_IN + found["layout"].nunique() * _LEGEND_IN + 0.08)
+
+
+def _strip_in(num_rows: int) -> float:
+    """Return the height of the strip of points that gave no numbers. Unit: inch."""
+    return _TITLE_IN + num_rows * _LETTER_IN if num_rows else 0.0
+
+
+def _draw_column(canvas: Canvas, found: DataFrame, place: tuple[float, float, float], strip: int) -> None:
+    """Draw all panels of one group.
+
+    Args:
+        canvas: The page.
+        found: Points of the group.
+        place: Left, top and width. Unit: inch.
+        strip: Rows kept for points that gave no numbers, the same in all columns beside this one.
+    """
+    left_in, top_in, width_in = place
+    title = shortened(str(found["group"].iloc[0]), width_in - 0.06, style.TEXT_PT + 0.8)
+    canvas.text(left_in, top_in, title, weight="bold")
+    top_in += _TITLE_IN - 0.03
+    for line in _subtitle(found, width_in):
+        canvas.text(left_in, top_in, line, fontsize=style.SMALL_PT, color=style.GREY)
+        top_in += _LINE_IN
+    axes_left_in, axes_in = left_in + 0.34, width_in - 0.34 - 0.1
+    sizes = labels.batches(found["micro_batch_size"])
+    if strip:
+        canvas.text(left_in, top_in + 0.05, "gave no numbers", fontsize=style.SMALL_PT, color=style.GREY)
+        top_in += _TITLE_IN
+        _draw_letters(canvas.axes(axes_left_in, top_in, axes_in, strip * _LETTER_IN), found, sizes, strip)
+        top_in += strip * _LETTER_IN
+    axes = None
+    for panel in _PANELS:
+        reason = _absent(found, panel)
+        height_in = _ABSENT_IN if reason else _PANEL_IN
+        canvas.text(left_in, top_in + 0.05, _title(panel, found), fontsize=style.SMALL_PT + 0.5)
+        top_in += _TITLE_IN
+        axes = canvas.axes(axes_left_in, top_in, axes_in, height_in)
+        if reason:
+            _say(axes, wrapped(reason, axes_in - 0.1, style.SMALL_PT))
+        else:
+            _draw_lines(axes, found, panel, sizes)
+        _scale_x(axes, sizes)
+        top_in += height_in
+    assert axes is not None, "there are panels"
+    axes.set_xticklabels([str(size) for size in sizes])
+    axes.set_xlabel("micro-batch size", labelpad=1)
+    _draw_legend(canvas, found, left_in, top_in + _AXIS_IN)
+
+
+def _title(panel: _Panel, found: DataFrame) -> str:
+    return panel.title.format(
+        rank=labels.rank_word(found),
+        source=found["power_of"].iloc[0],
+        per=", mean over GPUs" if found["power_of"].iloc[0] == "GPU" else "",
+        processor=found["utilisation_of"].iloc[0],
+        prefix="m" if _in_millijoule(found) else "",
+    )
+
+
+def _in_millijoule(found: DataFrame) -> bool:
+    return bool(found["energy_per_token_j"].max() < 1)
+
+
+def _looks(found: DataFrame) -> dict[str, tuple[str, str, float]]:
+    """Return colour, marker and sideways shift of each layout; the shift keeps bars of spread apart."""
+    names = list(dict.fromkeys(found["layout"]))
+    return {
+        name: (
+            style.LINES[index % len(style.LINES)],
+            style.MARKERS[index % len(style.MARKERS)],
+            (index - (len(names) - 1) / 2) * min(0.09, 0.5 / len(names)),
+        )
+        for index, name in enumerate(names)
+    }
+
+
+def _draw_lines(axes: Axes, found: DataFrame, panel: _Panel, sizes: list[int]) -> None:
+    scale = 1000 if panel.column == "energy_per_token_j" and _in_millijoule(found) else 1
+    for name, (colour, marker, shift) in _looks(found).items():
+        own = found[(found["layout"] == name) & (found["status"] == "ok")]
+        at = np.array([sizes.index(int(size)) for size in own["micro_batch_size"]], dtype=float) + shift
+        values = own[panel.column].to_numpy(float) * scale
+        if f"{panel.column}_p10" in own:
+            low, high = own[f"{panel.column}_p10"], own[f"{panel.column}_p90"]
+            axes.vlines(at, low, high, color=colour, linewidth=1.2, alpha=0.5)
+        is_first = (~own["micro_batch_size"].duplicated()).to_numpy()
+        line = np.full(len(sizes), np.nan)
+        line[np.round(at[is_first]).astype(int)] = values[is_first]
+        axes.plot(np.arange(len(sizes)) + shift, line, color=colour, marker=marker, markersize=3, markeredgewidth=0)
+        axes.plot(at[~is_first], values[~is_first], marker, color=colour, markersize=3, markerfacecolor="white")
+    axes.set_ylim(0, 105 if panel.column == "utilisation_percent" else 1.08 * axes.get_ylim()[1])
+    axes.locator_params(axis="y", nbins=4)
+    axes.grid(axis="y")
+
+
+def _draw_letters(axes: Axes, found: DataFrame, sizes: list[int], num_rows: int) -> None:
+    failing = _failing(found)
+    looks = _looks(found)
+    for number, name in enumerate(dict.fromkeys(failing["layout"])):
+        own = failing[failing["layout"] == name].drop_duplicates("micro_batch_size")
+        for size, status in zip(own["micro_batch_size"], own["status"], strict=True):
+            axes.text(
+                sizes.index(int(size)), number, _LETTERS.get(status, "?"), color=looks[name][0], weight="bold",
+                ha="center", va="center", fontsize=style.SMALL_PT,
+            )  # fmt: skip
+    axes.set_ylim(num_rows - 0.5, -0.5)
+    axes.set_yticks([])
+    axes.set_facecolor(style.FAINT)
+    axes.spines[:].set_visible(False)
+    _scale_x(axes, sizes)
+    axes.tick_params(bottom=False)
+
+
+def _scale_x(axes: Axes, sizes: list[int]) -> None:
+    axes.set_xlim(-0.5, len(sizes) - 0.5)
+    axes.set_xticks(range(len(sizes)), labels=[""] * len(sizes))
+
+
+def _say(axes: Axes, lines: list[str]) -> None:
+    axes.set_facecolor(style.FAINT)
+    axes.set_yticks([])
+    text = "\n".join(lines[:3])
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize=style.SMALL_PT)
+
+
+def _draw_legend(canvas: Canvas, found: DataFrame, left_in: float, top_in: float) -> None:
+    for number, (name, (colour, marker, _)) in enumerate(_looks(found).items()):
+        middle_in = top_in + (number + 0.5) * _LEGEND_IN
+        y = 1 - middle_in / canvas.height_in
+        x = [(left_in + at) / canvas.width_in for at in (0.02, 0.13, 0.24)]
+        whole_figure = canvas.figure.transFigure
+        line = Line2D(x, [y] * 3, color=colour, marker=marker, markersize=3, markevery=[1], transform=whole_figure)
+        canvas.figure.add_artist(line)
+        canvas.text(left_in + 0.29, middle_in, name, va="center", fontsize=style.SMALL_PT)

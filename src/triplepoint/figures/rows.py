@@ -1,0 +1,132 @@
+"""Charts with one row per layout or run, in titled blocks, one or two columns of them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+from pandas import DataFrame
+
+from triplepoint.figures import style
+from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, Canvas, shortened, split_in_columns, text_width_in, wrapped
+
+ROW_IN = 0.17
+_LINE_IN = 0.105
+"""Height of a line of small text. Unit: inch."""
+_TITLE_IN = 0.15
+_AXIS_IN = 0.36
+"""Below the rows: ticks, axis label, and the gap to the next block. Unit: inch."""
+_LABEL_SHARE = 0.4
+"""Largest part of a column that row labels may take."""
+_COLUMN_LIMIT_IN = 5.5
+"""Height up to which one column is used. Unit: inch."""
+LEGEND_LINE_IN = 0.14
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows that may be compared with each other, on axes of their own."""
+
+    title: str
+    subtitle: str
+    rows: Sequence[tuple[str, DataFrame]]
+    """Label of each row, and its points."""
+
+    def lines(self, width_in: float) -> list[str]:
+        """Return the subtitle in lines that fit."""
+        return wrapped(self.subtitle, width_in, style.SMALL_PT)
+
+    def height_in(self, width_in: float) -> float:
+        """Return the height with title, rows and axis. Unit: inch."""
+        return _TITLE_IN + _LINE_IN * len(self.lines(width_in)) + 0.04 + ROW_IN * len(self.rows) + _AXIS_IN
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the rows of one block stand on the page. Unit: inch."""
+
+    block: Block
+    left_in: float
+    top_in: float
+    width_in: float
+
+    @property
+    def height_in(self) -> float:
+        """Height of the rows alone."""
+        return ROW_IN * len(self.block.rows)
+
+
+def place_blocks(blocks: Sequence[Block], points: DataFrame, legend_lines: int) -> tuple[Canvas, list[Place]]:
+    """Return a page with titles and row labels written, and the place left for each block's axes.
+
+    Args:
+        blocks: What to draw, in order.
+        points: All points in it, for the stamp.
+        legend_lines: Lines to leave free at the bottom.
+    """
+    inner_in = style.COLUMN_WIDTH_IN - 2 * MARGIN_IN
+    heights = [block.height_in(inner_in) for block in blocks]
+    columns = split_in_columns(heights, _COLUMN_LIMIT_IN)
+    width_in = style.COLUMN_WIDTH_IN if len(columns) == 1 else style.PAGE_WIDTH_IN
+    tallest = max(sum(heights[number] for number in column) for column in columns)
+    canvas = Canvas.make(width_in, HEAD_IN + tallest + LEGEND_LINE_IN * legend_lines + MARGIN_IN)
+    canvas.stamp(points)
+    column_in = (width_in - (len(columns) + 1) * MARGIN_IN) / len(columns)
+    places = []
+    for number, column in enumerate(columns):
+        left_in, top_in = MARGIN_IN + number * (column_in + MARGIN_IN), HEAD_IN
+        names = [label for index in column for label, _ in blocks[index].rows]
+        label_in = min(max(text_width_in(name, style.TEXT_PT) for name in names), column_in * _LABEL_SHARE)
+        for index in column:
+            top_rows_in = _write_block(canvas, blocks[index], left_in, top_in, label_in)
+            used_in = label_in + 0.06
+            places.append(Place(blocks[index], left_in + used_in, top_rows_in, column_in - used_in - 0.08))
+            top_in += heights[index]
+    return canvas, places
+
+
+def _write_block(canvas: Canvas, block: Block, left_in: float, top_in: float, label_in: float) -> float:
+    """Write title and row labels of a block and return where its first row begins. Unit: inch."""
+    width_in = style.COLUMN_WIDTH_IN - 2 * MARGIN_IN
+    canvas.text(left_in, top_in + 0.02, shortened(block.title, width_in, style.TEXT_PT + 0.8), weight="bold")
+    top_in += _TITLE_IN
+    for line in block.lines(width_in):
+        canvas.text(left_in, top_in, line, fontsize=style.SMALL_PT, color=style.GREY)
+        top_in += _LINE_IN
+    top_in += 0.04
+    for number, (label, _) in enumerate(block.rows):
+        text = shortened(label, label_in + 0.01, style.TEXT_PT)
+        canvas.text(left_in + label_in, top_in + (number + 0.5) * ROW_IN, text, ha="right", va="center")
+    return top_in
+
+
+def row_axes(canvas: Canvas, place: Place, start: float, end: float) -> Axes:
+    """Return axes for a block's rows, row 0 on top at y = 0.
+
+    Args:
+        canvas: The page.
+        place: The block's place.
+        start: Where the axes begin, as a part of the place's width, 0-1.
+        end: Where they end, 0-1.
+    """
+    left_in = place.left_in + start * place.width_in
+    axes = canvas.axes(left_in, place.top_in, (end - start) * place.width_in, place.height_in)
+    axes.set_ylim(len(place.block.rows) - 0.5, -0.5)
+    axes.set_yticks([])
+    axes.grid(axis="x")
+    return axes
+
+
+def mark_slot(axes: Axes, number: int, text: str) -> None:
+    """Hatch one row and write in its place why there is nothing."""
+    axes.add_patch(
+        Rectangle(
+            (0, number - 0.38), 1, 0.76, transform=axes.get_yaxis_transform(), facecolor=style.FAINT,
+            edgecolor=style.PALE, hatch="//////", linewidth=0,
+        )
+    )  # fmt: skip
+    if text:
+        axes.text(
+            0.5, number, text, transform=axes.get_yaxis_transform(), ha="center", va="center", fontsize=style.SMALL_PT,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+        )  # fmt: skip

@@ -1,0 +1,44 @@
+"""Writes one figure: PDF, PNG and the plotted numbers, each file whole or not at all."""
+
+from pathlib import Path
+
+from triplepoint import tables
+from triplepoint.figures import load, style
+from triplepoint.files import whole
+
+PNG_DPI = 200
+
+_TABLES = {
+    "points": tables.POINTS,
+    "gpus": tables.GPUS,
+    "phases": tables.PHASES,
+    "kernels": tables.KERNEL_TOTALS,
+    "timeline": tables.RUN_TIMELINE,
+}
+
+# Nothing that changes from day to day or machine to machine: the same tables give the same bytes.
+_PDF_METADATA = {"CreationDate": None, "ModDate": None, "Creator": "triplepoint", "Producer": "matplotlib"}
+_PNG_METADATA = {"Software": "triplepoint"}
+
+
+@style.styled
+def write_figure(name: str, tables_dir: Path, out_dir: Path) -> None:
+    """Write `<name>.pdf`, `<name>.png` and `<name>.csv` into `out_dir`.
+
+    Args:
+        name: One of `figures.NAMES`.
+        tables_dir: Folder of the result tables.
+        out_dir: Folder of the figures.
+
+    Raises:
+        UserError: If there is no such figure, or a table is missing or damaged.
+    """
+    module = load(name)
+    found = {table: _TABLES[table].read(tables_dir / f"{table}.parquet").to_pandas() for table in module.TABLES}
+    figure, numbers = module.draw(found)
+    with whole(out_dir / f"{name}.csv") as scratch:
+        numbers.to_csv(scratch, index=False, float_format="%.6g", lineterminator="\n")
+    with whole(out_dir / f"{name}.png") as scratch:
+        figure.savefig(scratch, dpi=PNG_DPI, metadata=_PNG_METADATA)
+    with whole(out_dir / f"{name}.pdf") as scratch:
+        figure.savefig(scratch, metadata=_PDF_METADATA)
