@@ -1,0 +1,74 @@
+"""Whose time it is: the innermost of nested events on a thread, and the latest of spans that overlap."""
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+
+
+def self_segments(start: Int64, end: Int64, thread: Int64) -> tuple[Int64, Int64, Int64]:
+    """Cut every thread's time among its nested events: each instant belongs to the innermost.
+
+    Events of one thread nest as calls do. Where damaged clocks make one outlast its caller, it is cut at the caller's
+    end, so that no instant of a thread is given twice.
+
+    Args:
+        start: Start of every event, in any order. Unit: ns.
+        end: End. Unit: ns.
+        thread: Thread.
+
+    Returns:
+        Start, end and owner (index of the event) of every segment, none of them empty.
+    """
+    order = np.lexsort((-end, start, thread))
+    segments: list[tuple[int, int, int]] = []
+    for events in np.split(order, np.flatnonzero(np.diff(thread[order])) + 1):
+        _walk(events.tolist(), start[events].tolist(), end[events].tolist(), segments)
+    columns = np.array(segments, dtype=np.int64).reshape(-1, 3)
+    return columns[:, 0], columns[:, 1], columns[:, 2]
+
+
+def _walk(events: list[int], start: list[int], end: list[int], segments: list[tuple[int, int, int]]) -> None:
+    """Append the segments of one thread, whose events come by start, longest first."""
+    running: list[tuple[int, int]] = []
+    now = 0
+    for event, begins, ends in zip(events, start, end, strict=True):
+        while running and running[-1][1] <= begins:
+            owner, until = running.pop()
+            if until > now:
+                segments.append((now, until, owner))
+                now = until
+        if running:
+            owner, until = running[-1]
+            ends = min(ends, until)
+            if begins > now:
+                segments.append((now, begins, owner))
+        now = begins
+        running.append((event, ends))
+    while running:
+        owner, until = running.pop()
+        if until > now:
+            segments.append((now, until, owner))
+            now = until
+
+
+def latest_wins(start: Int64, end: Int64) -> tuple[Int64, Int64, Int64]:
+    """Cut time among spans that may overlap in any way: each instant belongs to the running one that started last.
+
+    Args:
+        start: Starts, in any order. Unit: ns.
+        end: Ends. Unit: ns.
+
+    Returns:
+        Start, end and owner (index of the span) of every segment, by time, none of them empty.
+    """
+    borders = np.unique(np.concatenate((start, end)))
+    owner = np.full(max(len(borders) - 1, 0), -1, dtype=np.int64)
+    for index in np.argsort(start, kind="stable"):
+        first, last = np.searchsorted(borders, (start[index], end[index]))
+        owner[first:last] = index
+    held = np.flatnonzero(owner >= 0)
+    # Cells between borders, joined where the owner stays the same.
+    opens = np.concatenate(([True], (owner[held][1:] != owner[held][:-1]) | (held[1:] != held[:-1] + 1)))[: len(held)]
+    closes = np.concatenate((opens[1:], [True]))[: len(held)]
+    return borders[held[opens]], borders[held[closes] + 1], owner[held[opens]]
