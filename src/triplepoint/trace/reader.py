@@ -76,7 +76,7 @@ class Event(msgspec.Struct, gc=False):
 class _Document(msgspec.Struct):
     traceEvents: list[Event]  # noqa: N815 - the file's spelling
     baseTimeNanoseconds: int = 0  # noqa: N815
-    distributedInfo: dict[str, Any] = {}  # noqa: N815
+    distributedInfo: dict[str, Any] | None = None  # noqa: N815
 
 
 class _Launch(msgspec.Struct, gc=False):
@@ -156,7 +156,7 @@ def read_trace(path: Path) -> Trace:
     with _gc_disabled():
         document = _decode(path, text)
         builder.add(document.traceEvents)
-    rank = document.distributedInfo.get("rank")
+    rank = (document.distributedInfo or {}).get("rank")
     return builder.finish(path, rank if isinstance(rank, int) else None, document.baseTimeNanoseconds)
 
 

@@ -28,7 +28,7 @@ class Span(NamedTuple):
 
 
 def step_spans(step: Step, phases: Phases, work: Work) -> list[Span]:
-    """Return the spans of one step, at most about 5,000.
+    """Return the spans of one step: at most 5,000, or as many as look different.
 
     Spans that look the same and are closer than 1/2000 of the step are joined; a span shorter than that is left out
     only where another of its lane covers it.
@@ -37,9 +37,11 @@ def step_spans(step: Step, phases: Phases, work: Work) -> list[Span]:
         span for span in _phase_spans(phases) + _comm_spans(work) if span.end > step.start and span.start < step.end
     ]
     clipped = [span._replace(start=max(span.start, step.start), end=min(span.end, step.end)) for span in spans]
-    visible = int((step.end - step.start) * _VISIBLE_SHARE)
+    duration = step.end - step.start
+    visible = max(int(duration * _VISIBLE_SHARE), 1)
     thinned = _drop_covered(_join(clipped, visible), visible)
-    while len(thinned) > _MOST_SPANS:
+    # Spans that all look different cannot be joined, however coarse the eye.
+    while len(thinned) > _MOST_SPANS and visible < duration:
         visible *= 2
         thinned = _drop_covered(_join(thinned, visible), visible)
     return thinned
@@ -91,7 +93,7 @@ def _join(spans: list[Span], visible: int) -> list[Span]:
     last: dict[tuple[Any, ...], int] = {}
     for span in sorted(spans, key=lambda span: span.start):
         index = last.get(span.looks)
-        if index is not None and span.start - joined[index].end < max(visible, 1):
+        if index is not None and span.start - joined[index].end < visible:
             joined[index] = joined[index]._replace(end=max(joined[index].end, span.end))
         else:
             last[span.looks] = len(joined)

@@ -69,5 +69,5 @@ def test_latest_wins_any_spans_equals_painting_in_order_of_start(events: list[tu
     start, end, _ = columns(events)
     expected = {}
     for index in sorted(range(len(events)), key=lambda i: start[i]):
-        expected |= {cell: index for cell in range(start[index], end[index])}
+        expected |= dict.fromkeys(range(start[index], end[index]), index)
     assert painted(*latest_wins(start, end)) == expected

@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.unit.trace.kineto import BASE_NS, document, event, kernel, write_trace
 
+from tests.unit.trace.kineto import BASE_NS, document, event, kernel, write_trace
 from triplepoint.errors import UserError
 from triplepoint.trace.reader import Category, read_trace
 

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-from tests.unit.trace.kineto import BASE_NS, event, kernel, note, write_trace
 
+from tests.unit.trace.kineto import BASE_NS, event, kernel, note, write_trace
 from triplepoint.trace.collectives import GroupRecord, read_groups
 from triplepoint.trace.reader import read_trace
 from triplepoint.trace.work import Work, find_work
