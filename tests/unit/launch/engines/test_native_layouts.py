@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.launch.engines.native_points import GPT, GQA, LLAMA, MOE, Trained, make_point, train
 
+from tests.unit.launch.engines.native_points import GPT, GQA, LLAMA, MOE, Trained, make_point, train
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point, Steps
 from triplepoint.launch.engines.native import unsupported

@@ -26,15 +26,32 @@ Run = Callable[[Callable[..., Tensor], Tensor, Tensor | None], Tensor]
 
 
 class Linear(nn.Linear):
-    """A linear layer whose weight is cast to the type of the activations."""
+    """A linear layer whose weight is cast to the type of the activations.
+
+    A cast from fp32 is made once per step and shared by its micro-batches, else each one in flight in a pipeline would
+    keep its own copy until its backward pass. FSDP casts before it gathers, and so nothing is left to do here.
+    """
+
+    _cast: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return `x @ weight.T + bias`."""
-        weight, bias = self.weight, self.bias
+        weight, bias = self._weight_as(x.dtype), self.bias
         if isinstance(weight, DTensor) and not isinstance(x, DTensor):
             # An expert split over tp: its module sums the partial results of all experts at once (moe.py).
             weight = weight.to_local()
-        return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+        return F.linear(x, weight, None if bias is None else bias.to(x.dtype))
+
+    def forget_cast(self) -> None:
+        """Drop the cast weight; to be called whenever the weight has changed."""
+        self._cast = None
+
+    def _weight_as(self, dtype: torch.dtype) -> Tensor:
+        if self.weight.dtype != torch.float32 or dtype == torch.float32:
+            return self.weight.to(dtype)
+        if self._cast is None:
+            self._cast = self.weight.to(dtype)
+        return self._cast
 
 
 class Norm(nn.Module):

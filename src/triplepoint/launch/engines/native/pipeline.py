@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining import (
@@ -97,6 +98,9 @@ def build_schedule(
         synchroniser: Told when a stage's gradients are complete.
         loss: Loss of one micro-batch from logits and targets, already divided by the global batch.
     """
+    # NCCL makes a group's communicator at its first use, which all its ranks must join: not so in the first exchange of
+    # a schedule, which is between neighbours.
+    dist.all_reduce(torch.zeros(1, device=device), group=mesh.pp.get_group())
     wrapped = [_stage(number, module, point, mesh, device) for number, module in stages.items()]
     for stage in wrapped:
         stage.synchroniser, stage.num_microbatches = synchroniser, point.num_microbatches

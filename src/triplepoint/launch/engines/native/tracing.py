@@ -104,8 +104,11 @@ def describe_groups(
 
 
 def _flight_record() -> list[dict[str, Any]]:
-    record = json.loads(torch._C._distributed_c10d._dump_fr_trace_json())
-    return sorted(record.get("entries", []), key=lambda entry: entry["time_created_ns"])
+    # Builds with NCCL keep its collectives in a recorder of its own.
+    library = torch._C._distributed_c10d
+    dumps = [getattr(library, name, None) for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json")]
+    entries = [entry for dump in dumps if dump is not None for entry in json.loads(dump()).get("entries", [])]
+    return sorted(entries, key=lambda entry: int(entry["time_created_ns"]))
 
 
 _SCALAR_BYTES = {

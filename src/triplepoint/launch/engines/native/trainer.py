@@ -18,7 +18,7 @@ from triplepoint.launch.engines.native.gradients import (
 )
 from triplepoint.launch.engines.native.loss import mean_cross_entropy
 from triplepoint.launch.engines.native.mesh import Mesh
-from triplepoint.launch.engines.native.model import Stage
+from triplepoint.launch.engines.native.model import Linear, Stage
 from triplepoint.launch.engines.native.parallel import build_stages
 from triplepoint.launch.engines.native.pipeline import build_schedule, phase
 from triplepoint.launch.engines.native.placement import place
@@ -45,6 +45,7 @@ class Trainer:
         if point.layout.pp > 1:
             self.schedule = build_schedule(self.stages, point, mesh, device, self.synchroniser, self._loss)
         self._leaves = {item.parameter: local(item.parameter).requires_grad_() for item in self.placed}
+        self._linears = [m for stage in self.stages.values() for m in stage.modules() if isinstance(m, Linear)]
         self._optimizer = self._build_optimizer()
         self.gradient_norm = torch.zeros(())
         """Norm of the last step's gradient, before clipping."""
@@ -144,3 +145,5 @@ class Trainer:
         self._optimizer.step()
         for parameter, leaf in self._leaves.items():
             parameter.grad = leaf.grad = None
+        for linear in self._linears:
+            linear.forget_cast()
