@@ -95,7 +95,8 @@ def gang(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
 def test_train_layout_agrees_with_one_rank(name: str, gang: dict[str, Trained], references: dict[str, Trained]) -> None:
     layout, reference = gang[name], references[LAYOUTS[name][0].name]
     assert layout.losses == pytest.approx(reference.losses, rel=1e-5)
-    assert layout.facts["gradient_norm"] == pytest.approx(reference.facts["gradient_norm"], rel=1e-5)
+    for name_of_norm in ("gradient_norm", "small_gradient_norm"):
+        assert layout.facts[name_of_norm] == pytest.approx(reference.facts[name_of_norm], rel=1e-5), name_of_norm
     assert layout.facts["num_parameters"] == reference.facts["num_parameters"]
 
 
