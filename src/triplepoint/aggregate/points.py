@@ -11,6 +11,7 @@ from triplepoint.aggregate.steps import RunSteps
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import PlanEntry
 from triplepoint.config.point import Point
+from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest
 
 _PEAK = {"fp32": "peak_fp32_flops", "bf16": "peak_bf16_flops", "fp16": "peak_bf16_flops", "fp8": "peak_fp8_flops"}
@@ -51,7 +52,7 @@ def finished_row(
             "tokens_per_s": throughput,
             "tokens_per_s_per_gpu": throughput / point.num_gpus,
             "flops_per_token": flops,
-            "mfu": _mfu(point, gpu, throughput, flops),
+            "mfu": _mfu(entry.run, point, gpu, throughput, flops),
             "loss_first": steps.losses[0],
             "loss_last": steps.losses[1],
             "peak_memory_bytes": max(memory, default=None),
@@ -118,9 +119,17 @@ def _launched(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _mfu(point: Point, gpu: GpuConfig | None, throughput: float, flops: float) -> float | None:
+def _mfu(run: str, point: Point, gpu: GpuConfig | None, throughput: float, flops: float) -> float | None:
     peak = getattr(gpu, _PEAK[point.precision], None)
-    return None if peak is None else metrics.mfu(throughput, flops, point.num_gpus, peak.value)
+    if gpu is None or peak is None:
+        return None
+    found = metrics.mfu(throughput, flops, point.num_gpus, peak.value)
+    if found > 1:
+        raise UserError(
+            f"run {run}: model FLOP/s are {found:.4g} times the {point.precision} peak of {gpu.name}, which cannot be; "
+            f"check config/gpus/{gpu.name}.yaml and the cluster of the study"
+        )
+    return found
 
 
 def _power_columns(power: Power, throughput: float, point: Point, step_time_s: float) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pandas import DataFrame
 from triplepoint.figures import style
 
 POINTS_PER_INCH = 72
-HEAD_IN = 0.24
+HEAD_IN = 0.28
 """Height of the stamp line on top of every figure. Unit: inch."""
 MARGIN_IN = 0.05
 """Free at every edge. Unit: inch."""

@@ -5,12 +5,10 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from pandas import DataFrame
 
 from triplepoint.figures import labels, style
-from triplepoint.figures.canvas import MARGIN_IN
-from triplepoint.figures.rows import Block, mark_slot, place_blocks, row_axes
+from triplepoint.figures.rows import Block, Part, mark_slot, place_blocks, row_axes
 
 TABLES = ("points", "kernels")
 
@@ -27,9 +25,6 @@ _COMM_COLOURS = {
 _SUBTITLE = "per profiled step and rank, concurrent kernels count twice; line: lowest to highest rank"
 _COMM_HATCH = "//////"
 """Communication is hatched, so that it is told from computation without colour."""
-
-Part = tuple[str, str, str]
-"""Label, colour and hatch of one part of the bars."""
 
 
 @style.styled
@@ -49,16 +44,9 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     shown = ["label", "group", "run", "status", "reason", "gpu", "kernel_sum_s", "kernel_sum_min_s", "kernel_sum_max_s"]
     numbers = points[shown].merge(sums, on="run", how="left", sort=False)
     blocks = [Block(str(name), _SUBTITLE, _rows(found)) for name, found in points.groupby("group", sort=False)]
-    columns = 3 if sum(len(block.rows) for block in blocks) <= 20 else 5
-    canvas, places = place_blocks(blocks, points, legend_lines=-(-len(parts) // columns))
+    canvas, places = place_blocks(blocks, points, parts)
     for place in places:
         _draw_bars(row_axes(canvas, place, 0.0, 1.0), place.block, numbers, parts)
-    canvas.figure.legend(
-        [Patch(facecolor=c, hatch=h, edgecolor="white", linewidth=0.3) for _, c, h in parts], [p[0] for p in parts],
-        ncols=3 if canvas.width_in < style.PAGE_WIDTH_IN else 5, loc="lower center",
-        bbox_to_anchor=(0.5, MARGIN_IN / canvas.height_in / 2), borderpad=0, handlelength=1.4, columnspacing=1.0,
-        labelspacing=0.3, handletextpad=0.4,
-    )  # fmt: skip
     return canvas.figure, numbers
 
 

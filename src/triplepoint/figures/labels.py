@@ -19,14 +19,15 @@ _RECOMPUTE_LONG = {"none": "no recompute", "selective": "selective recompute", "
 
 
 def prepare(points: DataFrame) -> DataFrame:
-    """Return points with text columns `overlap_text`, `group` and `layout`, in the order they are drawn.
+    """Return points with text columns `place`, `group` and `layout`, in the order they are drawn.
 
     Groups keep the order of the table; inside a group layouts stand in numeric order, sharded ones last.
     """
     named = points.copy()
     named["overlap"] = Series([tuple(names) for names in points["overlap"]], points.index, dtype=object)
     named["schedule"] = points["schedule"].astype(object).where(points["schedule"].notna(), None)
-    named["group"] = [group_name(row) for _, row in named.iterrows()]
+    named["place"] = [place_name(row) for _, row in named.iterrows()]
+    named["group"] = named["model"] + " on " + named["place"]
     order = {name: index for index, name in enumerate(dict.fromkeys(named["group"]))}
     keys = [(order[row["group"]], *_sort_key(row)) for _, row in named.iterrows()]
     sequence = sorted(range(len(named)), key=keys.__getitem__)
@@ -38,10 +39,9 @@ def prepare(points: DataFrame) -> DataFrame:
     return named
 
 
-def group_name(row: Series) -> str:
-    """Return what a group of points is called: model and cluster, engine where it is not plain training."""
-    engine = "" if row["engine"] == "native" else f", {row['engine']}"
-    return f"{row['model']} on {row['cluster']}{engine}"
+def place_name(row: Series) -> str:
+    """Return where points were run: the cluster, and the engine where it is not the plain one."""
+    return f"{row['cluster']}" if row["engine"] == "native" else f"{row['cluster']}, {row['engine']}"
 
 
 def setting_text(row: Series, without: tuple[str, ...] = ()) -> str:

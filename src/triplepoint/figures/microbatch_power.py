@@ -121,7 +121,7 @@ def _absent(found: DataFrame, panel: _Panel) -> str | None:
 
 
 def _subtitle(found: DataFrame, width_in: float) -> list[str]:
-    return wrapped(str(found["setting"].iloc[0]), width_in - 0.08, style.SMALL_PT)
+    return wrapped(f"{found['place'].iloc[0]}: {found['setting'].iloc[0]}", width_in - 0.08, style.SMALL_PT)
 
 
 def _height_in(found: DataFrame, width_in: float) -> float:
@@ -145,7 +145,7 @@ def _draw_column(canvas: Canvas, found: DataFrame, place: tuple[float, float, fl
         strip: Rows kept for points that gave no numbers, the same in all columns beside this one.
     """
     left_in, top_in, width_in = place
-    title = shortened(str(found["group"].iloc[0]), width_in - 0.06, style.TEXT_PT + 0.8)
+    title = shortened(str(found["model"].iloc[0]), width_in - 0.06, style.TEXT_PT + 0.8)
     canvas.text(left_in, top_in, title, weight="bold")
     top_in += _TITLE_IN - 0.03
     for line in _subtitle(found, width_in):

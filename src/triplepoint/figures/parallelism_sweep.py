@@ -4,11 +4,9 @@ from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 from pandas import DataFrame, concat
 
 from triplepoint.figures import labels, style
-from triplepoint.figures.canvas import MARGIN_IN
 from triplepoint.figures.rows import Block, mark_slot, place_blocks, row_axes
 
 TABLES = ("points",)
@@ -42,16 +40,10 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         Block(str(name), found["setting"].iloc[0], labels.slots(found, "layout"))
         for name, found in numbers.groupby("group", sort=False)
     ]
-    canvas, places = place_blocks(blocks, points, legend_lines=2)
+    canvas, places = place_blocks(blocks, points, list(_PARTS.values()))
     for place in places:
         _draw_throughput(row_axes(canvas, place, 0.0, 0.56), place.block)
         _draw_parts(row_axes(canvas, place, 0.62, 1.0), place.block)
-    handles = [Patch(facecolor=c, hatch=h, edgecolor=style.GREY, linewidth=0.3) for _, c, h in _PARTS.values()]
-    canvas.figure.legend(
-        handles, [label for label, _, _ in _PARTS.values()], ncols=2 if len(places) == 1 or canvas.width_in < 4 else 4,
-        loc="lower center", bbox_to_anchor=(0.5, MARGIN_IN / canvas.height_in / 2), borderpad=0, handlelength=1.4,
-        columnspacing=1.2, labelspacing=0.3,
-    )  # fmt: skip
     return canvas.figure, numbers[_PLOTTED]
 
 

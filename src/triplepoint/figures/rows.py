@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
+from matplotlib.patches import Patch, Rectangle
 from pandas import DataFrame
 
 from triplepoint.figures import style
@@ -20,7 +20,10 @@ _LABEL_SHARE = 0.4
 """Largest part of a column that row labels may take."""
 _COLUMN_LIMIT_IN = 5.5
 """Height up to which one column is used. Unit: inch."""
-LEGEND_LINE_IN = 0.14
+_LEGEND_LINE_IN = 0.125
+
+Part = tuple[str, str, str]
+"""Label, colour and hatch of one part of a bar."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +59,24 @@ class Place:
         return ROW_IN * len(self.block.rows)
 
 
-def place_blocks(blocks: Sequence[Block], points: DataFrame, legend_lines: int) -> tuple[Canvas, list[Place]]:
-    """Return a page with titles and row labels written, and the place left for each block's axes.
+def place_blocks(blocks: Sequence[Block], points: DataFrame, legend: Sequence[Part]) -> tuple[Canvas, list[Place]]:
+    """Return a page with everything but the axes, and the place left for each block's axes.
 
     Args:
         blocks: What to draw, in order.
         points: All points in it, for the stamp.
-        legend_lines: Lines to leave free at the bottom.
+        legend: Parts of the bars.
     """
     inner_in = style.COLUMN_WIDTH_IN - 2 * MARGIN_IN
     heights = [block.height_in(inner_in) for block in blocks]
     columns = split_in_columns(heights, _COLUMN_LIMIT_IN)
     width_in = style.COLUMN_WIDTH_IN if len(columns) == 1 else style.PAGE_WIDTH_IN
     tallest = max(sum(heights[number] for number in column) for column in columns)
-    canvas = Canvas.make(width_in, HEAD_IN + tallest + LEGEND_LINE_IN * legend_lines + MARGIN_IN)
+    legend_columns = (3 if len(legend) > 4 else 2) * len(columns)
+    legend_in = _LEGEND_LINE_IN * -(-len(legend) // legend_columns)
+    canvas = Canvas.make(width_in, HEAD_IN + tallest + legend_in + MARGIN_IN)
     canvas.stamp(points)
+    _write_legend(canvas, legend, legend_columns)
     column_in = (width_in - (len(columns) + 1) * MARGIN_IN) / len(columns)
     places = []
     for number, column in enumerate(columns):
@@ -83,6 +89,15 @@ def place_blocks(blocks: Sequence[Block], points: DataFrame, legend_lines: int) 
             places.append(Place(blocks[index], left_in + used_in, top_rows_in, column_in - used_in - 0.08))
             top_in += heights[index]
     return canvas, places
+
+
+def _write_legend(canvas: Canvas, legend: Sequence[Part], ncols: int) -> None:
+    canvas.figure.legend(
+        [Patch(facecolor=colour, hatch=hatch, edgecolor="white", linewidth=0) for _, colour, hatch in legend],
+        [label for label, _, _ in legend], ncols=ncols, loc="lower center", borderpad=0, borderaxespad=0,
+        bbox_to_anchor=(0.5, MARGIN_IN / canvas.height_in), handlelength=1.4, columnspacing=1.0, labelspacing=0.3,
+        handletextpad=0.4,
+    )  # fmt: skip
 
 
 def _write_block(canvas: Canvas, block: Block, left_in: float, top_in: float, label_in: float) -> float:

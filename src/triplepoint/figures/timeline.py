@@ -63,7 +63,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         top_in += height_in
     _draw_legend(canvas, list(spans.values()))
     drawn = [found.assign(layout=_name(chosen, run)) for run, found in spans.items()]
-    return canvas.figure, concat(drawn, ignore_index=True) if drawn else tables["timeline"].assign(layout="")
+    return canvas.figure, concat(drawn, ignore_index=True) if drawn else tables["timeline"].iloc[:0].assign(layout="")
 
 
 def _name(chosen: DataFrame, run: str) -> str:

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+from pandas import DataFrame
+
 from triplepoint import tables
 from triplepoint.figures import load, style
-from triplepoint.files import whole
+from triplepoint.files import whole, write_text
 
 PNG_DPI = 200
 
@@ -36,9 +38,13 @@ def write_figure(name: str, tables_dir: Path, out_dir: Path) -> None:
     module = load(name)
     found = {table: _TABLES[table].read(tables_dir / f"{table}.parquet").to_pandas() for table in module.TABLES}
     figure, numbers = module.draw(found)
-    with whole(out_dir / f"{name}.csv") as scratch:
-        numbers.to_csv(scratch, index=False, float_format="%.6g", lineterminator="\n")
+    write_text(out_dir / f"{name}.csv", to_csv(numbers))
     with whole(out_dir / f"{name}.png") as scratch:
         figure.savefig(scratch, dpi=PNG_DPI, metadata=_PNG_METADATA)
     with whole(out_dir / f"{name}.pdf") as scratch:
         figure.savefig(scratch, metadata=_PDF_METADATA)
+
+
+def to_csv(numbers: DataFrame) -> str:
+    """Return plotted numbers as CSV, to six digits: more than any figure shows, fewer than rounding disturbs."""
+    return str(numbers.to_csv(index=False, float_format="%.6g", lineterminator="\n"))

@@ -1,0 +1,170 @@
+"""Numbers of the tables, worked out by hand from the made-up runs in `tests.synthetic`."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.synthetic import CONFIG, CPU, H200, NO_RAPL, Spec, build
+from triplepoint.aggregate import RESULT_TABLES, aggregate
+from triplepoint.tables import STEPS, TELEMETRY
+
+GPUS = CONFIG / "gpus"
+ONE_NODE = Spec("llama3-70b", {"tp": 8}, cluster=H200, step_ms=100_000)
+
+
+def tables_of(folder: Path, *specs: Spec) -> dict[str, list[dict]]:
+    aggregate(build(folder, specs), folder, GPUS)
+    return {name: table.read(folder / f"tables/{name}.parquet").to_pylist() for name, table in RESULT_TABLES.items()}
+
+
+def test_aggregate_step_time_by_hand(tmp_path: Path) -> None:
+    (point,) = tables_of(tmp_path, Spec("tiny-llama", {"dp": 2}))["points"]
+    # Measured steps are 1.0, 1.04, 0.98, 1.1 and 1.01 times 200 ms: sorted 196, 200, 202, 208, 220.
+    assert point["step_time_s"] == pytest.approx(0.202)
+    assert point["step_time_p10_s"] == pytest.approx(0.1976)
+    assert point["step_time_p90_s"] == pytest.approx(0.2152)
+    assert point["num_measured_steps"] == 5
+    assert point["tokens_per_s"] == pytest.approx(16 * 128 / 0.202)
+    assert point["tokens_per_s_per_gpu"] == pytest.approx(16 * 128 / 0.202 / 2)
+
+
+def test_aggregate_cpu_has_no_power_and_says_why(tmp_path: Path) -> None:
+    (point,) = tables_of(tmp_path, Spec("tiny-llama", {"dp": 2}))["points"]
+    assert point["power_absent"] == NO_RAPL
+    assert [point[name] for name in ("gpu_power_w", "node_power_w", "mfu", "gpu")] == [None] * 4
+    assert point["cpu_utilisation"] == pytest.approx(0.9)
+
+
+def test_aggregate_loss_and_memory(tmp_path: Path) -> None:
+    (point,) = tables_of(tmp_path, Spec("tiny-llama", {"pp": 2, "schedule": "1f1b"}))["points"]
+    assert (point["loss_first"], point["loss_last"]) == (5.5, pytest.approx(4.9))
+    assert point["peak_memory_bytes"] == (1 << 30) + 1
+
+
+def test_aggregate_gpu_power_by_hand(tmp_path: Path) -> None:
+    tables = tables_of(tmp_path, ONE_NODE)
+    (point,) = tables["points"]
+    # GPU k draws 490 - 5 (k + 1) + 10 step W in steps 1 to 5: 515, 510, ..., 480 on average.
+    assert [row["gpu_power_w"] for row in tables["gpus"]] == pytest.approx([515 - 5 * k for k in range(8)])
+    assert point["gpu_power_w"] == pytest.approx(3980)
+    # Sums of the steps: 3820, 3900, 3980, 4060, 4140.
+    assert point["gpu_power_p10_w"] == pytest.approx(3852)
+    assert point["gpu_power_p90_w"] == pytest.approx(4108)
+    assert point["gpu_energy_per_token_j"] == pytest.approx(3980 * 101 / (128 * 8192))
+    assert point["gpu_samples_per_s_mj"] == pytest.approx(128 / 101 / (3980 * 101 / 1e6))
+    assert point["power_absent"] is None
+    assert [row["gpu_temp_c"] for row in tables["gpus"]] == pytest.approx([52 + 2 * k for k in range(8)])
+
+
+def test_aggregate_node_power_is_energy_over_time(tmp_path: Path) -> None:
+    plan = build(tmp_path, [Spec("tiny-llama", {"dp": 2})])
+    path = tmp_path / "runs" / plan.entries[0].run / "telemetry.parquet"
+    rows = TELEMETRY.read(path).to_pylist()
+    for row in rows:
+        # Counters of 50 W and 5 W.
+        row |= {"cpu_energy_j": 50 * row["t_ns"] / 1e9, "dram_energy_j": 5 * row["t_ns"] / 1e9}
+    TELEMETRY.write(path, TELEMETRY.from_rows(rows))
+    aggregate(plan, tmp_path, GPUS)
+    (point,) = RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet").to_pylist()
+    assert point["node_power_w"] == pytest.approx(55)
+    assert point["node_power_p90_w"] == pytest.approx(55)
+    assert point["node_energy_per_token_j"] == pytest.approx(55 * 0.202 / 2048)
+    assert point["power_absent"] is None
+
+
+def test_aggregate_split_of_the_profiled_step_adds_up(tmp_path: Path) -> None:
+    tables = tables_of(tmp_path, Spec("tiny-llama", {"tp": 2, "pp": 2, "schedule": "1f1b"}))
+    (point,) = tables["points"]
+    parts = [point[name] for name in ("compute_s", "exposed_comm_s", "exposed_memory_s", "idle_s")]
+    assert sum(parts) == pytest.approx(0.26, rel=1e-6)
+    # Every phase spends 0.05 + 0.03 tp + 0.01 dp = 0.12 of its time in communication.
+    assert point["exposed_comm_s"] == pytest.approx(0.26 * 0.12, rel=1e-6)
+    assert {row["rank"] for row in tables["phases"]} == {0, 1, 2, 3}
+
+
+def test_aggregate_kernel_sums_by_hand(tmp_path: Path) -> None:
+    tables = tables_of(tmp_path, Spec("tiny-llama", {"dp": 2}))
+    (gemm,) = [row for row in tables["kernels"] if row["class"] == "gemm"]
+    # 0.42 of 200 ms on rank 0, one per cent more on rank 1.
+    assert (gemm["sum_min_s"], gemm["sum_s"], gemm["sum_max_s"]) == pytest.approx((0.084, 0.08442, 0.08484))
+    assert (gemm["num_ranks"], gemm["count_per_rank"]) == (2, 20)
+    (point,) = tables["points"]
+    total = sum(row["sum_s"] for row in tables["kernels"])
+    assert point["kernel_sum_s"] == pytest.approx(total)
+    assert point["kernel_sum_max_s"] == pytest.approx(total * 1.01 / 1.005, rel=1e-6)
+
+
+def test_aggregate_keeps_oom_and_invalid_as_results(tmp_path: Path) -> None:
+    oom = Spec("tiny-llama", {"dp": 2}, status="oom")
+    invalid = Spec("tiny-llama", {"dp": 2}, 2, status="invalid")
+    tables = tables_of(tmp_path, oom, invalid, Spec("tiny-llama", {"dp": 2}, 4))
+    found = [(row["status"], row["reason"], row["step_time_s"] is None) for row in tables["points"]]
+    assert found == [
+        ("oom", "rank 3 on node0: CUDA out of memory. Tried to allocate 2.25 GiB", True),
+        ("invalid", "80 layers do not divide into 32 pipeline stages", True),
+        ("ok", None, False),
+    ]
+    assert {row["run"] for row in tables["gpus"]} == {tables["points"][2]["run"]}
+
+
+def test_aggregate_ranks_in_numeric_order(tmp_path: Path) -> None:
+    tables = tables_of(
+        tmp_path, Spec("llama3-70b", {"pp": 16, "dp": 2, "schedule": "1f1b"}, cluster=H200, step_ms=30_000)
+    )
+    assert [row["rank"] for row in tables["gpus"]] == list(range(32))
+    assert [row["slot"] for row in tables["gpus"]] == list(range(8)) * 4
+
+
+def test_aggregate_several_nodes_take_the_longest_rank(tmp_path: Path) -> None:
+    spec = Spec("llama3-70b", {"tp": 8, "dp": 2}, cluster=H200, step_ms=50_000)
+    plan = build(tmp_path, [spec])
+    path = tmp_path / "runs" / plan.entries[0].run / "raw/steps.parquet"
+    rows = STEPS.read(path).to_pylist()
+    for row in rows:
+        # The second node's clock began a day earlier; its rank 9 is 20 ms slower in every step.
+        shift = 86_400 * 10**9 if row["rank"] >= 8 else 0
+        row["t_start_ns"] += shift
+        row["t_end_ns"] += shift + (20_000_000 if row["rank"] == 9 else 0)
+    STEPS.write(path, STEPS.from_rows(rows))
+    aggregate(plan, tmp_path, GPUS)
+    (point,) = RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet").to_pylist()
+    # Rank 9 starts 9 us after rank 0.
+    assert point["step_time_s"] == pytest.approx(50.52 - 9e-6)
+
+
+def test_aggregate_without_profiled_steps_needs_no_traces(tmp_path: Path) -> None:
+    spec = Spec("tiny-llama", {"dp": 2})
+    plan = build(tmp_path, [spec])
+    entry = plan.entries[0]
+    point = entry.planned.point.model_copy(
+        update={"steps": entry.planned.point.steps.model_copy(update={"profiled": 0})}
+    )
+    planned = entry.planned.model_copy(update={"point": point})
+    plan = plan.model_copy(update={"entries": (entry.model_copy(update={"planned": planned}),)})
+    folder = tmp_path / "runs" / entry.run
+    rows = [row for row in STEPS.read(folder / "raw/steps.parquet").to_pylist() if row["kind"] != "profiled"]
+    STEPS.write(folder / "raw/steps.parquet", STEPS.from_rows(rows))
+    for name in ("intervals", "kernels", "timeline"):
+        (folder / f"{name}.parquet").unlink()
+    aggregate(plan, tmp_path, GPUS)
+    (row,) = RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet").to_pylist()
+    assert row["compute_s"] is None
+    assert row["step_time_s"] is not None
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.randoms())
+def test_aggregate_does_not_depend_on_row_order(tmp_path: Path, seed: object) -> None:
+    plan = build(tmp_path, [Spec("tiny-llama", {"pp": 2, "dp": 2, "schedule": "1f1b"}, cluster=CPU)])
+    path = tmp_path / "runs" / plan.entries[0].run / "raw/steps.parquet"
+    aggregate(plan, tmp_path, GPUS)
+    before = (tmp_path / "tables/points.csv").read_bytes()
+    table = STEPS.read(path)
+    order = list(range(table.num_rows))
+    seed.shuffle(order)  # type: ignore[attr-defined]
+    STEPS.write(path, table.take(pa.array(order)))
+    aggregate(plan, tmp_path, GPUS)
+    assert (tmp_path / "tables/points.csv").read_bytes() == before

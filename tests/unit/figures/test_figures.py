@@ -1,0 +1,167 @@
+"""What figures show: plotted numbers against golden files, words in place of points that gave none, stable bytes."""
+
+import os
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from triplepoint import figures
+from triplepoint.aggregate import RESULT_TABLES
+from triplepoint.errors import UserError
+from triplepoint.figures.write import to_csv, write_figure
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "figures"
+
+
+def read(results: Path) -> dict[str, pd.DataFrame]:
+    return {
+        name: table.read(results / "tables" / f"{name}.parquet").to_pandas() for name, table in RESULT_TABLES.items()
+    }
+
+
+def texts(figure: Figure) -> list[str]:
+    return [found.get_text() for found in figure.findobj(Text) if found.get_text()]
+
+
+@pytest.fixture(scope="session")
+def drawn(studies: dict[str, Path]) -> dict[tuple[str, str], tuple[Figure, pd.DataFrame]]:
+    return {
+        (name, study): figures.load(name).draw(read(results))
+        for name in figures.NAMES
+        for study, results in studies.items()
+    }
+
+
+@pytest.mark.parametrize("study", ["smoke", "paper", "one"])
+@pytest.mark.parametrize("name", figures.NAMES)
+def test_draw_plots_golden_numbers(drawn: dict, name: str, study: str) -> None:
+    numbers = drawn[name, study][1]
+    if name == "timeline" and study != "one":
+        numbers = numbers[numbers["rank"] == 0]
+    plotted = to_csv(numbers)
+    golden = GOLDEN / f"{name}_{study}.csv"
+    if os.environ.get("TRIPLEPOINT_WRITE_GOLDEN"):
+        golden.write_text(plotted)
+    assert plotted == golden.read_text()
+
+
+@pytest.mark.parametrize("name", figures.NAMES)
+def test_write_figure_twice_gives_the_same_bytes(studies: dict[str, Path], tmp_path: Path, name: str) -> None:
+    for again in ("first", "second"):
+        write_figure(name, studies["one"] / "tables", tmp_path / again)
+    assert sorted(path.suffix for path in (tmp_path / "first").iterdir()) == [".csv", ".pdf", ".png"]
+    for suffix in (".pdf", ".png", ".csv"):
+        first, second = ((tmp_path / again / f"{name}{suffix}").read_bytes() for again in ("first", "second"))
+        assert first == second
+    assert b"CreationDate" not in (tmp_path / "first" / f"{name}.pdf").read_bytes()
+
+
+@pytest.mark.parametrize("name", figures.NAMES)
+@pytest.mark.parametrize(("study", "stamp"), [("smoke", "MEASURED"), ("paper", "SIMULATED")])
+def test_draw_says_where_numbers_come_from(drawn: dict, name: str, study: str, stamp: str) -> None:
+    found = texts(drawn[name, study][0])
+    assert stamp in found
+    assert any("commit 7a8460e" in text for text in found)
+
+
+@pytest.mark.parametrize("name", figures.NAMES)
+@pytest.mark.parametrize("study", ["smoke", "paper", "one"])
+def test_draw_keeps_everything_on_the_page(drawn: dict, name: str, study: str) -> None:
+    figure = drawn[name, study][0]
+    box = figure.get_tightbbox()
+    width, height = figure.get_size_inches()
+    assert box.x0 >= 0 and box.y0 >= 0
+    assert box.x1 <= width and box.y1 <= height
+
+
+def test_parallelism_sweep_labels_what_gave_no_numbers(studies: dict[str, Path]) -> None:
+    tables = read(studies["smoke"])
+    points = tables["points"]
+    setting = points["micro_batch_size"] == 1
+    points.loc[setting & (points["tp"] == 2) & (points["pp"] == 1), "status"] = "invalid"
+    points.loc[setting & (points["pp"] == 2) & (points["tp"] == 1), "status"] = "oom"
+    # Fully sharded layouts are tried at another size only.
+    is_sharded = points["data_parallel_sharding"] == "optim_grads_params"
+    points = points[(setting & ~is_sharded) | ((points["micro_batch_size"] == 4) & is_sharded)]
+    figure, numbers = figures.load("parallelism_sweep").draw({"points": points})
+    assert {"invalid", "out of memory", "not run"} <= set(texts(figure))
+    missing = numbers[numbers["status"].isna()]
+    assert missing["layout"].tolist() == ["FSDP2"]
+    assert missing["reason"].tolist() == ["not run at this setting"]
+
+
+def test_parallelism_sweep_keeps_repeats_apart(studies: dict[str, Path]) -> None:
+    _, numbers = figures.load("parallelism_sweep").draw(read(studies["smoke"]))
+    repeats = numbers[(numbers["group"] == "tiny-llama on cpu-local") & (numbers["layout"] == "DP2")]
+    assert repeats["repeat"].tolist() == [1, 2]
+    assert repeats["tokens_per_s_per_gpu"].nunique() == 2
+
+
+def test_parallelism_sweep_spread_by_hand(studies: dict[str, Path]) -> None:
+    _, numbers = figures.load("parallelism_sweep").draw(read(studies["one"]))
+    (row,) = numbers.to_dict("records")
+    # 2048 tokens on 2 ranks; steps of 0.1976 s (p10) and 0.2152 s (p90).
+    assert row["tokens_per_s_per_gpu_p90"] == pytest.approx(1024 / 0.1976)
+    assert row["tokens_per_s_per_gpu_p10"] == pytest.approx(1024 / 0.2152)
+
+
+def test_microbatch_power_gives_the_reason_instead_of_power(studies: dict[str, Path]) -> None:
+    figure, numbers = figures.load("microbatch_power").draw(read(studies["one"]))
+    said = [text for text in texts(figure) if text.startswith("not measured")]
+    assert [" ".join(text.split()) for text in said] == [
+        "not measured: no /sys/class/powercap/intel-rapl on this host"
+    ] * 2
+    assert numbers["power_w"].isna().all()
+
+
+def test_microbatch_power_draws_gpu_power_where_measured(studies: dict[str, Path]) -> None:
+    figure, numbers = figures.load("microbatch_power").draw(read(studies["paper"]))
+    assert not [text for text in texts(figure) if text.startswith("not measured")]
+    done = numbers[numbers["status"] == "ok"]
+    assert done["power_w"].between(300, 750).all()
+    assert {"O out of memory   I invalid"} <= set(texts(figure))
+
+
+def test_microbatch_power_takes_the_setting_tried_most(studies: dict[str, Path]) -> None:
+    _, numbers = figures.load("microbatch_power").draw(read(studies["paper"]))
+    assert numbers["setting"].str.contains("full recompute").all()
+
+
+def test_kernel_breakdown_parts_add_up_to_the_sum(studies: dict[str, Path]) -> None:
+    _, numbers = figures.load("kernel_breakdown").draw(read(studies["paper"]))
+    done = numbers[numbers["status"] == "ok"].groupby("run").agg({"sum_s": "sum", "kernel_sum_s": "first"})
+    assert done["sum_s"].to_numpy() == pytest.approx(done["kernel_sum_s"].to_numpy())
+
+
+def test_timeline_draws_few_runs_and_ranks(studies: dict[str, Path]) -> None:
+    _, spans = figures.load("timeline").draw(read(studies["paper"]))
+    assert spans["run"].nunique() <= 4
+    assert spans.groupby("run")["rank"].nunique().max() <= 16
+    # PP16 over DP2: the first rank of each stage is every second one.
+    deepest = spans[spans["layout"] == "PP16·DP2"]
+    assert sorted(deepest["rank"].unique()) == list(range(0, 32, 2))
+
+
+def test_timeline_without_a_finished_run_says_so(studies: dict[str, Path]) -> None:
+    tables = read(studies["one"])
+    tables["points"]["status"] = "oom"
+    figure, spans = figures.load("timeline").draw(tables)
+    assert spans.empty
+    assert "no run of this selection finished with a trace" in texts(figure)
+
+
+def test_load_unknown_figure_suggests_a_known_one() -> None:
+    with pytest.raises(UserError, match=re.escape("no figure 'timelin' (did you mean 'timeline'?)")):
+        figures.load("timelin")
+
+
+def test_write_figure_without_tables_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"points\.parquet: no such file; the stage that writes table points has not run"
+    ):
+        write_figure("timeline", tmp_path, tmp_path / "figs")
+    assert not (tmp_path / "figs").exists()
