@@ -19,6 +19,7 @@ from triplepoint.plan import select
 PACKAGE = Path(__file__).parent
 ROOT_MODULE = __package__
 USER_ERROR = 2
+DATA_SUFFIXES = (".yaml", ".html")
 
 
 def bind(config: Mapping[str, Any], base: str) -> "Binding":
@@ -95,16 +96,17 @@ class Binding:
 
 
 def sources(module: str) -> frozenset[Path]:
-    """Return the files of this package that `module` imports, directly or not, its own included."""
-    found: set[str] = set()
+    """Return the files behind `module`: its own, those of this package it imports, directly or not, and data they name."""
+    found: dict[str, frozenset[Path]] = {}
     waiting = [module]
     while waiting:
         name = waiting.pop()
-        if name in found or _file_of(name) is None:
-            continue
-        found.add(name)
-        waiting.extend(_imports(name))
-    return frozenset(path for name in found if (path := _file_of(name)) is not None)
+        path = _file_of(name)
+        if name not in found and path is not None:
+            imports, data = _read_module(path)
+            found[name] = frozenset([path, *data])
+            waiting.extend(imports)
+    return frozenset().union(*found.values())
 
 
 def _file_of(module: str) -> Path | None:
@@ -116,14 +118,15 @@ def _file_of(module: str) -> Path | None:
 
 
 @cache
-def _imports(module: str) -> tuple[str, ...]:
-    """Return the modules of this package that one module names in import statements, anywhere in it."""
-    path = _file_of(module)
-    assert path is not None, "only called with modules that have a file"
-    names: list[str] = []
+def _read_module(path: Path) -> tuple[tuple[str, ...], tuple[Path, ...]]:
+    """Return the modules of this package a file imports, anywhere in it, and the data files it names in its strings."""
+    imports: list[str] = []
+    data: list[Path] = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
+            imports += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return tuple(name for name in names if name.startswith(f"{ROOT_MODULE}."))
+            imports += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(DATA_SUFFIXES):
+            data += [path.parent / node.value] if (path.parent / node.value).is_file() else []
+    return tuple(name for name in imports if name.startswith(f"{ROOT_MODULE}.")), tuple(data)

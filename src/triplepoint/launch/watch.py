@@ -16,7 +16,7 @@ POLL_S = 0.1
 GRACE_S = 1.0
 """After the first failure, how long other ranks get to tell theirs: the first to be seen is not always the cause."""
 STARTUP_S = 600.0
-"""How long the first step may take to show: imports, rendezvous and allocation are slow on a large or loaded machine."""
+"""How long the first step may take: imports, rendezvous and allocation are slow on a large or loaded machine."""
 STOP_S = 3.0
 """How long ranks get between SIGTERM and SIGKILL."""
 

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -224,7 +223,7 @@ def test_launch_odd_run_id_is_refused(tmp_path: Path, run: str) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith(f"triplepoint: {run!r} is not a run id")
     assert len(done.stderr.splitlines()) == 1
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_launch_disk_full_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
