@@ -15,13 +15,6 @@ TABLES = ("points", "kernels")
 _COMM = "comm"
 _OTHER = "other computation"
 _COMPUTE_COLOURS = (style.BLUE, style.SKY, style.GREEN, style.YELLOW, "#999999")
-_COMM_COLOURS = {
-    "all_reduce": style.VERMILION,
-    "all_gather": style.ORANGE,
-    "reduce_scatter": style.PURPLE,
-    "all_to_all": style.BLACK,
-    "send_recv": style.BROWN,
-}
 _SUBTITLE = "per profiled step and rank, concurrent kernels count twice; line: lowest to highest rank"
 _COMM_HATCH = "//////"
 """Communication is hatched, so that it is told from computation without colour."""
@@ -63,7 +56,7 @@ def _parts(kernels: DataFrame, runs: set[str]) -> list[Part]:
     if len(compute) > len(named):
         parts.append((_OTHER, style.PALE, ""))
     kinds = sorted(set(drawn.loc[drawn["class"] == _COMM, "kind"]))
-    return parts + [(kind, _COMM_COLOURS.get(kind, style.GREY), _COMM_HATCH) for kind in kinds]
+    return parts + [(kind, style.COMMS.get(kind, style.GREY), _COMM_HATCH) for kind in kinds]
 
 
 def _sums(kernels: DataFrame, parts: list[Part]) -> DataFrame:

@@ -26,14 +26,25 @@ YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 Source:
     Okabe and Ito 2008, Color Universal Design, https://jfly.uni-koeln.de/color/
 """
-BROWN = "#7f4f24"
-"""A ninth, for hatched fillings only."""
+BROWN, TAN = "#7f4f24", "#c09a6b"
+"""Two more, for fillings that are also told apart by place or hatch."""
 GREY, PALE, FAINT = "#6b6b6b", "#c8c8c8", "#ececec"
 
 LINES = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
 """Colours of lines in order; yellow is too pale on white."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 """Markers in the same order, so that no line is told by colour alone."""
+
+COMMS = {
+    "all_reduce": VERMILION,
+    "all_gather": ORANGE,
+    "reduce_scatter": PURPLE,
+    "all_to_all": BLACK,
+    "send": BROWN,
+    "recv": TAN,
+    "send_recv": BROWN,
+}
+"""Colour of each kind of communication, the same in every figure; other kinds are grey."""
 
 WORDS = {"oom": "out of memory", "invalid": "invalid", "timeout": "timed out", "crashed": "crashed"}
 """What stands in the place of a point that gave no numbers."""

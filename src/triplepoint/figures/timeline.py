@@ -29,14 +29,7 @@ _NUMBER_PT = 5.0
 _DIGIT_WIDTH = 0.64
 """Width of a DejaVu digit over its size."""
 
-_PHASES = {"forward": style.SKY, "backward": style.BLUE, "optimizer": style.GREEN}
-_COMMS = {
-    "all_reduce": style.VERMILION,
-    "all_gather": style.ORANGE,
-    "reduce_scatter": style.PURPLE,
-    "all_to_all": style.BLACK,
-    "send_recv": style.BROWN,
-}
+_PHASES = {"forward": style.SKY, "backward": style.BLUE, "optimizer": style.GREEN, "grad_sync": style.YELLOW}
 _KIND_ORDER = (("pp",), ("tp",), ("dp",), ("fsdp",), ("ep",))
 """Kinds of layout with one degree above 1, drawn before combined ones: they are the easiest to read."""
 
@@ -149,7 +142,10 @@ def _draw_panel(canvas: Canvas, point: Any, spans: DataFrame, num_ranks: int, pl
 
 
 def _draw_rank(axes: Axes, spans: DataFrame, row: int, scale: float, raster: bool) -> None:
-    lanes = (("phase", _PHASES, _PHASE_TOP, _PHASE_HEIGHT), ("comm", _COMMS, _PHASE_TOP + _PHASE_HEIGHT, _COMM_HEIGHT))
+    lanes = (
+        ("phase", _PHASES, _PHASE_TOP, _PHASE_HEIGHT),
+        ("comm", style.COMMS, _PHASE_TOP + _PHASE_HEIGHT, _COMM_HEIGHT),
+    )
     for lane, colours, top, height in lanes:
         own = spans[spans["lane"] == lane]
         for label, found in own.groupby("label", sort=False):
@@ -182,7 +178,7 @@ def _draw_legend(canvas: Canvas, spans: Sequence[DataFrame]) -> None:
     """Name the colours that occur, phases first; whatever has no colour of its own is grey."""
     found = {(lane, str(label)) for part in spans for lane, label in zip(part["lane"], part["label"], strict=True)}
     entries = [(label, colour) for label, colour in _PHASES.items() if ("phase", label) in found]
-    entries += [(label, colour) for label, colour in _COMMS.items() if ("comm", label) in found]
+    entries += [(label, colour) for label, colour in style.COMMS.items() if ("comm", label) in found]
     named = {label for label, _ in entries}
     others = sorted(label for _, label in found if label not in named)
     entries += [(", ".join(others), style.PALE)] if others else []
