@@ -118,9 +118,11 @@ class GradientSynchroniser:
         """
         if self.is_overlapped:
             self._armed.discard(stage)
-            for bucket in self._buckets[stage]:
-                if bucket.flat is None:
-                    bucket.launch()
+            late = [bucket for bucket in self._buckets[stage] if bucket.flat is None]
+            if late:
+                with record_function("grad_sync"):
+                    for bucket in late:
+                        bucket.launch()
 
     def finish(self) -> None:
         """Leave the summed gradients in place; call it once per step, after all backward passes."""
