@@ -3,4 +3,4 @@
 __version__ = "0.1.0"
 
 MEASUREMENT_VERSION = 1
-"""Raised whenever the way of measuring changes; part of every point, so runs measured in the old way are launched again."""
+"""Raised whenever the way of measuring changes; part of every point, so what was measured before is launched again."""

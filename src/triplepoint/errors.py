@@ -19,7 +19,7 @@ class UserError(Exception):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a hint such as ` (did you mean 'tp'?)` naming the nearest known word, or the whole list if none is near."""
+    """Return a hint such as ` (did you mean 'tp'?)` naming the nearest known word, or all if none is near."""
     known = sorted(known)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if close:

@@ -96,7 +96,7 @@ class Binding:
 
 
 def sources(module: str) -> frozenset[Path]:
-    """Return the files behind `module`: its own, those of this package it imports, directly or not, and data they name."""
+    """Return the files behind `module`: its own, those it imports in this package, directly or not, and data they name."""
     found: dict[str, frozenset[Path]] = {}
     waiting = [module]
     while waiting:

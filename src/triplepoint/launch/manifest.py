@@ -1,1 +1,0 @@
-from triplepoint.manifest import *  # moved; removed once every importer follows

@@ -1,0 +1,125 @@
+"""Tables of the whole plan: what the aggregate stage joins and the figures draw."""
+
+from triplepoint.tables.runs import RANK, RUN, TIMELINE
+from triplepoint.tables.schema import Column, Table, amount, count, ratio, text
+
+_POINT = (
+    RUN,
+    Column("studies", "names", "", "Studies the run belongs to."),
+    text("status", "ok, oom, invalid, timeout or crashed."),
+    text("reason", "Why not ok; null when ok.", True),
+    text("origin", "measured or simulated."),
+    text("engine", "What trained."),
+    text("model", "Model name."),
+    text("cluster", "Cluster name."),
+    text("gpu", "GPU type; null on cpu.", True),
+    count("num_gpus", "World size; on cpu, processes."),
+    *(count(degree, f"Degree {degree}.") for degree in ("tp", "pp", "dp", "cp", "ep", "vp")),
+    Column("sequence_parallel", "bool", "1", "Whether sequence parallelism is on."),
+    text("data_parallel_sharding", "What data parallel ranks share out."),
+    text("schedule", "Pipeline schedule; null without a pipeline.", True),
+    count("micro_batch_size", "Sequences per micro-batch."),
+    count("global_batch_size", "Sequences per step."),
+    count("num_microbatches", "Micro-batches per rank and step."),
+    count("sequence_length", "Tokens per sequence."),
+    text("recompute", "Activation recomputation."),
+    Column("overlap", "names", "", "Communication overlapped with computation."),
+    text("precision", "Number format."),
+    count("repeat", "Repeat of the same measurement, from 1."),
+)
+
+POINTS = Table(
+    "points",
+    "one row per run, invalid points included",
+    (
+        *_POINT,
+        count("num_measured_steps", "Measured steps behind the figures.", True),
+        amount("step_time_s", "s", "Median over measured steps of the slowest rank's step."),
+        amount("step_time_p10_s", "s", "10th percentile over measured steps."),
+        amount("step_time_p90_s", "s", "90th percentile over measured steps."),
+        amount("tokens_per_s", "token/s", "Tokens of the global batch over the median step time."),
+        amount("tokens_per_s_per_gpu", "token/s", "The same per rank."),
+        amount("flops_per_token", "FLOP/token", "Model FLOPs, forward and backward, no recomputation."),
+        ratio("mfu", "Model FLOP/s utilisation against the dense peak of the GPU; null on cpu."),
+        Column("loss_first", "float", "nat", "Loss of the first step.", True),
+        Column("loss_last", "float", "nat", "Loss of the last step.", True),
+        amount("peak_memory_bytes", "byte", "Highest over ranks."),
+        amount("gpu_power_w", "W", "Mean power summed over GPUs, measured steps; null where not measured."),
+        amount("gpu_power_p10_w", "W", "10th percentile over measured steps."),
+        amount("gpu_power_p90_w", "W", "90th percentile over measured steps."),
+        amount("gpu_energy_per_token_j", "J/token", "GPU energy per token; null where not measured."),
+        amount("gpu_samples_per_s_mj", "sample/(s*MJ)", "Efficiency of the reference study, on GPU energy."),
+        amount("node_power_w", "W", "Mean CPU package and DRAM power of all nodes (RAPL); null where not measured."),
+        amount("node_power_p10_w", "W", "10th percentile over measured steps."),
+        amount("node_power_p90_w", "W", "90th percentile over measured steps."),
+        amount("node_energy_per_token_j", "J/token", "The same per token; null where not measured."),
+        text("power_absent", "Why power (GPU power; node power on cpu) was not measured; null where it was.", True),
+        ratio("cpu_utilisation", "Mean host CPU utilisation over measured steps."),
+        ratio("cpu_utilisation_p10", "10th percentile over samples."),
+        ratio("cpu_utilisation_p90", "90th percentile over samples."),
+        ratio("gpu_utilisation", "Mean over GPUs of the share of time with a kernel running, measured steps."),
+        ratio("gpu_utilisation_p10", "10th percentile over samples."),
+        ratio("gpu_utilisation_p90", "90th percentile over samples."),
+        amount("compute_s", "s", "Computation per profiled step, mean over traced ranks; null where not traced."),
+        amount("exposed_comm_s", "s", "Communication of a profiled step while no computation ran on that rank."),
+        amount("exposed_memory_s", "s", "Copies of a profiled step while nothing else ran on that rank."),
+        amount("idle_s", "s", "Time of a profiled step with nothing running on that rank."),
+        amount("kernel_sum_s", "s", "Summed kernel durations per profiled step, mean over traced ranks."),
+        amount("kernel_sum_min_s", "s", "Lowest rank."),
+        amount("kernel_sum_max_s", "s", "Highest rank."),
+        text("host", "Hosts, comma separated; null if nothing ran.", True),
+        text("git_commit", "Commit of the project that measured; null if unknown.", True),
+        text("torch_version", "Version of torch; null if nothing ran.", True),
+    ),
+)
+
+GPUS = Table(
+    "gpus",
+    "one row per (run, rank) of runs that finished",
+    (
+        RUN,
+        RANK,
+        text("host", "Host of the rank."),
+        text("device", "Device of the rank: cpu, or gpu0, gpu1, ... on its host."),
+        Column("slot", "int", "1", "Physical slot of the device, where known.", True, 0),
+        text("uuid", "Identity of the device, where it has one.", True),
+        amount("step_time_s", "s", "Median over measured steps.", False),
+        amount("step_time_p10_s", "s", "10th percentile over measured steps.", False),
+        amount("step_time_p90_s", "s", "90th percentile over measured steps.", False),
+        amount("peak_memory_bytes", "byte", "Highest memory."),
+        amount("gpu_power_w", "W", "Mean power over measured steps; null where not measured."),
+        amount("gpu_temp_c", "degC", "Mean temperature over measured steps; null where not measured."),
+    ),
+)
+
+PHASES = Table(
+    "phases",
+    "one row per (run, rank, phase, category): mean over profiled steps",
+    (
+        RUN,
+        RANK,
+        text("phase", "forward, backward, optimizer or other."),
+        text("category", "compute, comm, memory or idle."),
+        amount("busy_s", "s", "Time running.", False),
+        amount("exposed_s", "s", "Part of it with no earlier category running.", False),
+        amount("overlapped_s", "s", "The rest.", False),
+    ),
+)
+
+KERNEL_TOTALS = Table(
+    "kernels",
+    "one row per (run, class, kind, group): per profiled step, over the traced ranks of the run",
+    (
+        RUN,
+        text("class", "Coarse kernel class."),
+        text("kind", "Finer kind."),
+        text("group", "Process group of a collective.", True),
+        count("num_ranks", "Traced ranks."),
+        amount("count_per_rank", "1", "Occurrences per rank and step.", False),
+        amount("sum_s", "s", "Mean over ranks of the summed duration of one step.", False),
+        amount("sum_min_s", "s", "Lowest rank.", False),
+        amount("sum_max_s", "s", "Highest rank.", False),
+    ),
+)
+
+RUN_TIMELINE = Table("timeline", "one row per (run, drawn span)", (RUN, *TIMELINE.columns))

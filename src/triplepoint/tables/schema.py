@@ -1,0 +1,144 @@
+"""What a table is: columns with type, unit and bounds, checked when it is written and when it is read."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from triplepoint.errors import UserError
+from triplepoint.files import whole
+
+_TYPES = {
+    "int": pa.int64(),
+    "float": pa.float64(),
+    "str": pa.string(),
+    "bool": pa.bool_(),
+    "names": pa.list_(pa.string()),
+}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: `kind` is a key of `_TYPES`, `unit` is '1' for counts and ratios, '' for text."""
+
+    name: str
+    kind: str
+    unit: str
+    about: str
+    nullable: bool = False
+    minimum: float | None = None
+    maximum: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table: what a row is, and its columns in order."""
+
+    name: str
+    row: str
+    columns: tuple[Column, ...]
+
+    def schema(self) -> pa.Schema:
+        """Return the Arrow schema, with unit and meaning of each column in its metadata."""
+        return pa.schema(
+            [
+                pa.field(c.name, _TYPES[c.kind], c.nullable, metadata={"unit": c.unit, "about": c.about})
+                for c in self.columns
+            ],
+            metadata={"table": self.name, "row": self.row},
+        )
+
+    def from_rows(self, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
+        """Return rows as a checked Arrow table; a column a row lacks is null."""
+        return self.check(pa.Table.from_pylist([dict(row) for row in rows], self.schema()), "rows")
+
+    def check(self, table: pa.Table, where: str | Path) -> pa.Table:
+        """Return `table` in this table's column order and types.
+
+        Raises:
+            UserError: If a column is missing or unknown, of another type, out of bounds, or holds a null it must not.
+        """
+        unknown = sorted(set(table.column_names) - {c.name for c in self.columns})
+        missing = sorted({c.name for c in self.columns} - set(table.column_names))
+        if unknown or missing:
+            raise UserError(f"{where}: table {self.name}: unknown columns {unknown}, missing columns {missing}")
+        try:
+            cast = table.select([c.name for c in self.columns]).cast(self.schema())
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+            raise UserError(f"{where}: table {self.name}: {' '.join(str(error).split())}") from None
+        for column in self.columns:
+            _check_column(column, cast[column.name], f"{where}: table {self.name}")
+        return cast
+
+    def write(self, path: Path, table: pa.Table) -> None:
+        """Check `table` and write it to `path` (Parquet, zstd) in one piece."""
+        checked = self.check(table, path)
+        with whole(path) as scratch:
+            pq.write_table(checked, scratch, compression="zstd")
+
+    def read(self, path: Path) -> pa.Table:
+        """Return the checked table in `path`.
+
+        Raises:
+            UserError: If the file is missing, damaged, or not this table.
+        """
+        try:
+            table = pq.read_table(path)
+        except FileNotFoundError:
+            raise UserError(f"{path}: no such file; the stage that writes table {self.name} has not run") from None
+        except (pa.ArrowInvalid, OSError) as error:
+            raise UserError(f"{path}: not a whole Parquet file ({error}); delete it and run again") from None
+        return self.check(table, path)
+
+    def write_csv(self, path: Path, table: pa.Table) -> None:
+        """Write `table` to `path` as CSV in one piece; lists of names are joined with semicolons."""
+        checked = self.check(table, path)
+        for index, column in enumerate(self.columns):
+            if column.kind == "names":
+                joined = pc.binary_join(checked[column.name], ";")
+                checked = checked.set_column(index, column.name, joined)
+        with whole(path) as scratch:
+            pyarrow.csv.write_csv(checked, scratch)
+
+
+def _check_column(column: Column, values: pa.ChunkedArray, where: str) -> None:
+    if values.null_count and not column.nullable:
+        raise UserError(f"{where}: column {column.name} has {values.null_count} nulls, none are allowed")
+    if column.minimum is None and column.maximum is None:
+        return
+    limits = pc.min_max(values).as_py()
+    low, high = limits["min"], limits["max"]
+    if low is not None and column.minimum is not None and low < column.minimum:
+        raise UserError(f"{where}: column {column.name} holds {low}, below its minimum {column.minimum} {column.unit}")
+    if high is not None and column.maximum is not None and high > column.maximum:
+        raise UserError(f"{where}: column {column.name} holds {high}, above its maximum {column.maximum} {column.unit}")
+
+
+def count(name: str, about: str, nullable: bool = False) -> Column:
+    """Return a column of whole numbers from 0."""
+    return Column(name, "int", "1", about, nullable, minimum=0)
+
+
+def text(name: str, about: str, nullable: bool = False) -> Column:
+    """Return a column of text."""
+    return Column(name, "str", "", about, nullable)
+
+
+def amount(name: str, unit: str, about: str, nullable: bool = True) -> Column:
+    """Return a column of non-negative numbers in a unit, null where not measured unless said otherwise."""
+    return Column(name, "float", unit, about, nullable, minimum=0.0)
+
+
+def ratio(name: str, about: str) -> Column:
+    """Return a column of shares from 0 to 1, null where not measured."""
+    return Column(name, "float", "1", about, nullable=True, minimum=0.0, maximum=1.0)
+
+
+def duration(name: str, about: str, nullable: bool = False) -> Column:
+    """Return a column of integer nanoseconds."""
+    return Column(name, "int", "ns", about, nullable, minimum=0)
