@@ -96,7 +96,7 @@ class Binding:
 
 
 def sources(module: str) -> frozenset[Path]:
-    """Return the files behind `module`: its own, those it imports in this package, directly or not, and data they name."""
+    """Return the files behind `module`: its own, those of the package it imports, at any depth, and their data."""
     found: dict[str, frozenset[Path]] = {}
     waiting = [module]
     while waiting:
