@@ -2,6 +2,7 @@
 rule aggregate:
     input:
         plan="results/plan.json",
+        manifests=expand("results/runs/{run}/raw/manifest.json", run=STUDY.runs),
         runs=expand(
             "results/runs/{run}/{table}.parquet",
             run=STUDY.runs,

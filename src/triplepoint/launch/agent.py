@@ -23,6 +23,9 @@ from triplepoint.launch.watch import Ranks, read_status
 from triplepoint.manifest import Evidence
 from triplepoint.processes import die_with_parent
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""Set for every rank to its share of the cores, whatever the caller has: Snakemake exports them for its own jobs, and
+spinning threads of ranks that share cores make a step twenty times slower."""
 RENDEZVOUS_S = 300.0
 SAMPLER_STOP_S = 5.0
 
@@ -96,14 +99,15 @@ def _start_ranks(raw: Path, node: int, planned: PlannedRun) -> Ranks:
     first = node * per_node
     address, port = _rendezvous(raw, node)
     processes = {}
-    for rank in range(first, min(first + per_node, point.num_gpus)):
+    ranks = range(first, min(first + per_node, point.num_gpus))
+    for rank in ranks:
         environment = os.environ | {
             "RANK": str(rank),
             "WORLD_SIZE": str(point.num_gpus),
             "LOCAL_RANK": str(rank - first),
             "MASTER_ADDR": address,
             "MASTER_PORT": str(port),
-            "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+            **dict.fromkeys(THREAD_VARIABLES, str(max(1, (os.cpu_count() or 1) // len(ranks)))),
             "PYTHONUNBUFFERED": "1",
         }
         with (raw / "logs" / f"rank{rank}.log").open("wb") as log:

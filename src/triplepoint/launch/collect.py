@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,9 @@ def collect(raw: Path, planned: PlannedRun, started: datetime) -> Manifest:
     """
     reports = [json.loads(path.read_text()) for path in sorted(raw.glob("nodes/node*.json"))]
     status, evidence = _outcome(raw, planned, reports)
-    _gather_steps(raw)
+    num_steps = _gather_steps(raw)
+    if status == "ok" and (missing := _missing(raw, planned, num_steps)):
+        status, evidence = "crashed", Evidence(rank=None, host=reports[0]["host"], message=missing, log_tail=())
     commit, dirty = git_state(Path(__file__).parent)
     ended = datetime.now(UTC)
     return Manifest(
@@ -71,8 +74,21 @@ def _outcome(raw: Path, planned: PlannedRun, reports: list[dict[str, Any]]) -> t
     return "ok", None
 
 
-def _gather_steps(raw: Path) -> None:
-    """Join the ranks' step files, dropping a last line that was cut off, and remove them."""
+def _missing(raw: Path, planned: PlannedRun, num_steps: Counter[int]) -> str | None:
+    """Return what a gang that says it finished has not left, or None: a result is whole or is none."""
+    point = planned.point
+    expected = point.steps.warmup + point.steps.measured + point.steps.profiled
+    short = [rank for rank in range(point.num_gpus) if num_steps[rank] != expected]
+    if short:
+        return f"rank {short[0]} left {num_steps[short[0]]} of {expected} steps; was {raw} changed meanwhile?"
+    traced = range(point.num_gpus) if point.trace_ranks == "all" else point.trace_ranks
+    traces = [raw / "traces" / f"rank{rank}.json.gz" for rank in traced] if point.steps.profiled else []
+    lost = [path.name for path in traces if not path.is_file()]
+    return f"{lost[0]} is missing; was {raw} changed meanwhile?" if lost else None
+
+
+def _gather_steps(raw: Path) -> Counter[int]:
+    """Join the ranks' step files, dropping a last line that was cut off, and return how many steps each rank left."""
     rows = []
     for path in raw.glob("steps/rank*.jsonl"):
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -83,6 +99,7 @@ def _gather_steps(raw: Path) -> None:
     rows.sort(key=lambda row: (row["rank"], row["step"]))
     STEPS.write(raw / "steps.parquet", STEPS.from_rows(rows))
     shutil.rmtree(raw / "steps", ignore_errors=True)
+    return Counter(row["rank"] for row in rows)
 
 
 def _node(raw: Path, report: dict[str, Any], planned: PlannedRun) -> Node:

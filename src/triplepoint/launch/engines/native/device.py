@@ -1,12 +1,11 @@
 """The device a rank computes on, behind one set of calls for CPU, CUDA and ROCm (which torch calls cuda)."""
 
 import os
-import platform
 import resource
-from pathlib import Path
 
 import torch
 
+from triplepoint.launch.provenance import processor
 from triplepoint.units import KIB
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl", "rocm": "nccl"}
@@ -21,9 +20,8 @@ def open_device(kind: str, local_rank: int) -> torch.device:
         local_rank: Place of the rank on its node. A launcher may show each rank its own GPU only.
     """
     if kind == "cpu":
-        if "OMP_NUM_THREADS" not in os.environ:
-            # Several ranks share the cores: torch's default, all cores for each of them, makes every rank slower.
-            torch.set_num_threads(1)
+        # Several ranks share the cores: torch's default, all cores for each of them, makes every rank slower.
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         return torch.device("cpu")
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
@@ -48,9 +46,4 @@ def device_name(device: torch.device) -> str:
     """Return the model of the GPU or processor."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return processor()

@@ -84,5 +84,5 @@ def _facts(trainer: Trainer, mesh: Mesh, device: torch.device) -> dict[str, Any]
         "gradient_norm": float(trainer.gradient_norm),
         "backend": dist.get_backend(mesh.world),
         "device_name": device_name(device),
-        "torch": torch.__version__,
+        "num_threads": torch.get_num_threads(),
     }
