@@ -19,6 +19,8 @@ include: "rules/report.smk"
 rule all:
     default_target: True
     input:
+        # Named here too, so that a run's table that was removed is made again although no figure is out of date.
+        expand("results/runs/{run}/{product}", run=STUDY.runs, product=STUDY.products),
         expand(
             "figs/{figure}.{format}",
             figure=STUDY.figures,

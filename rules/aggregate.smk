@@ -2,11 +2,8 @@
 rule aggregate:
     input:
         plan="results/plan.json",
-        manifests=expand("results/runs/{run}/raw/manifest.json", run=STUDY.runs),
         runs=expand(
-            "results/runs/{run}/{table}.parquet",
-            run=STUDY.runs,
-            table=["telemetry", "kernels", "intervals", "timeline"],
+            "results/runs/{run}/{product}", run=STUDY.runs, product=STUDY.products
         ),
         gpus=STUDY.gpu_files,
         code=STUDY.code("aggregate"),

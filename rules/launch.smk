@@ -1,9 +1,9 @@
-# Trains one run. It costs GPU hours, so only a changed point starts it again (params.digest): point.json is ancient(),
-# its result is update()d, never removed first, and `triplepoint launch` keeps a result of the very same point.
-# It takes all cores: nothing else may run beside a measurement.
+# Trains one run. It costs GPU hours, so only a changed point starts it again: STUDY.point() is ancient() unless the result
+# there is of another point, the result is update()d, never removed first, and `triplepoint launch` keeps one of the very
+# same point. It takes all cores: nothing else may run beside a measurement.
 rule launch:
     input:
-        point=ancient("results/runs/{run}/point.json"),
+        point=lambda wildcards: STUDY.point(wildcards.run, ancient),
     output:
         manifest=update("results/runs/{run}/raw/manifest.json"),
     log:
@@ -13,7 +13,5 @@ rule launch:
     conda:
         "../envs/analysis.yaml"
     threads: workflow.cores
-    params:
-        digest=lambda wildcards: STUDY.point_digest(wildcards.run),
     shell:
         "triplepoint launch {wildcards.run} 2>&1 | tee {log}"

@@ -1,10 +1,11 @@
 """What the Snakemake rules need to know: the runs of the selection, and the source files each stage depends on."""
 
 import ast
+import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ class Binding:
     """The selection as the rules see it."""
 
     tables = ("points", "gpus", "phases", "kernels", "timeline")
+    products = ("raw/manifest.json", *(f"{name}.parquet" for name in ("telemetry", "kernels", "intervals", "timeline")))
     figures = figures.NAMES
 
     def __init__(self, selection: Selection, base: Path, plan: Plan) -> None:
@@ -61,9 +63,19 @@ class Binding:
         """Regular expression of the run ids; matches nothing where there are none."""
         return "|".join(map(re.escape, self._digests)) or "(?!)"
 
-    def point_digest(self, run: str) -> str:
-        """Return the identity of what `run` measures."""
-        return self._digests[run]
+    def point(self, run: str, ancient: Callable[[str], str]) -> str:
+        """Return `point.json` of a run, marked `ancient` unless the result there is of another point.
+
+        Snakemake alone cannot tell: when `plan` runs, it takes what depends on it through ancient files only for up to
+        date, without looking at changed parameters.
+        """
+        folder = Path("results") / "runs" / run
+        try:
+            measured = json.loads((folder / "raw" / "manifest.json").read_text(encoding="utf-8"))["digest"]
+        except (OSError, ValueError, KeyError, TypeError):
+            measured = None  # nothing there, or nothing whole: made anew for that reason already
+        path = str(folder / "point.json")
+        return path if measured not in (None, self._digests[run]) else ancient(path)
 
     @cached_property
     def digest(self) -> str:

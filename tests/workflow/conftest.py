@@ -99,16 +99,15 @@ class Project:
         assert old in text, f"{path} has no {old!r}"
         file.write_text(text.replace(old, new, 1))
 
-    def manifests(self) -> dict[str, int]:
-        """Modification times of every run's manifest."""
-        return {
-            path.parents[1].name: path.stat().st_mtime_ns
-            for path in self.folder.glob("results/runs/*/raw/manifest.json")
-        }
+    def manifests(self) -> dict[str, str]:
+        """Every run's manifest; it says when the run was launched, so an equal one means the same launch."""
+        paths = self.folder.glob("results/runs/*/raw/manifest.json")
+        return {path.parents[1].name: path.read_text() for path in paths}
 
 
 def make_project(folder: Path) -> Project:
     """Copy the workflow to `folder`, with one small study and only the models it needs."""
+    folder.mkdir()
     for part in PARTS:
         source = ROOT / part
         if source.is_dir():

@@ -53,7 +53,7 @@ def test_plan_typo_in_model(fresh: Project) -> None:
 
 def test_plan_impossible_parallelism_leaves_no_valid_point(fresh: Project) -> None:
     fresh.edit("config/studies/mini.yaml", "num_gpus: 2", "num_gpus: 2\n  tp: 3")
-    assert_refused(fresh.triplepoint("plan"), "mini", "no valid point", "tp")
+    assert_refused(fresh.triplepoint("plan"), "mini.yaml", "none of its 3 points can run", "tp")
 
 
 def test_plan_not_yaml(fresh: Project) -> None:

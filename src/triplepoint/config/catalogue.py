@@ -1,11 +1,12 @@
 """The folder of configuration files: finds sections by name and reads each file once."""
 
+import re
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from triplepoint.config.base import Strict, read
+from triplepoint.config.base import NAME_PATTERN, Strict, read
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
@@ -73,7 +74,12 @@ class Catalogue:
             raise UserError(f"{place}unknown {word} {name!r} in {self._folder / folder}{_hint(name, known)}")
 
     def _names(self, folder: str) -> list[str]:
-        return sorted(path.stem for path in (self._folder / folder).glob("*.yaml"))
+        paths = sorted((self._folder / folder).glob("*.yaml"))
+        for path in paths:
+            # Names reach shells and become parts of file names.
+            if not re.fullmatch(NAME_PATTERN, path.stem):
+                raise UserError(f"{str(path)!r}: file names here are lower-case letters, digits, dots and dashes only")
+        return [path.stem for path in paths]
 
 
 def _hint(name: str, known: Iterable[str]) -> str:
