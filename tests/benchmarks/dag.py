@@ -1,0 +1,91 @@
+"""What the pipeline costs beside its work: a dry run of the whole grid, and Snakemake with stages that do nothing.
+
+Run from the repository: python tests/benchmarks/dag.py
+
+The second measurement copies the project, replaces `triplepoint` by a shell script that only touches what the stage
+would write, and runs the smoke study: what is left is Snakemake, bash and their bookkeeping. Add the start-up of a
+stage (startup.py) for the overhead of a job.
+"""
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("Snakefile", "rules", "workflow", "profiles", "config", "envs")
+
+NOTHING = """#!/bin/sh
+# Stands for `triplepoint`: touches what the stage writes, and does nothing else.
+case $1 in
+plan)
+    mkdir -p results && touch results/plan.json
+    for r in $RUNS; do mkdir -p results/runs/$r && touch results/runs/$r/point.json; done;;
+launch) touch results/runs/$2/raw/manifest.json;;
+telemetry) touch results/runs/$2/telemetry.parquet;;
+trace) cd results/runs/$3 && touch kernels.parquet intervals.parquet timeline.parquet;;
+aggregate)
+    cd results/tables
+    for t in points gpus phases kernels timeline; do touch $t.parquet $t.csv; done;;
+figure) touch figs/$2.pdf figs/$2.png figs/$2.csv;;
+report) touch report.html;;
+esac
+"""
+
+
+def measure(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[float, float, str]:
+    """Return wall time, CPU time (both in s) and output of a command that must succeed."""
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    wall = time.monotonic() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr[-2000:]
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return wall, cpu, done.stdout + done.stderr
+
+
+def dry_run() -> None:
+    """Print the cost of a dry run of every study on every cluster."""
+    command = [sys.executable, "-m", "snakemake", "--profile", "ci", "-n", "all", "--quiet", "none"]
+    wall, cpu, output = measure(command, ROOT, dict(os.environ))
+    jobs = re.search(r"^total\s+(\d+)", output, re.MULTILINE)
+    assert jobs is not None
+    print(f"dry run of the whole grid: {jobs[1]} jobs, {wall:.1f} s wall, {cpu:.1f} CPU s")
+
+
+def empty_run() -> None:
+    """Print the cost per job of the smoke study when no stage does anything."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "project"
+        folder.mkdir()
+        for part in PARTS:
+            source = ROOT / part
+            (shutil.copytree if source.is_dir() else shutil.copy2)(source, folder / part)
+        fake = folder / "bin" / "triplepoint"
+        fake.parent.mkdir()
+        fake.write_text(NOTHING)
+        fake.chmod(0o755)
+        # The rules put the interpreter's folder first on the PATH: give them one that holds the script.
+        python = fake.with_name("python")
+        python.symlink_to(sys.executable)
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        code = "from triplepoint.plan import select; from pathlib import Path;"
+        code += "print(*(e.run for e in select(Path('config'), ['smoke']).valid))"
+        runs = subprocess.check_output([sys.executable, "-c", code], cwd=folder, text=True)
+        environment["RUNS"] = runs.strip()
+        command = [str(python), "-m", "snakemake", "all", "--config", "studies=[smoke]"]
+        wall, cpu, output = measure(command, folder, environment)
+        (jobs,) = set(re.findall(r"of (\d+) steps \(100%\)", output))
+        print(
+            f"empty smoke study: {jobs} jobs, {wall:.1f} s wall, {cpu:.1f} CPU s, {cpu / int(jobs):.3f} CPU s per job"
+        )
+
+
+if __name__ == "__main__":
+    dry_run()
+    empty_run()
