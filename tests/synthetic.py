@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from triplepoint.config.base import read
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.plan import Limits, Plan, PlanEntry, PlannedRun
 from triplepoint.config.point import Layout, Point, PointCluster, Steps
+from triplepoint.config.yaml_file import read
 from triplepoint.files import write_text
 from triplepoint.manifest import Device, Evidence, Manifest, Node, Telemetry, write_manifest
 from triplepoint.tables import INTERVALS, KERNELS, STEPS, TELEMETRY, TIMELINE

@@ -51,7 +51,7 @@ def measure(command: list[str], folder: Path, environment: dict[str, str]) -> tu
 
 def dry_run() -> None:
     """Print the cost of a dry run of every study on every cluster."""
-    command = [sys.executable, "-m", "snakemake", "--profile", "ci", "-n", "all", "--quiet", "none"]
+    command = [sys.executable, "-m", "snakemake", "--profile", "ci", "-n", "all"]
     wall, cpu, output = measure(command, ROOT, dict(os.environ))
     jobs = re.search(r"^total\s+(\d+)", output, re.MULTILINE)
     assert jobs is not None

@@ -12,9 +12,9 @@ from triplepoint.aggregate.points import finished_row, gpu_rows, unfinished_row
 from triplepoint.aggregate.power import measure_power
 from triplepoint.aggregate.steps import read_steps
 from triplepoint.aggregate.traces import read_timeline, read_traces
-from triplepoint.config.base import read
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import Plan, PlanEntry
+from triplepoint.config.yaml_file import read
 from triplepoint.manifest import Manifest
 
 RESULT_TABLES = {

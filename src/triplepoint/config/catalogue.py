@@ -6,11 +6,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from triplepoint.config.base import NAME_PATTERN, Strict, read
+from triplepoint.config.base import NAME_PATTERN, Strict
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.study import Study
+from triplepoint.config.yaml_file import read
 from triplepoint.errors import UserError, nearest
 
 Named = TypeVar("Named", ModelConfig, ClusterConfig, GpuConfig)

@@ -33,6 +33,7 @@ def main(raw: Path) -> int:
         point = read_planned_run(raw / "point.json").point
         facts = get_engine(point.engine).train(point, context, StepRecorder(context))
     except BaseException as error:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second Ctrl-C must not cost the record of the first
         traceback.print_exc()
         _leave_status(context, _account_of(error))
         return 1

@@ -6,9 +6,10 @@ import pytest
 
 from tests.unit.config.conftest import REPOSITORY
 from triplepoint.config import reference
-from triplepoint.config.base import parse, read_yaml
+from triplepoint.config.base import parse
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.selection import Selection
+from triplepoint.config.yaml_file import read_yaml
 
 CONFIG = Catalogue(REPOSITORY / "config")
 

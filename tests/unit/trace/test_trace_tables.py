@@ -97,7 +97,7 @@ def test_trace_run_disk_full_at_the_second_table_leaves_none(tmp_path: Path, mon
         written.append(path)
         write(content, path, **options)
 
-    monkeypatch.setattr("triplepoint.tables.pq.write_table", write_once)
+    monkeypatch.setattr("triplepoint.tables.schema.pq.write_table", write_once)
     with pytest.raises(OSError, match="No space left"):
         trace_run(tmp_path / "raw", tmp_path / "out", quiet)
     assert written
