@@ -4,7 +4,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from triplepoint.config.plan import RUN_PATTERN
 from triplepoint.errors import UserError, nearest
 
 
@@ -35,6 +34,8 @@ def run_folder(arguments: argparse.Namespace) -> Path:
         UserError: If the name cannot be a run id, or there is no such run.
     """
     import re
+
+    from triplepoint.config.plan import RUN_PATTERN  # not at the top: the sampler starts without pydantic
 
     run: str = arguments.run
     if not re.fullmatch(RUN_PATTERN, run):

@@ -18,7 +18,7 @@ NAME_PATTERN = r"^[a-z0-9][a-z0-9.-]*$"
 class Strict(BaseModel):
     """A section of the configuration: unknown keys are refused and values cannot be changed after reading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, use_attribute_docstrings=True)
 
 
 class Quantity(Strict):
