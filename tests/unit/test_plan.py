@@ -132,8 +132,8 @@ def test_select_run_is_the_same_whatever_else_is_selected() -> None:
 
 def test_smoke_is_small_and_has_every_outcome_of_a_plan() -> None:
     plan = select(REPOSITORY / "config", ["smoke"])
-    assert 10 <= len(plan.valid) <= 14
-    assert len(plan.entries) - len(plan.valid) == 1
+    assert 10 <= len(plan.valid) <= 16
+    assert len(plan.entries) > len(plan.valid)
     assert all(entry.planned.point.num_gpus == 4 for entry in plan.entries)
 
 

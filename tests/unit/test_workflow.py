@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.points import planned, tiny_point
+from triplepoint.aggregate import RESULT_TABLES
 from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.selection import Selection
 from triplepoint.workflow import Binding, sources
@@ -62,3 +63,7 @@ def test_binding_point_is_ancient_unless_the_result_is_of_another(
         path.parent.mkdir(parents=True)
         path.write_text(manifest)
     assert binding.point("tiny", lambda path: f"old:{path}") == expected
+
+
+def test_binding_names_the_tables_aggregate_writes() -> None:
+    assert Binding.tables == tuple(RESULT_TABLES)

@@ -57,7 +57,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     chosen = [
         labels.common_setting(members, free=("micro_batch_size",)) for _, members in points.groupby("group", sort=False)
     ]
-    numbers = concat([_numbers(found) for found in chosen], ignore_index=True)
+    numbers = _swept(concat([_numbers(found) for found in chosen], ignore_index=True))
     columns = [found for _, found in numbers.groupby("group", sort=False)]
     rows = [columns[at : at + _MAX_COLUMNS] for at in range(0, len(columns), _MAX_COLUMNS)]
     width_in = style.COLUMN_WIDTH_IN if len(columns) == 1 else style.PAGE_WIDTH_IN
@@ -77,6 +77,12 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     legend = "   ".join(f"{_LETTERS[status]} {style.word(status)}" for status in _LETTERS if status in failing)
     canvas.text(MARGIN_IN, canvas.height_in - MARGIN_IN, legend, va="bottom", fontsize=style.SMALL_PT, weight="bold")
     return canvas.figure, numbers[_PLOTTED]
+
+
+def _swept(numbers: DataFrame) -> DataFrame:
+    """Return the layouts that were tried at several micro-batch sizes; all of them if none was."""
+    is_swept = numbers.groupby(["group", "layout"])["micro_batch_size"].transform("nunique") > 1
+    return numbers[is_swept].reset_index(drop=True) if is_swept.any() else numbers
 
 
 def _numbers(found: DataFrame) -> DataFrame:

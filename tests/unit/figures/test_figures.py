@@ -165,3 +165,11 @@ def test_write_figure_without_tables_is_one_line(tmp_path: Path) -> None:
     ):
         write_figure("timeline", tmp_path, tmp_path / "figs")
     assert not (tmp_path / "figs").exists()
+
+
+def test_microbatch_power_leaves_out_layouts_tried_at_one_size(studies: dict[str, Path]) -> None:
+    _, numbers = figures.load("microbatch_power").draw(read(studies["smoke"]))
+    sizes = numbers.groupby(["group", "layout"])["micro_batch_size"].nunique()
+    assert sizes.min() > 1
+    _, alone = figures.load("microbatch_power").draw(read(studies["one"]))
+    assert len(alone) == 1, "a single point is still drawn"

@@ -1,6 +1,5 @@
 """Launching real gangs of real training, and everything that can go wrong with them."""
 
-import contextlib
 import gzip
 import json
 import signal
@@ -34,7 +33,14 @@ def start(folder: Path, *options: str) -> subprocess.Popen[str]:
         str(folder.parents[1]),
         *options,
     ]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell starts background jobs with SIGINT ignored, and all their children inherit that: CI may be one.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def finish(launch: subprocess.Popen[str], timeout_s: float = 90) -> tuple[int, str]:
@@ -133,12 +139,7 @@ def test_launch_rank_killed_ends_gang_and_names_it(tmp_path: Path) -> None:
 def test_launch_rank_raises_is_told_with_its_log(tmp_path: Path) -> None:
     folder = write_run(tmp_path, planned(tiny_point(steps=LONG)))
     launch = start(folder)
-    rank = training(folder)[1]
-    with contextlib.suppress(psutil.NoSuchProcess):
-        while rank.status() != psutil.STATUS_ZOMBIE:
-            # Python loses an interrupt that arrives inside a callback: ask until it is heard.
-            rank.send_signal(signal.SIGINT)
-            time.sleep(1)
+    training(folder)[1].send_signal(signal.SIGINT)
     status, _ = finish(launch)
     assert status == 1
     manifest = failed_manifest(folder)
