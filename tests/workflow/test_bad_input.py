@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mounts import needs_mounts
 from tests.workflow.conftest import Outcome, Project
 
 pytestmark = pytest.mark.workflow
@@ -116,6 +117,7 @@ def test_run_unknown_names_the_nearest(project: Project) -> None:
     assert_refused(project.triplepoint("telemetry", run[:-1] + "9"), run[:-1] + "9", "no such run")
 
 
+@needs_mounts
 @pytest.mark.parametrize("command", [("aggregate",), ("figure", "timeline"), ("report",), ("plan", "--write")])
 def test_read_only_folder_is_one_line(project: Project, command: tuple[str, ...]) -> None:
     folder = project.folder
@@ -131,6 +133,7 @@ def test_read_only_folder_is_one_line(project: Project, command: tuple[str, ...]
     assert_refused(done, "read-only")
 
 
+@needs_mounts
 @pytest.mark.parametrize(
     ("command", "written"),
     [("aggregate", "results/tables"), ("figure timeline", "figs"), ("report --out small/report.html", "small")],

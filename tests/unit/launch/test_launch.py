@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.mounts import needs_mounts
 from tests.points import TINY, planned, tiny_point, write_run
 from triplepoint.config.point import Steps
 from triplepoint.manifest import read_manifest
@@ -233,6 +234,7 @@ def test_launch_odd_run_id_is_refused(tmp_path: Path, run: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@needs_mounts
 def test_launch_disk_full_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
