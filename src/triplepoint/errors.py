@@ -14,6 +14,10 @@ _FILE_ERRORS = {
 }
 
 
+USER_ERROR = 2
+"""Exit status for what a user can mend."""
+
+
 class UserError(Exception):
     """A problem the user can mend: what was found, where, what was expected, what to do, in one line."""
 

@@ -47,8 +47,8 @@ class Device(Strict):
     """Global rank."""
     device: str
     """cpu, or gpu0, gpu1, ... in the driver's order on its host."""
-    product: str
-    """Product name as the driver or the processor gives it."""
+    product: str | None
+    """Product name as the driver or the processor gives it; None for a GPU whose rank did not get to say."""
     uuid: str | None = None
     """Identity of the device, where it has one."""
     slot: int | None = None

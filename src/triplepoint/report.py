@@ -126,7 +126,7 @@ def _machines(manifests: list[Manifest]) -> list[dict[str, Any]]:
 
 def _describe(node: Node) -> tuple:
     devices = {device.device for device in node.devices}
-    products = ", ".join(sorted({device.product for device in node.devices})) or "no device"
+    products = ", ".join(sorted({device.product for device in node.devices if device.product})) or "no device"
     absent: dict[str, list[str]] = {}
     for column, reason in (node.telemetry.absent if node.telemetry else {}).items():
         absent.setdefault(reason, []).append(column)

@@ -14,12 +14,11 @@ from triplepoint import figures
 from triplepoint.config.base import parse
 from triplepoint.config.plan import Plan
 from triplepoint.config.selection import Selection
-from triplepoint.errors import UserError
+from triplepoint.errors import USER_ERROR, UserError
 from triplepoint.plan import select
 
 PACKAGE = Path(__file__).parent
 ROOT_MODULE = __package__
-USER_ERROR = 2
 DATA_SUFFIXES = (".yaml", ".html")
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.points import planned, tiny_point
-from triplepoint.aggregate import RESULT_TABLES
 from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.selection import Selection
+from triplepoint.tables import RESULT_TABLES
 from triplepoint.workflow import Binding, sources
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from triplepoint import tables
 from triplepoint.aggregate.outcome import read_outcomes
 from triplepoint.aggregate.points import finished_row, gpu_rows, unfinished_row
 from triplepoint.aggregate.power import measure_power
@@ -16,15 +15,7 @@ from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.yaml_file import read
 from triplepoint.manifest import Manifest
-
-RESULT_TABLES = {
-    "points": tables.POINTS,
-    "gpus": tables.GPUS,
-    "phases": tables.PHASES,
-    "kernels": tables.KERNEL_TOTALS,
-    "timeline": tables.RUN_TIMELINE,
-}
-"""File name in `results/tables/` and the table in it."""
+from triplepoint.tables import RESULT_TABLES, RUN_TIMELINE, TELEMETRY
 
 
 def aggregate(plan: Plan, results: Path, gpus: Path, progress: Callable[[str], None] = lambda _: None) -> None:
@@ -57,7 +48,7 @@ def aggregate(plan: Plan, results: Path, gpus: Path, progress: Callable[[str], N
             rows[name].extend(more)
         timelines.append(timeline)
     written = {name: RESULT_TABLES[name].from_rows(found) for name, found in rows.items()}
-    written["timeline"] = pa.concat_tables(timelines) if timelines else tables.RUN_TIMELINE.schema().empty_table()
+    written["timeline"] = pa.concat_tables(timelines) if timelines else RUN_TIMELINE.schema().empty_table()
     for name, table in written.items():
         RESULT_TABLES[name].write(results / "tables" / f"{name}.parquet", table)
         RESULT_TABLES[name].write_csv(results / "tables" / f"{name}.csv", table)
@@ -70,7 +61,7 @@ def _join(
     point = entry.planned.point
     gpu = types.get(point.cluster.gpu or "")
     steps = read_steps(entry, manifest, folder / "raw" / "steps.parquet")
-    telemetry = tables.TELEMETRY.read(folder / "telemetry.parquet")
+    telemetry = TELEMETRY.read(folder / "telemetry.parquet")
     power = measure_power(entry.run, manifest, steps, telemetry, gpu)
     traces = read_traces(entry, steps.profiled, folder)
     found = {

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from triplepoint import __version__
-from triplepoint.errors import UserError, explain_os_error, nearest
+from triplepoint.errors import USER_ERROR, UserError, explain_os_error, nearest
 
 COMMANDS = {
     "plan": "expand studies to points, say which are valid, and write point.json of each run",
@@ -21,7 +21,6 @@ COMMANDS = {
 
 _INTERNAL = ("sample",)
 
-USER_ERROR = 2
 FAILED = 1
 INTERRUPTED = 130
 

@@ -40,5 +40,4 @@ def _trace_run(folder: Path) -> None:
 def _trace_files(traces: list[Path], out: Path) -> None:
     from triplepoint.trace.tables import summarise, trace_files
 
-    files = [file for path in traces for file in (sorted(path.glob("*.json*")) if path.is_dir() else [path])]
-    print(summarise(trace_files(files, out, say)))
+    print(summarise(trace_files(traces, out, say)))

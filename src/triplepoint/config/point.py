@@ -29,6 +29,11 @@ class Steps(Strict):
     profiled: Annotated[int, Field(ge=0)] = 1
     """Steps with the profiler on; traces come from these, times never do."""
 
+    @property
+    def kinds(self) -> list[str]:
+        """Kind of each step, in order."""
+        return ["warmup"] * self.warmup + ["measured"] * self.measured + ["profiled"] * self.profiled
+
 
 class Layout(Strict):
     """How the model is spread over the ranks; degrees spelled as Megatron-LM spells them."""

@@ -4,19 +4,11 @@ from pathlib import Path
 
 from pandas import DataFrame
 
-from triplepoint import tables
 from triplepoint.figures import load, style
 from triplepoint.files import whole, write_text
+from triplepoint.tables import RESULT_TABLES
 
 PNG_DPI = 200
-
-_TABLES = {
-    "points": tables.POINTS,
-    "gpus": tables.GPUS,
-    "phases": tables.PHASES,
-    "kernels": tables.KERNEL_TOTALS,
-    "timeline": tables.RUN_TIMELINE,
-}
 
 # Nothing that changes from day to day or machine to machine: the same tables give the same bytes.
 _PDF_METADATA = {"CreationDate": None, "ModDate": None, "Creator": "triplepoint", "Producer": "matplotlib"}
@@ -36,7 +28,7 @@ def write_figure(name: str, tables_dir: Path, out_dir: Path) -> None:
         UserError: If there is no such figure, or a table is missing or damaged.
     """
     module = load(name)
-    found = {table: _TABLES[table].read(tables_dir / f"{table}.parquet").to_pandas() for table in module.TABLES}
+    found = {table: RESULT_TABLES[table].read(tables_dir / f"{table}.parquet").to_pandas() for table in module.TABLES}
     figure, numbers = module.draw(found)
     write_text(out_dir / f"{name}.csv", to_csv(numbers))
     with whole(out_dir / f"{name}.png") as scratch:

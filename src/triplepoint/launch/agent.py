@@ -107,7 +107,7 @@ def _start_ranks(raw: Path, node: int, planned: PlannedRun) -> Ranks:
             "LOCAL_RANK": str(rank - first),
             "MASTER_ADDR": address,
             "MASTER_PORT": str(port),
-            **dict.fromkeys(THREAD_VARIABLES, str(max(1, (os.cpu_count() or 1) // len(ranks)))),
+            **dict.fromkeys(THREAD_VARIABLES, str(max(1, len(os.sched_getaffinity(0)) // len(ranks)))),
             "PYTHONUNBUFFERED": "1",
         }
         with (raw / "logs" / f"rank{rank}.log").open("wb") as log:

@@ -77,7 +77,7 @@ def _outcome(raw: Path, planned: PlannedRun, reports: list[dict[str, Any]]) -> t
 def _missing(raw: Path, planned: PlannedRun, num_steps: Counter[int]) -> str | None:
     """Return what a gang that says it finished has not left, or None: a result is whole or is none."""
     point = planned.point
-    expected = point.steps.warmup + point.steps.measured + point.steps.profiled
+    expected = len(point.steps.kinds)
     short = [rank for rank in range(point.num_gpus) if num_steps[rank] != expected]
     if short:
         return f"rank {short[0]} left {num_steps[short[0]]} of {expected} steps; was {raw} changed meanwhile?"
@@ -104,7 +104,7 @@ def _gather_steps(raw: Path) -> Counter[int]:
 
 def _node(raw: Path, report: dict[str, Any], planned: PlannedRun) -> Node:
     on_cpu = planned.point.cluster.device == "cpu"
-    product = processor() if on_cpu else str(planned.point.cluster.gpu)
+    product = processor() if on_cpu else report.get("facts", {}).get("device_name")
     first = min(report["ranks"])
     devices = tuple(
         Device(rank=rank, device="cpu" if on_cpu else f"gpu{rank - first}", product=product) for rank in report["ranks"]

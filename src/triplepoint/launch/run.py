@@ -9,7 +9,6 @@ import fcntl
 import os
 import shutil
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -104,9 +103,8 @@ class _Progress:
     """Says how many steps are done, when that changes."""
 
     def __init__(self, raw: Path, planned: PlannedRun, say: Say) -> None:
-        steps = planned.point.steps
         self._file = raw / "steps" / "rank0.jsonl"
-        self._kinds = ["warmup"] * steps.warmup + ["measured"] * steps.measured + ["profiled"] * steps.profiled
+        self._kinds = planned.point.steps.kinds
         self._run, self._say, self._done = planned.run, say, 0
 
     def __call__(self) -> None:
@@ -123,16 +121,14 @@ def _ending(gang: Gang) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    on_main_thread = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, stop) if on_main_thread else None
+    before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     except BaseException:
         gang.cancel()
         raise
     finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _install(attempt: Path, raw: Path) -> None:

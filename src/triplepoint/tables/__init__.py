@@ -1,6 +1,6 @@
 """Columns, types, units and bounds of every table, checked when it is written and when it is read."""
 
-from triplepoint.tables.results import GPUS, KERNEL_TOTALS, PHASES, POINTS, RUN_TIMELINE
+from triplepoint.tables.results import GPUS, KERNEL_TOTALS, PHASES, POINTS, RESULT_TABLES, RUN_TIMELINE
 from triplepoint.tables.runs import INTERVALS, KERNELS, RANK, RUN, SAMPLES, STEP, STEPS, TELEMETRY, TIMELINE
 from triplepoint.tables.schema import Column, Table
 
@@ -13,6 +13,7 @@ __all__ = [
     "PHASES",
     "POINTS",
     "RANK",
+    "RESULT_TABLES",
     "RUN",
     "RUN_TIMELINE",
     "SAMPLES",

@@ -123,3 +123,6 @@ KERNEL_TOTALS = Table(
 )
 
 RUN_TIMELINE = Table("timeline", "one row per (run, drawn span)", (RUN, *TIMELINE.columns))
+
+RESULT_TABLES = {table.name: table for table in (POINTS, GPUS, PHASES, KERNEL_TOTALS, RUN_TIMELINE)}
+"""Tables in `results/tables/`, by file name."""

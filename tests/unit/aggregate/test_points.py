@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.synthetic import CONFIG, CPU, H200, NO_RAPL, Spec, build
-from triplepoint.aggregate import RESULT_TABLES, aggregate
-from triplepoint.tables import STEPS, TELEMETRY
+from triplepoint.aggregate import aggregate
+from triplepoint.tables import RESULT_TABLES, STEPS, TELEMETRY
 
 GPUS = CONFIG / "gpus"
 ONE_NODE = Spec("llama3-70b", {"tp": 8}, cluster=H200, step_ms=100_000)

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from triplepoint import figures
-from triplepoint.aggregate import RESULT_TABLES
 from triplepoint.errors import UserError
 from triplepoint.figures.write import to_csv, write_figure
+from triplepoint.tables import RESULT_TABLES
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "figures"
 

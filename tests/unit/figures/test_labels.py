@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.synthetic import CONFIG, Spec, build
-from triplepoint.aggregate import RESULT_TABLES, aggregate
+from triplepoint.aggregate import aggregate
 from triplepoint.figures import labels
 from triplepoint.figures.canvas import shortened, split_in_columns, text_width_in, wrapped
+from triplepoint.tables import RESULT_TABLES
 
 
 def prepared(folder: Path, *specs: Spec):

@@ -1,13 +1,12 @@
 """The run of one rank: process groups, model, steps, traces."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.profiler import record_function
 
-from triplepoint.config.point import Point, Steps
+from triplepoint.config.point import Point
 from triplepoint.launch.context import RankContext, StepRecorder
 from triplepoint.launch.engines.native.data import Batcher, open_corpus
 from triplepoint.launch.engines.native.device import (
@@ -53,7 +52,7 @@ def train_steps(
     """Make all steps of the point, in order; only the training itself lies between `begin` and `end`."""
     point = trainer.point
     num_tokens = point.global_batch_size * point.sequence_length
-    for step, kind in number_steps(point.steps):
+    for step, kind in enumerate(point.steps.kinds):
         tokens, targets = batcher.batch(step, device)
         if kind == "profiled":
             tracer.start()
@@ -67,12 +66,6 @@ def train_steps(
         recorder.end()
         recorder.write(trainer.global_loss(part), num_tokens, peak_memory_bytes(device))
     tracer.finish()
-
-
-def number_steps(steps: Steps) -> Iterator[tuple[int, str]]:
-    """Yield number and kind of each step, from 0."""
-    kinds = ["warmup"] * steps.warmup + ["measured"] * steps.measured + ["profiled"] * steps.profiled
-    yield from enumerate(kinds)
 
 
 def _facts(trainer: Trainer, mesh: Mesh, device: torch.device) -> dict[str, Any]:
