@@ -17,7 +17,7 @@ def names(module: str) -> set[str]:
 
 def test_sources_follow_imports_and_named_data() -> None:
     found = names("triplepoint.cli.trace")
-    assert {"trace.py", "reader.py", "taxonomy.py", "rules.yaml", "schema.py"} <= found
+    assert {"trace.py", "reader.py", "rules.yaml", "schema.py"} <= found
 
 
 @pytest.mark.parametrize("stage", ["telemetry", "trace", "aggregate", "report"])

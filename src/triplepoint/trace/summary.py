@@ -2,9 +2,9 @@
 
 from collections import Counter
 
-from triplepoint.trace.breakdown import Breakdown
-from triplepoint.trace.intervals import single
-from triplepoint.trace.work import Work
+from triplepoint.trace.rank.breakdown import Breakdown
+from triplepoint.trace.rank.intervals import single
+from triplepoint.trace.rank.work import Work
 from triplepoint.units import MS_PER_S, NS_PER_S
 
 _TOP = 8

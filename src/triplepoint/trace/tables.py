@@ -10,13 +10,14 @@ from typing import Any
 from triplepoint.errors import UserError
 from triplepoint.files import whole
 from triplepoint.tables import INTERVALS, KERNELS, TIMELINE
-from triplepoint.trace.breakdown import interval_rows, kernel_rows
-from triplepoint.trace.collectives import read_groups
-from triplepoint.trace.phases import Step, find_phases, find_steps
-from triplepoint.trace.reader import read_trace
+from triplepoint.trace.export.timeline import Span, span_rows, step_spans
+from triplepoint.trace.kineto.reader import read_trace
+from triplepoint.trace.lanes import Step
+from triplepoint.trace.rank.breakdown import interval_rows, kernel_rows
+from triplepoint.trace.rank.collectives import read_groups
+from triplepoint.trace.rank.phases import find_phases, find_steps
+from triplepoint.trace.rank.work import find_work
 from triplepoint.trace.summary import summarise_rank
-from triplepoint.trace.timeline import Span, span_rows, step_spans
-from triplepoint.trace.work import find_work
 
 _RUN_TRACE = re.compile(r"rank(\d+)\.json(\.gz)?$")
 _RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)

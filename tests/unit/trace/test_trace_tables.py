@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.unit.trace.kineto import event, note, write_trace
+from tests.unit.trace.traces import event, note, write_trace
 from triplepoint.errors import UserError
 from triplepoint.tables import INTERVALS, KERNELS, TIMELINE
 from triplepoint.trace.tables import summarise, trace_files, trace_run

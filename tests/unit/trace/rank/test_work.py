@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.unit.trace.kineto import BASE_NS, event, kernel, note, write_trace
-from triplepoint.trace.collectives import GroupRecord, read_groups
-from triplepoint.trace.reader import read_trace
-from triplepoint.trace.work import Work, find_work
+from tests.unit.trace.traces import BASE_NS, event, kernel, note, write_trace
+from triplepoint.trace.kineto.reader import read_trace
+from triplepoint.trace.rank.collectives import GroupRecord, read_groups
+from triplepoint.trace.rank.work import Work, find_work
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevComm*)"
 SEND_RECV = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclWorkElem)"

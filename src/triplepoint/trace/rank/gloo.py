@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any, NamedTuple
 
-from triplepoint.trace.reader import Trace
+from triplepoint.trace.kineto.reader import Trace
 
 _RUNS_AS = {"reduce_scatter": "all_reduce"}
 """Collectives gloo does by another: the operator's kind, and the kind the annotation shows."""

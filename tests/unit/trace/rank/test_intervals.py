@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triplepoint.trace import intervals
-from triplepoint.trace.intervals import Intervals
+from triplepoint.trace.rank import intervals
+from triplepoint.trace.rank.intervals import Intervals
 
 pairs = st.lists(st.tuples(st.integers(0, 40), st.integers(-2, 12)), max_size=12)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.trace.kineto import BASE_NS, document, event, kernel, write_trace
+from tests.unit.trace.traces import BASE_NS, document, event, kernel, write_trace
 from triplepoint.errors import UserError
-from triplepoint.trace.reader import Category, read_trace
+from triplepoint.trace.kineto.reader import Category, read_trace
 
 
 def test_read_trace_relative_float_us_is_exact_to_1_ns(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from triplepoint.trace import intervals
-from triplepoint.trace.intervals import Intervals
-from triplepoint.trace.phases import PHASES, Phases, Step
-from triplepoint.trace.work import Work
+from triplepoint.trace.lanes import Step
+from triplepoint.trace.rank import intervals
+from triplepoint.trace.rank.intervals import Intervals
+from triplepoint.trace.rank.phases import PHASES, Phases
+from triplepoint.trace.rank.work import Work
 
 Int64 = npt.NDArray[np.int64]
 Row = dict[str, Any]

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from triplepoint.trace.reader import Category, Trace
+from triplepoint.trace.kineto.reader import Category, Trace
 
 Int64 = npt.NDArray[np.int64]
 

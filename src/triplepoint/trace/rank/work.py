@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from triplepoint.trace import intervals
-from triplepoint.trace.collectives import GroupRecord, device_collectives, host_collectives
-from triplepoint.trace.intervals import Intervals
-from triplepoint.trace.nesting import self_segments
-from triplepoint.trace.reader import Category, Trace
+from triplepoint.trace.kineto.reader import Category, Trace
+from triplepoint.trace.rank import intervals
+from triplepoint.trace.rank.collectives import GroupRecord, device_collectives, host_collectives
+from triplepoint.trace.rank.intervals import Intervals
+from triplepoint.trace.rank.nesting import self_segments
 from triplepoint.trace.taxonomy import classify_device, classify_host
 
 Int64 = npt.NDArray[np.int64]

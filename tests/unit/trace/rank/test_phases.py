@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from tests.unit.trace.kineto import BASE_NS, event, kernel, note, write_trace
-from triplepoint.trace.collectives import GroupRecord
-from triplepoint.trace.phases import Phases, Step, Tag, find_phases, find_steps
-from triplepoint.trace.reader import read_trace
-from triplepoint.trace.work import find_work
+from tests.unit.trace.traces import BASE_NS, event, kernel, note, write_trace
+from triplepoint.trace.kineto.reader import read_trace
+from triplepoint.trace.lanes import Step
+from triplepoint.trace.rank.collectives import GroupRecord
+from triplepoint.trace.rank.phases import Phases, Tag, find_phases, find_steps
+from triplepoint.trace.rank.work import find_work
 
 
 def found(tmp_path: Path, events: list[dict]) -> tuple[list[Step], Phases]:

@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.trace.kineto import event, kernel, note, write_trace
-from triplepoint.trace.breakdown import interval_rows, kernel_rows
-from triplepoint.trace.collectives import GroupRecord
-from triplepoint.trace.phases import find_phases, find_steps
-from triplepoint.trace.reader import read_trace
-from triplepoint.trace.work import find_work
+from tests.unit.trace.traces import event, kernel, note, write_trace
+from triplepoint.trace.kineto.reader import read_trace
+from triplepoint.trace.rank.breakdown import interval_rows, kernel_rows
+from triplepoint.trace.rank.collectives import GroupRecord
+from triplepoint.trace.rank.phases import find_phases, find_steps
+from triplepoint.trace.rank.work import find_work
 
 GEMM, COMM, COPY = "ampere_sgemm_128x64_nn", "ncclDevKernel_AllReduce_x", "Memcpy DtoD (Device -> Device)"
 CATEGORY = {GEMM: "compute", COMM: "comm", COPY: "memory"}

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from triplepoint.errors import UserError
-from triplepoint.trace.gloo import Asked, match_in_order
-from triplepoint.trace.launches import enclosing, launch_of
-from triplepoint.trace.reader import Category, Trace
+from triplepoint.trace.kineto.reader import Category, Trace
+from triplepoint.trace.rank.gloo import Asked, match_in_order
+from triplepoint.trace.rank.launches import enclosing, launch_of
 from triplepoint.trace.taxonomy import classify_host, collective_kind
 
 Int64 = npt.NDArray[np.int64]

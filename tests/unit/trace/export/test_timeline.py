@@ -4,12 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.unit.trace.kineto import BASE_NS, event, kernel, note, write_trace
-from triplepoint.trace.collectives import GroupRecord
-from triplepoint.trace.phases import Phases, Step, Tag, find_phases
-from triplepoint.trace.reader import read_trace
-from triplepoint.trace.timeline import Span, span_rows, step_spans
-from triplepoint.trace.work import find_work
+from tests.unit.trace.traces import BASE_NS, event, kernel, note, write_trace
+from triplepoint.trace.export.timeline import Span, span_rows, step_spans
+from triplepoint.trace.kineto.reader import read_trace
+from triplepoint.trace.lanes import Step
+from triplepoint.trace.rank.collectives import GroupRecord
+from triplepoint.trace.rank.phases import Phases, Tag, find_phases
+from triplepoint.trace.rank.work import find_work
 
 STEP = Step(0, BASE_NS, BASE_NS + 1_000_000)
 """One millisecond: gaps and spans below 500 ns are too narrow to see."""

@@ -2,8 +2,9 @@
 
 from typing import Any, NamedTuple
 
-from triplepoint.trace.phases import Phases, Step
-from triplepoint.trace.work import Work
+from triplepoint.trace.lanes import Step
+from triplepoint.trace.rank.phases import Phases
+from triplepoint.trace.rank.work import Work
 
 _VISIBLE_SHARE = 1 / 2000
 """Share of a step below which a gap or a span is narrower than a pixel of a wide figure."""

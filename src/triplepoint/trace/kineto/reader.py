@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from triplepoint.trace.source import explain_damage, read_source
+from triplepoint.trace.kineto.source import explain_damage, read_source
 from triplepoint.units import NS_PER_US
 
 Int64 = npt.NDArray[np.int64]

@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from triplepoint.trace.launches import launch_of
-from triplepoint.trace.nesting import latest_wins
-from triplepoint.trace.reader import Category, Trace
-from triplepoint.trace.work import Work
+from triplepoint.trace.kineto.reader import Category, Trace
+from triplepoint.trace.lanes import Step
+from triplepoint.trace.rank.launches import launch_of
+from triplepoint.trace.rank.nesting import latest_wins
+from triplepoint.trace.rank.work import Work
 
 Int64 = npt.NDArray[np.int64]
 
@@ -58,14 +59,6 @@ class Phases(NamedTuple):
     start: Int64
     end: Int64
     tags: list[Tag]
-
-
-class Step(NamedTuple):
-    """One profiled step. Unit: ns since 1970."""
-
-    number: int
-    start: int
-    end: int
 
 
 def find_steps(trace: Trace, work: Work) -> list[Step]:

@@ -69,7 +69,7 @@ def _first_match(scheme: str, name: str) -> Kernel:
 
 @cache
 def _rules() -> dict[str, list[tuple[re.Pattern[str], Kernel]]]:
-    text = resources.files("triplepoint.trace").joinpath("rules.yaml").read_text(encoding="utf-8")
+    text = resources.files("triplepoint.trace.taxonomy").joinpath("rules.yaml").read_text(encoding="utf-8")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return {
         scheme: [(re.compile(pattern), Kernel(cls, kind)) for cls, kind, pattern in rules]

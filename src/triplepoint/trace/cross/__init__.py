@@ -1,0 +1,1 @@
+"""What only the ranks together show: clocks, late arrivals, the critical path, stragglers."""

@@ -1,0 +1,1 @@
+"""Traces made small enough to look at: the drawn timeline and the merged trace for Perfetto."""

@@ -1,0 +1,1 @@
+"""What one rank did: work, steps, phases, and where its time went."""
