@@ -1,18 +1,40 @@
-"""Pure formulas: FLOPs, throughput, utilisation, energy and spread. No files, no tables."""
+"""Pure formulas: FLOPs, throughput, utilisation, bandwidth, energy and spread. No files, no tables."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
-from triplepoint.config.model import ModelConfig
 from triplepoint.units import MEGA
+
+if TYPE_CHECKING:
+    # Pydantic is slow to load, and who asks for a median has no model.
+    from triplepoint.config.model import ModelConfig
+
+Floats = npt.NDArray[np.float64]
 
 FLOPS_PER_MAC = 2
 """A multiply and an add."""
 
 FORWARD_AND_BACKWARD = 3
 """Forward FLOPs of a whole step: the backward pass of a matrix product is two products of the same size."""
+
+MAD_TO_SIGMA = 1.4826
+"""1 / 0.6745, the third quartile of the normal distribution: scales a median absolute deviation to its sigma."""
+
+MEAN_TO_SIGMA = 1.2533
+"""sqrt(pi / 2): scales the mean absolute deviation of a normal distribution to its sigma."""
+
+_BUS_FACTORS = (
+    dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"), (1, -1))
+    | dict.fromkeys(("broadcast", "reduce", "send", "recv", "send_recv"), (1, 0))
+    | {"all_reduce": (2, -2)}
+)
+"""Bus bandwidth over algorithm bandwidth among n ranks is a + b / n, by kind (a, b)."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +60,95 @@ def spread(values: Sequence[float] | np.ndarray) -> Spread:
         raise ValueError(f"expected finite values, found {found.tolist()}")
     p10, median, p90 = (float(value) for value in np.percentile(found, [10, 50, 90]))
     return Spread(p10, median, p90)
+
+
+def robust_sigma(values: npt.ArrayLike) -> float:
+    """Return the standard deviation as the median absolute deviation has it: a few outliers do not move it.
+
+    Raises:
+        ValueError: If there is no value.
+
+    Source:
+        Hampel 1974, doi:10.1080/01621459.1974.10482962.
+    """
+    found = _some(values)
+    return MAD_TO_SIGMA * float(np.median(np.abs(found - np.median(found))))
+
+
+def modified_z_scores(values: npt.ArrayLike) -> Floats:
+    """Return how far each value is from the median, in robust standard deviations, signed.
+
+    Where over half of the values are equal, so that their median deviation is 0, the mean deviation stands in for it.
+
+    Raises:
+        ValueError: If there is no value.
+
+    Source:
+        Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, chapter 3.
+    """
+    found = _some(values)
+    deviations: Floats = found - np.median(found)
+    sigma = robust_sigma(found) or MEAN_TO_SIGMA * float(np.mean(np.abs(deviations)))
+    return deviations / sigma if sigma else np.zeros_like(found)
+
+
+def algorithm_bandwidth(num_bytes: npt.ArrayLike, time_s: npt.ArrayLike) -> Floats:
+    """Return the algorithm bandwidth of collectives: size over time.
+
+    Args:
+        num_bytes: Size as `bus_factor` takes it. Unit: byte.
+        time_s: From the last rank's start to the end. Unit: s.
+
+    Returns:
+        Bandwidth, of the broadcast shape of both. Unit: byte/s.
+
+    Raises:
+        ValueError: If a time is not positive.
+
+    Source:
+        NVIDIA/nccl-tests, doc/PERFORMANCE.md.
+    """
+    time = np.asarray(time_s, dtype=float)
+    if not (time > 0).all():
+        raise ValueError(f"time_s is {time.min()} at its smallest, expected positive numbers")
+    return np.asarray(num_bytes, dtype=float) / time
+
+
+def bus_bandwidth(kind: str, num_bytes: npt.ArrayLike, num_ranks: npt.ArrayLike, time_s: npt.ArrayLike) -> Floats:
+    """Return the bus bandwidth of collectives of one kind: what a link must carry, comparable with its peak.
+
+    Arguments and errors are those of `bus_factor` and `algorithm_bandwidth`. Unit: byte/s.
+    """
+    return algorithm_bandwidth(num_bytes, time_s) * bus_factor(kind, num_ranks)
+
+
+def bus_factor(kind: str, num_ranks: npt.ArrayLike) -> Floats:
+    """Return bus bandwidth over algorithm bandwidth.
+
+    The size it goes with is that of the largest buffer of a rank: of all_reduce, broadcast, reduce, send and recv the
+    tensor; of all_gather and gather the output of all ranks together; of reduce_scatter and scatter the input for all
+    ranks together; of all_to_all all that a rank sends, its own part included. In-network reduction is not counted.
+
+    Args:
+        kind: Kind of the collective.
+        num_ranks: Size of the process group.
+
+    Returns:
+        Factor, of the shape of `num_ranks`.
+
+    Raises:
+        ValueError: If the kind has no bandwidth (barrier), or a group is empty.
+
+    Source:
+        NVIDIA/nccl-tests, doc/PERFORMANCE.md and src/{gather,scatter,sendrecv}.cu.
+    """
+    if kind not in _BUS_FACTORS:
+        raise ValueError(f"no bus bandwidth for {kind}, expected one of {', '.join(_BUS_FACTORS)}")
+    ranks = np.asarray(num_ranks, dtype=float)
+    if not (ranks >= 1).all():
+        raise ValueError(f"num_ranks is {ranks.min()} at its smallest, expected 1 or more")
+    whole, per_rank = _BUS_FACTORS[kind]
+    return whole + per_rank / ranks
 
 
 def flops_per_token(model: ModelConfig, sequence_length: int) -> float:
@@ -161,6 +272,13 @@ def _feed_forward_macs(model: ModelConfig) -> int:
     if model.moe is None:
         return one_expert
     return model.moe.top_k * one_expert + model.hidden_size * model.moe.num_experts
+
+
+def _some(values: npt.ArrayLike) -> Floats:
+    found = np.asarray(values, dtype=float)
+    if found.size == 0:
+        raise ValueError("no values, expected at least one")
+    return found
 
 
 def _positive(**arguments: float) -> None:

@@ -1,5 +1,7 @@
 """Formulas against numbers worked out by hand, and against published ones."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -107,3 +109,91 @@ def test_spread_lies_in_order_between_extremes(values: list[float]) -> None:
 def test_energy_per_token_times_tokens_is_power_times_time(num_tokens: int, step_time_s: float, power_w: float) -> None:
     rate = metrics.tokens_per_s(num_tokens, step_time_s)
     assert metrics.energy_per_token_j(power_w, rate) * num_tokens == pytest.approx(power_w * step_time_s)
+
+
+def test_robust_sigma_by_hand() -> None:
+    # Median 3, deviations 2 1 0 1 97: their median is 1.
+    assert metrics.robust_sigma([1, 2, 3, 4, 100]) == pytest.approx(1.4826)
+
+
+def test_robust_sigma_estimates_normal_deviation_despite_outliers() -> None:
+    values = np.random.default_rng(3).normal(50.0, 4.0, 20_000)
+    values[:1000] = 1e6
+    assert metrics.robust_sigma(values) == pytest.approx(4.0, rel=0.1)
+
+
+def test_modified_z_scores_by_hand() -> None:
+    # Median 3, MAD 1: 100 is 97 / 1.4826 = 65.4 away; Iglewicz and Hoaglin write 0.6745 * 97 / 1.
+    assert metrics.modified_z_scores([1, 2, 3, 4, 100]) == pytest.approx(
+        0.6745 * np.array([-2, -1, 0, 1, 97]), rel=1e-3
+    )
+
+
+def test_modified_z_scores_equal_majority_uses_mean_deviation() -> None:
+    # Deviations 0 0 0 0 5: MAD 0, mean 1, so 5 / 1.2533.
+    assert metrics.modified_z_scores([7, 7, 7, 7, 12])[-1] == pytest.approx(5 / 1.2533)
+
+
+def test_modified_z_scores_all_equal_are_zero() -> None:
+    assert metrics.modified_z_scores([4, 4, 4]).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("function", [metrics.robust_sigma, metrics.modified_z_scores])
+def test_robust_statistics_refuse_no_values(function: Callable[[list[float]], object]) -> None:
+    with pytest.raises(ValueError, match="no values"):
+        function([])
+
+
+def test_algorithm_bandwidth_by_hand() -> None:
+    assert metrics.algorithm_bandwidth([1e9, 3e9], [0.5, 1.0]).tolist() == [2e9, 3e9]
+
+
+@pytest.mark.parametrize(
+    ("kind", "factor"),
+    # Worked out for 8 ranks from the table in nccl-tests: 2*7/8, 7/8, 1.
+    [
+        ("all_reduce", 1.75),
+        ("all_gather", 0.875),
+        ("reduce_scatter", 0.875),
+        ("all_to_all", 0.875),
+        ("gather", 0.875),
+        ("scatter", 0.875),
+        ("broadcast", 1.0),
+        ("reduce", 1.0),
+        ("send_recv", 1.0),
+    ],
+)
+def test_bus_factor_follows_nccl_tests(kind: str, factor: float) -> None:
+    assert metrics.bus_factor(kind, 8) == pytest.approx(factor)
+
+
+def test_bus_factor_of_one_rank_moves_nothing() -> None:
+    assert metrics.bus_factor("all_reduce", 1) == 0
+
+
+def test_bus_bandwidth_by_hand() -> None:
+    # Two ranks: 1 GB in 10 ms is 100 GB/s, times 2*1/2; four ranks: times 2*3/4.
+    assert metrics.bus_bandwidth("all_reduce", 1e9, [2, 4], 0.01) == pytest.approx([100e9, 150e9])
+
+
+@given(st.integers(1, 4096), st.floats(1, 1e12), st.floats(1e-6, 10))
+def test_bus_bandwidth_of_all_reduce_is_reduce_scatter_then_all_gather(ranks: int, num_bytes: float, s: float) -> None:
+    # An all-reduce is both, one after the other: in the same time twice the traffic.
+    half = metrics.bus_bandwidth("reduce_scatter", num_bytes, ranks, s)
+    other = metrics.bus_bandwidth("all_gather", num_bytes, ranks, s)
+    assert metrics.bus_bandwidth("all_reduce", num_bytes, ranks, s) == pytest.approx(half + other)
+
+
+def test_bus_factor_refuses_kind_without_bandwidth() -> None:
+    with pytest.raises(ValueError, match="barrier"):
+        metrics.bus_factor("barrier", 8)
+
+
+def test_bus_factor_refuses_empty_group() -> None:
+    with pytest.raises(ValueError, match="num_ranks"):
+        metrics.bus_factor("all_reduce", [8, 0])
+
+
+def test_algorithm_bandwidth_refuses_no_time() -> None:
+    with pytest.raises(ValueError, match="time_s"):
+        metrics.algorithm_bandwidth(1, 0)
