@@ -1,114 +1,135 @@
-"""The drawn timeline of one step: phases and communication of a rank, thinned to what the eye can see."""
+"""The lanes of one step, thinned to what the eye can see, as rows of table `timeline`."""
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from triplepoint.trace.lanes import Step
-from triplepoint.trace.rank.phases import Phases
-from triplepoint.trace.rank.work import Work
+import numpy as np
+import pyarrow as pa
 
-_VISIBLE_SHARE = 1 / 2000
-"""Share of a step below which a gap or a span is narrower than a pixel of a wide figure."""
-_MOST_SPANS = 5000
+from triplepoint.tables import TIMELINE
+from triplepoint.trace.export.overlap import Int64
+from triplepoint.trace.export.thin import NUM_CELLS, Thinner
+
+if TYPE_CHECKING:
+    from triplepoint.trace.lanes import Step
+    from triplepoint.trace.rank.phases import Phases
+    from triplepoint.trace.rank.work import Work
+
+LANES = ("phase", "compute", "comm", "memory")
+"""From top to bottom: what a rank was told to do, its computation, its communication, its copies and fills."""
+
+_CELLS_PER_RUN = 32_000
+_FEWEST_CELLS = 1000
+"""No fewer than the pixels a figure has, however many ranks there are."""
 
 
-class Span(NamedTuple):
-    """One drawn span on the wall clock. Unit: ns since 1970."""
+class Look(NamedTuple):
+    """What spans that are drawn alike have in common.
+
+    Attributes:
+        label: forward, backward, optimizer, ... or the kind of computation, communication or copy.
+        group: Role of a collective's process group; None otherwise or where not known.
+        stage: Pipeline stage of a phase.
+        microbatch: Micro-batch of a phase.
+    """
+
+    label: str
+    group: str | None = None
+    stage: int | None = None
+    microbatch: int | None = None
+
+
+@dataclass(frozen=True)
+class LaneSpans:
+    """Spans of one lane of one rank, shape of every array (num_spans,).
+
+    Attributes:
+        lane: One of `LANES`.
+        looks: Distinct looks.
+        start: By time. Unit: ns since 1970.
+        end: Unit: ns since 1970.
+        look: Index into `looks`.
+    """
 
     lane: str
-    label: str
-    group: str | None
-    stage: int | None
-    microbatch: int | None
-    start: int
-    end: int
-
-    @property
-    def looks(self) -> tuple[Any, ...]:
-        """Return what two spans must share to be drawn as one."""
-        return self[:5]
+    looks: list[Look]
+    start: Int64
+    end: Int64
+    look: Int64
 
 
-def step_spans(step: Step, phases: Phases, work: Work) -> list[Span]:
-    """Return the spans of one step: at most 5,000, or as many as look different.
-
-    Spans that look the same and are closer than 1/2000 of the step are joined; a span shorter than that is left out
-    only where another of its lane covers it.
-    """
-    spans = [
-        span for span in _phase_spans(phases) + _comm_spans(work) if span.end > step.start and span.start < step.end
-    ]
-    clipped = [span._replace(start=max(span.start, step.start), end=min(span.end, step.end)) for span in spans]
-    duration = step.end - step.start
-    visible = max(int(duration * _VISIBLE_SHARE), 1)
-    thinned = _drop_covered(_join(clipped, visible), visible)
-    # Spans that all look different cannot be joined, however coarse the eye.
-    while len(thinned) > _MOST_SPANS and visible < duration:
-        visible *= 2
-        thinned = _drop_covered(_join(thinned, visible), visible)
-    return thinned
+Span = LaneSpans
 
 
-def span_rows(rank: int, spans: list[Span], origin: int) -> list[dict[str, Any]]:
-    """Return the rows of `timeline`.
+def cells_per_lane(num_ranks: int) -> int:
+    """Return into how many cells to thin a lane, so that a run of 32 ranks weighs no more than one of eight."""
+    return max(_FEWEST_CELLS, min(NUM_CELLS, _CELLS_PER_RUN // max(num_ranks, 1)))
+
+
+def thin_lane(lane: LaneSpans, start_ns: int, end_ns: int, num_cells: int = NUM_CELLS) -> LaneSpans:
+    """Return a lane cut to a stretch of time and thinned; spans in any order.
 
     Args:
-        rank: Rank the spans are of.
-        spans: Its spans.
+        lane: What to thin.
+        start_ns: Start of the stretch. Unit: ns since 1970.
+        end_ns: Its end. Unit: ns since 1970.
+        num_cells: See `Thinner`.
+    """
+    if end_ns <= start_ns:
+        return LaneSpans(lane.lane, lane.looks, *(np.empty(0, dtype=np.int64) for _ in range(3)))
+    order = np.argsort(lane.start, kind="stable")
+    thinner = Thinner(start_ns, end_ns, num_cells)
+    thinner.add(lane.start[order], lane.end[order], lane.look[order])
+    return LaneSpans(lane.lane, lane.looks, *thinner.finish())
+
+
+def span_table(rank: int, lanes: list[LaneSpans], origin: int) -> pa.Table:
+    """Return the rows of `timeline` of one rank, by lane and time.
+
+    Args:
+        rank: Rank the lanes are of.
+        lanes: Its thinned lanes.
         origin: When the step began on the earliest rank. Unit: ns since 1970.
     """
-    return [
-        {
-            "rank": rank,
-            "lane": span.lane,
-            "label": span.label,
-            "group": span.group,
-            "stage": span.stage,
-            "microbatch": span.microbatch,
-            "t_start_ns": span.start - origin,
-            "duration_ns": span.end - span.start,
-        }
-        for span in sorted(spans, key=lambda span: (span.lane, span.start, span.end))
-    ]
+    parts = [_lane_table(rank, lane, origin) for lane in sorted(lanes, key=lambda lane: lane.lane)]
+    return pa.concat_tables(parts) if parts else TIMELINE.schema().empty_table()
 
 
-def _phase_spans(phases: Phases) -> list[Span]:
-    return [
-        Span("phase", tag.label, None, tag.stage, tag.microbatch, start, end)
-        for start, end, tag in zip(phases.start.tolist(), phases.end.tolist(), phases.tags, strict=True)
-    ]
+def span_rows(rank: int, lanes: list[LaneSpans], origin: int) -> list[dict[str, Any]]:
+    """Return the same as `span_table`, as rows."""
+    rows: list[dict[str, Any]] = span_table(rank, lanes, origin).to_pylist()
+    return rows
 
 
-def _comm_spans(work: Work) -> list[Span]:
+def _lane_table(rank: int, lane: LaneSpans, origin: int) -> pa.Table:
+    schema = TIMELINE.schema()
+    number = len(lane.start)
+    columns: dict[str, Any] = {
+        "rank": pa.array(np.full(number, rank)),
+        "lane": pa.repeat(lane.lane, number),
+        "t_start_ns": pa.array(lane.start - origin),
+        "duration_ns": pa.array(lane.end - lane.start),
+    }
+    look = pa.array(lane.look)
+    for name in Look._fields:
+        values = pa.array([getattr(one, name) for one in lane.looks], schema.field(name).type)
+        columns[name] = values.take(look)
+    return pa.table({name: columns[name] for name in schema.names}, schema)
+
+
+def step_spans(step: "Step", phases: "Phases", work: "Work", num_cells: int = NUM_CELLS) -> list[LaneSpans]:
+    """Return the phases and the communication of one step, thinned."""
+    lanes = [_phase_lane(phases), _comm_lane(work)]
+    return [thin_lane(lane, step.start, step.end, num_cells) for lane in lanes]
+
+
+def _phase_lane(phases: "Phases") -> LaneSpans:
+    looks: dict[Look, int] = {}
+    look = [looks.setdefault(Look(tag.label, None, tag.stage, tag.microbatch), len(looks)) for tag in phases.tags]
+    return LaneSpans("phase", list(looks), phases.start, phases.end, np.array(look, dtype=np.int64))
+
+
+def _comm_lane(work: "Work") -> LaneSpans:
     rows = work.rows_of("comm")
-    labels = [work.labels[index] for index in work.label[rows].tolist()]
-    ends = (work.start[rows] + work.duration[rows]).tolist()
-    return [
-        Span("comm", label.kind, label.group, None, None, start, end)
-        for start, end, label in zip(work.start[rows].tolist(), ends, labels, strict=True)
-    ]
-
-
-def _join(spans: list[Span], visible: int) -> list[Span]:
-    """Join spans that look the same with less than `visible` between them. Unit: ns."""
-    joined: list[Span] = []
-    last: dict[tuple[Any, ...], int] = {}
-    for span in sorted(spans, key=lambda span: span.start):
-        index = last.get(span.looks)
-        if index is not None and span.start - joined[index].end < visible:
-            joined[index] = joined[index]._replace(end=max(joined[index].end, span.end))
-        else:
-            last[span.looks] = len(joined)
-            joined.append(span)
-    return joined
-
-
-def _drop_covered(spans: list[Span], visible: int) -> list[Span]:
-    """Leave out spans shorter than `visible` that lie within a longer one of their lane. Unit: ns."""
-    kept = []
-    reached: dict[str, int] = {}
-    for span in sorted(spans, key=lambda span: (span.start, -span.end)):
-        if span.end - span.start < visible and span.end <= reached.get(span.lane, 0):
-            continue
-        kept.append(span)
-        reached[span.lane] = max(reached.get(span.lane, 0), span.end)
-    return kept
+    looks = [Look(label.kind, label.group) for label in work.labels]
+    return LaneSpans("comm", looks, work.start[rows], work.start[rows] + work.duration[rows], work.label[rows])
