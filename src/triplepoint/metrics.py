@@ -87,9 +87,10 @@ def modified_z_scores(values: npt.ArrayLike) -> Floats:
         Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, chapter 3.
     """
     found = _some(values)
-    deviations: Floats = found - np.median(found)
+    deviations = found - np.median(found)
     sigma = robust_sigma(found) or MEAN_TO_SIGMA * float(np.mean(np.abs(deviations)))
-    return deviations / sigma if sigma else np.zeros_like(found)
+    scores: Floats = deviations / sigma if sigma else np.zeros_like(found)
+    return scores
 
 
 def algorithm_bandwidth(num_bytes: npt.ArrayLike, time_s: npt.ArrayLike) -> Floats:
@@ -111,7 +112,8 @@ def algorithm_bandwidth(num_bytes: npt.ArrayLike, time_s: npt.ArrayLike) -> Floa
     time = np.asarray(time_s, dtype=float)
     if not (time > 0).all():
         raise ValueError(f"time_s is {time.min()} at its smallest, expected positive numbers")
-    return np.asarray(num_bytes, dtype=float) / time
+    bandwidth: Floats = np.asarray(num_bytes, dtype=float) / time
+    return bandwidth
 
 
 def bus_bandwidth(kind: str, num_bytes: npt.ArrayLike, num_ranks: npt.ArrayLike, time_s: npt.ArrayLike) -> Floats:
