@@ -59,8 +59,18 @@ def lanes(draw: st.DrawFn) -> tuple[list[Row], int, int]:
     return [(start, start + length, label) for start, length, label in rows], duration, num_cells
 
 
-@settings(max_examples=300, deadline=None)
-@given(lanes())
+@st.composite
+def grains(draw: st.DrawFn) -> tuple[list[Row], int, int]:
+    """The same of cells full of spans of 1 ns, each cell with three labels or emptiness in shares of its own."""
+    share = st.integers(0, 3)
+    cells = draw(st.lists(st.tuples(share, share, share), min_size=1, max_size=6))
+    width = max(max(map(sum, cells)), 1)
+    labels = [label for cell in cells for label in (*np.repeat(np.arange(3), cell).tolist(), *[EMPTY] * width)[:width]]
+    return [(at, at + 1, label) for at, label in enumerate(labels) if label != EMPTY], len(labels), len(cells)
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.one_of(lanes(), grains()))
 def test_thin_majority_of_any_whole_cells_stays_the_dominant_label(lane: tuple[list[Row], int, int]) -> None:
     rows, duration, num_cells = lane
     borders = cell_borders(duration, num_cells)
