@@ -1,0 +1,89 @@
+"""Ranks made up for tests: collectives whose truth is known, and lanes written segment by segment."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from triplepoint.trace.lanes import Collectives, Int64, Label, Lane, Meeting, Step
+
+T0 = 1_700_000_000_000_000_000
+US = 1_000
+MS = 1_000_000
+
+
+def collectives_of(
+    rank: int,
+    parts: Sequence[tuple[str, int, int]],
+    ranks: tuple[int, ...] = (),
+    group: str = "0",
+    num_ranks: int | None = None,
+) -> Collectives:
+    """Return collectives of one group from (kind, start, end)."""
+    seen: Counter[str] = Counter()
+    meeting: list[Meeting | None] = []
+    for kind, _, _ in parts:
+        meeting.append(Meeting(group, kind, seen[kind]))
+        seen[kind] += 1
+    times = np.array([part[1:] for part in parts], dtype=np.int64).reshape(-1, 2)
+    size = np.full(len(parts), len(ranks) if num_ranks is None else num_ranks, dtype=np.int64)
+    return Collectives(rank, meeting, times[:, 0], times[:, 1], size, [ranks] * len(parts))
+
+
+def together(*several: Collectives) -> Collectives:
+    """Return one rank's collectives of several groups as one, by start."""
+    start = np.concatenate([own.start for own in several])
+    order = np.argsort(start, kind="stable")
+    meeting = [meeting for own in several for meeting in own.meeting]
+    ranks = [members for own in several for members in own.ranks]
+    return Collectives(
+        several[0].rank,
+        [meeting[position] for position in order],
+        start[order],
+        np.concatenate([own.end for own in several])[order],
+        np.concatenate([own.num_ranks for own in several])[order],
+        [ranks[position] for position in order],
+    )
+
+
+def true_ends(rng: np.random.Generator, num: int, gap: int = 2 * MS) -> Int64:
+    """Return when collectives really end: gaps of any length around `gap`."""
+    return T0 + np.cumsum(rng.exponential(gap, num) + 200 * US).astype(np.int64)
+
+
+def rank_seeing(
+    rng: np.random.Generator,
+    rank: int,
+    ends: Int64,
+    offset: int = 0,
+    noise: int = 10 * US,
+    ranks: tuple[int, ...] = (),
+    group: str = "0",
+    kinds: Mapping[int, str] = {},
+) -> Collectives:
+    """Return the collectives of a rank whose clock is `offset` ahead: starts at any lateness, ends within `noise`."""
+    end = ends + offset + rng.normal(0, noise, len(ends)).astype(np.int64)
+    start = ends + offset - 60 * US - rng.integers(0, 100 * US, len(ends))
+    kind = [kinds.get(position, "all_reduce") for position in range(len(ends))]
+    return collectives_of(rank, list(zip(kind, start.tolist(), end.tolist(), strict=True)), ranks, group)
+
+
+def cut(own: Collectives, first: int, last: int | None = None) -> Collectives:
+    """Return what a trace from collective `first` to before `last` shows: numbers count from its own start."""
+    part = slice(first, last)
+    seen: Counter[tuple[str, str]] = Counter()
+    meeting: list[Meeting | None] = []
+    for old in own.meeting[part]:
+        assert old is not None
+        meeting.append(old._replace(sequence=seen[old.group, old.kind]))
+        seen[old.group, old.kind] += 1
+    return Collectives(own.rank, meeting, own.start[part], own.end[part], own.num_ranks[part], own.ranks[part])
+
+
+def lane_of(rank: int, segments: Sequence[tuple[Label, int, int]], steps: Sequence[Step] = ()) -> Lane:
+    """Return a lane from (label, start, end); one step over all of it unless told."""
+    labels = list(dict.fromkeys(label for label, _, _ in segments))
+    times = np.array([segment[1:] for segment in segments], dtype=np.int64).reshape(-1, 2)
+    label = np.array([labels.index(segment[0]) for segment in segments], dtype=np.int64)
+    whole = [Step(0, int(times[0, 0]), int(times[-1, 1]))] if len(segments) else []
+    return Lane(rank, list(steps) or whole, times[:, 0], times[:, 1], label, labels)
