@@ -1,0 +1,185 @@
+"""One trace of many ranks for ui.perfetto.dev and chrome://tracing: a process per rank, a thread per lane, counters.
+
+The format is Chrome's trace JSON, gzipped: complete events (X) for spans, counter events (C) for samples, metadata (M)
+for names; times in us with three decimals from `baseTimeNanoseconds`, as Kineto writes them.
+
+Source: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
+"""
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from triplepoint.files import whole
+from triplepoint.trace.export.overlap import Int64
+from triplepoint.trace.export.timeline import LANES, LaneSpans, Look
+from triplepoint.units import NS_PER_US
+
+FILE_NAME = "perfetto.json.gz"
+"""What the merged trace of a run is called, in the run's folder."""
+
+_FIRST_NODE_PID = 1_000_000
+_THREADS_PER_LANE = 1000
+_EVENTS_PER_WRITE = 4096
+
+
+class Process(NamedTuple):
+    """A row of the viewer that holds threads and counters. Its number also orders it, ranks before nodes."""
+
+    pid: int
+    title: str
+
+
+def rank_process(rank: int, title: str) -> Process:
+    """Return the process of a rank; the viewers keep number 0 for the idle process."""
+    return Process(rank + 1, title)
+
+
+def node_process(node: int, host: str) -> Process:
+    """Return the process that holds what a whole node was measured for."""
+    return Process(_FIRST_NODE_PID + node, f"node {node} · {host}")
+
+
+@dataclass(frozen=True)
+class RankTimeline:
+    """The lanes of one rank, on the clock all ranks share.
+
+    Attributes:
+        process: See `rank_process`.
+        lanes: Its lanes, thinned or not; spans of one lane may overlap.
+    """
+
+    process: Process
+    lanes: list[LaneSpans]
+
+
+@dataclass(frozen=True)
+class CounterTrack:
+    """Samples over time; the viewers hold a value until the next one, also over a gap.
+
+    Attributes:
+        process: Rank or node they belong to.
+        name: What was measured.
+        unit: In which unit.
+        t_ns: By time, shape (num_samples,). Unit: ns since 1970.
+        value: NaN where there is no sample, shape (num_samples,).
+    """
+
+    process: Process
+    name: str
+    unit: str
+    t_ns: Int64
+    value: npt.NDArray[np.float64]
+
+
+def write_perfetto(path: Path, ranks: Iterable[RankTimeline], counters: Iterable[CounterTrack], base_ns: int) -> None:
+    """Write the merged trace, a few thousand events at a time, in one piece.
+
+    Args:
+        path: File to write, `.json.gz`.
+        ranks: The ranks, in the order they are to be read; a generator keeps only one in memory.
+        counters: Counters of ranks and nodes.
+        base_ns: Time the file counts from: the earliest span or sample, best. Unit: ns since 1970.
+    """
+    events = _events(ranks, counters, base_ns)
+    head = f'{{"schemaVersion":1,"displayTimeUnit":"ms","baseTimeNanoseconds":{base_ns},"traceEvents":[\n'
+    with (
+        whole(path) as scratch,
+        scratch.open("wb") as file,
+        # No name and no time in the gzip header: the same trace gives the same bytes.
+        gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0) as out,
+    ):
+        out.write(head.encode())
+        separator = ""
+        while batch := list(islice(events, _EVENTS_PER_WRITE)):
+            out.write((separator + ",\n".join(batch)).encode())
+            separator = ",\n"
+        out.write(b"\n]}\n")
+
+
+def _events(ranks: Iterable[RankTimeline], counters: Iterable[CounterTrack], base_ns: int) -> Iterator[str]:
+    named: set[int] = set()
+    for timeline in ranks:
+        yield from _introduce(timeline.process, named)
+        for lane in timeline.lanes:
+            yield from _lane_events(timeline.process.pid, lane, base_ns)
+    for track in counters:
+        yield from _introduce(track.process, named)
+        yield from _counter_events(track, base_ns)
+
+
+def _introduce(process: Process, named: set[int]) -> Iterator[str]:
+    """Name a process the first time it is met."""
+    if process.pid not in named:
+        named.add(process.pid)
+        yield _metadata("process_name", process.pid, 0, name=process.title)
+        yield _metadata("process_sort_index", process.pid, 0, sort_index=process.pid)
+
+
+def _lane_events(pid: int, lane: LaneSpans, base_ns: int) -> Iterator[str]:
+    """Return the events of one lane, thread by thread and by time; a lane without spans has no thread."""
+    order = LANES.index(lane.lane) if lane.lane in LANES else len(LANES)
+    looks = [_look_text(lane.lane, look) for look in lane.looks]
+    for row, spans in enumerate(_without_overlap(lane)):
+        tid = order * _THREADS_PER_LANE + row + 1
+        yield _metadata("thread_name", pid, tid, name=lane.lane if row == 0 else f"{lane.lane} ({row + 1})")
+        yield _metadata("thread_sort_index", pid, tid, sort_index=tid)
+        head = f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":'
+        columns = (lane.start[spans] - base_ns, lane.end[spans] - lane.start[spans], lane.look[spans])
+        for start, duration, look in zip(*(column.tolist() for column in columns), strict=True):
+            yield f'{head}{_us(start)},"dur":{_us(duration)},{looks[look]}'
+
+
+def _look_text(lane: str, look: Look) -> str:
+    """Return the end of an event's text: what all spans of one look share."""
+    arguments = {name: value for name, value in look._asdict().items() if name != "label" and value is not None}
+    return _dump({"name": look.label, "cat": lane, "args": arguments})[1:]
+
+
+def _without_overlap(lane: LaneSpans) -> Iterator[Int64]:
+    """Return the numbers of a lane's spans, by time, in as few rows as have no overlap: viewers misdraw overlaps."""
+    order = np.argsort(lane.start, kind="stable")
+    start, end = lane.start[order], lane.end[order]
+    if (start[1:] >= end[:-1]).all():
+        return iter([order] if len(order) else [])
+    ends: list[int] = []
+    rows: list[list[int]] = []
+    for span, begins, stops in zip(order.tolist(), start.tolist(), end.tolist(), strict=True):
+        row = next((row for row, reached in enumerate(ends) if reached <= begins), len(ends))
+        if row == len(ends):
+            ends.append(stops)
+            rows.append([])
+        ends[row] = stops
+        rows[row].append(span)
+    return (np.array(row) for row in rows)
+
+
+def _counter_events(track: CounterTrack, base_ns: int) -> Iterator[str]:
+    measured = np.isfinite(track.value)
+    head = f'{{"ph":"C","pid":{track.process.pid},"tid":0,"name":{_dump(track.name)},"ts":'
+    unit = _dump(track.unit)
+    times, values = (track.t_ns[measured] - base_ns).tolist(), track.value[measured].tolist()
+    for time, value in zip(times, values, strict=True):
+        yield f'{head}{_us(time)},"args":{{{unit}:{value:.6g}}}}}'
+
+
+def _metadata(kind: str, pid: int, tid: int, **arguments: Any) -> str:
+    return _dump({"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": arguments})
+
+
+def _dump(content: Any) -> str:
+    return json.dumps(content, separators=(",", ":"), allow_nan=False)
+
+
+def _us(time_ns: int) -> str:
+    """Return nanoseconds as microseconds, exactly."""
+    sign = "-" if time_ns < 0 else ""
+    whole_us, rest_ns = divmod(abs(time_ns), NS_PER_US)
+    return f"{sign}{whole_us}.{rest_ns:03d}"
