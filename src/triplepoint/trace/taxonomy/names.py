@@ -8,8 +8,11 @@ are read off, which is enough to recognise them.
 import re
 from typing import NamedTuple
 
-_READ_CHARACTERS = 500
-"""Template names run to thousands of characters; what the kernel does stands at the start, argument types follow."""
+_READ_CHARACTERS = 320
+"""Template names run to thousands of characters; what the kernel does stands at the start, argument types follow.
+
+Of 1,900 names recorded or labelled none changes its class down to 200.
+"""
 
 _MANGLED = re.compile(r"L[a-z]n?\d+E|S[0-9A-Z]*_|DF\d+[b_]|T\d*_|(\d+)")
 """A step through a mangled name; digits of literals, substitutions, short floats and parameters are no length."""

@@ -3,7 +3,6 @@
 import difflib
 import re
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -59,7 +58,7 @@ class ExtraRules:
 
 def read_builtin(scheme: str) -> BuiltinRules:
     """Return the rules of a built-in scheme."""
-    text = resources.files("triplepoint.trace.taxonomy").joinpath(f"{scheme}.yaml").read_text(encoding="utf-8")
+    text = Path(__file__).with_name(f"{scheme}.yaml").read_text(encoding="utf-8")
     return BuiltinRules(**yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
