@@ -1,10 +1,14 @@
 """Columns, types, units and bounds of every table, checked when it is written and when it is read."""
 
+from triplepoint.tables.ranks import CRITICAL_PATH, RANKS
 from triplepoint.tables.results import GPUS, KERNEL_TOTALS, PHASES, POINTS, RESULT_TABLES, RUN_TIMELINE
-from triplepoint.tables.runs import INTERVALS, KERNELS, RANK, RUN, SAMPLES, STEP, STEPS, TELEMETRY, TIMELINE
+from triplepoint.tables.runs import RANK, RUN, SAMPLES, STEP, STEPS, TELEMETRY
 from triplepoint.tables.schema import Column, Table
+from triplepoint.tables.traces import COLLECTIVES, INTERVALS, KERNELS, SEGMENTS, TIMELINE
 
 __all__ = [
+    "COLLECTIVES",
+    "CRITICAL_PATH",
     "Column",
     "GPUS",
     "INTERVALS",
@@ -13,10 +17,12 @@ __all__ = [
     "PHASES",
     "POINTS",
     "RANK",
+    "RANKS",
     "RESULT_TABLES",
     "RUN",
     "RUN_TIMELINE",
     "SAMPLES",
+    "SEGMENTS",
     "STEP",
     "STEPS",
     "TELEMETRY",

@@ -1,7 +1,8 @@
 """Tables of the whole plan: what the aggregate stage joins and the figures draw."""
 
-from triplepoint.tables.runs import RANK, RUN, TIMELINE
+from triplepoint.tables.runs import RANK, RUN
 from triplepoint.tables.schema import Column, Table, amount, count, ratio, text
+from triplepoint.tables.traces import TIMELINE
 
 _POINT = (
     RUN,

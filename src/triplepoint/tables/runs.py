@@ -1,4 +1,4 @@
-"""Tables of one run: steps and samples as recorded, and what the telemetry and trace stages make of them."""
+"""Tables of one run: steps and samples as recorded, and what the telemetry stage makes of them."""
 
 from triplepoint.tables.schema import Column, Table, amount, count, duration, ratio, text
 
@@ -53,51 +53,5 @@ TELEMETRY = Table(
         Column("step", "int", "1", "Step the sample falls in; null between steps.", True, 0),
         text("kind", "Kind of that step: warmup, measured or profiled.", True),
         Column("is_gap", "bool", "1", "Whether more than two periods passed since the device's previous sample."),
-    ),
-)
-
-KERNELS = Table(
-    "kernels",
-    "one row per (rank, step, class, kind, group, name)",
-    (
-        RANK,
-        STEP,
-        text("class", "Coarse kernel class: gemm, attention, comm, ..."),
-        text("kind", "Finer kind within the class: all_reduce, forward, ..."),
-        text("group", "Process group of a collective (tp, pp, dp, ep); null otherwise or where not known.", True),
-        text("name", "Name in the trace."),
-        count("count", "Occurrences."),
-        duration("sum_ns", "Summed duration; concurrent kernels count twice."),
-        duration("min_ns", "Shortest."),
-        duration("max_ns", "Longest."),
-    ),
-)
-
-INTERVALS = Table(
-    "intervals",
-    "one row per (rank, step, phase, category); compute busy + comm exposed + memory exposed + idle busy = the phase",
-    (
-        RANK,
-        STEP,
-        text("phase", "forward, backward, optimizer or other."),
-        text("category", "compute, comm, memory or idle."),
-        duration("busy_ns", "Time the category was running (union of its intervals); for idle, nothing was."),
-        duration("exposed_ns", "Part of it while no category before it (compute, comm, memory) was running."),
-        duration("overlapped_ns", "The rest: busy - exposed."),
-    ),
-)
-
-TIMELINE = Table(
-    "timeline",
-    "one row per drawn span of the first profiled step",
-    (
-        RANK,
-        text("lane", "phase (what the rank was told to do) or comm (communication in flight)."),
-        text("label", "forward, backward, optimizer, or the kind of communication."),
-        text("group", "Process group of communication; null otherwise or where not known.", True),
-        Column("stage", "int", "1", "Pipeline stage of a phase.", True, 0),
-        Column("microbatch", "int", "1", "Micro-batch of a phase.", True, 0),
-        duration("t_start_ns", "Start since the step began on the earliest rank."),
-        duration("duration_ns", "Duration."),
     ),
 )

@@ -1,6 +1,7 @@
 """What a table is: columns with type, unit and bounds, checked when it is written and when it is read."""
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,12 @@ class Table:
         checked = self.check(table, path)
         with whole(path) as scratch:
             pq.write_table(checked, scratch, compression="zstd")
+
+    @contextlib.contextmanager
+    def writer(self, path: Path) -> Iterator[Callable[[pa.Table], None]]:
+        """Yield a function that checks and appends rows; the file is there in one piece once the block succeeds."""
+        with whole(path) as scratch, pq.ParquetWriter(scratch, self.schema(), compression="zstd") as file:
+            yield lambda rows: file.write_table(self.check(rows, path))
 
     def read(self, path: Path) -> pa.Table:
         """Return the checked table in `path`.

@@ -1,259 +1,224 @@
-"""One Kineto trace as columns: integer nanoseconds, name ids, categories, and the arguments the analysis needs.
+"""Reads one Kineto trace in constant memory: rows go to a sink batch by batch, what they refer to comes with the end.
 
-Only complete events (`ph: X`) of the categories in `Category` are kept. The text is decoded in one typed call today;
-a streaming reader only has to feed `_Builder.add` batch by batch.
+A damaged event is counted, saved if its time can still be told, and costs no other event.
 """
 
-import contextlib
-import gc
+import json
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from triplepoint.trace.kineto.source import explain_damage, read_source
-from triplepoint.units import NS_PER_US
+from triplepoint.errors import UserError
+from triplepoint.trace.kineto._scanner import ROW_BYTES, Scanner
+from triplepoint.trace.kineto.pairs import pair
+from triplepoint.trace.kineto.rows import IS_BEGIN, IS_END, ROW, Rows
+from triplepoint.trace.kineto.salvage import salvage
+from triplepoint.trace.kineto.source import Source
 
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
+Sink = Callable[[Rows, list[str]], None]
+"""Takes rows, and the names known so far."""
 
+_PROGRESS_PERIOD_S = 5.0
+_LOST_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d+)')
+_LOST_RANK = re.compile(rb'"rank"\s*:\s*(\d+)')
 
-class Category(IntEnum):
-    """Categories of events that are kept."""
-
-    KERNEL = 0
-    MEMCPY = 1
-    MEMSET = 2
-    CPU_OP = 3
-    RUNTIME = 4
-    ANNOTATION = 5
-    GPU_ANNOTATION = 6
+assert ROW.itemsize == ROW_BYTES
 
 
-_CATEGORIES = {
-    "kernel": Category.KERNEL,
-    "gpu_memcpy": Category.MEMCPY,
-    "gpu_memset": Category.MEMSET,
-    "cpu_op": Category.CPU_OP,
-    "cuda_runtime": Category.RUNTIME,
-    "cuda_driver": Category.RUNTIME,
-    "user_annotation": Category.ANNOTATION,
-    "gpu_user_annotation": Category.GPU_ANNOTATION,
-    # Spelling of 2021.
-    "Kernel": Category.KERNEL,
-    "Memcpy": Category.MEMCPY,
-    "Memset": Category.MEMSET,
-    "Operator": Category.CPU_OP,
-    "Runtime": Category.RUNTIME,
-}
-_DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
-_LONGEST_US = 3.2e13
-"""A year: no event lasts longer, whatever a damaged one says."""
-_LATEST_US = 4.1e15
-"""The year 2100, so that no sum of times leaves 64 bits."""
-_COMM_NAME = re.compile(r"nccl|gloo:|c10d::", re.IGNORECASE)
-
-
-class Event(msgspec.Struct, gc=False):
-    """One event as it stands in the file; only what is read."""
-
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    ts: float = float("nan")
-    dur: float = float("nan")
-    pid: int | str = 0
-    tid: int | str = 0
-    args: msgspec.Raw = msgspec.Raw(b"{}")
-
-
-class _Document(msgspec.Struct):
-    traceEvents: list[Event]  # noqa: N815 - the file's spelling
-    baseTimeNanoseconds: int = 0  # noqa: N815
-    distributedInfo: dict[str, Any] | None = None  # noqa: N815
-
-
-class _Launch(msgspec.Struct, gc=False):
-    correlation: int = -1
-
-
-class CommArgs(msgspec.Struct, gc=False):
-    """Arguments of a communication event; None where the event lacks them."""
+class CommArguments(msgspec.Struct, frozen=True):
+    """Arguments of a communication event as they stand; None where the event lacks them."""
 
     collective: Any = msgspec.field(name="Collective name", default=None)
     group_name: Any = msgspec.field(name="Process Group Name", default=None)
     group_description: Any = msgspec.field(name="Process Group Description", default=None)
+    group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    group_size: Any = msgspec.field(name="Group size", default=None)
+    in_elements: Any = msgspec.field(name="In msg nelems", default=None)
+    out_elements: Any = msgspec.field(name="Out msg nelems", default=None)
+    dtype: Any = None
     input_dims: Any = msgspec.field(name="Input Dims", default=None)
+    input_types: Any = msgspec.field(name="Input type", default=None)
 
 
 @dataclass(frozen=True)
-class Trace:
-    """Columns of one trace, one entry per kept event, in the file's order.
+class Header:
+    """What the rows of a trace refer to, and how whole it was.
 
     Attributes:
         path: File it was read from.
         rank: Rank the file says it is of, None where it does not.
+        base_ns: What to add to a row's `start` for nanoseconds since 1970.
+        metadata: Members beside the events, decoded: `distributedInfo`, `deviceProperties`, ...
         names: Distinct event names.
-        name: Index into `names`.
-        category: A `Category`.
-        start: Wall-clock start. Unit: ns since 1970.
-        duration: Unit: ns.
-        thread: Index of the (process, thread), or of the stream of device work.
-        correlation: Ties device work to the call that launched it; -1 where not known.
-        comm_args: Arguments of communication events, by index of the event.
-        num_damaged: Complete events without a usable time or duration, left out.
+        arguments: Distinct arguments about communication.
+        num_events: Whole events of whatever kind.
+        num_damaged: Events without a usable time, or that had to be saved from damaged text.
+        is_truncated: Whether the file ended early.
     """
 
     path: Path
     rank: int | None
+    base_ns: int
+    metadata: dict[str, Any]
     names: list[str]
-    name: Int64
-    category: Int64
-    start: Int64
-    duration: Int64
-    thread: Int64
-    correlation: Int64
-    comm_args: dict[int, CommArgs]
+    arguments: list[CommArguments]
+    num_events: int
     num_damaged: int
-
-    @property
-    def end(self) -> Int64:
-        """Return the wall-clock end of every event. Unit: ns since 1970."""
-        return self.start + self.duration
-
-    @property
-    def is_device(self) -> Bool:
-        """Return which events are work of a GPU."""
-        return np.isin(self.category, _DEVICE)
-
-    def named(self, category: Category, pattern: str) -> Int64:
-        """Return the indices of events of a category whose name matches a pattern from its start, by start time."""
-        wanted = [index for index, name in enumerate(self.names) if re.match(pattern, name)]
-        found = np.flatnonzero((self.category == category) & np.isin(self.name, wanted))
-        return found[np.argsort(self.start[found], kind="stable")]
+    is_truncated: bool
 
 
-def read_trace(path: Path) -> Trace:
-    """Read one Kineto trace.
+def read_trace(
+    path: Path,
+    sink: Sink,
+    *,
+    host: bool = False,
+    streams: bool = False,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Header:
+    """Read one trace.
 
     Args:
-        path: Chrome JSON as the PyTorch profiler writes it, plain or gzip.
+        path: Chrome JSON as the PyTorch profiler writes it: plain, gzip or zstd, in any layout.
+        sink: Called with arrays of `ROW`, in the file's order but for begins that were paired with ends, and names.
+        host: Give operators on the CPU too, not only those that communicate.
+        streams: Give every event that carries a stream.
+        progress: Called every few seconds with what was read so far.
 
     Returns:
-        Its columns.
+        What the rows refer to.
 
     Raises:
-        UserError: If the file is not a whole trace.
+        UserError: If the file is missing, empty, or holds no events at all.
     """
-    text = read_source(path)
-    builder = _Builder()
-    with _gc_disabled():
-        document = _decode(path, text)
-        builder.add(document.traceEvents)
-    rank = (document.distributedInfo or {}).get("rank")
-    return builder.finish(path, rank if isinstance(rank, int) else None, document.baseTimeNanoseconds)
+    reading = _Reading(path, sink, Scanner(host=host, streams=streams))
+    source = Source(path)
+    shown = time.monotonic()
+    for piece in source.pieces():
+        reading.feed(piece)
+        if time.monotonic() - shown > _PROGRESS_PERIOD_S:
+            shown = time.monotonic()
+            share = 100 * source.done // max(source.size, 1)
+            progress(f"{path.name}: {share} % of {source.size / 1e6:.0f} MB, {reading.scanner.num_events} events")
+    return reading.finish(source.is_truncated)
 
 
-def _decode(path: Path, text: bytes) -> _Document:
-    text = text.removeprefix(b"\xef\xbb\xbf")
+class _Reading:
+    """The state of one reading."""
+
+    def __init__(self, path: Path, sink: Sink, scanner: Scanner) -> None:
+        self.scanner = scanner
+        self._path = path
+        self._sink = sink
+        self._halves: list[Rows] = []
+        self._metadata: list[bytes] = []
+        self._lost: dict[re.Pattern[bytes], int] = {}
+        self._names: list[str] = []
+        self._is_odd = np.zeros(0, dtype=bool)
+        self._num_odd = 0
+
+    def feed(self, piece: bytes) -> None:
+        self.scanner.feed(piece)
+        self._take()
+
+    def finish(self, is_truncated: bool) -> Header:
+        scanner = self.scanner
+        scanner.finish()
+        self._take()
+        if not scanner.has_events:
+            raise UserError(f"{self._path.name}: no `traceEvents` in it, expected a Kineto trace; is it another file?")
+        num_unpaired = 0
+        if self._halves:
+            paired, num_unpaired = pair(np.concatenate(self._halves))
+            self._sink(paired, self._names)
+        metadata = _decode_members(self._metadata)
+        return Header(
+            path=self._path,
+            rank=self._rank(metadata),
+            base_ns=self._base_ns(metadata),
+            metadata=metadata,
+            names=self._names,
+            arguments=[_decode_arguments(text) for text in scanner.arguments(0)],
+            num_events=scanner.num_events,
+            num_damaged=scanner.num_damaged + self._num_odd + num_unpaired,
+            is_truncated=is_truncated or not scanner.is_closed,
+        )
+
+    def _take(self) -> None:
+        for text in self.scanner.take_damaged():
+            self._look_for_lost(text)
+            for event in salvage(text):
+                self.scanner.feed_event(event)
+        self._metadata += self.scanner.take_metadata()
+        rows = np.frombuffer(self.scanner.take_rows(), dtype=ROW)
+        self._take_names()
+        if self._is_odd.any():
+            self._num_odd += int(self._is_odd[rows["name"]].sum())
+        is_half = rows["flags"] & (IS_BEGIN | IS_END) != 0
+        if is_half.any():
+            self._halves.append(rows[is_half])
+            rows = rows[~is_half]
+        if len(rows):
+            self._sink(rows, self._names)
+
+    def _take_names(self) -> None:
+        """Decode the new names; odd ones are no UTF-8."""
+        new = self.scanner.names(len(self._names))
+        if not new:
+            return
+        odd = np.zeros(len(new), dtype=bool)
+        for index, name in enumerate(new):
+            try:
+                self._names.append(_unescape(name.decode()))
+            except UnicodeDecodeError:
+                self._names.append(_unescape(name.decode(errors="backslashreplace").replace("\\x", "\\\\x")))
+                odd[index] = True
+        self._is_odd = np.concatenate((self._is_odd, odd))
+
+    def _look_for_lost(self, text: bytes) -> None:
+        for pattern in (_LOST_BASE, _LOST_RANK):
+            found = pattern.search(text)
+            if found:
+                self._lost[pattern] = int(found[1])
+
+    def _rank(self, metadata: dict[str, Any]) -> int | None:
+        info = metadata.get("distributedInfo")
+        rank = info.get("rank") if isinstance(info, dict) else None
+        return rank if isinstance(rank, int) and rank >= 0 else self._lost.get(_LOST_RANK)
+
+    def _base_ns(self, metadata: dict[str, Any]) -> int:
+        base = metadata.get("baseTimeNanoseconds", self._lost.get(_LOST_BASE, 0))
+        # Later than the year 2100 is damage, and would leave 64 bits.
+        return base if isinstance(base, int) and 0 <= base < 4_100_000_000_000_000_000 else 0
+
+
+def _unescape(name: str) -> str:
+    if "\\" not in name:
+        return name
     try:
-        if text.lstrip()[:1] == b"[":
-            return _Document(msgspec.json.decode(text, type=list[Event]))
-        return msgspec.json.decode(text, type=_Document)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise explain_damage(path, text, str(error)) from None
+        return str(json.loads(f'"{name}"'))
+    except ValueError:
+        return name
 
 
-class _Builder:
-    """Collects batches of events into columns."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, int] = {}
-        self._threads: dict[tuple[int | str, int | str], int] = {}
-        self._columns: dict[str, list[npt.NDArray[Any]]] = {}
-        self._comm_args: dict[int, CommArgs] = {}
-        self._count = 0
-        self._num_damaged = 0
-
-    def add(self, events: list[Event]) -> None:
-        """Append the events worth keeping."""
-        complete = [e for e in events if e.ph == "X" and e.cat in _CATEGORIES]
-        kept = [e for e in complete if 0.0 <= e.dur < _LONGEST_US and 0.0 <= e.ts < _LATEST_US]
-        self._num_damaged += len(complete) - len(kept)
-        category = np.array([_CATEGORIES[e.cat] for e in kept], dtype=np.int64)
-        names, threads = self._names, self._threads
-        self._append("name", np.array([names.setdefault(e.name, len(names)) for e in kept], dtype=np.int64))
-        self._append("category", category)
-        self._append("start", us_to_ns(np.array([e.ts for e in kept])))
-        self._append("duration", us_to_ns(np.array([e.dur for e in kept])))
-        keys = [threads.setdefault((e.pid, e.tid), len(threads)) for e in kept]
-        self._append("thread", np.array(keys, dtype=np.int64))
-        self._append("correlation", _correlations(kept, category))
-        self._add_comm_args(kept)
-        self._count += len(kept)
-
-    def _append(self, column: str, values: npt.NDArray[Any]) -> None:
-        self._columns.setdefault(column, []).append(values)
-
-    def _add_comm_args(self, kept: list[Event]) -> None:
-        is_comm = {name for name in self._names if _COMM_NAME.search(name)}
-        indices = [index for index, event in enumerate(kept) if event.name in is_comm]
-        for index, args in zip(indices, _decode_args([kept[i] for i in indices], CommArgs), strict=True):
-            self._comm_args[self._count + index] = args
-
-    def finish(self, path: Path, rank: int | None, base_ns: int) -> Trace:
-        """Return the columns, with times on the wall clock."""
-        columns = {name: np.concatenate(parts) for name, parts in self._columns.items()}
-        columns["start"] = columns["start"] + base_ns
-        return Trace(path, rank, list(self._names), **columns, comm_args=self._comm_args, num_damaged=self._num_damaged)
+def _decode_members(members: list[bytes]) -> dict[str, Any]:
+    """Return the members; those that are no JSON are texts, which lost their quotes on the way here."""
+    decoded: dict[str, Any] = {}
+    for key, value in zip(members[::2], members[1::2], strict=True):
+        try:
+            decoded[key.decode(errors="replace")] = msgspec.json.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            decoded[key.decode(errors="replace")] = value.decode(errors="replace")
+    return decoded
 
 
-def us_to_ns(us: npt.NDArray[np.float64]) -> Int64:
-    """Return microseconds as integer nanoseconds.
-
-    Whole and fractional part apart: an absolute time in microseconds is exact in a float, in nanoseconds it is not.
-    """
-    whole = np.floor(us)
-    return whole.astype(np.int64) * NS_PER_US + np.rint((us - whole) * NS_PER_US).astype(np.int64)
-
-
-def _correlations(kept: list[Event], category: Int64) -> Int64:
-    values = np.full(len(kept), -1, dtype=np.int64)
-    if not np.isin(category, _DEVICE).any():
-        return values
-    indices = np.flatnonzero(np.isin(category, (*_DEVICE, Category.RUNTIME)))
-    values[indices] = [args.correlation for args in _decode_args([kept[i] for i in indices], _Launch)]
-    return values
-
-
-def _decode_args(events: list[Event], kind: Any) -> list[Any]:
-    """Return the arguments of events as `kind`, decoded in one call; defaults where one does not fit the type."""
+def _decode_arguments(text: bytes) -> CommArguments:
     try:
-        return msgspec.json.decode(b"[" + b",".join(e.args for e in events) + b"]", type=list[kind])
-    except msgspec.MsgspecError:
-        return [_decode_one(e.args, kind) for e in events]
-
-
-def _decode_one(args: msgspec.Raw, kind: Any) -> Any:
-    try:
-        return msgspec.json.decode(args, type=kind)
-    except msgspec.MsgspecError:
-        return kind()
-
-
-@contextlib.contextmanager
-def _gc_disabled() -> Iterator[None]:
-    """Keep the collector from walking millions of young objects; it triples the time of decoding."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+        return msgspec.json.decode(text, type=CommArguments)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return CommArguments()

@@ -1,77 +1,108 @@
-"""The bytes of a trace file, plain or gzip, or one line saying why it is not one."""
+"""The text of a trace file piece by piece, however it is compressed, or one line saying why it is no trace."""
 
-import zlib
+import io
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+from isal import isal_zlib
 
 from triplepoint.errors import UserError
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
+_PIECE = 1 << 20
+_PACKED_PIECE = 1 << 16
 _ADVICE = "launch the run again, or remove the file"
 
 
-def read_source(path: Path) -> bytes:
-    """Return the JSON text of a trace file.
+class Source:
+    """A trace file that is being read.
 
-    Args:
-        path: File as the profiler wrote it: plain or gzip, in one member or several.
-
-    Returns:
-        The text, starting with `{` or `[`.
-
-    Raises:
-        UserError: If the file is missing, empty, truncated, damaged, or no trace at all.
+    Attributes:
+        size: Bytes of the file.
+        done: Bytes of it read so far.
+        is_truncated: Whether its compression ended early; known when all pieces were read.
     """
-    try:
-        raw = path.read_bytes()
-    except (FileNotFoundError, IsADirectoryError):
-        raise UserError(f"{path}: no such trace file") from None
-    if raw.startswith(_ZSTD):
-        raise UserError(f"{path.name}: compressed with zstd, expected gzip or plain JSON; run `unzstd` on it first")
-    text = _gunzip(path, raw) if raw.startswith(_GZIP) else raw
-    _check_is_json(path, text)
-    return text
 
+    def __init__(self, path: Path) -> None:
+        """Open nothing yet; `pieces` does.
 
-def _gunzip(path: Path, raw: bytes) -> bytes:
-    parts = []
-    rest = raw
-    while rest.startswith(_GZIP):
-        member = zlib.decompressobj(wbits=31)
+        Args:
+            path: Chrome JSON: plain, gzip in one member or several, or zstd.
+        """
+        self.path = path
+        self.size = 0
+        self.done = 0
+        self.is_truncated = False
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the text in pieces of about a megabyte.
+
+        Raises:
+            UserError: If the file is missing, empty, or no trace at all.
+        """
+        is_first = True
+        for piece in self._unpacked():
+            if is_first and piece.strip():
+                _check_is_json(self.path, piece)
+                is_first = False
+            yield piece
+        if is_first:
+            raise UserError(f"{self.path.name}: the file is empty, expected a Kineto trace; {_ADVICE}")
+
+    def _unpacked(self) -> Iterator[bytes]:
         try:
-            parts.append(member.decompress(rest))
-        except zlib.error as error:
-            raise UserError(f"{path.name}: gzip stream is damaged ({error}); {_ADVICE}") from None
-        if not member.eof:
-            raise UserError(
-                f"{path.name}: gzip stream ends after {len(raw)} bytes, the trace is truncated (was the job killed?); "
-                + _ADVICE
-            )
-        rest = member.unused_data
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+            self.size = self.path.stat().st_size
+            with self.path.open("rb") as file:
+                start = file.read(len(_ZSTD))
+                file.seek(0)
+                if start.startswith(_GZIP):
+                    yield from self._gunzip(file)
+                elif start == _ZSTD:
+                    yield from self._unzstd(file)
+                else:
+                    yield from self._read(file, _PIECE)
+        except (FileNotFoundError, IsADirectoryError):
+            raise UserError(f"{self.path}: no such trace file") from None
+
+    def _read(self, file: BinaryIO, size: int) -> Iterator[bytes]:
+        while piece := file.read(size):
+            self.done += len(piece)
+            yield piece
+
+    def _gunzip(self, file: BinaryIO) -> Iterator[bytes]:
+        """Yield what the members hold, up to where the stream ends or is damaged."""
+        member = isal_zlib.decompressobj(wbits=31)
+        try:
+            for packed in self._read(file, _PACKED_PIECE):
+                while packed:
+                    if member.eof:
+                        packed = packed.lstrip(b"\0")  # padding between members, as tape and some loggers write
+                        if not packed:
+                            break
+                        member = isal_zlib.decompressobj(wbits=31)
+                    yield member.decompress(packed, _PIECE)
+                    packed = member.unused_data if member.eof else member.unconsumed_tail
+            self.is_truncated = not member.eof
+        except isal_zlib.error:  # type: ignore[misc]
+            self.is_truncated = True
+
+    def _unzstd(self, file: BinaryIO) -> Iterator[bytes]:
+        with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd") as stream:
+            try:
+                while piece := stream.read(_PIECE):
+                    self.done = file.tell()
+                    yield piece
+            except OSError:
+                self.is_truncated = True
 
 
 def _check_is_json(path: Path, text: bytes) -> None:
-    start = text[:256].lstrip(b"\xef\xbb\xbf \t\r\n")
-    if not start:
-        raise UserError(f"{path.name}: the file is empty, expected a Kineto trace; {_ADVICE}")
+    start = text[: io.DEFAULT_BUFFER_SIZE].lstrip(b"\xef\xbb\xbf \t\r\n")
     if start.startswith(b"<"):
         raise UserError(f"{path.name}: this is an HTML or XML page, expected a Kineto trace in JSON; download it again")
     if not start.startswith((b"{", b"[")):
         found = start[:12].decode("ascii", "backslashreplace")
         raise UserError(f"{path.name}: starts with {found!r}, expected a Kineto trace in JSON (`{{` or `[`)")
-
-
-def explain_damage(path: Path, text: bytes, reason: str) -> UserError:
-    """Return the error for a text that is not the JSON of a trace.
-
-    Args:
-        path: File it came from.
-        text: The text that did not decode.
-        reason: What the decoder said.
-    """
-    if "truncated" in reason:
-        return UserError(
-            f"{path.name}: JSON ends after {len(text)} bytes, the trace is truncated (was the job killed?); {_ADVICE}"
-        )
-    return UserError(f"{path.name}: not a readable Kineto trace ({reason}); {_ADVICE}")

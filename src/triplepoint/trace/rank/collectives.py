@@ -12,65 +12,90 @@ A receive lasts from posting to its wait and is counted so. A send also lasts un
 data left, so it is counted only up to the end of the `c10d::send` that posted it.
 """
 
-import re
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from triplepoint.errors import UserError
-from triplepoint.trace.kineto.reader import Category, Trace
+from triplepoint.trace.kineto.rows import Category, Int64, Rows
+from triplepoint.trace.rank.events import Events
 from triplepoint.trace.rank.gloo import Asked, match_in_order
-from triplepoint.trace.rank.launches import enclosing, launch_of
-from triplepoint.trace.taxonomy import classify_host, collective_kind
+from triplepoint.trace.rank.groups import Groups
+from triplepoint.trace.rank.nesting import Cover
+from triplepoint.trace.rank.operations import POINT_TO_POINT, Operation, Operations
+from triplepoint.trace.taxonomy import Scheme, collective_kind
 
-Int64 = npt.NDArray[np.int64]
-
-_POINT_TO_POINT = ("send", "recv")
 _PIPELINE = "pp"
-_ROLES = "tp|pp|dp|cp|ep|edp|world"
-_DESCRIPTION = re.compile(rf"(?:mesh_)?({_ROLES})", re.IGNORECASE)
-_MEGATRON_ROLES = {
-    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
-    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
-    "DATA_PARALLEL_GROUP": "dp",
-    "DATA_PARALLEL_GROUP_WITH_CP": "dp",
-    "CONTEXT_PARALLEL_GROUP": "cp",
-    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
-    "EXPERT_DATA_PARALLEL_GROUP": "edp",
-}
 
 
-class _Group(msgspec.Struct):
-    role: str
-    name: str
+class DeviceOperations:
+    """Tells what rows of device work do."""
+
+    def __init__(self, marks: Events, groups: Groups, scheme: Scheme, operations: Operations) -> None:
+        """Take what the rows are judged by.
+
+        Args:
+            marks: Annotations of the trace, on the host and on the device.
+            groups: Process groups of the rank.
+            scheme: Rules of the taxonomy.
+            operations: Where new operations are numbered.
+        """
+        self._marks = marks
+        self._groups = groups
+        self._scheme = scheme
+        self._operations = operations
+        self._on_device = _cover(marks, Category.GPU_ANNOTATION)
+        self._on_host = _cover(marks, Category.ANNOTATION)
+        self._by_name = np.full(len(marks.header.names), -1, dtype=np.int64)
+        self._known: dict[tuple[int, int, int], int] = {}
+
+    def assign(self, rows: Rows) -> None:
+        """Set the operation of rows of `LAUNCHED`."""
+        name = rows["name"]
+        self._classify(np.unique(name[self._by_name[name] < 0]).tolist())
+        operation = self._by_name[name]
+        is_comm = np.isin(np.take(self._operations.label_of, operation), self._operations.of_category("comm"))
+        comm = np.flatnonzero(is_comm)
+        if len(comm):
+            keys = np.stack((name[comm], rows["arguments"][comm], self._annotation(rows[comm])), axis=1)
+            distinct, which = np.unique(keys, axis=0, return_inverse=True)
+            numbers = [self._refine(*key) for key in distinct.tolist()]
+            operation[comm] = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
+        rows["operation"] = operation
+
+    def _classify(self, names: list[int]) -> None:
+        for name in names:
+            text = self._marks.header.names[name]
+            self._by_name[name] = self._operations.number(Operation(self._scheme.device(text), None, text))
+
+    def _annotation(self, rows: Rows) -> Int64:
+        """Return the name of the `nccl:` annotation around each row or its launch, -1 where there is none."""
+        around = self._on_device.find(rows["thread"], rows["start"])
+        on_host = self._on_host.find(rows["launch_thread"], rows["launch"])
+        around = np.where(around >= 0, around, on_host)
+        return np.where(around >= 0, self._marks.rows["name"][around], -1) if len(self._marks.rows) else around
+
+    def _refine(self, name: int, arguments: int, annotation: int) -> int:
+        key = (name, arguments, annotation)
+        if key not in self._known:
+            header = self._marks.header
+            told = header.arguments[arguments] if arguments >= 0 else None
+            kind = collective_kind(str(told.collective)) if told and told.collective else None
+            if kind is None and annotation >= 0:
+                kind = collective_kind(header.names[annotation])
+            plain = self._scheme.device(header.names[name])
+            group = self._groups.role(told.group_name, told.group_description) if told else None
+            operation = Operation(plain._replace(kind=kind) if kind else plain, group, header.names[name])
+            self._known[key] = self._operations.number(operation)
+        return self._known[key]
 
 
-class _Collective(msgspec.Struct):
-    role: str
-    t_ns: int
-
-
-class GroupRecord(msgspec.Struct):
-    """What the launcher wrote down of a rank's process groups and collectives; empty where it wrote nothing."""
-
-    groups: list[_Group] = []
-    collectives: list[_Collective] = []
-
-    def role_of(self, name: Any, description: Any) -> str | None:
-        """Return the role (tp, dp, ...) of a process group, None where not known."""
-        known = {group.name: group.role for group in self.groups}
-        if str(name) in known:
-            return known[str(name)]
-        text = str(description)
-        found = _DESCRIPTION.fullmatch(text)
-        return found[1].lower() if found else _MEGATRON_ROLES.get(text)
+def _cover(marks: Events, category: Category) -> Cover:
+    """Return the `nccl:` annotations of a category; what is found is a row of `marks`."""
+    return Cover(marks.start, marks.end, marks.thread, marks.named(category, r"nccl:"))
 
 
 class HostCollective(NamedTuple):
-    """One communication on the CPU: `end` is until when it counts. Unit: ns since 1970."""
+    """One communication on the CPU: `end` is until when it counts. Unit: ns as the file counts."""
 
     event: int
     end: int
@@ -78,84 +103,52 @@ class HostCollective(NamedTuple):
     group: str | None
 
 
-def read_groups(path: Path) -> GroupRecord:
-    """Return the launcher's record beside a trace, an empty one if there is none.
+def host_collectives(marks: Events, groups: Groups, scheme: Scheme) -> list[HostCollective]:
+    """Return the communication of a trace without a GPU, by its annotations and `c10d::` operators."""
+    in_flight = marks.named(Category.ANNOTATION, r"(gloo|mpi|ucc):")
+    calls = marks.named(Category.CPU_OP, r"c10d::")
+    kind_of = {event: scheme.host(marks.name(event)).kind for event in in_flight.tolist()}
+    direct = [event for event, kind in kind_of.items() if kind in POINT_TO_POINT]
+    started = [(event, kind) for event, kind in kind_of.items() if kind not in POINT_TO_POINT]
+    joined = match_in_order(marks, started, _calls_with_roles(marks, groups, calls))
+    return [
+        *_messages(marks, calls, direct, kind_of, _PIPELINE if groups.record.groups else None),
+        *(
+            HostCollective(event, int(marks.end[event]), kind, group)
+            for (event, _), (kind, group) in zip(started, joined, strict=True)
+        ),
+    ]
 
-    Raises:
-        UserError: If the record is damaged.
-    """
-    if not path.is_file():
-        return GroupRecord()
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=GroupRecord)
-    except msgspec.MsgspecError as error:
-        raise UserError(f"{path.name}: not a record of process groups ({error}); launch the run again") from None
 
-
-def device_collectives(trace: Trace, groups: GroupRecord, events: Int64) -> dict[int, tuple[str | None, str | None]]:
-    """Return kind and group of communication kernels, by event; None where not known."""
-    on_device = trace.named(Category.GPU_ANNOTATION, r"nccl:")
-    on_host = trace.named(Category.ANNOTATION, r"nccl:")
-    found = {}
-    for event, launch in zip(events.tolist(), launch_of(trace, events).tolist(), strict=True):
-        args = trace.comm_args.get(event)
-        kind = collective_kind(str(args.collective)) if args and args.collective else None
-        kind = kind or _annotated_kind(trace, on_device, event)
-        if kind is None and launch >= 0:
-            kind = _annotated_kind(trace, on_host, launch)
-        group = groups.role_of(args.group_name, args.group_description) if args else None
-        found[event] = (kind, group)
+def _messages(
+    marks: Events, calls: Int64, events: list[int], kind_of: dict[int, str], group: str | None
+) -> list[HostCollective]:
+    """Return sends and receives, a send until its call was done."""
+    around = Cover(marks.start, marks.end, marks.thread, calls).find(marks.thread[events], marks.start[events])
+    end = marks.end
+    found = []
+    for event, call in zip(events, around.tolist(), strict=True):
+        until = int(end[event])
+        if kind_of[event] == "send":
+            until = min(until, int(end[call])) if call >= 0 else int(marks.start[event])
+        found.append(HostCollective(event, until, kind_of[event], group))
     return found
 
 
-def _annotated_kind(trace: Trace, spans: Int64, event: int) -> str | None:
-    around = enclosing(trace, spans, int(trace.thread[event]), int(trace.start[event]))
-    return collective_kind(trace.names[trace.name[around]]) if around is not None else None
-
-
-def host_collectives(trace: Trace, groups: GroupRecord) -> list[HostCollective]:
-    """Return the communication of a trace without a GPU."""
-    in_flight = trace.named(Category.ANNOTATION, r"(gloo|mpi|ucc):")
-    calls = trace.named(Category.CPU_OP, r"c10d::")
-    kinds = {int(name): classify_host(trace.names[name]).kind for name in np.unique(trace.name[in_flight])}
-    is_p2p = np.array([kinds[name] in _POINT_TO_POINT for name in trace.name[in_flight].tolist()], dtype=bool)
-    direct = [
-        HostCollective(event, _end_of_p2p(trace, calls, event, kind), kind, _PIPELINE if groups.groups else None)
-        for event in in_flight[is_p2p].tolist()
-        for kind in [kinds[int(trace.name[event])]]
-    ]
-    asked = _calls_with_roles(trace, groups, calls)
-    started = [(event, kinds[int(trace.name[event])]) for event in in_flight[~is_p2p].tolist()]
-    joined = match_in_order(trace, started, asked)
-    return direct + [
-        HostCollective(event, int(trace.end[event]), kind, group)
-        for (event, _), (kind, group) in zip(started, joined, strict=True)
-    ]
-
-
-def _end_of_p2p(trace: Trace, calls: Int64, event: int, kind: str) -> int:
-    if kind != "send":
-        return int(trace.end[event])
-    around = enclosing(trace, calls, int(trace.thread[event]), int(trace.start[event]))
-    return int(trace.start[event] if around is None else min(trace.end[event], trace.end[around]))
-
-
-def _calls_with_roles(trace: Trace, groups: GroupRecord, calls: Int64) -> list[Asked]:
+def _calls_with_roles(marks: Events, groups: Groups, calls: Int64) -> list[Asked]:
     """Return the collective operators, each with the role of the recorded collective that falls inside it."""
     roles: dict[int, str] = {}
-    first, last = (trace.start[calls].min(), trace.end[calls].max()) if len(calls) else (0, -1)
-    for record in groups.collectives:
-        if not first <= record.t_ns <= last:
-            continue
-        around = calls[(trace.start[calls] <= record.t_ns) & (trace.end[calls] >= record.t_ns)]
+    start, end = marks.start[calls], marks.end[calls]
+    for record in groups.record.collectives:
+        time = record.t_ns - marks.header.base_ns
         # Two threads may be inside a call at once; the one entered last is the one that records.
-        for call in reversed(around.tolist()):
+        for call in reversed(calls[(start <= time) & (end >= time)].tolist()):
             if call not in roles:
                 roles[call] = record.role
                 break
     asked = []
     for call in calls.tolist():
-        kind = collective_kind(trace.names[trace.name[call]])
-        if kind is not None and kind not in _POINT_TO_POINT:
+        kind = collective_kind(marks.name(call))
+        if kind is not None and kind not in POINT_TO_POINT:
             asked.append(Asked(call, kind, roles.get(call)))
     return asked

@@ -85,6 +85,52 @@ def merge(one: Intervals, other: Intervals) -> Intervals:
     return union(np.concatenate((one.start, other.start)), np.concatenate((one.end, other.end)))
 
 
+def overlay(one: Intervals, other: Intervals) -> tuple[Int64, Int64, Int64, Int64]:
+    """Return every stretch of time that an interval of each list has in common, by time.
+
+    Args:
+        one: Sorted disjoint intervals; unlike a set's they may touch.
+        other: The same.
+
+    Returns:
+        Index into `one`, index into `other`, start and end of every stretch; none is empty.
+    """
+    first = np.searchsorted(other.end, one.start, side="right")
+    count = np.maximum(np.searchsorted(other.start, one.end, side="left") - first, 0)
+    of_one = np.repeat(np.arange(len(one.start)), count)
+    behind = np.cumsum(count) - count
+    of_other = np.arange(len(of_one)) - np.repeat(behind - first, count)
+    start = np.maximum(one.start[of_one], other.start[of_other])
+    end = np.minimum(one.end[of_one], other.end[of_other])
+    return of_one, of_other, start, end
+
+
+def first_come(start: Int64, end: Int64) -> tuple[Intervals, Int64]:
+    """Give every instant to the one interval running that began first.
+
+    Args:
+        start: Starts, sorted. Unit: ns.
+        end: Ends. Unit: ns.
+
+    Returns:
+        Disjoint intervals by time, and for each the index of the interval it was given to.
+    """
+    if len(start) == 0:
+        return empty(), np.empty(0, dtype=np.int64)
+    reached = np.concatenate((start[:1], np.maximum.accumulate(end)[:-1]))
+    begins = np.maximum(start, reached)
+    owner = np.flatnonzero(end > begins)
+    return Intervals(begins[owner], end[owner]), owner
+
+
+def gaps(intervals: Intervals, start: int, end: int) -> Intervals:
+    """Return what a set leaves free of the time from `start` to `end`; the set lies within."""
+    starts = np.concatenate(([start], intervals.end))
+    ends = np.concatenate((intervals.start, [end]))
+    is_open = ends > starts
+    return Intervals(starts[is_open], ends[is_open])
+
+
 def _where(one: Intervals, other: Intervals, is_in_other: int) -> Intervals:
     """Return the part of `one` that is in `other` (1) or not (0), by a sweep over the borders of both sets."""
     times = np.concatenate((one.start, one.end, other.start, other.end))

@@ -1,33 +1,91 @@
 """Which call on the host launched each piece of device work."""
 
+from collections.abc import Iterator
+
 import numpy as np
-import numpy.typing as npt
 
-from triplepoint.trace.kineto.reader import Category, Trace
+from triplepoint.trace.kineto.rows import ROW, Int64, Rows
+from triplepoint.trace.kineto.spill import Sorter
 
-Int64 = npt.NDArray[np.int64]
+NEVER = np.iinfo(np.int64).min
+"""Time of a call that was not recorded."""
+
+_GEOMETRY = ("num_blocks", "threads_per_block", "shared_memory_bytes")
+
+LAUNCH = np.dtype([(name, ROW[name]) for name in ("correlation", "start", "thread", *_GEOMETRY)])
+"""What is kept of a call of the runtime."""
+
+LAUNCHED = np.dtype(
+    [
+        *((name, ROW[name]) for name in ROW.names or ()),
+        ("launch", "i8"),
+        ("launch_thread", "i4"),
+        ("operation", "i4"),
+        ("exposed", "i8"),
+        ("sequence", "i8"),
+    ]
+)
+"""A row of work; when and on which thread it was launched, what it does (an index), its exposed time, and its number
+among the collectives of its kind and group."""
 
 
-def launch_of(trace: Trace, events: Int64) -> Int64:
-    """Return the event of the launching call of each device event, -1 where it was not recorded."""
-    runtime = np.flatnonzero((trace.category == Category.RUNTIME) & (trace.correlation > 0))
-    if len(runtime) == 0:
-        return np.full(len(events), -1, dtype=np.int64)
-    runtime = runtime[np.argsort(trace.correlation[runtime], kind="stable")]
-    wanted = trace.correlation[events]
-    at = np.minimum(np.searchsorted(trace.correlation[runtime], wanted), len(runtime) - 1)
-    return np.where(trace.correlation[runtime[at]] == wanted, runtime[at], -1).astype(np.int64)
+def as_launches(calls: Rows) -> Rows:
+    """Return what is kept of calls of the runtime: those that something on the device may refer to."""
+    kept = calls[calls["correlation"] > 0]
+    launches = np.empty(len(kept), dtype=LAUNCH)
+    for name in LAUNCH.names or ():
+        launches[name] = kept[name]
+    return launches
 
 
-def enclosing(trace: Trace, spans: Int64, thread: int, time: int) -> int | None:
-    """Return the latest begun of some spans on a thread that runs at a time, None if none does.
+def not_launched(rows: Rows) -> Rows:
+    """Return rows of `ROW` as rows of `LAUNCHED` whose launch and operation are not known yet."""
+    more = np.empty(len(rows), dtype=LAUNCHED)
+    for name in ROW.names or ():
+        more[name] = rows[name]
+    more["launch"], more["launch_thread"], more["operation"], more["exposed"] = NEVER, -1, -1, 0
+    more["sequence"] = -1
+    return more
+
+
+def join_launches(device: Sorter, launches: Sorter) -> Iterator[Rows]:
+    """Yield device work with its launches.
+
+    ROCm writes the geometry of a kernel on its launch, CUDA on the kernel; it is taken from where it stands.
 
     Args:
-        trace: The trace.
-        spans: Events to choose from, by start.
-        thread: Thread, or stream of the device.
-        time: Unit: ns since 1970.
+        device: Rows of `ROW`, by correlation.
+        launches: Rows of `LAUNCH`, by correlation.
+
+    Yields:
+        Rows of `LAUNCHED`, by correlation.
     """
-    candidates = spans[: int(np.searchsorted(trace.start[spans], time, side="right"))]
-    running = candidates[(trace.thread[candidates] == thread) & (trace.end[candidates] > time)]
-    return int(running[-1]) if len(running) else None
+    blocks = launches.blocks()
+    known = np.empty(0, dtype=LAUNCH)
+    for rows in device.blocks():
+        known = known[np.searchsorted(known["correlation"], rows["correlation"][0]) :]
+        while (len(known) == 0 or known["correlation"][-1] < rows["correlation"][-1]) and (
+            more := next(blocks, None)
+        ) is not None:
+            known = np.concatenate((known, more))
+        yield _joined(rows, known)
+
+
+def _joined(rows: Rows, known: Rows) -> Rows:
+    joined = not_launched(rows)
+    at = _find(rows["correlation"], known["correlation"])
+    found = np.flatnonzero(at >= 0)
+    launch = known[at[found]]
+    joined["launch"][found] = launch["start"]
+    joined["launch_thread"][found] = launch["thread"]
+    for name in _GEOMETRY:
+        joined[name][found] = np.where(joined[name][found] < 0, launch[name], joined[name][found])
+    return joined
+
+
+def _find(wanted: Int64, known: Int64) -> Int64:
+    """Return where each value first stands in the sorted `known`, -1 where it does not."""
+    if len(known) == 0:
+        return np.full(len(wanted), -1)
+    at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return np.where(known[at] == wanted, at, -1)

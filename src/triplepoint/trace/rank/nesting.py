@@ -28,6 +28,37 @@ def self_segments(start: Int64, end: Int64, thread: Int64) -> tuple[Int64, Int64
     return columns[:, 0], columns[:, 1], columns[:, 2]
 
 
+class Cover:
+    """Which of some spans runs innermost on a thread at a time."""
+
+    def __init__(self, start: Int64, end: Int64, thread: Int64, spans: Int64) -> None:
+        """Take the events that count as spans; those of a thread nest.
+
+        Args:
+            start: Start of every event. Unit: ns.
+            end: End. Unit: ns.
+            thread: Thread.
+            spans: Which of the events count.
+        """
+        begin, until, owner = self_segments(start[spans], end[spans], thread[spans])
+        owner = spans[owner]
+        self._segments = {
+            one: (begin[on], until[on], owner[on])
+            for one in np.unique(thread[spans]).tolist()
+            for on in [np.flatnonzero(thread[owner] == one)]
+        }
+
+    def find(self, thread: Int64, time: Int64) -> Int64:
+        """Return the event of the innermost span at each time on each thread, -1 where none runs."""
+        found = np.full(len(time), -1, dtype=np.int64)
+        for one, (begin, until, owner) in self._segments.items():
+            asked = np.flatnonzero(thread == one)
+            at = np.searchsorted(begin, time[asked], side="right") - 1
+            is_inside = (at >= 0) & (time[asked] < until[at])
+            found[asked[is_inside]] = owner[at[is_inside]]
+        return found
+
+
 def _walk(events: list[int], start: list[int], end: list[int], segments: list[tuple[int, int, int]]) -> None:
     """Append the segments of one thread, whose events come by start, longest first."""
     running: list[tuple[int, int]] = []

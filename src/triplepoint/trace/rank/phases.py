@@ -11,17 +11,19 @@ import re
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from triplepoint.trace.kineto.reader import Category, Trace
+from triplepoint.trace.kineto.rows import Category, Int64, Rows
 from triplepoint.trace.lanes import Step
-from triplepoint.trace.rank.launches import launch_of
+from triplepoint.trace.rank.events import Events
+from triplepoint.trace.rank.launches import NEVER
 from triplepoint.trace.rank.nesting import latest_wins
-from triplepoint.trace.rank.work import Work
-
-Int64 = npt.NDArray[np.int64]
 
 PHASES = ("forward", "backward", "optimizer", "other")
+MARKS = re.compile(
+    r"ProfilerStep#\d|(gloo|mpi|ucc|nccl):|c10d::|forward|backward|optimizer|grad_sync|## "
+    r"|DistributedDataParallel\.forward|Optimizer\.step#"
+)
+"""Names of annotations and operators that anything is made of."""
 _PHASE_OF = {
     "forward": "forward",
     "backward": "backward",
@@ -54,56 +56,87 @@ class Tag(NamedTuple):
 
 
 class Phases(NamedTuple):
-    """Annotated time, cut so that every instant has one tag at most: by time. Unit: ns since 1970."""
+    """Annotated time, cut so that every instant has one tag at most: by time. Unit: ns as the file counts."""
 
     start: Int64
     end: Int64
     tags: list[Tag]
 
 
-def find_steps(trace: Trace, work: Work) -> list[Step]:
+def find_steps(marks: Events, first: int, last: int, *, is_device: bool) -> list[Step]:
     """Return the steps of a trace by number; a trace without `ProfilerStep#` is one step 0, from first to last work.
 
     The last step of a GPU lasts until its last work is done: the device lags behind the annotation.
+
+    Args:
+        marks: Annotations of the trace.
+        first: Start of the first work. Unit: ns as the file counts, as the steps are.
+        last: End of the last work.
+        is_device: Whether the work is a GPU's.
     """
     found = {}
-    for event in trace.named(Category.ANNOTATION, _STEP.pattern).tolist():
-        match = _STEP.match(trace.names[trace.name[event]])
-        assert match is not None
-        number = int(match[1])
-        found[number] = Step(number, int(trace.start[event]), int(trace.end[event]))
-    first, last = work.span
+    for category in (Category.CPU_OP, Category.ANNOTATION):
+        for event in marks.named(category, _STEP.pattern).tolist():
+            match = _STEP.match(marks.name(event))
+            assert match is not None
+            number = int(match[1])
+            found[number] = Step(number, int(marks.start[event]), int(marks.end[event]))
     if not found:
         return [Step(0, first, last)] if last > first else []
     steps = [found[number] for number in sorted(found)]
-    if work.is_device and last > steps[-1].end:
+    if is_device and last > steps[-1].end:
         steps[-1] = steps[-1]._replace(end=last)
     return steps
 
 
-def find_phases(trace: Trace, work: Work) -> Phases:
-    """Return the annotated time of a trace, the device's where the work is a GPU's."""
-    host, tags = _annotated(trace, Category.ANNOTATION)
-    start, end, owner = latest_wins(trace.start[host], trace.end[host])
-    if work.is_device:
-        launched = _launched_in(trace, work, start, end, owner)
-        if launched is None:
-            device, device_tags = _annotated(trace, Category.GPU_ANNOTATION)
-            host, tags = (device, device_tags) if len(device) else (host, tags)
-            start, end, owner = latest_wins(trace.start[host], trace.end[host])
-        else:
-            span_start, span_end, span_tag = launched
-            start, end, span = latest_wins(span_start, span_end)
-            owner = span_tag[span]
-    return Phases(start, end, [tags[index] for index in owner.tolist()])
+def host_phases(marks: Events) -> Phases:
+    """Return the annotated time of the host."""
+    return _annotated(marks, Category.ANNOTATION)[0]
 
 
-def _annotated(trace: Trace, category: Category) -> tuple[Int64, list[Tag]]:
+class DevicePhases:
+    """Finds the device's time of every annotation: from first to last computation that was launched in it."""
+
+    def __init__(self, marks: Events) -> None:
+        """Take the annotations."""
+        self._marks = marks
+        self._host, self._owner = _annotated(marks, Category.ANNOTATION)
+        num_annotations = int(self._owner.max()) + 1 if len(self._owner) else 0
+        self._first = np.full(num_annotations, np.iinfo(np.int64).max)
+        self._last = np.full(num_annotations, np.iinfo(np.int64).min)
+        self._tags = dict(zip(self._owner.tolist(), self._host.tags, strict=True))
+
+    def add(self, computation: Rows) -> None:
+        """Take rows of `LAUNCHED` that compute, in any order."""
+        host, launch = self._host, computation["launch"]
+        if len(host.start) == 0:
+            return
+        segment = np.searchsorted(host.start, launch, side="right") - 1
+        is_inside = (launch != NEVER) & (segment >= 0) & (launch < host.end[np.maximum(segment, 0)])
+        annotation = self._owner[segment[is_inside]]
+        rows = computation[is_inside]
+        np.minimum.at(self._first, annotation, rows["start"])
+        np.maximum.at(self._last, annotation, rows["start"] + rows["duration"])
+
+    def finish(self) -> Phases:
+        """Return the device's phases; by its own annotations, else the host's, where no launch tells."""
+        used = np.flatnonzero(self._last > self._first)
+        if len(used):
+            start, end, span = latest_wins(self._first[used], self._last[used])
+            return Phases(start, end, [self._tags[annotation] for annotation in used[span].tolist()])
+        on_device = _annotated(self._marks, Category.GPU_ANNOTATION)[0]
+        return on_device if len(on_device.start) else self._host
+
+
+def _annotated(marks: Events, category: Category) -> tuple[Phases, Int64]:
+    """Return the annotated time of a category, and which of its annotations every stretch belongs to."""
     for pattern in (_OURS, _FOREIGN):
-        events = trace.named(category, pattern)
+        events = marks.named(category, pattern)
         if len(events):
-            return events, [_tag(pattern, trace.names[trace.name[event]]) for event in events.tolist()]
-    return np.empty(0, dtype=np.int64), []
+            start, end, owner = latest_wins(marks.start[events], marks.end[events])
+            return Phases(start, end, [_tag(pattern, marks.name(events[one])) for one in owner.tolist()]), owner
+    nothing = np.empty(0, dtype=np.int64)
+    return Phases(nothing, nothing, []), nothing
 
 
 def _tag(pattern: str, name: str) -> Tag:
@@ -114,34 +147,3 @@ def _tag(pattern: str, name: str) -> Tag:
         return Tag("forward" if parts["model"] else "optimizer", None, None)
     stage, microbatch = parts.get("stage"), parts.get("mb")
     return Tag(parts["label"], int(stage) if stage else None, int(microbatch) if microbatch else None)
-
-
-def _launched_in(trace: Trace, work: Work, start: Int64, end: Int64, owner: Int64) -> tuple[Int64, Int64, Int64] | None:
-    """Return the device's time of each annotation, from first to last computation launched in it; None if not known.
-
-    Args:
-        trace: The trace.
-        work: Its device work.
-        start: Starts of the annotated segments on the host, by time. Unit: ns since 1970.
-        end: Ends.
-        owner: Annotation of each segment.
-
-    Returns:
-        Start, end, annotation.
-    """
-    rows = work.event[work.rows_of("compute")]
-    launch = launch_of(trace, rows)
-    if len(start) == 0:
-        return None
-    time = trace.start[launch]
-    segment = np.searchsorted(start, time, side="right") - 1
-    is_inside = (launch >= 0) & (segment >= 0) & (time < end[np.maximum(segment, 0)])
-    if not is_inside.any():
-        return None
-    tag = owner[segment[is_inside]]
-    first = np.full(int(owner.max()) + 1, np.iinfo(np.int64).max)
-    last = np.full(len(first), np.iinfo(np.int64).min)
-    np.minimum.at(first, tag, trace.start[rows[is_inside]])
-    np.maximum.at(last, tag, trace.end[rows[is_inside]])
-    used = np.unique(tag)
-    return first[used], last[used], used

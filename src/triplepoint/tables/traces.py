@@ -1,0 +1,101 @@
+"""Tables of traces: what ran, where the time of every rank went, and the collectives it took part in."""
+
+from triplepoint.tables.runs import RANK, STEP
+from triplepoint.tables.schema import Column, Table, amount, count, duration, ratio, text
+
+_GROUP = text("group", "Process group of a collective (tp, pp, dp, ep); null otherwise or where not known.", True)
+
+KERNELS = Table(
+    "kernels",
+    "one row per (rank, step, class, kind, group, name)",
+    (
+        RANK,
+        Column("step", "int", "1", "Step the occurrences start in; null for those between steps.", True, 0),
+        text("class", "Coarse kernel class: gemm, attention, comm, ..."),
+        text("kind", "Finer kind within the class: all_reduce, forward, ..."),
+        _GROUP,
+        text("name", "Name in the trace."),
+        count("count", "Occurrences."),
+        duration("sum_ns", "Summed duration; concurrent kernels count twice."),
+        duration("min_ns", "Shortest."),
+        duration("max_ns", "Longest."),
+        amount("num_blocks", "1", "Thread blocks of a launch: like the next six, mean weighted by duration."),
+        amount("threads_per_block", "1", "Threads of a block."),
+        amount("registers_per_thread", "1", "Registers."),
+        amount("shared_memory_bytes", "byte", "Shared memory of a block."),
+        amount("blocks_per_sm", "1", "Blocks of the launch over multiprocessors of the GPU."),
+        amount("warps_per_sm", "1", "Warps of the launch over multiprocessors of the GPU."),
+        ratio("occupancy", "Resident warps over the most a multiprocessor holds, as the profiler estimates it."),
+    ),
+)
+
+INTERVALS = Table(
+    "intervals",
+    "one row per (rank, step, phase, category, kind, group); exposed_ns of the rows of kind `all` add up to the phase, "
+    "and so do those of all other kinds",
+    (
+        RANK,
+        STEP,
+        text("phase", "forward, backward, optimizer or other."),
+        text("category", "compute, comm, memory or idle."),
+        text("kind", "`all` for the whole category; class of computation, kind of communication, reason to idle."),
+        _GROUP,
+        duration("busy_ns", "Time it was running (union of its intervals); for idle, nothing was."),
+        duration(
+            "exposed_ns", "Part that counts: no earlier category ran, nor an earlier begun of its own."
+        ),
+        duration("overlapped_ns", "The rest: busy - exposed."),
+    ),
+)
+
+COLLECTIVES = Table(
+    "collectives",
+    "one row per collective or message of a rank",
+    (
+        RANK,
+        Column("step", "int", "1", "Step it starts in; null between steps.", True, 0),
+        text("kind", "all_reduce, all_gather, send_recv, ..."),
+        _GROUP,
+        text("group_name", "Name of the process group in the trace; null where it has none.", True),
+        count("sequence", "How many of this kind the rank had in this group before."),
+        count("num_ranks", "Size of the process group.", True),
+        text("ranks", "Global ranks of the process group, comma separated.", True),
+        duration("t_start_ns", "Start since 1970, on the common clock of the ranks."),
+        duration("duration_ns", "Duration on this rank, waiting for others included."),
+        duration("exposed_ns", "Part of it with neither computation nor an earlier begun communication running."),
+        amount("size_bytes", "byte", "Size as nccl-tests counts it: of a gather the gathered buffer."),
+        amount(
+            "algorithm_bandwidth_bytes_per_s", "byte/s", "Size over the time from the last start to the end."
+        ),
+        amount("bus_bandwidth_bytes_per_s", "byte/s", "The same times what each link carries for a byte of the size."),
+        count("num_seen", "Ranks whose trace has this collective; null where they cannot be told.", True),
+        duration("arrival_lag_ns", "Start after the first rank's.", True),
+        duration("waited_ns", "Time from its start until the last rank started.", True),
+        count("last_rank", "Rank that started last.", True),
+    ),
+)
+
+SEGMENTS = Table(
+    "segments",
+    "one row per stretch of a rank's time that counts as one label, by time; between the ranks' and the joint analysis",
+    (
+        duration("t_start_ns", "Start since 1970, on the rank's clock."),
+        duration("duration_ns", "Duration."),
+        count("label", "Number of the label in the rank's summary."),
+    ),
+)
+
+TIMELINE = Table(
+    "timeline",
+    "one row per drawn span of the first profiled step",
+    (
+        RANK,
+        text("lane", "phase (what the rank was told to do), compute, comm or memory."),
+        text("label", "forward, backward, optimizer; class of computation, kind of communication or copy."),
+        text("group", "Process group of communication; null otherwise or where not known.", True),
+        Column("stage", "int", "1", "Pipeline stage of a phase.", True, 0),
+        Column("microbatch", "int", "1", "Micro-batch of a phase.", True, 0),
+        duration("t_start_ns", "Start since the step began on the earliest rank."),
+        duration("duration_ns", "Duration."),
+    ),
+)

@@ -1,0 +1,56 @@
+"""What the scanner makes of an event: one row of integers."""
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+Rows = npt.NDArray[np.void]
+"""Array of `ROW`, or of some of its fields."""
+
+
+class Category(IntEnum):
+    """Categories of rows, numbered as in `scanner/event.h`."""
+
+    KERNEL = 0
+    MEMCPY = 1
+    MEMSET = 2
+    CPU_OP = 3
+    RUNTIME = 4
+    ANNOTATION = 5
+    GPU_ANNOTATION = 6
+    OTHER = 7
+
+
+IS_BEGIN, IS_END, HAS_STREAM = 1, 2, 4
+"""Bits of a row's `flags`."""
+
+ROW = np.dtype(
+    [
+        ("start", "i8"),
+        ("duration", "i8"),
+        ("correlation", "i8"),
+        ("bytes", "i8"),
+        ("num_blocks", "i8"),
+        ("name", "i4"),
+        ("thread", "i4"),
+        ("arguments", "i4"),
+        ("threads_per_block", "i4"),
+        ("registers_per_thread", "i4"),
+        ("shared_memory_bytes", "i4"),
+        ("occupancy", "f4"),
+        ("blocks_per_sm", "f4"),
+        ("warps_per_sm", "f4"),
+        ("category", "u1"),
+        ("flags", "u1"),
+        ("unused", "u2"),
+    ]
+)
+"""Layout of a row; times in ns as the file counts them; what is not known is -1, ratios NaN."""
+
+
+def is_device(rows: Rows) -> Bool:
+    """Return which rows are work of a GPU: kernels, copies and fills."""
+    return np.asarray(rows["category"] <= Category.MEMSET)

@@ -1,0 +1,91 @@
+/* Microseconds as text to integer nanoseconds. */
+#ifndef TRIPLEPOINT_DECIMAL_H
+#define TRIPLEPOINT_DECIMAL_H
+
+#include <math.h>
+
+#include "json.h"
+
+#define NS_PER_US 1000
+#define MOST_DIGITS 19 /* fit 64 bits */
+
+/* A decimal: digits * 10^exponent. */
+typedef struct {
+    uint64_t digits;
+    int exponent, is_negative;
+} Decimal;
+
+static inline int read_decimal(Span span, Decimal *decimal) {
+    const uint8_t *at = span.start, *end = span.start + span.size;
+    *decimal = (Decimal){0, 0, 0};
+    if (at < end && (*at == '-' || *at == '+')) decimal->is_negative = *at++ == '-';
+    int num_digits = 0, num_seen = 0, in_fraction = 0;
+    for (; at < end && ((*at >= '0' && *at <= '9') || (*at == '.' && !in_fraction)); at++) {
+        if (*at == '.') {
+            in_fraction = 1;
+            continue;
+        }
+        num_seen++;
+        if (num_digits < MOST_DIGITS) {
+            decimal->digits = 10 * decimal->digits + (*at - '0');
+            num_digits += decimal->digits != 0;
+            decimal->exponent -= in_fraction;
+        } else if (!in_fraction)
+            decimal->exponent++;
+    }
+    if (at < end && (*at == 'e' || *at == 'E')) {
+        int sign = 1, exponent = 0, has_digits = 0;
+        if (++at < end && (*at == '-' || *at == '+')) sign = *at++ == '-' ? -1 : 1;
+        for (; at < end && *at >= '0' && *at <= '9'; at++, has_digits = 1)
+            if (exponent < 10000) exponent = 10 * exponent + (*at - '0');
+        if (!has_digits) return 0;
+        decimal->exponent += sign * exponent;
+    }
+    return num_seen > 0 && at == end;
+}
+
+/* Read a time; 0 if it is none, or does not fit.
+
+   Whole microseconds and three decimals are nanoseconds as they stand. Anything else was printed from a float, so the
+   nearest float is what the writer meant: the decimals of an absolute time in float microseconds say less than they
+   show. */
+static inline int read_us(Span span, int64_t *ns) {
+    static const long double powers[] = {1e0L,  1e1L,  1e2L,  1e3L,  1e4L,  1e5L,  1e6L,  1e7L,  1e8L,  1e9L,
+                                         1e10L, 1e11L, 1e12L, 1e13L, 1e14L, 1e15L, 1e16L, 1e17L, 1e18L, 1e19L};
+    const int most = sizeof powers / sizeof *powers - 1;
+    Decimal decimal;
+    if (!span.start || !read_decimal(span, &decimal)) return 0;
+    if (decimal.exponent == -3 && decimal.digits <= INT64_MAX)
+        *ns = (int64_t)decimal.digits;
+    else if (decimal.exponent == 0 && decimal.digits <= INT64_MAX / NS_PER_US)
+        *ns = (int64_t)decimal.digits * NS_PER_US;
+    else {
+        if (decimal.exponent > most) return decimal.digits == 0 ? (*ns = 0, 1) : 0;
+        long double exact = decimal.digits;
+        for (; decimal.exponent < -most; decimal.exponent += most) {
+            exact /= powers[most];
+            if (exact == 0) decimal.exponent = -most;
+        }
+        exact = decimal.exponent < 0 ? exact / powers[-decimal.exponent] : exact * powers[decimal.exponent];
+        double us = (double)exact, whole = floor(us);
+        if (!(whole < (double)(INT64_MAX / NS_PER_US))) return 0;
+        *ns = (int64_t)whole * NS_PER_US + (int64_t)rint((us - whole) * NS_PER_US);
+    }
+    if (decimal.is_negative) *ns = -*ns;
+    return 1;
+}
+
+static inline int64_t read_integer(Span span, int64_t otherwise) {
+    Decimal decimal;
+    if (!read_decimal(span, &decimal) || decimal.exponent || decimal.digits > INT64_MAX) return otherwise;
+    return decimal.is_negative ? -(int64_t)decimal.digits : (int64_t)decimal.digits;
+}
+
+static inline float read_ratio(Span span) {
+    Decimal decimal;
+    if (!read_decimal(span, &decimal)) return NAN;
+    double value = (double)decimal.digits * pow(10, decimal.exponent);
+    return (float)(decimal.is_negative ? -value : value);
+}
+
+#endif

@@ -1,0 +1,45 @@
+/* One trace event: its text, and the row of integers made of it. */
+#ifndef TRIPLEPOINT_EVENT_H
+#define TRIPLEPOINT_EVENT_H
+
+#include "intern.h"
+#include "json.h"
+
+/* Categories of rows, in the order of `Category` in rows.py. */
+enum { KERNEL, MEMCPY, MEMSET, CPU_OP, RUNTIME, ANNOTATION, GPU_ANNOTATION, OTHER };
+
+enum { IS_BEGIN = 1, IS_END = 2, HAS_STREAM = 4 };
+
+/* The same layout as ROW in rows.py. Unknown is -1, for ratios NaN. */
+typedef struct {
+    int64_t start, duration; /* ns; `start` as the file counts, before its base time is added */
+    int64_t correlation;
+    int64_t bytes;
+    int64_t num_blocks;
+    int32_t name, thread, arguments; /* numbers of interned strings */
+    int32_t threads_per_block, registers_per_thread, shared_memory_bytes;
+    float occupancy, blocks_per_sm, warps_per_sm;
+    uint8_t category, flags, unused[2];
+} Row;
+
+/* The members of an event that are read; a missing one starts at NULL. */
+typedef struct {
+    Span phase, category, name, time, duration, process, thread, arguments;
+} Event;
+
+typedef struct {
+    int wants_host;    /* operators on the CPU too */
+    int wants_streams; /* every event that carries a stream, whatever its category */
+    Interned names, threads, arguments;
+    uint8_t *scratch;
+    size_t scratch_size, scratch_room;
+} Reader;
+
+/* DAMAGED_ROW: something is missing, but its time can be counted. */
+typedef enum { IGNORED, ROW, DAMAGED_ROW, DAMAGED, NO_MEMORY } Verdict;
+
+Outcome read_event(Text *text, Event *event);
+Verdict make_row(Reader *reader, const Event *event, Row *row);
+void free_reader(Reader *reader);
+
+#endif

@@ -1,0 +1,183 @@
+/* Python's view of the scanner; `_scanner.pyi` documents it. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "scanner.h"
+
+typedef struct {
+    PyObject_HEAD
+    Scanner scanner;
+    int is_busy;
+} Object;
+
+static PyObject *make(PyTypeObject *type, PyObject *arguments, PyObject *named) {
+    static char *keywords[] = {"host", "streams", NULL};
+    int host = 0, streams = 0;
+    if (!PyArg_ParseTupleAndKeywords(arguments, named, "|$pp", keywords, &host, &streams)) return NULL;
+    Object *self = (Object *)type->tp_alloc(type, 0);
+    if (!self) return NULL;
+    self->scanner.reader.wants_host = host;
+    self->scanner.reader.wants_streams = streams;
+    return (PyObject *)self;
+}
+
+static void dealloc(Object *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    free_scanner(&self->scanner);
+    type->tp_free((PyObject *)self);
+    Py_DECREF(type);
+}
+
+static int claim(Object *self) {
+    if (self->is_busy) PyErr_SetString(PyExc_RuntimeError, "the scanner is in use by another thread");
+    return !self->is_busy;
+}
+
+static PyObject *method_feed(Object *self, PyObject *argument) {
+    Py_buffer bytes;
+    int has_memory;
+    if (!claim(self) || PyObject_GetBuffer(argument, &bytes, PyBUF_SIMPLE) < 0) return NULL;
+    self->is_busy = 1;
+    Py_BEGIN_ALLOW_THREADS
+    has_memory = feed(&self->scanner, bytes.buf, (size_t)bytes.len);
+    Py_END_ALLOW_THREADS
+    self->is_busy = 0;
+    PyBuffer_Release(&bytes);
+    if (!has_memory) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+static PyObject *method_finish(Object *self, PyObject *unused) {
+    (void)unused;
+    if (!claim(self)) return NULL;
+    if (!finish(&self->scanner)) return PyErr_NoMemory();
+    Py_RETURN_NONE;
+}
+
+static PyObject *method_feed_event(Object *self, PyObject *argument) {
+    Py_buffer bytes;
+    if (!claim(self) || PyObject_GetBuffer(argument, &bytes, PyBUF_SIMPLE) < 0) return NULL;
+    int found = feed_event(&self->scanner, bytes.buf, (size_t)bytes.len);
+    PyBuffer_Release(&bytes);
+    return found < 0 ? PyErr_NoMemory() : PyBool_FromLong(found);
+}
+
+static PyObject *method_take_rows(Object *self, PyObject *unused) {
+    (void)unused;
+    if (!claim(self)) return NULL;
+    Scanner *scanner = &self->scanner;
+    PyObject *rows = PyBytes_FromStringAndSize((char *)scanner->rows, (Py_ssize_t)(scanner->num_rows * sizeof(Row)));
+    if (rows) scanner->num_rows = 0;
+    return rows;
+}
+
+static PyObject *take_pieces(Pieces *pieces) {
+    PyObject *list = PyList_New((Py_ssize_t)pieces->count);
+    size_t start = 0;
+    for (size_t index = 0; list && index < pieces->count; index++) {
+        PyObject *piece = PyBytes_FromStringAndSize((char *)pieces->bytes + start, (Py_ssize_t)(pieces->ends[index] - start));
+        if (!piece) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, (Py_ssize_t)index, piece);
+        start = pieces->ends[index];
+    }
+    if (list) pieces->count = pieces->num_bytes = 0;
+    return list;
+}
+
+static PyObject *method_take_metadata(Object *self, PyObject *unused) {
+    (void)unused;
+    return claim(self) ? take_pieces(&self->scanner.metadata) : NULL;
+}
+
+static PyObject *method_take_damaged(Object *self, PyObject *unused) {
+    (void)unused;
+    return claim(self) ? take_pieces(&self->scanner.damaged) : NULL;
+}
+
+/* Return the interned strings from number `argument` on. */
+static PyObject *list_interned(const Interned *table, PyObject *argument) {
+    size_t first = PyLong_AsSize_t(argument);
+    if (PyErr_Occurred()) return NULL;
+    if (first > table->count) first = table->count;
+    PyObject *list = PyList_New((Py_ssize_t)(table->count - first));
+    for (size_t index = first; list && index < table->count; index++) {
+        const Entry *entry = &table->entries[index];
+        PyObject *text = PyBytes_FromStringAndSize((char *)table->bytes + entry->offset, (Py_ssize_t)entry->size);
+        if (!text) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, (Py_ssize_t)(index - first), text);
+    }
+    return list;
+}
+
+static PyObject *method_names(Object *self, PyObject *first) {
+    return claim(self) ? list_interned(&self->scanner.reader.names, first) : NULL;
+}
+
+static PyObject *method_threads(Object *self, PyObject *first) {
+    return claim(self) ? list_interned(&self->scanner.reader.threads, first) : NULL;
+}
+
+static PyObject *method_arguments(Object *self, PyObject *first) {
+    return claim(self) ? list_interned(&self->scanner.reader.arguments, first) : NULL;
+}
+
+static PyObject *get_num_events(Object *self, void *unused) {
+    (void)unused;
+    return PyLong_FromLongLong(self->scanner.num_events);
+}
+
+static PyObject *get_num_damaged(Object *self, void *unused) {
+    (void)unused;
+    return PyLong_FromLongLong(self->scanner.num_damaged);
+}
+
+static PyObject *get_has_events(Object *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(self->scanner.has_events);
+}
+
+static PyObject *get_is_closed(Object *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(self->scanner.is_closed);
+}
+
+static PyMethodDef methods[] = {
+    {"feed", (PyCFunction)method_feed, METH_O, NULL},
+    {"finish", (PyCFunction)method_finish, METH_NOARGS, NULL},
+    {"feed_event", (PyCFunction)method_feed_event, METH_O, NULL},
+    {"take_rows", (PyCFunction)method_take_rows, METH_NOARGS, NULL},
+    {"take_metadata", (PyCFunction)method_take_metadata, METH_NOARGS, NULL},
+    {"take_damaged", (PyCFunction)method_take_damaged, METH_NOARGS, NULL},
+    {"names", (PyCFunction)method_names, METH_O, NULL},
+    {"threads", (PyCFunction)method_threads, METH_O, NULL},
+    {"arguments", (PyCFunction)method_arguments, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef properties[] = {
+    {"num_events", (getter)get_num_events, NULL, NULL, NULL},
+    {"num_damaged", (getter)get_num_damaged, NULL, NULL, NULL},
+    {"has_events", (getter)get_has_events, NULL, NULL, NULL},
+    {"is_closed", (getter)get_is_closed, NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_new, make}, {Py_tp_dealloc, dealloc}, {Py_tp_methods, methods}, {Py_tp_getset, properties}, {0, NULL},
+};
+
+static PyType_Spec spec = {"triplepoint.trace.kineto._scanner.Scanner", sizeof(Object), 0, Py_TPFLAGS_DEFAULT, slots};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_scanner", NULL, -1, NULL, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__scanner(void) {
+    PyObject *module = PyModule_Create(&definition);
+    PyObject *type = module ? PyType_FromSpec(&spec) : NULL;
+    if (!type || PyModule_AddObject(module, "Scanner", type) < 0 ||
+        PyModule_AddIntConstant(module, "ROW_BYTES", (long)sizeof(Row)) < 0) {
+        Py_XDECREF(type);
+        Py_XDECREF(module);
+        return NULL;
+    }
+    return module;
+}

@@ -1,0 +1,196 @@
+#define _GNU_SOURCE /* memmem */
+#include "scanner.h"
+
+#include <stddef.h>
+
+static int add_piece(Pieces *pieces, const uint8_t *bytes, size_t size) {
+    if (!make_room((void **)&pieces->bytes, &pieces->room_bytes, pieces->num_bytes, size, 1)) return 0;
+    if (!make_room((void **)&pieces->ends, &pieces->room, pieces->count, 1, sizeof(size_t))) return 0;
+    memcpy(pieces->bytes + pieces->num_bytes, bytes, size);
+    pieces->ends[pieces->count++] = pieces->num_bytes += size;
+    return 1;
+}
+
+/* Count an event and keep its row; 0 if there is no memory. */
+static int take_event(Scanner *scanner, const Event *event) {
+    if (!make_room((void **)&scanner->rows, &scanner->rows_room, scanner->num_rows, 1, sizeof(Row))) return 0;
+    Verdict verdict = make_row(&scanner->reader, event, &scanner->rows[scanner->num_rows]);
+    scanner->num_events++;
+    scanner->num_damaged += verdict == DAMAGED || verdict == DAMAGED_ROW;
+    scanner->num_rows += verdict == ROW || verdict == DAMAGED_ROW;
+    return verdict != NO_MEMORY;
+}
+
+static size_t count_phases(const uint8_t *at, size_t size) {
+    size_t count = 0;
+    const uint8_t *end = at + size;
+    while ((at = memmem(at, (size_t)(end - at), "\"ph\"", 4))) {
+        count++;
+        at += 4;
+    }
+    return count;
+}
+
+/* Hand over damaged text: as many events as it names phases of, at least one. */
+static int give_up(Scanner *scanner, const uint8_t *start, const uint8_t *end) {
+    size_t size = (size_t)(end - start), count = count_phases(start, size);
+    scanner->num_damaged += count ? (int64_t)count : 1;
+    return add_piece(&scanner->damaged, start, size < LARGEST_DAMAGE ? size : LARGEST_DAMAGE);
+}
+
+/* The steps below read one item each. They leave `text->at` before what they could not read:
+   OK to go on, MORE to wait for text, BAD for damage (then `text->at` is where it starts), and -1 without memory. */
+
+static int step_before(Scanner *scanner, Text *text) {
+    static const uint8_t mark[] = {0xef, 0xbb, 0xbf};
+    if (text->end - text->at < 3 && *text->at == mark[0]) return MORE;
+    if (!memcmp(text->at, mark, 3)) text->at += 3;
+    skip_space(text);
+    if (text->at >= text->end) return MORE;
+    scanner->is_list = scanner->has_events = *text->at == '[';
+    if (*text->at != '{' && *text->at != '[') return BAD;
+    text->at++;
+    scanner->state = scanner->is_list ? EVENTS : MEMBERS;
+    return OK;
+}
+
+static int step_members(Scanner *scanner, Text *text) {
+    while (is_space(*text->at) || *text->at == ',') text->at++;
+    if (text->at >= text->end) return MORE;
+    if (*text->at == '}') {
+        text->at++;
+        scanner->is_closed = 1;
+        scanner->state = AFTER;
+        return OK;
+    }
+    Text ahead = *text;
+    Span key, value;
+    Outcome outcome = read_key(&ahead, &key);
+    if (outcome == OK && ahead.at >= ahead.end) return MORE;
+    if (outcome == OK && IS(key, "traceEvents") && *ahead.at == '[') {
+        text->at = ahead.at + 1;
+        scanner->has_events = 1;
+        scanner->state = EVENTS;
+        return OK;
+    }
+    if (outcome == OK) outcome = read_value(&ahead, &value, 1);
+    if (outcome != OK) return outcome;
+    *text = ahead;
+    if (value.size > LARGEST_METADATA) return OK;
+    Pieces *kept = &scanner->metadata;
+    return add_piece(kept, key.start, key.size) && add_piece(kept, value.start, value.size) ? OK : -1;
+}
+
+static int step_events(Scanner *scanner, Text *text) {
+    while (is_space(*text->at) || *text->at == ',') text->at++;
+    if (text->at >= text->end) return MORE;
+    if (*text->at == ']') {
+        text->at++;
+        scanner->is_closed = scanner->is_list;
+        scanner->state = scanner->is_list ? AFTER : MEMBERS;
+        return OK;
+    }
+    Text ahead = *text;
+    Event event;
+    Outcome outcome = read_event(&ahead, &event);
+    if (outcome != OK) return outcome;
+    int is_empty = ahead.at - text->at == 2; /* `{}` closes some lists, so that no comma is left over */
+    *text = ahead;
+    return is_empty || take_event(scanner, &event) ? OK : -1;
+}
+
+/* Look for the next object that reads as an event: one with a phase. Damaged text starts at `text->at`. */
+static int step_lost(Scanner *scanner, Text *text, int is_last) {
+    const uint8_t *at = text->at;
+    while ((at = memchr(at, '{', (size_t)(text->end - at)))) {
+        Text ahead = {at, text->end};
+        Event event;
+        Outcome outcome = read_event(&ahead, &event);
+        if (outcome == MORE && !is_last && text->end - at < (ptrdiff_t)LARGEST_DAMAGE) return MORE;
+        if (outcome == OK && event.phase.start) {
+            if (!give_up(scanner, text->at, at)) return -1;
+            text->at = at;
+            scanner->has_events = 1;
+            scanner->state = EVENTS;
+            return OK;
+        }
+        at++;
+    }
+    if (!is_last && text->end - text->at < (ptrdiff_t)LARGEST_DAMAGE) return MORE;
+    if (!give_up(scanner, text->at, text->end)) return -1;
+    const uint8_t *last = text->end;
+    while (last > text->at && (is_space(last[-1]) || !last[-1])) last--;
+    scanner->is_closed |= last > text->at && last[-1] == (scanner->is_list ? ']' : '}');
+    text->at = text->end;
+    return OK;
+}
+
+static int step_after(Text *text) {
+    while (text->at < text->end && (is_space(*text->at) || !*text->at)) text->at++;
+    return text->at >= text->end ? MORE : BAD;
+}
+
+static int step(Scanner *scanner, Text *text, int is_last) {
+    switch (scanner->state) {
+    case BEFORE: return step_before(scanner, text);
+    case MEMBERS: return step_members(scanner, text);
+    case EVENTS: return step_events(scanner, text);
+    case LOST: return step_lost(scanner, text, is_last);
+    default: return step_after(text);
+    }
+}
+
+static int scan(Scanner *scanner, int is_last) {
+    Text text = {scanner->buffer + scanner->start, scanner->buffer + scanner->size};
+    int outcome = OK;
+    while (outcome != -1 && text.at < text.end) {
+        outcome = step(scanner, &text, is_last);
+        size_t left = (size_t)(text.end - text.at);
+        if (outcome == MORE && left < LARGEST_ITEM && !(is_last && left && scanner->state != AFTER)) break;
+        if (outcome != OK && outcome != -1) scanner->state = LOST;
+    }
+    scanner->start = (size_t)(text.at - scanner->buffer);
+    return outcome != -1;
+}
+
+int feed(Scanner *scanner, const uint8_t *bytes, size_t size) {
+    size_t left = scanner->size - scanner->start;
+    if (scanner->start) memmove(scanner->buffer, scanner->buffer + scanner->start, left);
+    scanner->start = 0;
+    scanner->size = left;
+    if (!make_room((void **)&scanner->buffer, &scanner->room, left, size + PADDING, 1)) return 0;
+    memcpy(scanner->buffer + left, bytes, size);
+    scanner->size = left + size;
+    memset(scanner->buffer + scanner->size, 0, PADDING);
+    return scan(scanner, 0);
+}
+
+int finish(Scanner *scanner) { return scanner->size == scanner->start || scan(scanner, 1); }
+
+int feed_event(Scanner *scanner, const uint8_t *bytes, size_t size) {
+    uint8_t *copy = calloc(1, size + PADDING);
+    if (!copy) return -1;
+    memcpy(copy, bytes, size);
+    Text text = {copy, copy + size};
+    Event event;
+    size_t before = scanner->num_rows;
+    int64_t num_events = scanner->num_events, num_damaged = scanner->num_damaged;
+    int has_memory = read_event(&text, &event) != OK || take_event(scanner, &event);
+    scanner->num_events = num_events; /* it was counted as damaged before */
+    scanner->num_damaged = num_damaged;
+    free(copy);
+    return has_memory ? scanner->num_rows > before : -1;
+}
+
+static void free_pieces(Pieces *pieces) {
+    free(pieces->bytes);
+    free(pieces->ends);
+}
+
+void free_scanner(Scanner *scanner) {
+    free_reader(&scanner->reader);
+    free(scanner->buffer);
+    free(scanner->rows);
+    free_pieces(&scanner->metadata);
+    free_pieces(&scanner->damaged);
+}

@@ -1,0 +1,139 @@
+"""Where the time of a rank went, exactly: every instant counts once, in the account of its step, phase and label.
+
+Where several things run at once the instant counts as *exposed* time of one of them: computation before communication
+before memory operations, and among the same the one that began first. *Busy* is the union of all that ran, whatever
+else did. Exposed time of all labels, idle ones included, adds up to the time of the account.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace.lanes import Label
+from triplepoint.trace.rank import intervals
+from triplepoint.trace.rank.idle import IDLE_KINDS, Waits, idle_pieces
+from triplepoint.trace.rank.intervals import Intervals
+from triplepoint.trace.rank.operations import CATEGORIES, Operations
+from triplepoint.trace.rank.slabs import Slab
+from triplepoint.trace.rank.windows import Windows
+
+ALL = "all"
+"""Kind of the label that stands for a whole category."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Disjoint stretches of time, by time, idle ones included; `label` numbers the labels of the operations."""
+
+    times: Intervals
+    label: Int64
+
+
+class Accounts:
+    """Busy and exposed time per window account and label, and over everything."""
+
+    def __init__(self, operations: Operations, windows: Windows, waits: Waits) -> None:
+        """Start with nothing.
+
+        Args:
+            operations: The operations of all rows to come.
+            windows: Windows of the steps' phases.
+            waits: When the host waited for others.
+        """
+        self._operations = operations
+        self._windows = windows
+        self._waits = waits
+        self._idle = {kind: operations.label_number(Label("idle", kind)) for kind in IDLE_KINDS}
+        self._all = {one: operations.label_number(Label(one, ALL)) for one in (*CATEGORIES, "idle")}
+        # One row an account and a last one for everything; one column a label.
+        self._busy = np.zeros((windows.num_accounts + 1, len(operations.labels)), dtype=np.int64)
+        self._exposed = np.zeros_like(self._busy)
+
+    def add(self, slab: Slab) -> Pieces:
+        """Account for a slab, and add to the `exposed` time of its rows.
+
+        Returns:
+            The slab cut into pieces.
+        """
+        label = np.array(self._operations.label_of, dtype=np.int64)[slab.rows["operation"]]
+        start, stop = slab.start, slab.stop
+        taken = intervals.empty()
+        parts: list[tuple[Intervals, Int64]] = []
+        for category in CATEGORIES:
+            rows = np.flatnonzero(np.isin(label, self._operations.of_category(category)) & (stop > start))
+            busy = self._add_busy(self._all[category], start[rows], stop[rows])
+            for one in np.unique(label[rows]).tolist():
+                own = rows[label[rows] == one]
+                self._add_busy(one, start[own], stop[own])
+            times, row = _uncovered(start[rows], stop[rows], intervals.gaps(taken, slab.begin, slab.end))
+            row = rows[row]
+            np.add.at(slab.rows["exposed"], row, times.end - times.start)
+            parts.append((times, label[row]))
+            taken = intervals.merge(taken, busy)
+        pieces = _by_time(parts + self._gaps(slab, intervals.gaps(taken, slab.begin, slab.end)))
+        self._add(self._exposed, pieces.times, pieces.label)
+        return pieces
+
+    def add_idle(self, slab: Slab) -> Pieces:
+        """Account for time of steps before the first work or after the last; it counts for no total."""
+        pieces = _by_time(self._gaps(slab, intervals.single(slab.begin, slab.end)))
+        self._add_to_windows(self._exposed, pieces.times, pieces.label)
+        return pieces
+
+    def _gaps(self, slab: Slab, free: Intervals) -> list[tuple[Intervals, Int64]]:
+        by_kind = idle_pieces(slab, free, self._waits, self._operations)
+        return [(times, np.full(len(times.start), self._idle[kind])) for kind, times in by_kind.items()]
+
+    def totals(self) -> dict[Label, tuple[int, int]]:
+        """Return busy and exposed time of every label over everything. Unit: ns."""
+        return self._of_account(self._windows.num_accounts)
+
+    def accounts(self) -> Iterator[tuple[int, dict[Label, tuple[int, int]]]]:
+        """Yield every account with busy and exposed time of its labels, those of whole categories among them."""
+        for account in range(self._windows.num_accounts):
+            yield account, self._of_account(account)
+
+    def _of_account(self, account: int) -> dict[Label, tuple[int, int]]:
+        busy, exposed = self._busy[account].tolist(), self._exposed[account].tolist()
+        labels = self._operations.labels
+        for index, label in enumerate(labels):
+            if label.category == "idle" and label.kind != ALL:
+                busy[index] = exposed[index]
+                busy[self._all["idle"]] += exposed[index]
+            if label.kind != ALL:
+                exposed[self._all[label.category]] += exposed[index]
+        return {
+            label: (busy[index], exposed[index])
+            for index, label in enumerate(labels)
+            if label.kind == ALL or busy[index]
+        }
+
+    def _add_busy(self, label: int, start: Int64, stop: Int64) -> Intervals:
+        busy = intervals.union(start, stop)
+        self._add(self._busy, busy, np.full(len(busy.start), label))
+        return busy
+
+    def _add(self, matrix: Int64, times: Intervals, label: Int64) -> None:
+        np.add.at(matrix[-1], label, times.end - times.start)
+        self._add_to_windows(matrix, times, label)
+
+    def _add_to_windows(self, matrix: Int64, times: Intervals, label: Int64) -> None:
+        piece, window, start, end = intervals.overlay(times, self._windows.times)
+        np.add.at(matrix, (self._windows.account[window], label[piece]), end - start)
+
+
+def _uncovered(start: Int64, stop: Int64, free: Intervals) -> tuple[Intervals, Int64]:
+    """Share `free` time out among intervals, the earlier begun first: the times, and which interval got each."""
+    shared, owner = intervals.first_come(start, stop)
+    piece, _, begin, end = intervals.overlay(shared, free)
+    return Intervals(begin, end), owner[piece]
+
+
+def _by_time(parts: list[tuple[Intervals, Int64]]) -> Pieces:
+    start = np.concatenate([times.start for times, _ in parts])
+    end = np.concatenate([times.end for times, _ in parts])
+    label = np.concatenate([label for _, label in parts])
+    order = np.argsort(start, kind="stable")
+    return Pieces(Intervals(start[order], end[order]), label[order])

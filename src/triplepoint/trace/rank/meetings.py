@@ -1,0 +1,119 @@
+"""The collectives of a rank as rows: what each moved, among whom, and where it met the other ranks."""
+
+from collections import defaultdict
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from triplepoint.tables import COLLECTIVES
+from triplepoint.trace.kineto.reader import CommArguments
+from triplepoint.trace.kineto.rows import Int64, Rows
+from triplepoint.trace.lanes import Step
+from triplepoint.trace.rank.found import Work
+from triplepoint.trace.rank.groups import Groups
+from triplepoint.trace.rank.messages import group_ranks, group_size, message_bytes
+
+_ONLY = "default"
+"""Name of the process group of a trace that names none at all: torch's first, of all ranks."""
+
+
+class _Told(NamedTuple):
+    """What the operation and the arguments of a collective tell, the same for many of them."""
+
+    kind: str
+    group: str | None
+    group_name: str | None
+    num_ranks: int | None
+    ranks: str | None
+    size_bytes: int | None
+
+
+class CollectiveRows:
+    """Makes rows of `collectives`."""
+
+    def __init__(self, work: Work, groups: Groups) -> None:
+        """Take the work the rows will be of, and the rank's process groups."""
+        self._header = work.marks.header
+        self._operations = work.operations.known
+        self._groups = groups
+        self._steps = sorted(work.steps, key=lambda step: step.start)
+        self._names_groups = bool(groups.record.groups) or any(
+            one.group_name is not None or group_ranks(one) for one in self._header.arguments
+        )
+        self._known: dict[tuple[int, int], _Told] = {}
+        self._sequence: dict[tuple[str | None, str], int] = defaultdict(int)
+
+    def begin(self, rows: Rows) -> None:
+        """Number communication as it begins; rows of `LAUNCHED` by start."""
+        for index, key in enumerate(zip(rows["operation"].tolist(), rows["arguments"].tolist(), strict=True)):
+            told = self._tell(*key)
+            counter = (told.group_name, told.kind)
+            rows["sequence"][index] = self._sequence[counter]
+            self._sequence[counter] += 1
+
+    def rows(self, rank: int, done: Rows) -> pa.Table:
+        """Return the rows of collectives that ended, in the order given.
+
+        Args:
+            rank: Rank they are of.
+            done: Rows of `LAUNCHED`, communication only, with their exposed time.
+        """
+        told = [self._tell(*key) for key in zip(done["operation"].tolist(), done["arguments"].tolist(), strict=True)]
+        columns = {name: [getattr(one, name) for one in told] for name in _Told._fields}
+        return pa.table(
+            {
+                "rank": np.full(len(done), rank),
+                "step": _steps(self._steps, done["start"]),
+                "sequence": np.ascontiguousarray(done["sequence"]),
+                "t_start_ns": done["start"] + self._header.base_ns,
+                "duration_ns": np.ascontiguousarray(done["duration"]),
+                "exposed_ns": np.ascontiguousarray(done["exposed"]),
+                **columns,
+                **{name: pa.nulls(len(done), COLLECTIVES.schema().field(name).type) for name in _JOINT},
+            }
+        )
+
+    def _tell(self, operation: int, arguments: int) -> _Told:
+        key = (operation, arguments)
+        if key not in self._known:
+            kernel, role, _ = self._operations[operation]
+            said = self._header.arguments[arguments] if arguments >= 0 else CommArguments()
+            self._known[key] = self._judge(kernel.kind, role, said)
+        return self._known[key]
+
+    def _judge(self, kind: str, role: str | None, said: CommArguments) -> _Told:
+        recorded = self._groups.of_role(role)
+        ranks = group_ranks(said) or (recorded.ranks if recorded else ())
+        num_ranks = group_size(said) or len(ranks)
+        name = str(said.group_name) if said.group_name is not None else None
+        name = name or (f"{role} {','.join(map(str, ranks))}" if ranks else None)
+        size = message_bytes(kind, said, num_ranks)
+        return _Told(
+            kind=kind,
+            group=role,
+            group_name=name if self._names_groups else _ONLY,
+            num_ranks=num_ranks or None,
+            ranks=",".join(map(str, ranks)) or None,
+            size_bytes=size if size >= 0 else None,
+        )
+
+
+_JOINT = (
+    "algorithm_bandwidth_bytes_per_s",
+    "bus_bandwidth_bytes_per_s",
+    "num_seen",
+    "arrival_lag_ns",
+    "waited_ns",
+    "last_rank",
+)
+"""Columns that only the ranks together can fill."""
+
+
+def _steps(steps: list[Step], start: Int64) -> list[int | None]:
+    starts = np.array([step.start for step in steps], dtype=np.int64)
+    at = np.searchsorted(starts, start, side="right") - 1
+    return [
+        steps[index].number if index >= 0 and time < steps[index].end else None
+        for index, time in zip(at.tolist(), start.tolist(), strict=True)
+    ]

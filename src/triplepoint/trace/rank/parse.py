@@ -1,0 +1,176 @@
+"""One trace to the tables of its rank, in one pass over its work and in constant memory."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from triplepoint.tables import COLLECTIVES, INTERVALS, KERNELS, SEGMENTS, TIMELINE
+from triplepoint.trace.kineto.rows import Bool, Rows
+from triplepoint.trace.lanes import Step
+from triplepoint.trace.rank.accounting import Accounts, Pieces
+from triplepoint.trace.rank.drawing import Drawing
+from triplepoint.trace.rank.found import Reading, Work
+from triplepoint.trace.rank.groups import GroupRecord, Groups
+from triplepoint.trace.rank.idle import find_waits
+from triplepoint.trace.rank.launches import LAUNCHED
+from triplepoint.trace.rank.meetings import CollectiveRows
+from triplepoint.trace.rank.phases import PHASES
+from triplepoint.trace.rank.slabs import Slab, slabs
+from triplepoint.trace.rank.summary import SUMMARY, Account, RankSummary, write_summary
+from triplepoint.trace.rank.windows import cut_windows
+from triplepoint.trace.rank.work import read_work
+
+RANK_TABLES = (KERNELS, INTERVALS, COLLECTIVES, SEGMENTS, TIMELINE)
+"""Tables in the folder of a rank."""
+
+Append = Callable[[pa.Table], None]
+
+
+def parse_rank(path: Path, rank: int, folder: Path, record: GroupRecord, how: Reading) -> RankSummary:
+    """Write the tables and the summary of one rank.
+
+    Args:
+        path: Its trace.
+        rank: Its number.
+        folder: Where they go; the summary is written last and stands for all.
+        record: What the launcher wrote down of its process groups.
+        how: How to read the trace.
+
+    Raises:
+        UserError: If the trace cannot be read.
+    """
+    work = read_work(path, record, how)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SUMMARY).unlink(missing_ok=True)
+    with contextlib.ExitStack() as stack:
+        append = {
+            table.name: stack.enter_context(table.writer(folder / f"{table.name}.parquet")) for table in RANK_TABLES
+        }
+        parsing = _Parsing(rank, work, record, append)
+        for slab in slabs(work.rows.blocks(), keep_duplicates=not work.is_device):
+            parsing.add(slab)
+        summary = parsing.finish()
+    write_summary(folder, summary)
+    return summary
+
+
+class _Parsing:
+    """The tables of one rank while its work streams by."""
+
+    def __init__(self, rank: int, work: Work, record: GroupRecord, append: dict[str, Append]) -> None:
+        self._rank = rank
+        self._work = work
+        self._append = append
+        self._base = work.marks.header.base_ns
+        self._windows = cut_windows(work.steps, work.phases)
+        self._accounts = Accounts(work.operations, self._windows, find_waits(work.marks))
+        self._drawing = Drawing(work)
+        self._collectives = CollectiveRows(work, Groups(record, work.marks.header))
+        self._is_comm = np.isin(work.operations.label_of, work.operations.of_category("comm"))
+        self._num_rows = 0
+        self._num_duplicates = 0
+        self._segments = _Segments(append[SEGMENTS.name], self._base)
+
+    def add(self, slab: Slab) -> None:
+        """Take the next slab."""
+        if self._num_rows == 0:
+            self._add_idle(int(self._windows.times.start.min(initial=slab.begin)), slab.begin, slab.rows[:1])
+        is_comm: Bool = self._is_comm[slab.rows["operation"]]
+        begun = np.flatnonzero(slab.is_begun & is_comm)
+        comm = slab.rows[begun]
+        self._collectives.begin(comm)
+        slab.rows["sequence"][begun] = comm["sequence"]
+        self._drawing.add(slab)
+        self._segments.add(self._accounts.add(slab))
+        done = slab.rows[slab.is_done & is_comm]
+        if len(done):
+            self._append[COLLECTIVES.name](self._collectives.rows(self._rank, done))
+        self._num_rows += int(slab.is_begun.sum())
+        self._num_duplicates += slab.num_dropped
+        if self._work.is_device:
+            self._work.totals.add(slab.rows[slab.is_begun])
+            self._write_kernels(slab.begin)
+
+    def finish(self) -> RankSummary:
+        """Write what is left."""
+        self._write_kernels(None)
+        first, last = self._work.span
+        self._add_idle(last, int(self._windows.times.end.max(initial=last)), np.empty(0, dtype=LAUNCHED))
+        self._segments.flush()
+        rows = list(self._interval_rows())
+        if rows:
+            self._append[INTERVALS.name](INTERVALS.from_rows(rows))
+        self._append[TIMELINE.name](self._drawing.rows(self._rank))
+        header = self._work.marks.header
+        return RankSummary(
+            path=str(header.path),
+            rank=self._rank,
+            is_device=self._work.is_device,
+            span=(first + self._base, last + self._base),
+            steps=[Step(step.number, step.start + self._base, step.end + self._base) for step in self._work.steps],
+            accounts=[Account(label, *times) for label, times in self._accounts.totals().items()],
+            num_events=header.num_events,
+            num_gpu_events=self._num_rows if self._work.is_device else 0,
+            num_damaged_events=header.num_damaged,
+            num_duplicate_events=self._num_duplicates,
+            is_truncated=header.is_truncated,
+        )
+
+    def _add_idle(self, begin: int, end: int, following: Rows) -> None:
+        """Take time of steps without any work."""
+        if end > begin:
+            self._segments.add(self._accounts.add_idle(Slab(begin, end, following[:0], following, 0)))
+
+    def _write_kernels(self, before: int | None) -> None:
+        rows = [{"rank": self._rank, **row} for row in self._work.totals.closed(before)]
+        if rows:
+            self._append[KERNELS.name](KERNELS.from_rows(rows))
+
+    def _interval_rows(self) -> Iterator[dict[str, object]]:
+        for account, times in self._accounts.accounts():
+            step, phase = divmod(account, len(PHASES))
+            for label, (busy, exposed) in times.items():
+                yield {
+                    "rank": self._rank,
+                    "step": self._work.steps[step].number,
+                    "phase": PHASES[phase],
+                    **label._asdict(),
+                    "busy_ns": busy,
+                    "exposed_ns": exposed,
+                    "overlapped_ns": busy - exposed,
+                }
+
+
+class _Segments:
+    """Writes pieces of time, those of one label that touch as one."""
+
+    def __init__(self, append: Append, base_ns: int) -> None:
+        self._append = append
+        self._base = base_ns
+        self._last = (0, 0, -1)
+
+    def add(self, pieces: Pieces) -> None:
+        if len(pieces.label) == 0:
+            return
+        start, end, label = pieces.times.start, pieces.times.end, pieces.label
+        last_start, last_end, last_label = self._last
+        if last_label >= 0:
+            start = np.concatenate(([last_start], start))
+            end = np.concatenate(([last_end], end))
+            label = np.concatenate(([last_label], label))
+        opens = np.concatenate(([True], (label[1:] != label[:-1]) | (start[1:] != end[:-1])))
+        closes = np.concatenate((opens[1:], [True]))
+        start, end, label = start[opens], end[closes], label[opens]
+        self._last = (int(start[-1]), int(end[-1]), int(label[-1]))
+        self._write(start[:-1], end[:-1], label[:-1])
+
+    def flush(self) -> None:
+        start, end, label = self._last
+        if label >= 0:
+            self._write(np.array([start]), np.array([end]), np.array([label]))
+
+    def _write(self, start: np.ndarray, end: np.ndarray, label: np.ndarray) -> None:
+        self._append(pa.table({"t_start_ns": start + self._base, "duration_ns": end - start, "label": label}))
