@@ -1,28 +1,26 @@
-"""The report stage: one self-contained HTML page with the study, its machine, figures, tables and provenance."""
+"""The page: what it says of points, machines and provenance, and how its parts are put together."""
 
-import base64
-import io
 from collections import Counter
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import docutils.core  # type: ignore[import-untyped]
-import docutils.utils  # type: ignore[import-untyped]
 import jinja2
-from markupsafe import Markup
 
 from triplepoint import figures
-from triplepoint.errors import UserError
 from triplepoint.files import write_text
 from triplepoint.manifest import Manifest, Node, read_manifest
-from triplepoint.tables import POINTS, Column
+from triplepoint.report.lanes import embed_lanes
+from triplepoint.report.pictures import picture
+from triplepoint.tables import POINTS, RUN_TIMELINE, Column
 from triplepoint.units import GIB
 
 STATUSES = ("ok", "oom", "invalid", "timeout", "crashed")
 
 _HEADING = {"oom": "out of memory", "timeout": "timed out"}
+
+_TEMPLATES = ("templates/report.html", "templates/zoom.html", "templates/zoom_draw.html", "templates/zoom_move.html")
 
 _COLUMNS = (
     "run", "status", "reason", "num_gpus", "micro_batch_size", "num_microbatches", "step_time_s", "step_time_p10_s",
@@ -56,6 +54,7 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
     manifests = [read_manifest(results / "runs" / run / "raw" / "manifest.json") for run in launched]
     columns = [column for column in POINTS.columns if column.name in _COLUMNS and _is_used(column.name, points)]
     columns.sort(key=lambda column: _COLUMNS.index(column.name))
+    lanes = embed_lanes(points, RUN_TIMELINE.read(results / "tables" / "timeline.parquet"), results)
     studies = sorted({study for point in points for study in point["studies"]})
     page = _environment().get_template("report.html").render(
         title=f"Triplepoint: {', '.join(studies) or 'no study'}",
@@ -64,7 +63,8 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
         statuses=[_HEADING.get(status, status) for status in _statuses(points)],
         summary=_summary(points),
         machines=_machines(manifests),
-        figures=[_figure(name, figs, captions) for name in names],
+        figures=[picture(name, figs, captions) for name in names],
+        lanes=lanes,
         columns=[_heading(column) for column in columns],
         rows=[_row(point, columns) for point in points],
         provenance=_provenance(manifests, results),
@@ -73,10 +73,9 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
 
 
 def _environment() -> jinja2.Environment:
-    template = resources.files("triplepoint").joinpath("templates/report.html").read_text(encoding="utf-8")
-    return jinja2.Environment(
-        loader=jinja2.DictLoader({"report.html": template}), autoescape=True, undefined=jinja2.StrictUndefined
-    )
+    folder = resources.files("triplepoint.report")
+    texts = {Path(name).name: folder.joinpath(name).read_text(encoding="utf-8") for name in _TEMPLATES}
+    return jinja2.Environment(loader=jinja2.DictLoader(texts), autoescape=True, undefined=jinja2.StrictUndefined)
 
 
 def _statuses(points: list[dict[str, Any]]) -> list[str]:
@@ -138,53 +137,6 @@ def _describe(node: Node) -> tuple:
         node.telemetry.measured if node.telemetry else (),
         tuple((reason, tuple(columns)) for reason, columns in absent.items()),
     )
-
-
-def _figure(name: str, figs: Path, captions: Path) -> dict[str, Any]:
-    path = figs / f"{name}.png"
-    try:
-        image = path.read_bytes()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such figure; draw it with 'triplepoint figure {name}'") from None
-    title = name.replace("_", " ").capitalize()
-    caption, plain = _caption(captions / f"{name}.rst")
-    return {
-        "name": name,
-        "title": title,
-        "image": base64.b64encode(image).decode("ascii"),
-        "width": _css_width(image, path),
-        "alt": f"{title}: {plain}",
-        "caption": Markup(caption),
-    }
-
-
-def _css_width(image: bytes, path: Path) -> int:
-    """Return the width that shows a figure at 96 pixels per printed inch, half as large again for the screen."""
-    if image[:8] != b"\x89PNG\r\n\x1a\n":
-        raise UserError(f"{path}: not a PNG file; delete it and draw the figure again")
-    # The header chunk holds the width as the first of its big-endian integers.
-    width = int.from_bytes(image[16:20], "big")
-    return round(width * 1.5 * 96 / 200)
-
-
-def _caption(path: Path) -> tuple[str, str]:
-    """Return a caption as HTML, and its first sentence as plain text."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such caption; every figure has one") from None
-    complaints = io.StringIO()
-    # Captions are text: they may not read files, run raw HTML, or read a user's docutils configuration.
-    settings = {
-        "file_insertion_enabled": False, "raw_enabled": False, "_disable_config": True, "warning_stream": complaints,
-        "halt_level": 2, "initial_header_level": 3,
-    }  # fmt: skip
-    try:
-        parts = docutils.core.publish_parts(text, writer="html5", settings_overrides=settings)
-    except docutils.utils.SystemMessage as error:
-        raise UserError(f"{path}: not valid reStructuredText: {error}") from None
-    first = " ".join(text.split()).split(". ")[0].rstrip(".") + "."
-    return str(parts["body"]), first.replace("*", "").replace("`", "")
 
 
 def _is_used(name: str, points: list[dict[str, Any]]) -> bool:

@@ -20,8 +20,8 @@ class Spans(NamedTuple):
     label: Int64
     """What the caller knows the span's looks by."""
 
-    def at(self, rows: npt.NDArray) -> "Spans":
-        """Return the spans in `rows`, numbers or a mask."""
+    def at(self, rows: npt.NDArray | slice) -> "Spans":
+        """Return the spans in `rows`: numbers, a mask, or a slice."""
         return Spans(self.start[rows], self.end[rows], self.label[rows])
 
     def then(self, other: "Spans") -> "Spans":

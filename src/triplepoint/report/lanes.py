@@ -1,0 +1,157 @@
+"""The timelines of all runs in few bytes, for the page to draw: columns of whole numbers and a dictionary of looks."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from triplepoint.report.colours import colours
+from triplepoint.trace.export.overlap import Int64, Spans
+from triplepoint.trace.export.perfetto import FILE_NAME
+from triplepoint.trace.export.thin import Thinner
+
+LIMIT_BYTES = 4_000_000
+"""Size the data of all runs may have: a page of figures is about as large."""
+
+_LEVELS = (8000, 4000, 2000, 1000, 500)
+"""Cells of a lane, from all the table holds to about one for two pixels of a screen."""
+_STEP_UNITS = 1_000_000
+"""Times are whole multiples of about this part of a step: a thousandth of a pixel. Spans below half of it are lost."""
+
+_LOOK = ("lane", "label", "group", "stage", "microbatch")
+
+
+@dataclass(frozen=True)
+class EmbeddedLanes:
+    """Timelines as they stand in the page.
+
+    Attributes:
+        text: JSON, a list of runs; safe inside a `<script>`.
+        num_runs: How many there are.
+        num_cells: Into how many cells lanes were thinned.
+        left_out: Runs that did not fit.
+        trace: Where the traces of a run are, with RUN in place of its name.
+    """
+
+    text: str
+    num_runs: int
+    num_cells: int
+    left_out: list[str]
+    trace: str
+
+
+class _Run(NamedTuple):
+    """What the page is told of a run, and its spans by rank, lane and time."""
+
+    facts: dict[str, Any]
+    rank: Int64
+    lane: Int64
+    spans: Spans
+    looks: list[list[Any]]
+
+
+def embed_lanes(
+    points: list[dict[str, Any]], timeline: pa.Table, results: Path, limit_bytes: int = LIMIT_BYTES
+) -> EmbeddedLanes:
+    """Return the timelines of the runs that have one.
+
+    Where all runs together would be too large, all are thinned further; only where that is not enough, runs are left
+    out, the last ones first, except that a smaller one may still find room.
+
+    Args:
+        points: Rows of table `points`.
+        timeline: Table `timeline`, the rows of a run together.
+        results: Folder of the results.
+        limit_bytes: Size `text` may have.
+    """
+    rows = _rows_of_runs(timeline)
+    kept = [point for point in points if point["run"] in rows]
+    for num_cells in _LEVELS:
+        is_last = num_cells == _LEVELS[-1]
+        packed: list[str] = []
+        left_out: list[str] = []
+        room = limit_bytes - len("[]")
+        for point in kept:
+            text = _pack(_read_run(point, timeline.slice(*rows[point["run"]]), results), num_cells)
+            if len(text) + 1 <= room:
+                packed.append(text)
+                room -= len(text) + 1
+            else:
+                left_out.append(point["run"])
+                if not is_last:
+                    break
+        if not left_out or is_last:
+            break
+    runs = results / "runs"
+    has_merged = any((runs / point["run"] / FILE_NAME).is_file() for point in kept)
+    trace = f"{runs / 'RUN'}/{FILE_NAME if has_merged else 'raw/traces/'}"
+    return EmbeddedLanes(f"[{','.join(packed)}]", len(packed), num_cells, left_out, trace)
+
+
+def _rows_of_runs(timeline: pa.Table) -> dict[str, tuple[int, int]]:
+    """Return first row and number of rows of each run."""
+    run = timeline["run"].combine_chunks().dictionary_encode()
+    codes = run.indices.to_numpy()
+    opens = np.flatnonzero(np.append(True, codes[1:] != codes[:-1])[: len(codes)])
+    sizes = np.diff(np.append(opens, len(codes)))
+    names = run.dictionary.to_pylist()
+    return {names[codes[at]]: (at, size) for at, size in zip(opens.tolist(), sizes.tolist(), strict=True)}
+
+
+def _read_run(point: dict[str, Any], rows: pa.Table, results: Path) -> _Run:
+    looks, look = _distinct_looks(rows)
+    rank, start = rows["rank"].to_numpy(), rows["t_start_ns"].to_numpy()
+    lanes = sorted({found[0] for found in looks})
+    lane = np.array([lanes.index(found[0]) for found in looks])[look]
+    order = np.lexsort((start, lane, rank))
+    spans = Spans(start, start + rows["duration_ns"].to_numpy(), look).at(order)
+    folder = results / "runs" / point["run"]
+    facts = {
+        "run": point["run"],
+        "model": point["model"],
+        "origin": point["origin"],
+        "trace": str(folder / FILE_NAME) if (folder / FILE_NAME).is_file() else None,
+    }
+    return _Run(facts, rank[order], lane[order], spans, looks)
+
+
+def _distinct_looks(rows: pa.Table) -> tuple[list[list[Any]], Int64]:
+    """Return the distinct looks of a run's spans, and the number of each span's look."""
+    key = np.zeros(rows.num_rows, dtype=np.int64)
+    for name in _LOOK:
+        column = rows[name].combine_chunks().dictionary_encode(null_encoding="encode")
+        key = key * len(column.dictionary) + column.indices.to_numpy()
+    _, first, look = np.unique(key, return_index=True, return_inverse=True)
+    columns = rows.select(_LOOK).take(pa.array(first)).to_pydict()
+    return [list(found) for found in zip(*columns.values(), strict=True)], look.reshape(-1)
+
+
+def _pack(run: _Run, num_cells: int) -> str:
+    """Return a run as JSON: of each span the distance to the one before it in its lane, its length, its look."""
+    end_ns = int(run.spans.end.max())
+    unit_ns = max(end_ns // _STEP_UNITS, 1)
+    lanes = []
+    for rank, rows in _lanes_of(run):
+        thinner = Thinner(0, max(end_ns, 1), num_cells)
+        thinner.add(*run.spans.at(rows))
+        start, end, look = thinner.finish()
+        start, end = (np.rint(time / unit_ns).astype(np.int64) for time in (start, end))
+        seen = end > start
+        start, end = start[seen], end[seen]
+        gap = start - np.append(0, end[:-1])[: len(end)]
+        lanes.append([rank, gap.tolist(), (end - start).tolist(), look[seen].tolist()])
+    content = run.facts | {"unit_ns": unit_ns, "end": -(-end_ns // unit_ns), "looks": run.looks, "lanes": lanes}
+    content["colours"] = [colours(lane, label) for lane, label, *_ in run.looks]
+    # What a run or a label is called must not end the script it stands in.
+    return json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _lanes_of(run: _Run) -> Iterator[tuple[int, slice]]:
+    """Return rank and rows of each lane."""
+    opens = np.flatnonzero(np.append(True, (np.diff(run.rank) != 0) | (np.diff(run.lane) != 0)))
+    for first, last in zip(opens.tolist(), [*opens[1:].tolist(), len(run.rank)], strict=True):
+        yield int(run.rank[first]), slice(first, last)
