@@ -89,6 +89,34 @@ def test_align_ranks_that_never_meet_are_tied_through_others() -> None:
     assert clocks[1].spread_ns < clocks[2].spread_ns < clocks[3].spread_ns
 
 
+def test_align_chain_goes_against_the_order_of_ranks() -> None:
+    rng = np.random.default_rng(4)
+    one, two = (true_ends(rng, 40) for _ in range(2))
+    both = (rank_seeing(rng, 2, ends, OFFSETS[2], group=name) for name, ends in (("a", one), ("b", two)))
+    clocks = clocks_of(
+        [
+            rank_seeing(rng, 0, one, OFFSETS[0], group="a"),
+            rank_seeing(rng, 1, two, OFFSETS[1], group="b"),
+            together(*both),
+        ]
+    )
+    assert_recovered(clocks, {0: OFFSETS[0], 1: OFFSETS[1], 2: OFFSETS[2]})
+
+
+def test_align_chain_is_less_sure_than_its_ties() -> None:
+    rng = np.random.default_rng(4)
+    one, two = (true_ends(rng, 40) for _ in range(2))
+    first = rank_seeing(rng, 0, one, group="a", noise=20 * US)
+    last = rank_seeing(rng, 2, two, 70 * US, group="b", noise=20 * US)
+    middle = [rank_seeing(rng, 1, ends, group=name, noise=20 * US) for name, ends in (("a", one), ("b", two))]
+    # Scatter 28 us on a tie, so that its uncertainty is 28 * (1 + 3 * 1.25 / sqrt(40)) = 45 us: 70 us are beyond it,
+    # and within that of two.
+    chained = clocks_of([first, together(*middle), last])[2]
+    direct = clocks_of([middle[1], last])[2]
+    assert chained.measured_ns == pytest.approx(70 * US, abs=20 * US)
+    assert (chained.offset_ns, direct.offset_ns) == (0, direct.measured_ns)
+
+
 def test_align_rank_tied_to_nobody_says_so() -> None:
     own = world()
     alone = collectives_of(7, [("all_reduce", T0, T0 + MS)], group="elsewhere")
@@ -135,11 +163,11 @@ def test_align_few_collectives_move_no_clock_by_less_than_their_length() -> None
     assert clocks_of([collectives_of(0, part), far])[1].offset_ns == 6 * MS
 
 
-def drifting(ppm: float, seconds: int, noise: int) -> tuple[list[Collectives], Int64]:
+def drifting(ppm: float, seconds: int, noise: int, offset: int = 2 * MS) -> tuple[list[Collectives], Int64]:
     rng = np.random.default_rng(6)
     ends = T0 + np.linspace(0, seconds * 1e9, 400).astype(np.int64) + rng.integers(0, 5 * MS, 400)
     own = [rank_seeing(rng, rank, ends, noise=noise) for rank in (0, 1)]
-    own[1].end[:] += 2 * MS + (ppm * 1e-6 * (ends - T0)).astype(np.int64)
+    own[1].end[:] += offset + (ppm * 1e-6 * (ends - T0)).astype(np.int64)
     return own, ends
 
 
@@ -152,6 +180,19 @@ def test_align_follows_drift() -> None:
     assert np.abs(np.median(left[:50])) < 10 * US
     assert np.abs(np.median(left[-50:])) < 10 * US
     assert clock.spread_ns < 40 * US
+
+
+def test_align_drift_counts_where_the_offset_crosses_zero() -> None:
+    own, _ = drifting(20, 10, 20 * US, offset=-100 * US)
+    clock = clocks_of(own)[1]
+    assert abs(clock.measured_ns) < 20 * US
+    assert clock.offset_ns == clock.measured_ns
+    assert clock.drift == pytest.approx(20e-6, rel=0.1)
+
+
+def test_align_what_runs_faster_than_a_clock_may_is_no_drift() -> None:
+    own, _ = drifting(1000, 10, 20 * US)
+    assert clocks_of(own)[1].drift == 0
 
 
 def test_align_no_drift_no_slope() -> None:

@@ -45,6 +45,40 @@ def test_find_critical_paths_wait_behind_computation_is_passed_by() -> None:
     assert path.times == {(0, GEMM): 105, (0, COMM): 15}
 
 
+def test_find_critical_paths_wait_at_the_end_of_the_lane() -> None:
+    for label, num_jumps in ((COMM, 1), (GEMM, 0)):
+        lanes, collectives = two_ranks()
+        lanes[0] = lane_of(0, [(label, 0, 70)], [Step(0, 0, 120)])
+        assert paths_of(lanes, collectives)[0].num_jumps == num_jumps
+
+
+def test_find_critical_paths_exposed_wait_before_a_hidden_one() -> None:
+    lanes = [
+        lane_of(0, [(GEMM, 0, 10), (COMM, 10, 40), (GEMM, 40, 120)]),
+        lane_of(1, [(GEMM, 0, 30), (COMM, 30, 40), (GEMM, 40, 80), (COMM, 80, 100)]),
+    ]
+    parts = [[(10, 40), (50, 100)], [(30, 40), (80, 100)]]
+    collectives = [collectives_of(rank, [("all_reduce", *part) for part in own]) for rank, own in enumerate(parts)]
+    (path,) = paths_of(lanes, collectives)
+    assert path.stretches == [Stretch(1, 0, 30), Stretch(0, 30, 120)]
+
+
+def test_find_critical_paths_rank_that_is_always_last_is_never_left() -> None:
+    segments = [(GEMM, 0, 40), (COMM, 40, 50), (GEMM, 50, 90), (COMM, 90, 100)]
+    last = [("all_reduce", 40, 50), ("all_reduce", 90, 100)]
+    first = [("all_reduce", 20, 50), ("all_reduce", 60, 100)]
+    lanes = [lane_of(0, segments, [Step(0, 0, 101)]), lane_of(1, segments, [Step(0, 0, 100)])]
+    (path,) = paths_of(lanes, [collectives_of(0, last), collectives_of(1, first)])
+    assert path.stretches == [Stretch(0, 0, 101)]
+    assert path.num_jumps == 0
+
+
+def test_find_critical_paths_last_rank_has_no_lane() -> None:
+    lanes, collectives = two_ranks()
+    (path,) = paths_of(lanes[:1], collectives)
+    assert path.stretches == [Stretch(0, 0, 120)]
+
+
 def test_find_critical_paths_wait_shown_as_idle_counts() -> None:
     assert paths_of(*two_ranks(at_moment=IDLE))[0].num_jumps == 1
 

@@ -81,6 +81,25 @@ def test_match_meetings_shift_holds_for_all_kinds_of_the_group() -> None:
     assert sorted(pair for pair in pairs(found) if len(pair) == 2) == [[(0, i + 4), (1, i)] for i in range(26)]
 
 
+def test_match_meetings_more_but_later() -> None:
+    rng = np.random.default_rng(2)
+    ends = true_ends(rng, 40)
+    kinds = dict.fromkeys(range(0, 40, 3), "broadcast")
+    one, two = (rank_seeing(rng, rank, ends, kinds=kinds) for rank in (0, 1))
+    found = match_meetings([cut(one, 4), cut(two, 0, 30)])
+    assert sorted(pair for pair in pairs(found) if len(pair) == 2) == [[(0, i), (1, i + 4)] for i in range(26)]
+    assert found.notes == ["rank 1: its trace of process group 0 begins 4 collectives earlier than that of rank 0"]
+
+
+def test_match_meetings_even_times_are_told_apart_by_kinds() -> None:
+    rng = np.random.default_rng(8)
+    ends = T0 + np.arange(40) * MS
+    kinds = dict.fromkeys(rng.choice(40, 20, replace=False).tolist(), "all_gather")
+    one, two = (rank_seeing(rng, rank, ends, kinds=kinds, noise=0) for rank in (0, 1))
+    found = match_meetings([one, cut(two, 2)])
+    assert sorted(pair for pair in pairs(found) if len(pair) == 2) == [[(0, i + 2), (1, i)] for i in range(38)]
+
+
 def test_match_meetings_even_bursts_are_told_apart_by_their_gaps() -> None:
     rng = np.random.default_rng(3)
     # Steps of 24 all-reduces 300 us apart: within a step one shift fits as well as the next.

@@ -91,6 +91,14 @@ def test_find_stragglers_outlier_below_two_percent_is_none() -> None:
     assert flagged(found) == []
 
 
+def test_find_stragglers_slowest_of_a_wide_field_is_none() -> None:
+    compute = np.repeat(np.linspace(90, 110, 8)[:, None] * MS, 10, axis=1).astype(np.int64)
+    found = standings(compute)
+    assert found[7].share_last == 1.0
+    assert found[7].compute_excess == pytest.approx(0.1)
+    assert flagged(found) == []
+
+
 def test_find_stragglers_late_by_a_random_walk_is_none() -> None:
     for seed in range(10):
         rng = np.random.default_rng(seed)
