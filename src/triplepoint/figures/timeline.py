@@ -15,6 +15,8 @@ from triplepoint.units import MS_PER_S, NS_PER_S
 
 TABLES = ("points", "timeline")
 
+LANES = ("phase", "comm")
+"""Lanes that are drawn; the report's timeline has the others."""
 MAX_PANELS = 4
 MAX_RANKS = 16
 """Ranks drawn of one run; more would be thinner than a line of text."""
@@ -42,8 +44,10 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     combinations with a pipeline; at most `MAX_PANELS` runs, and of each at most `MAX_RANKS` ranks.
     """
     points = labels.prepare(tables["points"])
-    chosen = _choose(points, set(tables["timeline"]["run"]))
-    spans = {run: _ranks_to_draw(tables["timeline"][tables["timeline"]["run"] == run]) for run in chosen["run"]}
+    timeline = tables["timeline"][tables["timeline"]["lane"].isin(LANES)]
+    chosen = _choose(points, set(timeline["run"]))
+    of_run = {run: timeline[timeline["run"] == run] for run in chosen["run"]}
+    spans = {run: _ranks_to_draw(found) for run, found in of_run.items()}
     heights = [_height_in(spans[run]["rank"].nunique()) for run in chosen["run"]] or [_TITLE_IN * 2]
     canvas = Canvas.make(style.PAGE_WIDTH_IN, HEAD_IN + sum(heights) + _LEGEND_IN + MARGIN_IN)
     canvas.stamp(chosen if len(chosen) else points)
@@ -51,12 +55,12 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         canvas.text(MARGIN_IN, HEAD_IN + 0.05, "no run of this selection finished with a trace")
     top_in = HEAD_IN
     for height_in, (_, point) in zip(heights, chosen.iterrows(), strict=False):
-        of_run = tables["timeline"][tables["timeline"]["run"] == point["run"]]
-        _draw_panel(canvas, point, spans[point["run"]], of_run["rank"].nunique(), (top_in, height_in))
+        num_ranks = of_run[point["run"]]["rank"].nunique()
+        _draw_panel(canvas, point, spans[point["run"]], num_ranks, (top_in, height_in))
         top_in += height_in
     _draw_legend(canvas, list(spans.values()))
     drawn = [found.assign(layout=_name(chosen, run)) for run, found in spans.items()]
-    return canvas.figure, concat(drawn, ignore_index=True) if drawn else tables["timeline"].iloc[:0].assign(layout="")
+    return canvas.figure, concat(drawn, ignore_index=True) if drawn else timeline.iloc[:0].assign(layout="")
 
 
 def _name(chosen: DataFrame, run: str) -> str:

@@ -146,6 +146,16 @@ def test_timeline_draws_few_runs_and_ranks(studies: dict[str, Path]) -> None:
     assert sorted(deepest["rank"].unique()) == list(range(0, 32, 2))
 
 
+def test_timeline_leaves_lanes_of_the_report_out(studies: dict[str, Path]) -> None:
+    tables = read(studies["one"])
+    _, before = figures.load("timeline").draw(tables)
+    compute = tables["timeline"].assign(lane="compute", label="gemm")
+    tables["timeline"] = pd.concat([tables["timeline"], compute], ignore_index=True)
+    figure, spans = figures.load("timeline").draw(tables)
+    pd.testing.assert_frame_equal(spans, before)
+    assert not any("gemm" in text for text in texts(figure))
+
+
 def test_timeline_without_a_finished_run_says_so(studies: dict[str, Path]) -> None:
     tables = read(studies["one"])
     tables["points"]["status"] = "oom"

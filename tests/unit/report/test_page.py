@@ -16,7 +16,7 @@ from triplepoint.figures.write import write_figure
 from triplepoint.manifest import read_manifest, write_manifest
 from triplepoint.report import write_report
 
-CAPTIONS = Path(__file__).parents[2] / "workflow" / "report"
+CAPTIONS = Path(__file__).parents[3] / "workflow" / "report"
 HOSTILE = "<script>alert('x')</script>&\"{{ 7*7 }}"
 VOID = {"meta", "link", "img", "br", "hr"}
 
@@ -41,7 +41,7 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.text += data if self.open[-1:] != ["style"] else ""
+        self.text += data if self.open[-1:] not in (["style"], ["script"]) else ""
 
 
 Report = Callable[..., Page]
@@ -97,9 +97,26 @@ def test_write_report_escapes_hostile_text(results: tuple[Path, Plan]) -> None:
     evidence = manifest.evidence.model_copy(update={"message": HOSTILE, "host": HOSTILE})
     write_manifest(path, manifest.model_copy(update={"evidence": evidence, "nodes": (node,)}))
     page = page_of(folder, plan)
-    assert "script" not in [tag for tag, _ in page.tags]
+    assert [attributes for tag, attributes in page.tags if tag == "script"] == [
+        {"type": "application/json", "id": "zoom-data"}, {},
+    ], "the timeline's data and its code, nothing else"  # fmt: skip
     assert page.text.count(HOSTILE) >= 3
     assert "49" not in [part.strip() for part in page.text.split("&")]
+
+
+def test_write_report_timeline_of_a_run_stands_in_the_page(results: tuple[Path, Plan]) -> None:
+    page = page_of(*results)
+    text = " ".join(page.text.split())
+    run = results[1].entries[0].run
+    assert "Timeline of a run" in text
+    assert f"The traces of a run are in {results[0]}/runs/RUN/raw/traces/ and open in ui.perfetto.dev." in text
+    assert f'"run":"{run}"' in (results[0] / "report.html").read_text()
+
+
+def test_write_report_without_a_traced_run_has_no_timeline(tmp_path: Path) -> None:
+    page = page_of(tmp_path, build(tmp_path, [Spec("tiny-llama", {"dp": 2}, status="oom")]))
+    assert "Timeline of a run" not in page.text
+    assert "script" not in [tag for tag, _ in page.tags]
 
 
 def test_write_report_twice_gives_the_same_bytes(results: tuple[Path, Plan]) -> None:
