@@ -1,7 +1,7 @@
 """The lanes of one step, thinned to what the eye can see, as rows of table `timeline`."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -9,11 +9,6 @@ import pyarrow as pa
 from triplepoint.tables import TIMELINE
 from triplepoint.trace.export.overlap import Int64
 from triplepoint.trace.export.thin import NUM_CELLS, Thinner
-
-if TYPE_CHECKING:
-    from triplepoint.trace.lanes import Step
-    from triplepoint.trace.rank.phases import Phases
-    from triplepoint.trace.rank.work import Work
 
 LANES = ("phase", "compute", "comm", "memory")
 """From top to bottom: what a rank was told to do, its computation, its communication, its copies and fills."""
@@ -58,9 +53,6 @@ class LaneSpans:
     look: Int64
 
 
-Span = LaneSpans
-
-
 def cells_per_lane(num_ranks: int) -> int:
     """Return into how many cells to thin a lane, so that a run of 32 ranks weighs no more than one of eight."""
     return max(_FEWEST_CELLS, min(NUM_CELLS, _CELLS_PER_RUN // max(num_ranks, 1)))
@@ -95,12 +87,6 @@ def span_table(rank: int, lanes: list[LaneSpans], origin: int) -> pa.Table:
     return pa.concat_tables(parts) if parts else TIMELINE.schema().empty_table()
 
 
-def span_rows(rank: int, lanes: list[LaneSpans], origin: int) -> list[dict[str, Any]]:
-    """Return the same as `span_table`, as rows."""
-    rows: list[dict[str, Any]] = span_table(rank, lanes, origin).to_pylist()
-    return rows
-
-
 def _lane_table(rank: int, lane: LaneSpans, origin: int) -> pa.Table:
     schema = TIMELINE.schema()
     number = len(lane.start)
@@ -115,21 +101,3 @@ def _lane_table(rank: int, lane: LaneSpans, origin: int) -> pa.Table:
         values = pa.array([getattr(one, name) for one in lane.looks], schema.field(name).type)
         columns[name] = values.take(look)
     return pa.table({name: columns[name] for name in schema.names}, schema)
-
-
-def step_spans(step: "Step", phases: "Phases", work: "Work", num_cells: int = NUM_CELLS) -> list[LaneSpans]:
-    """Return the phases and the communication of one step, thinned."""
-    lanes = [_phase_lane(phases), _comm_lane(work)]
-    return [thin_lane(lane, step.start, step.end, num_cells) for lane in lanes]
-
-
-def _phase_lane(phases: "Phases") -> LaneSpans:
-    looks: dict[Look, int] = {}
-    look = [looks.setdefault(Look(tag.label, None, tag.stage, tag.microbatch), len(looks)) for tag in phases.tags]
-    return LaneSpans("phase", list(looks), phases.start, phases.end, np.array(look, dtype=np.int64))
-
-
-def _comm_lane(work: "Work") -> LaneSpans:
-    rows = work.rows_of("comm")
-    looks = [Look(label.kind, label.group) for label in work.labels]
-    return LaneSpans("comm", looks, work.start[rows], work.start[rows] + work.duration[rows], work.label[rows])
