@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from tests.unit.trace.judge.layouts import LAYOUTS, Event, Text
-from tests.unit.trace.judge.reference import Row
+from tests.unit.trace.judge.reference import Row, to_ns
 from tests.unit.trace.judge.small import EVENTS, GEMM, TOP, is_gpu, rows_of
 
 WHOLE = rows_of(EVENTS)
@@ -104,7 +104,7 @@ def _begin_and_end(bare: bool) -> list[Event]:
     """Return the trace with two events for each piece of GPU work, by time, an end before the begin it touches."""
     halves = []
     for event in filter(is_gpu, EVENTS):
-        end = round(event["ts"] * 1000 + event["dur"] * 1000) / 1000
+        end = (to_ns(event["ts"]) + to_ns(event["dur"])) / 1000
         kept = ("pid", "tid") if bare else ("cat", "name", "pid", "tid")
         halves.append((event["ts"], 1, {"ph": "B", **{key: event[key] for key in event if key not in ("ph", "dur")}}))
         halves.append((end, 0, {"ph": "E", "ts": end, **{key: event[key] for key in kept}}))

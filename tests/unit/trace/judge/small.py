@@ -3,7 +3,7 @@
 from typing import Any
 
 from tests.unit.trace.judge.layouts import Event
-from tests.unit.trace.judge.reference import Row, gpu_rows
+from tests.unit.trace.judge.reference import Row, gpu_rows, to_ns
 
 BASE_NS = 1_711_964_646_000_000_000
 TOP = {"schemaVersion": 1, "baseTimeNanoseconds": BASE_NS, "distributedInfo": {"backend": "nccl", "rank": 0}}
@@ -50,7 +50,7 @@ def gpu(name: str, start: int, duration: int, correlation: int, stream: int = 7,
 
 def launched(row: Event) -> list[Event]:
     """Return a piece of GPU work behind the call that launched it, with the flow between the two."""
-    start = round(row["ts"] * 1000) - FIRST_NS
+    start = to_ns(row["ts"]) - FIRST_NS
     number = row["args"]["correlation"]
     call = "cudaLaunchKernel" if row["cat"] == "kernel" else "cudaMemcpyAsync"
     flow = {"id": number, "pid": 4711, "tid": 4711, "ts": row["ts"], "cat": "ac2g", "name": "ac2g"}
