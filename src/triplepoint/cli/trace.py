@@ -3,41 +3,50 @@
 import argparse
 from pathlib import Path
 
-from triplepoint.cli.arguments import add_results, make_parser, run_folder, say
+from triplepoint.cli.arguments import add_results, add_rules, load_rules, make_parser, run_folder, say
 from triplepoint.errors import UserError
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("trace", "Parse Kineto traces, one per rank: kernels, intervals and a timeline.")
+    made = make_parser(
+        "trace",
+        "Analyse Kineto traces, one per rank of a job: where each rank's time went, which kernels ran, which "
+        "collectives waited for whom, and what the step's time hangs on.",
+    )
     made.add_argument("traces", nargs="*", type=Path, metavar="FILE|FOLDER", help="traces, or folders of them")
     made.add_argument("--out", type=Path, metavar="DIR", help="folder for the tables")
-    made.add_argument("--run", metavar="RUN", help="a run of the pipeline instead of loose traces")
+    made.add_argument("--csv", action="store_true", help="write breakdown.csv, kernels.csv and the tables as CSV too")
+    made.add_argument("--jobs", type=int, metavar="N", help="traces to parse at once (default: one per core)")
+    made.add_argument(
+        "--parity",
+        choices=["hta"],
+        help="instead of the tables, breakdown.csv and kernels.csv with the rows and classes that HTA would take",
+    )
+    made.add_argument("--run", metavar="RUN", help="join the parsed ranks of a run of the pipeline instead")
+    add_rules(made)
     add_results(made)
     return made
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Parse the traces of a run, or loose files."""
+    """Analyse loose files, or join the parsed ranks of a run."""
     if bool(arguments.run) == bool(arguments.traces):
         raise UserError("trace: name either traces with --out DIR, or a run with --run RUN")
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise UserError(f"trace: --jobs {arguments.jobs}: expected 1 or more")
     if arguments.run:
-        _trace_run(run_folder(arguments))
-    elif arguments.out is None:
+        from triplepoint.trace.jobs import join_run
+
+        folder = run_folder(arguments)
+        join_run(folder, folder / "ranks")
+        return
+    if arguments.out is None:
         raise UserError("trace: --out DIR is missing; the tables need a folder")
+    from triplepoint.trace.jobs import trace_files, trace_files_as_hta
+
+    if arguments.parity:
+        print(trace_files_as_hta(arguments.traces, arguments.out, say))
     else:
-        _trace_files(arguments.traces, arguments.out)
-
-
-def _trace_run(folder: Path) -> None:
-    from triplepoint.manifest import read_manifest
-    from triplepoint.trace.tables import trace_run
-
-    manifest = read_manifest(folder / "raw" / "manifest.json")
-    trace_run(folder / "raw", folder, say, allow_empty=manifest.status != "ok")
-
-
-def _trace_files(traces: list[Path], out: Path) -> None:
-    from triplepoint.trace.tables import summarise, trace_files
-
-    print(summarise(trace_files(traces, out, say)))
+        scheme = load_rules(arguments)
+        print(trace_files(arguments.traces, arguments.out, scheme, say, csv=arguments.csv, num_jobs=arguments.jobs))

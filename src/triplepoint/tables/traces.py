@@ -41,9 +41,7 @@ INTERVALS = Table(
         text("kind", "`all` for the whole category; class of computation, kind of communication, reason to idle."),
         _GROUP,
         duration("busy_ns", "Time it was running (union of its intervals); for idle, nothing was."),
-        duration(
-            "exposed_ns", "Part that counts: no earlier category ran, nor an earlier begun of its own."
-        ),
+        duration("exposed_ns", "Part that counts: no earlier category ran, nor an earlier begun of its own."),
         duration("overlapped_ns", "The rest: busy - exposed."),
     ),
 )
@@ -64,9 +62,7 @@ COLLECTIVES = Table(
         duration("duration_ns", "Duration on this rank, waiting for others included."),
         duration("exposed_ns", "Part of it with neither computation nor an earlier begun communication running."),
         amount("size_bytes", "byte", "Size as nccl-tests counts it: of a gather the gathered buffer."),
-        amount(
-            "algorithm_bandwidth_bytes_per_s", "byte/s", "Size over the time from the last start to the end."
-        ),
+        amount("algorithm_bandwidth_bytes_per_s", "byte/s", "Size over the time from the last start to the end."),
         amount("bus_bandwidth_bytes_per_s", "byte/s", "The same times what each link carries for a byte of the size."),
         count("num_seen", "Ranks whose trace has this collective; null where they cannot be told.", True),
         duration("arrival_lag_ns", "Start after the first rank's.", True),

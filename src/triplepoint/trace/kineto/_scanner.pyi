@@ -22,7 +22,7 @@ class Scanner:
 
         Args:
             host: Give rows of operators on the CPU too, not only of those that communicate.
-            streams: Give rows of every event that carries a stream, whatever its category.
+            streams: Give rows of every event that carries a stream or a correlation, whatever its category.
         """
 
     def feed(self, data: Buffer) -> None:

@@ -87,7 +87,7 @@ def read_trace(
         path: Chrome JSON as the PyTorch profiler writes it: plain, gzip or zstd, in any layout.
         sink: Called with arrays of `ROW`, in the file's order but for begins that were paired with ends, and names.
         host: Give operators on the CPU too, not only those that communicate.
-        streams: Give every event that carries a stream.
+        streams: Give every event that carries a stream or a correlation.
         progress: Called every few seconds with what was read so far.
 
     Returns:

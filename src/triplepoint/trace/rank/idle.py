@@ -61,7 +61,9 @@ def idle_pieces(slab: Slab, free: Intervals, waits: Waits, operations: Operation
     ending = rows[at[is_ended]]
     until = free.end.copy()
     until[is_ended] = np.where(
-        ending["launch"] == NEVER, free.start[is_ended], np.clip(ending["launch"], free.start[is_ended], free.end[is_ended])
+        ending["launch"] == NEVER,
+        free.start[is_ended],
+        np.clip(ending["launch"], free.start[is_ended], free.end[is_ended]),
     )
     late = intervals.union(free.start, until)
     bubble = intervals.intersection(late, waits.bubble)

@@ -29,20 +29,23 @@ RANK_TABLES = (KERNELS, INTERVALS, COLLECTIVES, SEGMENTS, TIMELINE)
 Append = Callable[[pa.Table], None]
 
 
-def parse_rank(path: Path, rank: int, folder: Path, record: GroupRecord, how: Reading) -> RankSummary:
+def parse_rank(
+    path: Path, rank_of: Callable[[int | None], int], folder: Path, record: GroupRecord, how: Reading
+) -> RankSummary:
     """Write the tables and the summary of one rank.
 
     Args:
         path: Its trace.
-        rank: Its number.
+        rank_of: Returns its rank, given the one written in the trace or None.
         folder: Where they go; the summary is written last and stands for all.
         record: What the launcher wrote down of its process groups.
         how: How to read the trace.
 
     Raises:
-        UserError: If the trace cannot be read.
+        UserError: If the trace cannot be read, or nothing tells its rank.
     """
     work = read_work(path, record, how)
+    rank = rank_of(work.marks.header.rank)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SUMMARY).unlink(missing_ok=True)
     with contextlib.ExitStack() as stack:

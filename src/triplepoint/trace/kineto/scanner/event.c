@@ -175,7 +175,7 @@ Verdict make_row(Reader *reader, const Event *event, Row *row) {
     int wanted = phase != 'X' || is_wanted(reader, row->category, event);
     if (!wanted && !(reader->wants_streams && event->arguments.start)) return IGNORED;
     if (!read_arguments(reader, event->arguments, row)) return NO_MEMORY;
-    if (!wanted && !(row->flags & HAS_STREAM)) return IGNORED;
+    if (!wanted && !(row->flags & HAS_STREAM) && row->correlation < 0) return IGNORED;
     if (!identify(reader, event, row)) return NO_MEMORY;
     return event->name.start || phase == 'E' ? ROW : DAMAGED_ROW;
 }

@@ -29,7 +29,7 @@ typedef struct {
 
 typedef struct {
     int wants_host;    /* operators on the CPU too */
-    int wants_streams; /* every event that carries a stream, whatever its category */
+    int wants_streams; /* every event that carries a stream or a correlation, whatever its category */
     Interned names, threads, arguments;
     uint8_t *scratch;
     size_t scratch_size, scratch_room;

@@ -1,0 +1,85 @@
+"""Traces to folders of rank tables, several at once where there are cores for it."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+
+from triplepoint.errors import UserError
+from triplepoint.trace.inputs import TraceFile, rank_of
+from triplepoint.trace.rank.found import Reading
+from triplepoint.trace.rank.groups import read_groups
+from triplepoint.trace.rank.parse import parse_rank
+from triplepoint.trace.rank.summary import RankSummary
+from triplepoint.trace.taxonomy import Scheme
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One trace to parse into a folder."""
+
+    file: TraceFile
+    folder: Path
+    scheme: Scheme
+    is_only: bool
+
+
+def parse_traces(
+    files: list[TraceFile], folders: list[Path], scheme: Scheme, progress: Progress, num_jobs: int | None = None
+) -> list[RankSummary]:
+    """Write the tables of every rank.
+
+    Args:
+        files: Traces, one a rank.
+        folders: Where the tables of each go.
+        scheme: Rules of the taxonomy.
+        progress: Called with one line per trace, and every few seconds of a long one.
+        num_jobs: Processes to use; None for as many as cores may be used.
+
+    Returns:
+        The summary of every trace, in the order of the files.
+
+    Raises:
+        UserError: If one of them cannot be read.
+    """
+    tasks = [Task(file, folder, scheme, len(files) == 1) for file, folder in zip(files, folders, strict=True)]
+    num_jobs = min(num_jobs or len(os.sched_getaffinity(0)), len(tasks))
+    if num_jobs <= 1:
+        return [_parse(task, _numbered(progress, index, len(tasks))) for index, task in enumerate(tasks)]
+    summaries = []
+    with ProcessPoolExecutor(num_jobs) as pool:
+        try:
+            for summary in pool.map(_parse_elsewhere, tasks):
+                summaries.append(summary)
+                progress(f"{Path(summary.path).name} ({len(summaries)} of {len(tasks)})")
+        except BrokenProcessPool:
+            raise UserError(
+                f"a process parsing one of {len(tasks)} traces was killed (out of memory?); run again with --jobs 1"
+            ) from None
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return summaries
+
+
+def _numbered(progress: Progress, index: int, count: int) -> Progress:
+    return lambda line: progress(f"{line} ({index + 1} of {count})")
+
+
+def _parse_elsewhere(task: Task) -> RankSummary:
+    return _parse(task, lambda line: None)
+
+
+def _parse(task: Task, progress: Progress) -> RankSummary:
+    how = Reading(task.scheme, task.folder, progress)
+    return parse_rank(
+        task.file.path,
+        lambda written: rank_of(task.file, written, task.is_only),
+        task.folder,
+        read_groups(task.file.record),
+        how,
+    )

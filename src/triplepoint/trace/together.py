@@ -1,0 +1,150 @@
+"""The ranks' tables joined: clocks aligned, late arrivals, bandwidths, stragglers, the critical path, the timeline."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from triplepoint.metrics import algorithm_bandwidth, bus_factor
+from triplepoint.tables import COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS, SEGMENTS
+from triplepoint.trace.cross.arrivals import Arrivals
+from triplepoint.trace.cross.clocks import Clock
+from triplepoint.trace.cross.compare import Comparison, compare_ranks
+from triplepoint.trace.cross.critical_path import path_rows
+from triplepoint.trace.export.joined import Drawn, DrawnRank, write_timeline
+from triplepoint.trace.lanes import Collectives, Lane, Meeting
+from triplepoint.trace.rank.summary import RankSummary, read_summary
+from triplepoint.units import NS_PER_S
+
+
+@dataclass(frozen=True)
+class Together:
+    """All ranks of a job.
+
+    Attributes:
+        summaries: Summary of every rank, by rank.
+        comparison: What only all ranks together tell.
+        drawn: What time the timeline shows.
+    """
+
+    summaries: list[RankSummary]
+    comparison: Comparison
+    drawn: Drawn
+
+
+def join_ranks(folders: Sequence[Path], out: Path) -> Together:
+    """Write the tables of all ranks.
+
+    Args:
+        folders: Folder of every rank, in any order; none for a run that left no traces.
+        out: Where the tables go.
+
+    Raises:
+        UserError: If a folder is not whole.
+    """
+    by_rank = sorted(((read_summary(folder), folder) for folder in folders), key=lambda one: one[0].rank)
+    summaries, folders = [one for one, _ in by_rank], [folder for _, folder in by_rank]
+    for table in (KERNELS, INTERVALS):
+        with table.writer(out / f"{table.name}.parquet") as append:
+            for folder in folders:
+                append(table.read(folder / f"{table.name}.parquet"))
+    collectives = [COLLECTIVES.read(folder / "collectives.parquet").sort_by("t_start_ns") for folder in folders]
+    comparison = _compare(by_rank, collectives)
+    clocks = comparison.clocks
+    with COLLECTIVES.writer(out / "collectives.parquet") as append:
+        for own, arrived in zip(collectives, comparison.arrivals, strict=True):
+            append(_with_arrivals(own, arrived, clocks[arrived.rank]))
+    RANKS.write(out / "ranks.parquet", RANKS.from_rows(comparison.rank_rows()))
+    CRITICAL_PATH.write(out / "critical_path.parquet", CRITICAL_PATH.from_rows(path_rows(comparison.paths)))
+    return Together(summaries, comparison, _draw(folders, summaries, clocks, out))
+
+
+def _compare(by_rank: Sequence[tuple[RankSummary, Path]], collectives: Sequence[pa.Table]) -> Comparison:
+    """Return what the ranks tell together; of one alone, whose segments may be many, they are not read."""
+    lanes = [_lane(folder, one) for one, folder in by_rank] if len(by_rank) > 1 else []
+    met = [_collectives(table, one.rank) for table, (one, _) in zip(collectives, by_rank, strict=True)]
+    return compare_ranks(lanes, met, _peers(collectives))
+
+
+def _lane(folder: Path, summary: RankSummary) -> Lane:
+    segments = SEGMENTS.read(folder / "segments.parquet")
+    start = segments["t_start_ns"].to_numpy()
+    return Lane(
+        rank=summary.rank,
+        steps=summary.steps,
+        start=start,
+        end=start + segments["duration_ns"].to_numpy(),
+        label=segments["label"].to_numpy(),
+        labels=[account.label for account in summary.accounts],
+    )
+
+
+def _collectives(table: pa.Table, rank: int) -> Collectives:
+    start = table["t_start_ns"].to_numpy()
+    meetings = zip(*(table[name].to_pylist() for name in ("group_name", "kind", "sequence")), strict=True)
+    return Collectives(
+        rank=rank,
+        meeting=[Meeting(*meeting) if meeting[0] is not None else None for meeting in meetings],
+        start=start,
+        end=start + table["duration_ns"].to_numpy(),
+        num_ranks=pc.fill_null(table["num_ranks"], 0).to_numpy(),
+        ranks=[_numbers(ranks) for ranks in table["ranks"].to_pylist()],
+    )
+
+
+def _with_arrivals(table: pa.Table, arrived: Arrivals, clock: Clock) -> pa.Table:
+    """Return a rank's collectives with what the ranks together tell, on the common clock."""
+    unknown = ~arrived.is_known
+    duration = table["duration_ns"].to_numpy()
+    moving_s = np.maximum(duration - np.where(unknown, 0, arrived.waited_ns), 1) / NS_PER_S
+    size = pc.fill_null(table["size_bytes"], np.nan).to_numpy()
+    algorithm = algorithm_bandwidth(size, moving_s)
+    factor = np.array(
+        [
+            bus_factor(kind, num_ranks) if num_ranks else np.nan
+            for kind, num_ranks in zip(table["kind"].to_pylist(), table["num_ranks"].to_pylist(), strict=True)
+        ],
+        dtype=np.float64,
+    )
+    columns = {
+        "t_start_ns": pa.array(clock.aligned(table["t_start_ns"].to_numpy())),
+        "algorithm_bandwidth_bytes_per_s": pa.array(algorithm, mask=np.isnan(algorithm)),
+        "bus_bandwidth_bytes_per_s": pa.array(algorithm * factor, mask=np.isnan(algorithm * factor)),
+        "num_seen": pa.array(arrived.num_seen),
+        "arrival_lag_ns": pa.array(arrived.lag_ns, mask=unknown),
+        "waited_ns": pa.array(arrived.waited_ns, mask=unknown),
+        "last_rank": pa.array(arrived.last_rank, mask=unknown),
+    }
+    for name, values in columns.items():
+        table = table.set_column(table.column_names.index(name), name, values)
+    return table
+
+
+def _peers(collectives: Sequence[pa.Table]) -> list[tuple[int, ...]]:
+    """Return ranks that have the same work by design: those that reduce gradients with one another."""
+    groups: set[tuple[int, ...]] = set()
+    for table in collectives:
+        of_data = pc.unique(table.filter(pc.equal(table["group"], "dp"))["ranks"]).drop_null().to_pylist()
+        groups |= {_numbers(ranks) for ranks in of_data}
+    members = [rank for group in groups for rank in group]
+    return sorted(groups) if len(members) == len(set(members)) else []
+
+
+def _numbers(ranks: str | None) -> tuple[int, ...]:
+    return tuple(map(int, ranks.split(","))) if ranks else ()
+
+
+def _draw(folders: Sequence[Path], summaries: Sequence[RankSummary], clocks: dict[int, Clock], out: Path) -> Drawn:
+    """Draw the first step, of the ranks that have it."""
+    first = min((one.steps[0].number for one in summaries if one.steps), default=None)
+    return write_timeline(
+        out / "timeline.parquet",
+        [
+            DrawnRank(one.rank, one.steps[0], folder / "timeline.parquet", clocks[one.rank].aligned)
+            for folder, one in zip(folders, summaries, strict=True)
+            if one.steps and one.steps[0].number == first
+        ],
+    )
