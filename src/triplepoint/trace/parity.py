@@ -10,6 +10,7 @@ Source: HolisticTraceAnalysis 0.5.0, common/trace_filter.py, common/trace.py and
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa

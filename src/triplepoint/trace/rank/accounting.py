@@ -87,11 +87,11 @@ class Accounts:
         return [(times, np.full(len(times.start), self._idle[kind])) for kind, times in by_kind.items()]
 
     def totals(self) -> dict[Label, tuple[int, int]]:
-        """Return busy and exposed time of every label over everything. Unit: ns."""
+        """Return busy and exposed time of every label over everything, labels in order of their number. Unit: ns."""
         return self._of_account(self._windows.num_accounts)
 
     def accounts(self) -> Iterator[tuple[int, dict[Label, tuple[int, int]]]]:
-        """Yield every account with busy and exposed time of its labels, those of whole categories among them."""
+        """Yield every account with busy and exposed time of all labels, those of whole categories among them."""
         for account in range(self._windows.num_accounts):
             yield account, self._of_account(account)
 
@@ -104,11 +104,7 @@ class Accounts:
                 busy[self._all["idle"]] += exposed[index]
             if label.kind != ALL:
                 exposed[self._all[label.category]] += exposed[index]
-        return {
-            label: (busy[index], exposed[index])
-            for index, label in enumerate(labels)
-            if label.kind == ALL or busy[index]
-        }
+        return dict(zip(labels, zip(busy, exposed, strict=True), strict=True))
 
     def _add_busy(self, label: int, start: Int64, stop: Int64) -> Intervals:
         busy = intervals.union(start, stop)

@@ -60,11 +60,8 @@ def idle_pieces(slab: Slab, free: Intervals, waits: Waits, operations: Operation
     is_ended = at < len(rows)
     ending = rows[at[is_ended]]
     until = free.end.copy()
-    until[is_ended] = np.where(
-        ending["launch"] == NEVER,
-        free.start[is_ended],
-        np.clip(ending["launch"], free.start[is_ended], free.end[is_ended]),
-    )
+    begin, end = free.start[is_ended], free.end[is_ended]
+    until[is_ended] = np.where(ending["launch"] == NEVER, begin, np.clip(ending["launch"], begin, end))
     late = intervals.union(free.start, until)
     bubble = intervals.intersection(late, waits.bubble)
     late = intervals.difference(late, waits.bubble)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from triplepoint.tables import COLLECTIVES, INTERVALS, KERNELS, SEGMENTS, TIMELINE
 from triplepoint.trace.kineto.rows import Bool, Rows
 from triplepoint.trace.lanes import Step
-from triplepoint.trace.rank.accounting import Accounts, Pieces
+from triplepoint.trace.rank.accounting import ALL, Accounts, Pieces
 from triplepoint.trace.rank.drawing import Drawing
 from triplepoint.trace.rank.found import Reading, Work
 from triplepoint.trace.rank.groups import GroupRecord, Groups
@@ -136,6 +136,8 @@ class _Parsing:
         for account, times in self._accounts.accounts():
             step, phase = divmod(account, len(PHASES))
             for label, (busy, exposed) in times.items():
+                if not busy and label.kind != ALL:
+                    continue
                 yield {
                     "rank": self._rank,
                     "step": self._work.steps[step].number,
