@@ -25,8 +25,8 @@ class Arrivals:
     Attributes:
         rank: Global rank.
         num_seen: Number of ranks whose trace is known to have the collective, this one included.
-        is_known: Whether two ranks or more were seen, and all of them were in it at one moment, as must be for kinds
-            that no rank leaves before every rank has come.
+        is_known: Whether two ranks or more were seen, and all of them were in it at one moment as far as the clocks are
+            sure, which must be so for kinds that no rank leaves before every rank has come.
         lag_ns: Start since the first rank's start. Unit: ns.
         skew_ns: Last rank's start since the first rank's. Unit: ns.
         waited_ns: Time from the start until the last rank's; 0 for the last, and for a part that ended before the last
@@ -59,10 +59,9 @@ def find_arrivals(meetings: Meetings, clocks: Mapping[int, Clock]) -> list[Arriv
     last_start = _over_meeting(np.maximum, start, meetings)
     candidate = np.where(start == last_start, ranks[meetings.lane], np.iinfo(np.int64).max)
     last_rank = _over_meeting(np.minimum, candidate, meetings)
-    # Ends are only as sure as the clocks.
-    spread = np.array([clocks[rank].spread_ns for rank in ranks.tolist()], dtype=np.int64)[meetings.lane]
-    first_leaves = _over_meeting(np.minimum, end + spread, meetings)
-    is_known = (num_seen > 1) & ((last_start <= first_leaves) | ~meetings.ends_together)
+    unsure = np.array([clocks[rank].uncertainty_ns for rank in ranks.tolist()], dtype=np.int64)[meetings.lane]
+    latest_start = _over_meeting(np.minimum, end, meetings) + _over_meeting(np.maximum, unsure, meetings)
+    is_known = (num_seen > 1) & ((last_start <= latest_start) | ~meetings.ends_together)
     is_waiting = meetings.ends_together | (last_start <= end)
     waited = np.where(is_waiting, np.minimum(last_start, end) - start, 0)
     values = [start - earliest, last_start - earliest, waited, last_rank, last_start]

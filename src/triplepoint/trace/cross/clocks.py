@@ -49,6 +49,7 @@ class Clock(NamedTuple):
         at_ns: Time of the offset. Unit: ns since 1970.
         measured_ns: The offset as measured, whether it is applied or not. Unit: ns.
         spread_ns: Robust standard deviation of the difference of ends in single collectives. Unit: ns.
+        uncertainty_ns: How far the offset may be off, see above. Unit: ns.
         num_matched: Number of collectives behind it; 0 where the rank is tied to nobody, so that its offset is unknown.
     """
 
@@ -59,6 +60,7 @@ class Clock(NamedTuple):
     at_ns: int = 0
     measured_ns: int = 0
     spread_ns: int = 0
+    uncertainty_ns: int = 0
     num_matched: int = 0
 
     def aligned(self, times: Int64) -> Int64:
@@ -113,8 +115,17 @@ def align(meetings: Meetings) -> dict[int, Clock]:
 def _clock(rank: int, reference: int, tie: _Tie, at: int) -> Clock:
     is_applied = abs(tie.offset) > tie.uncertainty or tie.drift != 0
     measured = round(tie.offset)
-    offset = measured if is_applied else 0
-    return Clock(rank, reference, offset, tie.drift, at, measured, round(tie.spread), tie.num_matched)
+    return Clock(
+        rank,
+        reference,
+        offset_ns=measured if is_applied else 0,
+        drift=tie.drift,
+        at_ns=at,
+        measured_ns=measured,
+        spread_ns=round(tie.spread),
+        uncertainty_ns=round(tie.uncertainty),
+        num_matched=tie.num_matched,
+    )
 
 
 def _reached(ties: _Ties, start: int) -> dict[int, _Tie]:

@@ -83,8 +83,8 @@ def test_find_arrivals_parts_that_never_overlapped_are_unknown() -> None:
 
 def test_find_arrivals_apart_by_no_more_than_the_clocks_are_unsure() -> None:
     own = [collectives_of(0, [("all_reduce", 10, 30)]), collectives_of(1, [("all_reduce", 50, 70)])]
-    for spread, is_known, waited in ((19, False, 0), (20, True, 20)):
-        clocks = {rank: Clock(rank, 0, spread_ns=spread) for rank in (0, 1)}
+    for unsure, is_known, waited in ((19, False, 0), (20, True, 20)):
+        clocks = {rank: Clock(rank, 0, uncertainty_ns=unsure * rank) for rank in (0, 1)}
         found = find_arrivals(match_meetings(own), clocks)[0]
         assert found.is_known.tolist() == [is_known]
         assert found.waited_ns.tolist() == [waited]

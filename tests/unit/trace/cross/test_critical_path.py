@@ -64,7 +64,7 @@ def test_find_critical_paths_exposed_wait_before_a_hidden_one() -> None:
 
 
 def test_find_critical_paths_rank_that_is_always_last_is_never_left() -> None:
-    segments = [(GEMM, 0, 40), (COMM, 40, 50), (GEMM, 50, 90), (COMM, 90, 100)]
+    segments = [(IDLE, 0, 40), (COMM, 40, 50), (IDLE, 50, 90), (COMM, 90, 100)]
     last = [("all_reduce", 40, 50), ("all_reduce", 90, 100)]
     first = [("all_reduce", 20, 50), ("all_reduce", 60, 100)]
     lanes = [lane_of(0, segments, [Step(0, 0, 101)]), lane_of(1, segments, [Step(0, 0, 100)])]
