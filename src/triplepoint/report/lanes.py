@@ -1,7 +1,7 @@
 """The timelines of all runs in few bytes, for the page to draw: columns of whole numbers and a dictionary of looks."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,8 +19,8 @@ LIMIT_BYTES = 4_000_000
 
 _LEVELS = (8000, 4000, 2000, 1000, 500)
 """Cells of a lane, from all the table holds to about one for two pixels of a screen."""
-_STEP_UNITS = 1_000_000
-"""Times are whole multiples of about this part of a step: a thousandth of a pixel. Spans below half of it are lost."""
+_CELL_UNITS = 125
+"""Times are whole multiples of this part of a cell, never below 1 ns. Spans shorter than half of that are lost."""
 
 _LOOK = ("lane", "label", "group", "stage", "microbatch")
 
@@ -32,14 +32,12 @@ class EmbeddedLanes:
     Attributes:
         text: JSON, a list of runs; safe inside a `<script>`.
         num_runs: How many there are.
-        num_cells: Into how many cells lanes were thinned.
         left_out: Runs that did not fit.
         trace: Where the traces of a run are, with RUN in place of its name.
     """
 
     text: str
     num_runs: int
-    num_cells: int
     left_out: list[str]
     trace: str
 
@@ -59,8 +57,8 @@ def embed_lanes(
 ) -> EmbeddedLanes:
     """Return the timelines of the runs that have one.
 
-    Where all runs together would be too large, all are thinned further; only where that is not enough, runs are left
-    out, the last ones first, except that a smaller one may still find room.
+    Where all together would be too large, those that take more than an equal share are thinned further; only where that
+    is not enough, runs are left out, the last ones first, except that a smaller one may still find room.
 
     Args:
         points: Rows of table `points`.
@@ -70,26 +68,33 @@ def embed_lanes(
     """
     rows = _rows_of_runs(timeline)
     kept = [point for point in points if point["run"] in rows]
-    for num_cells in _LEVELS:
-        is_last = num_cells == _LEVELS[-1]
-        packed: list[str] = []
-        left_out: list[str] = []
-        room = limit_bytes - len("[]")
-        for point in kept:
-            text = _pack(_read_run(point, timeline.slice(*rows[point["run"]]), results), num_cells)
-            if len(text) + 1 <= room:
-                packed.append(text)
-                room -= len(text) + 1
-            else:
-                left_out.append(point["run"])
-                if not is_last:
-                    break
-        if not left_out or is_last:
-            break
     runs = results / "runs"
-    has_merged = any((runs / point["run"] / FILE_NAME).is_file() for point in kept)
+    texts: dict[str, str] = {}
+    for num_cells in _LEVELS:
+        for point in kept:
+            run = point["run"]
+            if run not in texts or len(texts[run]) > limit_bytes / len(kept):
+                texts[run] = _pack(_read_run(point, timeline.slice(*rows[run]), runs / run), num_cells)
+        if _size(texts.values()) <= limit_bytes:
+            break
+    found: list[str] = []
+    left_out = [run for run, text in texts.items() if not _keep(text, found, limit_bytes)]
+    has_merged = any((runs / run / FILE_NAME).is_file() for run in texts)
     trace = f"{runs / 'RUN'}/{FILE_NAME if has_merged else 'raw/traces/'}"
-    return EmbeddedLanes(f"[{','.join(packed)}]", len(packed), num_cells, left_out, trace)
+    return EmbeddedLanes(f"[{','.join(found)}]", len(found), left_out, trace)
+
+
+def _size(texts: Collection[str]) -> int:
+    """Return the size of a list of texts, with brackets and commas. Unit: byte."""
+    return sum(map(len, texts)) + len(texts) + 1
+
+
+def _keep(text: str, found: list[str], limit_bytes: int) -> bool:
+    """Add a text to those found if it still fits, and return whether it did."""
+    if _size([*found, text]) > limit_bytes:
+        return False
+    found.append(text)
+    return True
 
 
 def _rows_of_runs(timeline: pa.Table) -> dict[str, tuple[int, int]]:
@@ -102,14 +107,13 @@ def _rows_of_runs(timeline: pa.Table) -> dict[str, tuple[int, int]]:
     return {names[codes[at]]: (at, size) for at, size in zip(opens.tolist(), sizes.tolist(), strict=True)}
 
 
-def _read_run(point: dict[str, Any], rows: pa.Table, results: Path) -> _Run:
+def _read_run(point: dict[str, Any], rows: pa.Table, folder: Path) -> _Run:
     looks, look = _distinct_looks(rows)
     rank, start = rows["rank"].to_numpy(), rows["t_start_ns"].to_numpy()
     lanes = sorted({found[0] for found in looks})
     lane = np.array([lanes.index(found[0]) for found in looks])[look]
     order = np.lexsort((start, lane, rank))
     spans = Spans(start, start + rows["duration_ns"].to_numpy(), look).at(order)
-    folder = results / "runs" / point["run"]
     facts = {
         "run": point["run"],
         "model": point["model"],
@@ -133,7 +137,7 @@ def _distinct_looks(rows: pa.Table) -> tuple[list[list[Any]], Int64]:
 def _pack(run: _Run, num_cells: int) -> str:
     """Return a run as JSON: of each span the distance to the one before it in its lane, its length, its look."""
     end_ns = int(run.spans.end.max())
-    unit_ns = max(end_ns // _STEP_UNITS, 1)
+    unit_ns = max(end_ns // (_CELL_UNITS * num_cells), 1)
     lanes = []
     for rank, rows in _lanes_of(run):
         thinner = Thinner(0, max(end_ns, 1), num_cells)
@@ -144,8 +148,14 @@ def _pack(run: _Run, num_cells: int) -> str:
         start, end = start[seen], end[seen]
         gap = start - np.append(0, end[:-1])[: len(end)]
         lanes.append([rank, gap.tolist(), (end - start).tolist(), look[seen].tolist()])
-    content = run.facts | {"unit_ns": unit_ns, "end": -(-end_ns // unit_ns), "looks": run.looks, "lanes": lanes}
-    content["colours"] = [colours(lane, label) for lane, label, *_ in run.looks]
+    content = run.facts | {
+        "cells": num_cells,
+        "unit_ns": unit_ns,
+        "end": -(-end_ns // unit_ns),
+        "looks": run.looks,
+        "colours": [colours(lane, label) for lane, label, *_ in run.looks],
+        "lanes": lanes,
+    }
     # What a run or a label is called must not end the script it stands in.
     return json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 

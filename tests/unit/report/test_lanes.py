@@ -95,30 +95,35 @@ def noisy(runs: list[str], num_spans: int) -> pa.Table:
     return RUN_TIMELINE.from_rows(rows)
 
 
-def test_embed_lanes_are_thinned_further_before_any_is_left_out() -> None:
-    points = [point("a"), point("b")]
-    full = embed_lanes(points, noisy(["a", "b"], 6000), Path("results"))
-    assert (full.num_cells, full.num_runs) == (8000, 2)
+def cells(found: EmbeddedLanes) -> dict[str, int]:
+    return {run["run"]: run["cells"] for run in json.loads(found.text)}
+
+
+def test_embed_lanes_large_ones_are_thinned_further_before_any_is_left_out() -> None:
+    points = [point("a"), point("b"), point("c")]
+    rows = pa.concat_tables([noisy(["a", "b"], 6000), noisy(["c"], 10)])
+    full = embed_lanes(points, rows, Path("results"))
+    assert cells(full) == {"a": 8000, "b": 8000, "c": 8000}
     room = len(full.text) // 2
-    half = embed_lanes(points, noisy(["a", "b"], 6000), Path("results"), room)
+    half = embed_lanes(points, rows, Path("results"), room)
     assert len(half.text) <= room
-    assert (half.num_runs, half.left_out) == (2, [])
-    assert half.num_cells < 8000
+    assert half.left_out == []
+    assert cells(half)["c"] == 8000
+    assert cells(half)["a"] == cells(half)["b"] < 8000
 
 
 def test_embed_lanes_that_never_fit_are_named_and_smaller_ones_kept() -> None:
     rows = pa.concat_tables([noisy(["a", "b"], 6000), noisy(["c"], 10)])
-    points = [point("a"), point("b"), point("c")]
-    one = embed_lanes(points[:1], rows, Path("results"), 1)
-    assert (one.text, one.num_runs, one.left_out, one.num_cells) == ("[]", 0, ["a"], 500)
-    room = len(embed_lanes([points[0], points[2]], rows, Path("results")).text)
-    coarse = next(
-        size for size in range(1000, room, 500) if embed_lanes(points, rows, Path("results"), size).num_runs > 1
+    one = embed_lanes([point("a")], rows, Path("results"), 10)
+    assert (one.text, one.num_runs, one.left_out) == ("[]", 0, ["a"])
+    smallest = (
+        size for size in range(1000, 10**6, 500) if embed_lanes([point("a")], rows, Path("results"), size).num_runs
     )
-    found = embed_lanes(points, rows, Path("results"), coarse)
-    assert [run["run"] for run in json.loads(found.text)] == ["a", "c"]
-    assert (found.left_out, found.num_cells) == (["b"], 500)
-    assert len(found.text) <= coarse
+    room = next(smallest) + 500
+    found = embed_lanes([point("a"), point("b"), point("c")], rows, Path("results"), room)
+    assert (list(cells(found)), found.left_out) == (["a", "c"], ["b"])
+    assert cells(found)["a"] == 500
+    assert len(found.text) <= room
 
 
 NODE = shutil.which("node")

@@ -1,9 +1,9 @@
 """A lane of any number of spans made small: what is wide enough to see stays exact, the rest becomes runs in cells.
 
 The time looked at is divided into equal cells. A span at least as wide as a cell keeps its borders. Of all shorter ones
-in a cell, the two labels with most time there get a run each. A run holds the exact time of its label, so that the
-emptiness of a cell is exact too. Time of further labels goes to the second run, and to the first, only as far as that
-cannot turn a minority into a majority; what is left is drawn empty (rare: at least three labels about equal).
+in a cell, the two labels with most time there get a run each, as long as their time. Time of further labels goes to the
+second run, then to the first, as far as that cannot turn a minority into a majority; only what is left after that is
+drawn empty though it was not (rare: three labels or more, about equal).
 
 What holds for every stretch of whole cells, that is, for every pixel of a picture `num_cells`, `num_cells / 2`,
 `num_cells / 3`, ... pixels wide: if one label (or emptiness) covers more than half of it before, it covers more of it
