@@ -36,6 +36,9 @@ _BUS_FACTORS = (
 )
 """Bus bandwidth over algorithm bandwidth among n ranks is a + b / n, by kind (a, b)."""
 
+BUS_KINDS = frozenset(_BUS_FACTORS)
+"""Kinds of collectives that have a bus bandwidth."""
+
 
 @dataclass(frozen=True)
 class Spread:

@@ -18,7 +18,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Parse one part of a run's traces."""
-    from triplepoint.trace.jobs import parse_run
+    from triplepoint.trace.runs import parse_run
 
     size, part = arguments.ranks_per_part, arguments.part
     if size < 1 or part < 0:

@@ -36,14 +36,14 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.jobs is not None and arguments.jobs < 1:
         raise UserError(f"trace: --jobs {arguments.jobs}: expected 1 or more")
     if arguments.run:
-        from triplepoint.trace.jobs import join_run
+        from triplepoint.trace.runs import join_run
 
         folder = run_folder(arguments)
         join_run(folder, folder / "ranks")
         return
     if arguments.out is None:
         raise UserError("trace: --out DIR is missing; the tables need a folder")
-    from triplepoint.trace.jobs import trace_files, trace_files_as_hta
+    from triplepoint.trace.files import trace_files, trace_files_as_hta
 
     if arguments.parity:
         print(trace_files_as_hta(arguments.traces, arguments.out, say))

@@ -80,13 +80,19 @@ class Table:
         """Check `table` and write it to `path` (Parquet, zstd) in one piece."""
         checked = self.check(table, path)
         with whole(path) as scratch:
-            pq.write_table(checked, scratch, compression="zstd")
+            with self._file(scratch) as file:
+                file.write_table(checked)
 
     @contextlib.contextmanager
     def writer(self, path: Path) -> Iterator[Callable[[pa.Table], None]]:
         """Yield a function that checks and appends rows; the file is there in one piece once the block succeeds."""
-        with whole(path) as scratch, pq.ParquetWriter(scratch, self.schema(), compression="zstd") as file:
+        with whole(path) as scratch, self._file(scratch) as file:
             yield lambda rows: file.write_table(self.check(rows, path))
+
+    def _file(self, path: Path) -> pq.ParquetWriter:
+        # Text repeats itself, times do not: looking for repetitions costs more than writing them.
+        texts = [column.name for column in self.columns if column.kind in ("str", "names")]
+        return pq.ParquetWriter(path, self.schema(), compression="zstd", use_dictionary=texts)
 
     def read(self, path: Path) -> pa.Table:
         """Return the checked table in `path`.

@@ -61,7 +61,7 @@ def write_kernels(path: Path, kernels: pa.Table) -> None:
     columns: dict[str, Any] = {key: sums[key] for key in _KEYS}
     columns["count"] = sums["count_sum"]
     columns["sum_us"] = _decimals(total)
-    columns["mean_us"] = pa.array([f"{one / NS_PER_US / number:.6f}" for one, number in zip(total, count, strict=True)])
+    columns["mean_us"] = pa.array([f"{one / NS_PER_US / number:.3f}" for one, number in zip(total, count, strict=True)])
     columns["min_us"] = _decimals(sums["min_ns_min"].to_pylist())
     columns["max_us"] = _decimals(sums["max_ns_max"].to_pylist())
     with whole(path) as scratch:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from triplepoint.metrics import algorithm_bandwidth, bus_factor
+from triplepoint.metrics import BUS_KINDS, algorithm_bandwidth, bus_factor
 from triplepoint.tables import COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS, SEGMENTS
 from triplepoint.trace.cross.arrivals import Arrivals
 from triplepoint.trace.cross.clocks import Clock
@@ -101,18 +102,12 @@ def _with_arrivals(table: pa.Table, arrived: Arrivals, clock: Clock) -> pa.Table
     duration = table["duration_ns"].to_numpy()
     moving_s = np.maximum(duration - np.where(unknown, 0, arrived.waited_ns), 1) / NS_PER_S
     size = pc.fill_null(table["size_bytes"], np.nan).to_numpy()
-    algorithm = algorithm_bandwidth(size, moving_s)
-    factor = np.array(
-        [
-            bus_factor(kind, num_ranks) if num_ranks else np.nan
-            for kind, num_ranks in zip(table["kind"].to_pylist(), table["num_ranks"].to_pylist(), strict=True)
-        ],
-        dtype=np.float64,
-    )
+    bandwidth = algorithm_bandwidth(size, moving_s)
+    on_bus = bandwidth * _bus_factors(table)
     columns = {
         "t_start_ns": pa.array(clock.aligned(table["t_start_ns"].to_numpy())),
-        "algorithm_bandwidth_bytes_per_s": pa.array(algorithm, mask=np.isnan(algorithm)),
-        "bus_bandwidth_bytes_per_s": pa.array(algorithm * factor, mask=np.isnan(algorithm * factor)),
+        "algorithm_bandwidth_bytes_per_s": pa.array(bandwidth, mask=np.isnan(bandwidth)),
+        "bus_bandwidth_bytes_per_s": pa.array(on_bus, mask=np.isnan(on_bus)),
         "num_seen": pa.array(arrived.num_seen),
         "arrival_lag_ns": pa.array(arrived.lag_ns, mask=unknown),
         "waited_ns": pa.array(arrived.waited_ns, mask=unknown),
@@ -121,6 +116,17 @@ def _with_arrivals(table: pa.Table, arrived: Arrivals, clock: Clock) -> pa.Table
     for name, values in columns.items():
         table = table.set_column(table.column_names.index(name), name, values)
     return table
+
+
+def _bus_factors(table: pa.Table) -> npt.NDArray[np.float64]:
+    """Return what to multiply each algorithm bandwidth by, NaN where the kind has none or the group is not known."""
+    factors = np.full(table.num_rows, np.nan)
+    num_ranks = pc.fill_null(table["num_ranks"], 0).to_numpy()
+    kinds = np.array(table["kind"].to_pylist(), dtype=object)
+    for kind in set(kinds) & BUS_KINDS:
+        own = (kinds == kind) & (num_ranks > 0)
+        factors[own] = bus_factor(kind, num_ranks[own])
+    return factors
 
 
 def _peers(collectives: Sequence[pa.Table]) -> list[tuple[int, ...]]:

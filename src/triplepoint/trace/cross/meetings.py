@@ -93,7 +93,8 @@ def match_meetings(collectives: Sequence[Collectives]) -> Meetings:
     """
     by_rank = sorted(collectives, key=lambda own: own.rank)
     kinds: dict[str, int] = {}
-    rows = _rows(by_rank, kinds)
+    # One rank alone met nobody, however much it communicated.
+    rows = _rows(by_rank, kinds) if len(by_rank) > 1 else {}
     notes: list[str] = []
     columns = [np.zeros((5, 0), dtype=np.int64)]
     for number, (group, lanes) in enumerate(rows.items()):

@@ -25,6 +25,8 @@ Sink = Callable[[Rows, list[str]], None]
 """Takes rows, and the names known so far."""
 
 _PROGRESS_PERIOD_S = 5.0
+_PIECES_AT_ONCE = 32
+"""Pieces of text to scan before their rows are taken: each taking has a price, and their rows are few."""
 _LOST_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d+)')
 _LOST_RANK = re.compile(rb'"rank"\s*:\s*(\d+)')
 
@@ -121,10 +123,13 @@ class _Reading:
         self._names: list[str] = []
         self._is_odd = np.zeros(0, dtype=bool)
         self._num_odd = 0
+        self._num_pieces = 0
 
     def feed(self, piece: bytes) -> None:
         self.scanner.feed(piece)
-        self._take()
+        self._num_pieces += 1
+        if self._num_pieces % _PIECES_AT_ONCE == 0:
+            self._take()
 
     def finish(self, is_truncated: bool) -> Header:
         scanner = self.scanner

@@ -12,8 +12,9 @@ from triplepoint.errors import UserError
 
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
-_PIECE = 1 << 20
-_PACKED_PIECE = 1 << 16
+_PIECE = 1 << 18
+"""Bytes of text at once: what was unpacked is still in the cache when it is scanned."""
+_PACKED_PIECE = 1 << 14
 _ADVICE = "launch the run again, or remove the file"
 
 
@@ -38,7 +39,7 @@ class Source:
         self.is_truncated = False
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the text in pieces of about a megabyte.
+        """Yield the text in pieces of at most a quarter of a megabyte.
 
         Raises:
             UserError: If the file is missing, empty, or no trace at all.

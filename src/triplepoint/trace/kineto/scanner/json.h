@@ -63,7 +63,7 @@ static inline Outcome read_string(Text *text, Span *span) {
         if (*at == '"') break;
         if (*at != '\\') return BAD;
         if (at + 1 >= text->end) return MORE;
-        if (at[1] < 0x20) return BAD;
+        if (!memchr("\"\\/bfnrtu", at[1], 9)) return BAD;
         at += 2;
     }
     span->size = (size_t)(at - span->start);
@@ -71,9 +71,12 @@ static inline Outcome read_string(Text *text, Span *span) {
     return OK;
 }
 
-static inline int is_word(uint8_t c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '+' || c == '.';
-}
+/* Characters of numbers, and of the words profilers write in their place. */
+static const uint8_t IS_WORD[256] = {
+    ['+'] = 1, ['-'] = 1, ['.'] = 1, ['0' ... '9'] = 1, ['A' ... 'Z'] = 1, ['a' ... 'z'] = 1,
+};
+
+static inline int is_word(uint8_t c) { return IS_WORD[c]; }
 
 /* Read a number, true, false, null, or what profilers write beside them: NaN, inf, -Infinity. */
 static inline Outcome read_word(Text *text, Span *span) {

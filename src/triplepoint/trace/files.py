@@ -1,4 +1,4 @@
-"""What `triplepoint trace` and `triplepoint parse` do, from files to files."""
+"""What `triplepoint trace` does with loose files."""
 
 import shutil
 import tempfile
@@ -6,17 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from triplepoint.errors import UserError
-from triplepoint.manifest import Manifest, read_manifest
-from triplepoint.tables import COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS, TELEMETRY
+from triplepoint.tables import COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS
 from triplepoint.trace import parity
 from triplepoint.trace.breakdown import breakdown_row, write_breakdown, write_kernels
-from triplepoint.trace.export.counters import rank_title, telemetry_counters
 from triplepoint.trace.export.joined import write_merged
-from triplepoint.trace.export.perfetto import FILE_NAME, CounterTrack
-from triplepoint.trace.inputs import check_ranks, find_run_traces, find_traces
+from triplepoint.trace.export.perfetto import FILE_NAME
+from triplepoint.trace.inputs import check_ranks, find_traces
 from triplepoint.trace.parsing import parse_traces
-from triplepoint.trace.rank.summary import SUMMARY
 from triplepoint.trace.summary import summarise
 from triplepoint.trace.taxonomy import Scheme
 from triplepoint.trace.together import Together, join_ranks
@@ -73,53 +69,6 @@ def trace_files_as_hta(arguments: list[Path], out: Path, progress: Progress) -> 
     write_breakdown(out / "breakdown.csv", rows)
     write_kernels(out / "kernels.csv", parity.kernel_table(ranks))
     return "\n".join("  ".join(f"{name} {value}" for name, value in row.items()) for row in rows)
-
-
-def parse_run(run: Path, ranks: range, out: Path, scheme: Scheme, progress: Progress) -> None:
-    """Write the tables of some ranks of a run, each into a folder of its own.
-
-    Args:
-        run: Folder of the run.
-        ranks: Positions among the run's traces, by rank.
-        out: Folder for the folders; emptied first.
-        scheme: Rules of the taxonomy.
-        progress: Called with a line now and then.
-
-    Raises:
-        UserError: If the run finished and has no trace at all, or one cannot be read.
-    """
-    traces = run / "raw" / "traces"
-    found = find_run_traces(traces)
-    if not found and read_manifest(run / "raw" / "manifest.json").status == "ok":
-        raise UserError(f"{traces}: no traces (rank0.json.gz, ...); launch the run again with profiled steps")
-    files = found[ranks.start : ranks.stop]
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    parse_traces(files, [out / f"rank{file.rank}" for file in files], scheme, progress)
-
-
-def join_run(run: Path, ranks: Path) -> None:
-    """Write the tables of a whole run and its merged trace.
-
-    Args:
-        run: Folder of the run.
-        ranks: Folder with the folders that `parse_run` wrote.
-
-    Raises:
-        UserError: If one of them is not whole.
-    """
-    manifest = read_manifest(run / "raw" / "manifest.json")
-    together = join_ranks([path.parent for path in ranks.glob(f"*/*/{SUMMARY}")], run)
-    counters = _counters(run, manifest, together)
-    write_merged(
-        run / FILE_NAME, run / "timeline.parquet", together.drawn, counters, lambda rank: rank_title(manifest, rank)
-    )
-
-
-def _counters(run: Path, manifest: Manifest, together: Together) -> list[CounterTrack]:
-    if not manifest.nodes or not together.summaries:
-        return []
-    return telemetry_counters(TELEMETRY.read(run / "telemetry.parquet"), manifest, *together.drawn)
 
 
 def _write_csv(out: Path, together: Together) -> None:
