@@ -79,9 +79,8 @@ class Table:
     def write(self, path: Path, table: pa.Table) -> None:
         """Check `table` and write it to `path` (Parquet, zstd) in one piece."""
         checked = self.check(table, path)
-        with whole(path) as scratch:
-            with self._file(scratch) as file:
-                file.write_table(checked)
+        with whole(path) as scratch, self._file(scratch) as file:
+            file.write_table(checked)
 
     @contextlib.contextmanager
     def writer(self, path: Path) -> Iterator[Callable[[pa.Table], None]]:

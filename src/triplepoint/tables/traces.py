@@ -29,21 +29,34 @@ KERNELS = Table(
     ),
 )
 
+_ACCOUNT = (
+    RANK,
+    STEP,
+    text("phase", "forward, backward, optimizer or other."),
+    text("category", "compute, comm, memory or idle."),
+)
+
+_TIMES = (
+    duration("busy_ns", "Time it was running (union of its intervals); for idle, nothing was."),
+    duration("exposed_ns", "Part that counts: no earlier category ran, nor an earlier begun of its own."),
+    duration("overlapped_ns", "The rest: busy - exposed."),
+)
+
 INTERVALS = Table(
     "intervals",
-    "one row per (rank, step, phase, category, kind, group); exposed_ns of the rows of kind `all` add up to the phase, "
-    "and so do those of all other kinds",
+    "one row per (rank, step, phase, category, kind, group); exposed_ns of all rows add up to the steps",
     (
-        RANK,
-        STEP,
-        text("phase", "forward, backward, optimizer or other."),
-        text("category", "compute, comm, memory or idle."),
-        text("kind", "`all` for the whole category; class of computation, kind of communication, reason to idle."),
+        *_ACCOUNT,
+        text("kind", "Class of computation, kind of communication, direction of a copy, or the reason to idle."),
         _GROUP,
-        duration("busy_ns", "Time it was running (union of its intervals); for idle, nothing was."),
-        duration("exposed_ns", "Part that counts: no earlier category ran, nor an earlier begun of its own."),
-        duration("overlapped_ns", "The rest: busy - exposed."),
+        *_TIMES,
     ),
+)
+
+CATEGORIES = Table(
+    "categories",
+    "one row per (rank, step, phase, category); exposed_ns of all rows add up to the steps",
+    (*_ACCOUNT, *_TIMES),
 )
 
 COLLECTIVES = Table(

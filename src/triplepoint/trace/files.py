@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from triplepoint.tables import COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS
+from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS
 from triplepoint.trace import parity
 from triplepoint.trace.breakdown import breakdown_row, write_breakdown, write_kernels
 from triplepoint.trace.export.joined import write_merged
@@ -74,7 +74,7 @@ def trace_files_as_hta(arguments: list[Path], out: Path, progress: Progress) -> 
 def _write_csv(out: Path, together: Together) -> None:
     write_breakdown(out / "breakdown.csv", [breakdown_row(one) for one in together.summaries])
     write_kernels(out / "kernels.csv", KERNELS.read(out / "kernels.parquet"))
-    for table in (INTERVALS, COLLECTIVES, RANKS, CRITICAL_PATH):
+    for table in (INTERVALS, CATEGORIES, COLLECTIVES, RANKS, CRITICAL_PATH):
         table.write_csv(out / f"{table.name}.csv", table.read(out / f"{table.name}.parquet"))
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from triplepoint.metrics import BUS_KINDS, algorithm_bandwidth, bus_factor
-from triplepoint.tables import COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS, SEGMENTS
+from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS, SEGMENTS
 from triplepoint.trace.cross.arrivals import Arrivals
 from triplepoint.trace.cross.clocks import Clock
 from triplepoint.trace.cross.compare import Comparison, compare_ranks
@@ -48,7 +48,7 @@ def join_ranks(folders: Sequence[Path], out: Path) -> Together:
     """
     by_rank = sorted(((read_summary(folder), folder) for folder in folders), key=lambda one: one[0].rank)
     summaries, folders = [one for one, _ in by_rank], [folder for _, folder in by_rank]
-    for table in (KERNELS, INTERVALS):
+    for table in (KERNELS, INTERVALS, CATEGORIES):
         with table.writer(out / f"{table.name}.parquet") as append:
             for folder in folders:
                 append(table.read(folder / f"{table.name}.parquet"))

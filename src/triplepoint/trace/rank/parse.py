@@ -1,13 +1,14 @@
 """One trace to the tables of its rank, in one pass over its work and in constant memory."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from triplepoint.tables import COLLECTIVES, INTERVALS, KERNELS, SEGMENTS, TIMELINE
+from triplepoint.tables import CATEGORIES, COLLECTIVES, INTERVALS, KERNELS, SEGMENTS, TIMELINE
 from triplepoint.trace.kineto.rows import Bool, Rows
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank.accounting import ALL, Accounts, Pieces
@@ -23,10 +24,11 @@ from triplepoint.trace.rank.summary import SUMMARY, Account, RankSummary, write_
 from triplepoint.trace.rank.windows import cut_windows
 from triplepoint.trace.rank.work import read_work
 
-RANK_TABLES = (KERNELS, INTERVALS, COLLECTIVES, SEGMENTS, TIMELINE)
+RANK_TABLES = (KERNELS, INTERVALS, CATEGORIES, COLLECTIVES, SEGMENTS, TIMELINE)
 """Tables in the folder of a rank."""
 
 Append = Callable[[pa.Table], None]
+Row = dict[str, Any]
 
 
 def parse_rank(
@@ -103,9 +105,10 @@ class _Parsing:
         first, last = self._work.span
         self._add_idle(last, int(self._windows.times.end.max(initial=last)), np.empty(0, dtype=LAUNCHED))
         self._segments.flush()
-        rows = list(self._interval_rows())
-        if rows:
-            self._append[INTERVALS.name](INTERVALS.from_rows(rows))
+        parts, totals = self._account_rows()
+        if totals:
+            self._append[INTERVALS.name](INTERVALS.from_rows(parts))
+            self._append[CATEGORIES.name](CATEGORIES.from_rows(totals))
         self._append[TIMELINE.name](self._drawing.rows(self._rank))
         header = self._work.marks.header
         return RankSummary(
@@ -132,21 +135,26 @@ class _Parsing:
         if rows:
             self._append[KERNELS.name](KERNELS.from_rows(rows))
 
-    def _interval_rows(self) -> Iterator[dict[str, object]]:
+    def _account_rows(self) -> tuple[list[Row], list[Row]]:
+        """Return the rows of `intervals` and of `categories`."""
+        parts, totals = [], []
         for account, times in self._accounts.accounts():
             step, phase = divmod(account, len(PHASES))
             for label, (busy, exposed) in times.items():
-                if not busy and label.kind != ALL:
-                    continue
-                yield {
+                row = {
                     "rank": self._rank,
                     "step": self._work.steps[step].number,
                     "phase": PHASES[phase],
-                    **label._asdict(),
+                    "category": label.category,
                     "busy_ns": busy,
                     "exposed_ns": exposed,
                     "overlapped_ns": busy - exposed,
                 }
+                if label.kind == ALL:
+                    totals.append(row)
+                elif busy:
+                    parts.append(row | {"kind": label.kind, "group": label.group})
+        return parts, totals
 
 
 class _Segments:
