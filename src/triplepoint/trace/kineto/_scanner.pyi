@@ -49,5 +49,8 @@ class Scanner:
     def threads(self, first: int) -> list[bytes]:
         """Return the threads from number `first` on: process, tab, thread."""
 
-    def arguments(self, first: int) -> list[bytes]:
-        """Return the arguments about communication from number `first` on, each a JSON object."""
+    def messages(self, first: int) -> list[bytes]:
+        """Return what events say about communication, from number `first` on, each a JSON object."""
+
+    def geometries(self, first: int) -> list[bytes]:
+        """Return how kernels were launched, from number `first` on, each a JSON object."""

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -33,8 +33,8 @@ _LOST_RANK = re.compile(rb'"rank"\s*:\s*(\d+)')
 assert ROW.itemsize == ROW_BYTES
 
 
-class CommArguments(msgspec.Struct, frozen=True):
-    """Arguments of a communication event as they stand; None where the event lacks them."""
+class Message(msgspec.Struct, frozen=True):
+    """What an event says about communication, as it stands; None where it does not."""
 
     collective: Any = msgspec.field(name="Collective name", default=None)
     group_name: Any = msgspec.field(name="Process Group Name", default=None)
@@ -48,6 +48,18 @@ class CommArguments(msgspec.Struct, frozen=True):
     input_types: Any = msgspec.field(name="Input type", default=None)
 
 
+class Geometry(msgspec.Struct, frozen=True):
+    """How a kernel was launched, as its event says; None where it does not."""
+
+    grid: Any = None
+    block: Any = None
+    registers: Any = msgspec.field(name="registers per thread", default=None)
+    shared_memory: Any = msgspec.field(name="shared memory", default=None)
+    blocks_per_sm: Any = msgspec.field(name="blocks per SM", default=None)
+    warps_per_sm: Any = msgspec.field(name="warps per SM", default=None)
+    occupancy_percent: Any = msgspec.field(name="est. achieved occupancy %", default=None)
+
+
 @dataclass(frozen=True)
 class Header:
     """What the rows of a trace refer to, and how whole it was.
@@ -58,7 +70,8 @@ class Header:
         base_ns: What to add to a row's `start` for nanoseconds since 1970.
         metadata: Members beside the events, decoded: `distributedInfo`, `deviceProperties`, ...
         names: Distinct event names.
-        arguments: Distinct arguments about communication.
+        messages: Distinct sayings about communication.
+        geometries: Distinct geometries of launches.
         num_events: Whole events of whatever kind.
         num_damaged: Events without a usable time, or that had to be saved from damaged text.
         is_truncated: Whether the file ended early.
@@ -69,7 +82,8 @@ class Header:
     base_ns: int
     metadata: dict[str, Any]
     names: list[str]
-    arguments: list[CommArguments]
+    messages: list[Message]
+    geometries: list[Geometry]
     num_events: int
     num_damaged: int
     is_truncated: bool
@@ -110,6 +124,9 @@ def read_trace(
     return reading.finish(source.is_truncated)
 
 
+T = TypeVar("T", Message, Geometry)
+
+
 class _Reading:
     """The state of one reading."""
 
@@ -148,7 +165,8 @@ class _Reading:
             base_ns=self._base_ns(metadata),
             metadata=metadata,
             names=self._names,
-            arguments=[_decode_arguments(text) for text in scanner.arguments(0)],
+            messages=[_decode(text, Message) for text in scanner.messages(0)],
+            geometries=[_decode(text, Geometry) for text in scanner.geometries(0)],
             num_events=scanner.num_events,
             num_damaged=scanner.num_damaged + self._num_odd + num_unpaired,
             is_truncated=is_truncated or not scanner.is_closed,
@@ -222,8 +240,8 @@ def _decode_members(members: list[bytes]) -> dict[str, Any]:
     return decoded
 
 
-def _decode_arguments(text: bytes) -> CommArguments:
+def _decode(text: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(text, type=CommArguments)
+        return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return CommArguments()
+        return kind()

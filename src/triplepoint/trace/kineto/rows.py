@@ -32,23 +32,17 @@ ROW = np.dtype(
         ("start", "i8"),
         ("duration", "i8"),
         ("correlation", "i8"),
-        ("bytes", "i8"),
-        ("num_blocks", "i8"),
         ("name", "i4"),
         ("thread", "i4"),
-        ("arguments", "i4"),
-        ("threads_per_block", "i4"),
-        ("registers_per_thread", "i4"),
-        ("shared_memory_bytes", "i4"),
-        ("occupancy", "f4"),
-        ("blocks_per_sm", "f4"),
-        ("warps_per_sm", "f4"),
+        ("message", "i4"),
+        ("geometry", "i4"),
         ("category", "u1"),
         ("flags", "u1"),
-        ("unused", "u2"),
+        ("unused", "V6"),
     ]
 )
-"""Layout of a row; times in ns as the file counts them; what is not known is -1, ratios NaN."""
+"""Layout of a row. Times in ns as the file counts them; name, thread, what it says about communication and how it was
+launched as numbers; -1 where not known."""
 
 
 def is_device(rows: Rows) -> Bool:

@@ -56,7 +56,7 @@ class DeviceOperations:
         is_comm = np.isin(np.take(self._operations.label_of, operation), self._operations.of_category("comm"))
         comm = np.flatnonzero(is_comm)
         if len(comm):
-            keys = np.stack((name[comm], rows["arguments"][comm], self._annotation(rows[comm])), axis=1)
+            keys = np.stack((name[comm], rows["message"][comm], self._annotation(rows[comm])), axis=1)
             distinct, which = np.unique(keys, axis=0, return_inverse=True)
             numbers = [self._refine(*key) for key in distinct.tolist()]
             operation[comm] = np.array(numbers, dtype=np.int64)[which.reshape(-1)]
@@ -74,11 +74,11 @@ class DeviceOperations:
         around = np.where(around >= 0, around, on_host)
         return np.where(around >= 0, self._marks.rows["name"][around], -1) if len(self._marks.rows) else around
 
-    def _refine(self, name: int, arguments: int, annotation: int) -> int:
-        key = (name, arguments, annotation)
+    def _refine(self, name: int, message: int, annotation: int) -> int:
+        key = (name, message, annotation)
         if key not in self._known:
             header = self._marks.header
-            told = header.arguments[arguments] if arguments >= 0 else None
+            told = header.messages[message] if message >= 0 else None
             kind = collective_kind(str(told.collective)) if told and told.collective else None
             if kind is None and annotation >= 0:
                 kind = collective_kind(header.names[annotation])

@@ -1,11 +1,11 @@
-"""Rows of a trace together with the names and arguments they refer to."""
+"""Rows of a trace together with the names and messages they refer to."""
 
 import re
 from dataclasses import dataclass
 
 import numpy as np
 
-from triplepoint.trace.kineto.reader import CommArguments, Header
+from triplepoint.trace.kineto.reader import Header, Message
 from triplepoint.trace.kineto.rows import Category, Int64, Rows
 
 
@@ -40,10 +40,10 @@ class Events:
         """Return the name of an event."""
         return self.header.names[int(self.rows["name"][event])]
 
-    def arguments(self, event: int) -> CommArguments:
+    def message(self, event: int) -> Message:
         """Return what an event says about communication."""
-        index = self.rows["arguments"][event]
-        return self.header.arguments[index] if index >= 0 else CommArguments()
+        index = self.rows["message"][event]
+        return self.header.messages[index] if index >= 0 else Message()
 
     def named(self, category: Category, pattern: str) -> Int64:
         """Return the events of a category whose name matches a pattern from its start, by start time."""

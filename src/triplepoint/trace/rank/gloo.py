@@ -79,4 +79,4 @@ def _fits(start: Int64, event: int, kind: str, call: Asked, sizes: dict[int, fro
 
 def _sizes(events: Events, event: int) -> frozenset[int]:
     """Return the numbers of elements of an event's tensors, empty where shapes were not recorded."""
-    return frozenset(tensor_sizes(events.arguments(event).input_dims))
+    return frozenset(tensor_sizes(events.message(event).input_dims))

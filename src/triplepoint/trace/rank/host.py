@@ -16,6 +16,7 @@ from triplepoint.trace.kineto.spill import Sorter
 from triplepoint.trace.rank.collectives import host_collectives
 from triplepoint.trace.rank.events import Events
 from triplepoint.trace.rank.found import Found, Reading, Work
+from triplepoint.trace.rank.geometry import geometry_values
 from triplepoint.trace.rank.groups import Groups
 from triplepoint.trace.rank.launches import not_launched
 from triplepoint.trace.rank.nesting import self_segments
@@ -57,7 +58,7 @@ def host_work(found: Found, groups: Groups, how: Reading) -> Work:
         finished.add(done)
     first, last = _span(rows)
     steps = find_steps(marks, first, last, is_device=False)
-    totals = KernelTotals(operations, steps)
+    totals = KernelTotals(operations, steps, geometry_values(marks.header.geometries))
     totals.add(communication)
     for block in finished.blocks():
         totals.add(block)

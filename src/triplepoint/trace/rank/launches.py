@@ -10,9 +10,7 @@ from triplepoint.trace.kineto.spill import Sorter
 NEVER = np.iinfo(np.int64).min
 """Time of a call that was not recorded."""
 
-_GEOMETRY = ("num_blocks", "threads_per_block", "shared_memory_bytes")
-
-LAUNCH = np.dtype([(name, ROW[name]) for name in ("correlation", "start", "thread", *_GEOMETRY)])
+LAUNCH = np.dtype([(name, ROW[name]) for name in ("correlation", "start", "thread", "geometry")])
 """What is kept of a call of the runtime."""
 
 LAUNCHED = np.dtype(
@@ -22,7 +20,7 @@ LAUNCHED = np.dtype(
         ("launch_thread", "i4"),
         ("operation", "i4"),
         ("exposed", "i8"),
-        ("sequence", "i8"),
+        ("sequence", "i4"),
     ]
 )
 """A row of work; when and on which thread it was launched, what it does (an index), its exposed time, and its number
@@ -78,8 +76,7 @@ def _joined(rows: Rows, known: Rows) -> Rows:
     launch = known[at[found]]
     joined["launch"][found] = launch["start"]
     joined["launch_thread"][found] = launch["thread"]
-    for name in _GEOMETRY:
-        joined[name][found] = np.where(joined[name][found] < 0, launch[name], joined[name][found])
+    joined["geometry"][found] = np.where(rows["geometry"][found] < 0, launch["geometry"], rows["geometry"][found])
     return joined
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from triplepoint.tables import COLLECTIVES
-from triplepoint.trace.kineto.reader import CommArguments
+from triplepoint.trace.kineto.reader import Message
 from triplepoint.trace.kineto.rows import Int64, Rows
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank.found import Work
@@ -39,14 +39,14 @@ class CollectiveRows:
         self._groups = groups
         self._steps = sorted(work.steps, key=lambda step: step.start)
         self._names_groups = bool(groups.record.groups) or any(
-            one.group_name is not None or group_ranks(one) for one in self._header.arguments
+            one.group_name is not None or group_ranks(one) for one in self._header.messages
         )
         self._known: dict[tuple[int, int], _Told] = {}
         self._sequence: dict[tuple[str | None, str], int] = defaultdict(int)
 
     def begin(self, rows: Rows) -> None:
         """Number communication as it begins; rows of `LAUNCHED` by start."""
-        for index, key in enumerate(zip(rows["operation"].tolist(), rows["arguments"].tolist(), strict=True)):
+        for index, key in enumerate(zip(rows["operation"].tolist(), rows["message"].tolist(), strict=True)):
             told = self._tell(*key)
             counter = (told.group_name, told.kind)
             rows["sequence"][index] = self._sequence[counter]
@@ -59,7 +59,7 @@ class CollectiveRows:
             rank: Rank they are of.
             done: Rows of `LAUNCHED`, communication only, with their exposed time.
         """
-        told = [self._tell(*key) for key in zip(done["operation"].tolist(), done["arguments"].tolist(), strict=True)]
+        told = [self._tell(*key) for key in zip(done["operation"].tolist(), done["message"].tolist(), strict=True)]
         columns = {name: [getattr(one, name) for one in told] for name in _Told._fields}
         return pa.table(
             {
@@ -74,15 +74,15 @@ class CollectiveRows:
             }
         )
 
-    def _tell(self, operation: int, arguments: int) -> _Told:
-        key = (operation, arguments)
+    def _tell(self, operation: int, message: int) -> _Told:
+        key = (operation, message)
         if key not in self._known:
             kernel, role, _ = self._operations[operation]
-            said = self._header.arguments[arguments] if arguments >= 0 else CommArguments()
+            said = self._header.messages[message] if message >= 0 else Message()
             self._known[key] = self._judge(kernel.kind, role, said)
         return self._known[key]
 
-    def _judge(self, kind: str, role: str | None, said: CommArguments) -> _Told:
+    def _judge(self, kind: str, role: str | None, said: Message) -> _Told:
         recorded = self._groups.of_role(role)
         ranks = group_ranks(said) or (recorded.ranks if recorded else ())
         num_ranks = group_size(said) or len(ranks)

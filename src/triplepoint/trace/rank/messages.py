@@ -1,9 +1,9 @@
-"""How much a collective moves and among whom, from its arguments."""
+"""How much a collective moves and among whom, from its message."""
 
 import re
 from typing import Any
 
-from triplepoint.trace.kineto.reader import CommArguments
+from triplepoint.trace.kineto.reader import Message
 
 _BYTES = {
     "byte": 1, "char": 1, "signed char": 1, "unsigned char": 1, "bool": 1,
@@ -14,23 +14,23 @@ _BYTES = {
 """Size of an element by its name in the profiler: c10 scalar types and the C types behind them. Unit: byte."""
 
 
-def message_bytes(kind: str, arguments: CommArguments, num_ranks: int) -> int:
+def message_bytes(kind: str, message: Message, num_ranks: int) -> int:
     """Return the size of a collective as nccl-tests counts it; -1 where not known. Unit: byte.
 
     Args:
         kind: all_reduce, all_gather, ...: of a gather the gathered buffer counts, of all others what the rank gives.
-        arguments: Arguments of its event.
+        message: What its event says.
         num_ranks: Size of the process group; 0 where not known.
 
     Source:
         nccl-tests, doc/PERFORMANCE.md.
     """
-    given, gathered = arguments.in_elements, arguments.out_elements
-    element = _element_bytes(arguments.dtype)
+    given, gathered = message.in_elements, message.out_elements
+    element = _element_bytes(message.dtype)
     if element and isinstance(given, int) and isinstance(gathered, int):
         return element * (gathered if kind in ("all_gather", "gather", "recv") else given)
-    shape = _first(arguments.input_dims)
-    element = _element_bytes(_first_text(arguments.input_types))
+    shape = _first(message.input_dims)
+    element = _element_bytes(_first_text(message.input_types))
     if not shape or not element:
         return -1
     if kind in ("all_gather", "gather"):
@@ -38,9 +38,9 @@ def message_bytes(kind: str, arguments: CommArguments, num_ranks: int) -> int:
     return element * sum(shape)
 
 
-def group_ranks(arguments: CommArguments) -> tuple[int, ...]:
+def group_ranks(message: Message) -> tuple[int, ...]:
     """Return the global ranks of the process group, empty where not said in full."""
-    text = arguments.group_ranks
+    text = message.group_ranks
     if isinstance(text, list):
         return tuple(rank for rank in text if isinstance(rank, int))
     if not isinstance(text, str) or not re.fullmatch(r"\[\s*\d+(\s*,\s*\d+)*\s*\]", text):
@@ -48,10 +48,10 @@ def group_ranks(arguments: CommArguments) -> tuple[int, ...]:
     return tuple(int(rank) for rank in re.findall(r"\d+", text))
 
 
-def group_size(arguments: CommArguments) -> int:
+def group_size(message: Message) -> int:
     """Return the number of ranks in the process group, 0 where not known."""
-    size = arguments.group_size
-    return size if isinstance(size, int) and size > 0 else len(group_ranks(arguments))
+    size = message.group_size
+    return size if isinstance(size, int) and size > 0 else len(group_ranks(message))
 
 
 def tensor_sizes(dims: Any) -> list[int]:

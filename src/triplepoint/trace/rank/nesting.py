@@ -44,7 +44,7 @@ class Cover:
         owner = spans[owner]
         self._segments = {
             one: (begin[on], until[on], owner[on])
-            for one in np.unique(thread[spans]).tolist()
+            for one in np.unique(thread[owner]).tolist()
             for on in [np.flatnonzero(thread[owner] == one)]
         }
 

@@ -1,24 +1,18 @@
 """Sums per operation: how often it ran, how long, and how it was launched, per step and over everything."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from triplepoint.trace.kineto.rows import Int64, Rows
 from triplepoint.trace.lanes import Step
+from triplepoint.trace.rank.geometry import COLUMNS
 from triplepoint.trace.rank.operations import Operations
 
-GEOMETRY = (
-    "num_blocks",
-    "threads_per_block",
-    "registers_per_thread",
-    "shared_memory_bytes",
-    "blocks_per_sm",
-    "warps_per_sm",
-    "occupancy",
-)
-"""Columns that tell how a kernel was launched: means weighted by duration, of the occurrences that tell."""
+Floats = npt.NDArray[np.float64]
 
 _OUTSIDE = -1
 
@@ -31,32 +25,28 @@ class _Sums:
         self.sum_ns = np.zeros(num_operations, dtype=np.int64)
         self.min_ns = np.full(num_operations, np.iinfo(np.int64).max)
         self.max_ns = np.zeros(num_operations, dtype=np.int64)
-        self.weighted = np.zeros((len(GEOMETRY), num_operations))
-        self.weight = np.zeros((len(GEOMETRY), num_operations))
+        self.weight: Counter[tuple[int, int]] = Counter()
+        """Time of every (operation, geometry)."""
 
     def add(self, rows: Rows) -> None:
         operation, duration = rows["operation"], rows["duration"]
-        size = len(self.count)
-        self.count += np.bincount(operation, minlength=size)
+        self.count += np.bincount(operation, minlength=len(self.count))
         np.add.at(self.sum_ns, operation, duration)
         np.minimum.at(self.min_ns, operation, duration)
         np.maximum.at(self.max_ns, operation, duration)
+        told = np.flatnonzero(rows["geometry"] >= 0)
+        pairs = np.stack((operation[told], rows["geometry"][told]), axis=1).astype(np.int64)
+        packed, which = np.unique(pairs[:, 0] << 32 | pairs[:, 1], return_inverse=True)
         # A kernel of no length still weighs something.
-        weight = np.maximum(duration, 1).astype(np.float64)
-        for index, name in enumerate(GEOMETRY):
-            told = rows[name] >= 0  # neither -1 nor NaN
-            if told.any():
-                self.weight[index] += np.bincount(operation[told], weight[told], size)
-                self.weighted[index] += np.bincount(operation[told], weight[told] * rows[name][told], size)
+        weight = np.bincount(which, np.maximum(duration[told], 1), len(packed))
+        for pair, time in zip(packed.tolist(), weight.tolist(), strict=True):
+            self.weight[pair >> 32, pair & 0xFFFFFFFF] += time
 
-    def rows(self, operations: Operations) -> Iterator[dict[str, Any]]:
+    def rows(self, operations: Operations, geometries: Floats) -> Iterator[dict[str, Any]]:
         known = operations.known
+        geometry = self._geometry(geometries)
         for index in np.flatnonzero(self.count).tolist():
             kernel, group, name = known[index]
-            geometry = {
-                column: self.weighted[at, index] / self.weight[at, index] if self.weight[at, index] else None
-                for at, column in enumerate(GEOMETRY)
-            }
             yield {
                 "class": kernel.cls,
                 "kind": kernel.kind,
@@ -66,21 +56,36 @@ class _Sums:
                 "sum_ns": int(self.sum_ns[index]),
                 "min_ns": int(self.min_ns[index]),
                 "max_ns": int(self.max_ns[index]),
-                **geometry,
+                **dict(zip(COLUMNS, geometry[index], strict=True)),
             }
+
+    def _geometry(self, geometries: Floats) -> list[list[float | None]]:
+        """Return the means of every operation, None where nothing tells."""
+        sums = np.zeros((len(self.count), len(COLUMNS)))
+        weights = np.zeros_like(sums)
+        for (operation, geometry), time in self.weight.items():
+            value = geometries[geometry]
+            told = ~np.isnan(value)
+            sums[operation, told] += time * value[told]
+            weights[operation, told] += time
+        with np.errstate(invalid="ignore"):
+            means = sums / weights
+        return [[None if np.isnan(one) else one for one in row] for row in means.tolist()]
 
 
 class KernelTotals:
     """Sums per operation of one rank."""
 
-    def __init__(self, operations: Operations, steps: list[Step]) -> None:
+    def __init__(self, operations: Operations, steps: list[Step], geometries: Floats) -> None:
         """Start with nothing.
 
         Args:
             operations: The operations of all rows to come.
+            geometries: What their geometries are, see `geometry_values`.
             steps: Steps of the rank, by number.
         """
         self._operations = operations
+        self._geometries = geometries
         self._steps = steps
         by_start = sorted(range(len(steps)), key=lambda index: steps[index].start)
         self._order = np.array(by_start, dtype=np.int64)
@@ -100,7 +105,7 @@ class KernelTotals:
         for index in sorted(self._open):
             if before is None or (index != _OUTSIDE and self._steps[index].end < before):
                 number = None if index == _OUTSIDE else self._steps[index].number
-                for row in self._open.pop(index).rows(self._operations):
+                for row in self._open.pop(index).rows(self._operations, self._geometries):
                     yield {"step": number, **row}
 
     def _step_of(self, start: Int64) -> Int64:

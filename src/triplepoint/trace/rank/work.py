@@ -12,6 +12,7 @@ from triplepoint.trace.kineto.reader import read_trace
 from triplepoint.trace.kineto.spill import Sorter
 from triplepoint.trace.rank.collectives import DeviceOperations
 from triplepoint.trace.rank.found import Found, Reading, Work
+from triplepoint.trace.rank.geometry import geometry_values
 from triplepoint.trace.rank.groups import GroupRecord, Groups
 from triplepoint.trace.rank.host import host_work
 from triplepoint.trace.rank.launches import join_launches
@@ -50,5 +51,5 @@ def _device_work(found: Found, groups: Groups, how: Reading) -> Work:
         last = max(last, int((rows["start"] + rows["duration"]).max()))
         by_start.add(rows)
     steps = find_steps(marks, first, last, is_device=True)
-    totals = KernelTotals(operations, steps)
+    totals = KernelTotals(operations, steps, geometry_values(marks.header.geometries))
     return Work(marks, True, operations, by_start, steps, phases.finish(), totals, (first, last))

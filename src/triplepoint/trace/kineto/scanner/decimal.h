@@ -81,11 +81,4 @@ static inline int64_t read_integer(Span span, int64_t otherwise) {
     return decimal.is_negative ? -(int64_t)decimal.digits : (int64_t)decimal.digits;
 }
 
-static inline float read_ratio(Span span) {
-    Decimal decimal;
-    if (!read_decimal(span, &decimal)) return NAN;
-    double value = (double)decimal.digits * pow(10, decimal.exponent);
-    return (float)(decimal.is_negative ? -value : value);
-}
-
 #endif

@@ -42,27 +42,8 @@ static int category_of(Span span) {
     return OTHER;
 }
 
-/* Return the product of a list of integers, as [8, 1, 1]; -1 if it is none. */
-static int64_t read_product(Span list) {
-    if (list.size < 2 || *list.start != '[') return -1;
-    Text text = {list.start + 1, list.start + list.size - 1};
-    int64_t product = 1;
-    while (text.at < text.end) {
-        Span word;
-        while (text.at < text.end && !is_word(*text.at)) text.at++;
-        word.start = text.at;
-        while (text.at < text.end && is_word(*text.at)) text.at++;
-        word.size = (size_t)(text.at - word.start);
-        int64_t factor = word.size ? read_integer(word, -1) : 1;
-        if (factor < 0 || __builtin_mul_overflow(product, factor, &product)) return -1;
-    }
-    return product;
-}
-
-static int32_t clip(int64_t value) { return value < -1 || value > INT32_MAX ? -1 : (int32_t)value; }
-
 /* What tells which collective an event is, and among whom. */
-static int is_about_communication(Span key) {
+static int is_about_message(Span key) {
     switch (*key.start) {
     case 'C': return IS(key, "Collective name");
     case 'G': return IS(key, "Group size");
@@ -74,51 +55,44 @@ static int is_about_communication(Span key) {
     }
 }
 
-static int append(Reader *reader, const void *bytes, size_t size) {
-    if (!make_room((void **)&reader->scratch, &reader->scratch_room, reader->scratch_size, size, 1)) return 0;
-    memcpy(reader->scratch + reader->scratch_size, bytes, size);
-    reader->scratch_size += size;
+/* What tells how a kernel was launched. */
+static int is_about_geometry(Span key) {
+    switch (*key.start) {
+    case 'b': return IS(key, "block") || IS(key, "blocks per SM");
+    case 'e': return IS(key, "est. achieved occupancy %");
+    case 'g': return IS(key, "grid");
+    case 'r': return IS(key, "registers per thread");
+    case 's': return IS(key, "shared memory");
+    case 'w': return IS(key, "warps per SM");
+    default: return 0;
+    }
+}
+
+static int append(Scratch *scratch, const void *bytes, size_t size) {
+    if (!make_room((void **)&scratch->bytes, &scratch->room, scratch->size, size, 1)) return 0;
+    memcpy(scratch->bytes + scratch->size, bytes, size);
+    scratch->size += size;
     return 1;
 }
 
 /* Append `"key": value` as it stands in the text, quotes included. */
-static int append_member(Reader *reader, Span key, const uint8_t *end) {
-    const char *before = reader->scratch_size ? "," : "{";
-    return append(reader, before, 1) && append(reader, key.start - 1, (size_t)(end - (key.start - 1)));
+static int append_member(Scratch *scratch, Span key, const uint8_t *end) {
+    const char *before = scratch->size ? "," : "{";
+    return append(scratch, before, 1) && append(scratch, key.start - 1, (size_t)(end - (key.start - 1)));
 }
 
-static void read_number(Row *row, Span key, Span value) {
-    switch (*key.start) {
-    case 'b':
-        if (IS(key, "bytes")) row->bytes = read_integer(value, -1);
-        else if (IS(key, "block")) row->threads_per_block = clip(read_product(value));
-        else if (IS(key, "blocks per SM")) row->blocks_per_sm = read_ratio(value);
-        break;
-    case 'c':
-        if (IS(key, "correlation")) row->correlation = read_integer(value, -1);
-        break;
-    case 'e':
-        if (IS(key, "est. achieved occupancy %")) row->occupancy = read_ratio(value) / 100;
-        break;
-    case 'g':
-        if (IS(key, "grid")) row->num_blocks = read_product(value);
-        break;
-    case 'r':
-        if (IS(key, "registers per thread")) row->registers_per_thread = clip(read_integer(value, -1));
-        break;
-    case 's':
-        if (IS(key, "stream") && read_integer(value, -1) != -1) row->flags |= HAS_STREAM;
-        else if (IS(key, "shared memory")) row->shared_memory_bytes = clip(read_integer(value, -1));
-        break;
-    case 'w':
-        if (IS(key, "warps per SM")) row->warps_per_sm = read_ratio(value);
-        break;
-    }
+/* Close and intern an object put together member by member: its number, -1 if it has none; 0 if there is no memory. */
+static int intern_object(Scratch *scratch, Interned *table, int32_t *number) {
+    *number = -1;
+    if (!scratch->size) return 1;
+    if (!append(scratch, "}", 1)) return 0;
+    *number = intern(table, scratch->bytes, scratch->size);
+    return *number >= 0;
 }
 
 /* Read the arguments of an event that is kept; they were stepped over once, so they are whole. */
 static int read_arguments(Reader *reader, Span arguments, Row *row) {
-    reader->scratch_size = 0;
+    reader->message.size = reader->geometry.size = 0;
     if (!arguments.start || *arguments.start != '{') return 1;
     Text text = {arguments.start + 1, arguments.start + arguments.size};
     skip_space(&text);
@@ -126,16 +100,15 @@ static int read_arguments(Reader *reader, Span arguments, Row *row) {
     while (!closed) {
         Span key, value;
         if (read_key(&text, &key) != OK || read_value(&text, &value, 1) != OK) return 1;
-        if (key.size && is_about_communication(key)) {
-            if (!append_member(reader, key, text.at)) return 0;
-        } else if (key.size)
-            read_number(row, key, value);
+        if (!key.size) ;
+        else if (IS(key, "correlation")) row->correlation = read_integer(value, -1);
+        else if (IS(key, "stream")) row->flags |= read_integer(value, -1) != -1 ? HAS_STREAM : 0;
+        else if (is_about_message(key) && !append_member(&reader->message, key, text.at)) return 0;
+        else if (is_about_geometry(key) && !append_member(&reader->geometry, key, text.at)) return 0;
         if (read_separator(&text, '}', &closed) != OK) return 1;
     }
-    if (!reader->scratch_size) return 1;
-    if (!append(reader, "}", 1)) return 0;
-    row->arguments = intern(&reader->arguments, reader->scratch, reader->scratch_size);
-    return row->arguments >= 0;
+    return intern_object(&reader->message, &reader->messages, &row->message) &&
+           intern_object(&reader->geometry, &reader->geometries, &row->geometry);
 }
 
 static int is_wanted(const Reader *reader, int category, const Event *event) {
@@ -146,12 +119,13 @@ static int is_wanted(const Reader *reader, int category, const Event *event) {
 
 static int identify(Reader *reader, const Event *event, Row *row) {
     static const uint8_t between = '\t';
+    Scratch *thread = &reader->thread;
     row->name = intern(&reader->names, event->name.start ? event->name.start : &between, event->name.size);
-    reader->scratch_size = 0;
-    if (event->process.start && !append(reader, event->process.start, event->process.size)) return 0;
-    if (!append(reader, &between, 1)) return 0;
-    if (event->thread.start && !append(reader, event->thread.start, event->thread.size)) return 0;
-    row->thread = intern(&reader->threads, reader->scratch, reader->scratch_size);
+    thread->size = 0;
+    if (event->process.start && !append(thread, event->process.start, event->process.size)) return 0;
+    if (!append(thread, &between, 1)) return 0;
+    if (event->thread.start && !append(thread, event->thread.start, event->thread.size)) return 0;
+    row->thread = intern(&reader->threads, thread->bytes, thread->size);
     return row->name >= 0 && row->thread >= 0;
 }
 
@@ -163,9 +137,7 @@ Verdict make_row(Reader *reader, const Event *event, Row *row) {
     if (!event->phase.start) return DAMAGED;
     uint8_t phase = event->phase.size == 1 ? *event->phase.start : 0;
     if (phase != 'X' && phase != 'B' && phase != 'E') return IGNORED;
-    *row = (Row){.correlation = -1, .bytes = -1, .num_blocks = -1, .arguments = -1, .threads_per_block = -1,
-                 .registers_per_thread = -1, .shared_memory_bytes = -1, .occupancy = NAN, .blocks_per_sm = NAN,
-                 .warps_per_sm = NAN};
+    *row = (Row){.correlation = -1, .name = -1, .thread = -1, .message = -1, .geometry = -1};
     row->flags = phase == 'B' ? IS_BEGIN : phase == 'E' ? IS_END : 0;
     if (!read_us(event->time, &row->start)) return DAMAGED;
     if (phase == 'X' && (!event->category.start || !read_us(event->duration, &row->duration))) return DAMAGED;
@@ -183,6 +155,9 @@ Verdict make_row(Reader *reader, const Event *event, Row *row) {
 void free_reader(Reader *reader) {
     free_interned(&reader->names);
     free_interned(&reader->threads);
-    free_interned(&reader->arguments);
-    free(reader->scratch);
+    free_interned(&reader->messages);
+    free_interned(&reader->geometries);
+    free(reader->message.bytes);
+    free(reader->geometry.bytes);
+    free(reader->thread.bytes);
 }

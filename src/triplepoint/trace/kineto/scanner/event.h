@@ -10,16 +10,12 @@ enum { KERNEL, MEMCPY, MEMSET, CPU_OP, RUNTIME, ANNOTATION, GPU_ANNOTATION, OTHE
 
 enum { IS_BEGIN = 1, IS_END = 2, HAS_STREAM = 4 };
 
-/* The same layout as ROW in rows.py. Unknown is -1, for ratios NaN. */
+/* The same layout as ROW in rows.py. Unknown is -1. */
 typedef struct {
     int64_t start, duration; /* ns; `start` as the file counts, before its base time is added */
     int64_t correlation;
-    int64_t bytes;
-    int64_t num_blocks;
-    int32_t name, thread, arguments; /* numbers of interned strings */
-    int32_t threads_per_block, registers_per_thread, shared_memory_bytes;
-    float occupancy, blocks_per_sm, warps_per_sm;
-    uint8_t category, flags, unused[2];
+    int32_t name, thread, message, geometry; /* numbers of interned strings */
+    uint8_t category, flags, unused[6];
 } Row;
 
 /* The members of an event that are read; a missing one starts at NULL. */
@@ -27,12 +23,19 @@ typedef struct {
     Span phase, category, name, time, duration, process, thread, arguments;
 } Event;
 
+/* Bytes being put together. */
+typedef struct {
+    uint8_t *bytes;
+    size_t size, room;
+} Scratch;
+
 typedef struct {
     int wants_host;    /* operators on the CPU too */
     int wants_streams; /* every event that carries a stream or a correlation, whatever its category */
-    Interned names, threads, arguments;
-    uint8_t *scratch;
-    size_t scratch_size, scratch_room;
+    Interned names, threads;
+    Interned messages;   /* what events say about communication, each a JSON object */
+    Interned geometries; /* how kernels were launched, each a JSON object */
+    Scratch message, geometry, thread;
 } Reader;
 
 /* DAMAGED_ROW: something is missing, but its time can be counted. */

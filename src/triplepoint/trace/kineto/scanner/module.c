@@ -117,8 +117,12 @@ static PyObject *method_threads(Object *self, PyObject *first) {
     return claim(self) ? list_interned(&self->scanner.reader.threads, first) : NULL;
 }
 
-static PyObject *method_arguments(Object *self, PyObject *first) {
-    return claim(self) ? list_interned(&self->scanner.reader.arguments, first) : NULL;
+static PyObject *method_messages(Object *self, PyObject *first) {
+    return claim(self) ? list_interned(&self->scanner.reader.messages, first) : NULL;
+}
+
+static PyObject *method_geometries(Object *self, PyObject *first) {
+    return claim(self) ? list_interned(&self->scanner.reader.geometries, first) : NULL;
 }
 
 static PyObject *get_num_events(Object *self, void *unused) {
@@ -150,7 +154,8 @@ static PyMethodDef methods[] = {
     {"take_damaged", (PyCFunction)method_take_damaged, METH_NOARGS, NULL},
     {"names", (PyCFunction)method_names, METH_O, NULL},
     {"threads", (PyCFunction)method_threads, METH_O, NULL},
-    {"arguments", (PyCFunction)method_arguments, METH_O, NULL},
+    {"messages", (PyCFunction)method_messages, METH_O, NULL},
+    {"geometries", (PyCFunction)method_geometries, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 

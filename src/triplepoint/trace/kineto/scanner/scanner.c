@@ -31,10 +31,11 @@ static size_t count_phases(const uint8_t *at, size_t size) {
     return count;
 }
 
-/* Hand over damaged text: as many events as it names phases of, at least one. */
+/* Hand over damaged text: as many events as it names phases of; at least one where an event was to stand. */
 static int give_up(Scanner *scanner, const uint8_t *start, const uint8_t *end) {
     size_t size = (size_t)(end - start), count = count_phases(start, size);
-    scanner->num_damaged += count ? (int64_t)count : 1;
+    scanner->num_damaged += count ? (int64_t)count : scanner->lost_event;
+    scanner->lost_event = 0;
     return add_piece(&scanner->damaged, start, size < LARGEST_DAMAGE ? size : LARGEST_DAMAGE);
 }
 
@@ -147,7 +148,10 @@ static int scan(Scanner *scanner, int is_last) {
         outcome = step(scanner, &text, is_last);
         size_t left = (size_t)(text.end - text.at);
         if (outcome == MORE && left < LARGEST_ITEM && !(is_last && left && scanner->state != AFTER)) break;
-        if (outcome != OK && outcome != -1) scanner->state = LOST;
+        if (outcome != OK && outcome != -1) {
+            scanner->lost_event |= scanner->state == EVENTS;
+            scanner->state = LOST;
+        }
     }
     scanner->start = (size_t)(text.at - scanner->buffer);
     return outcome != -1;
