@@ -112,8 +112,8 @@ def _begin_and_end(bare: bool) -> list[Event]:
 
 
 def _since_1970() -> list[Event]:
-    """Return the trace in floats of absolute microseconds, which resolve 0.25 us."""
-    return [event | {"ts": event["ts"] + 1_711_964_646_000_000.0} for event in EVENTS]
+    """Return the trace in absolute microseconds, of which the text of a float tells halves for certain."""
+    return [event | {"ts": round(2 * event["ts"]) / 2 + 1_711_964_646_000_000.0} for event in EVENTS]
 
 
 _SPELLINGS = {
@@ -234,7 +234,7 @@ _ENDED_EARLY = {
     "cut_between_events": Case(_TEXT.data[: _TEXT.spans[VICTIM + 1][0]], _before(VICTIM + 1), (0,), True),
     "cut_after_an_event": Case(_TEXT.data[: _TEXT.spans[VICTIM][1]], _before(VICTIM + 1), (0,), True),
     "cut_after_the_last_event": Case(_TEXT.data[: _TEXT.spans[-1][1]], truncated=True),
-    "cut_behind_the_events": Case(_TEXT.data[:-8], truncated=True),
+    "cut_behind_the_events": Case(_TEXT.data[:-8], damaged=(0, 1), truncated=True),
     "missing_close": Case(rendered(EVENTS, "list").data.rstrip().removesuffix(b"]"), truncated=True),
     "cut_and_padded_with_nuls": Case(cut(VICTIM, b".624") + bytes(4096), _before(VICTIM), (1,), True),
     "cut_gzip": Case(_cut_gzip(), _before(VICTIM + 2), (1,), True, suffix=".json.gz"),

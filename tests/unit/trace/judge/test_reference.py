@@ -108,10 +108,9 @@ def test_two_ranks_stand_in_order_of_number(tmp_path):
 
 def _exposed_by_step(out: Path) -> dict[int, int]:
     """Return the sum of `exposed_ns` of every step of rank 0."""
-    table = pq.read_table(out / "intervals.parquet", columns=["step", "exposed_ns"])
     totals: dict[int, int] = {}
-    for step, exposed in zip(*(table[name].to_pylist() for name in ("step", "exposed_ns")), strict=True):
-        totals[step] = totals.get(step, 0) + exposed
+    for row in pq.read_table(out / "intervals.parquet", columns=["step", "exposed_ns"]).to_pylist():
+        totals[row["step"]] = totals.get(row["step"], 0) + row["exposed_ns"]
     return totals
 
 
