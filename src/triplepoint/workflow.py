@@ -51,6 +51,9 @@ class Binding:
         self._base = base
         self._plan = plan
         self._digests = {entry.run: entry.planned.digest for entry in plan.valid}
+        self._parts = {
+            entry.run: _cut(entry.planned.point.traced_ranks, selection.ranks_per_part) for entry in plan.valid
+        }
 
     @property
     def runs(self) -> list[str]:

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from triplepoint.config.plan import PlanEntry
 from triplepoint.errors import UserError
-from triplepoint.tables import INTERVALS, KERNELS, RUN_TIMELINE, TIMELINE
+from triplepoint.tables import CATEGORIES, KERNELS, RUN_TIMELINE, TIMELINE
 from triplepoint.units import ns_to_s
 
 _SPLIT = {
@@ -46,12 +47,13 @@ def read_traces(entry: PlanEntry, profiled: tuple[int, ...], folder: Path) -> Tr
     """
     if not profiled:
         return Traces()
-    point = entry.planned.point
-    ranks = list(range(point.num_gpus)) if point.trace_ranks == "all" else sorted(point.trace_ranks)
-    intervals = INTERVALS.read(folder / "intervals.parquet")
+    ranks = entry.planned.point.traced_ranks
+    categories = CATEGORIES.read(folder / "categories.parquet")
     kernels = KERNELS.read(folder / "kernels.parquet")
-    _check(entry.run, intervals, ranks, profiled)
-    phases = _phases(entry.run, intervals, len(profiled))
+    _check(entry.run, categories, ranks, profiled)
+    phases = _phases(entry.run, categories, len(profiled))
+    # Those between the steps have no step.
+    kernels = kernels.filter(pc.is_in(kernels["step"], pa.array(profiled, pa.int64())))
     sums = _sum_by_rank(kernels, len(profiled))
     per_rank = [sum(found.get(rank, (0.0, 0.0))[0] for found in sums.values()) for rank in ranks]
     totals = {
@@ -72,20 +74,20 @@ def read_timeline(run: str, folder: Path, is_traced: bool) -> pa.Table:
     return RUN_TIMELINE.check(named, folder / "timeline.parquet")
 
 
-def _check(run: str, intervals: pa.Table, ranks: list[int], profiled: tuple[int, ...]) -> None:
-    found = set(zip(intervals["rank"].to_pylist(), intervals["step"].to_pylist(), strict=True))
+def _check(run: str, categories: pa.Table, ranks: list[int], profiled: tuple[int, ...]) -> None:
+    found = set(zip(categories["rank"].to_pylist(), categories["step"].to_pylist(), strict=True))
     lost = [rank for rank in ranks if not {(rank, step) for step in profiled} <= found]
     if lost:
         raise UserError(
-            f"run {run}: intervals.parquet lacks profiled steps of ranks {', '.join(map(str, lost))}; "
+            f"run {run}: categories.parquet lacks profiled steps of ranks {', '.join(map(str, lost))}; "
             "delete it to parse the traces again, or launch the run again if a trace is missing"
         )
 
 
-def _phases(run: str, intervals: pa.Table, num_steps: int) -> list[dict[str, Any]]:
+def _phases(run: str, categories: pa.Table, num_steps: int) -> list[dict[str, Any]]:
     keys = ["rank", "phase", "category"]
     times = ["busy", "exposed", "overlapped"]
-    summed = intervals.group_by(keys).aggregate([(f"{time}_ns", "sum") for time in times])
+    summed = categories.group_by(keys).aggregate([(f"{time}_ns", "sum") for time in times])
     rows = [
         {key: row[key] for key in keys}
         | {"run": run}

@@ -1,6 +1,7 @@
-"""`triplepoint parse RUN PART`: the traces of some ranks of a run, so that ranks are parsed side by side."""
+"""`triplepoint parse RUN FIRST-LAST`: the traces of some ranks of a run, so that ranks are parsed side by side."""
 
 import argparse
+import re
 
 from triplepoint.cli.arguments import add_rules, add_run, load_rules, make_parser, run_folder, say
 from triplepoint.errors import UserError
@@ -8,21 +9,29 @@ from triplepoint.errors import UserError
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("parse", "Parse the Kineto traces of some ranks of a run; `triplepoint trace` joins them.")
+    made = make_parser("parse", "Parse the Kineto traces of some ranks of a run; `triplepoint trace --run` joins them.")
     add_run(made)
-    made.add_argument("part", type=int, metavar="PART", help="which part of the run's traces, from 0")
-    made.add_argument("--ranks-per-part", type=int, default=8, metavar="N", help="traces of a part")
+    made.add_argument("part", metavar="FIRST-LAST", help="first and last of the ranks, such as 0-7")
+    made.add_argument("--jobs", type=int, metavar="N", help="traces to parse at once (default: one per core)")
     add_rules(made)
     return made
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Parse one part of a run's traces."""
-    from triplepoint.trace.runs import parse_run
+    from triplepoint.trace.parts import parse_part
 
-    size, part = arguments.ranks_per_part, arguments.part
-    if size < 1 or part < 0:
-        raise UserError(f"parse: part {part} of {size} ranks each: expected a part from 0 on, of 1 rank or more")
+    ranks = _ranks(arguments.part)
+    if arguments.jobs is not None and arguments.jobs < 1:
+        raise UserError(f"parse: --jobs {arguments.jobs}: expected 1 or more")
     folder = run_folder(arguments)
-    ranks = range(part * size, (part + 1) * size)
-    parse_run(folder, ranks, folder / "ranks" / str(part), load_rules(arguments), say)
+    out = folder / "ranks" / f"{ranks[0]}-{ranks[-1]}"
+    parse_part(folder, ranks, out, load_rules(arguments), say, arguments.jobs)
+
+
+def _ranks(part: str) -> range:
+    found = re.fullmatch(r"(\d+)-(\d+)", part)
+    ranks = range(int(found[1]), int(found[2]) + 1) if found else range(0)
+    if not ranks:
+        raise UserError(f"parse: ranks {part!r}: expected the first and the last, such as 0-7")
+    return ranks

@@ -14,7 +14,13 @@ def parser() -> argparse.ArgumentParser:
         "Analyse Kineto traces, one per rank of a job: where each rank's time went, which kernels ran, which "
         "collectives waited for whom, and what the step's time hangs on.",
     )
-    made.add_argument("traces", nargs="*", type=Path, metavar="FILE|FOLDER", help="traces, or folders of them")
+    made.add_argument(
+        "traces",
+        nargs="*",
+        type=Path,
+        metavar="FILE|FOLDER",
+        help="traces, or folders of them; with --run, folders of parsed ranks (default: all of the run)",
+    )
     made.add_argument("--out", type=Path, metavar="DIR", help="folder for the tables")
     made.add_argument("--csv", action="store_true", help="write breakdown.csv, kernels.csv and the tables as CSV too")
     made.add_argument("--jobs", type=int, metavar="N", help="traces to parse at once (default: one per core)")
@@ -31,15 +37,14 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Analyse loose files, or join the parsed ranks of a run."""
-    if bool(arguments.run) == bool(arguments.traces):
+    if not (arguments.run or arguments.traces):
         raise UserError("trace: name either traces with --out DIR, or a run with --run RUN")
     if arguments.jobs is not None and arguments.jobs < 1:
         raise UserError(f"trace: --jobs {arguments.jobs}: expected 1 or more")
     if arguments.run:
         from triplepoint.trace.runs import join_run
 
-        folder = run_folder(arguments)
-        join_run(folder, folder / "ranks")
+        join_run(run_folder(arguments), arguments.traces)
         return
     if arguments.out is None:
         raise UserError("trace: --out DIR is missing; the tables need a folder")

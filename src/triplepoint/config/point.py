@@ -125,6 +125,13 @@ class Point(Strict):
         """Nodes the ranks fill."""
         return -(-self.num_gpus // self.cluster.gpus_per_node)
 
+    @property
+    def traced_ranks(self) -> list[int]:
+        """Ranks that write a trace, in order; none where no step is profiled."""
+        if not self.steps.profiled:
+            return []
+        return list(range(self.num_gpus)) if self.trace_ranks == "all" else sorted(set(self.trace_ranks))
+
     def digest(self) -> str:
         """Return the identity of the point: SHA-256 over its canonical JSON."""
         return hashlib.sha256(canonical(self.model_dump(mode="json")).encode()).hexdigest()

@@ -75,7 +75,7 @@ def _parse_elsewhere(task: Task) -> RankSummary:
 
 
 def _parse(task: Task, progress: Progress) -> RankSummary:
-    how = Reading(task.scheme, task.folder, progress)
+    how = Reading(task.scheme, task.folder, task.is_only, progress)
     return parse_rank(
         task.file.path,
         lambda written: rank_of(task.file, written, task.is_only),

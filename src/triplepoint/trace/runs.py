@@ -1,66 +1,58 @@
-"""What `triplepoint parse` and `triplepoint trace --run` do with a run of the pipeline."""
+"""What `triplepoint trace --run` does: the parsed ranks of a run joined."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from triplepoint.config.plan import read_planned_run
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.tables import TELEMETRY
 from triplepoint.trace.export.counters import rank_title, telemetry_counters
 from triplepoint.trace.export.joined import write_merged
 from triplepoint.trace.export.perfetto import FILE_NAME, CounterTrack
-from triplepoint.trace.inputs import find_run_traces
-from triplepoint.trace.parsing import parse_traces
-from triplepoint.trace.rank.summary import SUMMARY
-from triplepoint.trace.taxonomy import Scheme
+from triplepoint.trace.inputs import check_ranks
+from triplepoint.trace.rank.summary import SUMMARY, read_summary
 from triplepoint.trace.together import Together, join_ranks
 
-Progress = Callable[[str], None]
+RANKS = "ranks"
+"""Folder of a run with a folder for each part of its ranks, which has one for each rank."""
 
 
-def parse_run(run: Path, ranks: range, out: Path, scheme: Scheme, progress: Progress) -> None:
-    """Write the tables of some ranks of a run, each into a folder of its own.
-
-    Args:
-        run: Folder of the run.
-        ranks: Positions among the run's traces, by rank.
-        out: Folder for the folders; emptied first.
-        scheme: Rules of the taxonomy.
-        progress: Called with a line now and then.
-
-    Raises:
-        UserError: If the run finished and has no trace at all, or one cannot be read.
-    """
-    traces = run / "raw" / "traces"
-    found = find_run_traces(traces)
-    if not found and read_manifest(run / "raw" / "manifest.json").status == "ok":
-        raise UserError(f"{traces}: no traces (rank0.json.gz, ...); launch the run again with profiled steps")
-    files = found[ranks.start : ranks.stop]
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    parse_traces(files, [out / f"rank{file.rank}" for file in files], scheme, progress)
-
-
-def join_run(run: Path, ranks: Path) -> None:
-    """Write the tables of a whole run and its merged trace.
+def join_run(run: Path, parts: Sequence[Path]) -> None:
+    """Write the tables of a whole run and its merged trace; remove parts that were cut in another way.
 
     Args:
         run: Folder of the run.
-        ranks: Folder with the folders that `parse_run` wrote.
+        parts: Folders that `parse_part` wrote; none for all of the run's.
 
     Raises:
-        UserError: If one of them is not whole.
+        UserError: If one of them is not whole, a rank is in two, or the run finished and a traced rank is in none.
     """
     manifest = read_manifest(run / "raw" / "manifest.json")
-    together = join_ranks([path.parent for path in ranks.glob(f"*/*/{SUMMARY}")], run)
+    folders = [path.parent for part in parts or (run / RANKS).glob("*") for path in part.glob(f"*/{SUMMARY}")]
+    ranks = [read_summary(folder).rank for folder in folders]
+    check_ranks(zip(folders, ranks, strict=True))
+    lost = sorted(set(read_planned_run(run / "point.json").point.traced_ranks) - set(ranks))
+    if lost and manifest.status == "ok":
+        raise UserError(f"{run / RANKS}: ranks {', '.join(map(str, lost))} are not parsed; run 'snakemake all'")
+    together = join_ranks(folders, run)
     counters = _counters(run, manifest, together)
     write_merged(
         run / FILE_NAME, run / "timeline.parquet", together.drawn, counters, lambda rank: rank_title(manifest, rank)
     )
+    _remove_others(run / RANKS, folders)
 
 
 def _counters(run: Path, manifest: Manifest, together: Together) -> list[CounterTrack]:
     if not manifest.nodes or not together.summaries:
         return []
     return telemetry_counters(TELEMETRY.read(run / "telemetry.parquet"), manifest, *together.drawn)
+
+
+def _remove_others(folder: Path, kept: Iterable[Path]) -> None:
+    """Remove the parts none of whose ranks are kept, once others have their place: segments are large."""
+    parts = {path.parent.resolve() for path in kept}
+    for part in folder.glob("*") if parts else ():
+        if part.resolve() not in parts:
+            shutil.rmtree(part)

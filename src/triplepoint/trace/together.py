@@ -85,6 +85,7 @@ def _lane(folder: Path, summary: RankSummary) -> Lane:
 
 def _collectives(table: pa.Table, rank: int) -> Collectives:
     start = table["t_start_ns"].to_numpy()
+    known = {ranks: _numbers(ranks) for ranks in pc.unique(table["ranks"]).to_pylist()}
     meetings = zip(*(table[name].to_pylist() for name in ("group_name", "kind", "sequence")), strict=True)
     return Collectives(
         rank=rank,
@@ -92,7 +93,7 @@ def _collectives(table: pa.Table, rank: int) -> Collectives:
         start=start,
         end=start + table["duration_ns"].to_numpy(),
         num_ranks=pc.fill_null(table["num_ranks"], 0).to_numpy(),
-        ranks=[_numbers(ranks) for ranks in table["ranks"].to_pylist()],
+        ranks=[known[ranks] for ranks in table["ranks"].to_pylist()],
     )
 
 

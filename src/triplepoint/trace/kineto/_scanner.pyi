@@ -37,6 +37,9 @@ class Scanner:
     def take_rows(self) -> bytes:
         """Return the rows read since the last call."""
 
+    def take_launches(self) -> bytes:
+        """Return the calls of the runtime read since the last call, which with `streams` stand among the rows."""
+
     def take_metadata(self) -> list[bytes]:
         """Return the members beside the events since the last call: key, value, key, value, ... as they stand."""
 

@@ -17,7 +17,7 @@ import numpy as np
 from triplepoint.errors import UserError
 from triplepoint.trace.kineto._scanner import ROW_BYTES, Scanner
 from triplepoint.trace.kineto.pairs import pair
-from triplepoint.trace.kineto.rows import IS_BEGIN, IS_END, ROW, Rows
+from triplepoint.trace.kineto.rows import IS_BEGIN, IS_END, LAUNCH, ROW, Rows
 from triplepoint.trace.kineto.salvage import salvage
 from triplepoint.trace.kineto.source import Source
 
@@ -101,7 +101,8 @@ def read_trace(
 
     Args:
         path: Chrome JSON as the PyTorch profiler writes it: plain, gzip or zstd, in any layout.
-        sink: Called with arrays of `ROW`, in the file's order but for begins that were paired with ends, and names.
+        sink: Called with arrays of `ROW`, in the file's order but for begins that were paired with ends, and of
+            `LAUNCH`.
         host: Give operators on the CPU too, not only those that communicate.
         streams: Give every event that carries a stream or a correlation.
         progress: Called every few seconds with what was read so far.
@@ -179,6 +180,9 @@ class _Reading:
                 self.scanner.feed_event(event)
         self._metadata += self.scanner.take_metadata()
         rows = np.frombuffer(self.scanner.take_rows(), dtype=ROW)
+        launches = np.frombuffer(self.scanner.take_launches(), dtype=LAUNCH)
+        if len(launches):
+            self._sink(launches, self._names)
         self._take_names()
         if self._is_odd.any():
             self._num_odd += int(self._is_odd[rows["name"]].sum())

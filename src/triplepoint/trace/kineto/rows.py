@@ -45,6 +45,10 @@ ROW = np.dtype(
 launched as numbers; -1 where not known."""
 
 
+LAUNCH = np.dtype([("correlation", "i8"), ("start", "i8"), ("thread", "i4"), ("geometry", "i4")])
+"""What is kept of a call of the runtime that work on the device may refer to."""
+
+
 def is_device(rows: Rows) -> Bool:
     """Return which rows are work of a GPU: kernels, copies and fills."""
     return np.asarray(rows["category"] <= Category.MEMSET)

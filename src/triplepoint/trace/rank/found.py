@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 
 from triplepoint.trace.kineto.reader import Header
-from triplepoint.trace.kineto.rows import ROW, Category, Rows, is_device
+from triplepoint.trace.kineto.rows import LAUNCH, ROW, Category, Rows, is_device
 from triplepoint.trace.kineto.spill import Sorter
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank.events import Events
-from triplepoint.trace.rank.launches import as_launches, not_launched
+from triplepoint.trace.rank.launches import not_launched
 from triplepoint.trace.rank.operations import Operations
 from triplepoint.trace.rank.phases import MARKS, Phases
 from triplepoint.trace.rank.totals import KernelTotals
@@ -25,11 +25,13 @@ class Reading:
     Attributes:
         scheme: Rules of the taxonomy.
         scratch: Folder for what does not fit in memory.
+        is_alone: Whether the job has no other trace, so that nothing is kept for an analysis across ranks.
         progress: Called every few seconds of reading.
     """
 
     scheme: Scheme
     scratch: Path
+    is_alone: bool = False
     progress: Callable[[str], None] = lambda line: None
 
 
@@ -49,12 +51,13 @@ class Found:
 
     def take(self, rows: Rows, names: list[str]) -> None:
         """Take rows of the trace, as `read_trace` gives them."""
+        if rows.dtype == LAUNCH:
+            self.launches.add(rows)
+            return
         work = is_device(rows)
         self.device.add(rows[work])
-        calls = rows["category"] == Category.RUNTIME
-        self.launches.add(as_launches(rows[calls]))
-        self.operators.add(not_launched(rows[rows["category"] == Category.CPU_OP]))
-        rest = rows[~work & ~calls]
+        rest = rows[~work]
+        self.operators.add(not_launched(rest[rest["category"] == Category.CPU_OP]))
         if len(rest):
             new = [MARKS.match(name) is not None for name in names[len(self._is_mark) :]]
             self._is_mark = np.concatenate((self._is_mark, np.array(new, dtype=bool)))

@@ -4,14 +4,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from triplepoint.trace.kineto.rows import ROW, Int64, Rows
+from triplepoint.trace.kineto.rows import LAUNCH, ROW, Int64, Rows
 from triplepoint.trace.kineto.spill import Sorter
 
 NEVER = np.iinfo(np.int64).min
 """Time of a call that was not recorded."""
-
-LAUNCH = np.dtype([(name, ROW[name]) for name in ("correlation", "start", "thread", "geometry")])
-"""What is kept of a call of the runtime."""
 
 LAUNCHED = np.dtype(
     [
@@ -27,20 +24,12 @@ LAUNCHED = np.dtype(
 among the collectives of its kind and group."""
 
 
-def as_launches(calls: Rows) -> Rows:
-    """Return what is kept of calls of the runtime: those that something on the device may refer to."""
-    kept = calls[calls["correlation"] > 0]
-    launches = np.empty(len(kept), dtype=LAUNCH)
-    for name in LAUNCH.names or ():
-        launches[name] = kept[name]
-    return launches
-
-
 def not_launched(rows: Rows) -> Rows:
     """Return rows of `ROW` as rows of `LAUNCHED` whose launch and operation are not known yet."""
     more = np.empty(len(rows), dtype=LAUNCHED)
-    for name in ROW.names or ():
-        more[name] = rows[name]
+    # The fields of a row stand first, so that they can be copied as the bytes they are.
+    bytes_of = more.view(np.uint8).reshape(len(rows), LAUNCHED.itemsize)
+    bytes_of[:, : ROW.itemsize] = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), ROW.itemsize)
     more["launch"], more["launch_thread"], more["operation"], more["exposed"] = NEVER, -1, -1, 0
     more["sequence"] = -1
     return more

@@ -54,7 +54,7 @@ def parse_rank(
         append = {
             table.name: stack.enter_context(table.writer(folder / f"{table.name}.parquet")) for table in RANK_TABLES
         }
-        parsing = _Parsing(rank, work, record, append)
+        parsing = _Parsing(rank, work, record, append, keeps_segments=not how.is_alone)
         for slab in slabs(work.rows.blocks(), keep_duplicates=not work.is_device):
             parsing.add(slab)
         summary = parsing.finish()
@@ -65,7 +65,9 @@ def parse_rank(
 class _Parsing:
     """The tables of one rank while its work streams by."""
 
-    def __init__(self, rank: int, work: Work, record: GroupRecord, append: dict[str, Append]) -> None:
+    def __init__(
+        self, rank: int, work: Work, record: GroupRecord, append: dict[str, Append], *, keeps_segments: bool
+    ) -> None:
         self._rank = rank
         self._work = work
         self._append = append
@@ -77,7 +79,7 @@ class _Parsing:
         self._is_comm = np.isin(work.operations.label_of, work.operations.of_category("comm"))
         self._num_rows = 0
         self._num_duplicates = 0
-        self._segments = _Segments(append[SEGMENTS.name], self._base)
+        self._segments = _Segments(append[SEGMENTS.name] if keeps_segments else None, self._base)
 
     def add(self, slab: Slab) -> None:
         """Take the next slab."""
@@ -160,13 +162,13 @@ class _Parsing:
 class _Segments:
     """Writes pieces of time, those of one label that touch as one."""
 
-    def __init__(self, append: Append, base_ns: int) -> None:
+    def __init__(self, append: Append | None, base_ns: int) -> None:
         self._append = append
         self._base = base_ns
         self._last = (0, 0, -1)
 
     def add(self, pieces: Pieces) -> None:
-        if len(pieces.label) == 0:
+        if self._append is None or len(pieces.label) == 0:
             return
         start, end, label = pieces.times.start, pieces.times.end, pieces.label
         last_start, last_end, last_label = self._last
@@ -186,4 +188,5 @@ class _Segments:
             self._write(np.array([start]), np.array([end]), np.array([label]))
 
     def _write(self, start: np.ndarray, end: np.ndarray, label: np.ndarray) -> None:
+        assert self._append is not None
         self._append(pa.table({"t_start_ns": start + self._base, "duration_ns": end - start, "label": label}))

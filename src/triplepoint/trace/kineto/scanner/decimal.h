@@ -44,6 +44,22 @@ static inline int read_decimal(Span span, Decimal *decimal) {
     return num_seen > 0 && at == end;
 }
 
+/* Read digits, a point and three more, as nearly all times are written; 0 for any other text. */
+static inline int read_plain_us(Span span, int64_t *ns) {
+    const uint8_t *at = span.start, *point = span.start + span.size - 4;
+    int64_t value = 0;
+    if (span.size < 5 || span.size > MOST_DIGITS || *point != '.') return 0;
+    for (; at < point; at++) {
+        unsigned digit = *at - '0';
+        if (digit > 9) return 0;
+        value = 10 * value + digit;
+    }
+    unsigned tenths = at[1] - '0', hundredths = at[2] - '0', thousandths = at[3] - '0';
+    if (tenths > 9 || hundredths > 9 || thousandths > 9) return 0;
+    *ns = NS_PER_US * value + 100 * tenths + 10 * hundredths + thousandths;
+    return 1;
+}
+
 /* Read a time; 0 if it is none, or does not fit.
 
    Whole microseconds and three decimals are nanoseconds as they stand. Anything else was printed from a float, so the
@@ -53,6 +69,7 @@ static inline int read_us(Span span, int64_t *ns) {
     static const long double powers[] = {1e0L,  1e1L,  1e2L,  1e3L,  1e4L,  1e5L,  1e6L,  1e7L,  1e8L,  1e9L,
                                          1e10L, 1e11L, 1e12L, 1e13L, 1e14L, 1e15L, 1e16L, 1e17L, 1e18L, 1e19L};
     const int most = sizeof powers / sizeof *powers - 1;
+    if (span.start && read_plain_us(span, ns)) return 1;
     Decimal decimal;
     if (!span.start || !read_decimal(span, &decimal)) return 0;
     if (decimal.exponent == -3 && decimal.digits <= INT64_MAX)

@@ -1,3 +1,5 @@
+#include "target.h"
+
 #include "event.h"
 
 #include "decimal.h"

@@ -18,6 +18,12 @@ typedef struct {
     uint8_t category, flags, unused[6];
 } Row;
 
+/* The same layout as LAUNCH in rows.py: what is kept of a call of the runtime. */
+typedef struct {
+    int64_t correlation, start;
+    int32_t thread, geometry;
+} Launch;
+
 /* The members of an event that are read; a missing one starts at NULL. */
 typedef struct {
     Span phase, category, name, time, duration, process, thread, arguments;

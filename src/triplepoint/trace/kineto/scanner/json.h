@@ -108,20 +108,27 @@ static inline Outcome read_separator(Text *text, uint8_t close, int *closed) {
     return OK;
 }
 
+static Outcome read_nested(Text *text, Span *span, int depth);
+
 /* Read any value; `span` is its text, of a string what stands between the quotes. */
 static inline Outcome read_value(Text *text, Span *span, int depth) {
     uint8_t open = *text->at;
     if (open == '"') return read_string(text, span);
-    if (open != '{' && open != '[') return read_word(text, span);
+    return open == '{' || open == '[' ? read_nested(text, span, depth) : read_word(text, span);
+}
+
+/* Read an object or an array. */
+static __attribute__((unused)) Outcome read_nested(Text *text, Span *span, int depth) {
     if (depth == DEEPEST) return BAD;
+    int is_object = *text->at == '{';
+    uint8_t close = is_object ? '}' : ']';
     span->start = text->at++;
-    uint8_t close = open == '{' ? '}' : ']';
     skip_space(text);
     int closed = *text->at == close;
     if (closed) text->at++;
     while (!closed) {
         Span part;
-        Outcome outcome = open == '{' ? read_key(text, &part) : OK;
+        Outcome outcome = is_object ? read_key(text, &part) : OK;
         if (outcome == OK) outcome = read_value(text, &part, depth + 1);
         if (outcome == OK) outcome = read_separator(text, close, &closed);
         if (outcome != OK) return outcome;

@@ -71,6 +71,16 @@ static PyObject *method_take_rows(Object *self, PyObject *unused) {
     return rows;
 }
 
+static PyObject *method_take_launches(Object *self, PyObject *unused) {
+    (void)unused;
+    if (!claim(self)) return NULL;
+    Scanner *scanner = &self->scanner;
+    size_t size = scanner->num_launches * sizeof(Launch);
+    PyObject *launches = PyBytes_FromStringAndSize((char *)scanner->launches, (Py_ssize_t)size);
+    if (launches) scanner->num_launches = 0;
+    return launches;
+}
+
 static PyObject *take_pieces(Pieces *pieces) {
     PyObject *list = PyList_New((Py_ssize_t)pieces->count);
     size_t start = 0;
@@ -150,6 +160,7 @@ static PyMethodDef methods[] = {
     {"finish", (PyCFunction)method_finish, METH_NOARGS, NULL},
     {"feed_event", (PyCFunction)method_feed_event, METH_O, NULL},
     {"take_rows", (PyCFunction)method_take_rows, METH_NOARGS, NULL},
+    {"take_launches", (PyCFunction)method_take_launches, METH_NOARGS, NULL},
     {"take_metadata", (PyCFunction)method_take_metadata, METH_NOARGS, NULL},
     {"take_damaged", (PyCFunction)method_take_damaged, METH_NOARGS, NULL},
     {"names", (PyCFunction)method_names, METH_O, NULL},
@@ -176,6 +187,12 @@ static PyType_Spec spec = {"triplepoint.trace.kineto._scanner.Scanner", sizeof(O
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_scanner", NULL, -1, NULL, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__scanner(void) {
+#ifdef __x86_64__
+    if (!__builtin_cpu_supports("avx2")) {
+        PyErr_SetString(PyExc_ImportError, "reading traces needs a processor with AVX2 (Intel from 2013, AMD from 2015)");
+        return NULL;
+    }
+#endif
     PyObject *module = PyModule_Create(&definition);
     PyObject *type = module ? PyType_FromSpec(&spec) : NULL;
     if (!type || PyModule_AddObject(module, "Scanner", type) < 0 ||

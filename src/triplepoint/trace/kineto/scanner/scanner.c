@@ -1,3 +1,5 @@
+#include "target.h"
+
 #define _GNU_SOURCE /* memmem */
 #include "scanner.h"
 
@@ -11,13 +13,27 @@ static int add_piece(Pieces *pieces, const uint8_t *bytes, size_t size) {
     return 1;
 }
 
+/* Keep the row just made, as a launch where it is one. */
+static int keep_row(Scanner *scanner) {
+    const Row *row = &scanner->rows[scanner->num_rows];
+    if (row->category != RUNTIME || scanner->reader.wants_streams || row->flags & (IS_BEGIN | IS_END)) {
+        scanner->num_rows++;
+        return 1;
+    }
+    if (row->correlation <= 0) return 1; /* nothing can refer to it */
+    if (!make_room((void **)&scanner->launches, &scanner->launches_room, scanner->num_launches, 1, sizeof(Launch)))
+        return 0;
+    scanner->launches[scanner->num_launches++] = (Launch){row->correlation, row->start, row->thread, row->geometry};
+    return 1;
+}
+
 /* Count an event and keep its row; 0 if there is no memory. */
 static int take_event(Scanner *scanner, const Event *event) {
     if (!make_room((void **)&scanner->rows, &scanner->rows_room, scanner->num_rows, 1, sizeof(Row))) return 0;
     Verdict verdict = make_row(&scanner->reader, event, &scanner->rows[scanner->num_rows]);
     scanner->num_events++;
     scanner->num_damaged += verdict == DAMAGED || verdict == DAMAGED_ROW;
-    scanner->num_rows += verdict == ROW || verdict == DAMAGED_ROW;
+    if (verdict == ROW || verdict == DAMAGED_ROW) return keep_row(scanner);
     return verdict != NO_MEMORY;
 }
 
@@ -177,13 +193,13 @@ int feed_event(Scanner *scanner, const uint8_t *bytes, size_t size) {
     memcpy(copy, bytes, size);
     Text text = {copy, copy + size};
     Event event;
-    size_t before = scanner->num_rows;
+    size_t before = scanner->num_rows + scanner->num_launches;
     int64_t num_events = scanner->num_events, num_damaged = scanner->num_damaged;
     int has_memory = read_event(&text, &event) != OK || take_event(scanner, &event);
     scanner->num_events = num_events; /* it was counted as damaged before */
     scanner->num_damaged = num_damaged;
     free(copy);
-    return has_memory ? scanner->num_rows > before : -1;
+    return has_memory ? scanner->num_rows + scanner->num_launches > before : -1;
 }
 
 static void free_pieces(Pieces *pieces) {
@@ -195,6 +211,7 @@ void free_scanner(Scanner *scanner) {
     free_reader(&scanner->reader);
     free(scanner->buffer);
     free(scanner->rows);
+    free(scanner->launches);
     free_pieces(&scanner->metadata);
     free_pieces(&scanner->damaged);
 }

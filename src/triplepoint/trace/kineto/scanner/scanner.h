@@ -36,6 +36,8 @@ typedef struct {
     int is_closed;            /* the document was closed as it was opened */
     Row *rows;
     size_t num_rows, rows_room;
+    Launch *launches;
+    size_t num_launches, launches_room;
     int64_t num_events, num_damaged;
     Pieces metadata, damaged;
 } Scanner;
