@@ -115,7 +115,7 @@ def test_edits_within_events_cost_no_other_event(layout, edits):
     assert outcome.status == 0, outcome.err
     kept = [number for number, event in enumerate(_EVENTS) if is_gpu(event) and number not in edits]
     assert not _missing(outcome, kept)
-    assert int(outcome.breakdown[0]["num_gpu_events"]) <= len(kept) + sum(map(len, edits.values()))
+    assert int(outcome.breakdown[0]["num_gpu_events"]) <= len(kept) + sum(1 + len(places) for places in edits.values())
 
 
 @_SETTINGS
