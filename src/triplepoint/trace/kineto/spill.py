@@ -1,5 +1,6 @@
 """Sorts any number of rows in constant memory: sorted runs go to an unnamed file and are merged as they are read."""
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,13 +68,13 @@ class Sorter:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - lives as long as the rows
         rows = self._sorted()
-        self._runs.append((self._file.tell(), rows[:0]))
+        self._runs.append((self._file.seek(0, os.SEEK_END), rows[:0]))
         self._file.write(rows.data)
         self._waiting.clear()
         self._num_waiting = 0
 
     def _merged(self, file: IO[bytes]) -> Iterator[Rows]:
-        ends = [start for start, _ in self._runs[1:]] + [file.tell()]
+        ends = [start for start, _ in self._runs[1:]] + [file.seek(0, os.SEEK_END)]
         portion = max(self._capacity // (2 * len(self._runs)), 1)
         runs = [
             _Run(file, start, end, none, self._key, portion)
