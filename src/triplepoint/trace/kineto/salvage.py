@@ -35,8 +35,8 @@ def salvage(damaged: bytes) -> Iterator[bytes]:
 
 
 def _quoted(value: bytes) -> bytes:
-    """Return a value as JSON has it: a word that is no number keeps its letters in quotes."""
-    return value if value[:1] == b'"' or value.lstrip(b"+-")[:1].isdigit() else b'"' + value + b'"'
+    """Return a value as JSON has it: a word stands in quotes, for it may be no number."""
+    return value if value[:1] == b'"' else b'"' + value + b'"'
 
 
 def _object(members: dict[bytes, bytes]) -> bytes:

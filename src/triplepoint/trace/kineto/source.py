@@ -1,6 +1,5 @@
 """The text of a trace file piece by piece, however it is compressed, or one line saying why it is no trace."""
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -15,6 +14,8 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 _PIECE = 1 << 18
 """Bytes of text at once: what was unpacked is still in the cache when it is scanned."""
 _PACKED_PIECE = 1 << 14
+_ZSTD_PIECE = 1 << 14
+"""Of the piece in which a stream ends early nothing is had."""
 _ADVICE = "launch the run again, or remove the file"
 
 
@@ -93,7 +94,7 @@ class Source:
     def _unzstd(self, file: BinaryIO) -> Iterator[bytes]:
         with pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd") as stream:
             try:
-                while piece := stream.read(_PIECE):
+                while piece := stream.read(_ZSTD_PIECE):
                     self.done = file.tell()
                     yield piece
             except OSError:
@@ -101,7 +102,7 @@ class Source:
 
 
 def _check_is_json(path: Path, text: bytes) -> None:
-    start = text[: io.DEFAULT_BUFFER_SIZE].lstrip(b"\xef\xbb\xbf \t\r\n")
+    start = text.lstrip(b"\xef\xbb\xbf \t\r\n")
     if start.startswith(b"<"):
         raise UserError(f"{path.name}: this is an HTML or XML page, expected a Kineto trace in JSON; download it again")
     if not start.startswith((b"{", b"[")):

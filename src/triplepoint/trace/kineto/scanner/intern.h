@@ -68,13 +68,14 @@ static inline int32_t intern(Interned *table, const uint8_t *bytes, size_t size)
     size_t slot = hash & (table->num_slots - 1);
     for (; table->slots[slot] >= 0; slot = (slot + 1) & (table->num_slots - 1)) {
         const Entry *entry = &table->entries[table->slots[slot]];
-        if (entry->hash == hash && entry->size == size && !memcmp(table->bytes + entry->offset, bytes, size))
+        if (entry->hash == hash && entry->size == size &&
+            (!size || !memcmp(table->bytes + entry->offset, bytes, size)))
             return table->slots[slot];
     }
     if (table->count == INT32_MAX) return -1;
     if (!make_room((void **)&table->bytes, &table->room_bytes, table->num_bytes, size, 1)) return -1;
     if (!make_room((void **)&table->entries, &table->room, table->count, 1, sizeof(Entry))) return -1;
-    memcpy(table->bytes + table->num_bytes, bytes, size);
+    if (size) memcpy(table->bytes + table->num_bytes, bytes, size);
     table->entries[table->count] = (Entry){table->num_bytes, size, hash};
     table->num_bytes += size;
     table->slots[slot] = (int32_t)table->count;

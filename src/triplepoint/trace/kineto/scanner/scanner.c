@@ -8,7 +8,7 @@
 static int add_piece(Pieces *pieces, const uint8_t *bytes, size_t size) {
     if (!make_room((void **)&pieces->bytes, &pieces->room_bytes, pieces->num_bytes, size, 1)) return 0;
     if (!make_room((void **)&pieces->ends, &pieces->room, pieces->count, 1, sizeof(size_t))) return 0;
-    memcpy(pieces->bytes + pieces->num_bytes, bytes, size);
+    if (size) memcpy(pieces->bytes + pieces->num_bytes, bytes, size);
     pieces->ends[pieces->count++] = pieces->num_bytes += size;
     return 1;
 }
@@ -52,6 +52,7 @@ static int give_up(Scanner *scanner, const uint8_t *start, const uint8_t *end) {
     size_t size = (size_t)(end - start), count = count_phases(start, size);
     scanner->num_damaged += count ? (int64_t)count : scanner->lost_event;
     scanner->lost_event = 0;
+    scanner->num_searched = 0;
     return add_piece(&scanner->damaged, start, size < LARGEST_DAMAGE ? size : LARGEST_DAMAGE);
 }
 
@@ -118,12 +119,15 @@ static int step_events(Scanner *scanner, Text *text) {
 
 /* Look for the next object that reads as an event: one with a phase. Damaged text starts at `text->at`. */
 static int step_lost(Scanner *scanner, Text *text, int is_last) {
-    const uint8_t *at = text->at;
+    const uint8_t *at = text->at + scanner->num_searched;
     while ((at = memchr(at, '{', (size_t)(text->end - at)))) {
         Text ahead = {at, text->end};
         Event event;
         Outcome outcome = read_event(&ahead, &event);
-        if (outcome == MORE && !is_last && text->end - at < (ptrdiff_t)LARGEST_DAMAGE) return MORE;
+        if (outcome == MORE && !is_last && text->end - at < (ptrdiff_t)LARGEST_DAMAGE) {
+            scanner->num_searched = (size_t)(at - text->at);
+            return MORE;
+        }
         if (outcome == OK && event.phase.start) {
             if (!give_up(scanner, text->at, at)) return -1;
             text->at = at;
@@ -133,6 +137,7 @@ static int step_lost(Scanner *scanner, Text *text, int is_last) {
         }
         at++;
     }
+    scanner->num_searched = (size_t)(text->end - text->at);
     if (!is_last && text->end - text->at < (ptrdiff_t)LARGEST_DAMAGE) return MORE;
     if (!give_up(scanner, text->at, text->end)) return -1;
     const uint8_t *last = text->end;
