@@ -22,6 +22,8 @@ RANKS = Table(
         ratio("share_last", "Share of them it came to last; null without any."),
         duration("lateness_ns", "Median time after the first rank in those it came to last; null without any.", True),
         duration("waited_ns", "Time it waited for the last rank, all collectives together."),
+        duration("bubble_ns", "Time of its steps in which it but waited inside a message: idle, though a kernel ran."),
+        duration("straggler_ns", "The same inside other collectives."),
         duration("compute_ns", "Computation per step, median over steps; null without steps.", True),
         Column("compute_excess", "float", "1", "Computation over its peers' median, less 1; null under 3 peers.", True),
         Column("z_score", "float", "1", "Modified z-score of the excess; null under 3 peers.", True),

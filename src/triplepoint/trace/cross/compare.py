@@ -8,6 +8,7 @@ from triplepoint.trace.cross.clocks import Clock, align
 from triplepoint.trace.cross.critical_path import CriticalPath, find_critical_paths
 from triplepoint.trace.cross.meetings import match_meetings
 from triplepoint.trace.cross.stragglers import Standing, find_stragglers
+from triplepoint.trace.cross.waits import Waited, exposed_waits
 from triplepoint.trace.lanes import Collectives, Lane
 from triplepoint.units import MEGA
 
@@ -20,6 +21,7 @@ class Comparison:
         clocks: Clock of every rank.
         arrivals: Arrivals of every rank at its collectives, by rank.
         standings: Standing of every rank among its peers, by rank.
+        waits: Exposed waiting of every rank.
         paths: Critical path of every step that all ranks have, by step number.
         notes: What was shifted or left out in matching collectives, one line each.
     """
@@ -27,12 +29,13 @@ class Comparison:
     clocks: dict[int, Clock]
     arrivals: list[Arrivals]
     standings: list[Standing]
+    waits: dict[int, Waited]
     paths: list[CriticalPath]
     notes: list[str]
 
     def rank_rows(self) -> list[dict[str, object]]:
         """Return the rows of table RANKS."""
-        return [_rank_row(self.clocks[standing.rank], standing) for standing in self.standings]
+        return [_rank_row(self.clocks[one.rank], one, self.waits[one.rank]) for one in self.standings]
 
 
 def compare_ranks(
@@ -47,17 +50,22 @@ def compare_ranks(
     """
     meetings = match_meetings(collectives)
     clocks = align(meetings)
+    by_rank = sorted(lanes, key=lambda lane: lane.rank)
     arrivals = find_arrivals(meetings, clocks)
     return Comparison(
         clocks,
         arrivals,
         find_stragglers(lanes, arrivals, peers),
+        {
+            lane.rank: exposed_waits(lane, own, arrived)
+            for lane, own, arrived in zip(by_rank, meetings.collectives, arrivals, strict=False)
+        },
         find_critical_paths(lanes, arrivals, clocks),
         meetings.notes,
     )
 
 
-def _rank_row(clock: Clock, standing: Standing) -> dict[str, object]:
+def _rank_row(clock: Clock, standing: Standing, waited: Waited) -> dict[str, object]:
     is_tied = clock.num_matched > 0
     return standing._asdict() | {
         "clock_reference": clock.reference if is_tied else None,
@@ -66,4 +74,6 @@ def _rank_row(clock: Clock, standing: Standing) -> dict[str, object]:
         "clock_measured_ns": clock.measured_ns if is_tied else None,
         "clock_spread_ns": clock.spread_ns if is_tied else None,
         "num_matched": clock.num_matched,
+        "bubble_ns": waited.bubble,
+        "straggler_ns": waited.straggler,
     }

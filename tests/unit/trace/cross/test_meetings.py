@@ -144,8 +144,13 @@ def test_match_meetings_send_of_a_pair_meets_its_receive() -> None:
 
 
 def test_match_meetings_send_within_larger_group_is_left_out() -> None:
-    one = collectives_of(0, [("send", 10, 20), ("send_recv", 30, 40), ("all_reduce", 50, 60)], (0, 1, 2))
-    assert pairs(match_meetings([one])) == [[(0, 2)]]
+    calls = [("send", 10, 20), ("send_recv", 30, 40), ("all_reduce", 50, 60)]
+    ranks = [collectives_of(rank, calls, (0, 1, 2)) for rank in (0, 1)]
+    assert pairs(match_meetings(ranks)) == [[(0, 2), (1, 2)]]
+
+
+def test_match_meetings_one_rank_alone_meets_nobody() -> None:
+    assert pairs(match_meetings([collectives_of(0, [("all_reduce", 50, 60)], (0, 1))])) == []
 
 
 def test_match_meetings_exchange_of_two() -> None:
