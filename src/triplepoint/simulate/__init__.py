@@ -1,0 +1,1 @@
+"""The simulated cluster: what a training step costs in time and memory, from the model, the layout and the machines."""

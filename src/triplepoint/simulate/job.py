@@ -1,0 +1,63 @@
+"""What is simulated: a model, a layout and the machines it runs on. One job is one training step, repeated."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.model import ModelConfig
+from triplepoint.config.point import Layout, Precision, Recompute
+from triplepoint.simulate.fabric import Fabric
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training job.
+
+    Attributes:
+        model: The architecture.
+        layout: Parallelism, see `Layout`; ranks are numbered as Megatron-LM does: tp fastest, then cp, dp, pp.
+        micro_batch_size: Sequences per rank and micro-batch.
+        global_batch_size: Sequences per step.
+        sequence_length: Tokens per sequence.
+        gpu: The GPU type, with its peaks.
+        fabric: How the GPUs are joined.
+        precision: Number format of the matrix products; parameters and activations are 2 bytes but in fp32.
+        recompute: Activations recomputed in the backward pass.
+        recompute_layers: With `full`, how many layers of each stage are recomputed; None for all.
+        overlap: Communication overlapped with computation: grad, param, tp.
+        expert_tp: Tensor parallel degree inside experts; None for that of the layout.
+        trainable: All parameters, or adapters of a rank only (LoRA).
+        lora_rank: Rank of the adapters.
+        stack: Framework and its version; the one thing step times may be calibrated by.
+    """
+
+    model: ModelConfig
+    layout: Layout
+    micro_batch_size: int
+    global_batch_size: int
+    sequence_length: int
+    gpu: GpuConfig
+    fabric: Fabric
+    precision: Precision = "bf16"
+    recompute: Recompute = "none"
+    recompute_layers: int | None = None
+    overlap: frozenset[Literal["grad", "param", "tp"]] = field(default_factory=frozenset)
+    expert_tp: int | None = None
+    trainable: Literal["all", "lora"] = "all"
+    lora_rank: int = 16
+    stack: str = ""
+
+    @property
+    def num_gpus(self) -> int:
+        """World size."""
+        return self.layout.tp * self.layout.pp * self.layout.cp * self.layout.dp
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches per rank and step."""
+        return self.global_batch_size // (self.micro_batch_size * self.layout.dp)
+
+    @property
+    def tokens_per_microbatch(self) -> int:
+        """Tokens of a micro-batch on one rank, before tensor parallel ranks share them: `s*b/cp`."""
+        return self.sequence_length * self.micro_batch_size // self.layout.cp
