@@ -1,6 +1,7 @@
 """`triplepoint trace FILES|FOLDER --out DIR`, or `--run RUN` for a run of the pipeline."""
 
 import argparse
+import gc
 from pathlib import Path
 
 from triplepoint.cli.arguments import add_results, add_rules, load_rules, make_parser, run_folder, say
@@ -37,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Analyse loose files, or join the parsed ranks of a run."""
+    gc.disable()  # millions of objects that are in no cycle, walked again and again
     if not (arguments.run or arguments.traces):
         raise UserError("trace: name either traces with --out DIR, or a run with --run RUN")
     if arguments.jobs is not None and arguments.jobs < 1:

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS
-from triplepoint.trace import parity
 from triplepoint.trace.breakdown import breakdown_row, write_breakdown, write_kernels
 from triplepoint.trace.export.joined import write_merged
 from triplepoint.trace.export.perfetto import FILE_NAME
@@ -64,6 +63,8 @@ def trace_files_as_hta(arguments: list[Path], out: Path, progress: Progress) -> 
     Raises:
         UserError: As `trace_files`.
     """
+    from triplepoint.trace import parity  # not at the top: nothing else needs it
+
     ranks = parity.read_hta(find_traces(arguments), progress)
     rows = [parity.breakdown_row(one) for one in ranks]
     write_breakdown(out / "breakdown.csv", rows)

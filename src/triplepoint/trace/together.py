@@ -64,10 +64,19 @@ def join_ranks(folders: Sequence[Path], out: Path) -> Together:
 
 
 def _compare(by_rank: Sequence[tuple[RankSummary, Path]], collectives: Sequence[pa.Table]) -> Comparison:
-    """Return what the ranks tell together; of one alone, whose segments may be many, they are not read."""
-    lanes = [_lane(folder, one) for one, folder in by_rank] if len(by_rank) > 1 else []
+    """Return what the ranks tell together. One alone tells nothing: its segments, which may be many, are not read."""
+    if len(by_rank) == 1:
+        (table,) = collectives
+        return compare_ranks([], [_anonymous(by_rank[0][0].rank, table.num_rows)])
+    lanes = [_lane(folder, one) for one, folder in by_rank]
     met = [_collectives(table, one.rank) for table, (one, _) in zip(collectives, by_rank, strict=True)]
     return compare_ranks(lanes, met, _peers(collectives))
+
+
+def _anonymous(rank: int, count: int) -> Collectives:
+    """Return collectives of which nothing is told."""
+    nothing = np.zeros(count, dtype=np.int64)
+    return Collectives(rank, [None] * count, nothing, nothing, nothing, [()] * count)
 
 
 def _lane(folder: Path, summary: RankSummary) -> Lane:

@@ -14,6 +14,9 @@ from triplepoint.trace.rank.found import Work
 from triplepoint.trace.rank.groups import Groups
 from triplepoint.trace.rank.messages import group_ranks, group_size, message_bytes
 
+_Counter = tuple[str | None, str]
+"""Process group and kind: what collectives are numbered by."""
+
 _ONLY = "default"
 """Name of the process group of a trace that names none at all: torch's first, of all ranks."""
 
@@ -42,15 +45,17 @@ class CollectiveRows:
             one.group_name is not None or group_ranks(one) for one in self._header.messages
         )
         self._known: dict[tuple[int, int], _Told] = {}
-        self._sequence: dict[tuple[str | None, str], int] = defaultdict(int)
+        self._sequence: dict[_Counter, int] = defaultdict(int)
 
     def begin(self, rows: Rows) -> None:
         """Number communication as it begins; rows of `LAUNCHED` by start."""
-        for index, key in enumerate(zip(rows["operation"].tolist(), rows["message"].tolist(), strict=True)):
-            told = self._tell(*key)
-            counter = (told.group_name, told.kind)
-            rows["sequence"][index] = self._sequence[counter]
-            self._sequence[counter] += 1
+        told, which = self._told(rows)
+        counters: dict[_Counter, int] = {}
+        counter = np.array([counters.setdefault((one.group_name, one.kind), len(counters)) for one in told])[which]
+        for key, index in counters.items():
+            own = np.flatnonzero(counter == index)
+            rows["sequence"][own] = self._sequence[key] + np.arange(len(own))
+            self._sequence[key] += len(own)
 
     def rows(self, rank: int, done: Rows) -> pa.Table:
         """Return the rows of collectives that ended, in the order given.
@@ -59,8 +64,12 @@ class CollectiveRows:
             rank: Rank they are of.
             done: Rows of `LAUNCHED`, communication only, with their exposed time.
         """
-        told = [self._tell(*key) for key in zip(done["operation"].tolist(), done["message"].tolist(), strict=True)]
-        columns = {name: [getattr(one, name) for one in told] for name in _Told._fields}
+        told, which = self._told(done)
+        schema = COLLECTIVES.schema()
+        columns = {
+            name: pa.array([getattr(one, name) for one in told], schema.field(name).type).take(pa.array(which))
+            for name in _Told._fields
+        }
         return pa.table(
             {
                 "rank": np.full(len(done), rank),
@@ -70,9 +79,15 @@ class CollectiveRows:
                 "duration_ns": np.ascontiguousarray(done["duration"]),
                 "exposed_ns": np.ascontiguousarray(done["exposed"]),
                 **columns,
-                **{name: pa.nulls(len(done), COLLECTIVES.schema().field(name).type) for name in _JOINT},
+                **{name: pa.nulls(len(done), schema.field(name).type) for name in _JOINT},
             }
         )
+
+    def _told(self, rows: Rows) -> tuple[list[_Told], Int64]:
+        """Return what is told of distinct rows, and which of it each row is."""
+        pairs = np.stack((rows["operation"], rows["message"]), axis=1)
+        distinct, which = np.unique(pairs, axis=0, return_inverse=True)
+        return [self._tell(*pair) for pair in distinct.tolist()], which.reshape(-1)
 
     def _tell(self, operation: int, message: int) -> _Told:
         key = (operation, message)
@@ -110,10 +125,10 @@ _JOINT = (
 """Columns that only the ranks together can fill."""
 
 
-def _steps(steps: list[Step], start: Int64) -> list[int | None]:
-    starts = np.array([step.start for step in steps], dtype=np.int64)
+def _steps(steps: list[Step], start: Int64) -> pa.Array:
+    """Return the number of the step each time lies in, null between steps."""
+    if not steps:
+        return pa.nulls(len(start), pa.int64())
+    numbers, starts, ends = (np.array(column, dtype=np.int64) for column in zip(*steps, strict=True))
     at = np.searchsorted(starts, start, side="right") - 1
-    return [
-        steps[index].number if index >= 0 and time < steps[index].end else None
-        for index, time in zip(at.tolist(), start.tolist(), strict=True)
-    ]
+    return pa.array(numbers[at], mask=(at < 0) | (start >= ends[at]))
