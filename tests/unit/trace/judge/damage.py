@@ -95,7 +95,7 @@ def _before(number: int) -> list[Row]:
 
 
 def _cut_gzip() -> bytes:
-    """Return a stream that ends, without its last block and checksum, within the first operator after the victim."""
+    """Return a stream that ends, without its last block and checksum, within the second event after the victim."""
     packer = zlib.compressobj(wbits=31)
     return packer.compress(cut(VICTIM + 2, b'"cat"')) + packer.flush(zlib.Z_SYNC_FLUSH)
 
@@ -203,7 +203,7 @@ _SALVAGED = {
     "unclosed_arguments": Case(in_event(b"4.740741\n    }", b"4.740741"), damaged=(1,)),
     "colon_missing": Case(in_event(b'"device": 0', b'"device" 0'), damaged=(1,)),
     "correlation_past_int64": Case(in_event(b'"correlation": 504', b'"correlation": ' + b"9" * 30), damaged=(0, 1)),
-    "arguments_null": Case(rendered(_altered(args=None)).data, damaged=(0, 1)),
+    "arguments_null": Case(rendered(_altered(args=None), "compact").data, damaged=(0, 1)),
 }
 
 _ELSEWHERE = {

@@ -39,10 +39,6 @@ class Layout(NamedTuple):
         return Text(bytes(data + self.tail(top).encode()), spans)
 
 
-def _members(top: Event, close: str = "") -> str:
-    return "".join(f"{json.dumps(key)}: {json.dumps(value)}, " for key, value in top.items()).removesuffix(close)
-
-
 def _compact(event: Event) -> str:
     return json.dumps(event, separators=(",", ":"))
 
@@ -58,20 +54,20 @@ def _sorted(event: Event) -> str:
 def _kineto_2024(event: Event) -> str:
     """Return an event as Kineto wrote it up to torch 2.12: three lines and the arguments in one."""
     if event["ph"] in ("s", "f"):
-        return f"  {{\n    {_flat(event)}\n  }}".lstrip()
+        return f"{{\n    {_flat(event)}\n  }}"
     when = {key: event[key] for key in ("ts", "dur") if key in event}
     first = {key: value for key, value in event.items() if key not in ("ts", "dur", "args")}
-    args = f',\n    "args": {{\n      {_flat(event["args"])}\n    }}' if "args" in event else ""
-    return f"{{\n    {_flat(first)},\n    {_flat(when)}{args}\n  }}"
+    return f"{{\n    {_flat(first)},\n    {_flat(when)}{_arguments(event)}\n  }}"
 
 
 def _torch_213(event: Event) -> str:
     """Return an event as torch 2.13 writes it: a key a line, stray blank lines, a comma alone."""
-    lines = "".join(f"    {_flat({key: value})},\n" for key, value in event.items() if key != "args")
-    if "args" not in event:
-        return f"{{\n{lines.removesuffix(f',{chr(10)}')}\n    \n  }}"
-    arguments = f'    "args": {{\n      {_flat(event["args"])}\n    }}\n'
-    return f"{{\n{lines.removesuffix(f',{chr(10)}')}\n    ,\n{arguments}  }}"
+    lines = ",\n".join(f"    {_flat({key: value})}" for key, value in event.items() if key != "args")
+    return f"{{\n{lines}\n    {_arguments(event)}\n  }}"
+
+
+def _arguments(event: Event) -> str:
+    return f',\n    "args": {{\n      {_flat(event["args"])}\n    }}' if "args" in event else ""
 
 
 def _flat(members: Event) -> str:
@@ -79,17 +75,15 @@ def _flat(members: Event) -> str:
 
 
 LAYOUTS = {
-    "compact": Layout(
-        lambda top: '{"traceEvents":[', _compact, ",", lambda top: "]," + _members(top, ", ").strip() + "}"
-    ),
+    "compact": Layout(lambda top: '{"traceEvents":[', _compact, ",", lambda top: "]," + _flat(top) + "}"),
     "indented": Layout(
-        lambda top: "{\n  " + _members(top) + '\n  "traceEvents": [\n    ',
+        lambda top: "{\n  " + _flat(top) + ',\n  "traceEvents": [\n    ',
         _indented,
         ",\n    ",
         lambda top: "\n  ]\n}\n",
     ),
     "sorted": Layout(
-        lambda top: "{" + _members(dict(sorted(top.items()))) + '"traceEvents": [',
+        lambda top: "{" + _flat(dict(sorted(top.items()))) + ", " + '"traceEvents": [',
         _sorted,
         ", ",
         lambda top: '], "traceName": "sorted.json"}',
@@ -101,10 +95,10 @@ LAYOUTS = {
         ),
         _kineto_2024,
         ",\n  ",
-        lambda top: '\n  ],\n  "traceName": "/tmp/t.json",\n  ' + _members(top, ", ") + "\n}\n",
+        lambda top: '\n  ],\n  "traceName": "/tmp/t.json",\n  ' + _flat(top) + "\n}\n",
     ),
     "torch_2.13": Layout(
-        lambda top: " {\n    " + _members(top) + '\n    "displayTimeUnit": "ms",\n    "traceEvents": [\n    \n  ',
+        lambda top: " {\n    " + _flat(top) + ',\n    "displayTimeUnit": "ms",\n    "traceEvents": [\n    \n  ',
         _torch_213,
         ",\n  ",
         lambda top: '\n  ],"traceName": "/tmp/t.json" }',
