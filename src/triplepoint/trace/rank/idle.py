@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.trace.kineto.rows import Category
+from triplepoint.trace.kineto.rows import Category, Int64
 from triplepoint.trace.rank import intervals
 from triplepoint.trace.rank.events import Events
 from triplepoint.trace.rank.intervals import Intervals
@@ -55,6 +55,7 @@ def idle_pieces(slab: Slab, free: Intervals, waits: Waits, operations: Operation
         waits: When the host waited for others.
         operations: What its rows do.
     """
+    free = _cut(free, slab.rows["start"][slab.rows["duration"] == 0])
     rows = np.concatenate((slab.rows, slab.following))
     at = np.searchsorted(rows["start"], free.end)
     is_ended = at < len(rows)
@@ -73,6 +74,15 @@ def idle_pieces(slab: Slab, free: Intervals, waits: Waits, operations: Operation
         own = np.flatnonzero(is_ended)[awaited == kind]
         found.setdefault(kind, []).append(intervals.union(until[own], free.end[own]))
     return {kind: _joined(parts) for kind, parts in found.items()}
+
+
+def _cut(free: Intervals, times: Int64) -> Intervals:
+    """Cut gaps where work of no length began: it ended one gap, and what it waited for is told by its kind."""
+    if len(times) == 0 or len(free.start) == 0:
+        return free
+    gap = np.maximum(np.searchsorted(free.start, times) - 1, 0)
+    inside = np.unique(times[(free.start[gap] < times) & (times < free.end[gap])])
+    return Intervals(np.sort(np.concatenate((free.start, inside))), np.sort(np.concatenate((free.end, inside))))
 
 
 def _awaited(operations: Operations, label: int) -> str:

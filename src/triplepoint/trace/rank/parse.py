@@ -105,7 +105,9 @@ class _Parsing:
         """Write what is left."""
         self._write_kernels(None)
         first, last = self._work.span
-        self._add_idle(last, int(self._windows.times.end.max(initial=last)), np.empty(0, dtype=LAUNCHED))
+        steps = self._windows.times
+        begin = last if self._num_rows or len(steps.start) == 0 else int(steps.start[0])
+        self._add_idle(begin, int(steps.end.max(initial=begin)), np.empty(0, dtype=LAUNCHED))
         self._segments.flush()
         parts, totals = self._account_rows()
         if totals:
