@@ -1,5 +1,5 @@
 # From a study in YAML to figures and a report:
-#   plan -> launch -> telemetry -> trace -> aggregate -> figure -> report
+#   plan -> launch -> telemetry, parse -> trace -> aggregate -> figure -> report
 # One rule per stage, each in rules/<stage>.smk, each calling `triplepoint <stage>`.
 from snakemake.utils import min_version
 
@@ -10,6 +10,7 @@ include: "rules/common.smk"
 include: "rules/plan.smk"
 include: "rules/launch.smk"
 include: "rules/telemetry.smk"
+include: "rules/parse.smk"
 include: "rules/trace.smk"
 include: "rules/aggregate.smk"
 include: "rules/figure.smk"

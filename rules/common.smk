@@ -10,4 +10,5 @@ STUDY = triplepoint_workflow.bind(config, workflow.basedir)
 
 wildcard_constraints:
     run=STUDY.run_pattern,
+    part=r"\d+-\d+",
     figure="|".join(STUDY.figures),

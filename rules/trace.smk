@@ -1,12 +1,19 @@
-# Parses the traces of a run: kernels, intervals, timeline.
+# Joins the parsed ranks of a run: clocks, who waited for whom, the critical path, one timeline beside power and heat.
 rule trace:
     input:
+        parts=lambda wildcards: expand(
+            "results/runs/{run}/ranks/{part}",
+            run=wildcards.run,
+            part=STUDY.parts(wildcards.run),
+        ),
         manifest="results/runs/{run}/raw/manifest.json",
+        telemetry="results/runs/{run}/telemetry.parquet",
         code=STUDY.code("trace"),
     output:
-        kernels="results/runs/{run}/kernels.parquet",
-        intervals="results/runs/{run}/intervals.parquet",
-        timeline="results/runs/{run}/timeline.parquet",
+        expand(
+            "results/runs/{{run}}/{product}",
+            product=STUDY.trace_products,
+        ),
     log:
         "logs/trace/{run}.log",
     benchmark:
@@ -14,4 +21,4 @@ rule trace:
     conda:
         "../envs/analysis.yaml"
     shell:
-        "triplepoint trace --run {wildcards.run} 2> {log}"
+        "triplepoint trace {input.parts} --run {wildcards.run} 2> {log}"

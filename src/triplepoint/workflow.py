@@ -4,9 +4,11 @@ import ast
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache, cached_property
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,9 @@ PACKAGE = Path(__file__).parent
 ROOT_MODULE = __package__
 DATA_SUFFIXES = (".yaml", ".html")
 
+TRACE_TABLES = ("kernels", "intervals", "categories", "collectives", "ranks", "critical_path", "timeline")
+"""Tables of a run that `triplepoint trace` writes."""
+
 
 def bind(config: Mapping[str, Any], base: str) -> "Binding":
     """Return what the rules need, or end the process with one line and status 2 if the configuration is wrong.
@@ -33,6 +38,8 @@ def bind(config: Mapping[str, Any], base: str) -> "Binding":
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     try:
         selection = parse(Selection, dict(config), "config/config.yaml or --config")
+        if selection.trace_rules is not None and not Path(selection.trace_rules).is_file():
+            raise UserError(f"config/config.yaml or --config: trace_rules: no file {selection.trace_rules!r}")
         return Binding(selection, Path(base), select(Path("config"), selection.studies, selection.clusters))
     except UserError as error:
         print(f"triplepoint: {error}", file=sys.stderr)
@@ -43,7 +50,8 @@ class Binding:
     """The selection as the rules see it."""
 
     tables = ("points", "gpus", "phases", "kernels", "timeline")
-    products = ("raw/manifest.json", *(f"{name}.parquet" for name in ("telemetry", "kernels", "intervals", "timeline")))
+    trace_products = (*(f"{name}.parquet" for name in TRACE_TABLES), "perfetto.json.gz")
+    products = ("raw/manifest.json", "telemetry.parquet", *trace_products)
     figures = figures.NAMES
 
     def __init__(self, selection: Selection, base: Path, plan: Plan) -> None:
@@ -79,6 +87,24 @@ class Binding:
         path = str(folder / "point.json")
         return path if measured not in (None, self._digests[run]) else ancient(path)
 
+    def parts(self, run: str) -> list[str]:
+        """Return the parts that the traced ranks of a run are parsed in, each named by its first and last rank."""
+        return list(self._parts[run])
+
+    def num_traces(self, run: str, part: str) -> int:
+        """Return how many ranks of a part are traced."""
+        return self._parts[run][part]
+
+    @property
+    def trace_rules(self) -> list[str]:
+        """The file of the user's own rules, if there is one."""
+        return [self._selection.trace_rules] if self._selection.trace_rules else []
+
+    @property
+    def trace_arguments(self) -> str:
+        """The same as arguments of `triplepoint parse`."""
+        return " ".join(f"--rules {shlex.quote(path)}" for path in self.trace_rules)
+
     @cached_property
     def digest(self) -> str:
         """Identity of the whole plan."""
@@ -109,6 +135,12 @@ class Binding:
         return sorted(str(p.relative_to(inside)) if p.is_relative_to(inside) else str(p) for p in files)
 
 
+def _cut(ranks: list[int], size: int) -> dict[str, int]:
+    """Return the name and the number of ranks of each part."""
+    parts = [ranks[begin : begin + size] for begin in range(0, len(ranks), size)]
+    return {f"{part[0]}-{part[-1]}": len(part) for part in parts}
+
+
 def sources(module: str) -> frozenset[Path]:
     """Return the files behind `module`: its own, those of the package it imports, at any depth, and their data."""
     found: dict[str, frozenset[Path]] = {}
@@ -120,6 +152,8 @@ def sources(module: str) -> frozenset[Path]:
             imports, data = _read_module(path)
             found[name] = frozenset([path, *data])
             waiting.extend(imports)
+        elif name not in found:
+            found[name] = _extension(name)
     return frozenset().union(*found.values())
 
 
@@ -129,6 +163,15 @@ def _file_of(module: str) -> Path | None:
         if module.startswith(ROOT_MODULE) and candidate.is_file():
             return candidate
     return None
+
+
+def _extension(module: str) -> frozenset[Path]:
+    """Return the files behind a module in C, of another none: what was built, and the sources in a folder named so."""
+    path = PACKAGE.joinpath(*module.split(".")[1:])
+    if not path.with_suffix(".pyi").is_file():
+        return frozenset()
+    built = [path.with_name(path.name + suffix) for suffix in EXTENSION_SUFFIXES]
+    return frozenset([*filter(Path.is_file, built), *path.with_name(path.name.removeprefix("_")).glob("*.[ch]")])
 
 
 @cache
@@ -142,5 +185,7 @@ def _read_module(path: Path) -> tuple[tuple[str, ...], tuple[Path, ...]]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             imports += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(DATA_SUFFIXES):
-            data += [path.parent / node.value] if (path.parent / node.value).is_file() else []
+            # A suffix alone is the end of f"{name}.yaml", which may be any of them.
+            named = path.parent.glob(f"*{node.value}") if node.value in DATA_SUFFIXES else [path.parent / node.value]
+            data += filter(Path.is_file, named)
     return tuple(name for name in imports if name.startswith(f"{ROOT_MODULE}.")), tuple(data)

@@ -28,7 +28,12 @@ plan)
     for r in $RUNS; do mkdir -p results/runs/$r && touch results/runs/$r/point.json; done;;
 launch) touch results/runs/$2/raw/manifest.json;;
 telemetry) touch results/runs/$2/telemetry.parquet;;
-trace) cd results/runs/$3 && touch kernels.parquet intervals.parquet timeline.parquet;;
+parse) mkdir results/runs/$2/ranks/$3;;
+trace)
+    for run; do :; done
+    cd results/runs/$run
+    for t in kernels intervals categories collectives ranks critical_path timeline; do touch $t.parquet; done
+    touch perfetto.json.gz;;
 aggregate)
     cd results/tables
     for t in points gpus phases kernels timeline; do touch $t.parquet $t.csv; done;;

@@ -6,6 +6,7 @@ import pytest
 
 from tests.points import planned, tiny_point
 from triplepoint.config.plan import Plan, PlanEntry
+from triplepoint.config.point import Steps
 from triplepoint.config.selection import Selection
 from triplepoint.tables import RESULT_TABLES
 from triplepoint.workflow import Binding, sources
@@ -17,10 +18,27 @@ def names(module: str) -> set[str]:
 
 def test_sources_follow_imports_and_named_data() -> None:
     found = names("triplepoint.cli.trace")
-    assert {"trace.py", "reader.py", "rules.yaml", "schema.py"} <= found
+    assert {"trace.py", "reader.py", "default.yaml", "schema.py"} <= found
 
 
-@pytest.mark.parametrize("stage", ["telemetry", "trace", "aggregate", "report"])
+def test_sources_follow_into_c() -> None:
+    found = names("triplepoint.cli.parse")
+    assert {"scanner.c", "scanner.h", "event.c"} <= found
+    assert any(name.startswith("_scanner.") and name.endswith(".so") for name in found), "what runs is what was built"
+
+
+def test_sources_of_parse_leave_the_joining_out() -> None:
+    found = sources("triplepoint.cli.parse")
+    assert "cross" not in {path.parts[-2] for path in found}
+    assert not {"together.py", "joined.py", "perfetto.py"} & {path.name for path in found}
+
+
+@pytest.mark.parametrize("stage", ["telemetry", "aggregate", "report"])
+def test_sources_of_other_stages_leave_traces_out(stage: str) -> None:
+    assert not {"taxonomy", "kineto", "scanner", "rank"} & {p.parts[-2] for p in sources(f"triplepoint.cli.{stage}")}
+
+
+@pytest.mark.parametrize("stage", ["telemetry", "parse", "trace", "aggregate", "report"])
 def test_sources_of_cheap_stages_leave_the_launcher_out(stage: str) -> None:
     parts = {path.parts[-2] for path in sources(f"triplepoint.cli.{stage}")}
     assert not {"launch", "engines", "native"} & parts
@@ -63,6 +81,30 @@ def test_binding_point_is_ancient_unless_the_result_is_of_another(
         path.parent.mkdir(parents=True)
         path.write_text(manifest)
     assert binding.point("tiny", lambda path: f"old:{path}") == expected
+
+
+@pytest.mark.parametrize(
+    ("trace_ranks", "profiled", "expected"),
+    [
+        ("all", 1, {"0-2": 3, "3-5": 3, "6-7": 2}),
+        ((9, 0, 4, 2), 1, {"0-4": 3, "9-9": 1}),
+        ("all", 0, {}),
+    ],
+)
+def test_binding_cuts_the_traced_ranks(
+    tmp_path: Path, trace_ranks: str | tuple[int, ...], profiled: int, expected: dict[str, int]
+) -> None:
+    steps = Steps(profiled=profiled)
+    point = tiny_point().model_copy(update={"num_gpus": 8, "trace_ranks": trace_ranks, "steps": steps})
+    entry = PlanEntry(run="tiny", studies=("s",), invalid_because=None, planned=planned(point))
+    binding = Binding(Selection(ranks_per_part=3), tmp_path, Plan(entries=(entry,)))
+    assert {part: binding.num_traces("tiny", part) for part in binding.parts("tiny")} == expected
+
+
+def test_binding_passes_the_rules_of_the_user(tmp_path: Path) -> None:
+    plan = Plan(entries=())
+    assert Binding(Selection(), tmp_path, plan).trace_arguments == ""
+    assert Binding(Selection(trace_rules="a b.yaml"), tmp_path, plan).trace_arguments == "--rules 'a b.yaml'"
 
 
 def test_binding_names_the_tables_aggregate_writes() -> None:

@@ -48,7 +48,7 @@ position_embedding: rope
 
 @dataclass(frozen=True)
 class Outcome:
-    """One Snakemake call: `jobs` are (rule, wildcard value) pairs in the order they were started or planned."""
+    """One Snakemake call: `jobs` are (rule, wildcard values) pairs in the order they were started or planned."""
 
     status: int
     output: str
@@ -56,7 +56,8 @@ class Outcome:
     @property
     def jobs(self) -> list[tuple[str, str]]:
         blocks = re.findall(r"^(?:local)?rule (\w+):\n((?:    .*\n)*)", self.output, re.MULTILINE)
-        return [(rule, "".join(re.findall(r"wildcards: \w+=(\S+)", body))) for rule, body in blocks]
+        wildcards = [(rule, "".join(re.findall(r"wildcards: (.*)", body))) for rule, body in blocks]
+        return [(rule, " ".join(re.findall(r"\w+=([^,]+)", found))) for rule, found in wildcards]
 
     def of(self, rule: str) -> list[str]:
         return [value for name, value in self.jobs if name == rule]

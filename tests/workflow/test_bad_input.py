@@ -67,17 +67,6 @@ def test_plan_key_given_twice(fresh: Project) -> None:
     assert_refused(fresh.triplepoint("plan"), "mini.yaml", "num_gpus", "twice")
 
 
-def test_trace_truncated_is_refused_and_old_tables_stay(project: Project) -> None:
-    run = sorted(project.manifests())[0]
-    folder = project.folder / "results/runs" / run
-    tables = {path: path.read_bytes() for path in folder.glob("*.parquet")}
-    trace = folder / "raw/traces/rank1.json.gz"
-    trace.write_bytes(trace.read_bytes()[: trace.stat().st_size // 2])
-    assert_refused(project.triplepoint("trace", "--run", run), "rank1.json.gz", "truncated")
-    assert {path: path.read_bytes() for path in folder.glob("*.parquet")} == tables
-    assert list(folder.glob(".partial*")) == []
-
-
 @pytest.mark.parametrize("content", [b"", b"<html><body>404</body></html>", gzip.compress(b"{}")])
 def test_trace_not_a_trace(project: Project, content: bytes) -> None:
     (project.folder / "rank0.json").write_bytes(content)

@@ -3,12 +3,8 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from triplepoint.errors import UserError, nearest
-
-if TYPE_CHECKING:
-    from triplepoint.trace.taxonomy import Scheme
 
 
 def make_parser(command: str, about: str) -> argparse.ArgumentParser:
@@ -55,22 +51,3 @@ def run_folder(arguments: argparse.Namespace) -> Path:
 def say(line: str) -> None:
     """Tell the user about progress, at once."""
     print(line, file=sys.stderr, flush=True)
-
-
-def add_rules(parser: argparse.ArgumentParser) -> None:
-    """Add `--scheme` and `--rules`, what kernels are told apart by."""
-    from triplepoint.trace.taxonomy import SCHEMES
-
-    parser.add_argument("--scheme", choices=SCHEMES, default="default", help="classes to sort kernels into")
-    parser.add_argument("--rules", type=Path, metavar="FILE", help="YAML file of rules that go before the scheme's")
-
-
-def load_rules(arguments: argparse.Namespace) -> "Scheme":
-    """Return the scheme that was asked for.
-
-    Raises:
-        UserError: If the file of rules is wrong.
-    """
-    from triplepoint.trace.taxonomy import load_scheme
-
-    return load_scheme(arguments.scheme, arguments.rules)

@@ -3,7 +3,8 @@
 import argparse
 import re
 
-from triplepoint.cli.arguments import add_rules, add_run, load_rules, make_parser, run_folder, say
+from triplepoint.cli.arguments import add_run, make_parser, run_folder, say
+from triplepoint.cli.scheme import add_rules, load_rules
 from triplepoint.errors import UserError
 
 
@@ -24,9 +25,7 @@ def run(arguments: argparse.Namespace) -> None:
     ranks = _ranks(arguments.part)
     if arguments.jobs is not None and arguments.jobs < 1:
         raise UserError(f"parse: --jobs {arguments.jobs}: expected 1 or more")
-    folder = run_folder(arguments)
-    out = folder / "ranks" / f"{ranks[0]}-{ranks[-1]}"
-    parse_part(folder, ranks, out, load_rules(arguments), say, arguments.jobs)
+    parse_part(run_folder(arguments), ranks, load_rules(arguments), say, arguments.jobs)
 
 
 def _ranks(part: str) -> range:

@@ -4,7 +4,8 @@ import argparse
 import gc
 from pathlib import Path
 
-from triplepoint.cli.arguments import add_results, add_rules, load_rules, make_parser, run_folder, say
+from triplepoint.cli.arguments import add_results, make_parser, run_folder, say
+from triplepoint.cli.scheme import add_rules, load_rules
 from triplepoint.errors import UserError
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from triplepoint.config.base import Strict
 
@@ -22,3 +22,8 @@ class Selection(Strict):
     """Studies to run, files in `config/studies/`. None: all."""
     clusters: Names | None = None
     """Clusters this machine can reach; points on others are left out. None: all."""
+    ranks_per_part: Annotated[int, Field(gt=0, strict=True)] = 16
+    """Ranks whose traces one `parse` job takes, side by side where it has the cores."""
+    trace_rules: str | None = None
+    """YAML file of rules that go before the project's own in sorting kernels into classes, see `extending.md`. None:
+    none."""

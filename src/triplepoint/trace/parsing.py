@@ -29,7 +29,13 @@ class Task:
 
 
 def parse_traces(
-    files: list[TraceFile], folders: list[Path], scheme: Scheme, progress: Progress, num_jobs: int | None = None
+    files: list[TraceFile],
+    folders: list[Path],
+    scheme: Scheme,
+    progress: Progress,
+    num_jobs: int | None = None,
+    *,
+    is_whole_job: bool = True,
 ) -> list[RankSummary]:
     """Write the tables of every rank.
 
@@ -39,6 +45,7 @@ def parse_traces(
         scheme: Rules of the taxonomy.
         progress: Called with one line per trace, and every few seconds of a long one.
         num_jobs: Processes to use; None for as many as cores may be used.
+        is_whole_job: Whether the job has no other traces, so that one alone is not prepared for joining.
 
     Returns:
         The summary of every trace, in the order of the files.
@@ -46,7 +53,8 @@ def parse_traces(
     Raises:
         UserError: If one of them cannot be read.
     """
-    tasks = [Task(file, folder, scheme, len(files) == 1) for file, folder in zip(files, folders, strict=True)]
+    is_only = is_whole_job and len(files) == 1
+    tasks = [Task(file, folder, scheme, is_only) for file, folder in zip(files, folders, strict=True)]
     num_jobs = min(num_jobs or len(os.sched_getaffinity(0)), len(tasks))
     if num_jobs <= 1:
         return [_parse(task, _numbered(progress, index, len(tasks))) for index, task in enumerate(tasks)]

@@ -14,23 +14,24 @@ from triplepoint.trace.taxonomy import Scheme
 
 Progress = Callable[[str], None]
 
+PARTS = "ranks"
+"""Folder of a run that holds its parts, each of which holds a folder for each rank."""
 
-def parse_part(
-    run: Path, ranks: range, out: Path, scheme: Scheme, progress: Progress, num_jobs: int | None = None
-) -> None:
-    """Write the tables of some ranks of a run, each into a folder of its own.
+
+def parse_part(run: Path, ranks: range, scheme: Scheme, progress: Progress, num_jobs: int | None = None) -> None:
+    """Write the tables of some ranks of a run into `ranks/<first>-<last>/rank<N>/`, which is made anew.
 
     Args:
         run: Folder of the run.
         ranks: Ranks to take; those that were not to be traced are left out.
-        out: Folder for the folders; emptied first.
         scheme: Rules of the taxonomy.
         progress: Called with a line now and then.
         num_jobs: Processes to use; None for as many as cores may be used.
 
     Raises:
-        UserError: If the run finished and a trace is missing or cut off, or one cannot be read. The folder is gone then.
+        UserError: If the run finished and a trace is missing or cut off, or one cannot be read. Nothing is left then.
     """
+    out = run / PARTS / f"{ranks[0]}-{ranks[-1]}"
     shutil.rmtree(out, ignore_errors=True)
     files = [file for file in find_run_traces(run / "raw" / "traces") if file.rank in ranks]
     is_finished = read_manifest(run / "raw" / "manifest.json").status == "ok"
@@ -38,7 +39,8 @@ def parse_part(
         _check_complete(run, ranks, [file.rank for file in files])
     out.mkdir(parents=True)
     try:
-        found = parse_traces(files, [out / f"rank{file.rank}" for file in files], scheme, progress, num_jobs)
+        folders = [out / f"rank{file.rank}" for file in files]
+        found = parse_traces(files, folders, scheme, progress, num_jobs, is_whole_job=False)
         _check_whole(found, is_finished, progress)
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)

@@ -12,36 +12,35 @@ from triplepoint.trace.export.counters import rank_title, telemetry_counters
 from triplepoint.trace.export.joined import write_merged
 from triplepoint.trace.export.perfetto import FILE_NAME, CounterTrack
 from triplepoint.trace.inputs import check_ranks
+from triplepoint.trace.parts import PARTS
 from triplepoint.trace.rank.summary import SUMMARY, read_summary
 from triplepoint.trace.together import Together, join_ranks
 
-RANKS = "ranks"
-"""Folder of a run with a folder for each part of its ranks, which has one for each rank."""
-
 
 def join_run(run: Path, parts: Sequence[Path]) -> None:
-    """Write the tables of a whole run and its merged trace; remove parts that were cut in another way.
+    """Write the tables of a whole run and its merged trace.
 
     Args:
         run: Folder of the run.
-        parts: Folders that `parse_part` wrote; none for all of the run's.
+        parts: Folders that `parse_part` wrote, the run's others are removed; none for all of them.
 
     Raises:
         UserError: If one of them is not whole, a rank is in two, or the run finished and a traced rank is in none.
     """
     manifest = read_manifest(run / "raw" / "manifest.json")
-    folders = [path.parent for part in parts or (run / RANKS).glob("*") for path in part.glob(f"*/{SUMMARY}")]
+    folders = [path.parent for part in parts or (run / PARTS).glob("*") for path in part.glob(f"*/{SUMMARY}")]
     ranks = [read_summary(folder).rank for folder in folders]
     check_ranks(zip(folders, ranks, strict=True))
     lost = sorted(set(read_planned_run(run / "point.json").point.traced_ranks) - set(ranks))
     if lost and manifest.status == "ok":
-        raise UserError(f"{run / RANKS}: ranks {', '.join(map(str, lost))} are not parsed; run 'snakemake all'")
+        raise UserError(f"{run / PARTS}: ranks {', '.join(map(str, lost))} are not parsed; run 'snakemake all'")
     together = join_ranks(folders, run)
     counters = _counters(run, manifest, together)
     write_merged(
         run / FILE_NAME, run / "timeline.parquet", together.drawn, counters, lambda rank: rank_title(manifest, rank)
     )
-    _remove_others(run / RANKS, folders)
+    if parts:
+        _remove_others(run / PARTS, parts)
 
 
 def _counters(run: Path, manifest: Manifest, together: Together) -> list[CounterTrack]:
@@ -51,8 +50,8 @@ def _counters(run: Path, manifest: Manifest, together: Together) -> list[Counter
 
 
 def _remove_others(folder: Path, kept: Iterable[Path]) -> None:
-    """Remove the parts none of whose ranks are kept, once others have their place: segments are large."""
-    parts = {path.parent.resolve() for path in kept}
-    for part in folder.glob("*") if parts else ():
-        if part.resolve() not in parts:
+    """Remove parts that others have taken the place of: their segments are large."""
+    names = {path.resolve() for path in kept}
+    for part in folder.glob("*"):
+        if part.resolve() not in names:
             shutil.rmtree(part)

@@ -147,7 +147,7 @@ def test_aggregate_without_profiled_steps_needs_no_traces(tmp_path: Path) -> Non
     folder = tmp_path / "runs" / entry.run
     rows = [row for row in STEPS.read(folder / "raw/steps.parquet").to_pylist() if row["kind"] != "profiled"]
     STEPS.write(folder / "raw/steps.parquet", STEPS.from_rows(rows))
-    for name in ("intervals", "kernels", "timeline"):
+    for name in ("categories", "kernels", "timeline"):
         (folder / f"{name}.parquet").unlink()
     aggregate(plan, tmp_path, GPUS)
     (row,) = RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet").to_pylist()

@@ -10,7 +10,7 @@ from triplepoint.aggregate import aggregate
 from triplepoint.config.plan import Plan
 from triplepoint.errors import UserError
 from triplepoint.manifest import read_manifest, write_manifest
-from triplepoint.tables import INTERVALS, STEPS, TELEMETRY, Table
+from triplepoint.tables import CATEGORIES, STEPS, TELEMETRY, Table
 
 CPU_SPEC = Spec("tiny-llama", {"dp": 2})
 GPU_SPEC = Spec("llama3-70b", {"tp": 8}, cluster=H200, step_ms=100_000)
@@ -90,7 +90,7 @@ def test_aggregate_refuses_lost_gpu(tmp_path: Path) -> None:
 
 def test_aggregate_refuses_missing_trace_of_one_rank(tmp_path: Path) -> None:
     plan, folder = built(tmp_path, GPU_SPEC)
-    change(folder / "intervals.parquet", INTERVALS, lambda row: row["rank"] != 7)
+    change(folder / "categories.parquet", CATEGORIES, lambda row: row["rank"] != 7)
     assert "lacks profiled steps of ranks 7" in refusal(plan, tmp_path)
 
 
@@ -104,7 +104,7 @@ def test_aggregate_refuses_missing_devices(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["raw/steps", "telemetry", "intervals", "kernels", "timeline"])
+@pytest.mark.parametrize("name", ["raw/steps", "telemetry", "categories", "kernels", "timeline"])
 def test_aggregate_refuses_truncated_table(tmp_path: Path, name: str) -> None:
     plan, folder = built(tmp_path, CPU_SPEC)
     path = folder / f"{name}.parquet"

@@ -1,0 +1,22 @@
+# Parses the traces of some ranks of a run, at once as far as there are cores; what it writes is for `trace` alone.
+rule parse:
+    input:
+        manifest="results/runs/{run}/raw/manifest.json",
+        rules=STUDY.trace_rules,
+        code=STUDY.code("parse"),
+    output:
+        directory("results/runs/{run}/ranks/{part}"),
+    log:
+        "logs/parse/{run}/{part}.log",
+    benchmark:
+        "logs/benchmarks/parse/{run}/{part}.tsv"
+    conda:
+        "../envs/analysis.yaml"
+    threads: lambda wildcards: STUDY.num_traces(wildcards.run, wildcards.part)
+    resources:
+        # 260 MB were measured for each process, whatever the size of its trace; one more waits for them.
+        mem_mb=lambda wildcards, threads, attempt: 300 * (threads + 1) * attempt,
+    params:
+        rules=STUDY.trace_arguments,
+    shell:
+        "triplepoint parse {wildcards.run} {wildcards.part} --jobs {threads} {params.rules} 2> {log}"
