@@ -11,7 +11,7 @@ from triplepoint.trace.kineto.rows import LAUNCH, ROW, Category, Rows, is_device
 from triplepoint.trace.kineto.spill import Sorter
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank.events import Events
-from triplepoint.trace.rank.launches import not_launched
+from triplepoint.trace.rank.launches import as_launches, not_launched
 from triplepoint.trace.rank.operations import Operations
 from triplepoint.trace.rank.phases import MARKS, Phases
 from triplepoint.trace.rank.totals import KernelTotals
@@ -58,6 +58,7 @@ class Found:
         self.device.add(rows[work])
         rest = rows[~work]
         self.operators.add(not_launched(rest[rest["category"] == Category.CPU_OP]))
+        self.launches.add(as_launches(rest[rest["category"] == Category.RUNTIME]))
         if len(rest):
             new = [MARKS.match(name) is not None for name in names[len(self._is_mark) :]]
             self._is_mark = np.concatenate((self._is_mark, np.array(new, dtype=bool)))

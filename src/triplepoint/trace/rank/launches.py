@@ -24,6 +24,12 @@ LAUNCHED = np.dtype(
 among the collectives of its kind and group."""
 
 
+def as_launches(calls: Rows) -> Rows:
+    """Return calls of the runtime that came as rows of `ROW`, as begins and ends do, as rows of `LAUNCH`."""
+    kept: Rows = calls[calls["correlation"] > 0][list(LAUNCH.names or ())].astype(LAUNCH)
+    return kept
+
+
 def not_launched(rows: Rows) -> Rows:
     """Return rows of `ROW` as rows of `LAUNCHED` whose launch and operation are not known yet."""
     more = np.empty(len(rows), dtype=LAUNCHED)
