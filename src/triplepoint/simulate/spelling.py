@@ -1,0 +1,226 @@
+"""What the words in a table of training runs mean, whoever wrote them: precision, recomputation, sharding, network."""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from triplepoint.config.point import Precision, Recompute, Sharding
+
+Overlap = frozenset[Literal["grad", "param", "tp"]]
+
+_BLANK = re.compile(
+    r"(n/?a|nan|null|-+|\?+|unknown|not (stated|given|applicable|published)\b.*|see recipe)?", re.DOTALL
+)
+_NUMBER = re.compile(r"([+-]?\d[\d_,]*(?:\.\d*)?(?:e[+-]?\d+)?)\s*(?:\(.*\))?", re.IGNORECASE | re.DOTALL)
+_MAX_COUNT = 10**12
+
+_GIGABIT = 1e9 / 8
+"""Bytes per second of a gigabit per second."""
+
+
+class UnreadableError(Exception):
+    """A cell that has no meaning here; the message says what was found and what was expected."""
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a cell says nothing: empty, `n/a`, `-`, `not stated`, `see recipe`."""
+    return _BLANK.fullmatch(text.strip().lower()) is not None
+
+
+def read_number(column: str, text: str) -> float | None:
+    """Return the number in a cell, None for a blank one. `6 (assumed)` is 6.
+
+    Raises:
+        UnreadableError: If it is no finite number, or negative.
+    """
+    if is_blank(text):
+        return None
+    found = _NUMBER.fullmatch(text.strip())
+    if not found:
+        raise UnreadableError(f"{column} is {shown(text)}, expected a number")
+    value = float(found[1].replace(",", "").replace("_", ""))
+    if not math.isfinite(value) or value < 0:
+        raise UnreadableError(f"{column} is {shown(text)}, expected a number of 0 or more")
+    return value
+
+
+def read_count(column: str, text: str) -> int | None:
+    """Return the whole number in a cell, None for a blank one.
+
+    Raises:
+        UnreadableError: If it is no whole number from 0 to 10^12.
+    """
+    value = read_number(column, text)
+    if value is None:
+        return None
+    if value != int(value) or value > _MAX_COUNT:
+        raise UnreadableError(f"{column} is {shown(text)}, expected a whole number")
+    return int(value)
+
+
+def read_precision(text: str) -> Precision:
+    """Return the number format of the matrix products; bf16 where the cell is blank.
+
+    Raises:
+        UnreadableError: If no known format is named.
+    """
+    low = text.lower()
+    if is_blank(low):
+        return "bf16"
+    names: tuple[tuple[str, Precision], ...] = (
+        (r"fp8|float8|e4m3|mxfp8", "fp8"),
+        (r"bf16|bfloat16", "bf16"),
+        (r"fp16|float16|half", "fp16"),
+        (r"fp32|float32|tf32", "fp32"),
+    )
+    for pattern, name in names:
+        if re.search(pattern, low):
+            return name
+    raise UnreadableError(f"precision is {shown(text)}, expected bf16, fp16, fp8 or fp32")
+
+
+def read_recompute(text: str) -> tuple[Recompute | None, int | None]:
+    """Return what is recomputed, and of how many layers per stage with `full`; None where the cell does not say.
+
+    Raises:
+        UnreadableError: If the words mean nothing here.
+    """
+    low = text.lower().strip()
+    if is_blank(low):
+        return None, None
+    if re.match(r"(none|no|off|false|0)\b", low):
+        return "none", None
+    if "selective" in low or "core attention" in low or "core_attn" in low:
+        return "selective", None
+    layers = re.search(r"(\d+)\s*layers?|layers?\s*[=:]?\s*(\d+)|block\s*[=:]?\s*(\d+)", low)
+    if re.search(r"full|block|uniform|checkpoint|\b(yes|true|on|all)\b", low) or layers:
+        return "full", int(next(found for found in layers.groups() if found)) if layers else None
+    raise UnreadableError(f"recompute is {shown(text)}, expected none, selective or full")
+
+
+@dataclass(frozen=True)
+class Shards:
+    """What a cell says about data parallelism.
+
+    Attributes:
+        sharding: What the ranks share out.
+        overlap: Communication said to be overlapped or not; None where nothing is said.
+        size: Ranks that share one copy, where fewer than all; None where nothing is said.
+    """
+
+    sharding: Sharding
+    overlap: Overlap | None = None
+    size: int | None = None
+
+
+def read_shards(text: str) -> Shards:
+    """Return what data parallel ranks share out.
+
+    Raises:
+        UnreadableError: If the words mean nothing here.
+    """
+    low = text.lower()
+    size = re.search(r"shards?\s*[=:]?\s*(\d+)", low)
+    sharding = _sharding(low)
+    if sharding is None:
+        raise UnreadableError(f"fsdp is {shown(text)}, expected DDP, distributed optimizer, ZeRO-1 to 3 or FSDP")
+    return Shards(sharding, _overlap(low), int(size[1]) if size else None)
+
+
+def _sharding(low: str) -> Sharding | None:
+    kinds: tuple[tuple[str, Sharding], ...] = (
+        (r"no[_ -]?shard|no zero|^none|\bdp\s*=\s*1\b|^no$|^false$|zero-?\s?0", "no_shard"),
+        (r"shard[_ -]?grad[_ -]?op|zero-?\s?(stage)?\s?2|optim_grads$", "optim_grads"),
+        (
+            r"zero-?\s?(stage)?\s?3|fsdp|full[_ -]?shard|fully.sharded|optim_grads_params|^(yes|true)$",
+            "optim_grads_params",
+        ),
+        (r"zero-?\s?(stage)?\s?1|distributed[_ -]?optim|dist[_ -]?opt|^optim$", "optim"),
+        (r"ddp|data.parallel", "no_shard"),
+    )
+    if is_blank(low):
+        return "no_shard"
+    return next((kind for pattern, kind in kinds if re.search(pattern, low.strip())), None)
+
+
+def _overlap(low: str) -> Overlap | None:
+    if "overlap" not in low:
+        return None
+    if re.search(r"(no|without)\b[^,;]*overlap", low):
+        return frozenset()
+    kinds: list[Literal["grad", "param"]] = [kind for kind in ("grad", "param") if kind in low]
+    return frozenset(kinds or ("grad", "param"))
+
+
+def read_sequence_parallel(text: str, tp: int) -> bool:
+    """Return whether tensor parallel ranks split the sequence; a blank cell says no, a condition on tp is followed."""
+    low = text.lower().strip()
+    return tp > 1 and bool(re.match(r"yes|true|on|1|sp\b", low))
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a cell says about the network between nodes.
+
+    Attributes:
+        bandwidth: One direction, of all adapters of a node or of those of one GPU; None where nothing is said.
+            Unit: byte/s.
+        is_per_gpu: Whether the bandwidth is one GPU's.
+        domain_size: GPUs joined by NVLink where it reaches past a node; None where nothing is said.
+        has_reduction: Whether switches reduce (SHARP).
+    """
+
+    bandwidth: float | None = None
+    is_per_gpu: bool = False
+    domain_size: int | None = None
+    has_reduction: bool = False
+
+
+_GENERATIONS = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
+"""Gb/s of one InfiniBand port of four lanes, by generation. Source: InfiniBand Trade Association, roadmap."""
+
+_PORTS = re.compile(r"(\d+)\s*x\s*(?:[a-z]+-?\d?\s+)?(edr|hdr|ndr|xdr)?\s*-?(\d+)?\s*(?:g|\b)")
+_RATE = re.compile(r"([\d.,]*\d)\s*([gt])(b|B|bit|bits)?(?:ps|/s)", re.IGNORECASE)
+_NOT_NETWORK = re.compile(r"(?:nvlink|nvswitch|xgmi|infinity fabric)[-\d. ]*?\s*[\d.]*\s*[gt]b(?:ps|/s)", re.IGNORECASE)
+
+
+def read_network(text: str) -> Network:
+    """Return what a cell says about the network; words that mean nothing here are passed over."""
+    low = text.lower()
+    domain = re.search(r"nvl\s?-?(\d+)", low)
+    return Network(
+        _network_bandwidth(_NOT_NETWORK.sub(" ", text)),
+        bool(re.search(r"(per|/)\s*gpu", low)),
+        int(domain[1]) if domain else None,
+        "sharp" in low,
+    )
+
+
+def _network_bandwidth(text: str) -> float | None:
+    for ports in _PORTS.finditer(text.lower()):
+        rate = int(ports[3]) if ports[3] else _GENERATIONS.get(ports[2] or "", 0)
+        if int(ports[1]) <= 64 and 10 <= rate <= 3200:
+            return int(ports[1]) * rate * _GIGABIT
+    for rated in _RATE.finditer(text):
+        value = float(rated[1].replace(",", "")) if rated[1].count(".") <= 1 else 0.0
+        # A capital B is a byte: GB/s. Everything else about networks is said in bits.
+        unit = 1e9 if (rated[3] or "") == "B" else _GIGABIT
+        if value > 0:
+            return value * unit * (1000 if rated[2] in "tT" else 1)
+    return None
+
+
+_CAPACITY = re.compile(r"(\d+)\s*g(i?)b")
+
+
+def read_memory_size(text: str) -> int | None:
+    """Return the memory that is part of a GPU's name, in GB: 40 of `A100-SXM-40GB`; None where there is none."""
+    found = _CAPACITY.search(text.lower())
+    return int(found[1]) if found else None
+
+
+def shown(text: str) -> str:
+    """Return a cell as it goes into a line: short, quoted, one line."""
+    flat = " ".join(text.split())
+    return repr(flat if len(flat) <= 40 else flat[:37] + "...")
