@@ -66,10 +66,14 @@ def _damage(one: RankSummary) -> str:
     if one.is_truncated:
         said.append("the file is truncated (was the job killed?)")
     if one.num_damaged_events:
-        said.append(f"{one.num_damaged_events} damaged events")
+        said.append(_plural(one.num_damaged_events, "damaged event"))
     if one.num_duplicate_events:
-        said.append(f"{one.num_duplicate_events} duplicate events left out")
+        said.append(_plural(one.num_duplicate_events, "duplicate event") + " left out")
     return f"; {', '.join(said)}" if said else ""
+
+
+def _plural(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' if number > 1 else ''}"
 
 
 def _ms(time_ns: int) -> str:

@@ -142,7 +142,7 @@ static int step_lost(Scanner *scanner, Text *text, int is_last) {
     if (!give_up(scanner, text->at, text->end)) return -1;
     const uint8_t *last = text->end;
     while (last > text->at && (is_space(last[-1]) || !last[-1])) last--;
-    scanner->is_closed |= last > text->at && last[-1] == (scanner->is_list ? ']' : '}');
+    scanner->is_closed |= !scanner->is_cut && last > text->at && last[-1] == (scanner->is_list ? ']' : '}');
     text->at = text->end;
     return OK;
 }
@@ -171,6 +171,7 @@ static int scan(Scanner *scanner, int is_last) {
         if (outcome == MORE && left < LARGEST_ITEM && !(is_last && left && scanner->state != AFTER)) break;
         if (outcome != OK && outcome != -1) {
             scanner->lost_event |= scanner->state == EVENTS;
+            scanner->is_cut = is_last && outcome == MORE;
             scanner->state = LOST;
         }
     }

@@ -33,6 +33,7 @@ typedef struct {
     int is_list;              /* the document is a list of events, not an object that holds one */
     int has_events;           /* the list of events was found */
     int lost_event;           /* an event was to stand where the damage starts */
+    int is_cut;               /* the text ended inside an event or a member */
     size_t num_searched;      /* bytes of damage known to hold no start of an event */
     int is_closed;            /* the document was closed as it was opened */
     Row *rows;
