@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triplepoint.trace.rank.nesting import latest_wins, self_segments
+from triplepoint.trace.rank.nesting import Cover, latest_wins, self_segments
 
 spans = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(0, 1)), max_size=10)
 
@@ -71,3 +71,30 @@ def test_latest_wins_any_spans_equals_painting_in_order_of_start(events: list[tu
     for index in sorted(range(len(events)), key=lambda i: start[i]):
         expected |= dict.fromkeys(range(start[index], end[index]), index)
     assert painted(*latest_wins(start, end)) == expected
+
+
+calls = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 12), st.integers(0, 2)), max_size=10)
+
+
+@given(calls, st.lists(st.integers(0, 9)), st.lists(st.tuples(st.integers(-2, 35), st.integers(0, 3)), max_size=12))
+def test_find_any_times_equals_the_owner_of_the_instant(
+    events: list[tuple[int, int, int]], chosen: list[int], asked: list[tuple[int, int]]
+) -> None:
+    start, end, thread = columns(events)
+    spans = np.array(sorted({index for index in chosen if index < len(events)}), dtype=np.int64)
+    begin, until, owner = self_segments(start[spans], end[spans], thread[spans])
+    cells = {
+        (int(thread[spans[who]]), cell): int(spans[who])
+        for s, e, who in zip(begin, until, owner, strict=True)
+        for cell in range(s, e)
+    }
+    times, threads = (np.array([one[at] for one in asked], dtype=np.int64) for at in (0, 1))
+    found = Cover(start, end, thread, spans).find(threads, times)
+    assert found.tolist() == [cells.get((on, time), -1) for time, on in asked]
+
+
+def test_find_innermost_of_nested_spans() -> None:
+    start, end, thread = columns([(0, 10, 0), (2, 3, 0), (0, 10, 1)])
+    cover = Cover(start, end, thread, np.array([0, 1]))
+    asked = np.array([0, 2, 4, 5, 10, 3])
+    assert cover.find(np.array([0, 0, 0, 0, 0, 1]), asked).tolist() == [0, 1, 1, 0, -1, -1]
