@@ -18,6 +18,8 @@ from triplepoint.trace.together import Together, join_ranks
 
 Progress = Callable[[str], None]
 
+_TABLES = "tables"
+
 
 def trace_files(
     arguments: list[Path],
@@ -42,18 +44,19 @@ def trace_files(
         A readable summary.
 
     Raises:
-        UserError: If there are no traces, one cannot be read, has no rank, or shares its rank with another. Nothing is
-            written then.
+        UserError: If there are no traces, one cannot be read, has no rank, or shares its rank with another.
+        OSError: If the disk is full. Nothing is written in either case.
     """
     files = find_traces(arguments)
     with _scratch(out) as scratch:
         folders = [scratch / str(index) for index in range(len(files))]
         summaries = parse_traces(files, folders, scheme, progress, num_jobs)
         check_ranks((one.path, one.rank) for one in summaries)
-        together = join_ranks(folders, out)
-    write_merged(out / FILE_NAME, out / "timeline.parquet", together.drawn, [], lambda rank: f"rank {rank}")
-    if csv:
-        _write_csv(out, together)
+        tables = scratch / _TABLES
+        together = join_ranks(folders, tables)
+        write_merged(tables / FILE_NAME, tables / "timeline.parquet", together.drawn, [], lambda rank: f"rank {rank}")
+        if csv:
+            _write_csv(tables, together)
     return summarise(together.summaries, together.comparison)
 
 
@@ -67,8 +70,9 @@ def trace_files_as_hta(arguments: list[Path], out: Path, progress: Progress) -> 
 
     ranks = parity.read_hta(find_traces(arguments), progress)
     rows = [parity.breakdown_row(one) for one in ranks]
-    write_breakdown(out / "breakdown.csv", rows)
-    write_kernels(out / "kernels.csv", parity.kernel_table(ranks))
+    with _scratch(out) as scratch:
+        write_breakdown(scratch / _TABLES / "breakdown.csv", rows)
+        write_kernels(scratch / _TABLES / "kernels.csv", parity.kernel_table(ranks))
     return "\n".join("  ".join(f"{name} {value}" for name, value in row.items()) for row in rows)
 
 
@@ -81,12 +85,14 @@ def _write_csv(out: Path, together: Together) -> None:
 
 @contextmanager
 def _scratch(out: Path) -> Iterator[Path]:
-    """Yield a folder beside the tables, gone afterwards; so is theirs if it was made here and stayed empty."""
+    """Yield a folder whose `tables` go to `out` when the block succeeds; if it raises, all is as it was."""
     is_new = not out.exists()
     out.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".ranks-", dir=out))
     try:
         yield folder
+        for path in (folder / _TABLES).iterdir():
+            path.replace(out / path.name)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         if is_new and not any(out.iterdir()):

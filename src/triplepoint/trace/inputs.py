@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from triplepoint.errors import UserError
 
-_RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
-_RUN_TRACE = re.compile(r"rank(\d+)\.json(\.gz|\.zst)?$")
+_RANK_IN_NAME = re.compile(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_RUN_TRACE = re.compile(r"rank(\d{1,9})\.json(\.gz|\.zst)?$")
 _TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
 _RECORD_SUFFIX = ".groups.json"
 

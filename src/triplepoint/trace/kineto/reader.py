@@ -27,8 +27,9 @@ Sink = Callable[[Rows, list[str]], None]
 _PROGRESS_PERIOD_S = 5.0
 _PIECES_AT_ONCE = 32
 """Pieces of text to scan before their rows are taken: each taking has a price, and their rows are few."""
-_LOST_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d+)')
-_LOST_RANK = re.compile(rb'"rank"\s*:\s*(\d+)')
+_LOST_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})(?!\d)')
+_LOST_RANK = re.compile(rb'"rank"\s*:\s*(\d{1,9})(?!\d)')
+_MOST_RANKS = 10**9
 
 assert ROW.itemsize == ROW_BYTES
 
@@ -216,7 +217,7 @@ class _Reading:
     def _rank(self, metadata: dict[str, Any]) -> int | None:
         info = metadata.get("distributedInfo")
         rank = info.get("rank") if isinstance(info, dict) else None
-        return rank if isinstance(rank, int) and rank >= 0 else self._lost.get(_LOST_RANK)
+        return rank if isinstance(rank, int) and 0 <= rank < _MOST_RANKS else self._lost.get(_LOST_RANK)
 
     def _base_ns(self, metadata: dict[str, Any]) -> int:
         base = metadata.get("baseTimeNanoseconds", self._lost.get(_LOST_BASE, 0))
