@@ -29,6 +29,7 @@ class Job:
         trainable: All parameters, or adapters of a rank only (LoRA).
         lora_rank: Rank of the adapters.
         stack: Framework and its version; the one thing step times may be calibrated by.
+        layers_per_stage: Layers of every pipeline stage; None for an even split.
     """
 
     model: ModelConfig
@@ -46,6 +47,7 @@ class Job:
     trainable: Literal["all", "lora"] = "all"
     lora_rank: int = 16
     stack: str = ""
+    layers_per_stage: tuple[int, ...] | None = None
 
     @property
     def num_gpus(self) -> int:

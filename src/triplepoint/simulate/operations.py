@@ -15,7 +15,7 @@ class Kernel:
         kind: forward, backward, grouped, softmax, ...
         flops: Of one run. Unit: FLOP.
         num_bytes: Read and written by one run. Unit: byte.
-        shape: Of a gemm (m, n, k), of a grouped one (groups, m, n, k) with m per group; of attention (batch, heads,
+        shape: Of a gemm (m, n, k), of a grouped or batched one (groups, m, n, k) with m per group; of attention (batch, heads,
             kv_heads, query length, key length, head size); empty for kernels bound by memory.
         precision: Number format of its matrix products.
         is_causal: Whether attention skips the masked half; `flops` has it skipped already.
@@ -38,7 +38,8 @@ class Message:
 
     Attributes:
         kind: Of the collective.
-        group: Whose: tp, cp, dp, ep, pp, edp (data parallel of experts), etp.
+        group: Whose: tp, cp, dp, dp_cp (gradients with context parallelism), pp; of experts etp, ep, edp; see
+            `work_groups.group_of`.
         num_bytes: Size as nccl-tests counts it: the gathered or scattered buffer of a gather or reduce-scatter, of an
             all-to-all what a rank sends. Unit: byte.
         is_overlapped: Whether it may run beside computation (of the same pass).

@@ -1,0 +1,108 @@
+"""Small jobs whose work can be counted by hand."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from triplepoint.config.base import Quantity
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.model import MixtureOfExperts, ModelConfig
+from triplepoint.config.point import Layout
+from triplepoint.simulate.fabric import Fabric, Level
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.operations import Kernel, Message, Operation, StageWork
+
+SOURCE = "made up for tests"
+FABRIC = Fabric((Level("nvlink", 8, 450e9, 1e-6), Level("rail", 1 << 20, 50e9, 5e-6)))
+
+
+def gpu(memory_gib: float = 80) -> GpuConfig:
+    def quantity(value: float, unit: str) -> Quantity:
+        return Quantity(value=value, unit=unit, source=SOURCE)
+
+    return GpuConfig(
+        name="h100",
+        vendor="nvidia",
+        product="made up",
+        peak_bf16_flops=quantity(1e15, "FLOP/s"),
+        peak_fp32_flops=quantity(6e13, "FLOP/s"),
+        peak_fp8_flops=quantity(2e15, "FLOP/s"),
+        memory_capacity=quantity(memory_gib * 2**30, "byte"),
+        memory_bandwidth=quantity(3e12, "byte/s"),
+        package_power_limit=quantity(700, "W"),
+        idle_power=quantity(70, "W"),
+        max_sm_clock=quantity(1980, "MHz"),
+        scale_up_bandwidth=quantity(450e9, "byte/s"),
+    )
+
+
+def gpt(**changes: Any) -> ModelConfig:
+    """A GPT whose vocabulary needs no padding up to tp 8."""
+    settings: dict[str, Any] = {
+        "name": "gpt",
+        "source": SOURCE,
+        "num_layers": 8,
+        "hidden_size": 512,
+        "ffn_hidden_size": 2048,
+        "num_attention_heads": 8,
+        "num_query_groups": 8,
+        "vocab_size": 4096,
+        "sequence_length": 1024,
+        "activation": "gelu",
+        "normalization": "layernorm",
+        "position_embedding": "learned",
+        "add_bias": True,
+        "tie_embeddings": True,
+    }
+    return ModelConfig.model_validate(settings | changes)
+
+
+def llama(**changes: Any) -> ModelConfig:
+    settings: dict[str, Any] = {
+        "name": "llama",
+        "ffn_hidden_size": 1536,
+        "activation": "swiglu",
+        "normalization": "rmsnorm",
+        "position_embedding": "rope",
+        "add_bias": False,
+        "tie_embeddings": False,
+    }
+    return gpt(**(settings | changes))
+
+
+def mixtral(capacity_factor: float | None = 1.0, **changes: Any) -> ModelConfig:
+    moe = MixtureOfExperts(num_experts=8, top_k=2, capacity_factor=capacity_factor)
+    return llama(**({"name": "mixtral", "moe": moe} | changes))
+
+
+def job(model: ModelConfig | None = None, **changes: Any) -> Job:
+    """A job; keys of `Layout` are put into its layout."""
+    layout = {key: changes.pop(key) for key in list(changes) if key in Layout.model_fields}
+    settings: dict[str, Any] = {
+        "model": model or gpt(),
+        "layout": Layout(**layout),
+        "micro_batch_size": 2,
+        "global_batch_size": 64,
+        "sequence_length": 1024,
+        "gpu": gpu(),
+        "fabric": FABRIC,
+    }
+    return Job(**(settings | changes))
+
+
+def operations(stages: Iterable[StageWork], *passes: str) -> list[Operation]:
+    """All operations of one micro-batch, of the passes named or of all."""
+    names = passes or ("forward", "backward_input", "backward_weight")
+    return [op for stage in stages for chunk in stage.chunks for name in names for op in getattr(chunk, name)]
+
+
+def flops(found: Iterable[Operation], *classes: str) -> float:
+    kernels = (op for op in found if isinstance(op, Kernel) and (not classes or op.cls in classes))
+    return sum(kernel.flops * kernel.count for kernel in kernels)
+
+
+def messages(found: Iterable[Operation], kind: str, group: str) -> list[Message]:
+    return [op for op in found if isinstance(op, Message) and (op.kind, op.group) == (kind, group)]
+
+
+def message_bytes(found: Iterable[Operation], kind: str, group: str) -> float:
+    return sum(message.num_bytes * message.count for message in messages(found, kind, group))
