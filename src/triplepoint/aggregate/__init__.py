@@ -51,7 +51,7 @@ def aggregate(plan: Plan, results: Path, gpus: Path, progress: Callable[[str], N
     written["timeline"] = pa.concat_tables(timelines) if timelines else RUN_TIMELINE.schema().empty_table()
     for name, table in written.items():
         RESULT_TABLES[name].write(results / "tables" / f"{name}.parquet", table)
-        RESULT_TABLES[name].write_csv(results / "tables" / f"{name}.csv", table)
+        RESULT_TABLES[name].write_csv(results / "tables" / f"{name}.csv", [table])
 
 
 def _join(

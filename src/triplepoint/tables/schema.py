@@ -102,20 +102,42 @@ class Table:
         try:
             table = pq.read_table(path)
         except FileNotFoundError:
-            raise UserError(f"{path}: no such file; the stage that writes table {self.name} has not run") from None
+            raise self._missing(path) from None
         except (pa.ArrowInvalid, OSError) as error:
-            raise UserError(f"{path}: not a whole Parquet file ({error}); delete it and run again") from None
+            raise self._damaged(path, error) from None
         return self.check(table, path)
 
-    def write_csv(self, path: Path, table: pa.Table) -> None:
-        """Write `table` to `path` as CSV in one piece; lists of names are joined with semicolons."""
-        checked = self.check(table, path)
+    def read_parts(self, path: Path) -> Iterator[pa.Table]:
+        """Yield the checked row groups of `path`, one at a time in memory. Raises UserError as `read` does."""
+        try:
+            with pq.ParquetFile(path) as file:
+                for index in range(file.num_row_groups):
+                    yield self.check(file.read_row_group(index), path)
+        except FileNotFoundError:
+            raise self._missing(path) from None
+        except (pa.ArrowInvalid, OSError) as error:
+            raise self._damaged(path, error) from None
+
+    def write_csv(self, path: Path, parts: Iterable[pa.Table]) -> None:
+        """Write the rows of `parts` to `path` as CSV in one piece; lists of names are joined with semicolons."""
+        with (
+            whole(path) as scratch,
+            pyarrow.csv.CSVWriter(scratch, self._flat(self.schema().empty_table()).schema) as file,
+        ):
+            for part in parts:
+                file.write_table(self._flat(self.check(part, path)))
+
+    def _flat(self, table: pa.Table) -> pa.Table:
         for index, column in enumerate(self.columns):
             if column.kind == "names":
-                joined = pc.binary_join(checked[column.name], ";")
-                checked = checked.set_column(index, column.name, joined)
-        with whole(path) as scratch:
-            pyarrow.csv.write_csv(checked, scratch)
+                table = table.set_column(index, column.name, pc.binary_join(table[column.name], ";"))
+        return table
+
+    def _missing(self, path: Path) -> UserError:
+        return UserError(f"{path}: no such file; the stage that writes table {self.name} has not run")
+
+    def _damaged(self, path: Path, error: Exception) -> UserError:
+        return UserError(f"{path}: not a whole Parquet file ({error}); delete it and run again")
 
 
 def _check_column(column: Column, values: pa.ChunkedArray, where: str) -> None:

@@ -80,7 +80,7 @@ def _write_csv(out: Path, together: Together) -> None:
     write_breakdown(out / "breakdown.csv", [breakdown_row(one) for one in together.summaries])
     write_kernels(out / "kernels.csv", KERNELS.read(out / "kernels.parquet"))
     for table in (INTERVALS, CATEGORIES, COLLECTIVES, RANKS, CRITICAL_PATH):
-        table.write_csv(out / f"{table.name}.csv", table.read(out / f"{table.name}.parquet"))
+        table.write_csv(out / f"{table.name}.csv", table.read_parts(out / f"{table.name}.parquet"))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from triplepoint.trace.cross.clocks import Clock
 from triplepoint.trace.cross.compare import Comparison, compare_ranks
 from triplepoint.trace.cross.critical_path import path_rows
 from triplepoint.trace.export.joined import Drawn, DrawnRank, write_timeline
-from triplepoint.trace.lanes import Collectives, Lane, Meeting
+from triplepoint.trace.lanes import Collectives, Int64, Lane, Meeting
 from triplepoint.trace.rank.summary import RankSummary, read_summary
 from triplepoint.units import NS_PER_S
 
@@ -51,32 +51,36 @@ def join_ranks(folders: Sequence[Path], out: Path) -> Together:
     for table in (KERNELS, INTERVALS, CATEGORIES):
         with table.writer(out / f"{table.name}.parquet") as append:
             for folder in folders:
-                append(table.read(folder / f"{table.name}.parquet"))
-    collectives = [COLLECTIVES.read(folder / "collectives.parquet").sort_by("t_start_ns") for folder in folders]
-    comparison = _compare(by_rank, collectives)
+                for part in table.read_parts(folder / f"{table.name}.parquet"):
+                    append(part)
+    comparison = _compare(by_rank, out) if len(by_rank) > 1 else _alone(by_rank, out)
     clocks = comparison.clocks
-    with COLLECTIVES.writer(out / "collectives.parquet") as append:
-        for own, arrived in zip(collectives, comparison.arrivals, strict=True):
-            append(_with_arrivals(own, arrived, clocks[arrived.rank]))
     RANKS.write(out / "ranks.parquet", RANKS.from_rows(comparison.rank_rows()))
     CRITICAL_PATH.write(out / "critical_path.parquet", CRITICAL_PATH.from_rows(path_rows(comparison.paths)))
     return Together(summaries, comparison, _draw(folders, summaries, clocks, out))
 
 
-def _compare(by_rank: Sequence[tuple[RankSummary, Path]], collectives: Sequence[pa.Table]) -> Comparison:
-    """Return what the ranks tell together. One alone tells nothing: its segments, which may be many, are not read."""
-    if len(by_rank) == 1:
-        (table,) = collectives
-        return compare_ranks([], [_anonymous(by_rank[0][0].rank, table.num_rows)])
+def _alone(by_rank: Sequence[tuple[RankSummary, Path]], out: Path) -> Comparison:
+    """Write the collectives of one rank, or of none. It tells nothing of others; nothing is held in memory."""
+    nothing = np.empty(0, dtype=np.int64)
+    comparison = compare_ranks([], [Collectives(one.rank, [], nothing, nothing, nothing, []) for one, _ in by_rank])
+    with COLLECTIVES.writer(out / "collectives.parquet") as append:
+        for _, folder in by_rank:
+            for part in COLLECTIVES.read_parts(folder / "collectives.parquet"):
+                append(_with_columns(part, _bandwidths(part, part["duration_ns"].to_numpy())))
+    return comparison
+
+
+def _compare(by_rank: Sequence[tuple[RankSummary, Path]], out: Path) -> Comparison:
+    """Write the collectives of all ranks with what the ranks tell of them together, and return all they tell."""
+    tables = [COLLECTIVES.read(folder / "collectives.parquet").sort_by("t_start_ns") for _, folder in by_rank]
     lanes = [_lane(folder, one) for one, folder in by_rank]
-    met = [_collectives(table, one.rank) for table, (one, _) in zip(collectives, by_rank, strict=True)]
-    return compare_ranks(lanes, met, _peers(collectives))
-
-
-def _anonymous(rank: int, count: int) -> Collectives:
-    """Return collectives of which nothing is told."""
-    nothing = np.zeros(count, dtype=np.int64)
-    return Collectives(rank, [None] * count, nothing, nothing, nothing, [()] * count)
+    met = [_collectives(table, one.rank) for table, (one, _) in zip(tables, by_rank, strict=True)]
+    comparison = compare_ranks(lanes, met, _peers(tables))
+    with COLLECTIVES.writer(out / "collectives.parquet") as append:
+        for table, arrived in zip(tables, comparison.arrivals, strict=True):
+            append(_with_arrivals(table, arrived, comparison.clocks[arrived.rank]))
+    return comparison
 
 
 def _lane(folder: Path, summary: RankSummary) -> Lane:
@@ -109,20 +113,29 @@ def _collectives(table: pa.Table, rank: int) -> Collectives:
 def _with_arrivals(table: pa.Table, arrived: Arrivals, clock: Clock) -> pa.Table:
     """Return a rank's collectives with what the ranks together tell, on the common clock."""
     unknown = ~arrived.is_known
-    duration = table["duration_ns"].to_numpy()
-    moving_s = np.maximum(duration - np.where(unknown, 0, arrived.waited_ns), 1) / NS_PER_S
-    size = pc.fill_null(table["size_bytes"], np.nan).to_numpy()
-    bandwidth = algorithm_bandwidth(size, moving_s)
-    on_bus = bandwidth * _bus_factors(table)
+    moving = table["duration_ns"].to_numpy() - np.where(unknown, 0, arrived.waited_ns)
     columns = {
         "t_start_ns": pa.array(clock.aligned(table["t_start_ns"].to_numpy())),
-        "algorithm_bandwidth_bytes_per_s": pa.array(bandwidth, mask=np.isnan(bandwidth)),
-        "bus_bandwidth_bytes_per_s": pa.array(on_bus, mask=np.isnan(on_bus)),
         "num_seen": pa.array(arrived.num_seen),
         "arrival_lag_ns": pa.array(arrived.lag_ns, mask=unknown),
         "waited_ns": pa.array(arrived.waited_ns, mask=unknown),
         "last_rank": pa.array(arrived.last_rank, mask=unknown),
     }
+    return _with_columns(table, columns | _bandwidths(table, moving))
+
+
+def _bandwidths(table: pa.Table, moving_ns: Int64) -> dict[str, pa.Array]:
+    """Return the bandwidth columns of collectives that moved data for so long."""
+    size = pc.fill_null(table["size_bytes"], np.nan).to_numpy()
+    bandwidth = algorithm_bandwidth(size, np.maximum(moving_ns, 1) / NS_PER_S)
+    on_bus = bandwidth * _bus_factors(table)
+    return {
+        "algorithm_bandwidth_bytes_per_s": pa.array(bandwidth, mask=np.isnan(bandwidth)),
+        "bus_bandwidth_bytes_per_s": pa.array(on_bus, mask=np.isnan(on_bus)),
+    }
+
+
+def _with_columns(table: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
     for name, values in columns.items():
         table = table.set_column(table.column_names.index(name), name, values)
     return table

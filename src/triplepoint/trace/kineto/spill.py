@@ -68,7 +68,8 @@ class Sorter:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - lives as long as the rows
         rows = self._sorted()
-        self._runs.append((self._file.seek(0, os.SEEK_END), rows[:0]))
+        # Not `rows[:0]`: a view of no rows keeps all of them.
+        self._runs.append((self._file.seek(0, os.SEEK_END), np.empty(0, dtype=rows.dtype)))
         self._file.write(rows.data)
         self._waiting.clear()
         self._num_waiting = 0

@@ -46,7 +46,8 @@ class Found:
         """Calls of the runtime: rows of `LAUNCH`."""
         self.operators = Sorter("start", scratch)
         """Operators on the CPU, where they were asked for: rows of `LAUNCHED`."""
-        self._marks: list[Rows] = []
+        self._marks = np.empty(0, dtype=ROW)
+        self._num_marks = 0
         self._is_mark = np.zeros(0, dtype=bool)
 
     def take(self, rows: Rows, names: list[str]) -> None:
@@ -62,11 +63,21 @@ class Found:
         if len(rest):
             new = [MARKS.match(name) is not None for name in names[len(self._is_mark) :]]
             self._is_mark = np.concatenate((self._is_mark, np.array(new, dtype=bool)))
-            self._marks.append(rest[self._is_mark[rest["name"]]])
+            self._keep(rest[self._is_mark[rest["name"]]])
+
+    def _keep(self, marks: Rows) -> None:
+        """Keep marks in one array that doubles: many small ones, kept among large ones that go, tear the heap apart."""
+        count = self._num_marks + len(marks)
+        if count > len(self._marks):
+            grown = np.empty(max(count, 2 * len(self._marks)), dtype=ROW)
+            grown[: self._num_marks] = self._marks[: self._num_marks]
+            self._marks = grown
+        self._marks[self._num_marks : count] = marks
+        self._num_marks = count
 
     def marks(self, header: Header) -> Events:
         """Return the annotations, and the operators that communicate."""
-        return Events(header, np.concatenate(self._marks) if self._marks else np.empty(0, dtype=ROW))
+        return Events(header, self._marks[: self._num_marks])
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from triplepoint.trace.kineto.reader import read_trace
+from triplepoint.trace.kineto.rows import Category
 from triplepoint.trace.kineto.spill import Sorter
 from triplepoint.trace.rank.collectives import DeviceOperations
+from triplepoint.trace.rank.events import Events
 from triplepoint.trace.rank.found import Found, Reading, Work
 from triplepoint.trace.rank.geometry import geometry_values
 from triplepoint.trace.rank.groups import GroupRecord, Groups
@@ -52,4 +54,10 @@ def _device_work(found: Found, groups: Groups, how: Reading) -> Work:
         by_start.add(rows)
     steps = find_steps(marks, first, last, is_device=True)
     totals = KernelTotals(operations, steps, geometry_values(marks.header.geometries))
-    return Work(marks, True, operations, by_start, steps, phases.finish(), totals, (first, last))
+    return Work(_without_named(marks), True, operations, by_start, steps, phases.finish(), totals, (first, last))
+
+
+def _without_named(marks: Events) -> Events:
+    """Leave out the annotations that named collectives, most of all marks: the rows have it from them."""
+    done = np.concatenate([marks.named(category, r"nccl:") for category in Category])
+    return Events(marks.header, np.delete(marks.rows, done))
