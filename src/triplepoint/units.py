@@ -3,8 +3,10 @@
 NS_PER_US = 1_000
 NS_PER_S = 1_000_000_000
 MS_PER_S = 1_000
+US_PER_S = 1_000_000
 
 MEGA = 1e6
+GIGA = 1e9
 
 KIB = 1 << 10
 MIB = 1 << 20

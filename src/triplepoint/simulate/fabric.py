@@ -1,6 +1,16 @@
 """How GPUs are joined: levels of links from the inside out, and where a process group lies on them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.errors import UserError
+from triplepoint.simulate.collectives_links import Link, link_of_gpu, load_link
+
+WHOLE_CLUSTER = 1 << 20
+"""GPUs of the last level where the size of the cluster does not matter."""
 
 
 @dataclass(frozen=True)
@@ -11,8 +21,11 @@ class Level:
         name: nvlink, xgmi, pcie, rail, leaf, spine, ...
         num_gpus: GPUs joined at this level and below: 8 in a node, all in the cluster at the last level.
         bandwidth: Of one GPU into this level, one direction: its links, or its share of the adapters. Unit: byte/s.
-        latency: Of one message over this level. Unit: s.
+        latency: Of one message over this level, one hop of a ring. Unit: s.
         has_reduction: Whether the switches reduce (NVLS, SHARP).
+        link: Kind of link, a file in `config/collectives/links/`; empty if `name` is one.
+        single: Bandwidth one GPU reaches while its neighbours are silent: a whole adapter; None if that is its share.
+            Unit: byte/s.
     """
 
     name: str
@@ -20,6 +33,13 @@ class Level:
     bandwidth: float
     latency: float
     has_reduction: bool = False
+    link: str = ""
+    single: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """Kind of link."""
+        return self.link or self.name
 
 
 @dataclass(frozen=True)
@@ -30,8 +50,21 @@ class Fabric:
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs joined by the first level."""
-        return self.levels[0].num_gpus
+        """GPUs joined by scale-up links: the last level that is no network."""
+        inside = [level.num_gpus for level in self.levels if not load_link(level.kind).is_network]
+        return max(inside, default=1)
+
+    def merged(self) -> "Fabric":
+        """Return the fabric with neighbouring levels that differ in name and size only made one.
+
+        A level can be spelled as two of the same bandwidth; what follows from it must not tell them apart.
+        """
+        levels: list[Level] = []
+        for level in self.levels:
+            if levels and _same_links(levels[-1], level):
+                levels.pop()
+            levels.append(level)
+        return Fabric(tuple(levels))
 
 
 @dataclass(frozen=True)
@@ -49,3 +82,120 @@ class Group:
 
     size: int
     stride: int
+
+
+@dataclass(frozen=True)
+class Network:
+    """What joins the nodes.
+
+    Attributes:
+        bytes_per_s_per_node: All adapters of a node together, one direction. Unit: byte/s.
+        nics_per_node: Adapters they are; None for one per GPU.
+        link: Kind of link: infiniband, roce, ethernet.
+        has_reduction: Whether its switches reduce (SHARP).
+        gpus_per_leaf: GPUs under one leaf switch; None if nothing above is slower.
+        oversubscription: Bandwidth into a leaf over that out of it.
+    """
+
+    bytes_per_s_per_node: float
+    nics_per_node: int | None = None
+    link: str = "infiniband"
+    has_reduction: bool = False
+    gpus_per_leaf: int | None = None
+    oversubscription: float = 1.0
+
+
+def fabric_of(cluster: ClusterConfig, gpu: GpuConfig) -> Fabric:
+    """Return the fabric of a cluster.
+
+    Raises:
+        UserError: If it has several nodes and its adapters are not given.
+    """
+    if cluster.num_nodes == 1:
+        return Fabric(node_levels(gpu, cluster.gpus_per_node))
+    if cluster.nics_per_node is None or cluster.nic_bandwidth is None:
+        raise UserError(
+            f"cluster {cluster.name}: {cluster.num_nodes} nodes and no nics_per_node or nic_bandwidth; give both"
+        )
+    num_nics = int(cluster.nics_per_node.value)
+    network = Network(num_nics * cluster.nic_bandwidth.value, num_nics)
+    inside = node_levels(gpu, cluster.gpus_per_node)
+    link = load_link(network.link)
+    return Fabric(inside + network_levels(network, link, cluster.gpus_per_node, cluster.num_gpus))
+
+
+def fabric_from(
+    gpu_name: str,
+    gpus_per_node: int,
+    nic_bytes_per_s_per_node: float,
+    num_gpus: int = WHOLE_CLUSTER,
+    network: Network | None = None,
+) -> Fabric:
+    """Return a fabric from a few numbers, as tables of published runs give them.
+
+    Args:
+        gpu_name: GPU type, a file in `config/gpus/`.
+        gpus_per_node: GPUs joined by scale-up links.
+        nic_bytes_per_s_per_node: All adapters of a node together, one direction; 0 for none. Unit: byte/s.
+        num_gpus: GPUs of the cluster.
+        network: More about the network; its bandwidth is replaced by the one given.
+    """
+    gpu = Catalogue(Path("config")).gpu(gpu_name)
+    inside = node_levels(gpu, gpus_per_node)
+    if not nic_bytes_per_s_per_node:
+        return Fabric(inside)
+    found = replace(network or Network(0.0), bytes_per_s_per_node=nic_bytes_per_s_per_node)
+    return Fabric(inside + network_levels(found, load_link(found.link), gpus_per_node, num_gpus))
+
+
+def node_levels(gpu: GpuConfig, gpus_per_node: int, has_reduction: bool | None = None) -> tuple[Level, ...]:
+    """Return the levels inside a node.
+
+    Args:
+        gpu: The GPU type.
+        gpus_per_node: GPUs of a node.
+        has_reduction: Whether the switches reduce; None for what the link has.
+    """
+    link = link_of_gpu(gpu.name)
+    return scale_up_levels(link, gpus_per_node, gpu.scale_up_bandwidth.value, has_reduction)
+
+
+def scale_up_levels(
+    link: Link, gpus_per_node: int, bandwidth: float, has_reduction: bool | None = None
+) -> tuple[Level, ...]:
+    """Return the levels inside a node from the link and the bandwidth of one GPU, one direction, in byte/s."""
+    reduces = link.has_reduction if has_reduction is None else has_reduction
+    package = link.package
+    if package is None or gpus_per_node <= package.num_gpus:
+        return (Level(link.name, gpus_per_node, bandwidth, link.latency_s, reduces),)
+    inside = package.bandwidth.value
+    return (
+        Level("package", package.num_gpus, inside, link.latency_s, reduces, link.name),
+        Level(link.name, gpus_per_node, bandwidth - inside, link.latency_s, reduces),
+    )
+
+
+def network_levels(network: Network, link: Link, gpus_per_node: int, num_gpus: int) -> tuple[Level, ...]:
+    """Return the levels between nodes: one, or leaf and spine where the spine is slower.
+
+    Raises:
+        UserError: If the adapters have no bandwidth, or the spine is faster than the leaves.
+    """
+    if network.bytes_per_s_per_node <= 0 or network.oversubscription < 1:
+        raise UserError(
+            f"network of {network.bytes_per_s_per_node:g} byte/s per node, oversubscribed {network.oversubscription:g}"
+            " times; expected a positive bandwidth and 1 or more"
+        )
+    share = network.bytes_per_s_per_node / gpus_per_node
+    # More adapters than GPUs: each GPU has several. Fewer: one GPU alone has a whole one.
+    adapters = network.nics_per_node or gpus_per_node
+    single = network.bytes_per_s_per_node / min(adapters, gpus_per_node)
+    whole = Level("rail", num_gpus, share, link.latency_s, network.has_reduction, link.name, single)
+    if network.gpus_per_leaf is None or network.gpus_per_leaf >= num_gpus:
+        return (whole,)
+    leaf = replace(whole, name="leaf", num_gpus=network.gpus_per_leaf)
+    return (leaf, replace(whole, name="spine", bandwidth=share / network.oversubscription))
+
+
+def _same_links(one: Level, other: Level) -> bool:
+    return replace(one, name="", num_gpus=0, link=one.kind) == replace(other, name="", num_gpus=0, link=other.kind)

@@ -1,0 +1,119 @@
+"""What a kind of link is like for collectives: `config/collectives/links/*.yaml`, fitted offline to measurements."""
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
+from triplepoint.config.yaml_file import read
+from triplepoint.errors import UserError, nearest
+
+FOLDER = Path("config/collectives")
+
+Positive = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+
+
+class Protocol(Strict):
+    """How a protocol of the collective library compares with its plain one (Simple)."""
+
+    latency: Fraction
+    """Latency of a ring's hop over that of Simple."""
+    tree_latency: Fraction
+    """The same of a tree's hop."""
+    bandwidth: Fraction
+    """Bandwidth over that of Simple: flags travel with the data."""
+
+
+class Package(Strict):
+    """GPUs that share a package, better joined than the node."""
+
+    num_gpus: Annotated[int, Field(gt=1)]
+    """GPUs of one package."""
+    bandwidth: Annotated[Quantity, unit_is("byte/s")]
+    """Of one GPU to the others of its package, one direction."""
+
+
+class Link(Strict):
+    """One kind of link and the collective library on it; nothing here depends on the model that is trained."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    """Name of the kind; the file is called the same."""
+    gpus: list[str] = []
+    """GPU types whose scale-up links these are."""
+    is_network: bool
+    """Whether it joins nodes."""
+    has_reduction: bool = False
+    """Whether its switches reduce by default (NVLink SHARP)."""
+    launch_s: Positive
+    """Start and end of a collective that crosses it. Unit: s."""
+    latency_s: Positive
+    """One hop of a ring with the protocol Simple. Unit: s."""
+    tree_latency: Positive
+    """Latency of one hop of a tree over that of a ring."""
+    reduction_s: Positive
+    """Latency of a reduction in the switches. Unit: s."""
+    peer_s: Annotated[float, Field(ge=0)]
+    """What each further peer adds to an all-to-all. Unit: s."""
+    efficiency: Fraction
+    """Bandwidth a ring reaches over that of the link."""
+    tree_efficiency: Fraction
+    """Bandwidth a tree reaches over that of a ring."""
+    reduction_efficiency: Fraction
+    """Bandwidth a reduction in the switches reaches over that of the link."""
+    exchange_efficiency: Fraction
+    """Bandwidth of all-to-all and send/recv over that of the link."""
+    plateau: Annotated[float, Field(ge=1)] = 1.0
+    """Factor on the latency of a ring all-reduce with Simple."""
+    bend: Positive
+    """How latency `a` and transfer `x` add up to `(a**bend + x**bend) ** (1 / bend)`: 1 is their sum, more is a
+    pipeline that hides one behind the other, less is one that fills slowly."""
+    protocols: dict[str, Protocol] = {}
+    """Protocols beside Simple, by name."""
+    usable: dict[int, Fraction] = {}
+    """Share of a GPU's links that a group of so many can use, where no switch joins them; 1 where not listed."""
+    package: Package | None = None
+    """A better joined part of the node."""
+    sigma: Positive
+    """Standard deviation of the logarithm of measured over modelled time, robust. Unit: 1."""
+    min_bytes: Annotated[int, Field(gt=0)]
+    """Smallest message it was fitted to. Unit: byte."""
+    max_bytes: Annotated[int, Field(gt=0)]
+    """Largest message it was fitted to. Unit: byte."""
+    max_gpus: Annotated[int, Field(gt=0)]
+    """Largest group it was fitted to."""
+    fitted: list[str] = []
+    """Parameters that were fitted; the others are taken over or assumed."""
+    fitted_to: str
+    """What they were fitted to, and how well it went."""
+    source: Annotated[str, Field(min_length=8)]
+    """Where the parameters that were not fitted come from, and what is assumed."""
+
+
+@cache
+def load_link(name: str, folder: Path = FOLDER) -> Link:
+    """Return a kind of link.
+
+    Raises:
+        UserError: If there is none of that name, naming the nearest, or its file is wrong.
+    """
+    known = sorted(path.stem for path in (folder / "links").glob("*.yaml"))
+    if name not in known:
+        raise UserError(f"unknown link {name!r} in {folder / 'links'}{nearest(name, known) if known else ''}")
+    return read(Link, folder / "links" / f"{name}.yaml")
+
+
+@cache
+def link_of_gpu(gpu_name: str, folder: Path = FOLDER) -> Link:
+    """Return the scale-up link of a GPU type.
+
+    Raises:
+        UserError: If no link lists it.
+    """
+    links = [load_link(path.stem, folder) for path in sorted((folder / "links").glob("*.yaml"))]
+    for link in links:
+        if gpu_name in link.gpus:
+            return link
+    raise UserError(f"{folder / 'links'}: no link lists gpu {gpu_name!r}; add it to `gpus` of its scale-up link")
