@@ -62,7 +62,8 @@ def _run(command: str, words: list[str]) -> int:
 
 
 def _fail(line: str, status: int) -> int:
-    print(f"triplepoint: {line}", file=sys.stderr)
+    one_line = line.replace("\n", "\\n").replace("\r", "\\r")  # file names may hold anything
+    print(f"triplepoint: {one_line}", file=sys.stderr)
     return status
 
 

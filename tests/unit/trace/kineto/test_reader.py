@@ -191,6 +191,8 @@ def test_read_trace_odd_values_among_arguments_refuse_nothing(tmp_path: Path, ba
         ('"distributedInfo": {"rank": "3"}, "baseTimeNanoseconds": "-"', None, 0),
         ('"distributedInfo": [], "baseTimeNanoseconds": null', None, 0),
         ('"distributedInfo": {}, "baseTimeNanoseconds": 99999999999999999999', None, 0),
+        ('"distributedInfo": {"rank": 99999999999999999999}, "baseTimeNanoseconds": ' + 5000 * "9", None, 0),
+        ('"host": "a"b", "distributedInfo": {"rank": 12345678901}, "baseTimeNanoseconds": ' + 5000 * "9", None, 0),
         ('"distributedInfo": nan, "baseTimeNanoseconds": 1.5', None, 0),
     ],
 )
