@@ -15,7 +15,7 @@ def group_of(job: Job, name: str) -> Group:
         name: tp, cp, dp, pp; dp_cp: gradients of what all ranks of a stage have; etp, ep, edp: the same of experts.
 
     Raises:
-        KeyError: If there is no such group.
+        ValueError: If there is no such group.
 
     Source:
         NVIDIA/Megatron-LM megatron/core/parallel_state.py, RankGenerator.
@@ -33,4 +33,6 @@ def group_of(job: Job, name: str) -> Group:
         "ep": Group(layout.ep, split),
         "edp": Group(max(1, ranks // (split * layout.ep)), split * layout.ep),
     }
+    if name not in groups:
+        raise ValueError(f"unknown process group {name}, expected one of {', '.join(groups)}")
     return groups[name]

@@ -21,6 +21,10 @@ class Software:
         scatters_activations: Whether pipeline sends carry 1/tp of the activation also without sequence parallelism.
         reduces_fp32: Whether gradients of bf16 training are accumulated and reduced in fp32; those of fp16 never are.
         loss_bytes: Read and written per logit by the cross entropy, forward and backward. Unit: byte.
+        has_fp8_parameters: Whether fp8 training keeps parameters of products in fp8 alone, beside the optimizer's, and
+            gathers them so.
+        has_placeholder_gradients: Whether layers hand out an unused 16-bit gradient of each shape of weight, since the
+            true one is added up inside the product (TransformerEngine, module/base.py, get_dummy_wgrad).
         expert_imbalance: Load of the fullest expert parallel rank over the mean, dropless routing.
     """
 
@@ -33,6 +37,8 @@ class Software:
     scatters_activations: bool = False
     reduces_fp32: bool = True
     loss_bytes: tuple[int, int] = (38, 14)
+    has_fp8_parameters: bool = False
+    has_placeholder_gradients: bool = False
     expert_imbalance: float = 1.04
 
     def gradient_bytes(self, precision: Precision) -> int:
@@ -80,13 +86,17 @@ _KNOWN = (
     ),
     Software(
         ("nemo",),
-        "NVIDIA/NeMo scripts/performance: grad_reduce_in_fp32 False, cross_entropy_loss_fusion True",
+        "NVIDIA/NeMo scripts/performance: grad_reduce_in_fp32 False, cross_entropy_loss_fusion True; "
+        "recipes/precision: fp8_params True",
         reduces_fp32=False,
         loss_bytes=_COMPILED_LOSS,
+        has_fp8_parameters=True,
+        has_placeholder_gradients=True,
     ),
     Software(
         ("megatron",),
-        "NVIDIA/Megatron-LM arguments.py: accumulate_allreduce_grads_in_fp32 with bf16",
+        "NVIDIA/Megatron-LM arguments.py: accumulate_allreduce_grads_in_fp32 with bf16; layers of TransformerEngine",
+        has_placeholder_gradients=True,
     ),
     Software(
         ("llm-foundry",),
@@ -98,7 +108,7 @@ _KNOWN = (
 )
 """Most special first. Imbalance of dropless routing 1.04: arXiv:2408.15664 table 2, MaxVio of bias-balanced routing."""
 
-_OTHER = Software((), "as current Megatron-Core")
+_OTHER = Software((), "as current Megatron-Core", has_placeholder_gradients=True)
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,219 @@
+"""Peak memory against published measurements and formulas, and by hand."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.simulate.jobs import gpt, gpu, job, llama, mixtral
+from triplepoint.config.model import ModelConfig
+from triplepoint.simulate.memory import MemoryUse, peak_memory
+from triplepoint.simulate.memory_activations import passes_in_flight
+from triplepoint.simulate.work_blocks import Blocks
+from triplepoint.units import GIB
+
+PEAK_ERROR = 0.08
+STATE_ERROR = 0.02
+LLAMA3 = {"vocab_size": 128256, "sequence_length": 4096}
+LLAMA3_70B_12_LAYERS = llama(
+    num_layers=12,
+    hidden_size=8192,
+    ffn_hidden_size=28672,
+    num_attention_heads=64,
+    num_query_groups=8,
+    **LLAMA3,
+)
+LLAMA3_405B_4_LAYERS = llama(
+    num_layers=4,
+    hidden_size=16384,
+    ffn_hidden_size=53248,
+    num_attention_heads=128,
+    num_query_groups=16,
+    **LLAMA3,
+)
+
+# Largest max_memory_allocated of all ranks, Megatron-Core on 8 B200, bf16, micro-batch 1, distributed optimizer, fp32
+# gradients, sequence parallelism. Source: MooreThreads/SimuMax docs/b200/b200_release_v1.2_summary.md at 1b8ca90,
+# set-up in simu_tools/megatron_scripts/scripts/run_pretrain_llama3.sh.
+MEASURED = [
+    (LLAMA3_70B_12_LAYERS, {"tp": 1, "pp": 2, "dp": 4}, 4096, 66.55),
+    (LLAMA3_70B_12_LAYERS, {"tp": 2, "dp": 4}, 4096, 60.68),
+    (LLAMA3_70B_12_LAYERS, {"tp": 4, "dp": 2}, 4096, 39.07),
+    (LLAMA3_70B_12_LAYERS, {"tp": 8}, 4096, 28.29),
+    (LLAMA3_405B_4_LAYERS, {"tp": 1, "pp": 2, "dp": 4}, 4096, 87.08),
+    (LLAMA3_405B_4_LAYERS, {"tp": 2, "dp": 4}, 4096, 81.59),
+    (LLAMA3_405B_4_LAYERS, {"tp": 4, "dp": 2}, 4096, 52.89),
+    (LLAMA3_405B_4_LAYERS, {"tp": 8}, 4096, 38.57),
+    (LLAMA3_70B_12_LAYERS, {"tp": 2, "cp": 4}, 32768, 68.43),
+    (LLAMA3_70B_12_LAYERS, {"cp": 8}, 32768, 104.51),
+    (LLAMA3_405B_4_LAYERS, {"tp": 2, "cp": 4}, 32768, 87.03),
+    (LLAMA3_405B_4_LAYERS, {"cp": 8}, 32768, 139.22),
+    (LLAMA3_70B_12_LAYERS, {"tp": 2, "cp": 4}, 131072, 112.67),
+    (LLAMA3_70B_12_LAYERS, {"cp": 8}, 131072, 147.99),
+    (LLAMA3_405B_4_LAYERS, {"tp": 2, "cp": 4}, 131072, 118.13),
+]
+
+
+@pytest.mark.parametrize(("model", "layout", "length", "measured_gib"), MEASURED)
+def test_peak_memory_is_what_was_measured(
+    model: ModelConfig, layout: dict[str, int], length: int, measured_gib: float
+) -> None:
+    one = job(
+        model,
+        micro_batch_size=1,
+        global_batch_size=32,
+        sequence_length=length,
+        sequence_parallel=True,
+        data_parallel_sharding="optim",
+        stack="Megatron-Core",
+        **layout,
+    )
+    assert peak_memory(one).allocated / GIB == pytest.approx(measured_gib, rel=PEAK_ERROR)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "published_gb"),
+    [("no_shard", 120), ("optim", 31.4), ("optim_grads", 16.6), ("optim_grads_params", 1.9)],
+)
+def test_model_states_are_those_of_the_zero_paper(sharding: str, published_gb: float) -> None:
+    # Rajbhandari et al. 2020, arXiv:1910.02054, figure 1: 7.5e9 parameters, 64 ranks, fp16, 16 bytes per parameter.
+    model = gpt(num_layers=37, hidden_size=4096, ffn_hidden_size=16384, num_attention_heads=32, num_query_groups=32)
+    use = peak_memory(job(model, dp=64, precision="fp16", stack="deepspeed", data_parallel_sharding=sharding))
+    states = (use.weights + use.gradients + use.optimizer) / 1e9
+    assert states * 7.5e9 / model.num_parameters == pytest.approx(published_gb, rel=STATE_ERROR)
+
+
+def test_model_states_are_18_bytes_with_fp32_gradients() -> None:
+    # NVIDIA/Megatron-LM megatron/training/theoretical_memory_usage.py; with a distributed optimizer 6 + 12/dp.
+    count = llama().num_parameters
+    plain = peak_memory(job(llama(), dp=4, stack="Megatron-Core"))
+    shared = peak_memory(job(llama(), dp=4, stack="Megatron-Core", data_parallel_sharding="optim"))
+    assert plain.weights + plain.gradients + plain.optimizer == 18 * count
+    assert shared.weights + shared.gradients + shared.optimizer == (6 + 12 / 4) * count
+
+
+SBH, SCORES = 2 * 1024 * 512, 5 * 8 * 1024**2 * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, 34 * SBH + SCORES),
+        ({"tp": 4}, (10 + 24 / 4) * SBH + SCORES / 4),
+        ({"tp": 4, "sequence_parallel": True}, (34 * SBH + SCORES) / 4),
+    ],
+)
+def test_activations_of_a_layer_are_those_of_the_recomputation_paper(changes: dict[str, Any], expected: float) -> None:
+    # Korthikanti et al. 2022, arXiv:2205.05198, table 2, with h 512, s 1024, b 2, a 8.
+    assert Blocks(job(stack="Megatron-LM 2022", **changes)).layer.saved == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "per_layer"),
+    [
+        ({"recompute": "selective"}, 34 / 4),
+        ({"recompute": "full"}, 2 / 4),
+    ],
+)
+def test_recomputation_keeps_what_the_paper_says(changes: dict[str, Any], per_layer: float) -> None:
+    def saved(num_layers: int) -> float:
+        one = job(gpt(num_layers=num_layers), tp=4, sequence_parallel=True, stack="Megatron-LM 2022", **changes)
+        return peak_memory(one).activations
+
+    assert saved(9) - saved(8) == per_layer * SBH
+
+
+def test_selective_recomputation_saves_what_the_paper_says() -> None:
+    # Ibid., section 5: 5as/h is 80 for GPT-3 and 64 for MT-NLG; activations shrink by 70 % and 65 %.
+    for width, heads, ratio in ((12288, 96, 0.70), (20480, 128, 0.65)):
+        model = gpt(
+            hidden_size=width,
+            ffn_hidden_size=4 * width,
+            num_attention_heads=heads,
+            num_query_groups=heads,
+            num_layers=1,
+        )
+        settings = {"sequence_length": 2048, "micro_batch_size": 1, "stack": "Megatron-LM 2022"}
+        whole = Blocks(job(model, **settings)).layer.saved
+        core = 5 * heads * 2048**2
+        assert core / whole == pytest.approx(ratio, abs=0.01)
+
+
+def test_passes_in_flight_by_hand() -> None:
+    def passes(**changes: Any) -> list[int]:
+        one = job(pp=4, **changes)
+        return [passes_in_flight(one, stage) for stage in range(4)]
+
+    assert passes(schedule="1f1b") == [4, 3, 2, 1]
+    assert passes(schedule="gpipe") == [32, 32, 32, 32]
+    assert passes(schedule="zero_bubble") == [4, 3, 2, 1]
+    # Of two chunks a micro-batch: warm-up of 2*(stages after) + pp, and one more.
+    assert passes(schedule="interleaved_1f1b", vp=2) == [11, 9, 7, 5]
+    assert passes(schedule="1f1b", global_batch_size=4) == [2, 2, 2, 1]
+
+
+def test_interleaving_keeps_what_the_recomputation_paper_says() -> None:
+    # Korthikanti et al., section 4.2.3: L layers times 1 + (p-1)/(p*m) on the first stage.
+    one = job(pp=4, vp=2, schedule="interleaved_1f1b")
+    assert passes_in_flight(one, 0) / 2 / 4 == pytest.approx(1 + 3 / (4 * 2))
+
+
+@given(
+    tp=st.sampled_from([1, 2, 4]),
+    dp=st.sampled_from([2, 4]),
+    size=st.sampled_from([1, 2, 4]),
+    recompute=st.sampled_from(["selective", "full"]),
+)
+def test_splitting_and_recomputing_never_need_more(tp: int, dp: int, size: int, recompute: str) -> None:
+    def total(**changes: Any) -> float:
+        return peak_memory(job(llama(), micro_batch_size=size, dp=dp, tp=tp, **changes)).allocated
+
+    plain = total()
+    assert total(data_parallel_sharding="optim") <= plain
+    assert total(sequence_parallel=True) <= plain * (1.02 if tp > 1 else 1)
+    kept = peak_memory(job(llama(), micro_batch_size=size, dp=dp, tp=tp, recompute=recompute)).activations
+    assert kept <= peak_memory(job(llama(), micro_batch_size=size, dp=dp, tp=tp)).activations
+
+
+def test_experts_are_shared_out() -> None:
+    one, eight = (peak_memory(job(mixtral(), dp=8, ep=ep)) for ep in (1, 8))
+    experts = 8 * 8 * 3 * 512 * 1536
+    assert one.weights - eight.weights == 2 * experts * 7 / 8
+
+
+def test_adapters_have_no_gradients_of_frozen_weights() -> None:
+    use = peak_memory(job(llama(), trainable="lora", lora_rank=16))
+    widths = (512 + 3 * 512) + (512 + 512) + (512 + 2 * 1536) + (1536 + 512)
+    adapters = 8 * 16 * widths
+    assert use.gradients == 4 * adapters
+    assert use.optimizer == 12 * adapters
+    assert use.weights == 2 * (llama().num_parameters + adapters)
+
+
+def test_explain_names_the_parts_the_sum_and_the_stage() -> None:
+    parts = [part * GIB for part in (21.9, 43.8, 10.9, 38.2, 4.0, 1.5, 3.6)]
+    use = MemoryUse(*parts, stage=0, num_stages=4, capacity=79.6 * GIB)
+    assert use.explain() == (
+        "weights 21.9 + gradients 43.8 + optimizer 10.9 + activations 38.2 + buffers 4.0 + runtime 1.5"
+        " + fragmentation 3.6 = 123.9 GiB of 79.6 GiB (stage 0 of 4)"
+    )
+    assert not use.fits
+
+
+def test_a_job_that_needs_more_than_there_is_does_not_fit() -> None:
+    assert peak_memory(job(gpu=gpu(80))).fits
+    assert not peak_memory(job(gpu=gpu(1))).fits
+
+
+def test_the_stage_named_is_the_worst() -> None:
+    use = peak_memory(job(gpt(tie_embeddings=False), pp=4, micro_batch_size=1, schedule="1f1b"))
+    assert (use.stage, use.num_stages) == (0, 4)
+    heavy = job(gpt(tie_embeddings=False), pp=4, layers_per_stage=(1, 1, 5, 1), schedule="1f1b", micro_batch_size=8)
+    assert peak_memory(heavy).stage == 2
+
+
+def test_fp8_copies_are_kept_beside_parameters_or_in_their_place() -> None:
+    count, products = llama().num_parameters, llama().num_parameters - (2 * 8 + 1) * 512
+    assert peak_memory(job(llama(), precision="fp8", stack="Megatron-Core")).weights == 2 * count + 2 * products
+    assert peak_memory(job(llama(), precision="fp8", stack="NeMo")).weights == 2 * count
