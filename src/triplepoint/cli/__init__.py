@@ -17,8 +17,10 @@ COMMANDS = {
     "aggregate": "join all runs of the plan into tables",
     "figure": "draw one figure from the tables",
     "report": "write the self-contained report",
+    "predict": "predict step time, memory and bottleneck of any configurations, one a row of a CSV",
+    "calibrate": "fit the constants of software stacks to measured step times",
 }
-"""Subcommands in the order of the pipeline, with their line in `--help`."""
+"""Subcommands in the order of the pipeline, then those beside it, with their line in `--help`."""
 
 _INTERNAL = ("sample",)
 

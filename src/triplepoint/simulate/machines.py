@@ -9,8 +9,9 @@ from pydantic import Field
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.yaml_file import read
-from triplepoint.simulate.fabric import Fabric, Level
-from triplepoint.simulate.spelling import Network
+from triplepoint.simulate.collectives_links import load_link
+from triplepoint.simulate.fabric import Fabric, Network, network_levels, node_levels
+from triplepoint.simulate.spelling import SaidNetwork
 
 
 class UsualNetwork(Strict):
@@ -24,50 +25,33 @@ class UsualNetwork(Strict):
     """Bandwidth of all adapters of a node, one direction."""
 
 
-class Latencies(Strict):
-    """Time of a message of no size."""
-
-    scale_up: Annotated[Quantity, unit_is("s")]
-    """Within a node."""
-    network: Annotated[Quantity, unit_is("s")]
-    """Between nodes."""
-
-
 class Networks(Strict):
     """What `config/calibration/networks.yaml` holds."""
 
     networks: list[UsualNetwork]
     """By GPU type; the first stands for types that are not named."""
-    latency: Latencies
-    """Where the collective tables do not say."""
 
 
 @lru_cache(maxsize=256)
-def build_fabric(gpu_name: str, scale_up_bandwidth: float, num_gpus: int, said: Network, config: Path) -> Fabric:
+def usual_fabric(gpu: GpuConfig, num_gpus: int, said: SaidNetwork, config: Path) -> Fabric:
     """Return the levels of a cluster.
 
     Args:
-        gpu_name: GPU type.
-        scale_up_bandwidth: NVLink or xGMI bandwidth of one GPU, one direction. Unit: byte/s.
+        gpu: GPU type.
         num_gpus: In the job.
         said: What is known about the network; the usual one of the GPU type stands in for the rest.
         config: Folder of the configuration.
     """
-    networks = _read(config)
-    usual = next((one for one in networks.networks if one.gpu == gpu_name), networks.networks[0])
-    inner = said.domain_size or usual.gpus_per_node
+    networks = _read(config).networks
+    usual = next((one for one in networks if one.gpu == gpu.name), networks[0])
+    node = said.domain_size or usual.gpus_per_node
+    inside = node_levels(gpu, node)
+    if num_gpus <= node:
+        return Fabric(inside)
     bandwidth = said.bandwidth or usual.node_bandwidth.value
-    if not (said.bandwidth and said.is_per_gpu):
-        bandwidth /= usual.gpus_per_node
-    levels = [Level("nvlink", inner, scale_up_bandwidth, networks.latency.scale_up.value)]
-    if num_gpus > inner:
-        levels.append(Level("rail", num_gpus, bandwidth, networks.latency.network.value, said.has_reduction))
-    return Fabric(tuple(levels))
-
-
-def fabric_of(gpu: GpuConfig, num_gpus: int, said: Network, config: Path) -> Fabric:
-    """Return the levels of a cluster of one GPU type, as `build_fabric` does."""
-    return build_fabric(gpu.name, gpu.scale_up_bandwidth.value, num_gpus, said, config)
+    share = bandwidth if said.bandwidth and said.is_per_gpu else bandwidth / usual.gpus_per_node
+    network = Network(share * node, link=said.link, has_reduction=said.has_reduction)
+    return Fabric(inside + network_levels(network, load_link(network.link), node, num_gpus))
 
 
 @lru_cache(maxsize=4)

@@ -14,7 +14,7 @@ from triplepoint.config.point import Layout
 from triplepoint.simulate import spelling
 from triplepoint.simulate.architecture import Shape, build_model
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.machines import fabric_of
+from triplepoint.simulate.machines import usual_fabric
 from triplepoint.simulate.spelling import UnreadableError, is_blank, read_count, read_number, shown
 from triplepoint.simulate.stacks import find_stack
 
@@ -129,7 +129,7 @@ def _read_job(cells: Mapping[str, str], config: Path) -> tuple[Job, frozenset[st
         global_batch_size=global_batch,
         sequence_length=_need(cells, "seq"),
         gpu=gpu,
-        fabric=fabric_of(gpu, num_gpus, spelling.read_network(cells.get("interconnect", "")), config),
+        fabric=usual_fabric(gpu, num_gpus, spelling.read_network(cells.get("interconnect", "")), config),
         precision=_precision(cells, gpu),
         recompute=recompute or "none",
         recompute_layers=recompute_layers,

@@ -160,7 +160,7 @@ def read_sequence_parallel(text: str, tp: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Network:
+class SaidNetwork:
     """What a cell says about the network between nodes.
 
     Attributes:
@@ -169,12 +169,14 @@ class Network:
         is_per_gpu: Whether the bandwidth is one GPU's.
         domain_size: GPUs joined by NVLink where it reaches past a node; None where nothing is said.
         has_reduction: Whether switches reduce (SHARP).
+        link: Kind of link.
     """
 
     bandwidth: float | None = None
     is_per_gpu: bool = False
     domain_size: int | None = None
     has_reduction: bool = False
+    link: str = "infiniband"
 
 
 _GENERATIONS = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
@@ -185,15 +187,16 @@ _RATE = re.compile(r"([\d.,]*\d)\s*([gt])(b|B|bit|bits)?(?:ps|/s)", re.IGNORECAS
 _NOT_NETWORK = re.compile(r"(?:nvlink|nvswitch|xgmi|infinity fabric)[-\d. ]*?\s*[\d.]*\s*[gt]b(?:ps|/s)", re.IGNORECASE)
 
 
-def read_network(text: str) -> Network:
+def read_network(text: str) -> SaidNetwork:
     """Return what a cell says about the network; words that mean nothing here are passed over."""
     low = text.lower()
     domain = re.search(r"nvl\s?-?(\d+)", low)
-    return Network(
+    return SaidNetwork(
         _network_bandwidth(_NOT_NETWORK.sub(" ", text)),
         bool(re.search(r"(per|/)\s*gpu", low)),
         int(domain[1]) if domain else None,
         "sharp" in low,
+        "roce" if "roce" in low else "ethernet" if re.search(r"ethernet|tcp", low) else "infiniband",
     )
 
 

@@ -1,0 +1,55 @@
+"""`triplepoint predict IN.csv OUT.csv`."""
+
+import argparse
+from pathlib import Path
+
+from triplepoint.cli.arguments import make_parser, say
+
+_COLUMNS = """\
+columns of IN.csv, one configuration a row; blanks are derived or take the default, other columns are passed over:
+  id            key of the row in OUT.csv (default: its number)
+  model         name, tells the family where the shape does not
+  hidden layers heads kv_heads ffn vocab params_B        the architecture; params_B decides between variants
+  experts topk moe_ffn                                   experts, 0 or blank for a dense model
+  seq mbs gbs   tokens per sequence, sequences per micro-batch and rank, sequences per step
+  gpu n_gpus    such as H100-SXM-80GB; memory in the name is followed
+  tp pp vp cp ep etp dp                                  parallel degrees; dp follows from n_gpus
+  fsdp          DDP, distributed optimizer, ZeRO-1 to 3, FSDP
+  precision     bf16, fp16, fp8, fp32
+  recompute     none, selective, full, full N layers (blank: the least that fits in memory)
+  seq_parallel  yes or no
+  framework     software stack and version, such as 'NeMo dgxc v25.04'
+  interconnect  between nodes, such as '8x400G IB/node' (blank: what the GPU type usually comes with)
+
+columns of OUT.csv:
+  id status reason         ok; oom: does not fit in memory; invalid: contradicts itself; unsupported: not simulated
+  step_time_s step_time_lo_s step_time_hi_s              one step and the 90 % interval around it
+  tokens_per_s_per_gpu mfu memory_gib bubble_fraction exposed_comm_s bottleneck
+
+example:
+  triplepoint predict tests/data/throughput/training_throughput.csv predicted.csv
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the subcommand's parser."""
+    made = make_parser("predict", "Predict step time, memory and bottleneck of training configurations, one a row.")
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
+    made.epilog = _COLUMNS
+    made.add_argument("source", type=Path, metavar="IN.csv", help="configurations, one a row")
+    made.add_argument("target", type=Path, metavar="OUT.csv", help="predictions, keyed by id; written whole or not")
+    made.add_argument(
+        "--config",
+        type=Path,
+        default=Path("config"),
+        metavar="DIR",
+        help="folder of the configuration (default: config)",
+    )
+    return made
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Predict the rows of a table."""
+    from triplepoint.simulate.batch import predict_table
+
+    print(predict_table(arguments.source, arguments.target, arguments.config, say))

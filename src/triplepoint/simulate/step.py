@@ -1,0 +1,166 @@
+"""One simulated training step: work priced on the machines, put into the schedule's order, gradients and update last."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.simulate.collectives import CollectiveModel
+from triplepoint.simulate.costs import OVERLAP_SLOWDOWN, Cost, Costs
+from triplepoint.simulate.fabric import Fabric
+from triplepoint.simulate.intervals import Uncertainty
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.kernels import KernelModel
+from triplepoint.simulate.operations import ChunkWork, Message, Operation, StageWork
+from triplepoint.simulate.schedule import make_order
+from triplepoint.simulate.timeline import Durations, Float, Pass, Timeline, run
+from triplepoint.simulate.work import stage_work
+
+
+@dataclass(frozen=True)
+class Step:
+    """A simulated step.
+
+    Attributes:
+        time_s: From its start to the end of the last rank. Unit: s.
+        timeline: When everything runs, without contention.
+        slowest: Costs of the stage that the step hangs on, by class of kernel and group of messages. Unit: s.
+        contention_s: What reducing gradients and gathering parameters beside it cost the computation. Unit: s.
+        uncertainty: What the time is known to.
+    """
+
+    time_s: float
+    timeline: Timeline
+    slowest: Cost
+    contention_s: float
+    uncertainty: Uncertainty
+
+    @property
+    def exposed_comm_s(self) -> float:
+        """Messages with no computation beside them, mean over stages. Unit: s."""
+        return float(self.timeline.accounts.exposed_comm_s.mean())
+
+
+def simulate_step(job: Job, factor: float = 1.0) -> Step:
+    """Return one step of a job.
+
+    Args:
+        job: The job.
+        factor: On the time of kernels, of the software stack.
+
+    Raises:
+        UserError: If the schedule cannot be run, or nothing is known of the GPU.
+    """
+    kernels, collectives = load_models(job.gpu, job.fabric)
+    costs = Costs(job, kernels, collectives, factor)
+    stages = stage_work(job)
+    order = make_order(job.layout.schedule, job.layout.pp, job.num_microbatches, job.layout.vp)
+    timeline = run(durations_of(job, stages, costs), order)
+    contention = _contention_s(timeline)
+    time = timeline.step_time_s + contention
+    share = float(timeline.accounts.compute_s.mean()) / time
+    return Step(
+        time,
+        timeline,
+        stage_cost(stages[timeline.critical_stage], costs, job.num_microbatches),
+        contention,
+        Uncertainty(kernels.sigma, max(link.sigma for link in collectives.links.values()), min(1.0, share)),
+    )
+
+
+@lru_cache(maxsize=128)
+def load_models(gpu: GpuConfig, fabric: Fabric) -> tuple[KernelModel, CollectiveModel]:
+    """Return the models of a GPU type on a fabric, the same objects when asked again."""
+    return _kernels_of(gpu), CollectiveModel.load(fabric, gpu)
+
+
+@lru_cache(maxsize=32)
+def _kernels_of(gpu: GpuConfig) -> KernelModel:
+    return KernelModel.load(gpu)
+
+
+def durations_of(job: Job, stages: Sequence[StageWork], costs: Costs) -> Durations:
+    """Return how long every pass of every stage takes; all replicas are of one class."""
+    forward = _passes(stages, ("forward",), costs)
+    if job.layout.schedule == "zero_bubble":
+        backward = _passes(stages, ("backward_input",), costs)
+        weight = _passes(stages, ("backward_weight",), costs)
+    else:
+        # What is reduced beside the backward pass has all of it to hide behind, unless it is cut in two.
+        backward, weight = _passes(stages, ("backward_input", "backward_weight"), costs), _passes(stages, (), costs)
+    sync = [_split(stage.gradient_sync) for stage in stages]
+    optimizer = [costs.price(stage.optimizer) for stage in stages]
+    return Durations(
+        forward=forward,
+        backward_input=backward,
+        backward_weight=weight,
+        optimizer=Pass(
+            *(np.array([[getattr(cost, part)] for cost in optimizer]) for part in ("compute_s", "exposed_s"))
+        ),
+        send=np.array([costs.send_s(stage.chunks[0].send_bytes, place) for place, stage in enumerate(stages)]),
+        sync_overlapped=np.array([_by_chunk(beside, job.layout.vp, costs) for _, beside, _ in sync]),
+        sync_exposed=np.array([_messages_s(after, costs) for _, _, after in sync]),
+        gather_overlapped=np.array([_by_chunk(before, job.layout.vp, costs) for before, _, _ in sync]),
+        replicas=np.array([job.layout.dp]),
+        # Megatron-LM without interleaving waits for its sends; with it they run beside computation.
+        is_send_blocking=job.layout.pp > 1 and job.layout.vp == 1,
+    )
+
+
+def stage_cost(stage: StageWork, costs: Costs, num_microbatches: int) -> Cost:
+    """Return what a stage does in a step, the update included, by class of kernel and group of messages."""
+    found = Cost()
+    for chunk in stage.chunks:
+        for operations in (chunk.forward, chunk.backward_input + chunk.backward_weight):
+            found.include(costs.price(operations), num_microbatches)
+    found.include(costs.price(stage.optimizer))
+    return found
+
+
+def _passes(stages: Sequence[StageWork], parts: Sequence[str], costs: Costs) -> Pass:
+    """Return computation and exposed messages of one kind of pass; shape (num_stages, num_chunks, 1)."""
+    found = [[costs.price(_joined(chunk, parts)) for chunk in stage.chunks] for stage in stages]
+    return Pass(
+        np.array([[[cost.compute_s] for cost in row] for row in found]),
+        np.array([[[cost.exposed_s] for cost in row] for row in found]),
+    )
+
+
+def _joined(chunk: ChunkWork, parts: Sequence[str]) -> tuple[Operation, ...]:
+    return tuple(operation for part in parts for operation in getattr(chunk, part))
+
+
+Messages = tuple[Operation, ...]
+
+
+def _split(operations: Messages) -> tuple[Messages, Messages, Messages]:
+    """Split the messages of a step: parameters gathered beside it, gradients reduced beside it, the rest after it."""
+    gathers = tuple(op for op in operations if _is_beside(op) and op.kind == "all_gather")
+    reductions = tuple(op for op in operations if _is_beside(op) and op.kind != "all_gather")
+    return gathers, reductions, tuple(op for op in operations if not _is_beside(op))
+
+
+def _is_beside(operation: Operation) -> bool:
+    return isinstance(operation, Message) and operation.is_overlapped
+
+
+def _messages_s(operations: Messages, costs: Costs) -> float:
+    return costs.price(operations).total_s
+
+
+def _by_chunk(operations: Messages, num_chunks: int, costs: Costs) -> list[float]:
+    """Return the time of messages, the same share for every chunk. Unit: s."""
+    time = sum(costs.message_s(op) for op in operations if isinstance(op, Message))
+    return [time / num_chunks] * num_chunks
+
+
+def _contention_s(timeline: Timeline) -> float:
+    """Return what messages beside the passes of the critical stage cost its computation. Unit: s."""
+    stage, durations = timeline.critical_stage, timeline.durations
+    beside = float(durations.sync_overlapped[stage].sum() + durations.gather_overlapped[stage].sum())
+    begin = timeline.sync[stage, :, 0]
+    end = np.minimum(timeline.sync[stage, :, 1], timeline.end[stage, -1].max())
+    hidden: Float = np.maximum(end - begin, 0.0)
+    return OVERLAP_SLOWDOWN * min(beside, float(hidden.sum() + durations.gather_overlapped[stage].sum()))
