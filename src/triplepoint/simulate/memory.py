@@ -20,8 +20,8 @@ in use after a tensor of one number is put on the GPU."""
 _CHANNELS = 16
 _PEERS = 2
 _CHANNEL_BYTES = 4 * MIB
-"""Buffer of a communicator per channel and peer. Source: NCCL user guide, NCCL_BUFFSIZE 4 MiB. The number of channels is
-an assumption: NCCL logs 16 to 24 on NVSwitch nodes."""
+"""Buffer of a communicator per channel and peer. Source: NCCL user guide, NCCL_BUFFSIZE 4 MiB. The number of channels
+is an assumption: NCCL logs 16 to 24 on NVSwitch nodes."""
 
 FRAGMENTATION = 0.03
 """Memory the allocator holds but cannot hand out, over what it handed out. Source: logs of nanotron/bench_cluster and
@@ -137,7 +137,7 @@ def _held(share: Share, weights: Weights, adapters: float) -> _Held:
     """Return what a rank holds of its parameters.
 
     Mixed precision with Adam: 16-bit parameters, gradients, and fp32 parameters and moments: 18 bytes with fp32
-    gradients, 16 with 16-bit ones. With all sharded the fp32 parameters are the only ones, and gradients are fp32 as they are.
+    gradients, 16 with 16-bit ones. With all sharded the fp32 parameters are the only ones, and gradients are fp32 too.
 
     Source:
         NVIDIA/Megatron-LM docs, distributed optimizer; Rajbhandari et al. 2020, arXiv:1910.02054; PyTorch FSDP.

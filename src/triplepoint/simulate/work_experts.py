@@ -42,7 +42,7 @@ class Experts:
         self.split = job.expert_tp or share.tp
         self.count = ceil_div(moe.num_experts, self.group)
         self.tokens = share.split_tokens
-        self.copies = ceil_div(round(self.tokens * moe.top_k * self._load(share) * 1000), 1000)
+        self.copies = round(self.tokens * moe.top_k * self._load(share))
         self.gathered = self.split if share.is_sequence_parallel else 1
         self.rows = self.copies * self.gathered
         self.inner = ceil_div(job.model.ffn_hidden_size, self.split)
