@@ -12,7 +12,7 @@ from triplepoint.config.base import Quantity
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError, nearest
 from triplepoint.simulate.kernels_config import AttentionKernel, Fit, GemmParameters, KernelConfig, read_kernels
-from triplepoint.simulate.kernels_formula import Machine, Product, attention_s, gemm_s, streaming_s
+from triplepoint.simulate.kernels_formula import Machine, Product, attention_s, gemm_s
 from triplepoint.simulate.operations import Kernel
 
 _ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp32": 4}
@@ -97,7 +97,7 @@ class KernelModel:
             raise ValueError(f"kernel {kernel.cls} {kernel.kind}: shape {kernel.shape} has {len(kernel.shape)} numbers")
         groups, m, n, k = kernel.shape if len(kernel.shape) == 4 else (1, *kernel.shape)
         machine, fit = self._machine(kernel.precision, clock_ratio), self._gemm(kernel.precision)
-        if groups > 1 and kernel.kind != "grouped":
+        if groups > 1 and not kernel.kind.startswith("grouped"):
             fit = fit.model_copy(update={"efficiency": fit.efficiency * fit.batched_efficiency})
         input_bytes = groups * (m * k + k * n) * _ELEMENT_BYTES[kernel.precision]
         product = Product(groups, m, n, k, kernel.num_bytes, max(0.0, kernel.num_bytes - input_bytes))
@@ -112,13 +112,14 @@ class KernelModel:
         machine = self._machine(precision, clock_ratio)
         compute = attention_s(kernel.shape, kernel.is_causal, kind, chosen, machine)
         memory = self.config.memory
-        streaming = kernel.num_bytes / (machine.bandwidth * memory.efficiency)
+        streaming = machine.memory_s(kernel.num_bytes, memory.efficiency)
         return max(compute, streaming) + memory.fixed_us * _US
 
     def _memory_s(self, kernel: Kernel) -> float:
         memory = self.config.memory
         share = memory.classes.get(kernel.cls, 1.0)
-        return streaming_s(kernel.num_bytes, memory, self.gpu.memory_bandwidth.value, share)
+        moving = self._machine("bf16", 1.0).memory_s(kernel.num_bytes, memory.efficiency * share)
+        return moving + memory.fixed_us * _US
 
     def _machine(self, precision: str, clock_ratio: float) -> Machine:
         peak = {"fp8": self.gpu.peak_fp8_flops, "fp32": self.gpu.peak_fp32_flops}.get(
@@ -126,8 +127,9 @@ class KernelModel:
         )
         if not isinstance(peak, Quantity):
             raise UserError(f"gpu {self.gpu.name}: no {precision} units; use bf16")
-        num_sms = int(self.config.num_sms.value)
-        return Machine(peak.value * clock_ratio, self.gpu.memory_bandwidth.value, num_sms)
+        num_sms, memory = int(self.config.num_sms.value), self.config.memory
+        bandwidth = self.gpu.memory_bandwidth.value
+        return Machine(peak.value * clock_ratio, bandwidth, num_sms, memory.ramp_us, memory.ramp_bytes)
 
     def _gemm(self, precision: str) -> GemmParameters:
         name = "bf16" if precision == "fp16" else precision

@@ -3,7 +3,7 @@
 import csv
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from triplepoint.simulate.kernels_config import (
     KernelConfig,
     MemoryParameters,
 )
-from triplepoint.simulate.kernels_formula import Machine, Product, attention_s, gemm_s, streaming_s
+from triplepoint.simulate.kernels_formula import Machine, Product, attention_s, gemm_s
 from triplepoint.simulate.operations import Kernel
 
 Array = npt.NDArray[np.float64]
@@ -42,7 +42,7 @@ class Measurement:
     @property
     def family(self) -> tuple[int, ...]:
         """What is held out together: a shape with all its transposes, whoever measured it."""
-        return tuple(sorted(self.kernel.shape))
+        return tuple(sorted(self.kernel.shape)) or (int(self.kernel.num_bytes),)
 
 
 def read_measurements(path: Path) -> list[Measurement]:
@@ -52,7 +52,7 @@ def read_measurements(path: Path) -> list[Measurement]:
 
 
 def _measurement(row: dict[str, str]) -> Measurement:
-    shape = tuple(int(part) for part in row["shape"].split("x"))
+    shape = tuple(int(part) for part in row["shape"].split("x") if part)
     kernel = Kernel(
         row["cls"], row["kind"], float(row["flops"]), float(row["num_bytes"]), shape, row["precision"],
         row["is_causal"] == "1",
@@ -122,21 +122,21 @@ def fit_attention(rows: Sequence[Measurement], machine: Machine, fixed_us: float
 
 def fit_memory(rows: Sequence[Measurement], machine: Machine, source: str) -> MemoryParameters:
     """Return rate and ramp-up of kernels bound by memory, fitted to kernels with next to no arithmetic."""
-    unknown = Fit(source=source, rows=0, sigma=1)
 
     def predict(found: dict[str, float], row: Measurement) -> float:
-        return streaming_s(row.kernel.num_bytes, MemoryParameters(**found, fit=unknown), machine.bandwidth)
+        ramped = replace(machine, ramp_us=found["ramp_us"], ramp_bytes=found["ramp_bytes"])
+        return ramped.memory_s(row.kernel.num_bytes, found["efficiency"]) + found["fixed_us"] * 1e-6
 
     found, fit = _fit(MEMORY, predict, rows, source)
-    return MemoryParameters(**found, fit=fit)
+    return MemoryParameters.model_validate({**found, "fit": fit})
 
 
 def fit_kernels(rows: Sequence[Measurement], gpu: GpuConfig, known: KernelConfig, source: str) -> KernelConfig:
     """Return the parameters of a GPU's kernels, fitted where there are rows, as they were known elsewhere.
 
     Args:
-        rows: Measured on that GPU, attention named after its implementation. Matrix products with one row (m = 1) also
-            tell the rate of memory.
+        rows: Measured on that GPU, attention named after its implementation. Matrix products with one row (m = 1) and
+            kernels without a shape tell the rate of memory.
         gpu: The GPU type, with its peaks.
         known: What is known so far.
         source: Where the rows come from.
@@ -149,18 +149,22 @@ def fit_kernels(rows: Sequence[Measurement], gpu: GpuConfig, known: KernelConfig
     }
     gemm, attention, memory = dict(known.gemm), dict(known.attention), known.memory
     products = [row for row in rows if row.kernel.cls == "gemm" and len(row.kernel.shape) == 3]
-    if streams := [row for row in products if row.kernel.shape[0] == 1]:
+    if streams := [row for row in rows if not row.kernel.shape or (row in products and row.kernel.shape[0] == 1)]:
         memory = fit_memory(streams, machines["bf16"], source).model_copy(update={"classes": memory.classes})
+    ramped = {
+        precision: replace(machine, ramp_us=memory.ramp_us, ramp_bytes=memory.ramp_bytes)
+        for precision, machine in machines.items()
+    }
     for precision in sorted({row.kernel.precision for row in products} & set(machines)):
         chosen = [row for row in products if row.kernel.precision == precision]
-        gemm[precision] = fit_gemm(chosen, machines[precision], source)
+        gemm[precision] = fit_gemm(chosen, ramped[precision], source)
         if precision in known.gemm:
             kept = {"batched_efficiency": known.gemm[precision].batched_efficiency}
             gemm[precision] = gemm[precision].model_copy(update=kept)
     attentions = [row for row in rows if row.kernel.cls == "attention"]
     for library in sorted({row.library for row in attentions}):
         chosen = [row for row in attentions if row.library == library]
-        attention[library] = fit_attention(chosen, machines["bf16"], memory.fixed_us, source)
+        attention[library] = fit_attention(chosen, ramped["bf16"], memory.fixed_us, source)
     return known.model_copy(update={"gemm": gemm, "attention": attention, "memory": memory})
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from triplepoint.simulate.kernels_config import AttentionPass, GemmParameters, MemoryParameters
+from triplepoint.simulate.kernels_config import AttentionPass, GemmParameters
 
 _TILES = tuple(
     (rows, columns, rows * columns / (rows + columns))
@@ -26,11 +26,20 @@ class Machine:
         peak_flops: At the precision of the kernel and the clock it runs at. Unit: FLOP/s.
         bandwidth: Peak of device memory. Unit: byte/s.
         num_sms: Compute units.
+        ramp_us: What large tensors lose before memory runs at its full rate. Unit: us.
+        ramp_bytes: Size at which half of it is lost. Unit: byte.
     """
 
     peak_flops: float
     bandwidth: float
     num_sms: int
+    ramp_us: float = 0.0
+    ramp_bytes: float = 1.0
+
+    def memory_s(self, num_bytes: float, efficiency: float) -> float:
+        """Return how long memory takes to move `num_bytes` at a fraction of its peak. Unit: s."""
+        ramp_us = self.ramp_us * num_bytes / (num_bytes + self.ramp_bytes)
+        return num_bytes / (self.bandwidth * efficiency) + ramp_us * 1e-6
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ def gemm_s(product: Product, fit: GemmParameters, machine: Machine) -> float:
     waves; memory works beside them, less well the closer the two are.
     """
     compute = min(_tiled_s(product, fit, machine, *tile) for tile in _TILES)
-    memory = product.num_bytes / (machine.bandwidth * fit.memory_efficiency)
+    memory = machine.memory_s(product.num_bytes, fit.memory_efficiency)
     power = fit.overlap_exponent
     longer, shorter = (compute, memory) if compute > memory else (memory, compute)
     both = float(longer * (1 + (shorter / longer) ** power) ** (1 / power))
@@ -103,16 +112,3 @@ def attention_s(shape: tuple[int, ...], is_causal: bool, kind: str, fit: Attenti
     work = batch * heads * -(-queries // _ATTENTION_BLOCK) * (mean + fit.tile_overhead) / machine.num_sms
     last = longest + fit.tile_overhead
     return max(last, work + fit.tail * last) * _ATTENTION_BLOCK**2 * pair_s
-
-
-def streaming_s(num_bytes: float, fit: MemoryParameters, bandwidth: float, share: float = 1.0) -> float:
-    """Return the time of a kernel bound by memory. Unit: s.
-
-    Args:
-        num_bytes: Read and written. Unit: byte.
-        fit: Parameters of such kernels.
-        bandwidth: Peak of device memory. Unit: byte/s.
-        share: Rate of kernels of this class against that of copying.
-    """
-    ramp_us = fit.ramp_us * num_bytes / (num_bytes + fit.ramp_bytes)
-    return num_bytes / (bandwidth * fit.efficiency * share) + (fit.fixed_us + ramp_us) * 1e-6

@@ -86,6 +86,22 @@ def test_time_attention(gpu: str, library: str) -> None:
     assert np.quantile(away, 0.9) <= 0.15
 
 
+def test_time_batches_and_groups() -> None:
+    """Batches of products on an H100; experts in fp8 on an H800, whose kernels are DeepGEMM's and a little slower."""
+    batched, grouped = measured("h100", "cublas-batched"), measured("h800", "deepgemm", "fp8")
+    assert np.median(np.abs(errors(MODELS["h100"], batched))) <= 0.12
+    experts = errors(MODELS["h100"], [row for row in grouped if row.kernel.kind == "grouped"])
+    assert len(experts) == 10
+    assert -0.20 <= np.median(experts) <= 0.05
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h100", "h200", "b200", "mi300x"])
+def test_time_products_stay_below_the_best_of_all_shapes(gpu: str) -> None:
+    rows = [row for row in MEASURED if (row.gpu, row.library) == (gpu, "best-of-all-shapes")]
+    assert len(rows) >= 1
+    assert errors(MODELS[gpu], rows).min() > -0.02
+
+
 def test_fit_holds_shapes_out() -> None:
     """The error of shapes a fit has not seen, worked out again: a fit that could not predict would show."""
     rows = [row for library in ("cublas", "cudnn") for row in measured("h100", library)]
