@@ -1,7 +1,6 @@
 """Reads and parses built traces, and gives back what tests look at."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,10 +105,3 @@ def communication(events: list[dict], record: dict | None = None, **top: Any) ->
 def since_base_us(time_ns: int) -> float:
     """Return a time of a table since the base of built traces."""
     return (time_ns - BASE_NS) / 1000
-
-
-def emptied(folder: Path) -> Path:
-    """Return a folder without anything in it."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return folder

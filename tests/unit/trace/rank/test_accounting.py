@@ -11,14 +11,6 @@ from triplepoint.trace.lanes import Label
 from triplepoint.trace.rank.phases import PHASES
 
 
-def by_category(times: Times) -> dict[str, list[int]]:
-    """Return the exposed time of every category."""
-    sums: dict[str, list[int]] = defaultdict(lambda: [0])
-    for label, (_, exposed) in times.items():
-        sums[label.category][0] += exposed
-    return dict(sums)
-
-
 def labels_of(parsed: Parsed) -> list[Label]:
     return [account.label for account in parsed.summary.accounts]
 
