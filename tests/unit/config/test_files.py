@@ -38,9 +38,10 @@ def test_cluster_has_the_gpus_in_its_name(name: str, num_gpus: int) -> None:
 
 @pytest.mark.parametrize("name", names("gpus"))
 def test_gpu_ratios_are_those_of_accelerators(name: str) -> None:
-    # Catches a slipped power of ten or a rate with sparsity, whatever the product.
+    # Catches a slipped power of ten or a rate with sparsity, whatever the product: sparsity shows against bandwidth.
+    # Blackwell doubled its matrix units and not its vector units, hence 30 there; 8 to 16 before.
     gpu = CONFIG.gpu(name)
-    assert 7 < gpu.peak_bf16_flops.value / gpu.peak_fp32_flops.value < 17
+    assert 7 < gpu.peak_bf16_flops.value / gpu.peak_fp32_flops.value < 31
     fp8 = gpu.peak_fp8_flops.value if gpu.peak_fp8_flops else 2 * gpu.peak_bf16_flops.value
     assert fp8 / gpu.peak_bf16_flops.value == pytest.approx(2, rel=1e-3)
     assert 100 < gpu.peak_bf16_flops.value / gpu.memory_bandwidth.value < 300
