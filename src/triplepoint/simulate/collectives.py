@@ -64,8 +64,19 @@ class CollectiveModel:
         key = ((kind, group, num_sharing), num_bytes)
         if key not in self._times:
             best = self.choice(kind, num_bytes, group, num_sharing)
-            self._times[key] = best.time_s(num_bytes) if best else 0.0
+            alone = best.time_s(num_bytes) if best else 0.0
+            self._times[key] = max(alone, self._inner_s(kind, num_bytes, group, num_sharing))
         return self._times[key]
+
+    def _inner_s(self, kind: CommKind, num_bytes: float, group: Group, num_sharing: int | None) -> float:
+        """Return the time of the members joined below the outermost level: with more of them it is never faster.
+
+        The levels' curves are fitted apart, so that the curve of the whole may fall below that of its part.
+        """
+        route = self.route(group, num_sharing)
+        if len(route) < 2 or kind in ("all_to_all", "send_recv"):
+            return 0.0
+        return self.time_s(kind, num_bytes, Group(int(route[-1].inner), group.stride), num_sharing)
 
     def choice(self, kind: CommKind, num_bytes: float, group: Group, num_sharing: int | None = None) -> Cost | None:
         """Return the algorithm that is taken, None for a group of one. Arguments and errors are those of `time_s`."""

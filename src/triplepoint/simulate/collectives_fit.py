@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, cast, get_args
 
 import yaml
 from pydantic import Field
 
 from triplepoint.config.base import Strict, parse
 from triplepoint.config.yaml_file import read_yaml
-from triplepoint.errors import UserError
+from triplepoint.errors import UserError, nearest
 from triplepoint.metrics import bus_factor, robust_sigma
 from triplepoint.simulate.collectives import CollectiveModel
 from triplepoint.simulate.collectives_links import FOLDER, Link
@@ -21,12 +21,17 @@ from triplepoint.simulate.fabric import Fabric, Group, Network, network_levels, 
 from triplepoint.simulate.operations import CommKind
 from triplepoint.units import GIGA, MIB, US_PER_S
 
-Unit = Literal["GB/s", "GB/s crossing", "us"]
+UNITS = ("GB/s", "GB/s crossing", "us")
+
+KINDS: tuple[CommKind, ...] = get_args(CommKind)
 
 Links = Mapping[str, Link]
 
 STEPS = (0.4, 0.2, 0.1, 0.05, 0.02, 0.01)
 """Steps of the search, in the logarithm of a parameter."""
+
+PRIOR_WEIGHT = 0.1
+"""What straying from a prior counts, against one row missed by as much: it decides only where rows are silent."""
 
 STARTS = tuple({"bend": bend, "launch_s": launch_s} for bend in (0.8, 1.2) for launch_s in (1e-5, 3e-5))
 """Where the search begins beside the link as it is: the two trade against each other, with several lowest points."""
@@ -117,20 +122,22 @@ def read_rows(fabrics: Mapping[str, MeasuredFabric], path: Path = FOLDER / "meas
 
 
 def _row(found: Mapping[str, str], fabrics: Mapping[str, MeasuredFabric], where: str) -> Row:
-    if found["fabric"] not in fabrics:
-        raise UserError(f"{where}: unknown fabric {found['fabric']!r}; describe it in fabrics.yaml")
+    for column, known in (("fabric", fabrics), ("kind", KINDS), ("unit", UNITS)):
+        if found[column] not in known:
+            raise UserError(f"{where}: unknown {column} {found[column]!r}{nearest(found[column], known)}")
     try:
         num_gpus, num_bytes, value = int(found["num_gpus"]), int(found["num_bytes"]), float(found["value"])
-    except ValueError as error:
-        raise UserError(f"{where}: {error}; expected numbers in num_gpus, num_bytes and value") from None
+        read_error = float(found["read_error"] or 0) / value
+    except (ValueError, ZeroDivisionError) as error:
+        raise UserError(f"{where}: {error}; expected numbers in num_gpus, num_bytes, value and read_error") from None
     kind = cast(CommKind, found["kind"])
-    crossing = (num_gpus - fabrics[found["fabric"]].gpus_per_node) / num_gpus
-    moved = {
-        "GB/s": float(bus_factor(kind, num_gpus)),
-        "GB/s crossing": crossing if crossing > 0 else (num_gpus - 1) / num_gpus,
-    }
-    time_s = value / US_PER_S if found["unit"] == "us" else num_bytes * moved[found["unit"]] / (value * GIGA)
-    read_error = float(found["read_error"] or 0) / value
+    time_s = value / US_PER_S
+    if found["unit"] != "us":
+        outside = num_gpus - fabrics[found["fabric"]].gpus_per_node
+        # Within one node all but a rank's own part leaves the GPU.
+        crossing = (outside if outside > 0 else num_gpus - 1) / num_gpus
+        factor = float(bus_factor(kind, num_gpus)) if found["unit"] == "GB/s" else crossing
+        time_s = num_bytes * factor / (value * GIGA)
     return Row(found["fabric"], kind, num_gpus, num_bytes, time_s, read_error, found["source"])
 
 
@@ -143,16 +150,16 @@ def log_errors(rows: Sequence[Row], fabrics: Mapping[str, MeasuredFabric], links
 
 
 def fit_collectives(rows: Sequence[Row], fabrics: Mapping[str, MeasuredFabric], links: Links) -> dict[str, Link]:
-    """Return links whose `fitted` parameters are fitted to measured collectives, with what is left over as sigma.
+    """Return links whose parameters with a prior are fitted to measured collectives, with what is left over as sigma.
 
     A link is fitted to the rows where it is the outermost, so links inside a node come before the network.
 
     Args:
         rows: Measured collectives.
         fabrics: What they were measured on.
-        links: Links to begin with; those without rows stay.
+        links: All kinds of link; of those to fit, the priors count and not the values. Without rows they are the prior.
     """
-    found = dict(links)
+    found = {name: link.model_copy(update=link.prior) for name, link in links.items()}
     for name in sorted(links, key=lambda name: links[name].is_network):
         of_link = [row for row in rows if fabrics[row.fabric].link == name]
         if of_link:
@@ -191,15 +198,17 @@ def write_link(link: Link, folder: Path = FOLDER) -> None:
 
 
 def _fit_link(rows: Sequence[Row], fabrics: Mapping[str, MeasuredFabric], links: dict[str, Link], name: str) -> Link:
-    parameters = links[name].fitted
+    prior = links[name].prior
     weights = [EXACT / max(EXACT, row.read_error) for row in rows]
 
     def loss(link: Link) -> float:
         errors = log_errors(rows, fabrics, links | {name: link})
-        return sum(weight * abs(error) for weight, error in zip(weights, errors, strict=True)) / sum(weights)
+        missed = sum(weight * abs(error) for weight, error in zip(weights, errors, strict=True))
+        strayed = sum(abs(log(getattr(link, parameter) / value)) for parameter, value in prior.items())
+        return missed + PRIOR_WEIGHT * strayed
 
-    starts = [links[name].model_copy(update=start) for start in STARTS if set(start) <= set(parameters)]
-    return min((_descend(start, parameters, loss) for start in [links[name], *starts]), key=loss)
+    starts = [links[name].model_copy(update=start) for start in STARTS if set(start) <= set(prior)]
+    return min((_descend(start, list(prior), loss) for start in [links[name], *starts]), key=loss)
 
 
 def _descend(link: Link, parameters: Sequence[str], loss: Callable[[Link], float]) -> Link:

@@ -84,12 +84,26 @@ class Link(Strict):
     """Largest message it was fitted to. Unit: byte."""
     max_gpus: Annotated[int, Field(gt=0)]
     """Largest group it was fitted to."""
-    fitted: list[str] = []
-    """Parameters that were fitted; the others are taken over or assumed."""
+    prior: dict[str, Positive] = {}
+    """Parameters that are fitted, with what was expected of them before: where every fit begins and is drawn to, so
+    that it neither depends on the last one nor moves what its rows say nothing about."""
     fitted_to: str
     """What they were fitted to, and how well it went."""
     source: Annotated[str, Field(min_length=8)]
-    """Where the parameters that were not fitted come from, and what is assumed."""
+    """Where priors and parameters that are not fitted come from, and what is assumed."""
+
+
+class Overlap(Strict):
+    """What computation loses to collectives beside it."""
+
+    compute_slowdown: Annotated[Quantity, unit_is("1")]
+    """Time a kernel takes longer, over its time alone: shared SMs and memory bandwidth."""
+
+
+@cache
+def load_overlap(folder: Path = FOLDER) -> Overlap:
+    """Return what computation loses to collectives beside it. Raises `UserError` if the file is missing or wrong."""
+    return read(Overlap, folder / "overlap.yaml")
 
 
 @cache

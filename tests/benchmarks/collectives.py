@@ -1,0 +1,105 @@
+"""How far the collectives of the simulator are off measured ones, seen and held out.
+
+`python -m tests.benchmarks.collectives` (four minutes on one core). Every fit begins at the priors of the links, never
+at values that were fitted to the rows it is asked for; but two things still come from all rows: which parameters are
+taken over from another link, and the rings of a DGX-1 with V100.
+
+`python -m tests.benchmarks.collectives astra.csv` compares with ASTRA-sim instead: a table with the columns of
+`tests/data/simulate/astra_collectives.csv` and `dims`, `splits`, `active_chunks`, `opt`, `status`.
+"""
+
+import csv
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from math import exp
+from pathlib import Path
+
+from triplepoint.simulate.collectives import CollectiveModel
+from triplepoint.simulate.collectives_fit import Links, Row, fit_collectives, log_errors, read_fabrics, read_rows
+from triplepoint.simulate.collectives_links import FOLDER, load_link
+from triplepoint.simulate.fabric import Fabric, Group, Level, Network, network_levels, scale_up_levels
+from triplepoint.units import MIB
+
+FABRICS = read_fabrics()
+ROWS = read_rows(FABRICS)
+LINKS: Links = {path.stem: load_link(path.stem) for path in sorted((FOLDER / "links").glob("*.yaml"))}
+
+
+def errors(rows: Sequence[Row], links: Links) -> list[float]:
+    """Return the relative errors of the rows above 1 MiB."""
+    return [abs(exp(error) - 1) for error in log_errors([row for row in rows if row.num_bytes > MIB], FABRICS, links)]
+
+
+def held_out(is_out: Callable[[Row], bool]) -> list[float]:
+    """Return the errors of rows that the links were not fitted to."""
+    fitted = fit_collectives([row for row in ROWS if not is_out(row)], FABRICS, LINKS)
+    return errors([row for row in ROWS if is_out(row)], fitted)
+
+
+def every_other_size(first: int) -> set[Row]:
+    """Return every second size of each curve."""
+    curves = defaultdict(list)
+    for row in ROWS:
+        curves[(row.fabric, row.kind, row.num_gpus, row.source)].append(row)
+    ordered = (sorted(curve, key=lambda row: row.num_bytes) for curve in curves.values() if len(curve) > 1)
+    return {row for curve in ordered for row in curve[first::2]}
+
+
+def tell(what: str, found: Sequence[float]) -> None:
+    """Print the errors of some rows."""
+    print(f"{what:40} {len(found):4} rows, median {statistics.median(found):6.1%}, mean {statistics.mean(found):6.1%}")
+
+
+def main() -> None:
+    """Print errors, seen and held out."""
+    tell("all rows, seen", errors(ROWS, LINKS))
+    priors = {name: link.model_copy(update=link.prior) for name, link in LINKS.items()}
+    tell("priors alone, nothing fitted", errors(ROWS, priors))
+    halves = [every_other_size(first) for first in (0, 1)]
+    tell("every other size out", [error for half in halves for error in held_out(half.__contains__)])
+    tell("above 128 MiB out", held_out(lambda row: row.num_bytes > 128 * MIB))
+    tell("groups of 8, 64, 256, 1024 out", held_out(lambda row: row.num_gpus in (8, 64, 256, 1024)))
+    tell("groups above 64 out", held_out(lambda row: row.num_gpus > 64))
+    whole: list[float] = []
+    for source in sorted({row.source for row in ROWS if row.num_bytes > MIB}):
+        found = held_out(lambda row, source=source: row.source == source)  # type: ignore[misc]
+        tell(f"source {source} out", found)
+        whole += found
+    tell("each source out in turn", whole)
+
+
+def fabric_of_astra(dims: str) -> Fabric:
+    """Return nodes of 8 GPUs at 450 GB/s and 50 GB/s between them, or one of the two, as ASTRA-sim was given them."""
+    inside = scale_up_levels(LINKS["nvlink4"], 8, 450e9, False)
+    if dims == "8":
+        return Fabric(inside)
+    if "x" not in dims:
+        return Fabric((Level("rail", int(dims), 50e9, LINKS["infiniband"].latency_s, link="infiniband"),))
+    return Fabric(inside + network_levels(Network(400e9), LINKS["infiniband"], 8, 1 << 20))
+
+
+def compare_with_astra(path: Path) -> None:
+    """Print our time over that of ASTRA-sim, from 64 MiB on, by backend, collective and algorithm."""
+    ratios = defaultdict(list)
+    usual = {"status": "ok", "opt": "localBWAware", "splits": "4", "active_chunks": "1"}
+    with path.open() as file:
+        for row in csv.DictReader(file):
+            num_bytes = int(row["size_bytes"])
+            if num_bytes < 64 * MIB or not usual.items() <= row.items():
+                continue
+            model = CollectiveModel(fabric_of_astra(row["dims"]), LINKS)
+            ours = model.time_s(row["collective"], num_bytes, Group(int(row["npus"]), 1))  # type: ignore[arg-type]
+            key = (row["backend"], row["algo"].split("x")[0], row["collective"])
+            ratios[key].append(ours * 1e6 / float(row["time_us"]))
+    for key, found in sorted(ratios.items()):
+        low, middle, high = min(found), statistics.median(found), max(found)
+        print(f"{' '.join(key):40} {len(found):3} rows, ours over theirs {middle:5.2f} ({low:.2f} to {high:.2f})")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        compare_with_astra(Path(sys.argv[1]))
+    else:
+        main()
