@@ -1,6 +1,5 @@
 """The raw artefacts of a simulated run, the same as a launch leaves: manifest, steps, traces, recordings."""
 
-from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +13,7 @@ from triplepoint.config.plan import PlannedRun
 from triplepoint.files import whole, write_json
 from triplepoint.manifest import Device, Evidence, Manifest, Node, Status, Telemetry, write_manifest
 from triplepoint.recording import Recorder
-from triplepoint.simulate.groups import ProcessGroup, groups_of, groups_used, placeholder
+from triplepoint.simulate.groups import ProcessGroup, groups_of, groups_used
 from triplepoint.simulate.kineto import EPOCH_NS, document
 from triplepoint.simulate.rank_trace import RankTrace
 from triplepoint.simulate.simulated import Simulated, ns, one_ns
@@ -98,7 +97,7 @@ def write_steps(path: Path, planned: PlannedRun, simulated: Simulated) -> None:
 
 
 def write_traces(folder: Path, simulated: Simulated, ranks: Iterable[int], steps: Iterable[int]) -> None:
-    """Write traces of some ranks; those of one stage and class differ in the names of their process groups alone.
+    """Write traces of some ranks.
 
     Args:
         folder: Folder of traces.
@@ -107,18 +106,16 @@ def write_traces(folder: Path, simulated: Simulated, ranks: Iterable[int], steps
         steps: Numbers of the steps in them.
     """
     names, steps = groups_used(simulated.stages, simulated.job), list(steps)
-    alike: dict[tuple[int, int], list[int]] = defaultdict(list)
     for rank in ranks:
-        alike[simulated.place(rank)].append(rank)
-    for (stage, which), own in alike.items():
-        events = b"".join(RankTrace(simulated, stage, which).events(steps))
-        for rank in own:
-            _write_trace(folder, simulated, rank, groups_of(simulated.job, rank, names), events)
+        groups = groups_of(simulated.job, rank, names)
+        _write_trace(
+            folder, simulated, rank, groups, RankTrace(simulated, *simulated.place(rank), groups).events(steps)
+        )
 
 
-def _write_trace(folder: Path, simulated: Simulated, rank: int, groups: dict[str, ProcessGroup], events: bytes) -> None:
-    for name, group in groups.items():
-        events = events.replace(placeholder(name).encode(), group.arguments.encode())
+def _write_trace(
+    folder: Path, simulated: Simulated, rank: int, groups: dict[str, ProcessGroup], events: list[bytes]
+) -> None:
     config = [
         {"pg_name": group.name, "pg_desc": f"mesh_{group.role}", "pg_size": len(group.ranks), "ranks": group.ranks}
         for group in groups.values()
@@ -140,7 +137,7 @@ def _write_trace(folder: Path, simulated: Simulated, rank: int, groups: dict[str
     listed = [{"role": group.role, "name": group.name, "ranks": group.ranks} for group in groups.values()]
     write_json(folder / f"rank{rank}.groups.json", {"groups": listed, "collectives": []})
     with whole(folder / f"rank{rank}.json.gz") as scratch:
-        scratch.write_bytes(igzip.compress(document(metadata, [events]), compresslevel=_LEVEL))
+        scratch.write_bytes(igzip.compress(document(metadata, events), compresslevel=_LEVEL))
 
 
 def _nodes(planned: PlannedRun, product: str) -> tuple[Node, ...]:

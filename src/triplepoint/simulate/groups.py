@@ -28,11 +28,6 @@ class ProcessGroup(NamedTuple):
         )
 
 
-def placeholder(group: str) -> str:
-    """Return what stands in a text for the arguments of a group, which differ from rank to rank."""
-    return f"@{group}@"
-
-
 def groups_used(stages: Iterable[StageWork], job: Job) -> list[str]:
     """Return the names of the groups that messages of a job are between."""
     names = {"pp"} if job.layout.pp > 1 else set()

@@ -97,8 +97,9 @@ def annotation(name: str, start_ns: int, end_ns: int) -> bytes:
 def document(metadata: dict[str, object], events: list[bytes]) -> bytes:
     """Return a whole trace: metadata first, then the events, each of which ends with a comma and a new line."""
     head = json.dumps({"schemaVersion": 1, **metadata, "displayTimeUnit": "ms", "baseTimeNanoseconds": 0})
-    body = b"".join(events)
-    return head.removesuffix("}").encode() + b',\n"traceEvents":[\n' + body.removesuffix(b",\n") + b"\n]}\n"
+    # The event that all others end with a comma for.
+    last = b'{"ph":"i","s":"g","name":"simulated","pid":1,"tid":1,"ts":%s}\n]}\n' % _us(EPOCH_NS).encode()
+    return b"".join((head.removesuffix("}").encode(), b',\n"traceEvents":[\n', *events, last))
 
 
 def _us(time_ns: int) -> str:

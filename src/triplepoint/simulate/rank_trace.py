@@ -1,4 +1,4 @@
-"""The trace of one stage and class: kernels, messages, and what the host says it is doing.
+"""The trace of one rank: kernels, messages, and what the host says it is doing.
 
 The host runs ahead: it launches a pass from the middle of the one before on, at twice the pace of the device, so that
 no work is late for its sake; its calls have no length. Messages of the pipeline and gradients are launched when the
@@ -10,13 +10,12 @@ from collections.abc import Iterable
 import numpy as np
 
 from triplepoint.simulate.expand import MAIN, Laid, lay_out, spread
-from triplepoint.simulate.groups import placeholder
+from triplepoint.simulate.groups import ProcessGroup
 from triplepoint.simulate.kineto import EPOCH_NS, FIRST_NUMBER, Template, annotation
 from triplepoint.simulate.names import kernel_name, message_names
 from triplepoint.simulate.operations import Kernel, Message, Operation
-from triplepoint.simulate.schedule import BACKWARD, FORWARD, TASK_NAMES, Int64
+from triplepoint.simulate.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, TASK_NAMES, Int64
 from triplepoint.simulate.simulated import Simulated, ns, one_ns
-from triplepoint.simulate.work_groups import group_of
 
 _MAIN_STREAM = 7
 """Stream of the kernels, as torch numbers its default stream in traces."""
@@ -25,11 +24,12 @@ Streams = dict[str, int]
 
 
 class RankTrace:
-    """Writes the events of one stage and class, ready but for the names of process groups."""
+    """Writes the events of one rank."""
 
-    def __init__(self, simulated: Simulated, stage: int, which: int) -> None:
-        """Take whose trace it is: a stage and a class of replicas."""
+    def __init__(self, simulated: Simulated, stage: int, which: int, groups: dict[str, ProcessGroup]) -> None:
+        """Take whose trace it is: stage and class of the rank, and its process groups."""
         self._simulated = simulated
+        self._groups = groups
         self._stage, self._which = stage, which
         timeline = simulated.timeline
         self._start = ns(timeline.start[stage, :, which])
@@ -64,32 +64,31 @@ class RankTrace:
             self._events.append(annotation(name, begin + int(host[place]), begin + int(self._middle[place])))
 
     def _pass_template(self, kind: int, chunk: int) -> Template:
-        work, durations = self._simulated.stages[self._stage].chunks[chunk], self._simulated.timeline.durations
+        timeline, work = self._simulated.timeline, self._simulated.stages[self._stage].chunks[chunk]
+        backward = [(work.backward_input, timeline.durations.backward_input)]
+        weight = [(work.backward_weight, timeline.durations.backward_weight)]
+        parts = {
+            FORWARD: [(work.forward, timeline.durations.forward)],
+            # In one piece: what one part may run beside, the other may too.
+            BACKWARD: backward if timeline.order.is_split else backward + weight,
+            BACKWARD_WEIGHT: weight,
+        }[kind]
         at = (self._stage, chunk, self._which)
-        if kind == FORWARD:
-            parts = [(work.forward, durations.forward)]
-        elif kind == BACKWARD and not self._simulated.timeline.order.is_split:
-            parts = [(work.backward_input, durations.backward_input), (work.backward_weight, durations.backward_weight)]
-        elif kind == BACKWARD:
-            parts = [(work.backward_input, durations.backward_input)]
-        else:
-            parts = [(work.backward_weight, durations.backward_weight)]
-        template, begin = Template(), 0
-        for operations, time in parts:
-            compute, comm = int(ns(time.compute[at])), int(ns(time.comm[at]))
-            self._fill_in(template, lay_out(operations, self._simulated.time_of, compute, comm), begin)
-            begin += compute + comm
+        operations = [operation for part, _ in parts for operation in part]
+        compute = sum(one_ns(time.compute[at]) for _, time in parts)
+        template = Template()
+        comm = sum(one_ns(time.comm[at]) for _, time in parts)
+        self._fill_in(template, lay_out(operations, self._simulated.time_of, compute, comm))
         return template
 
-    def _fill_in(self, template: Template, laid: Laid, begin_ns: int) -> None:
-        """Add the runs of a pass that begins at a time of the template."""
+    def _fill_in(self, template: Template, laid: Laid) -> None:
+        """Add the runs of a pass."""
         times = zip(laid.which.tolist(), laid.stream, laid.start.tolist(), laid.duration.tolist(), strict=True)
         known: dict[int, tuple[str, str]] = {}
         for index, stream, start, duration in times:
             if index not in known:
                 known[index] = self._describe(laid.operations[index])
             name, more = known[index]
-            start += begin_ns
             template.add_kernel(name, self._stream(stream), start, duration, start // 2, more)
 
     def _describe(self, operation: Operation) -> tuple[str, str]:
@@ -98,14 +97,17 @@ class RankTrace:
         if isinstance(operation, Kernel):
             return kernel_name(operation, gpu), ""
         name, collective = message_names(operation, gpu)
-        size = self._group_size(operation.group)
+        size = len(self._groups[operation.group].ranks)
         whole = round(operation.num_bytes)
         given = whole // size if operation.kind == "all_gather" else whole
         got = whole // size if operation.kind == "reduce_scatter" else whole
-        return name, _message(collective, given, got, operation.group)
+        return name, self._message(collective, given, got, operation.group)
 
-    def _group_size(self, name: str) -> int:
-        return group_of(self._simulated.job, name).size
+    def _message(self, collective: str, given: int, got: int, group: str) -> str:
+        return (
+            f'"Collective name":"{collective}","In msg nelems":{given},"Out msg nelems":{got},"dtype":"Byte",'
+            f"{self._groups[group].arguments}"
+        )
 
     def _add_messages(self, begin: int) -> None:
         """Add what goes to other stages and comes from them."""
@@ -126,7 +128,7 @@ class RankTrace:
         bytes_ = round(max(chunk.send_bytes for stage in self._simulated.stages for chunk in stage.chunks))
         name, _ = message_names(Message("send_recv", "pp", bytes_), self._simulated.job.gpu)
         template = Template()
-        more = _message(stream.split()[0], bytes_, bytes_, "pp")
+        more = self._message(stream.split()[0], bytes_, bytes_, "pp")
         template.add_kernel(name, self._stream(stream), 0, int(end[0] - start[0]), 0, more)
         self._add(template, begin + start, begin + self._work_before(start))
 
@@ -162,8 +164,7 @@ class RankTrace:
         start, end = one_ns(start_s), one_ns(end_s)
         if end == start:
             return
-        # What has no messages of its own to tell of is one, of all data parallel ranks.
-        laid = spread(messages or [Message("all_reduce", "dp", 0.0)], self._simulated.time_of, end - start)
+        laid = spread(messages, self._simulated.time_of, end - start)
         for index, stream, at, duration in zip(laid.which, laid.stream, laid.start, laid.duration, strict=True):
             template = Template()
             name, more = self._describe(laid.operations[int(index)])
@@ -178,7 +179,7 @@ class RankTrace:
         compute, comm = int(ns(optimizer.compute[at])), int(ns(optimizer.comm[at]))
         template = Template()
         work = self._simulated.stages[self._stage].optimizer
-        self._fill_in(template, lay_out(work, self._simulated.time_of, compute, comm), 0)
+        self._fill_in(template, lay_out(work, self._simulated.time_of, compute, comm))
         start = begin + one_ns(timeline.optimizer_start)
         host = begin + self._own_end
         self._add(template, np.array([start]), np.array([host]))
@@ -190,10 +191,3 @@ class RankTrace:
 
     def _stream(self, name: str) -> int:
         return self._streams.setdefault(name, _MAIN_STREAM + len(self._streams))
-
-
-def _message(collective: str, given: int, got: int, group: str) -> str:
-    return (
-        f'"Collective name":"{collective}","In msg nelems":{given},"Out msg nelems":{got},"dtype":"Byte",'
-        f"{placeholder(group)}"
-    )

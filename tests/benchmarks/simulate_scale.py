@@ -1,0 +1,115 @@
+"""How long simulating a step takes, by the number of GPUs, and what the number of distinct ranks does to it.
+
+Run from the repository: python -m tests.benchmarks.simulate_scale [--plot scale.pdf]
+
+GPT-3 175B, TP8; work, times, order, timeline and accounts are timed together, the caches empty of this configuration.
+`distinct` replicas differ in speed, so that none can stand for another.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.unit.simulate.jobs import simulated
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.point import Layout
+from triplepoint.simulate import schedule
+from triplepoint.simulate.artefacts import write_traces
+from triplepoint.simulate.expand import lay_out
+from triplepoint.simulate.schedule import BACKWARD, FORWARD
+from triplepoint.simulate.simulated import Simulated, ns
+
+LAYOUTS = {
+    "64 GPUs: TP8 PP4 DP2, 32 micro-batches": Layout(tp=8, pp=4, dp=2, schedule="1f1b"),
+    "8,192 GPUs: TP8 PP16 DP64, 64 micro-batches": Layout(tp=8, pp=16, dp=64, schedule="1f1b"),
+    "8,192 GPUs, interleaved 3 times": Layout(tp=8, pp=16, dp=64, vp=3, schedule="interleaved_1f1b"),
+    "100,096 GPUs: TP8 PP16 DP782": Layout(tp=8, pp=16, dp=782, schedule="1f1b"),
+}
+REPEATS = 5
+MODEL = Catalogue(Path("config")).model("gpt3-175b")
+
+
+def simulate(layout: Layout, num_distinct: int = 1) -> Simulated:
+    """Return a job with its timeline and accounts."""
+    schedule._make_order.cache_clear()
+    count = 32 if layout.pp < 16 else 64
+    slow = tuple(1 + 0.1 * one / num_distinct for one in range(num_distinct))
+    found = simulated(layout, slow=slow, model=MODEL, global_batch_size=count * layout.dp)
+    _ = found.timeline.accounts
+    return found
+
+
+def operation_times(found: Simulated) -> int:
+    """Work out first start and last end of every operation class in every task of every class; return how many."""
+    order, durations, number = found.timeline.order, found.durations, 0
+    for stage, work in enumerate(found.stages):
+        passes = ((FORWARD, work.chunks[0].forward, durations.forward),)
+        passes += ((BACKWARD, work.chunks[0].backward_input, durations.backward_input),)
+        passes += ((BACKWARD, work.chunks[0].backward_weight, durations.backward_weight),)
+        for kind, operations, took in passes:
+            laid = lay_out(
+                operations, found.time_of, *(int(ns(part[stage, 0, 0])) for part in (took.compute, took.comm))
+            )
+            begin = ns(found.timeline.start[stage, order.kind[stage] == kind])
+            if operations is work.chunks[0].backward_weight:
+                begin = begin + ns(durations.backward_input.total[stage, 0])
+            for _, runs in laid.classes:
+                start, end = begin + laid.start[runs].min(), begin + laid.end[runs].max()
+                number += (start.size + end.size) // 2
+    return number
+
+
+def best_ms(action: Callable[[], object]) -> float:
+    """Return the least time of some calls. Unit: ms."""
+    times = []
+    for _ in range(REPEATS):
+        begin = time.perf_counter()
+        action()
+        times.append(time.perf_counter() - begin)
+    return min(times) * 1e3
+
+
+def main() -> None:
+    """Print what was measured."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--plot", type=Path, help="draw time over GPUs and over distinct replicas")
+    plot = parser.parse_args().plot
+    simulate(LAYOUTS["64 GPUs: TP8 PP4 DP2, 32 micro-batches"])
+    for name, layout in LAYOUTS.items():
+        print(f"{name}: {best_ms(lambda layout=layout: simulate(layout)):.1f} ms")
+    large = LAYOUTS["8,192 GPUs: TP8 PP16 DP64, 64 micro-batches"]
+    found = simulate(large)
+    print(f"8,192 GPUs, start and end by operation class: {best_ms(lambda: operation_times(found)):.1f} ms more")
+    with tempfile.TemporaryDirectory() as folder:
+        took = best_ms(lambda: write_traces(Path(folder), found, found.representatives(), [0]))
+        print(f"8,192 GPUs, {len(found.representatives())} traces: {took:.0f} ms more")
+    gpus = [128 * dp for dp in (1, 4, 16, 64, 256, 782)]
+    by_gpus = [best_ms(lambda n=n: simulate(Layout(tp=8, pp=16, dp=n // 128, schedule="1f1b"))) for n in gpus]
+    distinct = [1, 4, 16, 64, 256, 782]
+    most = LAYOUTS["100,096 GPUs: TP8 PP16 DP782"]
+    by_distinct = [best_ms(lambda n=n: simulate(most, n)) for n in distinct]
+    for number, took in zip(gpus, by_gpus, strict=True):
+        print(f"{number} GPUs, replicas alike: {took:.1f} ms")
+    for number, took in zip(distinct, by_distinct, strict=True):
+        print(f"100,096 GPUs, {number} distinct replicas: {took:.1f} ms")
+    if plot:
+        draw(plot, gpus, by_gpus, distinct, by_distinct)
+
+
+def draw(path: Path, gpus: list[int], by_gpus: list[float], distinct: list[int], by_distinct: list[float]) -> None:
+    """Draw both curves."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 3), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    axes[0].loglog(gpus, by_gpus, marker="o")
+    axes[0].set(xlabel="GPUs, all replicas alike", ylabel="time to simulate a step [ms]")
+    axes[1].loglog(distinct, by_distinct, marker="o")
+    axes[1].set(xlabel="distinct replicas of 100,096 GPUs")
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    main()
