@@ -47,7 +47,8 @@ def account(timeline: "Timeline") -> Accounts:
     parts = [_account(timeline, slice(one, min(one + _CLASSES_AT_ONCE, num_classes))) for one in starts]
     busy, idle, straggler = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
     compute = _compute(timeline)
-    return Accounts(compute, busy - compute, idle - straggler, straggler)
+    # Differences that are nothing may come out as less than nothing.
+    return Accounts(compute, np.maximum(busy - compute, 0.0), np.maximum(idle - straggler, 0.0), straggler)
 
 
 def _account(timeline: "Timeline", classes: slice) -> tuple[Float, Float, Float]:
