@@ -24,8 +24,8 @@ def test_sizes_held_out_are_met_within_six_percent() -> None:
 
 
 def test_network_of_another_source_is_met_within_six_percent() -> None:
-    # The one source that needs nothing but what others tell of its links. Leaving out each source in turn the median is
-    # 9 %: of most links only one source tells the latency, see docs/methodology.md.
+    # One source of several, and an easy one: the bandwidth of its nodes is read off its own plateau. Leaving out each
+    # source in turn the median is 9 %, see docs/methodology.md.
     assert statistics.median(held_out(lambda row: row.source == "ml-engineering-readme")) < 0.06
 
 
