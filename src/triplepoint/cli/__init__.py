@@ -11,6 +11,7 @@ from triplepoint.errors import USER_ERROR, UserError, explain_os_error, nearest
 COMMANDS = {
     "plan": "expand studies to points, say which are valid, and write point.json of each run",
     "launch": "train one run as a gang, with telemetry and traces",
+    "simulate": "simulate one run in place of a launch",
     "telemetry": "align one run's recordings: clocks, steps, gaps",
     "parse": "parse the Kineto traces of some ranks of a run",
     "trace": "analyse Kineto traces: kernels, intervals, collectives, critical path, timeline",

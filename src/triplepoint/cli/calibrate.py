@@ -10,8 +10,8 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "calibrate",
-        "Fit the one constant of each software stack version, and the spread of errors, to measured step times. Kernels "
-        "and collectives are not touched: they are fitted to tables of their own.",
+        "Fit the one constant of each version of a software stack, and the spread of errors, to measured step times. "
+        "Kernels and collectives are not touched: they are fitted to tables of their own.",
     )
     made.add_argument(
         "tables", nargs="+", type=Path, metavar="IN.csv", help="columns of 'triplepoint predict' and step_time_s"

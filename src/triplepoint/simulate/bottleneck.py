@@ -17,6 +17,7 @@ _WORDS = {
     "edp": "data parallel communication of experts",
     "pp": "pipeline sends",
     "overlapped": "communication that computation does not cover",
+    "host": "launching kernels from the host",
     "contention": "computation slowed by communication beside it",
 }
 _MEMORY_BOUND = ("norm", "elementwise", "embedding", "loss", "optimizer")

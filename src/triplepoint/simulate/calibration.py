@@ -2,15 +2,18 @@
 
 import math
 import re
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from triplepoint.config.base import Strict
 from triplepoint.config.yaml_file import read
 from triplepoint.simulate import intervals
+from triplepoint.simulate.costs import Constants
 from triplepoint.simulate.intervals import Features, Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.stacks import find_stack
@@ -23,12 +26,21 @@ class StackConstant(Strict):
 
     stack: str
     """Framework and version, as the table spells it."""
-    factor: Positive
-    """Measured over modelled time of kernels. Unit: 1."""
+    constant: Literal["kernels", "host"]
+    """Which constant was fitted: a factor on the time of kernels, or the time the host takes to launch an operation."""
+    value: Positive
+    """Of the constant; unit 1 for kernels, s for host."""
     num_rows: Annotated[int, Field(ge=1)]
     """Rows it was fitted to."""
+    gpu: str
+    """GPU type of most of them."""
     spread: Annotated[float, Field(ge=0)]
     """Robust standard deviation of the log errors that are left. Unit: 1."""
+
+    @property
+    def constants(self) -> Constants:
+        """The constant, the other as tables have it."""
+        return Constants(factor=self.value) if self.constant == "kernels" else Constants(host_s=self.value)
 
 
 class Place(Strict):
@@ -85,17 +97,16 @@ class Calibration:
         """Score that 90 % of new predictions stay below."""
         return self.fitted.quantile
 
-    def factor(self, stack: str) -> float:
-        """Return the factor on kernels: of the stack's version, of its nearest version, of all where none is known."""
+    def constants(self, job: Job) -> Constants:
+        """Return the constants of a job: of its stack's version, the nearest version, or the usual ones of its GPU."""
         known = {one.stack: one for one in self.fitted.stacks}
-        if stack in known:
-            return known[stack].factor
-        family = find_stack(stack, self.config).name
+        if job.stack in known:
+            return known[job.stack].constants
+        family = find_stack(job.stack, self.config).name
         kin = [one for one in self.fitted.stacks if find_stack(one.stack, self.config).name == family]
         if kin:
-            return min(kin, key=lambda one: abs(version(one.stack) - version(stack))).factor
-        logs = sorted(math.log(one.factor) for one in self.fitted.stacks)
-        return math.exp(logs[len(logs) // 2]) if logs else 1.0
+            return min(kin, key=lambda one: abs(version(one.stack) - version(job.stack))).constants
+        return Constants(factor=usual_factor(self.fitted.stacks, job.gpu.name))
 
     def is_known(self, stack: str) -> bool:
         """Return whether this version of the stack was calibrated."""
@@ -107,6 +118,16 @@ class Calibration:
         known = [_features(place) for place in self.fitted.places]
         width = intervals.scale(uncertainty, features, known)
         return width if self.is_known(job.stack) else math.hypot(width, self.fitted.unknown_stack_spread)
+
+
+def usual_factor(stacks: Sequence[StackConstant], gpu: str) -> float:
+    """Return the median factor of stacks on a GPU type, of all stacks where it has none: what a new one would have.
+
+    Kernel tables are measured in short runs; under the heat and power of hours of training, clocks are lower.
+    """
+    factors = [one for one in stacks if one.constant == "kernels"]
+    own = [one.value for one in factors if one.gpu == gpu] or [one.value for one in factors]
+    return math.exp(statistics.median(map(math.log, own))) if own else 1.0
 
 
 def features_of(job: Job) -> Features:

@@ -1,16 +1,43 @@
 """What passes cost on the machines of a job: kernels added up, messages beside them or not."""
 
 from dataclasses import dataclass, field
+from statistics import NormalDist
 
 from triplepoint.simulate.collectives import CollectiveModel
+from triplepoint.simulate.collectives_links import load_overlap
 from triplepoint.simulate.fabric import Group
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels import KernelModel
 from triplepoint.simulate.operations import Kernel, Message, Operation
+from triplepoint.simulate.stacks import Stack
+from triplepoint.simulate.work_groups import group_of
 
-OVERLAP_SLOWDOWN = 0.189
-"""How much longer computation takes while a collective runs beside it. Source: arXiv:2507.03114, mean over models on
-A100, H100, MI210 and MI250; it goes up to 0.40."""
+HOST_OPERATIONS_OUTSIDE = 30
+"""Operations of a micro-batch that launch next to no work and are no part of `work`: batch broadcast, masks and
+positions, loss mask and mean. Source: counted in NVIDIA/Megatron-LM pretrain_gpt.py get_batch and loss_func."""
+
+
+GPU_SPREAD = 0.0133
+"""Standard deviation of the speed of GPUs of one type, in one cluster. Source: Sinha et al. 2022 (SC22), performance
+varies by 8 % over the GPUs of a cluster; the range of the hundreds it has is 6 standard deviations of a normal."""
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What a software stack adds to kernel tables; at most one of both is fitted for a version of a stack.
+
+    Attributes:
+        factor: On the time of kernels.
+        host_s: Time the host takes to launch one operation. Unit: s.
+    """
+
+    factor: float = 1.0
+    host_s: float = 20e-6
+    """Source: mean of the gaps below 0.5 ms between launches in the trace of a ResNet on MI300X in HTA's test data."""
+
+
+AS_TABLES = Constants()
+"""Kernels as their tables have them, a host as traces show it."""
 
 
 @dataclass
@@ -50,20 +77,33 @@ class Cost:
 class Costs:
     """Prices operations of one job."""
 
-    def __init__(self, job: Job, kernels: KernelModel, collectives: CollectiveModel, factor: float) -> None:
-        """Use these models; `factor` is on the time of kernels, of the software stack."""
+    def __init__(
+        self, job: Job, kernels: KernelModel, collectives: CollectiveModel, stack: Stack, constants: Constants
+    ) -> None:
+        """Use these models, and what the software stack does and adds."""
         self._job = job
         self._kernels = kernels
         self._collectives = collectives
-        self._factor = factor
-        self._known: dict[tuple[Operation, ...], Cost] = {}
+        self._attention_slowdown = stack.attention_slowdown
+        self._constants = constants
+        self._slowest = slowest_of(job.num_gpus)
+        self.slowdown = load_overlap().compute_slowdown.value
+        self.kernel_sigma = kernels.sigma
+        self.collective_sigma = max(link.sigma for link in collectives.links.values())
+        self._known: dict[tuple[tuple[Operation, ...], int], Cost] = {}
         self._messages: dict[tuple[str, str, float], float] = {}
 
-    def price(self, operations: tuple[Operation, ...]) -> Cost:
-        """Return what operations cost that run one after the other, messages marked so beside the rest."""
-        known = self._known.get(operations)
+    def price(self, operations: tuple[Operation, ...], num_outside: int = 0) -> Cost:
+        """Return what operations cost that run one after the other, messages marked so beside the rest.
+
+        Args:
+            operations: Of one pass.
+            num_outside: Operations more that the host has to launch.
+        """
+        key = (operations, num_outside)
+        known = self._known.get(key)
         if known is None:
-            known = self._known[operations] = self._price(operations)
+            known = self._known[key] = self._wait_for_host(self._price(operations), operations, num_outside)
         return known
 
     def message_s(self, message: Message) -> float:
@@ -90,7 +130,7 @@ class Costs:
         beside: dict[bool, float] = {}
         for operation in operations:
             if isinstance(operation, Kernel):
-                time = self._kernels.time_s(operation) * operation.count * self._factor
+                time = self.kernel_s(operation)
                 cost.compute_s += time
                 cost.add(operation.cls, time)
                 continue
@@ -101,48 +141,47 @@ class Costs:
             else:
                 cost.exposed_s += time
                 cost.add(operation.group, time)
-        return _put_beside(cost, beside)
+        return self._put_beside(cost, beside)
+
+    def kernel_s(self, kernel: Kernel) -> float:
+        """Return the time of all runs of a kernel, with nothing beside it."""
+        time = self._kernels.time_s(kernel) * kernel.count * self._constants.factor * self._slowest
+        return time * self._attention_slowdown if kernel.cls == "attention" else time
+
+    def _wait_for_host(self, cost: Cost, operations: tuple[Operation, ...], num_outside: int) -> Cost:
+        """Let the GPU wait where the host takes longer to launch a pass than the GPU to run it."""
+        launches = sum(operation.count for operation in operations) + num_outside if operations else 0
+        behind = launches * self._constants.host_s - cost.total_s
+        if behind > 0:
+            cost.compute_s += behind
+            cost.add("host", behind)
+        return cost
+
+    def _put_beside(self, cost: Cost, beside: dict[bool, float]) -> Cost:
+        """Put messages beside the computation: those inside nodes and those between them at the same time."""
+        if not beside:
+            return cost
+        time = max(beside.values())
+        cost.hidden_s = min(time, cost.compute_s)
+        slower = self.slowdown * cost.hidden_s
+        cost.compute_s += slower
+        cost.add("contention", slower)
+        rest = max(0.0, time - cost.compute_s)
+        cost.exposed_s += rest
+        cost.add("overlapped", rest)
+        return cost
 
     def _is_inside(self, name: str) -> bool:
         group = group_of(self._job, name)
         return group.size * group.stride <= self._job.fabric.gpus_per_node
 
 
-def _put_beside(cost: Cost, beside: dict[bool, float]) -> Cost:
-    """Put messages beside the computation: those inside nodes and those between them at the same time."""
-    if not beside:
-        return cost
-    time = max(beside.values())
-    cost.hidden_s = min(time, cost.compute_s)
-    slower = OVERLAP_SLOWDOWN * cost.hidden_s
-    cost.compute_s += slower
-    cost.add("contention", slower)
-    rest = max(0.0, time - cost.compute_s)
-    cost.exposed_s += rest
-    cost.add("overlapped", rest)
-    return cost
+def slowest_of(num_gpus: int) -> float:
+    """Return how much longer the slowest of some GPUs computes than a middling one: all wait for it in every step.
 
-
-def group_of(job: Job, name: str) -> Group:
-    """Return where the ranks of a process group lie, in Megatron-LM's order of ranks: tp, cp, ep, dp, pp.
-
-    Raises:
-        ValueError: If there is no such group.
+    Source:
+        Blom 1958, Statistical Estimates and Transformed Beta-Variables, for the largest of normal values.
     """
-    layout = job.layout
-    expert_tp = job.expert_tp or layout.tp
-    ranks = layout.tp * layout.cp * layout.dp
-    expert_stride = layout.tp * layout.cp if job.expert_tp is None else expert_tp
-    groups = {
-        "tp": (layout.tp, 1),
-        "cp": (layout.cp, layout.tp),
-        "dp": (layout.dp, layout.tp * layout.cp),
-        "dp_cp": (layout.dp * layout.cp, layout.tp),
-        "pp": (layout.pp, ranks),
-        "ep": (layout.ep, expert_stride),
-        "etp": (expert_tp, 1),
-        "edp": (max(1, ranks // (expert_stride * layout.ep)), expert_stride * layout.ep),
-    }
-    if name not in groups:
-        raise ValueError(f"unknown process group {name}, expected one of {', '.join(groups)}")
-    return Group(*groups[name])
+    if num_gpus == 1:
+        return 1.0
+    return 1 + GPU_SPREAD * NormalDist().inv_cdf((num_gpus - 0.375) / (num_gpus + 0.25))

@@ -39,7 +39,7 @@ def read_cases(source: Path, config: Path, say: Callable[[str], None] | None = N
         try:
             measured = read_number("step_time_s", cells.get("step_time_s", ""))
             if row.job is not None and measured:
-                found.append(make_case(row.id, settle(row), measured))
+                found.append(make_case(row.id, settle(row), measured, config))
                 continue
             reason = reason or "no step_time_s"
         except (UserError, UnreadableError) as error:
@@ -79,7 +79,7 @@ def calibrate_tables(
     words += [f"frameworks with {' or '.join(stacks)}"] if stacks else []
     words += [f"{max_gpus} GPUs or fewer"] if max_gpus else []
     fitted = fit(cases, "; ".join(words), config).fitted
-    write_text(target, _HEADER + yaml.safe_dump(fitted.model_dump(), sort_keys=False, width=118))
+    write_text(target, _HEADER + yaml.safe_dump(fitted.model_dump(), sort_keys=False, width=118, default_flow_style=None))
     return f"calibrate: {len(fitted.stacks)} stacks from {len(cases)} rows to {target}, quantile {fitted.quantile:.2f}"
 
 

@@ -8,6 +8,7 @@ from triplepoint import metrics
 from triplepoint.errors import UserError
 from triplepoint.simulate.bottleneck import name_bottleneck
 from triplepoint.simulate.calibration import Calibration
+from triplepoint.simulate.costs import Constants
 from triplepoint.simulate.intervals import interval
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory import MemoryUse, peak_memory
@@ -21,7 +22,8 @@ class Prediction:
     """One row of output; numbers are NaN where there are none.
 
     Attributes:
-        status: ok, oom (does not fit), invalid (contradicts itself) or unsupported (not simulated).
+        status: ok, oom (does not fit; the numbers are of a GPU with room for it), invalid (contradicts itself) or
+            unsupported (not simulated).
         reason: One line to a status other than ok.
         step_time_s: Of one step.
         step_time_lo_s: Lower end of the 90 % interval.
@@ -56,9 +58,7 @@ def predict(job: Job, calibration: Calibration | None = None) -> Prediction:
     """
     try:
         memory = peak_memory(job)
-        if memory.total > job.gpu.memory_capacity.value:
-            return _too_large(job, memory)
-        step = simulate_step(job, calibration.factor(job.stack) if calibration else 1.0)
+        step = simulate_step(job, calibration.constants(job) if calibration else Constants())
     except UserError as error:
         return Prediction("invalid", str(error))
     return _prediction(job, step, memory, calibration)
@@ -70,8 +70,10 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
         low, high = interval(step.time_s, calibration.quantile, calibration.scale(job, step.uncertainty))
     tokens_per_s = job.global_batch_size * job.sequence_length / step.time_s
     flops = metrics.flops_per_token(job.model, job.sequence_length)
+    is_ok = memory.total <= job.gpu.memory_capacity.value
     return Prediction(
-        "ok",
+        "ok" if is_ok else "oom",
+        "" if is_ok else f"does not fit on a rank of stage {memory.stage}: {memory.explain()}",
         step_time_s=step.time_s,
         step_time_lo_s=low,
         step_time_hi_s=high,
@@ -82,12 +84,6 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
         exposed_comm_s=step.exposed_comm_s,
         bottleneck=name_bottleneck(job, step.timeline, step.slowest),
     )
-
-
-def _too_large(job: Job, memory: MemoryUse) -> Prediction:
-    capacity = job.gpu.memory_capacity.value
-    reason = f"needs {memory.total / GIB:.1f} GiB of {capacity / GIB:.1f} on a rank of stage {memory.stage}"
-    return Prediction("oom", f"{reason}: {memory.explain()}", memory_gib=memory.total / GIB)
 
 
 def _peak(job: Job) -> float:

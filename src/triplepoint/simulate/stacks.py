@@ -19,6 +19,10 @@ class Stack(Strict):
     """Words that must all stand in the framework's name, lower-case; none for the stack of everything else."""
     overlap: list[Literal["grad", "param", "tp"]]
     """Communication overlapped with computation where nothing else is said."""
+    attention: str | None = None
+    """Implementation of fused attention, where it is not the usual one of the GPU type."""
+    attention_slowdown: Annotated[float, Field(gt=0)] = 1.0
+    """Its time over that of the implementation the kernel tables have. Unit: 1."""
     source: Annotated[str, Field(min_length=8)]
     """Where this is published."""
 

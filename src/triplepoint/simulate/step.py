@@ -1,20 +1,22 @@
-"""One simulated training step: work priced on the machines, put into the schedule's order, gradients and update last."""
+"""One simulated training step: work priced on the machines, in the order of the schedule; gradients and update last."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.simulate.collectives import CollectiveModel
-from triplepoint.simulate.costs import OVERLAP_SLOWDOWN, Cost, Costs
+from triplepoint.simulate.costs import AS_TABLES, HOST_OPERATIONS_OUTSIDE, Constants, Cost, Costs
 from triplepoint.simulate.fabric import Fabric
 from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels import KernelModel
 from triplepoint.simulate.operations import ChunkWork, Message, Operation, StageWork
 from triplepoint.simulate.schedule import make_order
+from triplepoint.simulate.stacks import find_stack
 from triplepoint.simulate.timeline import Durations, Float, Pass, Timeline, run
 from triplepoint.simulate.work import stage_work
 
@@ -43,22 +45,22 @@ class Step:
         return float(self.timeline.accounts.exposed_comm_s.mean())
 
 
-def simulate_step(job: Job, factor: float = 1.0) -> Step:
+def simulate_step(job: Job, constants: Constants = AS_TABLES, config: Path = Path("config")) -> Step:
     """Return one step of a job.
 
     Args:
         job: The job.
-        factor: On the time of kernels, of the software stack.
+        constants: What its software stack adds to kernel tables.
+        config: Folder of the configuration.
 
     Raises:
         UserError: If the schedule cannot be run, or nothing is known of the GPU.
     """
-    kernels, collectives = load_models(job.gpu, job.fabric)
-    costs = Costs(job, kernels, collectives, factor)
+    costs = costs_of(job, constants, config)
     stages = stage_work(job)
     order = make_order(job.layout.schedule, job.layout.pp, job.num_microbatches, job.layout.vp)
     timeline = run(durations_of(job, stages, costs), order)
-    contention = _contention_s(timeline)
+    contention = costs.slowdown * _hidden_s(timeline)
     time = timeline.step_time_s + contention
     share = float(timeline.accounts.compute_s.mean()) / time
     return Step(
@@ -66,19 +68,37 @@ def simulate_step(job: Job, factor: float = 1.0) -> Step:
         timeline,
         stage_cost(stages[timeline.critical_stage], costs, job.num_microbatches),
         contention,
-        Uncertainty(kernels.sigma, max(link.sigma for link in collectives.links.values()), min(1.0, share)),
+        Uncertainty(costs.kernel_sigma, costs.collective_sigma, min(1.0, share)),
     )
 
 
+def costs_of(job: Job, constants: Constants = AS_TABLES, config: Path = Path("config")) -> Costs:
+    """Return what prices the operations of a job; arguments and errors are those of `simulate_step`."""
+    stack = find_stack(job.stack, config)
+    return Costs(job, *load_models(job.gpu, job.fabric, stack.attention, config), stack, constants)
+
+
 @lru_cache(maxsize=128)
-def load_models(gpu: GpuConfig, fabric: Fabric) -> tuple[KernelModel, CollectiveModel]:
-    """Return the models of a GPU type on a fabric, the same objects when asked again."""
-    return _kernels_of(gpu), CollectiveModel.load(fabric, gpu)
+def load_models(
+    gpu: GpuConfig, fabric: Fabric, attention: str | None, config: Path
+) -> tuple[KernelModel, CollectiveModel]:
+    """Return the models of a GPU type on a fabric, the same objects when asked again.
+
+    Args:
+        gpu: The GPU type.
+        fabric: How the GPUs are joined.
+        attention: Implementation of fused attention that is taken where it is known for the GPU.
+        config: Folder of the configuration.
+    """
+    return _kernels_of(gpu, attention, config), CollectiveModel.load(fabric, gpu)
 
 
 @lru_cache(maxsize=32)
-def _kernels_of(gpu: GpuConfig) -> KernelModel:
-    return KernelModel.load(gpu)
+def _kernels_of(gpu: GpuConfig, attention: str | None, config: Path) -> KernelModel:
+    found = KernelModel.load(gpu, config)
+    if attention in found.config.attention:
+        return KernelModel.load(gpu, config, attention)
+    return found
 
 
 def durations_of(job: Job, stages: Sequence[StageWork], costs: Costs) -> Durations:
@@ -121,7 +141,8 @@ def stage_cost(stage: StageWork, costs: Costs, num_microbatches: int) -> Cost:
 
 def _passes(stages: Sequence[StageWork], parts: Sequence[str], costs: Costs) -> Pass:
     """Return computation and exposed messages of one kind of pass; shape (num_stages, num_chunks, 1)."""
-    found = [[costs.price(_joined(chunk, parts)) for chunk in stage.chunks] for stage in stages]
+    outside = HOST_OPERATIONS_OUTSIDE if "forward" in parts else 0
+    found = [[costs.price(_joined(chunk, parts), outside) for chunk in stage.chunks] for stage in stages]
     return Pass(
         np.array([[[cost.compute_s] for cost in row] for row in found]),
         np.array([[[cost.exposed_s] for cost in row] for row in found]),
@@ -156,11 +177,11 @@ def _by_chunk(operations: Messages, num_chunks: int, costs: Costs) -> list[float
     return [time / num_chunks] * num_chunks
 
 
-def _contention_s(timeline: Timeline) -> float:
-    """Return what messages beside the passes of the critical stage cost its computation. Unit: s."""
+def _hidden_s(timeline: Timeline) -> float:
+    """Return how long messages of the step run beside the passes of the critical stage. Unit: s."""
     stage, durations = timeline.critical_stage, timeline.durations
     beside = float(durations.sync_overlapped[stage].sum() + durations.gather_overlapped[stage].sum())
     begin = timeline.sync[stage, :, 0]
     end = np.minimum(timeline.sync[stage, :, 1], timeline.end[stage, -1].max())
     hidden: Float = np.maximum(end - begin, 0.0)
-    return OVERLAP_SLOWDOWN * min(beside, float(hidden.sum() + durations.gather_overlapped[stage].sum()))
+    return min(beside, float(hidden.sum() + durations.gather_overlapped[stage].sum()))

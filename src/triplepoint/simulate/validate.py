@@ -61,7 +61,7 @@ def judge(cases: Sequence[Case], calibration: Calibration) -> list[Judged]:
     """Return predictions for measured rows."""
     found = []
     for case in cases:
-        time = case.predicted_s(calibration.factor(case.job.stack))
+        time = case.predicted_s(calibration.constants(case.job))
         width = calibration.scale(case.job, case.uncertainty)
         found.append(Judged(case, time, *interval(time, calibration.quantile, width)))
     return found

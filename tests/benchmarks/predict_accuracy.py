@@ -1,0 +1,99 @@
+"""How far predictions are from published measurements: `python -m tests.benchmarks.predict_accuracy [ROWS]`.
+
+Prints errors by group, then of protocols that leave out what is asked for, then the ROWS rows that are furthest off.
+Takes a minute or two: every row is simulated at several values of the constants.
+"""
+
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from triplepoint.simulate.calibrate import Case, fit, model_size
+from triplepoint.simulate.measured import read_cases
+from triplepoint.simulate.validate import Judged, judge, judge_left_out, rank_correlation, summarise
+
+CONFIG = Path("config")
+DATA = Path(__file__).parents[1] / "data" / "throughput"
+FEW_GPUS = 8
+VTRAIN = "Megatron-DeepSpeed"
+
+
+def show(name: str, judged: Sequence[Judged]) -> None:
+    """Print one line of errors."""
+    if judged:
+        s = summarise(judged)
+        print(
+            f"{name:<52}{s.num_rows:5} rows  MAPE {s.mape:6.1%}  P90 {s.p90:6.1%}  bias {s.bias:.3f}  "
+            f"coverage {s.coverage:.0%}"
+        )
+
+
+def show_groups(judged: Sequence[Judged]) -> None:
+    """Print errors by stack, precision and kind of model."""
+    groups: dict[str, list[Judged]] = defaultdict(list)
+    for one in judged:
+        job = one.case.job
+        groups[f"{job.gpu.name} {job.precision} {'MoE' if job.model.moe else 'dense'}"].append(one)
+        groups[job.stack].append(one)
+    for name, members in sorted(groups.items()):
+        show(name, members)
+
+
+def show_protocols(multi: list[Case], single: list[Case]) -> None:
+    """Print errors of rows that were left out of what constants were fitted to."""
+    everything = multi + single
+    calibration = fit(everything, "all rows", CONFIG)
+    by_size = judge_left_out(everything, calibration, model_size)
+    show("model size left out, single node", [one for one in by_size if one.case in single])
+    show("model size left out, others", [one for one in by_size if one.case in multi])
+    show(
+        "model size left out, vTrain multi-node", [o for o in by_size if o.case in multi and o.case.job.stack == VTRAIN]
+    )
+    by_stack = judge_left_out(everything, calibration, lambda case: case.job.stack)
+    show("stack version left out, others", [one for one in by_stack if one.case in multi])
+    few = fit([case for case in everything if case.job.num_gpus <= FEW_GPUS], "8 GPUs or fewer", CONFIG)
+    many = judge([case for case in multi if 64 <= case.job.num_gpus <= 512], few)
+    show("calibrated on 8 GPUs or fewer, 64 to 512 asked", many)
+    show("  of these vTrain", [one for one in many if one.case.job.stack == VTRAIN])
+
+
+def show_order(judged: Sequence[Judged]) -> None:
+    """Print rank correlations over the layouts of one model on one number of GPUs."""
+    groups: dict[str, list[Judged]] = defaultdict(list)
+    for one in judged:
+        if one.case.job.stack == VTRAIN:
+            groups[f"{one.case.job.model.name} on {one.case.job.num_gpus}"].append(one)
+    for name, members in sorted(groups.items()):
+        if len(members) >= 5:
+            print(f"rank correlation {name:<40}{len(members):5} layouts  {rank_correlation(members):.3f}")
+
+
+def show_worst(judged: Sequence[Judged], number: int) -> None:
+    """Print the rows that are furthest off."""
+    for one in sorted(judged, key=lambda one: -abs(one.error))[:number]:
+        case, layout = one.case, one.case.job.layout
+        print(
+            f"{case.id} {case.job.stack[:20]:<20} {case.job.model.name[:24]:<24} {case.job.precision} "
+            f"n={case.job.num_gpus} tp={layout.tp} pp={layout.pp} dp={layout.dp} mbs={case.job.micro_batch_size} "
+            f"seq={case.job.sequence_length} measured {case.measured_s:.3f} "
+            f"predicted {one.predicted_s:.3f} {one.error:+.0%}"
+        )
+
+
+def main(words: Sequence[str]) -> None:
+    """Print everything."""
+    multi = read_cases(DATA / "training_throughput.csv", CONFIG)
+    single = read_cases(DATA / "vtrain_single_node.csv", CONFIG)
+    calibration = fit(multi + single, "all rows", CONFIG)
+    judged = judge(multi, calibration)
+    show("all rows but the single-node ones", judged)
+    show("single node", judge(single, calibration))
+    show_groups(judged)
+    show_protocols(multi, single)
+    show_order(judged)
+    show_worst([*judged, *judge(single, calibration)], int(words[0]) if words else 10)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
