@@ -11,7 +11,6 @@ from triplepoint.simulate.spelling import UnreadableError
 _GATED = r"llama|mixtral|mistral|qwen|deepseek|kimi|grok|gpt-?oss|gemma|olmo|dbrx|glm|yi-"
 _UNGATED = r"gpt|nemotron|mpt|opt|bloom|mt-nlg|falcon|pythia|neox|turing"
 _ALIBI = r"mpt|bloom"
-_LATENT = r"deepseek-?(v[23]|r1)|kimi-?k2"
 _TRUSTED = 0.15
 """A parameter count this far off, in log, says nothing about the variant: the row is a proxy with fewer layers."""
 _PRIOR = 0.02
@@ -63,11 +62,6 @@ def build_model(shape: Shape) -> ModelConfig:
     variants = {(gated, tied): _variant(shape, gated, tied) for gated, tied in product((True, False), repeat=2)}
     best = min(variants, key=lambda pair: _misfit(shape, variants[pair]) + _PRIOR * _differences(pair, habit))
     return variants[best] if _misfit(shape, variants[best]) < _TRUSTED else variants[habit]
-
-
-def has_latent_attention(name: str) -> bool:
-    """Return whether a model is known for compressing keys and values (MLA)."""
-    return re.search(_LATENT, name.lower()) is not None
 
 
 def _misfit(shape: Shape, model: ModelConfig) -> float:

@@ -5,6 +5,7 @@ import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -92,6 +93,10 @@ class Calibration:
         """Return the calibration of a configuration folder. Raises `UserError` if it is missing or wrong."""
         return cls(read(Fitted, config / "calibration" / "fitted.yaml"), config)
 
+    @cached_property
+    def _known(self) -> list[Features]:
+        return [_features(place) for place in self.fitted.places]
+
     @property
     def quantile(self) -> float:
         """Score that 90 % of new predictions stay below."""
@@ -115,8 +120,7 @@ class Calibration:
     def scale(self, job: Job, uncertainty: Uncertainty) -> float:
         """Return the width errors of this job are measured in, in log; wider away from what was calibrated."""
         features = features_of(job)
-        known = [_features(place) for place in self.fitted.places]
-        width = intervals.scale(uncertainty, features, known)
+        width = intervals.scale(uncertainty, features, self._known)
         return width if self.is_known(job.stack) else math.hypot(width, self.fitted.unknown_stack_spread)
 
 

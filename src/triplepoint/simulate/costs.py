@@ -85,6 +85,7 @@ class Costs:
         self._kernels = kernels
         self._collectives = collectives
         self._attention_slowdown = stack.attention_slowdown
+        self._sends_tokens_once = stack.sends_tokens_once
         self._constants = constants
         self._slowest = slowest_of(job.num_gpus)
         self.slowdown = load_overlap().compute_slowdown.value
@@ -112,9 +113,26 @@ class Costs:
         time = self._messages.get(key)
         if time is None:
             group = group_of(self._job, message.group)
-            time = self._collectives.time_s(message.kind, message.num_bytes, group) if group.size > 1 else 0.0
+            num_bytes = message.num_bytes
+            if message.kind == "all_to_all" and message.group == "ep" and self._sends_tokens_once:
+                num_bytes *= self._share_sent_once(group)
+            time = self._collectives.time_s(message.kind, num_bytes, group) if group.size > 1 else 0.0
             self._messages[key] = time
         return time * message.count
+
+    def _share_sent_once(self, group: Group) -> float:
+        """Return the share of copies of a token that travel, with random routing: one to each place it has experts in.
+
+        Places are nodes where the group spans several, else ranks.
+
+        Source:
+            deepseek-ai/DeepEP README: tokens cross the network once per node and fan out over NVLink there.
+        """
+        moe, node = self._job.model.moe, self._job.fabric.gpus_per_node
+        if moe is None:
+            return 1.0
+        num_places = -(-group.size * group.stride // node) if group.size * group.stride > node else group.size
+        return num_places * (1 - (1 - 1 / num_places) ** moe.top_k) / moe.top_k
 
     def send_s(self, num_bytes: float, stage: int) -> float:
         """Return the time of an activation over the boundary after a stage."""

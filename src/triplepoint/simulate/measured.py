@@ -13,8 +13,9 @@ from triplepoint.simulate.rows import read_row
 from triplepoint.simulate.spelling import UnreadableError, read_number
 
 _HEADER = """\
-# Written by `triplepoint calibrate`. One factor per version of a software stack, on the time of kernels; what it was
-# fitted to; and how far predictions were from rows whose model was left out. Nothing here is of a model.
+# Written by `triplepoint calibrate`. One constant per version of a software stack: a factor on the time of kernels, or
+# the time of a launch in s; what it was fitted to; and how far predictions were from rows whose model was left out.
+# Nothing here is of a model.
 """
 
 
@@ -79,7 +80,8 @@ def calibrate_tables(
     words += [f"frameworks with {' or '.join(stacks)}"] if stacks else []
     words += [f"{max_gpus} GPUs or fewer"] if max_gpus else []
     fitted = fit(cases, "; ".join(words), config).fitted
-    write_text(target, _HEADER + yaml.safe_dump(fitted.model_dump(), sort_keys=False, width=118, default_flow_style=None))
+    text = yaml.safe_dump(fitted.model_dump(), sort_keys=False, width=118, default_flow_style=None)
+    write_text(target, _HEADER + text)
     return f"calibrate: {len(fitted.stacks)} stacks from {len(cases)} rows to {target}, quantile {fitted.quantile:.2f}"
 
 

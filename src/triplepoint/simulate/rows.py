@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -287,9 +287,3 @@ def _nominal(num_bytes: float) -> float:
 def _gpus(config: Path) -> dict[str, GpuConfig]:
     catalogue = Catalogue(config)
     return {path.stem: catalogue.gpu(path.stem) for path in sorted((config / "gpus").glob("*.yaml"))}
-
-
-def settle(row: Row, **choices: object) -> Row:
-    """Return the row with open choices made."""
-    assert row.job is not None
-    return replace(row, job=replace(row.job, **choices))  # type: ignore[arg-type]

@@ -106,12 +106,10 @@ class Shards:
     Attributes:
         sharding: What the ranks share out.
         overlap: Communication said to be overlapped or not; None where nothing is said.
-        size: Ranks that share one copy, where fewer than all; None where nothing is said.
     """
 
     sharding: Sharding
     overlap: Overlap | None = None
-    size: int | None = None
 
 
 def read_shards(text: str) -> Shards:
@@ -121,11 +119,10 @@ def read_shards(text: str) -> Shards:
         UnreadableError: If the words mean nothing here.
     """
     low = text.lower()
-    size = re.search(r"shards?\s*[=:]?\s*(\d+)", low)
     sharding = _sharding(low)
     if sharding is None:
         raise UnreadableError(f"fsdp is {shown(text)}, expected DDP, distributed optimizer, ZeRO-1 to 3 or FSDP")
-    return Shards(sharding, _overlap(low), int(size[1]) if size else None)
+    return Shards(sharding, _overlap(low))
 
 
 def _sharding(low: str) -> Sharding | None:
