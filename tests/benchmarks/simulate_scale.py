@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.unit.simulate.jobs import simulated
+from tests.unit.simulate.stand_ins import simulated
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Layout
 from triplepoint.simulate import schedule

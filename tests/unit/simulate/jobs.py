@@ -1,96 +1,108 @@
-"""Small simulated jobs whose times are stand-ins: round numbers, not a model's."""
+"""Small jobs whose work can be counted by hand."""
 
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any
 
-import numpy as np
-
-from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.model import ModelConfig
+from triplepoint.config.base import Quantity
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.model import MixtureOfExperts, ModelConfig
 from triplepoint.config.point import Layout
 from triplepoint.simulate.fabric import Fabric, Level
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.operations import Kernel, Message, Operation
-from triplepoint.simulate.simulated import Simulated
-from triplepoint.simulate.timeline import Durations, Pass
-from triplepoint.simulate.work import stage_work
+from triplepoint.simulate.operations import Kernel, Message, Operation, StageWork
 
-CONFIG = Path(__file__).parents[3] / "config"
+SOURCE = "made up for tests"
+FABRIC = Fabric((Level("nvlink", 8, 450e9, 1e-6), Level("rail", 1 << 20, 50e9, 5e-6)))
 
 
-def time_of(operation: Operation) -> float:
-    """Return a time: 500 TFLOP/s, 2 TB/s and 3 us a kernel, 200 GB/s and 10 us a message."""
-    if isinstance(operation, Kernel):
-        return max(operation.flops / 5e14, operation.num_bytes / 2e12) + 3e-6
-    return 10e-6 + operation.num_bytes / 2e11
+def gpu(memory_gib: float = 80) -> GpuConfig:
+    def quantity(value: float, unit: str) -> Quantity:
+        return Quantity(value=value, unit=unit, source=SOURCE)
 
-
-def _model(catalogue: Catalogue, model: str | ModelConfig) -> ModelConfig:
-    return catalogue.model(model).model_copy(update={"num_layers": 8}) if isinstance(model, str) else model
-
-
-def simulated(
-    layout: Layout,
-    *,
-    model: str | ModelConfig = "llama3-70b",
-    gpu: str = "h200",
-    slow: tuple[float, ...] = (1.0,),
-    **changes: Any,
-) -> Simulated:
-    """Return a job of 4 micro-batches, of a named model 8 layers; each factor in `slow` is a class of replicas."""
-    catalogue = Catalogue(CONFIG)
-    world = layout.tp * layout.cp * layout.dp * layout.pp
-    fields: dict[str, Any] = {
-        "model": _model(catalogue, model),
-        "layout": layout,
-        "micro_batch_size": 1,
-        "global_batch_size": 4 * layout.dp,
-        "sequence_length": 2048,
-        "gpu": catalogue.gpu(gpu),
-        "fabric": Fabric((Level("nvlink", 8, 450e9, 1e-6), Level("rail", max(world, 9), 50e9, 1e-5))),
-    }
-    job = Job(**(fields | changes))
-    stages = stage_work(job)
-    factors = np.array(slow)
-
-    def price(operations: tuple[Operation, ...]) -> tuple[np.ndarray, np.ndarray]:
-        compute = sum(time_of(op) * op.count for op in operations if isinstance(op, Kernel)) * factors
-        messages = [op for op in operations if isinstance(op, Message)]
-        beside = sum(time_of(op) * op.count for op in messages if op.is_overlapped)
-        alone = sum(time_of(op) * op.count for op in messages if not op.is_overlapped)
-        return compute, alone + np.maximum(beside - compute, 0.0)
-
-    def passes(name: str) -> Pass:
-        priced = np.array([[price(getattr(chunk, name)) for chunk in stage.chunks] for stage in stages])
-        return Pass(priced[:, :, 0], priced[:, :, 1])
-
-    def synced(is_beside: bool, is_gather: bool | None = None) -> np.ndarray:
-        return np.array(
-            [
-                sum(
-                    time_of(op) * op.count
-                    for op in stage.gradient_sync
-                    if op.is_overlapped == is_beside and is_gather in (None, op.kind == "all_gather")
-                )
-                for stage in stages
-            ]
-        )
-
-    def by_chunk(times: np.ndarray) -> np.ndarray:
-        return np.repeat(times[:, None] / layout.vp, layout.vp, axis=1)
-
-    optimizer = np.array([price(stage.optimizer) for stage in stages])
-    send = np.array([20e-6 if layout.pp > 1 else 0.0 for _ in stages])
-    durations = Durations(
-        forward=passes("forward"),
-        backward_input=passes("backward_input"),
-        backward_weight=passes("backward_weight"),
-        optimizer=Pass(optimizer[:, 0], optimizer[:, 1]),
-        send=send,
-        sync_overlapped=by_chunk(synced(True, False)),
-        sync_exposed=synced(False),
-        gather_overlapped=by_chunk(synced(True, True)),
-        replicas=np.full(len(slow), layout.dp // len(slow)),
-        is_send_blocking=layout.vp == 1,
+    return GpuConfig(
+        name="h100",
+        vendor="nvidia",
+        product="made up",
+        peak_bf16_flops=quantity(1e15, "FLOP/s"),
+        peak_fp32_flops=quantity(6e13, "FLOP/s"),
+        peak_fp8_flops=quantity(2e15, "FLOP/s"),
+        memory_capacity=quantity(memory_gib * 2**30, "byte"),
+        memory_bandwidth=quantity(3e12, "byte/s"),
+        package_power_limit=quantity(700, "W"),
+        idle_power=quantity(70, "W"),
+        max_sm_clock=quantity(1980, "MHz"),
+        scale_up_bandwidth=quantity(450e9, "byte/s"),
     )
-    return Simulated(job, stages, time_of, durations, np.arange(layout.dp) % len(slow), (10**9,) * layout.pp)
+
+
+def gpt(**changes: Any) -> ModelConfig:
+    """A GPT whose vocabulary needs no padding up to tp 8."""
+    settings: dict[str, Any] = {
+        "name": "gpt",
+        "source": SOURCE,
+        "num_layers": 8,
+        "hidden_size": 512,
+        "ffn_hidden_size": 2048,
+        "num_attention_heads": 8,
+        "num_query_groups": 8,
+        "vocab_size": 4096,
+        "sequence_length": 1024,
+        "activation": "gelu",
+        "normalization": "layernorm",
+        "position_embedding": "learned",
+        "add_bias": True,
+        "tie_embeddings": True,
+    }
+    return ModelConfig.model_validate(settings | changes)
+
+
+def llama(**changes: Any) -> ModelConfig:
+    settings: dict[str, Any] = {
+        "name": "llama",
+        "ffn_hidden_size": 1536,
+        "activation": "swiglu",
+        "normalization": "rmsnorm",
+        "position_embedding": "rope",
+        "add_bias": False,
+        "tie_embeddings": False,
+    }
+    return gpt(**(settings | changes))
+
+
+def mixtral(capacity_factor: float | None = 1.0, **changes: Any) -> ModelConfig:
+    moe = MixtureOfExperts(num_experts=8, top_k=2, capacity_factor=capacity_factor)
+    return llama(**({"name": "mixtral", "moe": moe} | changes))
+
+
+def job(model: ModelConfig | None = None, **changes: Any) -> Job:
+    """A job; keys of `Layout` are put into its layout."""
+    layout = {key: changes.pop(key) for key in list(changes) if key in Layout.model_fields}
+    settings: dict[str, Any] = {
+        "model": model or gpt(),
+        "layout": Layout(**layout),
+        "micro_batch_size": 2,
+        "global_batch_size": 64,
+        "sequence_length": 1024,
+        "gpu": gpu(),
+        "fabric": FABRIC,
+    }
+    return Job(**(settings | changes))
+
+
+def operations(stages: Iterable[StageWork], *passes: str) -> list[Operation]:
+    """All operations of one micro-batch, of the passes named or of all."""
+    names = passes or ("forward", "backward_input", "backward_weight")
+    return [op for stage in stages for chunk in stage.chunks for name in names for op in getattr(chunk, name)]
+
+
+def flops(found: Iterable[Operation], *classes: str) -> float:
+    kernels = (op for op in found if isinstance(op, Kernel) and (not classes or op.cls in classes))
+    return sum(kernel.flops * kernel.count for kernel in kernels)
+
+
+def messages(found: Iterable[Operation], kind: str, group: str) -> list[Message]:
+    return [op for op in found if isinstance(op, Message) and (op.kind, op.group) == (kind, group)]
+
+
+def message_bytes(found: Iterable[Operation], kind: str, group: str) -> float:
+    return sum(message.num_bytes * message.count for message in messages(found, kind, group))

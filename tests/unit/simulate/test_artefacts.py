@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.points import planned, tiny_point
-from tests.unit.simulate.jobs import CONFIG, simulated, time_of
+from tests.unit.simulate.stand_ins import CONFIG, simulated, time_of
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Layout, PointCluster
 from triplepoint.manifest import read_manifest

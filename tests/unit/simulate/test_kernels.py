@@ -1,7 +1,6 @@
 """Times of kernels: against measured tables, and what must hold whatever the tables say."""
 
 import math
-import time
 from pathlib import Path
 
 import numpy as np
@@ -228,12 +227,3 @@ def test_sigma_widens_outside_of_what_was_measured() -> None:
     assert model.sigma_of(inside) == model.sigma
     assert model.sigma_of(outside) == pytest.approx(3 * model.sigma)
     assert MODELS["mi250"].sigma > MODELS["h100"].sigma
-
-
-def test_time_is_quick() -> None:
-    """10,000 kernels in a tenth of a second of this process; a job has some fifty that differ."""
-    kernels = [product(128 * (1 + number % 50), 4096, 4096) for number in range(10_000)]
-    model = KernelModel.load(CATALOGUE.gpu("h100"), CONFIG)
-    start = time.process_time()
-    model.times_s(kernels)
-    assert time.process_time() - start < 0.1
