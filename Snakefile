@@ -1,5 +1,5 @@
 # From a study in YAML to figures and a report:
-#   plan -> launch -> telemetry, parse -> trace -> aggregate -> figure -> report
+#   plan -> launch or simulate -> telemetry, parse -> trace -> aggregate -> figure -> report
 # One rule per stage, each in rules/<stage>.smk, each calling `triplepoint <stage>`.
 from snakemake.utils import min_version
 
@@ -9,6 +9,7 @@ min_version("9.0")
 include: "rules/common.smk"
 include: "rules/plan.smk"
 include: "rules/launch.smk"
+include: "rules/simulate.smk"
 include: "rules/telemetry.smk"
 include: "rules/parse.smk"
 include: "rules/trace.smk"

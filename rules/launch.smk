@@ -10,6 +10,8 @@ rule launch:
         "logs/launch/{run}.log",
     benchmark:
         "logs/benchmarks/launch/{run}.tsv"
+    wildcard_constraints:
+        run=STUDY.launched_pattern,
     conda:
         "../envs/analysis.yaml"
     threads: workflow.cores

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,24 @@ def whole(path: Path) -> Iterator[Path]:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `path`: it takes the place of `path` if the block succeeds, else it goes.
+
+    Raises:
+        OSError: From the file system.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=path.parent))
+    try:
+        yield scratch
+        scratch.chmod(0o777 & ~_umask())
+        shutil.rmtree(path, ignore_errors=True)
+        scratch.replace(path)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -19,28 +19,39 @@ from triplepoint.files import write_text_if_changed
 from triplepoint.launch.engines import unsupported
 
 _HEADINGS = ("layout", "mbs", "gbs", "micro-batches", "recompute", "overlap", "state", "run")
+MOST_TRACED_STAGES = 8
+"""Of a simulated pipeline, first and last among them: in a longer one neighbours hardly differ."""
+
 _NUMBERS = (1, 2, 3)
 """Columns of the table that are aligned to the right."""
 
 
-def select(config_dir: Path, studies: Sequence[str] | None = None, clusters: Sequence[str] | None = None) -> Plan:
+def select(
+    config_dir: Path,
+    studies: Sequence[str] | None = None,
+    clusters: Sequence[str] | None = None,
+    simulated: Sequence[str] = (),
+) -> Plan:
     """Return the points of some studies, checked, without duplicates.
 
     Args:
         config_dir: Folder of the configuration, with `studies/`, `models/`, `clusters/` and `gpus/`.
         studies: Names of studies. None: all.
         clusters: Names of clusters; points on others are left out. None: all.
+        simulated: Names of clusters whose points are simulated; they need not be among the others.
 
     Raises:
         UserError: If a name is unknown, a file is wrong, a study has no point or none that can run, or two different
             points would be called the same.
     """
     catalogue = Catalogue(Path(config_dir))
-    for name in clusters or ():
+    for name in (*(clusters or ()), *simulated):
         catalogue.cluster(name)
+    if clusters is not None:
+        clusters = tuple(dict.fromkeys([*clusters, *simulated]))
     collected = _Collected()
     for name in dict.fromkeys(catalogue.studies if studies is None else studies):
-        found = _expand_study(catalogue, name, None if clusters is None else set(clusters))
+        found = _expand_study(catalogue, name, None if clusters is None else set(clusters), set(simulated))
         if studies is not None and not found.entries:
             raise UserError(
                 f"{catalogue.path_of_study(name)}: no point on {_names(clusters)}, but on {_names(found.elsewhere)}"
@@ -112,7 +123,7 @@ class _Collected:
             self.entries[digest] = entry
 
 
-def _expand_study(catalogue: Catalogue, name: str, clusters: set[str] | None) -> _Expanded:
+def _expand_study(catalogue: Catalogue, name: str, clusters: set[str] | None, simulated: set[str]) -> _Expanded:
     where, found = catalogue.path_of_study(name), _Expanded()
     for settings in expand(catalogue.study(name), where):
         cluster = catalogue.cluster(settings.cluster, where)
@@ -120,6 +131,8 @@ def _expand_study(catalogue: Catalogue, name: str, clusters: set[str] | None) ->
             found.elsewhere.add(cluster.name)
             continue
         for point in make_points(settings, catalogue.model(settings.model, where), cluster):
+            if cluster.name in simulated:
+                point = as_simulated(point)
             entry = _make_entry(fold(point), cluster, catalogue, name)
             if entry.planned.digest in found.entries:
                 found.num_folded += 1
@@ -129,6 +142,16 @@ def _expand_study(catalogue: Catalogue, name: str, clusters: set[str] | None) ->
     if reasons and all(entry.invalid_because for entry in found.entries.values()):
         raise UserError(f"{where}: none of its {len(reasons)} points can run; {reasons[0]}")
     return found
+
+
+def as_simulated(point: Point) -> Point:
+    """Return a point as it is simulated: one rank of a pipeline stage traced, since the others do the same."""
+    layout = point.layout
+    last = layout.pp - 1
+    num_traced = min(layout.pp, MOST_TRACED_STAGES)
+    stages = [round(index * last / max(num_traced - 1, 1)) for index in range(num_traced)]
+    ranks = tuple(stage * layout.tp * layout.cp * layout.dp for stage in stages)
+    return point.model_copy(update={"engine": "simulated", "trace_ranks": ranks})
 
 
 def _make_entry(point: Point, cluster: ClusterConfig, catalogue: Catalogue, study: str) -> PlanEntry:

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, cached_property
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -40,7 +40,9 @@ def bind(config: Mapping[str, Any], base: str) -> "Binding":
         selection = parse(Selection, dict(config), "config/config.yaml or --config")
         if selection.trace_rules is not None and not Path(selection.trace_rules).is_file():
             raise UserError(f"config/config.yaml or --config: trace_rules: no file {selection.trace_rules!r}")
-        return Binding(selection, Path(base), select(Path("config"), selection.studies, selection.clusters))
+        return Binding(
+            selection, Path(base), select(Path("config"), selection.studies, selection.clusters, selection.simulated)
+        )
     except UserError as error:
         print(f"triplepoint: {error}", file=sys.stderr)
         sys.exit(USER_ERROR)
@@ -71,7 +73,17 @@ class Binding:
     @property
     def run_pattern(self) -> str:
         """Regular expression of the run ids; matches nothing where there are none."""
-        return "|".join(map(re.escape, self._digests)) or "(?!)"
+        return _pattern(self._digests)
+
+    @property
+    def simulated_pattern(self) -> str:
+        """The same of the runs that are simulated."""
+        return _pattern(entry.run for entry in self._plan.valid if entry.planned.point.engine == "simulated")
+
+    @property
+    def launched_pattern(self) -> str:
+        """The same of the runs that are launched."""
+        return _pattern(entry.run for entry in self._plan.valid if entry.planned.point.engine != "simulated")
 
     def point(self, run: str, ancient: Callable[[str], str]) -> str:
         """Return `point.json` of a run, marked `ancient` unless the result there is of another point.
@@ -114,7 +126,17 @@ class Binding:
     def arguments(self) -> str:
         """The selection as arguments of `triplepoint plan`."""
         clusters = [f"--cluster {name}" for name in self._selection.clusters or ()]
-        return " ".join([*(self._selection.studies or ()), *clusters])
+        simulated = [f"--simulated {name}" for name in self._selection.simulated]
+        return " ".join([*(self._selection.studies or ()), *clusters, *simulated])
+
+    @property
+    def machine_files(self) -> list[str]:
+        """Files that say what machines can do, behind what is simulated."""
+        return sorted(
+            str(path)
+            for kind in ("gpus", "clusters", "kernels", "collectives", "calibration")
+            for path in Path("config", kind).glob("*.*")
+        )
 
     @property
     def gpu_files(self) -> list[str]:
@@ -133,6 +155,10 @@ class Binding:
     def _relative(self, files: frozenset[Path]) -> list[str]:
         inside = self._base.resolve()
         return sorted(str(p.relative_to(inside)) if p.is_relative_to(inside) else str(p) for p in files)
+
+
+def _pattern(runs: Iterable[str]) -> str:
+    return "|".join(map(re.escape, runs)) or "(?!)"
 
 
 def _cut(ranks: list[int], size: int) -> dict[str, int]:

@@ -22,6 +22,9 @@ class Selection(Strict):
     """Studies to run, files in `config/studies/`. None: all."""
     clusters: Names | None = None
     """Clusters this machine can reach; points on others are left out. None: all."""
+    simulated: Names = ()
+    """Clusters to simulate instead of reaching them: their points run on the engine `simulated`, and one rank of each
+    of up to eight pipeline stages is traced."""
     ranks_per_part: Annotated[int, Field(gt=0, strict=True)] = 16
     """Ranks whose traces one `parse` job takes, side by side where it has the cores."""
     trace_rules: str | None = None

@@ -15,8 +15,8 @@ class Kernel:
         kind: forward, backward, grouped, softmax, ...
         flops: Of one run. Unit: FLOP.
         num_bytes: Read and written by one run. Unit: byte.
-        shape: Of a gemm (m, n, k), of a grouped or batched one (groups, m, n, k) with m per group; of attention (batch, heads,
-            kv_heads, query length, key length, head size); empty for kernels bound by memory.
+        shape: Of a gemm (m, n, k); of a grouped or batched one (groups, m, n, k), m per group; of attention (batch,
+            heads, kv_heads, query length, key length, head size); empty for kernels bound by memory.
         precision: Number format of its matrix products.
         is_causal: Whether attention skips the masked half; `flops` has it skipped already.
         count: How many times it runs.

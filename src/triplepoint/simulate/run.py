@@ -11,7 +11,8 @@ from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest
 from triplepoint.simulate.artefacts import write_failure, write_run
-from triplepoint.simulate.costs import AS_TABLES, Constants, Costs
+from triplepoint.simulate.calibration import Calibration
+from triplepoint.simulate.costs import Costs
 from triplepoint.simulate.fabric import fabric_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory import peak_memory
@@ -21,16 +22,16 @@ from triplepoint.simulate.simulated import Simulated
 from triplepoint.simulate.step import costs_of, durations_of
 from triplepoint.simulate.work import stage_work
 
+STACK = "Megatron-Core r0.8"
+"""Software that runs are simulated on: that of the published study, in the version step times were calibrated with."""
 
-def simulate_run(
-    planned: PlannedRun, out: Path, constants: Constants = AS_TABLES, config: Path = Path("config")
-) -> Manifest:
+
+def simulate_run(planned: PlannedRun, out: Path, config: Path = Path("config")) -> Manifest:
     """Simulate a run and write its raw artefacts; a job that cannot run leaves a manifest that says why.
 
     Args:
         planned: What to simulate.
         out: Folder to write into: `results/runs/<run>/raw`, or what becomes it.
-        constants: What the software stack adds to kernel tables.
         config: Folder of the configuration.
 
     Raises:
@@ -45,7 +46,8 @@ def simulate_run(
     memory = peak_memory(job)
     if not memory.fits:
         return write_failure(out, planned, "oom", memory.explain(), started)
-    return write_run(out, planned, simulate(job, costs_of(job, constants, config), memory.total), started)
+    costs = costs_of(job, Calibration.load(config).constants(job), config)
+    return write_run(out, planned, simulate(job, costs, memory.total), started)
 
 
 def simulate(job: Job, costs: Costs, memory_bytes: float) -> Simulated:
@@ -92,4 +94,5 @@ def job_of(point: Point, catalogue: Catalogue) -> Job:
         precision=point.precision,
         recompute=point.recompute,
         overlap=frozenset(point.overlap),
+        stack=STACK,
     )

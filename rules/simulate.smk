@@ -1,0 +1,18 @@
+# Simulates one run in place of a launch. It costs a second, so unlike a launch it is made again when what it depends on changes.
+rule simulate:
+    input:
+        point="results/runs/{run}/point.json",
+        machines=STUDY.machine_files,
+        code=STUDY.code("simulate"),
+    output:
+        manifest="results/runs/{run}/raw/manifest.json",
+    log:
+        "logs/simulate/{run}.log",
+    benchmark:
+        "logs/benchmarks/simulate/{run}.tsv"
+    wildcard_constraints:
+        run=STUDY.simulated_pattern,
+    conda:
+        "../envs/analysis.yaml"
+    shell:
+        "triplepoint simulate {wildcards.run} 2> {log}"

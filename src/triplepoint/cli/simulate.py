@@ -1,0 +1,30 @@
+"""`triplepoint simulate RUN`."""
+
+import argparse
+
+from triplepoint.cli.arguments import add_run, make_parser, run_folder, say
+from triplepoint.errors import UserError
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the subcommand's parser."""
+    made = make_parser(
+        "simulate", "Simulate one run: what a launch would leave, with the step time and the traces of the model."
+    )
+    add_run(made)
+    return made
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Simulate the run, whatever is there already."""
+    folder = run_folder(arguments)
+    from triplepoint.config.plan import read_planned_run
+    from triplepoint.files import whole_folder
+    from triplepoint.simulate.run import simulate_run
+
+    planned = read_planned_run(folder / "point.json")
+    if planned.point.engine != "simulated":
+        raise UserError(f"{planned.run}: its engine is {planned.point.engine}; launch it, or plan it with --simulated")
+    with whole_folder(folder / "raw") as raw:
+        manifest = simulate_run(planned, raw)
+    say(f"{planned.run}: {manifest.status}")
