@@ -1,12 +1,11 @@
 """The two CSV files of every trace: `breakdown.csv`, where each rank's time went, and `kernels.csv`, what ran."""
 
-from collections.abc import Iterable, Sequence
+import csv
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 
 from triplepoint.files import whole, write_text
 from triplepoint.trace.rank.summary import RankSummary
@@ -57,22 +56,17 @@ def write_kernels(path: Path, kernels: pa.Table) -> None:
     )
     order = pc.sort_indices(sums, [("rank", "ascending"), ("sum_ns_sum", "descending"), ("name", "ascending")])
     sums = sums.take(order)
-    count, total = sums["count_sum"].to_pylist(), sums["sum_ns_sum"].to_pylist()
-    columns: dict[str, Any] = {key: sums[key] for key in _KEYS}
-    columns["count"] = sums["count_sum"]
-    columns["sum_us"] = _decimals(total)
-    columns["mean_us"] = pa.array([f"{one / NS_PER_US / number:.3f}" for one, number in zip(total, count, strict=True)])
-    columns["min_us"] = _decimals(sums["min_ns_min"].to_pylist())
-    columns["max_us"] = _decimals(sums["max_ns_max"].to_pylist())
-    with whole(path) as scratch:
-        pyarrow.csv.write_csv(pa.table(columns), scratch, pyarrow.csv.WriteOptions(quoting_style="needed"))
+    with whole(path) as scratch, scratch.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow([*_KEYS, "count", "sum_us", "mean_us", "min_us", "max_us"])
+        for one in sums.to_pylist():
+            count, total = one["count_sum"], one["sum_ns_sum"]
+            mean = f"{total / NS_PER_US / count:.3f}"
+            ends = (as_us(one["min_ns_min"]), as_us(one["max_ns_max"]))
+            rows.writerow([*(one[key] for key in _KEYS), count, as_us(total), mean, *ends])
 
 
 def as_us(time_ns: int) -> str:
     """Return nanoseconds as exact microseconds."""
     sign, time_ns = ("-", -time_ns) if time_ns < 0 else ("", time_ns)
     return f"{sign}{time_ns // NS_PER_US}.{time_ns % NS_PER_US:03d}"
-
-
-def _decimals(times_ns: Iterable[int]) -> pa.Array:
-    return pa.array([as_us(one) for one in times_ns], pa.string())
