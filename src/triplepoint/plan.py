@@ -38,7 +38,7 @@ def select(
         config_dir: Folder of the configuration, with `studies/`, `models/`, `clusters/` and `gpus/`.
         studies: Names of studies. None: all.
         clusters: Names of clusters; points on others are left out. None: all.
-        simulated: Names of clusters whose points are simulated; they need not be among the others.
+        simulated: Names of clusters whose points are simulated, but for those named in `clusters`.
 
     Raises:
         UserError: If a name is unknown, a file is wrong, a study has no point or none that can run, or two different
@@ -48,7 +48,8 @@ def select(
     for name in (*(clusters or ()), *simulated):
         catalogue.cluster(name)
     if clusters is not None:
-        clusters = tuple(dict.fromkeys([*clusters, *simulated]))
+        simulated = [name for name in simulated if name not in clusters]
+        clusters = (*clusters, *simulated)
     collected = _Collected()
     for name in dict.fromkeys(catalogue.studies if studies is None else studies):
         found = _expand_study(catalogue, name, None if clusters is None else set(clusters), set(simulated))

@@ -14,7 +14,7 @@ CONFIG = Path(__file__).parents[3] / "config"
 
 
 def planned(text: str) -> PlannedRun:
-    plan = select(CONFIG, ["microbatch"], ["h200x32"], ["h200x32"])
+    plan = select(CONFIG, ["microbatch"], ["cpu-local"], ["h200x32"])
     return next(entry.planned for entry in plan.valid if text in entry.run)
 
 
@@ -26,6 +26,11 @@ def test_selected_points_of_a_simulated_cluster_run_on_the_simulator() -> None:
         assert len(point.traced_ranks) == min(point.layout.pp, MOST_TRACED_STAGES)
         assert point.traced_ranks[0] == 0
         assert point.traced_ranks[-1] == point.num_gpus - point.num_gpus // point.layout.pp
+
+
+def test_a_cluster_that_can_be_reached_is_not_simulated() -> None:
+    entries = select(CONFIG, ["microbatch"], ["h200x32"], ["h200x32"]).entries
+    assert {entry.planned.point.engine for entry in entries} == {"megatron"}
 
 
 def test_select_refuses_an_unknown_simulated_cluster() -> None:
