@@ -14,7 +14,7 @@ from triplepoint.simulate.work_groups import group_of
 
 HOST_OPERATIONS_OUTSIDE = 30
 """Operations of a micro-batch that launch next to no work and are no part of `work`: batch broadcast, masks and
-positions, loss mask and mean. Source: counted in NVIDIA/Megatron-LM pretrain_gpt.py get_batch and loss_func."""
+positions, loss mask and mean. An estimate, after what pretrain_gpt.py of NVIDIA/Megatron-LM does there; not counted."""
 
 
 GPU_SPREAD = 0.0133

@@ -1,12 +1,8 @@
 """How long a kernel runs on a GPU, from its shape, and how far that can be trusted."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
-import numpy.typing as npt
 
 from triplepoint.config.base import Quantity
 from triplepoint.config.gpu import GpuConfig
@@ -83,10 +79,6 @@ class KernelModel:
         if known is None:
             known = self._known[key] = self._run_s(kernel, clock_ratio) + self.config.launch_gap.value * _US
         return known
-
-    def times_s(self, kernels: Sequence[Kernel], clock_ratio: float = 1.0) -> npt.NDArray[np.float64]:
-        """Return the time of one run of each kernel, shape (num_kernels,). Unit: s."""
-        return np.array([self.time_s(kernel, clock_ratio) for kernel in kernels])
 
     def _run_s(self, kernel: Kernel, clock_ratio: float) -> float:
         if not kernel.shape:

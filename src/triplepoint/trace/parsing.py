@@ -43,7 +43,7 @@ def parse_traces(
         files: Traces, one a rank.
         folders: Where the tables of each go.
         scheme: Rules of the taxonomy.
-        progress: Called with one line per trace, and every few seconds of a long one.
+        progress: Called every few seconds of a long trace; with several processes, after each trace instead.
         num_jobs: Processes to use; None for as many as cores may be used.
         is_whole_job: Whether the job has no other traces, so that one alone is not prepared for joining.
 
