@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from math import exp
 from pathlib import Path
 
-from triplepoint.simulate.collectives import CollectiveModel
-from triplepoint.simulate.collectives_fit import Links, Row, fit_collectives, log_errors, read_fabrics, read_rows
-from triplepoint.simulate.collectives_links import FOLDER, load_link
+from triplepoint.simulate.collectives.fit import Links, Row, fit_collectives, log_errors, read_fabrics, read_rows
+from triplepoint.simulate.collectives.links import FOLDER, load_link
+from triplepoint.simulate.collectives.model import CollectiveModel
 from triplepoint.simulate.fabric import Fabric, Group, Level, Network, network_levels, scale_up_levels
 from triplepoint.units import MIB
 

@@ -7,8 +7,8 @@ shape with all its transposes, whoever measured it), and asked for those.
 from pathlib import Path
 
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.simulate.kernels_config import Fit, read_kernels
-from triplepoint.simulate.kernels_fit import Measurement, fit_kernels, read_measurements
+from triplepoint.simulate.kernels.config import Fit, read_kernels
+from triplepoint.simulate.kernels.fit import Measurement, fit_kernels, read_measurements
 
 CONFIG = Path(__file__).parents[2] / "config"
 TABLES = (

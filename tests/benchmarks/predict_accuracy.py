@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from triplepoint.simulate.calibrate import Case, fit, model_size
-from triplepoint.simulate.measured import read_cases
-from triplepoint.simulate.validate import Judged, judge, judge_left_out, rank_correlation, summarise
+from triplepoint.simulate.calibration.fit import Case, fit, model_size
+from triplepoint.simulate.calibration.measured import read_cases
+from triplepoint.simulate.calibration.validate import Judged, judge, judge_left_out, rank_correlation, summarise
 
 CONFIG = Path("config")
 DATA = Path(__file__).parents[1] / "data" / "throughput"

@@ -15,11 +15,11 @@ from pathlib import Path
 from tests.unit.simulate.stand_ins import simulated
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Layout
-from triplepoint.simulate import schedule
-from triplepoint.simulate.artefacts import write_traces
-from triplepoint.simulate.expand import lay_out
-from triplepoint.simulate.schedule import BACKWARD, FORWARD
-from triplepoint.simulate.simulated import Simulated, ns
+from triplepoint.simulate.artefacts.simulated import Simulated, ns
+from triplepoint.simulate.artefacts.write import write_traces
+from triplepoint.simulate.timeline import schedule
+from triplepoint.simulate.timeline.expand import lay_out
+from triplepoint.simulate.timeline.schedule import BACKWARD, FORWARD
 
 LAYOUTS = {
     "64 GPUs: TP8 PP4 DP2, 32 micro-batches": Layout(tp=8, pp=4, dp=2, schedule="1f1b"),

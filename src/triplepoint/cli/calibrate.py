@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Fit and write the constants."""
-    from triplepoint.simulate.measured import calibrate_tables
+    from triplepoint.simulate.calibration.measured import calibrate_tables
 
     out = arguments.out or arguments.config / "calibration" / "fitted.yaml"
     print(calibrate_tables(arguments.tables, out, arguments.config, arguments.stack, arguments.max_gpus, say))

@@ -50,6 +50,6 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Predict the rows of a table."""
-    from triplepoint.simulate.batch import predict_table
+    from triplepoint.simulate.predict.batch import predict_table
 
     print(predict_table(arguments.source, arguments.target, arguments.config, say))

@@ -3,14 +3,14 @@
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
-from triplepoint.simulate.collectives import CollectiveModel
-from triplepoint.simulate.collectives_links import load_overlap
+from triplepoint.simulate.collectives.links import load_overlap
+from triplepoint.simulate.collectives.model import CollectiveModel
 from triplepoint.simulate.fabric import Group
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.kernels import KernelModel
+from triplepoint.simulate.kernels.model import KernelModel
 from triplepoint.simulate.operations import Kernel, Message, Operation
 from triplepoint.simulate.stacks import Stack
-from triplepoint.simulate.work_groups import group_of
+from triplepoint.simulate.work.groups import group_of
 
 HOST_OPERATIONS_OUTSIDE = 30
 """Operations of a micro-batch that launch next to no work and are no part of `work`: batch broadcast, masks and

@@ -7,7 +7,7 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
-from triplepoint.simulate.collectives_links import Link, link_of_gpu, load_link
+from triplepoint.simulate.collectives.links import Link, link_of_gpu, load_link
 
 WHOLE_CLUSTER = 1 << 20
 """GPUs of the last level where the size of the cluster does not matter."""

@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.simulate.collectives import CollectiveModel
+from triplepoint.simulate.calibration.intervals import Uncertainty
+from triplepoint.simulate.collectives.model import CollectiveModel
 from triplepoint.simulate.costs import AS_TABLES, HOST_OPERATIONS_OUTSIDE, Constants, Cost, Costs
 from triplepoint.simulate.fabric import Fabric
-from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.kernels import KernelModel
+from triplepoint.simulate.kernels.model import KernelModel
 from triplepoint.simulate.operations import ChunkWork, Message, Operation, StageWork
-from triplepoint.simulate.schedule import make_order
 from triplepoint.simulate.stacks import find_stack
-from triplepoint.simulate.timeline import Durations, Float, Pass, Timeline, run
-from triplepoint.simulate.work import stage_work
+from triplepoint.simulate.timeline.model import Durations, Float, Pass, Timeline, run
+from triplepoint.simulate.timeline.schedule import make_order
+from triplepoint.simulate.work.model import stage_work
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ import numpy as np
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout
+from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.fabric import Fabric, Level
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel, Message, Operation
-from triplepoint.simulate.simulated import Simulated
-from triplepoint.simulate.timeline import Durations, Pass
-from triplepoint.simulate.work import stage_work
+from triplepoint.simulate.timeline.model import Durations, Pass
+from triplepoint.simulate.work.model import stage_work
 
 CONFIG = Path(__file__).parents[3] / "config"
 

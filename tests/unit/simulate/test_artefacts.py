@@ -18,12 +18,12 @@ from tests.unit.simulate.stand_ins import CONFIG, simulated, time_of
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Layout, PointCluster
 from triplepoint.manifest import read_manifest
-from triplepoint.simulate.artefacts import NOT_SIMULATED, write_failure, write_run, write_traces
-from triplepoint.simulate.expand import lay_out
-from triplepoint.simulate.groups import groups_of
-from triplepoint.simulate.names import kernel_name, message_names
+from triplepoint.simulate.artefacts.groups import groups_of
+from triplepoint.simulate.artefacts.names import kernel_name, message_names
+from triplepoint.simulate.artefacts.simulated import Simulated
+from triplepoint.simulate.artefacts.write import NOT_SIMULATED, write_failure, write_run, write_traces
 from triplepoint.simulate.operations import Kernel, Message, Operation
-from triplepoint.simulate.simulated import Simulated
+from triplepoint.simulate.timeline.expand import lay_out
 from triplepoint.tables import STEPS, TELEMETRY
 from triplepoint.telemetry.align import align_run
 from triplepoint.trace.files import trace_files

@@ -8,8 +8,8 @@ import pytest
 from tests.benchmarks.collectives import FABRICS, LINKS, ROWS, errors, every_other_size, held_out
 from triplepoint.config.yaml_file import read_yaml
 from triplepoint.errors import UserError
-from triplepoint.simulate.collectives_fit import Row, fit_collectives, log_errors, read_rows, write_link
-from triplepoint.simulate.collectives_links import FOLDER, load_link
+from triplepoint.simulate.collectives.fit import Row, fit_collectives, log_errors, read_rows, write_link
+from triplepoint.simulate.collectives.links import FOLDER, load_link
 
 HEADER = "fabric,kind,num_gpus,num_bytes,value,unit,read_error,source\n"
 

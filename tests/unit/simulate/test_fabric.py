@@ -7,7 +7,7 @@ import pytest
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
-from triplepoint.simulate.collectives_links import link_of_gpu, load_link
+from triplepoint.simulate.collectives.links import link_of_gpu, load_link
 from triplepoint.simulate.fabric import (
     Fabric,
     Level,

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from tests.unit.simulate.jobs import gpt, gpu, job, llama, mixtral
 from triplepoint.config.model import ModelConfig
-from triplepoint.simulate.memory import MemoryUse, peak_memory
-from triplepoint.simulate.memory_activations import passes_in_flight
-from triplepoint.simulate.work_blocks import Blocks
+from triplepoint.simulate.memory.activations import passes_in_flight
+from triplepoint.simulate.memory.model import MemoryUse, peak_memory
+from triplepoint.simulate.work.blocks import Blocks
 from triplepoint.units import GIB
 
 PEAK_ERROR = 0.08

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from tests.unit.simulate.cells import NEMOTRON
 from triplepoint.cli import main
 from triplepoint.config.point import Layout
-from triplepoint.simulate import intervals
-from triplepoint.simulate.batch import OUTPUT, settle
-from triplepoint.simulate.calibration import Calibration
+from triplepoint.simulate.calibration import intervals
+from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.calibration.intervals import Features, Uncertainty
 from triplepoint.simulate.costs import Constants, slowest_of
-from triplepoint.simulate.intervals import Features, Uncertainty
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.predict import predict
-from triplepoint.simulate.rows import read_row
+from triplepoint.simulate.predict.batch import OUTPUT, settle
+from triplepoint.simulate.predict.model import predict
+from triplepoint.simulate.predict.rows import read_row
 from triplepoint.simulate.step import simulate_step
 
 CONFIG = Path("config")

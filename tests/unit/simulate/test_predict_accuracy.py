@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from triplepoint.simulate.batch import predict_row, read_table
-from triplepoint.simulate.calibration import Calibration
-from triplepoint.simulate.predict import Prediction
-from triplepoint.simulate.rows import read_row
+from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.predict.batch import predict_row, read_table
+from triplepoint.simulate.predict.model import Prediction
+from triplepoint.simulate.predict.rows import read_row
 
 CONFIG = Path("config")
 DATA = Path("tests/data/throughput")

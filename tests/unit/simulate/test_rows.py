@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulate.cells import NEMOTRON
-from triplepoint.simulate.rows import COLUMNS, Row, read_row
+from triplepoint.simulate.predict.rows import COLUMNS, Row, read_row
 
 CONFIG = Path("config")
 

@@ -7,7 +7,7 @@ import pytest
 from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError
 from triplepoint.plan import MOST_TRACED_STAGES, select
-from triplepoint.simulate.run import simulate_run
+from triplepoint.simulate.artefacts.run import simulate_run
 from triplepoint.tables import STEPS
 
 CONFIG = Path(__file__).parents[3] / "config"

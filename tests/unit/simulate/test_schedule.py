@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triplepoint.errors import UserError
-from triplepoint.simulate.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, Order, make_order
+from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, Order, make_order
 
 
 def spelled(order: Order, stage: int) -> str:

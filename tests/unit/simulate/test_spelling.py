@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triplepoint.simulate import spelling
-from triplepoint.simulate.spelling import UnreadableError
+from triplepoint.simulate.predict import spelling
+from triplepoint.simulate.predict.spelling import UnreadableError
 
 
 @pytest.mark.parametrize(

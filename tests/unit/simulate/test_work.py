@@ -12,8 +12,8 @@ from tests.unit.simulate.jobs import flops, gpt, job, llama, message_bytes, mess
 from triplepoint.config.model import ModelConfig
 from triplepoint.metrics import flops_per_token
 from triplepoint.simulate.operations import Kernel
-from triplepoint.simulate.work import stage_work
-from triplepoint.simulate.work_blocks import Blocks, split_layers
+from triplepoint.simulate.work.blocks import Blocks, split_layers
+from triplepoint.simulate.work.model import stage_work
 
 BATCH, LENGTH, WIDTH, LAYERS = 2, 1024, 512, 8
 TOKENS = BATCH * LENGTH

@@ -7,8 +7,8 @@ import pytest
 from tests.unit.simulate.jobs import gpt, job, llama, message_bytes, messages, mixtral, operations
 from triplepoint.simulate.fabric import Group
 from triplepoint.simulate.operations import Operation, StageWork
-from triplepoint.simulate.work import stage_work
-from triplepoint.simulate.work_groups import group_of
+from triplepoint.simulate.work.groups import group_of
+from triplepoint.simulate.work.model import stage_work
 
 
 def stage(**changes: Any) -> StageWork:

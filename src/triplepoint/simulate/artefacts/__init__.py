@@ -1,0 +1,1 @@
+"""What a simulated run leaves: the same raw artefacts as a launch."""

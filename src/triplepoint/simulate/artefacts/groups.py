@@ -1,0 +1,51 @@
+"""Process groups of a simulated job as traces tell of them."""
+
+import json
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.operations import Message, StageWork
+from triplepoint.simulate.work.groups import group_of
+
+_ROLES = {"dp_cp": "dp", "etp": "tp"}
+"""What traces call a group, where it has another name here."""
+
+
+class ProcessGroup(NamedTuple):
+    """A process group of one rank."""
+
+    role: str
+    name: str
+    ranks: tuple[int, ...]
+
+    @property
+    def arguments(self) -> str:
+        """Members of a communication event's arguments, with a comma at the end."""
+        return (
+            f'"Process Group Name":"{self.name}","Process Group Description":"mesh_{self.role}",'
+            f'"Process Group Ranks":"{json.dumps(self.ranks)}","Group size":{len(self.ranks)},'
+        )
+
+
+def groups_used(stages: Iterable[StageWork], job: Job) -> list[str]:
+    """Return the names of the groups that messages of a job are between."""
+    names = {"pp"} if job.layout.pp > 1 else set()
+    for stage in dict.fromkeys(stages):
+        passes = [
+            part for chunk in stage.chunks for part in (chunk.forward, chunk.backward_input, chunk.backward_weight)
+        ]
+        for operations in (*passes, stage.gradient_sync, stage.optimizer):
+            names |= {operation.group for operation in operations if isinstance(operation, Message)}
+    return sorted(names)
+
+
+def groups_of(job: Job, rank: int, names: Iterable[str]) -> dict[str, ProcessGroup]:
+    """Return the process groups of a rank, by name."""
+    found = {}
+    for name in names:
+        size, stride = (group := group_of(job, name)).size, group.stride
+        first = rank - rank // stride % size * stride
+        ranks = tuple(range(first, first + size * stride, stride))
+        found[name] = ProcessGroup(_ROLES.get(name, name), f"{name} {first}", ranks)
+    return found

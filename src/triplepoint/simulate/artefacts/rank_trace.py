@@ -1,0 +1,193 @@
+"""The trace of one rank: kernels, messages, and what the host says it is doing.
+
+The host runs ahead: it launches a pass from the middle of the one before on, at twice the pace of the device, so that
+no work is late for its sake; its calls have no length. Messages of the pipeline and gradients are launched when the
+work before them ends, so that waiting for them shows as such.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from triplepoint.simulate.artefacts.groups import ProcessGroup
+from triplepoint.simulate.artefacts.kineto import EPOCH_NS, FIRST_NUMBER, Template, annotation
+from triplepoint.simulate.artefacts.names import kernel_name, message_names
+from triplepoint.simulate.artefacts.simulated import Simulated, ns, one_ns
+from triplepoint.simulate.operations import Kernel, Message, Operation
+from triplepoint.simulate.timeline.expand import MAIN, Laid, lay_out, spread
+from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, TASK_NAMES, Int64
+
+_MAIN_STREAM = 7
+"""Stream of the kernels, as torch numbers its default stream in traces."""
+
+Streams = dict[str, int]
+
+
+class RankTrace:
+    """Writes the events of one rank."""
+
+    def __init__(self, simulated: Simulated, stage: int, which: int, groups: dict[str, ProcessGroup]) -> None:
+        """Take whose trace it is: stage and class of the rank, and its process groups."""
+        self._simulated = simulated
+        self._groups = groups
+        self._stage, self._which = stage, which
+        timeline = simulated.timeline
+        self._start = ns(timeline.start[stage, :, which])
+        self._end = ns(timeline.end[stage, :, which])
+        self._middle = (self._start + self._end) // 2
+        self._streams: Streams = {MAIN: _MAIN_STREAM}
+        self._number = FIRST_NUMBER
+        self._events: list[bytes] = []
+
+    def events(self, steps: Iterable[int]) -> list[bytes]:
+        """Return the events of the steps with these numbers; step 0 starts with the clock."""
+        length = one_ns(self._simulated.timeline.step_time_s)
+        for step in steps:
+            begin = EPOCH_NS + step * length
+            self._events.append(annotation(f"ProfilerStep#{step}", begin, begin + length))
+            self._add_tasks(begin)
+            self._add_messages(begin)
+            self._add_gradients(begin)
+            self._add_optimizer(begin)
+        return self._events
+
+    def _add_tasks(self, begin: int) -> None:
+        order = self._simulated.timeline.order
+        kinds, chunks = order.kind[self._stage], order.chunk[self._stage]
+        host = np.concatenate(([0], self._middle[:-1])) if order.num_tasks else self._middle
+        for kind, chunk in sorted(set(zip(kinds.tolist(), chunks.tolist(), strict=True))):
+            own = np.flatnonzero((kinds == kind) & (chunks == chunk))
+            self._add(self._pass_template(kind, chunk), begin + self._start[own], begin + host[own])
+        for place in range(order.num_tasks):
+            virtual = int(chunks[place]) * order.num_stages + self._stage
+            name = f"{TASK_NAMES[kinds[place]]} stage={virtual} microbatch={order.microbatch[self._stage, place]}"
+            self._events.append(annotation(name, begin + int(host[place]), begin + int(self._middle[place])))
+
+    def _pass_template(self, kind: int, chunk: int) -> Template:
+        timeline, work = self._simulated.timeline, self._simulated.stages[self._stage].chunks[chunk]
+        backward = [(work.backward_input, timeline.durations.backward_input)]
+        weight = [(work.backward_weight, timeline.durations.backward_weight)]
+        parts = {
+            FORWARD: [(work.forward, timeline.durations.forward)],
+            # In one piece: what one part may run beside, the other may too.
+            BACKWARD: backward if timeline.order.is_split else backward + weight,
+            BACKWARD_WEIGHT: weight,
+        }[kind]
+        at = (self._stage, chunk, self._which)
+        operations = [operation for part, _ in parts for operation in part]
+        compute = sum(one_ns(time.compute[at]) for _, time in parts)
+        template = Template()
+        comm = sum(one_ns(time.comm[at]) for _, time in parts)
+        self._fill_in(template, lay_out(operations, self._simulated.time_of, compute, comm))
+        return template
+
+    def _fill_in(self, template: Template, laid: Laid) -> None:
+        """Add the runs of a pass."""
+        times = zip(laid.which.tolist(), laid.stream, laid.start.tolist(), laid.duration.tolist(), strict=True)
+        known: dict[int, tuple[str, str]] = {}
+        for index, stream, start, duration in times:
+            if index not in known:
+                known[index] = self._describe(laid.operations[index])
+            name, more = known[index]
+            template.add_kernel(name, self._stream(stream), start, duration, start // 2, more)
+
+    def _describe(self, operation: Operation) -> tuple[str, str]:
+        """Return the name of an operation and what its arguments say of communication."""
+        gpu = self._simulated.job.gpu
+        if isinstance(operation, Kernel):
+            return kernel_name(operation, gpu), ""
+        name, collective = message_names(operation, gpu)
+        size = len(self._groups[operation.group].ranks)
+        whole = round(operation.num_bytes)
+        given = whole // size if operation.kind == "all_gather" else whole
+        got = whole // size if operation.kind == "reduce_scatter" else whole
+        return name, self._message(collective, given, got, operation.group)
+
+    def _message(self, collective: str, given: int, got: int, group: str) -> str:
+        return (
+            f'"Collective name":"{collective}","In msg nelems":{given},"Out msg nelems":{got},"dtype":"Byte",'
+            f"{self._groups[group].arguments}"
+        )
+
+    def _add_messages(self, begin: int) -> None:
+        """Add what goes to other stages and comes from them."""
+        timeline, order = self._simulated.timeline, self._simulated.timeline.order
+        if order.num_stages == 1:
+            return
+        sent, arrival = (ns(times[:, :, self._which]).reshape(-1) for times in (timeline.sent, timeline.arrival))
+        for kind in (FORWARD, BACKWARD):
+            of_kind = order.kind[self._stage] == kind
+            own = np.flatnonzero(of_kind & order.is_sent[self._stage]) + self._stage * order.num_tasks
+            received = order.needs[self._stage, of_kind & (order.needs[self._stage] >= 0)]
+            for what, tasks in (("send", own), ("recv", received)):
+                self._add_transfers(begin, f"{what} {kind}", sent[tasks], arrival[tasks])
+
+    def _add_transfers(self, begin: int, stream: str, start: Int64, end: Int64) -> None:
+        if not len(start) or end[0] == start[0]:
+            return
+        bytes_ = round(max(chunk.send_bytes for stage in self._simulated.stages for chunk in stage.chunks))
+        name, _ = message_names(Message("send_recv", "pp", bytes_), self._simulated.job.gpu)
+        template = Template()
+        more = self._message(stream.split()[0], bytes_, bytes_, "pp")
+        template.add_kernel(name, self._stream(stream), 0, int(end[0] - start[0]), 0, more)
+        self._add(template, begin + start, begin + self._work_before(start))
+
+    def _work_before(self, start: Int64) -> Int64:
+        """Return when the last task ended before each time; the step's start where none did."""
+        ends = np.concatenate(([0], self._end))
+        return np.asarray(ends[np.searchsorted(self._end, start, side="right")])
+
+    def _add_gradients(self, begin: int) -> None:
+        timeline, stage = self._simulated.timeline, self._stage
+        beside = [op for op in self._sync if op.is_overlapped]
+        gathers = [op for op in beside if op.kind == "all_gather"]
+        reductions = [op for op in beside if op.kind != "all_gather"]
+        gathered = np.cumsum(timeline.durations.gather_overlapped[stage])
+        for chunk in range(timeline.order.num_chunks):
+            before = gathered[chunk] - timeline.durations.gather_overlapped[stage, chunk]
+            self._add_spread(begin, gathers, before, gathered[chunk])
+            self._add_spread(begin, reductions, *timeline.sync[stage, chunk])
+        self._add_spread(begin, [op for op in self._sync if not op.is_overlapped], *timeline.final_sync[stage])
+        last = int(self._middle[-1]) if len(self._middle) else 0
+        self._events.append(annotation("grad_sync", begin + last, begin + self._own_end))
+
+    @property
+    def _sync(self) -> list[Message]:
+        operations = self._simulated.stages[self._stage].gradient_sync
+        return [operation for operation in operations if isinstance(operation, Message)]
+
+    @property
+    def _own_end(self) -> int:
+        return int(self._end[-1]) if len(self._end) else 0
+
+    def _add_spread(self, begin: int, messages: list[Message], start_s: float, end_s: float) -> None:
+        start, end = one_ns(start_s), one_ns(end_s)
+        if end == start:
+            return
+        laid = spread(messages, self._simulated.time_of, end - start)
+        for index, stream, at, duration in zip(laid.which, laid.stream, laid.start, laid.duration, strict=True):
+            template = Template()
+            name, more = self._describe(laid.operations[int(index)])
+            template.add_kernel(name, self._stream(stream), 0, int(duration), 0, more)
+            when = np.array([start + int(at)])
+            self._add(template, begin + when, begin + self._work_before(when))
+
+    def _add_optimizer(self, begin: int) -> None:
+        timeline = self._simulated.timeline
+        optimizer = timeline.durations.optimizer
+        at = (self._stage, self._which)
+        compute, comm = int(ns(optimizer.compute[at])), int(ns(optimizer.comm[at]))
+        template = Template()
+        work = self._simulated.stages[self._stage].optimizer
+        self._fill_in(template, lay_out(work, self._simulated.time_of, compute, comm))
+        start = begin + one_ns(timeline.optimizer_start)
+        host = begin + self._own_end
+        self._add(template, np.array([start]), np.array([host]))
+        self._events.append(annotation("optimizer", host, host + (compute + comm) // 2 + 1))
+
+    def _add(self, template: Template, device_ns: Int64, host_ns: Int64) -> None:
+        self._events.append(template.fill(device_ns, host_ns, self._number))
+        self._number += template.num_launched * len(device_ns)
+
+    def _stream(self, name: str) -> int:
+        return self._streams.setdefault(name, _MAIN_STREAM + len(self._streams))

@@ -1,0 +1,89 @@
+"""A simulated job with everything its artefacts are made of, in whole nanoseconds as traces have it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.operations import StageWork
+from triplepoint.simulate.timeline.expand import TimeOf
+from triplepoint.simulate.timeline.model import Durations, Float, Pass, Timeline, run
+from triplepoint.simulate.timeline.schedule import Int64, make_order
+from triplepoint.units import NS_PER_S
+
+
+@dataclass(frozen=True, eq=False)
+class Simulated:
+    """What is simulated of a job that runs.
+
+    Attributes:
+        job: The job.
+        stages: Work of every pipeline stage.
+        time_of: Time of one run of an operation. Unit: s.
+        durations: Times of passes; they may exceed those of their operations, by contention say.
+        class_of_replica: Class of every data parallel replica; shape (dp,).
+        peak_memory_bytes: Highest memory of a rank, by stage; None where not known.
+    """
+
+    job: Job
+    stages: Sequence[StageWork]
+    time_of: TimeOf
+    durations: Durations
+    class_of_replica: Int64
+    peak_memory_bytes: tuple[int, ...] | None = None
+
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The step, of durations in whole nanoseconds: all its times are, to the precision of a float."""
+        layout, job = self.job.layout, self.job
+        order = make_order(layout.schedule, layout.pp, job.num_microbatches, layout.vp)
+        return run(in_whole_ns(self.durations), order)
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """Return stage and class of a rank; ranks are numbered tp fastest, then cp, dp, pp."""
+        layout = self.job.layout
+        replica, stage = rank // (layout.tp * layout.cp) % layout.dp, rank // (layout.tp * layout.cp * layout.dp)
+        return stage, int(self.class_of_replica[replica])
+
+    def representatives(self) -> list[int]:
+        """Return one rank of every stage and class: all that differ."""
+        layout = self.job.layout
+        firsts = np.unique(self.class_of_replica, return_index=True)[1] * layout.tp * layout.cp
+        return [
+            stage * layout.tp * layout.cp * layout.dp + first for stage in range(layout.pp) for first in firsts.tolist()
+        ]
+
+
+def in_whole_ns(durations: Durations) -> Durations:
+    """Return durations rounded to whole nanoseconds."""
+    return replace(
+        durations,
+        forward=_rounded_pass(durations.forward),
+        backward_input=_rounded_pass(durations.backward_input),
+        backward_weight=_rounded_pass(durations.backward_weight),
+        optimizer=_rounded_pass(durations.optimizer),
+        send=_rounded(durations.send),
+        sync_overlapped=_rounded(durations.sync_overlapped),
+        sync_exposed=_rounded(durations.sync_exposed),
+        gather_overlapped=_rounded(durations.gather_overlapped),
+    )
+
+
+def ns(seconds: Float) -> Int64:
+    """Return times in whole nanoseconds."""
+    return np.rint(seconds * NS_PER_S).astype(np.int64)
+
+
+def one_ns(seconds: float) -> int:
+    """Return a time in whole nanoseconds."""
+    return round(seconds * NS_PER_S)
+
+
+def _rounded_pass(time: Pass) -> Pass:
+    return Pass(_rounded(time.compute), _rounded(time.comm))
+
+
+def _rounded(seconds: Float) -> Float:
+    return np.asarray(np.rint(seconds * NS_PER_S) / NS_PER_S)

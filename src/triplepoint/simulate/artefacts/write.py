@@ -1,0 +1,207 @@
+"""The raw artefacts of a simulated run, the same as a launch leaves: manifest, steps, traces, recordings."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from isal import igzip
+
+from triplepoint import __version__
+from triplepoint.config.plan import PlannedRun
+from triplepoint.files import whole, write_json
+from triplepoint.manifest import Device, Evidence, Manifest, Node, Status, Telemetry, write_manifest
+from triplepoint.recording import Recorder
+from triplepoint.simulate.artefacts.groups import ProcessGroup, groups_of, groups_used
+from triplepoint.simulate.artefacts.kineto import EPOCH_NS, document
+from triplepoint.simulate.artefacts.rank_trace import RankTrace
+from triplepoint.simulate.artefacts.simulated import Simulated, ns, one_ns
+from triplepoint.tables import SAMPLES, STEPS
+
+HOST = "simulated"
+"""Name of every host of a simulated run."""
+
+NOT_SIMULATED = "simulated: power model not there yet"
+"""Why a simulated run has no samples."""
+
+_LEVEL = 1
+"""Of gzip: a trace is read once or twice, and higher levels take longer than the simulation."""
+
+
+def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: datetime) -> Manifest:
+    """Write the artefacts of a job that runs.
+
+    All steps of a kind are alike: the simulation has no spread from step to step, and makes up none.
+
+    Args:
+        raw: Folder to write into, `results/runs/<run>/raw` or what becomes it.
+        planned: What was simulated.
+        simulated: What came out.
+        started: When.
+    """
+    point = planned.point
+    write_steps(raw / "steps.parquet", planned, simulated)
+    profiled = [step for step, kind in enumerate(point.steps.kinds) if kind == "profiled"]
+    write_traces(raw / "traces", simulated, point.traced_ranks, profiled)
+    nodes = _nodes(planned, simulated.job.gpu.product)
+    _write_recordings(raw / "telemetry", planned)
+    facts: dict[str, int | float | str | bool | None] = {
+        "step_time_s": simulated.timeline.step_time_s,
+        "bubble_fraction": simulated.timeline.bubble_fraction,
+        "critical_stage": simulated.timeline.critical_stage,
+        "spread": "none: simulated steps are all alike",
+    }
+    return _write_manifest(raw, planned, "ok", None, nodes, facts, started)
+
+
+def write_failure(raw: Path, planned: PlannedRun, status: Status, reason: str, started: datetime) -> Manifest:
+    """Write the artefacts of a job that cannot run: a manifest that says why.
+
+    Args:
+        raw: Folder to write into.
+        planned: What was simulated.
+        status: oom or invalid.
+        reason: Why, in one line.
+        started: When.
+    """
+    evidence = Evidence(rank=None, host=HOST, message=reason, log_tail=())
+    return _write_manifest(raw, planned, status, evidence, (), {}, started)
+
+
+def write_steps(path: Path, planned: PlannedRun, simulated: Simulated) -> None:
+    """Write `steps.parquet`: every step of every rank."""
+    point, timeline = planned.point, simulated.timeline
+    kinds, ranks = np.array(point.steps.kinds), np.arange(point.num_gpus)
+    stage, which = np.array([simulated.place(rank) for rank in ranks.tolist()]).T
+    length = one_ns(timeline.step_time_s)
+    own = ns(timeline.optimizer_start + timeline.durations.optimizer.total)[stage, which]
+    start = EPOCH_NS + length * np.arange(len(kinds))
+    memory = simulated.peak_memory_bytes
+    peak = pa.nulls(len(ranks) * len(kinds), pa.int64())
+    if memory is not None:
+        peak = pa.array(np.repeat(np.array(memory)[stage], len(kinds)))
+    table = pa.table(
+        {
+            "rank": np.repeat(ranks, len(kinds)),
+            "step": np.tile(np.arange(len(kinds)), len(ranks)),
+            "kind": pa.array(np.tile(kinds, len(ranks)).tolist(), pa.string()),
+            "t_start_ns": np.tile(start, len(ranks)),
+            "t_end_ns": (start + own[:, None]).reshape(-1),
+            "loss": pa.nulls(len(ranks) * len(kinds), pa.float64()),
+            "num_tokens": np.full(len(ranks) * len(kinds), point.global_batch_size * point.sequence_length),
+            "peak_memory_bytes": peak,
+        }
+    )
+    STEPS.write(path, table)
+
+
+def write_traces(folder: Path, simulated: Simulated, ranks: Iterable[int], steps: Iterable[int]) -> None:
+    """Write traces of some ranks.
+
+    Args:
+        folder: Folder of traces.
+        simulated: What was simulated.
+        ranks: Whose traces to write.
+        steps: Numbers of the steps in them.
+    """
+    names, steps = groups_used(simulated.stages, simulated.job), list(steps)
+    for rank in ranks:
+        groups = groups_of(simulated.job, rank, names)
+        _write_trace(
+            folder, simulated, rank, groups, RankTrace(simulated, *simulated.place(rank), groups).events(steps)
+        )
+
+
+def _write_trace(
+    folder: Path, simulated: Simulated, rank: int, groups: dict[str, ProcessGroup], events: list[bytes]
+) -> None:
+    config = [
+        {"pg_name": group.name, "pg_desc": f"mesh_{group.role}", "pg_size": len(group.ranks), "ranks": group.ranks}
+        for group in groups.values()
+    ]
+    job = simulated.job
+    metadata = {
+        "simulated": True,
+        "deviceProperties": [
+            {"id": 0, "name": job.gpu.product, "totalGlobalMem": int(job.gpu.memory_capacity.value), "simulated": True}
+        ],
+        "distributedInfo": {
+            "backend": "nccl",
+            "rank": rank,
+            "world_size": job.num_gpus,
+            "pg_count": len(groups),
+            "pg_config": config,
+        },
+    }
+    listed = [{"role": group.role, "name": group.name, "ranks": group.ranks} for group in groups.values()]
+    write_json(folder / f"rank{rank}.groups.json", {"groups": listed, "collectives": []})
+    with whole(folder / f"rank{rank}.json.gz") as scratch:
+        scratch.write_bytes(igzip.compress(document(metadata, events), compresslevel=_LEVEL))
+
+
+def _nodes(planned: PlannedRun, product: str) -> tuple[Node, ...]:
+    point, period = planned.point, planned.point.telemetry_period_s
+    per_node = point.cluster.gpus_per_node
+    absent = dict.fromkeys(_metrics(), NOT_SIMULATED)
+    return tuple(
+        Node(
+            node=node,
+            host=HOST,
+            monotonic_ns=EPOCH_NS,
+            wall_ns=EPOCH_NS,
+            num_cores=0,
+            memory_bytes=0,
+            devices=tuple(
+                Device(rank=rank, device=f"gpu{rank % per_node}", product=product)
+                for rank in range(node * per_node, min((node + 1) * per_node, point.num_gpus))
+            ),
+            telemetry=Telemetry(period_s=period, num_samples=0, measured=(), absent=absent),
+        )
+        for node in range(point.num_nodes)
+    )
+
+
+def _metrics() -> list[str]:
+    """Return the columns of samples that measure something."""
+    return [column.name for column in SAMPLES.columns[3:]]
+
+
+def _write_recordings(folder: Path, planned: PlannedRun) -> None:
+    """Write a recording without samples for every node."""
+    first = folder / "node0.arrow"
+    Recorder(first, planned.point.telemetry_period_s, dict.fromkeys(_metrics(), NOT_SIMULATED)).close()
+    content = first.read_bytes()
+    for node in range(1, planned.point.num_nodes):
+        (folder / f"node{node}.arrow").write_bytes(content)
+
+
+def _write_manifest(
+    raw: Path,
+    planned: PlannedRun,
+    status: Status,
+    evidence: Evidence | None,
+    nodes: tuple[Node, ...],
+    facts: dict[str, int | float | str | bool | None],
+    started: datetime,
+) -> Manifest:
+    ended = datetime.now(UTC)
+    manifest = Manifest(
+        run=planned.run,
+        digest=planned.digest,
+        status=status,
+        evidence=evidence,
+        origin="simulated",
+        engine=planned.point.engine,
+        versions={"triplepoint": __version__, "numpy": np.__version__},
+        git_commit=None,
+        git_dirty=None,
+        seed=planned.point.seed,
+        started_at=started.isoformat(),
+        ended_at=ended.isoformat(),
+        duration_s=(ended - started).total_seconds(),
+        nodes=nodes,
+        facts=facts,
+    )
+    write_manifest(raw / "manifest.json", manifest)
+    return manifest

@@ -1,0 +1,1 @@
+"""Fitting the few constants to measurements, and the uncertainty that is left."""

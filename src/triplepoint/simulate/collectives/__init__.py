@@ -1,0 +1,1 @@
+"""Collective times on the levels of a fabric."""

@@ -1,0 +1,1 @@
+"""Kernel times from shapes, by efficiency tables and the roofline of each GPU."""

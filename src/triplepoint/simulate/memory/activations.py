@@ -1,0 +1,111 @@
+"""Activations of a stage: what its parts keep, of how many micro-batches at a time, and what is there for a moment."""
+
+from typing import NamedTuple
+
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.work.blocks import Blocks, Chunk
+from triplepoint.simulate.work.ends import vocabulary
+from triplepoint.simulate.work.experts import Experts
+from triplepoint.simulate.work.feed_forward import gates
+from triplepoint.simulate.work.parts import FP32_BYTES, Share, ceil_div
+
+_RECEIVES = 2
+"""Pipeline receives that are posted at a time, one from either side."""
+
+
+class Activations(NamedTuple):
+    """Memory of activations of one stage. Unit: byte.
+
+    Attributes:
+        saved: Kept for the backward pass when most is.
+        buffers: There for a moment at that time.
+    """
+
+    saved: float
+    buffers: float
+
+
+def activations(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int) -> Activations:
+    """Return the activations of a stage at their peak.
+
+    Source:
+        Korthikanti et al. 2022, arXiv:2205.05198, section 4; the bytes are those our own parts keep.
+    """
+    share, job = blocks.share, blocks.share.job
+    per_pass = sum(_chunk_saved(blocks, chunk) for chunk in chunks)
+    in_flight = passes_in_flight(job, stage)
+    one_layer = blocks.layer.saved if job.recompute == "full" else blocks.core.saved * (job.recompute == "selective")
+    received = _RECEIVES * share.split_tokens * job.model.hidden_size * share.element * (job.layout.pp > 1)
+    moment = max(_layer_moment(share) + one_layer, _head_moment(blocks, chunks))
+    return Activations(per_pass * in_flight / job.layout.vp, moment + received)
+
+
+def passes_in_flight(job: Job, stage: int) -> int:
+    """Return of how many chunk passes a stage keeps activations at most: micro-batches times virtual stages.
+
+    Args:
+        job: The job.
+        stage: Number of the stage.
+
+    Source:
+        1F1B: Narayanan et al. 2021, arXiv:2104.04473, sections 2.2.1 and 2.2.2, and NVIDIA/Megatron-LM schedules.py,
+        warm-up passes and one more; zero bubble (ZB-H1): Qi et al. 2023, arXiv:2401.10241, memory of 1F1B.
+    """
+    pp, vp, schedule = job.layout.pp, job.layout.vp, job.layout.schedule
+    everything = job.num_microbatches * vp
+    if pp == 1:
+        return vp
+    if schedule == "gpipe":
+        return everything
+    if vp > 1:
+        return min(everything, 2 * (pp - stage - 1) + (vp - 1) * pp + 1)
+    return min(everything, pp - stage)
+
+
+def _chunk_saved(blocks: Blocks, chunk: Chunk) -> float:
+    """Return what one pass of a chunk keeps: of a recomputed layer its input only; logits are counted apart."""
+    share = blocks.share
+    layer_input = share.split_tokens * share.job.model.hidden_size * share.element
+    layer = blocks.layer.saved
+    if share.job.recompute == "selective":
+        # Queries, keys and values stay, which the core is computed from.
+        layer -= blocks.core.saved - _core_inputs(share)
+    saved = chunk.num_recomputed * layer_input + (chunk.num_layers - chunk.num_recomputed) * layer
+    if chunk.is_first:
+        saved += blocks.embedding.saved
+    if chunk.is_last:
+        saved += 2 * layer_input
+    return saved
+
+
+def _core_inputs(share: Share) -> float:
+    model = share.job.model
+    groups = ceil_div(model.num_query_groups, share.tp)
+    heads = ceil_div(model.num_attention_heads, share.tp)
+    return share.tokens * (heads + 2 * groups) * model.head_size * share.element
+
+
+def _layer_moment(share: Share) -> float:
+    """Return what the backward pass of a feed-forward block holds: gradients of its activation's input and output.
+
+    With sequence parallelism the gathered input and gradient too.
+    """
+    model = share.job.model
+    if model.moe:
+        spread = Experts(share)
+        rows, inner = spread.rows, spread.inner
+    else:
+        rows, inner = share.tokens, ceil_div(model.ffn_hidden_size, share.tp)
+    gathered = 2 * share.tokens * model.hidden_size if share.is_sequence_parallel else 0
+    return float(share.element * (rows * inner * (1 + gates(share)) + gathered))
+
+
+def _head_moment(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
+    """Return what the loss holds: fp32 probabilities and the logits or their gradient; one kernel works in place."""
+    if not chunks[-1].is_last:
+        return 0.0
+    share = blocks.share
+    is_in_place = share.software.loss_bytes[0] < FP32_BYTES
+    logits = share.tokens * vocabulary(share)
+    gathered = share.tokens * share.job.model.hidden_size * share.element if share.is_sequence_parallel else 0
+    return float(logits * (share.element if is_in_place else FP32_BYTES + share.element) + gathered)

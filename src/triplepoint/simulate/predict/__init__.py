@@ -1,0 +1,1 @@
+"""Batch prediction: one configuration a row."""

@@ -1,0 +1,142 @@
+"""Predictions for a whole table: one configuration a row in, one prediction a row out."""
+
+import csv
+import io
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from triplepoint.errors import UserError
+from triplepoint.files import write_text
+from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.memory.model import peak_memory
+from triplepoint.simulate.predict.model import Prediction, predict
+from triplepoint.simulate.predict.rows import COLUMNS, REQUIRED, Row, read_row
+
+OUTPUT = (
+    # fmt: off
+    "id",
+    "status",
+    "reason",
+    "step_time_s",
+    "step_time_lo_s",
+    "step_time_hi_s",
+    "tokens_per_s_per_gpu",
+    "mfu",
+    "memory_gib",
+    "bubble_fraction",
+    "exposed_comm_s",
+    "bottleneck",
+    # fmt: on
+)
+"""Columns of the output, in order."""
+
+_PROGRESS_ROWS = 500
+_LARGEST_MICRO_BATCH = 4
+"""Where a row does not say, at most so many sequences: beyond, published layouts gain nothing."""
+
+
+def predict_table(source: Path, target: Path, config: Path, say: Callable[[str], None]) -> str:
+    """Write predictions for the rows of a table, and return one line on them.
+
+    Args:
+        source: CSV with the columns `COLUMNS`; others are passed over.
+        target: CSV with the columns `OUTPUT`, whole or not there.
+        config: Folder of the configuration.
+        say: Tells the user how far it is.
+
+    Raises:
+        UserError: If the table cannot be read at all, or the configuration is wrong.
+    """
+    calibration = Calibration.load(config)
+    rows = read_table(source)
+    counts: dict[str, int] = {}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, OUTPUT, lineterminator="\n")
+    writer.writeheader()
+    for number, cells in enumerate(rows, 1):
+        row = read_row(cells, number, config)
+        found = predict_row(row, calibration)
+        counts[found.status] = counts.get(found.status, 0) + 1
+        writer.writerow({"id": row.id} | {name: _cell(value) for name, value in asdict(found).items()})
+        if number % _PROGRESS_ROWS == 0:
+            say(f"predict: {number} of {len(rows)} rows")
+    write_text(target, text.getvalue())
+    return f"predict: {len(rows)} rows to {target}: " + ", ".join(f"{n} {word}" for word, n in sorted(counts.items()))
+
+
+def predict_row(row: Row, calibration: Calibration | None) -> Prediction:
+    """Return the prediction of one row; whatever is wrong with it is its status."""
+    if row.job is None:
+        assert row.status
+        return Prediction(row.status, row.reason)
+    try:
+        return predict(settle(row), calibration)
+    except (ArithmeticError, ValueError, MemoryError) as error:
+        # Numbers nobody thought of; the other rows must not suffer.
+        line = " ".join(str(error).split())[:200]
+        return Prediction("unsupported", f"cannot be simulated: {type(error).__name__} {line}")
+
+
+def settle(row: Row) -> Job:
+    """Return the job of a row with what it left open made up: what fits in memory, as one would run it.
+
+    Recomputation: the least that fits. Micro-batch: the largest of 1, 2, 4 that fits with it, 1 with a pipeline.
+    """
+    assert row.job is not None
+    best = row.job
+    for recompute in ("none", "selective", "full") if "recompute" in row.open_choices else (row.job.recompute,):
+        for size in _micro_batches(row):
+            best = replace(row.job, recompute=recompute, micro_batch_size=size)
+            if not row.open_choices or peak_memory(best).total <= best.gpu.memory_capacity.value:
+                return best
+    return best
+
+
+def _micro_batches(row: Row) -> list[int]:
+    assert row.job is not None
+    if "micro_batch" not in row.open_choices or row.job.layout.pp > 1:
+        return [row.job.micro_batch_size]
+    each = row.job.global_batch_size // row.job.layout.dp
+    sizes = [size for size in (1, 2, 4) if size <= _LARGEST_MICRO_BATCH and each % size == 0]
+    return sizes[::-1]
+
+
+def read_table(source: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV as text by column.
+
+    Raises:
+        UserError: If the file is missing, is no table, or lacks a column without which nothing can be predicted.
+    """
+    try:
+        text = source.read_text(encoding="utf-8-sig", errors="replace")
+    except FileNotFoundError:
+        raise UserError(f"{source}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{source}: is a folder, expected a CSV file") from None
+    csv.field_size_limit(sys.maxsize)
+    lines = csv.reader(io.StringIO(text, newline=""))
+    header = [name.strip() for name in next(lines, [])]
+    missing = [name for name in REQUIRED if name not in header]
+    if len(missing) == len(REQUIRED):
+        raise UserError(f"{source}: no known column in its first line; expected a CSV with {', '.join(COLUMNS)}")
+    return list(_rows(lines, header, source))
+
+
+def _rows(lines: Iterator[list[str]], header: list[str], source: Path) -> Iterator[dict[str, str]]:
+    try:
+        for line in lines:
+            if any(cell.strip() for cell in line):
+                yield dict(zip(header, line, strict=False))
+    except csv.Error as error:
+        raise UserError(f"{source}: not readable as CSV: {error}") from None
+
+
+def _cell(value: object) -> object:
+    """Return a value as it is written: nothing for NaN, six digits of a number."""
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.6g}"
+    return value

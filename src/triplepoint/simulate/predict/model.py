@@ -1,0 +1,91 @@
+"""What a training job takes: time of a step with its interval, memory, and what holds it up."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from triplepoint import metrics
+from triplepoint.errors import UserError
+from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.calibration.intervals import interval
+from triplepoint.simulate.costs import Constants
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.memory.model import MemoryUse, peak_memory
+from triplepoint.simulate.predict.bottleneck import name_bottleneck
+from triplepoint.simulate.step import Step, simulate_step
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One row of output; numbers are NaN where there are none.
+
+    Attributes:
+        status: ok, oom (does not fit; the numbers are of a GPU with room for it), invalid (contradicts itself) or
+            unsupported (not simulated).
+        reason: One line to a status other than ok.
+        step_time_s: Of one step.
+        step_time_lo_s: Lower end of the 90 % interval.
+        step_time_hi_s: Upper end.
+        tokens_per_s_per_gpu: Throughput.
+        mfu: Model FLOP/s over the peak at the job's number format, 0 to 1.
+        memory_gib: Peak on the fullest rank.
+        bubble_fraction: Of the step, waiting for other pipeline stages, mean over ranks.
+        exposed_comm_s: Communication beside no computation, mean over stages.
+        bottleneck: Largest part of the time, with its share.
+    """
+
+    status: Literal["ok", "oom", "invalid", "unsupported"]
+    reason: str = ""
+    step_time_s: float = math.nan
+    step_time_lo_s: float = math.nan
+    step_time_hi_s: float = math.nan
+    tokens_per_s_per_gpu: float = math.nan
+    mfu: float = math.nan
+    memory_gib: float = math.nan
+    bubble_fraction: float = math.nan
+    exposed_comm_s: float = math.nan
+    bottleneck: str = ""
+
+
+def predict(job: Job, calibration: Calibration | None = None) -> Prediction:
+    """Return what a job takes; a job that cannot run has a status that says why.
+
+    Args:
+        job: The job.
+        calibration: Constants of stacks and spread of errors; without one there is no interval.
+    """
+    try:
+        memory = peak_memory(job)
+        step = simulate_step(job, calibration.constants(job) if calibration else Constants())
+    except UserError as error:
+        return Prediction("invalid", str(error))
+    return _prediction(job, step, memory, calibration)
+
+
+def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibration | None) -> Prediction:
+    low, high = math.nan, math.nan
+    if calibration:
+        low, high = interval(step.time_s, calibration.quantile, calibration.scale(job, step.uncertainty))
+    tokens_per_s = job.global_batch_size * job.sequence_length / step.time_s
+    flops = metrics.flops_per_token(job.model, job.sequence_length)
+    is_ok = memory.total <= job.gpu.memory_capacity.value
+    return Prediction(
+        "ok" if is_ok else "oom",
+        "" if is_ok else f"does not fit on a rank of stage {memory.stage}: {memory.explain()}",
+        step_time_s=step.time_s,
+        step_time_lo_s=low,
+        step_time_hi_s=high,
+        tokens_per_s_per_gpu=tokens_per_s / job.num_gpus,
+        mfu=metrics.mfu(tokens_per_s, flops, job.num_gpus, _peak(job)),
+        memory_gib=memory.total / GIB,
+        bubble_fraction=step.timeline.bubble_fraction,
+        exposed_comm_s=step.exposed_comm_s,
+        bottleneck=name_bottleneck(job, step.timeline, step.slowest),
+    )
+
+
+def _peak(job: Job) -> float:
+    peaks = {"fp8": job.gpu.peak_fp8_flops, "fp32": job.gpu.peak_fp32_flops}
+    return (peaks.get(job.precision) or job.gpu.peak_bf16_flops).value

@@ -1,0 +1,289 @@
+"""One row of a table of training runs, and the job it means."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.model import ModelConfig
+from triplepoint.config.point import Layout
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.predict import spelling
+from triplepoint.simulate.predict.architecture import Shape, build_model
+from triplepoint.simulate.predict.machines import usual_fabric
+from triplepoint.simulate.predict.spelling import UnreadableError, is_blank, read_count, read_number, shown
+from triplepoint.simulate.stacks import find_stack
+
+COLUMNS = (
+    # fmt: off
+    "id",
+    "model",
+    "hidden",
+    "layers",
+    "heads",
+    "kv_heads",
+    "ffn",
+    "vocab",
+    "experts",
+    "topk",
+    "moe_ffn",
+    "params_B",
+    "seq",
+    "gpu",
+    "n_gpus",
+    "tp",
+    "pp",
+    "vp",
+    "cp",
+    "ep",
+    "etp",
+    "dp",
+    "fsdp",
+    "mbs",
+    "gbs",
+    "precision",
+    "recompute",
+    "seq_parallel",
+    "framework",
+    "interconnect",
+    "trainable",
+    # fmt: on
+)
+"""Columns that are read; any other is passed over."""
+
+REQUIRED = ("hidden", "layers", "heads", "seq", "gpu", "gbs")
+"""Columns without which there is nothing to simulate."""
+
+_DEFAULT_VOCAB = 50304
+"""Of GPT-2's tokenizer, padded to 128: what most published GPT benchmarks take where they do not say."""
+
+_MAX_GPUS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a row means.
+
+    Attributes:
+        id: Its key in the output.
+        job: The training job, None where there is none.
+        status: Why there is none: `invalid` for a row that contradicts itself or cannot be read, `unsupported` for one
+            that can, but is of something not simulated.
+        reason: One line to the status.
+        open_choices: What the row left open, to be settled by what fits in memory: micro_batch, recompute.
+        cells: The row as it stood.
+    """
+
+    id: str
+    job: Job | None = None
+    status: Literal["", "invalid", "unsupported"] = ""
+    reason: str = ""
+    open_choices: frozenset[str] = frozenset()
+    cells: Mapping[str, str] = field(default_factory=dict)
+
+
+class _UnsupportedError(Exception):
+    """A row that can be read, of something that is not simulated."""
+
+
+def read_row(cells: Mapping[str, str], number: int, config: Path) -> Row:
+    """Return what a row means; a row that cannot be read has a status instead of a job.
+
+    Args:
+        cells: Text by column.
+        number: Of the row, from 1; its id where the table has none.
+        config: Folder of the configuration.
+    """
+    name = cells.get("id", "").strip() or str(number)
+    try:
+        job, open_choices = _read_job(cells, config)
+    except UnreadableError as error:
+        return Row(name, None, "invalid", str(error), cells=cells)
+    except _UnsupportedError as error:
+        return Row(name, None, "unsupported", str(error), cells=cells)
+    return Row(name, job, open_choices=open_choices, cells=cells)
+
+
+def _read_job(cells: Mapping[str, str], config: Path) -> tuple[Job, frozenset[str]]:
+    gpu = _read_gpu(cells.get("gpu", ""), config)
+    model = _read_model(cells)
+    stack = find_stack(cells.get("framework", ""), config)
+    layout, overlap = _read_layout(cells, model, gpu)
+    recompute, recompute_layers = spelling.read_recompute(cells.get("recompute", ""))
+    micro_batch = _count(cells, "mbs", None)
+    global_batch = _need(cells, "gbs")
+    open_choices = {"recompute"} if recompute is None else set()
+    if micro_batch is None:
+        open_choices.add("micro_batch")
+        micro_batch = 1
+    _check_batch(global_batch, micro_batch, layout.dp)
+    num_gpus = layout.tp * layout.pp * layout.cp * layout.dp
+    job = Job(
+        model=model,
+        layout=layout,
+        micro_batch_size=micro_batch,
+        global_batch_size=global_batch,
+        sequence_length=_need(cells, "seq"),
+        gpu=gpu,
+        fabric=usual_fabric(gpu, num_gpus, spelling.read_network(cells.get("interconnect", "")), config),
+        precision=_precision(cells, gpu),
+        recompute=recompute or "none",
+        recompute_layers=recompute_layers,
+        overlap=frozenset(kind for kind in stack.overlap if overlap is None or kind == "tp" or kind in overlap),
+        expert_tp=_count(cells, "etp", None),
+        trainable="lora" if re.search(r"lora|peft", cells.get("trainable", "").lower()) else "all",
+        stack=" ".join(cells.get("framework", "").split())[:80],
+    )
+    return job, frozenset(open_choices)
+
+
+def _count(cells: Mapping[str, str], column: str, default: int | None) -> int | None:
+    """Return a whole number of 1 or more; the default for a blank cell."""
+    value = read_count(column, cells.get(column, ""))
+    if value is None:
+        return default
+    if value < 1:
+        raise UnreadableError(f"{column} is {value}, expected 1 or more")
+    return value
+
+
+def _need(cells: Mapping[str, str], column: str) -> int:
+    value = _count(cells, column, None)
+    if value is None:
+        raise UnreadableError(f"{column} is blank, expected a whole number")
+    return value
+
+
+def _degree(cells: Mapping[str, str], column: str) -> int:
+    return _count(cells, column, 1) or 1
+
+
+def _read_model(cells: Mapping[str, str]) -> ModelConfig:
+    blank = [column for column in ("hidden", "layers", "heads") if is_blank(cells.get(column, ""))]
+    if blank:
+        known = shown(cells.get("model", ""))
+        raise _UnsupportedError(f"{', '.join(blank)} blank: the architecture of {known} is needed to simulate it")
+    hidden, heads = _need(cells, "hidden"), _need(cells, "heads")
+    experts = read_count("experts", cells.get("experts", "")) or 0
+    ffn = read_count("moe_ffn", cells.get("moe_ffn", "")) if experts else 0
+    billions = read_number("params_B", cells.get("params_B", ""))
+    return build_model(
+        Shape(
+            name=cells.get("model", "")[:60],
+            hidden=hidden,
+            layers=_need(cells, "layers"),
+            heads=heads,
+            kv_heads=_count(cells, "kv_heads", heads) or heads,
+            ffn=ffn or _count(cells, "ffn", 4 * hidden) or 4 * hidden,
+            vocab=_count(cells, "vocab", _DEFAULT_VOCAB) or _DEFAULT_VOCAB,
+            seq=_need(cells, "seq"),
+            experts=experts if experts > 1 else 0,
+            topk=read_count("topk", cells.get("topk", "")) or 1,
+            num_parameters=billions * 1e9 if billions else None,
+        )
+    )
+
+
+def _read_layout(
+    cells: Mapping[str, str], model: ModelConfig, gpu: GpuConfig
+) -> tuple[Layout, spelling.Overlap | None]:
+    tp, pp, cp, vp, ep = (_degree(cells, column) for column in ("tp", "pp", "cp", "vp", "ep"))
+    dp = _data_parallel(cells, tp * pp * cp)
+    shards = spelling.read_shards(cells.get("fsdp", ""))
+    layout = Layout(
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        cp=cp,
+        ep=ep,
+        vp=vp,
+        sequence_parallel=spelling.read_sequence_parallel(cells.get("seq_parallel", ""), tp),
+        data_parallel_sharding=shards.sharding,
+        schedule=None if pp == 1 else "interleaved_1f1b" if vp > 1 else "1f1b",
+    )
+    _check_layout(layout, model, _need(cells, "seq"))
+    return layout, shards.overlap
+
+
+def _data_parallel(cells: Mapping[str, str], others: int) -> int:
+    """Return the data parallel degree: as stated, or what is left of the GPUs."""
+    num_gpus, stated = _count(cells, "n_gpus", None), _count(cells, "dp", None)
+    if num_gpus is None:
+        num_gpus = others * (stated or 1)
+    if num_gpus > _MAX_GPUS:
+        raise _UnsupportedError(f"n_gpus is {num_gpus}, at most {_MAX_GPUS} are simulated")
+    if stated is not None and others * stated != num_gpus:
+        raise UnreadableError(f"tp*pp*cp*dp = {others * stated}, n_gpus is {num_gpus}; they must be the same")
+    if num_gpus % others:
+        raise UnreadableError(f"n_gpus {num_gpus} is not divisible by tp*pp*cp = {others}")
+    return num_gpus // others
+
+
+def _check_layout(layout: Layout, model: ModelConfig, seq: int) -> None:
+    if model.num_attention_heads % layout.tp:
+        raise UnreadableError(f"heads {model.num_attention_heads} is not divisible by tp {layout.tp}")
+    num_chunks = layout.pp * layout.vp
+    if num_chunks > model.num_layers:
+        raise UnreadableError(f"pp*vp = {num_chunks} stages for {model.num_layers} layers; at least one layer each")
+    if layout.vp > 1 and layout.pp == 1:
+        raise UnreadableError(f"vp is {layout.vp} and pp is 1; virtual stages need a pipeline")
+    if layout.cp > 1 and seq % (2 * layout.cp):
+        raise UnreadableError(f"seq {seq} is not divisible by 2*cp = {2 * layout.cp}")
+    _check_experts(layout, model)
+
+
+def _check_experts(layout: Layout, model: ModelConfig) -> None:
+    num_experts = model.moe.num_experts if model.moe else 0
+    if layout.ep > 1 and (not num_experts or num_experts % layout.ep):
+        raise UnreadableError(f"experts {num_experts} is not divisible by ep {layout.ep}")
+    num_ranks = layout.dp * layout.cp * layout.tp
+    if layout.ep > num_ranks:
+        raise UnreadableError(f"ep {layout.ep} is more than the {num_ranks} ranks of a stage")
+
+
+def _check_batch(global_batch: int, micro_batch: int, dp: int) -> None:
+    if global_batch % (micro_batch * dp):
+        raise UnreadableError(f"gbs {global_batch} is not divisible by mbs*dp = {micro_batch}*{dp}")
+
+
+def _precision(cells: Mapping[str, str], gpu: GpuConfig) -> Literal["fp32", "bf16", "fp16", "fp8"]:
+    text = cells.get("precision", "")
+    if re.search(r"fp4|int8|mxfp6", text.lower()):
+        raise _UnsupportedError(f"precision {shown(text)} is not simulated; bf16, fp16, fp8 and fp32 are")
+    found = spelling.read_precision(text)
+    if found == "fp8" and gpu.peak_fp8_flops is None:
+        raise UnreadableError(f"precision is fp8, which {gpu.name} does not have")
+    return found
+
+
+def _read_gpu(text: str, config: Path) -> GpuConfig:
+    """Return the GPU a cell names; a memory size in the name is followed."""
+    if is_blank(text):
+        raise UnreadableError("gpu is blank, expected a GPU such as H100-SXM-80GB")
+    known = _gpus(config)
+    low = text.lower()
+    names = [name for name in known if re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![0-9])", low)]
+    if not names:
+        raise _UnsupportedError(f"gpu {shown(text)} is not known; known are {', '.join(known)}")
+    gpu = known[max(names, key=len)]
+    size = spelling.read_memory_size(text)
+    stock = gpu.memory_capacity.value
+    if size and not 0.9 < size * 1e9 / stock < 1.1 and gpu.gpus_per_package == 1:
+        capacity = gpu.memory_capacity.model_copy(update={"value": size * stock / _nominal(stock)})
+        return gpu.model_copy(update={"memory_capacity": capacity})
+    return gpu
+
+
+def _nominal(num_bytes: float) -> float:
+    """Return the size as sold, in GB, of what a driver shows: 80 for 85.9e9 bytes."""
+    return round(num_bytes / 2**30)
+
+
+@lru_cache(maxsize=4)
+def _gpus(config: Path) -> dict[str, GpuConfig]:
+    catalogue = Catalogue(config)
+    return {path.stem: catalogue.gpu(path.stem) for path in sorted((config / "gpus").glob("*.yaml"))}

@@ -1,0 +1,1 @@
+"""Pipeline schedules and the event-driven timeline of a step."""

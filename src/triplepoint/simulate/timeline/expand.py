@@ -1,0 +1,130 @@
+"""The kernels and messages of a pass, laid out in its time: what a task of the timeline looks like from near by."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from triplepoint.simulate.operations import Message, Operation
+from triplepoint.simulate.timeline.model import Float
+from triplepoint.simulate.timeline.schedule import Bool, Int64
+
+TimeOf = Callable[[Operation], float]
+"""Time of one run of an operation. Unit: s."""
+
+MAIN = ""
+"""Stream of the kernels, and of the messages nothing runs beside; other messages have one a group, named after it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Laid:
+    """Runs of operations in a pass. Shape of arrays (num_runs,); times from the start of the pass. Unit: ns.
+
+    Attributes:
+        operations: What is run.
+        which: Of every run, its operation.
+        stream: Of every run, the stream it is on.
+        start: Start.
+        duration: Duration; runs of no length are left out.
+    """
+
+    operations: tuple[Operation, ...]
+    which: Int64
+    stream: tuple[str, ...]
+    start: Int64
+    duration: Int64
+
+    @property
+    def end(self) -> Int64:
+        """End of every run."""
+        return np.asarray(self.start + self.duration)
+
+    @cached_property
+    def classes(self) -> list[tuple[str, Int64]]:
+        """Runs by class of kernel, or by `comm` and the group's name."""
+        names = [f"comm {op.group}" if isinstance(op, Message) else op.cls for op in self.operations]
+        named = np.array(names, dtype=object)[self.which]
+        return [(name, np.flatnonzero(named == name)) for name in dict.fromkeys(named.tolist())]
+
+
+def lay_out(operations: Sequence[Operation], time_of: TimeOf, compute_ns: int, comm_ns: int) -> Laid:
+    """Lay operations out in a pass of given length, one after the other; layers in turn, messages beside them.
+
+    Kernels are stretched to the pass's computation, which may be slower than theirs alone. Messages that may run beside
+    it begin with the pass, or as late as they must to cover the rest of its communication.
+
+    Args:
+        operations: What the pass does.
+        time_of: Their times alone; only their ratios count where the pass's own are given.
+        compute_ns: Computation of the pass. Unit: ns.
+        comm_ns: Communication beside none of it. Unit: ns.
+    """
+    operations = tuple(operations)
+    which = _runs(operations)
+    time = np.array([time_of(operation) for operation in operations], dtype=float)[which]
+    is_message = np.array([isinstance(op, Message) for op in operations], dtype=bool)[which]
+    group = np.array([_own_stream(op) for op in operations], dtype=object)[which]
+    is_beside: Bool = group != MAIN
+    duration = np.zeros(len(which), dtype=np.int64)
+    duration[~is_message] = _share_out(time[~is_message], compute_ns)
+    waits = is_message & ~is_beside
+    alone = min(round(float(time[waits].sum()) * 1e9), comm_ns) if is_beside.any() else comm_ns
+    duration[waits] = _share_out(time[waits], alone)
+    chain = np.where(is_beside, 0, duration)
+    start = np.cumsum(chain) - chain
+    _put_beside(group, time, start, duration, compute_ns + comm_ns, comm_ns - alone)
+    kept = np.flatnonzero(duration)
+    return Laid(operations, which[kept], tuple(group[kept].tolist()), start[kept], duration[kept])
+
+
+def spread(operations: Sequence[Operation], time_of: TimeOf, length_ns: int) -> Laid:
+    """Lay messages out one after the other over a length of time, on the stream of their group."""
+    messages = tuple(operation for operation in operations if isinstance(operation, Message))
+    which = _runs(messages)
+    time = np.array([time_of(message) for message in messages], dtype=float)[which]
+    duration = _share_out(time, length_ns)
+    start = np.cumsum(duration) - duration
+    kept = np.flatnonzero(duration)
+    streams = tuple(messages[index].group for index in which[kept].tolist())
+    return Laid(messages, which[kept], streams, start[kept], duration[kept])
+
+
+def _own_stream(operation: Operation) -> str:
+    return operation.group if isinstance(operation, Message) and operation.is_overlapped else MAIN
+
+
+def _runs(operations: Sequence[Operation]) -> Int64:
+    """Return the operation of every run: neighbours that run several times take turns, as layers do."""
+    which: list[tuple[float, int]] = []
+    block = 0
+    for index, operation in enumerate(operations):
+        if operation.count == 1 or (index and operations[index - 1].count == 1):
+            block += 1
+        which += [(block + run / (operation.count + 1), index) for run in range(operation.count)]
+    return np.array([index for _, index in sorted(which)], dtype=np.int64)
+
+
+def _share_out(time: Float, length_ns: int) -> Int64:
+    """Share a length of time out in proportion, in whole nanoseconds that add up to it."""
+    until = np.cumsum(time)
+    whole = until[-1] if len(until) else 0.0
+    if whole <= 0.0:
+        # Nothing to go by: the first has it all.
+        return np.where(np.arange(len(time)) == 0, length_ns, 0)
+    borders = np.rint(until / whole * length_ns).astype(np.int64)
+    return np.asarray(np.diff(borders, prepend=0))
+
+
+def _put_beside(group: np.ndarray, time: Float, start: Int64, duration: Int64, total_ns: int, rest_ns: int) -> None:
+    """Set start and duration of messages beside computation; the longest stream covers the rest of communication."""
+    streams = {name: np.flatnonzero(group == name) for name in dict.fromkeys(group.tolist()) if name != MAIN}
+    longest = max(streams, key=lambda name: float(time[streams[name]].sum()), default=MAIN)
+    for name, runs in streams.items():
+        length = min(round(float(time[runs].sum()) * 1e9), total_ns)
+        begin = 0
+        if name == longest and rest_ns:
+            length = max(length, rest_ns)
+            begin = total_ns - length
+        duration[runs] = _share_out(time[runs], length)
+        start[runs] = begin + np.cumsum(duration[runs]) - duration[runs]

@@ -1,0 +1,245 @@
+"""When every task of a step runs, on every pipeline stage of every kind of replica.
+
+One pass over the order in waves: a task starts when the stage is free and its message has arrived. Replicas of the
+pipeline that behave alike are one class, simulated once; those that differ (slow, hot, heavier) are classes of their
+own and meet in the reduction of gradients. A message is sent as soon as its link is free: the two directions of a
+boundary are links of their own, and a link carries one message at a time. Sending waits for no receiver.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from triplepoint.simulate.timeline.accounts import Accounts, account
+from triplepoint.simulate.timeline.schedule import FORWARD, Int64, Order, Queue
+
+Float = npt.NDArray[np.float64]
+
+_CLASSES_AT_ONCE = 64
+"""Classes run together: as many as leave their times in the processor's cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """Time of one pass, split in what it computes and what it waits for. Unit: s.
+
+    Attributes:
+        compute: Computation.
+        comm: Messages with no computation beside them.
+    """
+
+    compute: Float
+    comm: Float
+
+    @property
+    def total(self) -> Float:
+        """Time of the whole pass."""
+        return np.asarray(self.compute + self.comm)
+
+
+@dataclass(frozen=True, eq=False)
+class Durations:
+    """How long everything takes. Unit: s.
+
+    Attributes:
+        forward: Forward pass of a chunk; shape (num_stages, num_chunks, num_classes).
+        backward_input: Backward pass up to the gradient of the input; same shape.
+        backward_weight: The rest of it; same shape.
+        optimizer: Shape (num_stages, num_classes).
+        send: A message over the boundary after each stage, either way; shape (num_stages,).
+        sync_overlapped: Reduction of a chunk's gradients that may run beside its last backward pass; shape (num_stages,
+            num_chunks).
+        sync_exposed: The rest, after the last backward pass; shape (num_stages,).
+        gather_overlapped: Gathering of a chunk's parameters that may run beside the step's first passes, but has to be
+            done when the chunk's first forward pass is; shape (num_stages, num_chunks).
+        replicas: Replicas of every class; shape (num_classes,).
+        is_send_blocking: Whether a stage waits until its message has gone, as Megatron-LM does without interleaving.
+    """
+
+    forward: Pass
+    backward_input: Pass
+    backward_weight: Pass
+    optimizer: Pass
+    send: Float
+    sync_overlapped: Float
+    sync_exposed: Float
+    gather_overlapped: Float
+    replicas: Int64
+    is_send_blocking: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """One step from its start at 0 to the last rank's end. Unit: s.
+
+    Attributes:
+        order: What ran.
+        durations: What it was made of.
+        start: Of tasks; shape (num_stages, num_tasks, num_classes).
+        end: Same shape.
+        arrival: When a task's message is at the next stage; its end where nothing is sent.
+        sync: Start and end of the overlapped reduction of every chunk; shape (num_stages, num_chunks, 2).
+        final_sync: Start and end of the rest; shape (num_stages, 2).
+        optimizer_start: When the gradient's norm is known on all stages.
+        step_time_s: End of the last rank.
+    """
+
+    order: Order
+    durations: Durations
+    start: Float
+    end: Float
+    arrival: Float
+    sync: Float
+    final_sync: Float
+    optimizer_start: float
+    step_time_s: float
+
+    @cached_property
+    def sent(self) -> Float:
+        """When a task's message leaves: its arrival where nothing is sent."""
+        return np.asarray(self.arrival - _send_times(self.order, self.durations)[:, :, None])
+
+    @cached_property
+    def accounts(self) -> Accounts:
+        """Where the time of every stage and class went."""
+        return account(self)
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Time waiting for the pipeline over the time of the step, mean over ranks; 0 without a step."""
+        if not self.step_time_s:
+            return 0.0
+        bubble = self.accounts.bubble_s.mean(axis=0)
+        return float(np.average(bubble, weights=self.durations.replicas) / self.step_time_s)
+
+    @cached_property
+    def critical_stage(self) -> int:
+        """Stage that most of the step's time hangs on: the path back from the last task is longest in it."""
+        return int(np.argmax(_time_on_path(self)))
+
+
+def run(durations: Durations, order: Order) -> Timeline:
+    """Return the timeline of one step.
+
+    Args:
+        durations: Times.
+        order: Of the same numbers of stages and chunks.
+    """
+    time = _task_times(order, durations)
+    send = _send_times(order, durations)
+    earliest = _earliest_starts(order, durations, time)
+    end, arrival = _run_tasks(order, time, send, earliest, durations.is_send_blocking)
+    start = end - time
+    sync, final_sync = _reduce_gradients(order, durations, start, end, arrival)
+    # Clipping needs the norm over all stages, so they meet here.
+    ready = float(final_sync[:, 1].max(initial=0.0))
+    step = ready + float(durations.optimizer.total.max(initial=0.0))
+    return Timeline(order, durations, start, end, arrival, sync, final_sync, ready, step)
+
+
+def _task_times(order: Order, durations: Durations) -> Float:
+    """Return the time of every task; shape (num_stages, num_tasks, num_classes)."""
+    backward, weight = durations.backward_input.total, durations.backward_weight.total
+    by_kind = np.stack((durations.forward.total, backward if order.is_split else backward + weight, weight))
+    return np.asarray(by_kind[order.kind, np.arange(order.num_stages)[:, None], order.chunk])
+
+
+def _send_times(order: Order, durations: Durations) -> Float:
+    """Return the time of every task's message, 0 where there is none; shape (num_stages, num_tasks)."""
+    return np.where(order.is_sent, durations.send[order.boundary], 0.0)
+
+
+def _earliest_starts(order: Order, durations: Durations, time: Float) -> Float:
+    """Return when tasks may start at the earliest: a chunk's first ends no sooner than its parameters are there."""
+    if not order.num_tasks or not durations.gather_overlapped.any():
+        return np.broadcast_to(np.float64(0.0), time.shape)
+    earliest = np.zeros_like(time)
+    gathered = np.cumsum(durations.gather_overlapped, axis=1)
+    stage, place = np.nonzero((order.kind == FORWARD) & (order.microbatch == 0))
+    until = gathered[stage, order.chunk[stage, place]][:, None]
+    earliest[stage, place] = np.maximum(until - time[stage, place], 0.0)
+    return earliest
+
+
+def _run_tasks(order: Order, time: Float, send: Float, earliest: Float, is_blocking: bool) -> tuple[Float, Float]:
+    """Return when tasks end and when their messages arrive; shape (num_stages, num_tasks, num_classes)."""
+    num_stages, _, num_classes = time.shape
+    if num_stages == 1:
+        # Nobody to wait for: a running sum, lifted where a start had to wait.
+        before = np.cumsum(time, axis=1) - time
+        end = before + np.maximum.accumulate(earliest - before, axis=1) + time
+        return end, end
+    end, arrival = np.empty_like(time), np.empty_like(time)
+    for low in range(0, num_classes, _CLASSES_AT_ONCE):
+        some = slice(low, low + _CLASSES_AT_ONCE)
+        end[..., some], arrival[..., some] = _run_waves(
+            order.queue, time[..., some], send, earliest[..., some], is_blocking
+        )
+    return end, arrival
+
+
+def _run_waves(queue: Queue, time: Float, send: Float, earliest: Float, is_blocking: bool) -> tuple[Float, Float]:
+    num_classes = time.shape[2]
+    work, held = time.reshape(-1, num_classes)[queue.tasks], earliest.reshape(-1, num_classes)[queue.tasks]
+    lag = send.reshape(-1, 1)[queue.tasks]
+    # Row 0 is what those wait for that wait for nothing.
+    end = np.zeros((len(queue.tasks) + 1, num_classes))
+    arrival = np.zeros_like(end)
+    free = arrival if is_blocking else end
+    for low, high in queue.waves:
+        now = slice(low + 1, high + 1)
+        ready = np.maximum(free[queue.previous[low:high]], arrival[queue.needs[low:high]])
+        done = np.maximum(ready, held[low:high], out=ready)
+        done += work[low:high]
+        end[now] = done
+        np.maximum(done, arrival[queue.link[low:high]], out=done)
+        np.add(done, lag[low:high], out=arrival[now])
+    back = queue.rows.reshape(time.shape[:2])
+    return end[back], arrival[back]
+
+
+def _reduce_gradients(
+    order: Order, durations: Durations, start: Float, end: Float, arrival: Float
+) -> tuple[Float, Float]:
+    """Return start and end of the reductions of every chunk, and of what is left for after the last backward pass.
+
+    All replicas take part, so each begins when the last of them is there.
+    """
+    stages = np.arange(order.num_stages)
+    sync = np.zeros((order.num_stages, order.num_chunks, 2))
+    free = np.zeros(order.num_stages)
+    if not order.num_tasks:
+        rest = np.stack((free, free + durations.sync_exposed), axis=1)
+        return sync, rest
+    # The last chunk's backward passes come first.
+    for chunk in reversed(range(order.num_chunks)):
+        begun = start[stages, order.completes(chunk)].max(axis=1)
+        free = np.maximum(free, begun)
+        sync[:, chunk, 0] = free
+        free = free + durations.sync_overlapped[:, chunk]
+        sync[:, chunk, 1] = free
+    done = (arrival if durations.is_send_blocking else end)[:, -1].max(axis=1)
+    begin = np.maximum(free, done)
+    return sync, np.stack((begin, begin + durations.sync_exposed), axis=1)
+
+
+def _time_on_path(timeline: Timeline) -> Float:
+    """Return the time of tasks and messages on the path that the step's end hangs on, by stage."""
+    order, found = timeline.order, np.zeros(timeline.order.num_stages)
+    if not order.num_tasks:
+        return found + timeline.durations.sync_exposed
+    stage = int(timeline.final_sync[:, 1].argmax())
+    found[stage] += timeline.final_sync[stage, 1] - timeline.final_sync[stage, 0]
+    which, place = int(timeline.end[stage, -1].argmax()), order.num_tasks - 1
+    while place >= 0:
+        found[stage] += timeline.end[stage, place, which] - timeline.start[stage, place, which]
+        needs = int(order.needs[stage, place])
+        before = timeline.end[stage, place - 1, which] if place else 0.0
+        other = divmod(needs, order.num_tasks) if needs >= 0 else None
+        if other is not None and timeline.arrival[(*other, which)] > before:
+            stage, place = other
+        else:
+            place -= 1
+    return found

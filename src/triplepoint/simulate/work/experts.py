@@ -1,0 +1,175 @@
+"""Mixture of experts in one layer: router, exchange of tokens, grouped products; as Megatron-Core does it."""
+
+from triplepoint.simulate.operations import Kernel
+from triplepoint.simulate.work.feed_forward import activation, gates
+from triplepoint.simulate.work.linear import norm, residual
+from triplepoint.simulate.work.parts import (
+    FLOPS_PER_MAC,
+    FP32_BYTES,
+    Operations,
+    Part,
+    Share,
+    Weights,
+    ceil_div,
+    gemm,
+    join,
+    message,
+    streaming,
+)
+
+_ROUTER_PASSES = 4
+"""Arrays of one score per expert that choosing touches: softmax reads and writes, top-k reads, the map is written."""
+
+
+class Experts:
+    """How tokens and experts are spread.
+
+    Attributes:
+        group: Expert parallel degree.
+        split: Tensor parallel degree inside an expert.
+        count: Experts on the rank.
+        tokens: Tokens routed on the rank.
+        copies: Tokens the rank sends to experts, each as often as it has experts, as the fullest rank has it.
+        rows: Tokens the experts of the rank work on.
+        inner: Inner width of an expert on the rank.
+    """
+
+    def __init__(self, share: Share) -> None:
+        """Work out the spread of a model that has experts."""
+        job, moe = share.job, share.job.model.moe
+        assert moe is not None
+        self.group = job.layout.ep
+        self.split = job.expert_tp or share.tp
+        self.count = ceil_div(moe.num_experts, self.group)
+        self.tokens = share.split_tokens
+        self.copies = round(self.tokens * moe.top_k * self._load(share))
+        self.gathered = self.split if share.is_sequence_parallel else 1
+        self.rows = self.copies * self.gathered
+        self.inner = ceil_div(job.model.ffn_hidden_size, self.split)
+
+    def _load(self, share: Share) -> float:
+        """Return the load of the fullest rank over the mean of what the router hands out.
+
+        With a capacity factor every expert is filled up to it; without, the fullest rank sets the pace, and where every
+        rank has all experts none is fuller.
+        """
+        moe = share.job.model.moe
+        if moe is not None and moe.capacity_factor is not None:
+            return moe.capacity_factor
+        return share.software.expert_imbalance if self.group > 1 else 1.0
+
+
+def experts(share: Share) -> Part:
+    """Return the feed-forward block of experts: norm, router, exchange, experts, exchange, residual add."""
+    spread = Experts(share)
+    width, inner, rows = share.job.model.hidden_size, spread.inner, spread.rows
+    return join(
+        (
+            norm(share, is_fp8_output=False),
+            _router(share, spread),
+            _dispatch(share, spread),
+            _grouped(share, spread, (inner * gates(share), width)),
+            activation(share, rows, inner),
+            _grouped(share, spread, (width, inner)),
+            _combine(share, spread),
+            residual(share),
+        )
+    )
+
+
+def _router(share: Share, spread: Experts) -> Part:
+    """Return the choice of experts: a small product, softmax and top-k."""
+    model = share.job.model
+    assert model.moe is not None
+    num_experts, width, tokens = model.moe.num_experts, model.hidden_size, spread.tokens
+    precision, elements = share.wide_precision, (share.element, share.element, FP32_BYTES)
+    choice = streaming("moe", "router", _ROUTER_PASSES * tokens * num_experts * FP32_BYTES)
+    weight = (gemm((num_experts, width, tokens), "weight", precision, elements),)
+    return Part(
+        (gemm((tokens, num_experts, width), "forward", precision, elements), choice),
+        (choice, gemm((tokens, width, num_experts), "backward", precision, elements)),
+        () if share.has_adapters else weight,
+        float(tokens * (width * share.element + 2 * num_experts * FP32_BYTES)),
+        Weights(shared=float(num_experts * width)),
+    )
+
+
+def _exchange(share: Share, spread: Experts) -> tuple[Operations, Operations]:
+    """Return the messages from tokens to experts, and those back: a gather one way is a reduce-scatter the other."""
+    sent = spread.copies * share.job.model.hidden_size * share.element
+    there: Operations = (message("all_to_all", "ep", sent),) if spread.group > 1 else ()
+    back = there
+    if spread.gathered > 1:
+        there = (*there, message("all_gather", "etp", sent * spread.gathered))
+        back = (message("reduce_scatter", "etp", sent * spread.gathered), *back)
+    return there, back
+
+
+def _dispatch(share: Share, spread: Experts) -> Part:
+    """Return the way to the experts: a copy for each choice, the exchange, sorting by expert."""
+    there, back = _exchange(share, spread)
+    one = share.job.model.hidden_size * share.element
+    permute = streaming("moe", "permute", (spread.tokens + spread.copies) * one)
+    sort = (streaming("moe", "sort", 2 * spread.rows * one),) if there and spread.count > 1 else ()
+    return Part((permute, *there, *sort), (*sort, *back, permute), (), 0.0)
+
+
+def _combine(share: Share, spread: Experts) -> Part:
+    """Return the way back: sorting, the exchange, the weighted sum of a token's experts; the sum keeps its inputs.
+
+    Without sequence parallelism every tensor parallel rank holds all tokens and a part of each expert: results are
+    added up over them as in a dense block.
+    """
+    there, back = _exchange(share, spread)
+    one = share.job.model.hidden_size * share.element
+    merge = streaming("moe", "unpermute", (spread.tokens + spread.copies) * one)
+    sort = (streaming("moe", "sort", 2 * spread.rows * one),) if there and spread.count > 1 else ()
+    reduced: Operations = ()
+    if share.tp > 1 and not share.is_sequence_parallel and spread.split > 1:
+        reduced = (message("all_reduce", "tp", spread.tokens * one),)
+    kept = float(spread.copies * one)
+    return Part((*sort, *back, merge, *reduced), (*reduced, merge, *there, *sort), (), kept)
+
+
+def _grouped(share: Share, spread: Experts, shape: tuple[int, int]) -> Part:
+    """Return the product of each expert with its tokens; `shape` is output and input width of an expert on the rank."""
+    outputs, inputs = shape
+    rows, count = ceil_div(spread.rows, spread.count), spread.count
+    casts = _casts(share, spread.rows, inputs, outputs)
+    weight = _group_gemm(share, "weight", (count, outputs, inputs, rows), 2 * share.gradient_element)
+    bias = _bias(share, spread, outputs)
+    return Part(
+        (*casts[0], _group_gemm(share, "forward", (count, rows, outputs, inputs), share.element)),
+        (*casts[1], _group_gemm(share, "backward", (count, rows, inputs, outputs), share.element)),
+        () if share.has_adapters else (weight,),
+        float(spread.rows * inputs * share.gemm_element),
+        Weights(experts=count * (inputs * outputs + bias)),
+    )
+
+
+def _group_gemm(share: Share, kind: str, shape: tuple[int, int, int, int], output_element: int) -> Kernel:
+    groups, m, n, k = shape
+    flops = float(FLOPS_PER_MAC * groups * m * n * k)
+    num_bytes = groups * (share.gemm_element * (m * k + k * n) + output_element * m * n)
+    return Kernel("gemm", _GROUPED[kind], flops, float(num_bytes), shape, share.gemm_precision)
+
+
+_GROUPED = {"forward": "grouped", "backward": "grouped_backward", "weight": "grouped_weight"}
+
+
+def _casts(share: Share, rows: int, inputs: int, outputs: int) -> tuple[Operations, Operations]:
+    """Return the casts to fp8 of a grouped product, forward and backward, each with its transpose."""
+    if not share.is_fp8:
+        return (), ()
+    per_element = share.element + 2
+    return (
+        (streaming("elementwise", "cast", rows * inputs * per_element),),
+        (streaming("elementwise", "cast", rows * outputs * per_element),),
+    )
+
+
+def _bias(share: Share, spread: Experts, outputs: int) -> float:
+    """Return the parameters of an expert's bias on the rank: that of the down projection is one for all its parts."""
+    if not share.job.model.add_bias:
+        return 0.0
+    return outputs / spread.split if outputs == share.job.model.hidden_size else float(outputs)

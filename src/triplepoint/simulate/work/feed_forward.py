@@ -1,0 +1,47 @@
+"""Feed-forward block of one layer: dense here, of experts in `work_experts`."""
+
+from triplepoint.simulate.work.linear import Linear, linear, norm, residual
+from triplepoint.simulate.work.parts import Part, Share, ceil_div, join, streaming
+
+
+def feed_forward(share: Share) -> Part:
+    """Return the dense feed-forward block: norm, up (and gate), activation, down, residual add."""
+    model = share.job.model
+    inner = ceil_div(model.ffn_hidden_size, share.tp)
+    up = Linear(model.hidden_size, inner * gates(share), "column", model.add_bias)
+    down = Linear(inner, model.hidden_size, "row", model.add_bias)
+    return join(
+        (
+            norm(share, is_fp8_output=True),
+            linear(share, up),
+            activation(share, share.tokens, inner),
+            linear(share, down),
+            residual(share),
+        )
+    )
+
+
+def gates(share: Share) -> int:
+    """Return how many times the inner width the first product gives: two with a gate."""
+    return 2 if share.job.model.activation == "swiglu" else 1
+
+
+def activation(share: Share, rows: int, inner: int) -> Part:
+    """Return the activation of `rows` tokens, its input kept; where kernels are not fused each is one more pass.
+
+    Fused: forward reads the projections and writes one array, backward reads both and the gradient and writes as many
+    as it read projections. Not fused: with a gate, silu (read, write) and multiply (two reads, a write), in backward
+    two products and silu's own; the result of silu is kept too.
+    """
+    one, num_inputs = rows * inner * share.element, gates(share)
+    is_fused = share.software.has_fused_activation
+    passes = {(1, True): (2, 3), (2, True): (3, 5), (1, False): (2, 3), (2, False): (5, 9)}
+    forward, backward = passes[num_inputs, is_fused]
+    name = share.job.model.activation
+    kept = num_inputs + (num_inputs == 2 and not is_fused)
+    return Part(
+        (streaming("elementwise", name, forward * one),),
+        (streaming("elementwise", name, backward * one),),
+        (),
+        float(kept * one),
+    )

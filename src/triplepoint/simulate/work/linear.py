@@ -1,0 +1,187 @@
+"""Linear layers split over tensor parallel ranks, and what stands between them: norms, residual adds."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from triplepoint.simulate.operations import Kernel
+from triplepoint.simulate.work.parts import (
+    MASK_BYTES,
+    Operations,
+    Part,
+    Share,
+    Weights,
+    gather,
+    gemm,
+    scatter,
+    streaming,
+)
+
+Split = Literal["column", "row"]
+
+_NORM_PASSES_BACKWARD = 3
+"""Arrays a norm touches in its backward pass: reads its input and the gradient, writes the gradient."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear layer as one rank has it.
+
+    Attributes:
+        inputs: Width of its input on the rank.
+        outputs: Width of its output on the rank.
+        split: `column`: the output is split over tensor parallel ranks, the input whole; `row`: the other way round.
+        has_bias: Whether it adds a bias.
+        is_wide: Whether fp8 training leaves it in bf16.
+    """
+
+    inputs: int
+    outputs: int
+    split: Split
+    has_bias: bool = False
+    is_wide: bool = False
+
+
+def linear(share: Share, layer: Linear) -> Part:
+    """Return a linear layer; its input is kept for the weight gradient.
+
+    A column-parallel layer gathers its input in forward, and once more in backward for the weight gradient; its input
+    gradient is added up over the ranks beside the weight gradient. A row-parallel layer adds up its output in forward
+    and gathers the gradient in backward.
+
+    Source:
+        Shoeybi et al. 2019, arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.
+    """
+    is_fp8 = share.is_fp8 and not layer.is_wide
+    ops = _Products(share, layer, is_fp8)
+    bias = layer.outputs * layer.has_bias
+    kept = ops.input_element * layer.inputs * (share.split_tokens if layer.split == "column" else share.tokens)
+    weights = Weights(split=float(layer.inputs * layer.outputs))
+    weights += Weights(split=float(bias)) if layer.split == "column" else Weights(shared=float(bias))
+    backward_weight = () if share.has_adapters else ops.weight_gradient()
+    base = Part(ops.forward(), ops.input_gradient(), backward_weight, float(kept), weights)
+    return _with_adapter(share, layer, base) if share.has_adapters and not layer.is_wide else base
+
+
+class _Products:
+    """The kernels and messages of one linear layer."""
+
+    def __init__(self, share: Share, layer: Linear, is_fp8: bool) -> None:
+        self.share, self.layer, self.is_fp8 = share, layer, is_fp8
+        self.element = share.element
+        self.input_element = 1 if is_fp8 else share.element
+        self.precision = share.gemm_precision if is_fp8 or not share.is_fp8 else share.wide_precision
+
+    def forward(self) -> Operations:
+        share, layer = self.share, self.layer
+        product = self._gemm((share.tokens, layer.outputs, layer.inputs), "forward", self.element)
+        if layer.split == "column":
+            # The norm before it writes fp8 at once.
+            return (*gather(share, self._gathered(layer.inputs)), product)
+        cast = self._cast(layer.inputs, transposed=False)
+        return (*cast, product, *scatter(share, share.tokens * layer.outputs * self.element))
+
+    def input_gradient(self) -> Operations:
+        share, layer = self.share, self.layer
+        product = self._gemm((share.tokens, layer.inputs, layer.outputs), "backward", self.element)
+        cast = self._cast(layer.outputs, transposed=True)
+        if layer.split == "row":
+            return (*gather(share, self._gathered(layer.outputs)), *cast, product)
+        again = () if share.has_adapters else gather(share, self._gathered(layer.inputs), overlapped=True)
+        overlapped = share.software.overlaps_input_gradient and not share.has_adapters
+        return (*again, *cast, product, *scatter(share, share.tokens * layer.inputs * self.element, overlapped))
+
+    def weight_gradient(self) -> Operations:
+        share, layer = self.share, self.layer
+        # The product adds to the gradient that is there: it reads and writes it.
+        product = self._gemm((layer.outputs, layer.inputs, share.tokens), "weight", 2 * share.gradient_element)
+        transposed = self._transpose(layer.inputs)
+        if not layer.has_bias:
+            return (*transposed, product)
+        return (*transposed, product, streaming("elementwise", "bias", share.tokens * layer.outputs * self.element))
+
+    def _gemm(self, shape: tuple[int, int, int], kind: str, output_element: int) -> Kernel:
+        return gemm(shape, kind, self.precision, (self.input_element, self.input_element, output_element))
+
+    def _gathered(self, width: int) -> float:
+        return self.share.tokens * width * self.input_element
+
+    def _cast(self, width: int, transposed: bool) -> Operations:
+        """Return the cast to fp8: reads 16 bits, writes 8, twice where the transpose is written too.
+
+        Source:
+            NVIDIA/TransformerEngine, cast_transpose kernels; Hopper multiplies fp8 only with both inputs along k.
+        """
+        if not self.is_fp8:
+            return ()
+        num_bytes = self.share.tokens * width * (self.element + 1 + transposed)
+        return (streaming("elementwise", "cast", num_bytes),)
+
+    def _transpose(self, width: int) -> Operations:
+        return (streaming("elementwise", "cast", self.share.tokens * width * 2),) if self.is_fp8 else ()
+
+
+def _with_adapter(share: Share, layer: Linear, base: Part) -> Part:
+    """Return a frozen layer with a low-rank one beside it: down to the rank, up to the output, added.
+
+    Source:
+        Hu et al. 2021, arXiv:2106.09685; on all four linear layers as NeMo's default target_modules.
+    """
+    rank, tokens, element = share.job.lora_rank, share.tokens, share.element
+    down, up = (tokens, rank, layer.inputs), (tokens, layer.outputs, rank)
+    elements = (element, element, element)
+    precision = share.wide_precision
+    forward = (
+        gemm(down, "forward", precision, elements),
+        gemm(up, "forward", precision, elements),
+        streaming("elementwise", "adapter", 3 * tokens * layer.outputs * element),
+    )
+    backward = (
+        gemm((tokens, rank, layer.outputs), "backward", precision, elements),
+        gemm((tokens, layer.inputs, rank), "backward", precision, elements),
+        streaming("elementwise", "adapter", 3 * tokens * layer.inputs * element),
+    )
+    weight = (
+        gemm((layer.outputs, rank, tokens), "weight", precision, elements),
+        gemm((rank, layer.inputs, tokens), "weight", precision, elements),
+    )
+    return Part(
+        base.forward + forward,
+        backward + base.backward_input,
+        weight,
+        base.saved + tokens * rank * element,
+        base.weights,
+        float(rank * (layer.inputs + layer.outputs)),
+    )
+
+
+def norm(share: Share, is_fp8_output: bool) -> Part:
+    """Return a norm over what is split along the sequence; its input is kept."""
+    model = share.job.model
+    elements = share.split_tokens * model.hidden_size
+    written = 1 if is_fp8_output and share.is_fp8 else share.element
+    num_parameters = model.hidden_size * (2 if model.normalization == "layernorm" else 1)
+    return Part(
+        (streaming("norm", "forward", elements * (share.element + written)),),
+        (streaming("norm", "backward", elements * share.element * _NORM_PASSES_BACKWARD),),
+        (),
+        float(elements * share.element),
+        Weights(shared=float(num_parameters)),
+    )
+
+
+def residual(share: Share) -> Part:
+    """Return the add of a branch to the residual stream, with dropout of the branch where the software has it.
+
+    In backward the gradients of branch and stream are added; the mask is read if there is one.
+    """
+    elements = share.split_tokens * share.job.model.hidden_size
+    mask = MASK_BYTES * share.software.has_dropout
+    backward = [streaming("elementwise", "add", 3 * elements * share.element)]
+    if mask:
+        backward.append(streaming("elementwise", "dropout", elements * (2 * share.element + mask)))
+    return Part(
+        (streaming("elementwise", "add", elements * (3 * share.element + mask)),),
+        tuple(backward),
+        (),
+        float(elements * mask),
+    )

@@ -1,0 +1,192 @@
+"""What every part of a layer is made of: the share of one rank, matrix products, kernels bound by memory, messages."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.operations import CommKind, Kernel, Message, Operation
+from triplepoint.simulate.work.software import Software, software_of
+
+FLOPS_PER_MAC = 2
+FP32_BYTES = 4
+MASK_BYTES = 1
+
+EXPOSED_OF_SCATTER = 0.25
+"""Share of a reduce-scatter that no product hides where tensor parallel communication is overlapped: the last of four
+pieces. Source: NVIDIA/TransformerEngine initialize_ub, num_splits 4 of the pipelined reduce-scatter."""
+
+Operations = tuple[Operation, ...]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Parameters on one rank, by how many ranks hold the same ones.
+
+    Attributes:
+        split: Every tensor parallel rank has its own.
+        shared: Tensor parallel ranks have the same.
+        experts: Every rank of the expert and expert tensor parallel groups has its own.
+    """
+
+    split: float = 0.0
+    shared: float = 0.0
+    experts: float = 0.0
+
+    @property
+    def dense(self) -> float:
+        """Parameters that all data parallel ranks have."""
+        return self.split + self.shared
+
+    @property
+    def total(self) -> float:
+        """All parameters on the rank."""
+        return self.dense + self.experts
+
+    def __add__(self, other: "Weights") -> "Weights":
+        return Weights(self.split + other.split, self.shared + other.shared, self.experts + other.experts)
+
+    def times(self, count: int) -> "Weights":
+        """Return the weights of `count` such parts."""
+        return Weights(self.split * count, self.shared * count, self.experts * count)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a layer: what it runs for a micro-batch, what it keeps for the backward pass, what it learns.
+
+    Attributes:
+        forward: Forward pass.
+        backward_input: Backward pass up to the gradient of its input.
+        backward_weight: Gradients of its weights.
+        saved: Kept from forward to backward. Unit: byte.
+        weights: Its parameters on one rank.
+        adapters: Its trainable parameters on one rank with LoRA.
+    """
+
+    forward: Operations = ()
+    backward_input: Operations = ()
+    backward_weight: Operations = ()
+    saved: float = 0.0
+    weights: Weights = Weights()
+    adapters: float = 0.0
+
+
+def join(parts: Iterable[Part]) -> Part:
+    """Return parts one after the other as one part; the backward pass goes through them in reverse."""
+    parts = tuple(parts)
+    return Part(
+        tuple(op for part in parts for op in part.forward),
+        tuple(op for part in reversed(parts) for op in part.backward_input),
+        tuple(op for part in reversed(parts) for op in part.backward_weight),
+        sum(part.saved for part in parts),
+        sum((part.weights for part in parts), Weights()),
+        sum(part.adapters for part in parts),
+    )
+
+
+class Share:
+    """What one rank has of a micro-batch and of the model.
+
+    Attributes:
+        job: The job.
+        software: What its framework does.
+        tokens: Of a micro-batch in tensor parallel regions.
+        split_tokens: Outside of them: 1/tp with sequence parallelism.
+        tp: Tensor parallel degree.
+        element: Bytes of an activation.
+        gemm_precision: Number format of the matrix products of layers.
+        gemm_element: Bytes of their inputs.
+    """
+
+    def __init__(self, job: Job) -> None:
+        """Work out the share of `job`."""
+        self.job = job
+        self.software: Software = software_of(job.stack)
+        self.tp = job.layout.tp
+        self.is_sequence_parallel = job.layout.sequence_parallel and self.tp > 1
+        self.tokens = job.tokens_per_microbatch
+        self.split_tokens = ceil_div(self.tokens, self.tp) if self.is_sequence_parallel else self.tokens
+        self.element = FP32_BYTES if job.precision == "fp32" else 2
+        self.gemm_precision = job.precision
+        self.gemm_element = 1 if job.precision == "fp8" else self.element
+        self.gradient_element = self.software.gradient_bytes(job.precision)
+        self.is_fp8 = job.precision == "fp8"
+        self.has_adapters = job.trainable == "lora"
+        self.overlaps_tp = "tp" in job.overlap and self.is_sequence_parallel
+
+    @property
+    def wide_precision(self) -> str:
+        """Number format of the products that fp8 training leaves alone: attention, router, output."""
+        return "bf16" if self.is_fp8 else self.job.precision
+
+
+def ceil_div(number: int, by: int) -> int:
+    """Return the quotient, rounded up."""
+    return -(-number // by)
+
+
+def gemm(
+    shape: tuple[int, int, int], kind: str, precision: str, elements: tuple[int, int, int], cls: str = "gemm"
+) -> Kernel:
+    """Return the product of an m x k and a k x n matrix.
+
+    Args:
+        shape: m, n, k.
+        kind: forward, backward (input gradient) or weight.
+        precision: Number format.
+        elements: Bytes of one element of both inputs and the output.
+        cls: Class of the kernel.
+    """
+    m, n, k = shape
+    num_bytes = m * k * elements[0] + k * n * elements[1] + m * n * elements[2]
+    return Kernel(cls, kind, float(FLOPS_PER_MAC * m * n * k), float(num_bytes), shape, precision)
+
+
+def streaming(cls: str, kind: str, num_bytes: float) -> Kernel:
+    """Return a kernel bound by memory."""
+    return Kernel(cls, kind, 0.0, float(num_bytes))
+
+
+def message(kind: CommKind, group: str, num_bytes: float, overlapped: bool = False) -> Message:
+    """Return one message; its arguments are those of `Message`."""
+    return Message(kind, group, float(num_bytes), overlapped)
+
+
+def repeat(operation: Operation, count: int) -> Operation:
+    """Return the operation, run `count` times as often."""
+    if isinstance(operation, Message):
+        return Message(
+            operation.kind, operation.group, operation.num_bytes, operation.is_overlapped, operation.count * count
+        )
+    return Kernel(
+        operation.cls,
+        operation.kind,
+        operation.flops,
+        operation.num_bytes,
+        operation.shape,
+        operation.precision,
+        operation.is_causal,
+        operation.count * count,
+    )
+
+
+def gather(share: Share, num_bytes: float, overlapped: bool = False) -> Operations:
+    """Return what brings the split sequence together before a tensor parallel region, nothing without the split."""
+    if not share.is_sequence_parallel:
+        return ()
+    return (message("all_gather", "tp", num_bytes, overlapped or share.overlaps_tp),)
+
+
+def scatter(share: Share, num_bytes: float, overlapped: bool = False) -> Operations:
+    """Return what adds up partial results after a tensor parallel region."""
+    if share.tp == 1:
+        return ()
+    if not share.is_sequence_parallel:
+        return (message("all_reduce", "tp", num_bytes, overlapped),)
+    if overlapped or not share.overlaps_tp:
+        return (message("reduce_scatter", "tp", num_bytes, overlapped),)
+    exposed = EXPOSED_OF_SCATTER * num_bytes
+    return (
+        message("reduce_scatter", "tp", num_bytes - exposed, True),
+        message("reduce_scatter", "tp", exposed),
+    )
