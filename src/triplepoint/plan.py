@@ -1,6 +1,6 @@
 """The plan: which points the selected studies come to, which of them can run, and why the others cannot."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,14 +74,32 @@ def write_plan(plan: Plan, results: Path) -> None:
     write_text_if_changed(results / "plan.json", _text(plan))
 
 
-def render(plan: Plan) -> str:
+@dataclass(frozen=True)
+class Columns:
+    """More columns of the table of a plan, before the run id.
+
+    Attributes:
+        headings: One per column.
+        cells: One per heading, by run; runs that are not there have none.
+        notes: What stands below the row of a run.
+    """
+
+    headings: tuple[str, ...] = ()
+    cells: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+
+def render(plan: Plan, more: Columns | None = None) -> str:
     """Return the plan as text: a block per model, cluster and engine, a row per point, a summary at the end.
 
     A point that cannot run is followed by its reason, on a line of its own since reasons are longer than columns.
     """
-    rows = {entry.run: _cells(entry) for entry in plan.entries}
-    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows.values(), strict=True)]
-    lines = [_line(_HEADINGS, widths)]
+    more = more or Columns()
+    empty = ("-",) * len(more.headings)
+    rows = {entry.run: _insert(_cells(entry), more.cells.get(entry.run, empty)) for entry in plan.entries}
+    headings = _insert(_HEADINGS, more.headings)
+    widths = [max(map(len, column)) for column in zip(headings, *rows.values(), strict=True)]
+    lines = [_line(headings, widths)]
     blocks: dict[str, list[PlanEntry]] = {}
     for entry in plan.entries:
         blocks.setdefault(_title(entry), []).append(entry)
@@ -91,6 +109,8 @@ def render(plan: Plan) -> str:
             lines.append(_line(rows[entry.run], widths))
             if entry.invalid_because is not None:
                 lines.append(f"    invalid: {entry.invalid_because}")
+            if entry.run in more.notes:
+                lines.append(f"    {more.notes[entry.run]}")
     return "\n".join([*lines, "", _summary(plan)])
 
 
@@ -207,9 +227,14 @@ def _cells(entry: PlanEntry) -> tuple[str, ...]:
     )
 
 
+def _insert(cells: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+    return (*cells[:-1], *more, cells[-1])
+
+
 def _line(cells: tuple[str, ...], widths: list[int]) -> str:
+    first_more, last = len(_HEADINGS) - 1, len(cells) - 1
     padded = [
-        cell.rjust(width) if number in _NUMBERS else cell.ljust(width)
+        cell.rjust(width) if number in _NUMBERS or first_more <= number < last else cell.ljust(width)
         for number, (cell, width) in enumerate(zip(cells, widths, strict=True))
     ]
     return "  ".join(padded).rstrip()

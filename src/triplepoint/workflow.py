@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from triplepoint import figures
+from triplepoint.advise.dry_run import tell_cost
 from triplepoint.config.base import parse
 from triplepoint.config.plan import Plan
 from triplepoint.config.selection import Selection
@@ -40,12 +41,14 @@ def bind(config: Mapping[str, Any], base: str) -> "Binding":
         selection = parse(Selection, dict(config), "config/config.yaml or --config")
         if selection.trace_rules is not None and not Path(selection.trace_rules).is_file():
             raise UserError(f"config/config.yaml or --config: trace_rules: no file {selection.trace_rules!r}")
-        return Binding(
+        binding = Binding(
             selection, Path(base), select(Path("config"), selection.studies, selection.clusters, selection.simulated)
         )
     except UserError as error:
         print(f"triplepoint: {error}", file=sys.stderr)
         sys.exit(USER_ERROR)
+    tell_cost(binding.arguments)
+    return binding
 
 
 class Binding:

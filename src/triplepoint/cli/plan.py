@@ -2,29 +2,48 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from triplepoint.cli.arguments import add_results, make_parser, say
+
+if TYPE_CHECKING:
+    from triplepoint.config.plan import Plan
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("plan", "Expand studies to points and show which can run, and why others cannot.")
+    made = make_parser(
+        "plan", "Expand studies to points and show which can run and why others cannot, and what they will cost."
+    )
     made.add_argument("studies", nargs="*", metavar="STUDY", help="studies in CONFIG/studies; all if none is named")
     made.add_argument("--cluster", action="append", metavar="NAME", help="only points on this cluster; repeatable")
     made.add_argument("--simulated", action="append", metavar="NAME", help="simulate this cluster; repeatable")
     made.add_argument("--config", type=Path, default=Path("config"), metavar="DIR", help="folder of the configuration")
     made.add_argument("--write", action="store_true", help="write RESULTS/plan.json and point.json of each run")
+    made.add_argument("--summary", action="store_true", help="only what exists, and what is ahead will cost")
     add_results(made)
     return made
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Show the plan, or write it."""
-    from triplepoint.plan import render, select, write_plan
+    """Show the plan with what it costs, or write it."""
+    from triplepoint.plan import select, write_plan
 
     plan = select(arguments.config, arguments.studies or None, arguments.cluster, arguments.simulated or ())
     if not arguments.write:
-        print(render(plan))
+        _show(plan, arguments)
         return
     write_plan(plan, arguments.results)
     say(f"plan: {len(plan.entries)} points, {len(plan.valid)} runs to have")
+
+
+def _show(plan: "Plan", arguments: argparse.Namespace) -> None:
+    from triplepoint.advise.cost import plan_cost
+    from triplepoint.advise.summary import HEADINGS, cells, note, summarise
+    from triplepoint.plan import Columns, render
+
+    costs = plan_cost(plan, arguments.results, arguments.config)
+    if not arguments.summary:
+        notes = {cost.entry.run: told for cost in costs if (told := note(cost))}
+        print(render(plan, Columns(HEADINGS, {cost.entry.run: cells(cost) for cost in costs}, notes)), end="\n\n")
+    print(summarise(costs))

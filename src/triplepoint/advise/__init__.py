@@ -1,0 +1,1 @@
+"""Advice before and after a study: what it will cost."""
