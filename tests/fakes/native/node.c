@@ -1,0 +1,155 @@
+/* The state shared with the test: the scenario file, the page with the clock and the counts of calls. */
+#include "node.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Laid out as scenario.py's Page has it. */
+enum { NUM_COUNTS = 1023 };
+struct page {
+    uint64_t generation;
+    int64_t clock_ns;
+    uint64_t unused[6];
+    struct {
+        uint64_t key, count;
+        char name[48];
+    } counts[NUM_COUNTS];
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char folder[512];
+static struct page *page;
+static struct node *current;
+static uint64_t loaded_generation;
+
+static void load(void) {
+    char path[600];
+    snprintf(path, sizeof path, "%s/scenario", folder);
+    loaded_generation = __atomic_load_n(&page->generation, __ATOMIC_ACQUIRE);
+    struct node *node = parse_scenario(path);
+    if (node)
+        __atomic_store_n(&current, node, __ATOMIC_RELEASE); /* The old one stays: another thread may be reading it. */
+}
+
+/* Take up the folder TRIPLEPOINT_FAKE_NODE names. */
+enum opened node_open(void) {
+    enum opened opened = SAME_NODE;
+    const char *wanted = getenv("TRIPLEPOINT_FAKE_NODE");
+    pthread_mutex_lock(&lock);
+    if (!wanted) {
+        current = NULL;
+        folder[0] = 0;
+    } else if (strcmp(wanted, folder)) {
+        char path[600];
+        snprintf(folder, sizeof folder, "%s", wanted);
+        snprintf(path, sizeof path, "%s/page", folder);
+        current = NULL;
+        opened = NEW_NODE;
+        int file = open(path, O_RDWR | O_CLOEXEC);
+        void *map = file < 0 ? MAP_FAILED : mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        if (file >= 0)
+            close(file);
+        page = map == MAP_FAILED ? NULL : map;
+        if (page)
+            load();
+        else
+            folder[0] = 0;
+    }
+    pthread_mutex_unlock(&lock);
+    return node_now() ? opened : NO_NODE;
+}
+
+/* The node as the scenario is now; NULL where there is none. */
+const struct node *node_now(void) {
+    struct node *node = __atomic_load_n(&current, __ATOMIC_ACQUIRE);
+    if (!node || __atomic_load_n(&page->generation, __ATOMIC_ACQUIRE) == loaded_generation)
+        return node;
+    pthread_mutex_lock(&lock);
+    if (page->generation != loaded_generation)
+        load();
+    pthread_mutex_unlock(&lock);
+    return current;
+}
+
+double node_time_s(const struct node *node) {
+    if (node->is_virtual)
+        return ((double)__atomic_load_n(&page->clock_ns, __ATOMIC_ACQUIRE) - node->start_ns) * 1e-9;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    int64_t now_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    return (double)(now_ns - (int64_t)node->start_ns) * 1e-9 * node->scale;
+}
+
+/* The wall clock at a scenario time: what NVML stamps values with. */
+uint64_t node_wall_us(const struct node *node, double t_s) {
+    return (uint64_t)(node->start_wall_ns * 1e-3 + t_s / node->scale * 1e6);
+}
+
+/* FNV-1a, the top bit cleared: that one marks field values. */
+uint64_t name_key(const char *name) {
+    uint64_t key = 0xcbf29ce484222325ull;
+    for (; *name; name++)
+        key = (key ^ (uint8_t)*name) * 0x100000001b3ull;
+    return key & ~(1ull << 63);
+}
+
+void count_call(uint64_t key, const char *name) {
+    for (unsigned probe = 0; probe < NUM_COUNTS; probe++) {
+        unsigned i = (unsigned)((key ^ key >> 32) % NUM_COUNTS + probe) % NUM_COUNTS;
+        uint64_t found = 0;
+        if (__atomic_compare_exchange_n(&page->counts[i].key, &found, key, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            snprintf(page->counts[i].name, sizeof page->counts[i].name, "%s", name);
+        else if (found != key)
+            continue;
+        __atomic_fetch_add(&page->counts[i].count, 1, __ATOMIC_RELAXED);
+        return;
+    }
+}
+
+/* Whether two keys name the same thing; a field of any scope matches each of its scopes. */
+static int same_key(uint64_t rule, uint64_t key) {
+    int any_scope = rule >> 63 && (uint32_t)rule == ANY_SCOPE;
+    return any_scope ? rule >> 32 == key >> 32 : rule == key;
+}
+
+const struct rule *find_rule(const struct rules *rules, int gpu, uint64_t key, double t_s) {
+    for (int i = 0; i < rules->count; i++) {
+        const struct rule *rule = &rules->rule[i];
+        int is_here = rule->gpu == ALL_GPUS || rule->gpu == gpu;
+        int is_now = t_s >= rule->from_s && t_s < rule->until_s;
+        if (is_here && is_now && (same_key(rule->key, key) || rule->key == EVERY_CALL))
+            return rule;
+    }
+    return NULL;
+}
+
+/* Count a call, let it take its time, and return the code of the error the scenario has for it, or 0. */
+int enter_call(struct site *site, int gpu, double *t_s) {
+    const struct node *node = node_now();
+    if (!site->key)
+        site->key = name_key(site->name);
+    count_call(site->key, site->name);
+    *t_s = node_time_s(node);
+    const struct rule *latency = node->latencies_us.count ? find_rule(&node->latencies_us, gpu, site->key, *t_s) : NULL;
+    if (latency) {
+        struct timespec wait = {(time_t)(latency->value / 1e6), (long)(latency->value * 1e3) % 1000000000};
+        nanosleep(&wait, NULL);
+    }
+    const struct rule *error = node->errors.count ? find_rule(&node->errors, gpu, site->key, *t_s) : NULL;
+    return error ? (int)error->value : 0;
+}
+
+/* The time at which a counter that stands still was last right. */
+double frozen_time_s(int gpu, const char *what, double t_s) {
+    const struct node *node = node_now();
+    if (!node->freezes.count)
+        return t_s;
+    const struct rule *freeze = find_rule(&node->freezes, gpu, name_key(what), t_s);
+    return freeze ? freeze->from_s : t_s;
+}

@@ -1,0 +1,137 @@
+/* The part of the NVML binary interface the fake has, sizes checked against nvidia-ml-py by test_nvml_abi.
+   Source: nvml.h as described by nvidia-ml-py 13.615.71 and NVIDIA's NVML API reference. */
+#ifndef FAKES_NVML_H
+#define FAKES_NVML_H
+
+#include "node.h"
+
+enum nvml_status {
+    NVML_SUCCESS = 0,
+    NVML_UNINITIALIZED = 1,
+    NVML_INVALID_ARGUMENT = 2,
+    NVML_NOT_SUPPORTED = 3,
+    NVML_NO_PERMISSION = 4,
+    NVML_NOT_FOUND = 6,
+    NVML_INSUFFICIENT_SIZE = 7,
+    NVML_DRIVER_NOT_LOADED = 9,
+    NVML_TIMEOUT = 10,
+    NVML_GPU_IS_LOST = 15,
+    NVML_ARGUMENT_VERSION_MISMATCH = 25,
+};
+
+typedef int status_t;
+typedef void *device_t;
+
+union value {
+    double dVal;
+    unsigned uiVal;
+    unsigned long long ullVal;
+    long long sllVal;
+    int siVal;
+};
+enum value_type { TYPE_DOUBLE = 0, TYPE_UINT = 1, TYPE_ULL = 3, TYPE_INT = 5 };
+
+struct field_value {
+    unsigned fieldId, scopeId;
+    long long timestamp, latencyUsec;
+    int valueType, nvmlReturn;
+    union value value;
+};
+struct sample {
+    unsigned long long timeStamp;
+    union value value;
+};
+struct utilization {
+    unsigned gpu, memory;
+};
+struct memory_v1 {
+    unsigned long long total, free, used;
+};
+struct memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+};
+struct violation_time {
+    unsigned long long referenceTime, violationTime;
+};
+struct temperature_v1 {
+    unsigned version;
+    int sensorType, temperature;
+};
+struct margin_v1 {
+    unsigned version;
+    int marginTemperature;
+};
+struct pci_info {
+    char busIdLegacy[16];
+    unsigned domain, bus, device, pciDeviceId, pciSubSystemId;
+    char busId[32];
+};
+struct platform_info_v2 {
+    unsigned version;
+    char ibGuid[16], chassisSerialNumber[16], slotNumber, trayIndex, hostId, peerType, moduleId;
+};
+struct event_data {
+    device_t device;
+    unsigned long long eventType, eventData;
+    unsigned gpuInstanceId, computeInstanceId;
+};
+struct gpm_metric {
+    unsigned metricId;
+    int nvmlReturn;
+    double value;
+    struct {
+        const char *shortName, *longName, *unit;
+    } info;
+};
+struct gpm_sample {
+    int gpu;
+    double t_s;
+};
+struct gpm_metrics {
+    unsigned version, numMetrics;
+    struct gpm_sample *sample1, *sample2;
+    struct gpm_metric metrics[];
+};
+struct gpm_support {
+    unsigned version, isSupportedDevice;
+};
+
+#define VERSION(type, number) (unsigned)(sizeof(type) | (number) << 24)
+
+/* What a call knows of its device. `mig` is the instance, or -1 for the whole GPU. */
+struct target {
+    const struct gpu *gpu;
+    int index, mig;
+    double t_s;
+};
+
+status_t nvml_enter(struct site *site, device_t device, struct target *target);
+status_t nvml_enter_library(struct site *site);
+device_t nvml_handle(int gpu, int mig);
+int nvml_gpu_of(device_t device);
+int nvml_visible(unsigned index);
+unsigned nvml_num_visible(void);
+
+/* First line of every call on a device: counted, delayed and failed as the scenario says. */
+#define ENTER(device, target)                      \
+    static struct site site = {.name = __func__};  \
+    struct target target;                          \
+    status_t entered = nvml_enter(&site, device, &target); \
+    if (entered)                                   \
+    return entered
+#define ENTER_LIBRARY()                            \
+    static struct site site = {.name = __func__};  \
+    status_t entered = nvml_enter_library(&site);  \
+    if (entered)                                   \
+    return entered
+/* Calls a MIG instance does not answer. */
+#define ENTER_WHOLE(device, target) \
+    ENTER(device, target);          \
+    if (target.mig >= 0)            \
+    return NVML_NOT_SUPPORTED
+#define WANT(pointer)  \
+    if (!(pointer))    \
+    return NVML_INVALID_ARGUMENT
+
+#endif

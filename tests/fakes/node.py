@@ -1,0 +1,140 @@
+"""A fake node: put up from a scenario, found by the real bindings, with the truth at hand.
+
+    with fake_node(hgx_h200().set_all(load=square(1.0, 0.25))) as node:
+        ...                                  # in this process: load the library by its name, as on a real machine
+        subprocess.run(..., env=node.env)    # in others
+
+The libraries are found by soname: through LD_LIBRARY_PATH by other processes, by having been loaded in this one.
+"""
+
+import ctypes
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from mmap import mmap
+from pathlib import Path
+
+from tests.fakes.build import build_libraries
+from tests.fakes.scenario import Scenario
+from tests.fakes.sysfs import Sysfs
+from tests.fakes.truth import Truth
+
+NS_PER_S = 1_000_000_000
+HEADER = struct.Struct("<Qq48x")
+COUNT = struct.Struct("<QQ48s")
+NUM_COUNTS = 1023
+FIELD_MARK = 1 << 63
+
+FieldCall = tuple[int, int]
+"""Field and scope of nvmlDeviceGetFieldValues."""
+
+
+class FakeNode:
+    """A node that is up."""
+
+    def __init__(self, scenario: Scenario, folder: Path, libraries: Path) -> None:
+        self.scenario = scenario
+        self.libraries = libraries
+        self.folder = folder
+        self.sysfs_root = folder / "sys"
+        self.start_ns = time.monotonic_ns()
+        self.start_wall_ns = time.time_ns()
+        page = folder / "page"
+        page.write_bytes(bytes(HEADER.size + NUM_COUNTS * COUNT.size))
+        with page.open("r+b") as file:
+            self._page = mmap(file.fileno(), 0)
+        self._generation = 0
+        self._clock_ns = self.start_ns
+        self.change()
+        self.sysfs = Sysfs(self.sysfs_root, scenario.host, self.time_s)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment in which another process finds this node."""
+        return {**os.environ, **self.variables()}
+
+    def variables(self) -> dict[str, str]:
+        """Return the environment variables of the node alone."""
+        paths = [str(self.libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+        return {
+            "LD_LIBRARY_PATH": ":".join(paths),
+            "ROCM_PATH": str(self.libraries),
+            "TRIPLEPOINT_FAKE_NODE": str(self.folder),
+            "TRIPLEPOINT_SYSFS": str(self.sysfs_root),
+        }
+
+    @property
+    def truth(self) -> Truth:
+        """What the GPUs really do."""
+        return Truth(self.scenario.gpus, self.time_s)
+
+    def time_s(self, t_ns: int | None = None) -> float:
+        """Return the scenario time of a monotonic time, by default of now. Unit: s."""
+        if self.scenario.is_virtual:
+            return ((self._clock_ns if t_ns is None else t_ns) - self.start_ns) / NS_PER_S
+        return ((time.monotonic_ns() if t_ns is None else t_ns) - self.start_ns) / NS_PER_S * self.scenario.scale
+
+    def change(self) -> None:
+        """Tell the libraries that `scenario` was changed; time goes on."""
+        fresh = self.folder / "scenario.new"
+        fresh.write_text(self.scenario.text(self.start_ns, self.start_wall_ns))
+        fresh.rename(self.folder / "scenario")
+        self._generation += 1
+        self._write_header()
+
+    def advance(self, seconds: float) -> None:
+        """Move the virtual clock, and the files of the host with it."""
+        assert self.scenario.is_virtual
+        self._clock_ns += round(seconds * NS_PER_S)
+        self._write_header()
+        self.sysfs.write()
+
+    def now_ns(self) -> int:
+        """Return the virtual clock: a stand-in for `time.monotonic_ns`."""
+        return self._clock_ns if self.scenario.is_virtual else time.monotonic_ns()
+
+    def calls(self) -> dict[str, int]:
+        """Return how often each function of the libraries was called, by all processes together."""
+        return {name.rstrip(b"\0").decode(): count for key, count, name in self._counts() if key and key < FIELD_MARK}
+
+    def fields(self) -> dict[FieldCall, int]:
+        """Return how often each field value was asked for, by field and scope."""
+        marked = ((key - FIELD_MARK, count) for key, count, _ in self._counts() if key >= FIELD_MARK)
+        return {(key >> 32, key & 0xFFFFFFFF): count for key, count in marked}
+
+    def close(self) -> None:
+        """Take the node down."""
+        self.sysfs.stop()
+        self._page.close()
+
+    def _counts(self) -> Iterator[tuple[int, int, bytes]]:
+        return COUNT.iter_unpack(self._page[HEADER.size :])
+
+    def _write_header(self) -> None:
+        self._page[: HEADER.size] = HEADER.pack(self._generation, self._clock_ns)
+
+
+@contextmanager
+def fake_node(scenario: Scenario) -> Iterator[FakeNode]:
+    """Put up a node for the time of the block, for this process and those started with `node.env`."""
+    libraries = build_libraries()
+    with tempfile.TemporaryDirectory(prefix="fake-node-") as folder:
+        node = FakeNode(scenario, Path(folder), libraries)
+        # The loader takes a library that is there under the same soname; LD_LIBRARY_PATH was read when we started.
+        for library in libraries.iterdir():
+            ctypes.CDLL(str(library))
+        variables = node.variables()
+        before = {name: os.environ.get(name) for name in variables}
+        os.environ.update(variables)
+        try:
+            yield node
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+            node.close()

@@ -1,0 +1,90 @@
+"""Nodes to start a scenario from."""
+
+from dataclasses import replace
+
+from tests.fakes.scenario import Gpu, Scenario, Sensor
+
+HGX_BUSES = (0x18, 0x2A, 0x3A, 0x5D, 0x9A, 0xAB, 0xBA, 0xDB)
+"""PCI buses of an 8-GPU HGX baseboard behind two CPU sockets, in the driver's order."""
+
+HGX_MODULES = (3, 4, 1, 2, 7, 8, 5, 6)
+"""Module (physical slot) of each, not in the driver's order, as on real boards."""
+
+
+def _hgx(name: str, count: int, **changes: float) -> Scenario:
+    gpus = [
+        Gpu(
+            name=name,
+            uuid=f"GPU-{index:08x}-1111-2222-3333-444444444444",
+            serial=f"165432100{index:04d}",
+            pci_bus=HGX_BUSES[index],
+            module_id=HGX_MODULES[index],
+            numa_node=index // 4,
+            instant=Sensor(period_s=0.1, window_s=0.025, phase_s=0.007 * index),
+            average=Sensor(period_s=0.1, window_s=1.0, phase_s=0.007 * index),
+            energy_phase_s=0.007 * index,
+        )
+        for index in range(count)
+    ]
+    return Scenario([replace(gpu, **changes) for gpu in gpus])  # type: ignore[arg-type]
+
+
+def hgx_h200(count: int = 8) -> Scenario:
+    """Return a node of H200 SXM: 700 W, 141 GB, 18 links."""
+    return _hgx("NVIDIA H200", count)
+
+
+def hgx_h100(count: int = 8) -> Scenario:
+    """Return a node of H100 SXM: 700 W, 80 GB, 18 links."""
+    return _hgx("NVIDIA H100 80GB HBM3", count, memory_bytes=80 * 2.0**30, used_memory_bytes=60 * 2.0**30)
+
+
+def hgx_a100(count: int = 8) -> Scenario:
+    """Return a node of A100 SXM: 400 W, 12 links, no GPM, the plain power reading is the instant one."""
+    numbers = {"max_w": 400.0, "limit_w": 400.0, "default_limit_w": 400.0, "max_limit_w": 400.0}
+    return _hgx(
+        "NVIDIA A100-SXM4-80GB",
+        count,
+        architecture=7,
+        nvlinks=12,
+        usage_is_average=0,
+        memory_bytes=80 * 2.0**30,
+        used_memory_bytes=60 * 2.0**30,
+        **numbers,
+    )
+
+
+def mi250_node(packages: int = 4) -> Scenario:
+    """Return a node of MI250 packages of two dies: power and energy only on the primary die, for the package."""
+    gpus = [
+        Gpu(
+            name="AMD Instinct MI250",
+            uuid=f"{die:02x}ff740c-0000-1000-80{die:02x}-000000000000",
+            serial=f"69221900{die // 2:04d}",
+            idle_w=90.0,
+            max_w=500.0,
+            limit_w=500.0,
+            default_limit_w=500.0,
+            max_limit_w=500.0,
+            inlet_c=30.0,
+            resistance_c_per_w=0.1,
+            max_sm_mhz=1700.0,
+            idle_sm_mhz=800.0,
+            throttled_sm_mhz=1200.0,
+            memory_mhz=1600.0,
+            memory_bytes=64 * 2.0**30,
+            used_memory_bytes=40 * 2.0**30,
+            nvlinks=0,
+            energy_period_s=0.001,
+            energy_unit_j=15.259e-6,
+            instant=Sensor(period_s=0.001, window_s=0.1),
+            average=Sensor(period_s=0.001, window_s=0.5),
+            pci_bus=0x20 + 4 * die,
+            is_secondary_die=die % 2,
+            package=die // 2,
+            numa_node=die // 4,
+            hip_id=die ^ 1,
+        )
+        for die in range(2 * packages)
+    ]
+    return Scenario(gpus, driver_version="6.10.5")

@@ -1,0 +1,198 @@
+"""What a fake node is and does, and the text file the C libraries read it from."""
+
+from dataclasses import dataclass, field, fields, replace
+
+from tests.fakes.host import HostParts
+from tests.fakes.wave import Wave, constant
+
+FOREVER_S = 1e18
+ALL_GPUS = -1
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """What a power sensor makes of the truth: the mean of a window, refreshed at a period."""
+
+    period_s: float
+    window_s: float
+    lag_s: float = 0.0
+    """Age of the window's end at the moment of the refresh."""
+    phase_s: float = 0.0
+    """When refreshes happen within the period."""
+    quantum_w: float = 0.001
+    gain: float = 1.0
+    noise_w: float = 0.0
+    """Uniform, up to this much either way."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU, or on AMD one die. Power goes linearly with the load; every number has the name it has in C."""
+
+    name: str
+    uuid: str
+    serial: str
+    part_number: str = "900-00000-0000-000"
+    load: Wave = field(default_factory=lambda: constant(0.0))
+    """What is asked for, 0-1: 1 draws `max_w`. Above what `limit_w` allows the power cap sets in."""
+    sw_thermal: Wave = field(default_factory=lambda: constant(0.0))
+    """Share of the time slowed down for this cause, 0-1; with the next three."""
+    hw_thermal: Wave = field(default_factory=lambda: constant(0.0))
+    power_brake: Wave = field(default_factory=lambda: constant(0.0))
+    sync_boost: Wave = field(default_factory=lambda: constant(0.0))
+
+    idle_w: float = 75.0
+    max_w: float = 700.0
+    limit_w: float = 700.0
+    default_limit_w: float = 700.0
+    min_limit_w: float = 200.0
+    max_limit_w: float = 700.0
+    memory_power_share: float = 0.2
+
+    inlet_c: float = 28.0
+    resistance_c_per_w: float = 0.06
+    tau_s: float = 12.0
+    memory_resistance_c_per_w: float = 0.08
+    memory_tau_s: float = 25.0
+    hotspot_c_per_w: float = 0.02
+    slowdown_c: float = 89.0
+    shutdown_c: float = 95.0
+    max_c: float = 87.0
+    memory_max_c: float = 95.0
+
+    max_sm_mhz: float = 1980.0
+    idle_sm_mhz: float = 345.0
+    throttled_sm_mhz: float = 1410.0
+    memory_mhz: float = 3201.0
+    memory_bytes: float = 141 * 2.0**30
+    idle_memory_bytes: float = 0.5 * 2.0**30
+    used_memory_bytes: float = 100 * 2.0**30
+
+    nvlinks: int = 18
+    nvlink_tx_bytes_per_s: float = 200e9
+    """All links together at load 1."""
+    nvlink_rx_bytes_per_s: float = 190e9
+    nvlink_offset_bytes: float = 0.0
+    pcie_tx_bytes_per_s: float = 20e9
+    pcie_rx_bytes_per_s: float = 10e9
+    pcie_offset_bytes: float = 0.0
+    pcie_counter_bits: int = 64
+    """32 wraps every 4 GiB."""
+
+    instant: Sensor = field(default_factory=lambda: Sensor(period_s=0.1, window_s=0.025))
+    average: Sensor = field(default_factory=lambda: Sensor(period_s=0.1, window_s=1.0))
+    usage_is_average: int = 1
+    energy_period_s: float = 0.1
+    energy_phase_s: float = 0.0
+    energy_offset_j: float = 1e6
+    energy_unit_j: float = 0.001
+    violation_offset_ns: float = 5e9
+
+    architecture: int = 9
+    """7 Ampere, 9 Hopper, 10 Blackwell."""
+    mig_instances: int = 0
+    unplug_s: float = FOREVER_S
+    ecc_corrected: int = 0
+    ecc_uncorrected: int = 0
+    remapped_rows: int = 0
+    pci_bus: int = 0x18
+    module_id: int = 1
+    slot: int = -1
+    """Negative: the platform does not say."""
+    numa_node: int = 0
+
+    is_secondary_die: int = 0
+    """AMD: power and energy are those of the primary die, for both."""
+    package: int = 0
+    hip_id: int = 0
+
+    def effective_load(self) -> Wave:
+        """Return the load the power limit lets through."""
+        highest = (self.limit_w - self.idle_w) / (self.max_w - self.idle_w)
+        return self.load.map(lambda load: min(load, highest))
+
+    def waves(self) -> dict[str, Wave]:
+        """Return every wave of the file, those that follow from the load included."""
+        load = self.effective_load()
+        causes = {name: getattr(self, name) for name in ("sw_thermal", "hw_thermal", "power_brake", "sync_boost")}
+        capped = Wave(
+            load.starts_s,
+            tuple(float(a > b) for a, b in zip(self.load.values, load.values, strict=True)),
+            load.period_s,
+        )
+        return {"load": load, "busy": load.map(lambda load: float(load > 0)), "power_cap": capped, **causes}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A call that fails, takes its time, or a counter that stands still, on one GPU or all, for a while."""
+
+    what: str
+    """A function, `field:ID`, `field:ID:SCOPE`, or `*`; of a counter: power, energy, temperature, nvlink, pcie."""
+    value: float = 0.0
+    """The status returned, or microseconds."""
+    gpu: int = ALL_GPUS
+    from_s: float = -FOREVER_S
+    until_s: float = FOREVER_S
+
+
+@dataclass(frozen=True)
+class Xid:
+    """An XID event."""
+
+    gpu: int
+    code: int
+    at_s: float
+
+
+@dataclass
+class Scenario:
+    """A node: its GPUs, its host, and what goes wrong when."""
+
+    gpus: list[Gpu] = field(default_factory=list)
+    errors: list[Rule] = field(default_factory=list)
+    freezes: list[Rule] = field(default_factory=list)
+    latencies_us: list[Rule] = field(default_factory=list)
+    xids: list[Xid] = field(default_factory=list)
+    host: HostParts = field(default_factory=HostParts)
+    driver_version: str = "575.57.08"
+    scale: float = 1.0
+    """Scenario seconds per second of the monotonic clock; power is unchanged, counters run this much faster."""
+    is_virtual: bool = False
+    """Time moves only by `FakeNode.advance`."""
+
+    def set_all(self, **changes: object) -> "Scenario":
+        """Change every GPU alike; return the scenario."""
+        self.gpus = [replace(gpu, **changes) for gpu in self.gpus]  # type: ignore[arg-type]
+        return self
+
+    def set_gpu(self, index: int, **changes: object) -> "Scenario":
+        """Change one GPU; return the scenario."""
+        self.gpus[index] = replace(self.gpus[index], **changes)  # type: ignore[arg-type]
+        return self
+
+    def text(self, start_ns: int, start_wall_ns: int) -> str:
+        """Return the file: one fact per line."""
+        node = f"node -1 {start_ns} {start_wall_ns} {self.scale!r} {int(self.is_virtual)} {len(self.gpus)}"
+        lines = [node, f"text -1 driver_version {self.driver_version}"]
+        for index, gpu in enumerate(self.gpus):
+            lines += _gpu_lines(index, gpu)
+        for kind, rules in (("error", self.errors), ("freeze", self.freezes), ("latency", self.latencies_us)):
+            lines += [f"{kind} {r.gpu} {r.what} {r.value!r} {r.from_s!r} {r.until_s!r}" for r in rules]
+        lines += [f"xid {x.gpu} {x.code} {x.at_s!r}" for x in self.xids]
+        return "\n".join(lines) + "\n"
+
+
+def _gpu_lines(index: int, gpu: Gpu) -> list[str]:
+    lines = []
+    for name, value in ((f.name, getattr(gpu, f.name)) for f in fields(gpu)):
+        if isinstance(value, str):
+            lines.append(f"text {index} {name} {value}")
+        elif isinstance(value, Sensor):
+            lines += [f"number {index} {name}.{f.name} {getattr(value, f.name)!r}" for f in fields(value)]
+        elif not isinstance(value, Wave):
+            lines.append(f"number {index} {name} {value!r}")
+    for name, wave in gpu.waves().items():
+        pairs = " ".join(f"{t!r} {v!r}" for t, v in zip(wave.starts_s, wave.values, strict=True))
+        lines.append(f"wave {index} {name} {wave.period_s!r} {len(wave.values)} {pairs}")
+    return lines
