@@ -9,10 +9,11 @@ from triplepoint.cli.arguments import make_parser
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("sample", "Sample this node's sensors into an Arrow stream until SIGTERM.")
-    made.add_argument("out", type=Path, metavar="FILE", help="Arrow stream to write")
+    made = make_parser("sample", "Sample this node's sensors into Arrow streams until SIGTERM.")
+    made.add_argument("out", type=Path, metavar="FILE", help="Arrow stream to write; GPUs add FILE.fast beside it")
     made.add_argument("--device", choices=("cpu", "cuda", "rocm"), default="cpu", help="what the ranks compute on")
-    made.add_argument("--period", type=float, default=0.1, metavar="S", help="time between samples in seconds")
+    made.add_argument("--period", type=float, default=0.2, metavar="S", help="seconds between samples of traffic, host")
+    made.add_argument("--fast-period", type=float, default=0.05, metavar="S", help="seconds between samples of power")
     return made
 
 
@@ -22,4 +23,4 @@ def run(arguments: argparse.Namespace) -> None:
     from triplepoint.telemetry.sampler import run_sampler
 
     die_with_parent(signal.SIGTERM)
-    run_sampler(arguments.out, arguments.device, arguments.period)
+    run_sampler(arguments.out, arguments.device, arguments.period, arguments.fast_period)

@@ -2,8 +2,9 @@
 
 from triplepoint.tables.ranks import CRITICAL_PATH, RANKS
 from triplepoint.tables.results import GPUS, KERNEL_TOTALS, PHASES, POINTS, RESULT_TABLES, RUN_TIMELINE
-from triplepoint.tables.runs import RANK, RUN, SAMPLES, STEP, STEPS, TELEMETRY
+from triplepoint.tables.runs import RANK, RUN, STEP, STEPS
 from triplepoint.tables.schema import Column, Table
+from triplepoint.tables.telemetry import SAMPLES, TELEMETRY
 from triplepoint.tables.traces import CATEGORIES, COLLECTIVES, INTERVALS, KERNELS, SEGMENTS, TIMELINE
 
 __all__ = [

@@ -1,26 +1,30 @@
-"""The interface every sensor stands behind: the host, NVIDIA and AMD GPUs, and fakes of them."""
+"""Sensors read by several small functions, such as the host's, where no C library fills a buffer."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
-from triplepoint.tables import SAMPLES
+import numpy as np
 
-METRICS = tuple(c.name for c in SAMPLES.columns if c.name not in ("t_ns", "read_latency_ns", "device"))
-"""Columns a device may fill; names, units and bounds stand in `tables.SAMPLES`."""
+from triplepoint.telemetry.sensor import Sensor
 
 
-class Device(ABC):
-    """One thing that is sampled: the host (`host`) or one GPU (`gpu0`, `gpu1`, ... in the driver's order)."""
-
-    name: str
-    """Value of the `device` column."""
+class Device(Sensor):
+    """A sensor that answers with a dictionary; metrics it cannot measure here are in `absent` with the reason."""
 
     absent: dict[str, str]
-    """Metrics of this kind of device that cannot be read here, each with the reason."""
 
     @abstractmethod
-    def read(self) -> dict[str, float]:
+    def measure(self) -> dict[str, float]:
         """Return the metrics read now, in the units of `tables.SAMPLES`; one that failed this time is left out."""
 
-    def close(self) -> None:
-        """Give the device back."""
-        return
+    def allocate(self, num_slots: int) -> None:
+        """Make room for `num_slots` reads."""
+        self._values = np.full((num_slots, len(self.columns)), np.nan)
+
+    def read(self, slot: int) -> None:
+        """Read now and keep the answer in `slot`."""
+        found = self.measure()
+        self._values[slot] = [found.get(column, np.nan) for column in self.columns]
+
+    def take(self, num_slots: int) -> dict[str, np.ndarray]:
+        """Return the first `num_slots` reads."""
+        return {column: self._values[:num_slots, place].copy() for place, column in enumerate(self.columns)}

@@ -11,11 +11,16 @@ from triplepoint.telemetry.rapl import POWERCAP, Rapl
 _CPU_SENSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "acpitz")
 """hwmon drivers whose readings are the processor's, best first. Source: Linux kernel documentation, hwmon."""
 
+_COLUMNS = (
+    *("cpu_utilisation", "cpu_freq_mhz", "cpu_temp_c", "memory_used_bytes"),
+    *("cpu_energy_j", "dram_energy_j", "network_rx_bytes", "network_tx_bytes"),
+)
+
 
 class Host(Device):
     """The host's own sensors; what it does not have is listed in `absent` with the reason."""
 
-    name = "host"
+    device = "host"
 
     def __init__(self, powercap: Path = POWERCAP) -> None:
         """Open the sensors.
@@ -34,6 +39,7 @@ class Host(Device):
                 "memory_used_bytes": (_memory_used_bytes, "no memory information"),
             }
         )
+        self.columns = tuple(column for column in _COLUMNS if column not in self.absent)
 
     def _working(
         self, probes: dict[str, tuple[Callable[[], float | None], str]]
@@ -46,7 +52,7 @@ class Host(Device):
                 working[metric] = probe
         return working
 
-    def read(self) -> dict[str, float]:
+    def measure(self) -> dict[str, float]:
         """Return the host's metrics now; utilisation is over the time since the previous read."""
         values = self._rapl.read()
         for metric, probe in self._probes.items():

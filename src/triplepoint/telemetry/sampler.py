@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from triplepoint.recording import Recorder
-from triplepoint.telemetry.device import METRICS, Device
+from triplepoint.recording import Recorder, fast_path
+from triplepoint.tables.telemetry import FABRIC_METRICS, GPU_METRICS
 from triplepoint.telemetry.host import Host
+from triplepoint.telemetry.lane import Lane
+from triplepoint.telemetry.nvidia import Found, open_nvidia
+from triplepoint.telemetry.sensor import Sensor
 from triplepoint.units import NS_PER_S
-
-FLUSH_NS = NS_PER_S
-"""At most this much is lost when the sampler is killed."""
 
 
 class Stop:
@@ -27,50 +27,73 @@ class Stop:
         self.asked = True
 
 
-def open_devices(kind: str) -> tuple[list[Device], dict[str, str]]:
-    """Return the devices of this node, and every metric none of them measures with the reason.
+def open_gpus(kind: str) -> Found:
+    """Return the GPUs of this node.
 
     Args:
         kind: What the ranks compute on: cpu, cuda or rocm.
     """
-    host = Host()
+    if kind == "cuda":
+        return open_nvidia()
     no_gpu = "the ranks compute on the CPU" if kind == "cpu" else f"no {kind} sampler in this version of triplepoint"
-    absent = {metric: no_gpu for metric in METRICS if metric.startswith(("gpu_", "sm_"))}
-    return [host], {**absent, **host.absent}
+    return Found(absent=dict.fromkeys(GPU_METRICS, no_gpu))
 
 
-def sample(devices: Sequence[Device], recorder: Recorder, period_s: float, stop: Stop) -> None:
-    """Read `devices` every `period_s` until `stop` is asked; a deadline that was missed is skipped, never shifted.
+def open_lanes(out: Path, kind: str, slow_period_s: float, fast_period_s: float) -> list[Lane]:
+    """Open every sensor of this node and the streams they are written to.
 
     Args:
-        devices: What to read.
-        recorder: Where samples go; flushed every second, closed at the end.
-        period_s: Time between samples. Unit: s.
+        out: Stream of the slow lane; the fast one is kept beside it.
+        kind: What the ranks compute on: cpu, cuda or rocm.
+        slow_period_s: Time between reads of traffic, utilisation, memory and the host. Unit: s.
+        fast_period_s: Time between reads of power, energy, temperatures, clocks and throttling. Unit: s.
+    """
+    gpus, host = open_gpus(kind), Host()
+    no_fabric = dict.fromkeys(FABRIC_METRICS, "no InfiniBand sampler in this version of triplepoint")
+    absent = gpus.absent | host.absent | no_fabric
+    slow: list[Sensor] = [host, *gpus.slow]
+    facts = {"gpus": gpus.facts}
+    lanes = [Lane(slow, slow_period_s, Recorder(out, slow_period_s, absent, _columns(slow), facts))]
+    if gpus.fast:
+        recorder = Recorder(fast_path(out), fast_period_s, absent, _columns(gpus.fast), facts)
+        lanes.append(Lane(gpus.fast, fast_period_s, recorder))
+    return lanes
+
+
+def sample(lanes: list[Lane], stop: Stop) -> None:
+    """Read each lane at its deadlines until `stop` is asked.
+
+    Args:
+        lanes: What to read.
         stop: Asked by a signal.
     """
-    period_ns = round(period_s * NS_PER_S)
-    deadline = flushed = time.monotonic_ns()
+    now = time.monotonic_ns()
+    for lane in lanes:
+        lane.start(now)
     while not stop.asked:
-        for device in devices:
-            before = time.monotonic_ns()
-            values = device.read()
-            recorder.add(before, time.monotonic_ns() - before, device.name, values)
-        now = time.monotonic_ns()
-        if now - flushed >= FLUSH_NS:
-            recorder.flush()
-            flushed = now
-        deadline += period_ns * max(1, -(-(now - deadline) // period_ns))
-        time.sleep(max(0, deadline - time.monotonic_ns()) / NS_PER_S)
-    recorder.close()
+        lane = min(lanes, key=_deadline)
+        wait_ns = lane.deadline_ns - time.monotonic_ns()
+        if wait_ns > 0:
+            time.sleep(wait_ns / NS_PER_S)
+            if stop.asked:
+                break
+        lane.tick()
 
 
-def run_sampler(out: Path, kind: str, period_s: float) -> None:
+def run_sampler(out: Path, kind: str, slow_period_s: float, fast_period_s: float) -> None:
     """Sample this node into `out` until SIGTERM: the body of `triplepoint sample`."""
     stop = Stop()
-    devices, absent = open_devices(kind)
-    recorder = Recorder(out, period_s, absent)
+    lanes = open_lanes(out, kind, slow_period_s, fast_period_s)
     try:
-        sample(devices, recorder, period_s, stop)
+        sample(lanes, stop)
     finally:
-        for device in devices:
-            device.close()
+        for lane in lanes:
+            lane.close()
+
+
+def _deadline(lane: Lane) -> int:
+    return lane.deadline_ns
+
+
+def _columns(sensors: Sequence[Sensor]) -> list[str]:
+    return list(dict.fromkeys(column for sensor in sensors for column in sensor.columns))

@@ -9,7 +9,7 @@ from triplepoint.recording import Recorder, read_recording
 
 
 def record(path: Path, num_batches: int, close: bool = True) -> Recorder:
-    recorder = Recorder(path, 0.1, {"cpu_energy_j": "this host has no RAPL"})
+    recorder = Recorder(path, 0.1, {"cpu_energy_j": "this host has no RAPL"}, columns=("cpu_utilisation",))
     for t in range(num_batches):
         recorder.add(t * 100, 5, "host", {"cpu_utilisation": 0.5})
         recorder.flush()
@@ -37,7 +37,7 @@ def test_read_recording_every_truncation_keeps_whole_batches(tmp_path: Path) -> 
     record(path, 3)
     whole = path.read_bytes()
     rows = []
-    for length in range(len(whole) + 1):
+    for length in [*range(0, len(whole), 7), len(whole)]:
         path.write_bytes(whole[:length])
         try:
             rows.append(read_recording(path).samples.num_rows)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from triplepoint.recording import read_recording
-from triplepoint.telemetry.device import METRICS
+from triplepoint.tables.telemetry import METRICS
 
 
 def start(out: Path, period_s: float) -> subprocess.Popen[bytes]:

@@ -1,0 +1,114 @@
+"""Tables of the sampler: what a node records, and the run's telemetry after alignment."""
+
+from triplepoint.tables.schema import Column, Table, amount, count, duration, ratio, text
+
+
+def _temperature(name: str, about: str) -> Column:
+    return Column(name, "float", "degC", about, True, -60.0, 150.0)
+
+
+_HOST = (
+    ratio("cpu_utilisation", "Share of all cores busy since the previous sample."),
+    amount("cpu_freq_mhz", "MHz", "Mean current clock of the cores."),
+    _temperature("cpu_temp_c", "Hottest CPU sensor."),
+    amount("memory_used_bytes", "byte", "Host memory in use."),
+    amount("cpu_energy_j", "J", "CPU package energy since the first sample (RAPL)."),
+    amount("dram_energy_j", "J", "DRAM energy since the first sample (RAPL)."),
+    amount("network_rx_bytes", "byte", "Received by all network interfaces since the first sample."),
+    amount("network_tx_bytes", "byte", "Sent by all network interfaces since the first sample."),
+)
+
+_GPU_FAST = (
+    amount("gpu_power_w", "W", "GPU power, instantaneous where the driver has it."),
+    amount("gpu_power_average_w", "W", "GPU power averaged by the driver over about a second."),
+    amount("gpu_memory_power_w", "W", "Power of the GPU's memory, averaged by the driver."),
+    amount("gpu_module_power_w", "W", "Power of the whole module where GPU and CPU share one."),
+    amount("gpu_energy_j", "J", "GPU energy counter since the first sample."),
+    _temperature("gpu_temp_c", "GPU die temperature; the hotspot on AMD."),
+    _temperature("gpu_edge_temp_c", "GPU temperature at the die's edge (AMD)."),
+    _temperature("gpu_memory_temp_c", "GPU memory temperature."),
+    amount("sm_clock_mhz", "MHz", "Clock of the compute units."),
+    amount("memory_clock_mhz", "MHz", "Clock of the GPU memory."),
+    count("gpu_throttle_reasons", "Bits of the driver for what holds the clocks down at this instant.", True),
+    amount("gpu_power_cap_s", "s", "Time the clocks were held down by the power limit, since the first sample."),
+    amount("gpu_sync_boost_s", "s", "Time they were held down to match other GPUs, since the first sample."),
+    amount("gpu_sw_thermal_s", "s", "Time they were held down by the driver's thermal limit, since the first sample."),
+    amount("gpu_hw_thermal_s", "s", "Time the hardware held them down for heat, since the first sample."),
+    amount("gpu_power_brake_s", "s", "Time an external power brake held them down, since the first sample."),
+)
+
+_GPU_SLOW = (
+    Column(
+        "gpu_temp_margin_c", "float", "degC", "Distance to the temperature where clocks go down.", True, -150.0, 200
+    ),
+    amount("gpu_power_limit_w", "W", "Power limit in force."),
+    ratio("gpu_utilisation", "Share of the driver's window with a kernel running."),
+    ratio("gpu_memory_utilisation", "Share of the driver's window with memory being read or written."),
+    amount("gpu_memory_used_bytes", "byte", "Device memory in use."),
+    ratio("gpu_sm_activity", "Share of compute units busy since the previous sample, where the GPU counts it."),
+    ratio("gpu_tensor_activity", "Share of time tensor units were busy since the previous sample."),
+    ratio("gpu_dram_activity", "Share of the peak memory bandwidth used since the previous sample."),
+    amount("pcie_rx_bytes", "byte", "Received by the GPU over PCIe since the first sample."),
+    amount("pcie_tx_bytes", "byte", "Sent by the GPU over PCIe since the first sample."),
+    amount("nvlink_rx_bytes", "byte", "Data received over all NVLinks since the first sample."),
+    amount("nvlink_tx_bytes", "byte", "Data sent over all NVLinks since the first sample."),
+    amount("xgmi_rx_bytes", "byte", "Data read over all xGMI links since the first sample."),
+    amount("xgmi_tx_bytes", "byte", "Data written over all xGMI links since the first sample."),
+    count("gpu_ecc_corrected", "Memory errors corrected since the driver was loaded.", True),
+    count("gpu_ecc_uncorrected", "Memory errors not corrected since the driver was loaded.", True),
+    count("pcie_replays", "PCIe packets sent again since the driver was loaded.", True),
+    count("gpu_xid", "Last critical error (XID) the driver reported; null while there was none.", True),
+)
+
+_FABRIC = (
+    amount(
+        "infiniband_rx_bytes",
+        "byte",
+        "Received by all InfiniBand or RoCE ports, RDMA included, since the first sample.",
+    ),
+    amount(
+        "infiniband_tx_bytes", "byte", "Sent by all InfiniBand or RoCE ports, RDMA included, since the first sample."
+    ),
+    amount("infiniband_wait", "1", "Ticks in which a port had data but no credit to send, since the first sample."),
+    amount("roce_congestion", "1", "Congestion notifications sent and handled (RoCE), since the first sample."),
+    amount("rdma_out_of_sequence", "1", "RDMA packets out of sequence, since the first sample."),
+    amount("rdma_retries", "1", "Receiver-not-ready and retry-exceeded events of RDMA, since the first sample."),
+)
+
+CUMULATIVE = frozenset(
+    c.name for c in (*_HOST, *_GPU_FAST, *_GPU_SLOW, *_FABRIC) if "since the first sample" in c.about
+)
+"""Columns that only ever grow within a recording."""
+
+_SAMPLE = (
+    duration("t_ns", "Time of the sample on the node's monotonic clock."),
+    duration("read_latency_ns", "Time the reads of this sample took."),
+    text("device", "`host`, or `gpu0`, `gpu1`, ... in the driver's order."),
+    *_HOST,
+    *_GPU_FAST,
+    *_GPU_SLOW,
+    *_FABRIC,
+)
+
+SAMPLES = Table("samples", "one row per (t_ns, device) of one node, as recorded", _SAMPLE)
+
+METRICS = tuple(column.name for column in _SAMPLE[3:])
+"""Columns of `SAMPLES` that sensors fill."""
+
+GPU_METRICS = tuple(column.name for column in (*_GPU_FAST, *_GPU_SLOW))
+"""Columns that belong to GPUs."""
+
+FABRIC_METRICS = tuple(column.name for column in _FABRIC)
+"""Columns that belong to network adapters."""
+
+TELEMETRY = Table(
+    "telemetry",
+    "one row per (node, t_ns, device)",
+    (
+        count("node", "Node index within the run."),
+        *_SAMPLE,
+        Column("step", "int", "1", "Step the sample falls in; null between steps.", True, 0),
+        text("kind", "Kind of that step: warmup, measured or profiled.", True),
+        Column("is_gap", "bool", "1", "Whether more than two periods passed since the device's previous sample."),
+    ),
+)

@@ -1,0 +1,149 @@
+"""NVML's C interface: only what the sampler needs, laid out for calls that allocate nothing.
+
+Source: nvml.h of the NVIDIA driver (version 13); the layouts are the same in nvidia-ml-py 13.615.
+"""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+LIBRARY = "libnvidia-ml.so.1"
+
+SUCCESS = 0
+NOT_SUPPORTED = 3
+NO_PERMISSION = 4
+NOT_FOUND = 6
+TIMEOUT = 10
+FUNCTION_NOT_FOUND = 13
+GPU_IS_LOST = 15
+
+ALL_LINKS = 0xFFFFFFFF
+"""Scope of an NVLink field that asks for the sum over all links; scope 0, the default, is link 0 alone."""
+
+FIELD_VALUE = np.dtype(
+    [
+        ("field", "u4"),
+        ("scope", "u4"),
+        ("t_us", "i8"),
+        ("latency_us", "i8"),
+        ("type", "u4"),
+        ("status", "u4"),
+        ("value", "u8"),
+    ]
+)
+"""nvmlFieldValue_t: the driver fills all but the first two; `value` is a union read by `type`."""
+
+_TYPES: dict[int, str] = {0: "f8", 1: "u4", 2: "u8", 3: "u8", 4: "i8", 5: "i4", 6: "u2"}
+"""nvmlValueType_t: which member of the union was written."""
+
+
+def decode(values: np.ndarray) -> np.ndarray:
+    """Return field values as numbers, each read by its own type; NaN where the driver gave none.
+
+    Args:
+        values: Of type `FIELD_VALUE`. Shape (num_values,).
+    """
+    found = np.full(values.shape, np.nan)
+    # nvmlReturn is 0 for a value; a driver that reports an unknown type gives no number we can trust.
+    for number, member in _TYPES.items():
+        chosen = (values["type"] == number) & (values["status"] == SUCCESS)
+        if chosen.any():
+            union = np.ascontiguousarray(values["value"][chosen])
+            found[chosen] = union.view(member)[:: union.itemsize // np.dtype(member).itemsize]
+    return found
+
+
+def is_32_bit(value_type: int) -> bool:
+    """Return whether a value type counts only to 2^32."""
+    return value_type == 1
+
+
+class Nvml:
+    """The loaded and initialised library.
+
+    Raises:
+        OSError: If there is no such library.
+        NvmlError: If it cannot be initialised.
+    """
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(LIBRARY)
+        self._library.nvmlErrorString.restype = ctypes.c_char_p
+        self.check(self.function("nvmlInit_v2")())
+
+    def has(self, name: str) -> bool:
+        """Return whether this driver has a function."""
+        return hasattr(self._library, name)
+
+    def function(self, name: str, *types: Any) -> Any:
+        """Return a C function that takes `types` and returns a status.
+
+        Raises:
+            AttributeError: If this driver lacks it.
+        """
+        # A function object of its own for each caller: argument types set on a shared one would change under others.
+        made = ctypes.CFUNCTYPE(ctypes.c_int, *types)
+        return made((name, self._library))
+
+    def check(self, status: int) -> None:
+        """Raise NvmlError for any status but success."""
+        if status != SUCCESS:
+            raise NvmlError(status, self.explain(status))
+
+    def explain(self, status: int) -> str:
+        """Return the driver's words for a status."""
+        text: bytes | None = self._library.nvmlErrorString(status)
+        return text.decode(errors="replace") if text else f"NVML status {status}"
+
+    def devices(self) -> list[int]:
+        """Return a handle for each GPU, in the driver's order; one that cannot be opened raises."""
+        number = ctypes.c_uint()
+        self.check(self.function("nvmlDeviceGetCount_v2", ctypes.c_void_p)(ctypes.addressof(number)))
+        return [self.device(index) for index in range(number.value)]
+
+    def device(self, index: int) -> int:
+        """Return the handle of one GPU."""
+        handle = ctypes.c_void_p()
+        get = self.function("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint, ctypes.c_void_p)
+        self.check(get(index, ctypes.addressof(handle)))
+        assert handle.value is not None
+        return handle.value
+
+    def text(self, name: str, handle: int, length: int = 96) -> str | None:
+        """Return what a function like nvmlDeviceGetUUID writes into a buffer, None where it has nothing."""
+        if not self.has(name):
+            return None
+        buffer = ctypes.create_string_buffer(length)
+        status = self.function(name, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint)(handle, buffer, length)
+        return buffer.value.decode(errors="replace") if status == SUCCESS else None
+
+    def number(self, name: str, handle: int, *arguments: int) -> int | None:
+        """Return the unsigned number a function writes, None where it has none."""
+        if not self.has(name):
+            return None
+        value = ctypes.c_uint()
+        types = [ctypes.c_void_p, *(ctypes.c_uint for _ in arguments), ctypes.c_void_p]
+        status = self.function(name, *types)(handle, *arguments, ctypes.addressof(value))
+        return value.value if status == SUCCESS else None
+
+    def pci_address(self, handle: int) -> str | None:
+        """Return domain:bus:device.function as the kernel spells it in sysfs."""
+        buffer = ctypes.create_string_buffer(68)  # nvmlPciInfo_t: 16 + 5 * 4 + 32 bytes
+        status = self.function("nvmlDeviceGetPciInfo_v3", ctypes.c_void_p, ctypes.c_char_p)(handle, buffer)
+        if status != SUCCESS:
+            return None
+        domain, bus, device = np.frombuffer(buffer.raw, "u4", 3, 16).tolist()
+        return f"{domain:04x}:{bus:02x}:{device:02x}.0"
+
+    def close(self) -> None:
+        """Give the library back."""
+        self.function("nvmlShutdown")()
+
+
+class NvmlError(Exception):
+    """A status other than success."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
