@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from triplepoint.units import MEGA
 
 if TYPE_CHECKING:
     # Pydantic is slow to load, and who asks for a median has no model.
-    from triplepoint.config.model import ModelConfig
+    from triplepoint.config.model import LayerKind, ModelConfig
 
 Floats = npt.NDArray[np.float64]
 
@@ -159,8 +160,8 @@ def bus_factor(kind: str, num_ranks: npt.ArrayLike) -> Floats:
 def flops_per_token(model: ModelConfig, sequence_length: int) -> float:
     """Return model FLOPs per token, forward and backward, whatever is recomputed.
 
-    Counted: the matrix products of attention and feed-forward (the top-k experts and the router), attention scores and
-    their product with the values over the whole sequence, and the output projection. The causal mask gives no discount,
+    Counted: the matrix products of attention and feed-forward (top-k and shared experts, the router), scores and their
+    product with the values over the whole sequence or window, the output projection. The causal mask gives no discount,
     as in PaLM and Megatron-LM 2021, so that MFU compares with published numbers; a kernel that skips the masked half
     gains by it. Not counted: norms, activations, softmax, biases, embedding look-up, optimizer.
 
@@ -174,10 +175,10 @@ def flops_per_token(model: ModelConfig, sequence_length: int) -> float:
     Source:
         Chowdhery et al. 2022 (PaLM), appendix B, arXiv:2204.02311; Narayanan et al. 2021, appendix, arXiv:2104.04473.
     """
-    matrices = _attention_macs(model) + _feed_forward_macs(model)
-    scores = 2 * sequence_length * model.hidden_size
-    output_projection = model.hidden_size * model.vocab_size
-    macs = model.num_layers * (matrices + scores) + output_projection
+    kinds = model.layer_kinds + model.layer_kinds[-1:] * model.num_mtp_layers
+    layers = sum(_layer_macs(model, kind, sequence_length) * count for kind, count in Counter(kinds).items())
+    joins = 2 * model.num_mtp_layers * model.hidden_size**2
+    macs = layers + joins + (1 + model.num_mtp_layers) * model.hidden_size * model.vocab_size
     return float(FORWARD_AND_BACKWARD * FLOPS_PER_MAC * macs)
 
 
@@ -264,19 +265,20 @@ def samples_per_s_mj(num_samples: int, step_time_s: float, power_w: float) -> fl
     return num_samples / step_time_s / energy_mj
 
 
-def _attention_macs(model: ModelConfig) -> int:
-    """Return multiply-adds per token of one layer's query, key, value and output projection."""
-    key_value_size = model.num_query_groups * model.head_size
-    return model.hidden_size * (2 * model.hidden_size + 2 * key_value_size)
+def _layer_macs(model: ModelConfig, kind: LayerKind, sequence_length: int) -> int:
+    """Return multiply-adds per token of one layer: its matrices, scores and their product with the values."""
+    keys = min(kind.window or sequence_length, sequence_length)
+    scores = keys * model.num_attention_heads * (model.head_size + model.value_head_size)
+    return model.num_attention_weights + scores + _feed_forward_macs(model, kind.has_experts)
 
 
-def _feed_forward_macs(model: ModelConfig) -> int:
-    """Return multiply-adds per token of one layer's feed-forward block: of the top-k experts and the router."""
-    num_matrices = 3 if model.activation == "swiglu" else 2
-    one_expert = num_matrices * model.hidden_size * model.ffn_hidden_size
-    if model.moe is None:
-        return one_expert
-    return model.moe.top_k * one_expert + model.hidden_size * model.moe.num_experts
+def _feed_forward_macs(model: ModelConfig, has_experts: bool) -> int:
+    """Return multiply-adds per token of one layer's feed-forward block: of top-k and shared experts, and the router."""
+    per_width = model.hidden_size * (3 if model.activation == "swiglu" else 2)
+    if model.moe is None or not has_experts:
+        return per_width * model.dense_ffn_hidden_size
+    inner = model.moe.top_k * model.ffn_hidden_size + (model.moe.shared_ffn_hidden_size or 0)
+    return per_width * inner + model.hidden_size * model.moe.num_experts
 
 
 def _some(values: npt.ArrayLike) -> Floats:

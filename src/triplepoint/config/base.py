@@ -3,9 +3,17 @@
 import datetime
 import json
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from triplepoint.errors import UserError, nearest
 
@@ -19,6 +27,25 @@ class Strict(BaseModel):
     """A section of the configuration: unknown keys are refused and values cannot be changed after reading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, use_attribute_docstrings=True)
+
+
+class Featured(Strict):
+    """A section with features that came later: they are not written where not used, so that digests stay as they were.
+
+    Attributes:
+        features: Keys that are left out at their default.
+    """
+
+    features: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = type(self).model_fields
+        return {
+            key: value
+            for key, value in write(self).items()
+            if key not in self.features or getattr(self, key) != fields[key].default
+        }
 
 
 class Quantity(Strict):

@@ -1,16 +1,33 @@
 """Model architectures: `config/models/*.yaml`."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from triplepoint.config.base import NAME_PATTERN, Strict
+from triplepoint.config.attention import LatentAttention, SlidingWindow
+from triplepoint.config.base import NAME_PATTERN, Featured
 
 Positive = Annotated[int, Field(gt=0, strict=True)]
 
 
-class MixtureOfExperts(Strict):
+class LayerKind(NamedTuple):
+    """What layers of one model differ in.
+
+    Attributes:
+        has_experts: Whether its feed-forward block is of experts.
+        window: Tokens its attention sees; None for all.
+    """
+
+    has_experts: bool = False
+    window: int | None = None
+
+
+class MixtureOfExperts(Featured):
     """The expert part of a mixture-of-experts model."""
+
+    features: ClassVar[frozenset[str]] = frozenset(
+        {"shared_ffn_hidden_size", "num_dense_layers", "layer_interval", "dense_ffn_hidden_size"}
+    )
 
     num_experts: Positive
     """Experts per layer."""
@@ -18,6 +35,14 @@ class MixtureOfExperts(Strict):
     """Experts each token is sent to."""
     capacity_factor: Annotated[float, Field(gt=0)] | None = None
     """Tokens an expert takes, over the even share; tokens beyond it are dropped. None: dropless."""
+    shared_ffn_hidden_size: Positive | None = None
+    """Inner width of the experts every token passes, all of them together. None: there are none."""
+    num_dense_layers: Annotated[int, Field(ge=0, strict=True)] = 0
+    """First layers that have no experts."""
+    layer_interval: Positive = 1
+    """Each so many-th layer has experts, the last of each group."""
+    dense_ffn_hidden_size: Positive | None = None
+    """Inner width of the feed-forward block of layers without experts. None: that of an expert."""
 
     @model_validator(mode="after")
     def _check(self) -> "MixtureOfExperts":
@@ -26,8 +51,12 @@ class MixtureOfExperts(Strict):
         return self
 
 
-class ModelConfig(Strict):
+class ModelConfig(Featured):
     """A decoder-only transformer."""
+
+    features: ClassVar[frozenset[str]] = frozenset(
+        {"kv_channels", "add_qkv_bias", "qk_norm", "window", "latent", "num_mtp_layers"}
+    )
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     """Name of the model; the file is called the same."""
@@ -61,10 +90,22 @@ class ModelConfig(Strict):
     """Whether the output projection shares the token embedding."""
     moe: MixtureOfExperts | None = None
     """Experts; None for a dense model."""
+    kv_channels: Positive | None = None
+    """Width of an attention head. None: hidden_size / num_attention_heads."""
+    add_qkv_bias: bool = False
+    """Whether the projection to queries, keys and values has a bias where other linear layers have none."""
+    qk_norm: bool = False
+    """Whether queries and keys are normalised head by head."""
+    window: SlidingWindow | None = None
+    """Layers whose attention sees the last tokens only. None: there are none."""
+    latent: LatentAttention | None = None
+    """Compressed keys and values; with them `num_query_groups` and `kv_channels` are without effect."""
+    num_mtp_layers: Annotated[int, Field(ge=0, strict=True)] = 0
+    """Layers that predict tokens further on in training (multi-token prediction), each with norms and a projection."""
 
     @model_validator(mode="after")
     def _check(self) -> "ModelConfig":
-        if self.hidden_size % self.num_attention_heads:
+        if not (self.kv_channels or self.latent) and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not divisible by num_attention_heads {self.num_attention_heads}"
             )
@@ -77,16 +118,30 @@ class ModelConfig(Strict):
 
     @property
     def head_size(self) -> int:
-        """Width of one attention head."""
-        return self.hidden_size // self.num_attention_heads
+        """Width of one attention head, of its query and key."""
+        if self.latent:
+            return self.latent.qk_head_dim + self.latent.qk_pos_emb_head_dim
+        return self.kv_channels or self.hidden_size // self.num_attention_heads
+
+    @property
+    def value_head_size(self) -> int:
+        """Width of one attention head's value."""
+        return self.latent.v_head_dim if self.latent else self.head_size
+
+    @property
+    def layer_kinds(self) -> tuple[LayerKind, ...]:
+        """Kind of every layer, first to last; layers of multi-token prediction are as the last."""
+        return tuple(LayerKind(self._has_experts(layer), self._window(layer)) for layer in range(self.num_layers))
+
+    @property
+    def dense_ffn_hidden_size(self) -> int:
+        """Inner width of the feed-forward block of a layer without experts."""
+        return (self.moe.dense_ffn_hidden_size if self.moe else None) or self.ffn_hidden_size
 
     @property
     def num_layer_parameters(self) -> int:
-        """Parameters of one transformer layer, biases and normalisation included."""
-        norms = 2 * self._norm_parameters
-        return (
-            self._attention_parameters + self._router_parameters + self._num_experts * self._expert_parameters + norms
-        )
+        """Parameters of one layer, biases and normalisation included; of one with experts where there are any."""
+        return self._layer_parameters(has_experts=self.moe is not None)
 
     @property
     def num_embedding_parameters(self) -> int:
@@ -98,33 +153,68 @@ class ModelConfig(Strict):
     @property
     def num_parameters(self) -> int:
         """All parameters of the model."""
-        return self.num_layers * self.num_layer_parameters + self._norm_parameters + self.num_embedding_parameters
+        dense = self.num_layers - self.num_expert_layers
+        layers = dense * self._layer_parameters(False) + self.num_expert_layers * self._layer_parameters(True)
+        return layers + self._norm_parameters + self.num_embedding_parameters + self._mtp_parameters
 
     @property
     def num_active_parameters(self) -> int:
         """Parameters that one token passes through: of the experts, `top_k` in each layer."""
-        idle = (self.moe.num_experts - self.moe.top_k) * self._expert_parameters if self.moe else 0
-        return self.num_parameters - self.num_layers * idle
+        idle = (self.moe.num_experts - self.moe.top_k) * self._ffn_parameters(self.ffn_hidden_size) if self.moe else 0
+        return self.num_parameters - self.num_expert_layers * idle
 
     @property
-    def _num_experts(self) -> int:
-        return self.moe.num_experts if self.moe else 1
+    def num_expert_layers(self) -> int:
+        """Layers that have experts."""
+        return sum(self._has_experts(layer) for layer in range(self.num_layers)) if self.moe else 0
+
+    def _has_experts(self, layer: int) -> bool:
+        if self.moe is None or layer < self.moe.num_dense_layers:
+            return False
+        return (layer + 1) % self.moe.layer_interval == 0
+
+    def _window(self, layer: int) -> int | None:
+        if self.window is None or (self.window.full_interval and (layer + 1) % self.window.full_interval == 0):
+            return None
+        return self.window.size
+
+    def _layer_parameters(self, has_experts: bool) -> int:
+        common = self._attention_parameters + 2 * self._norm_parameters
+        if not has_experts or self.moe is None:
+            return common + self._ffn_parameters(self.dense_ffn_hidden_size)
+        shared = self.moe.shared_ffn_hidden_size
+        experts = self.moe.num_experts * (self._ffn_parameters(self.ffn_hidden_size) + self.hidden_size)
+        return common + experts + (self._ffn_parameters(shared) if shared else 0)
+
+    @property
+    def num_attention_weights(self) -> int:
+        """Parameters of the matrices of one layer's attention: each multiplies every token once."""
+        width, heads, latent = self.hidden_size, self.num_attention_heads, self.latent
+        query, out = heads * self.head_size, heads * self.value_head_size * width
+        if latent is None:
+            return width * (query + 2 * self.num_query_groups * self.head_size) + out
+        rank = latent.q_lora_rank
+        queries = rank * (width + query) if rank else width * query
+        into = width * (latent.kv_lora_rank + latent.qk_pos_emb_head_dim)
+        return queries + into + latent.kv_lora_rank * heads * (latent.qk_head_dim + latent.v_head_dim) + out
 
     @property
     def _attention_parameters(self) -> int:
-        width = self.hidden_size
-        query_key_value = width + 2 * self.num_query_groups * self.head_size
-        return width * query_key_value + width * width + self.add_bias * (query_key_value + width)
+        if self.latent:
+            return self.num_attention_weights + (self.latent.q_lora_rank or 0) + self.latent.kv_lora_rank
+        query_key_value = (self.num_attention_heads + 2 * self.num_query_groups) * self.head_size
+        biases = (self.add_bias or self.add_qkv_bias) * query_key_value + self.add_bias * self.hidden_size
+        return self.num_attention_weights + biases + 2 * self.qk_norm * self.head_size
 
     @property
-    def _expert_parameters(self) -> int:
-        width, inner = self.hidden_size, self.ffn_hidden_size
+    def _mtp_parameters(self) -> int:
+        each = self._layer_parameters(self._has_experts(self.num_layers - 1)) + 3 * self._norm_parameters
+        return self.num_mtp_layers * (each + 2 * self.hidden_size * self.hidden_size)
+
+    def _ffn_parameters(self, inner: int) -> int:
+        width = self.hidden_size
         into = 2 * inner if self.activation == "swiglu" else inner
         return width * into + inner * width + self.add_bias * (into + width)
-
-    @property
-    def _router_parameters(self) -> int:
-        return self.hidden_size * self.moe.num_experts if self.moe else 0
 
     @property
     def _norm_parameters(self) -> int:

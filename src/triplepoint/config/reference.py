@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from triplepoint.config.attention import LatentAttention, SlidingWindow
 from triplepoint.config.base import Quantity
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
@@ -30,6 +31,8 @@ _CHAPTERS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("`steps`", Steps),
     ("A model: `config/models/*.yaml`", ModelConfig),
     ("`moe` of a model", MixtureOfExperts),
+    ("`window` of a model", SlidingWindow),
+    ("`latent` of a model", LatentAttention),
     ("A cluster: `config/clusters/*.yaml`", ClusterConfig),
     ("A GPU type: `config/gpus/*.yaml`", GpuConfig),
     ("A quantity", Quantity),

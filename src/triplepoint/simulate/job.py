@@ -28,6 +28,11 @@ class Job:
         expert_tp: Tensor parallel degree inside experts; None for that of the layout.
         trainable: All parameters, or adapters of a rank only (LoRA).
         lora_rank: Rank of the adapters.
+        lora_targets: Linear layers that have adapters: linear_qkv, linear_proj, linear_fc1, linear_fc2, as Megatron-LM
+            calls them; None for all. Routed experts have none.
+        expert_imbalance: Load of the fullest expert parallel rank over the mean, without a capacity factor; None for
+            what is usual with the software.
+        context_exchange: How context parallel ranks meet keys and values: sent round a ring, or gathered before.
         stack: Framework and its version; the one thing step times may be calibrated by.
         layers_per_stage: Layers of every pipeline stage; None for an even split.
     """
@@ -46,6 +51,9 @@ class Job:
     expert_tp: int | None = None
     trainable: Literal["all", "lora"] = "all"
     lora_rank: int = 16
+    lora_targets: frozenset[str] | None = None
+    expert_imbalance: float | None = None
+    context_exchange: Literal["ring", "all_gather"] = "ring"
     stack: str = ""
     layers_per_stage: tuple[int, ...] | None = None
 

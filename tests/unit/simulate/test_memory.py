@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.simulate.jobs import gpt, gpu, job, llama, mixtral
-from triplepoint.config.model import ModelConfig
+from triplepoint.config.model import LayerKind, ModelConfig
 from triplepoint.simulate.memory.activations import passes_in_flight
 from triplepoint.simulate.memory.model import MemoryUse, peak_memory
 from triplepoint.simulate.work.blocks import Blocks
+from triplepoint.simulate.work.parts import Share
 from triplepoint.units import GIB
 
 PEAK_ERROR = 0.08
@@ -106,7 +107,7 @@ SBH, SCORES = 2 * 1024 * 512, 5 * 8 * 1024**2 * 2
 )
 def test_activations_of_a_layer_are_those_of_the_recomputation_paper(changes: dict[str, Any], expected: float) -> None:
     # Korthikanti et al. 2022, arXiv:2205.05198, table 2, with h 512, s 1024, b 2, a 8.
-    assert Blocks(job(stack="Megatron-LM 2022", **changes)).layer.saved == expected
+    assert Blocks(Share(job(stack="Megatron-LM 2022", **changes))).layer(LayerKind()).whole.saved == expected
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_selective_recomputation_saves_what_the_paper_says() -> None:
             num_layers=1,
         )
         settings = {"sequence_length": 2048, "micro_batch_size": 1, "stack": "Megatron-LM 2022"}
-        whole = Blocks(job(model, **settings)).layer.saved
+        whole = Blocks(Share(job(model, **settings))).layer(LayerKind()).whole.saved
         core = 5 * heads * 2048**2
         assert core / whole == pytest.approx(ratio, abs=0.01)
 

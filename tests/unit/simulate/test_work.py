@@ -14,6 +14,7 @@ from triplepoint.metrics import flops_per_token
 from triplepoint.simulate.operations import Kernel
 from triplepoint.simulate.work.blocks import Blocks, split_layers
 from triplepoint.simulate.work.model import stage_work
+from triplepoint.simulate.work.parts import Share
 
 BATCH, LENGTH, WIDTH, LAYERS = 2, 1024, 512, 8
 TOKENS = BATCH * LENGTH
@@ -81,7 +82,7 @@ def test_flash_attention_backward_is_two_and_a_half_times_forward() -> None:
 @pytest.mark.parametrize(("model", "tp", "pp"), [*itertools.product([gpt(), llama()], [1, 4], [1, 2, 8])], ids=str)
 def test_parameters_of_all_ranks_are_those_of_the_model(model: ModelConfig, tp: int, pp: int) -> None:
     one = job(model, tp=tp, pp=pp)
-    blocks = Blocks(one)
+    blocks = Blocks(Share(one))
     weights = [blocks.weights(stage) for stage in split_layers(one)]
     copies = model.vocab_size * model.hidden_size if model.tie_embeddings and pp > 1 else 0
     assert sum(w.split * tp + w.shared for w in weights) == model.num_parameters + copies
@@ -91,7 +92,7 @@ def test_parameters_of_all_ranks_are_those_of_the_model(model: ModelConfig, tp: 
 def test_parameters_of_experts_are_those_of_the_model(ep: int, expert_tp: int) -> None:
     one = job(mixtral(), tp=2, dp=8, ep=ep, expert_tp=expert_tp, sequence_parallel=True)
     (stage,) = split_layers(one)
-    weights = Blocks(one).weights(stage)
+    weights = Blocks(Share(one)).weights(stage)
     assert weights.split * 2 + weights.shared + weights.experts * ep * expert_tp == mixtral().num_parameters
 
 

@@ -2,8 +2,10 @@
 
 from typing import NamedTuple
 
+from triplepoint.config.model import LayerKind
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.work.blocks import Blocks, Chunk
+from triplepoint.simulate.work.blocks import Blocks, Chunk, Layer
+from triplepoint.simulate.work.cores import core_of
 from triplepoint.simulate.work.ends import vocabulary
 from triplepoint.simulate.work.experts import Experts
 from triplepoint.simulate.work.feed_forward import gates
@@ -34,10 +36,16 @@ def activations(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int) -> Activa
     share, job = blocks.share, blocks.share.job
     per_pass = sum(_chunk_saved(blocks, chunk) for chunk in chunks)
     in_flight = passes_in_flight(job, stage)
-    one_layer = blocks.layer.saved if job.recompute == "full" else blocks.core.saved * (job.recompute == "selective")
     received = _RECEIVES * share.split_tokens * job.model.hidden_size * share.element * (job.layout.pp > 1)
-    moment = max(_layer_moment(share) + one_layer, _head_moment(blocks, chunks))
+    layers = max(_layer_moment(share, kind) + _recomputed(blocks, kind) for chunk in chunks for kind, _ in chunk.layers)
+    moment = max(layers, _head_moment(blocks, chunks))
     return Activations(per_pass * in_flight / job.layout.vp, moment + received)
+
+
+def _recomputed(blocks: Blocks, kind: LayerKind) -> float:
+    """Return what one layer keeps while it is recomputed."""
+    layer, recompute = blocks.layer(kind), blocks.share.job.recompute
+    return layer.whole.saved if recompute == "full" else layer.core.saved * (recompute == "selective")
 
 
 def passes_in_flight(job: Job, stage: int) -> int:
@@ -66,11 +74,11 @@ def _chunk_saved(blocks: Blocks, chunk: Chunk) -> float:
     """Return what one pass of a chunk keeps: of a recomputed layer its input only; logits are counted apart."""
     share = blocks.share
     layer_input = share.split_tokens * share.job.model.hidden_size * share.element
-    layer = blocks.layer.saved
-    if share.job.recompute == "selective":
-        # Queries, keys and values stay, which the core is computed from.
-        layer -= blocks.core.saved - _core_inputs(share)
-    saved = chunk.num_recomputed * layer_input + (chunk.num_layers - chunk.num_recomputed) * layer
+    recomputed = dict(chunk.recomputed)
+    saved = 0.0
+    for layer, count in blocks.in_chunk(chunk):
+        again = recomputed.get(layer.kind, 0)
+        saved += again * layer_input + (count - again) * _layer_saved(blocks, layer)
     if chunk.is_first:
         saved += blocks.embedding.saved
     if chunk.is_last:
@@ -78,24 +86,25 @@ def _chunk_saved(blocks: Blocks, chunk: Chunk) -> float:
     return saved
 
 
-def _core_inputs(share: Share) -> float:
-    model = share.job.model
-    groups = ceil_div(model.num_query_groups, share.tp)
-    heads = ceil_div(model.num_attention_heads, share.tp)
-    return share.tokens * (heads + 2 * groups) * model.head_size * share.element
+def _layer_saved(blocks: Blocks, layer: Layer) -> float:
+    """Return what a layer keeps that is not recomputed whole; queries, keys and values stay where the core is."""
+    if blocks.share.job.recompute != "selective":
+        return layer.whole.saved
+    core = core_of(blocks.share, layer.kind.window)
+    return layer.whole.saved - (layer.core.saved - core.query_bytes - core.pair_bytes)
 
 
-def _layer_moment(share: Share) -> float:
+def _layer_moment(share: Share, kind: LayerKind) -> float:
     """Return what the backward pass of a feed-forward block holds: gradients of its activation's input and output.
 
     With sequence parallelism the gathered input and gradient too.
     """
     model = share.job.model
-    if model.moe:
+    if kind.has_experts:
         spread = Experts(share)
         rows, inner = spread.rows, spread.inner
     else:
-        rows, inner = share.tokens, ceil_div(model.ffn_hidden_size, share.tp)
+        rows, inner = share.tokens, ceil_div(model.dense_ffn_hidden_size, share.tp)
     gathered = 2 * share.tokens * model.hidden_size if share.is_sequence_parallel else 0
     return float(share.element * (rows * inner * (1 + gates(share)) + gathered))
 

@@ -82,7 +82,7 @@ class MemoryUse:
 
 def peak_memory(job: Job) -> MemoryUse:
     """Return the peak memory of the pipeline stage that needs most."""
-    blocks = Blocks(job)
+    blocks = Blocks(Share(job))
     known: dict[object, MemoryUse] = {}
     found = []
     for stage, chunks in enumerate(split_layers(job)):
@@ -97,7 +97,7 @@ def _stage_memory(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int, kept: A
     share, job = blocks.share, blocks.share.job
     weights, adapters = blocks.weights(chunks), blocks.adapters(chunks)
     held = _held(share, weights, adapters)
-    buffers = kept.buffers + _gathered(blocks, chunks) + _placeholders(blocks)
+    buffers = kept.buffers + _gathered(blocks, chunks) + _placeholders(blocks, chunks)
     # The update makes fp32 copies of 16-bit gradients, when activations are gone.
     updated = FP32_BYTES * held.owned if share.gradient_element != FP32_BYTES else 0.0
     buffers = max(buffers, updated - kept.saved)
@@ -168,17 +168,18 @@ def _gathered(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
     if share.job.layout.data_parallel_sharding != "optim_grads_params":
         return 0.0
     root = sum(blocks.end_weights(chunk).total for chunk in chunks)
-    layer = blocks.layer.weights.total
+    layer = max(found.whole.weights.total for chunk in chunks for found, _ in blocks.in_chunk(chunk))
     gradient = 0 if share.has_adapters else share.element + share.gradient_element
     return (2 * layer + root) * share.element + layer * gradient
 
 
-def _placeholders(blocks: Blocks) -> float:
+def _placeholders(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
     """Return unused gradients that layers hand out: one of each shape of weight, so one layer's."""
-    share, weights = blocks.share, blocks.layer.weights
+    share = blocks.share
     if not share.software.has_placeholder_gradients or share.has_adapters:
         return 0.0
-    return (weights.split + weights.experts) * share.element
+    kinds = {layer.kind: layer.whole.weights for chunk in chunks for layer, _ in blocks.in_chunk(chunk)}
+    return sum(weights.split + weights.experts for weights in kinds.values()) * share.element
 
 
 def _communicators(job: Job) -> float:

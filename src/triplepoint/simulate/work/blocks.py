@@ -1,14 +1,20 @@
 """The parts a job's model is made of on one rank, and which layers stand on which stage."""
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from triplepoint.config.model import LayerKind
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.work.attention import attention
-from triplepoint.simulate.work.ends import embedding, head
+from triplepoint.simulate.work.ends import embedding, head, prediction
 from triplepoint.simulate.work.experts import experts
 from triplepoint.simulate.work.feed_forward import feed_forward
 from triplepoint.simulate.work.parts import Part, Share, Weights, join
+
+Layers = tuple[tuple[LayerKind, int], ...]
+"""Layers by kind: each kind once, in the order of the model, with how many there are."""
 
 
 @dataclass(frozen=True)
@@ -16,16 +22,40 @@ class Chunk:
     """One model chunk of a stage.
 
     Attributes:
-        num_layers: Its layers.
-        num_recomputed: Layers of it that are recomputed whole.
+        layers: Its layers by kind, those of multi-token prediction among them.
+        recomputed: Those of them that are recomputed whole.
         is_first: Whether it has the embedding.
         is_last: Whether it has the output projection and the loss.
     """
 
-    num_layers: int
-    num_recomputed: int
+    layers: Layers
+    recomputed: Layers
     is_first: bool
     is_last: bool
+
+    @property
+    def num_layers(self) -> int:
+        """Its layers."""
+        return sum(count for _, count in self.layers)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Parts of one kind of layer.
+
+    Attributes:
+        kind: The kind.
+        before: What comes before the core of attention.
+        core: The core of attention, which selective recomputation repeats.
+        after: The rest.
+        whole: All three.
+    """
+
+    kind: LayerKind
+    before: Part
+    core: Part
+    after: Part
+    whole: Part
 
 
 class Blocks:
@@ -33,19 +63,25 @@ class Blocks:
 
     Attributes:
         share: What the rank has.
-        before: Of each layer what comes before the core of attention.
-        core: The core of attention, which selective recomputation repeats.
-        after: The rest of the layer.
-        layer: All three.
     """
 
-    def __init__(self, job: Job) -> None:
-        """Work out the parts of `job`."""
-        self.share = Share(job)
-        self.before, self.core, projected = attention(self.share)
-        block = experts(self.share) if job.model.moe else feed_forward(self.share)
-        self.after = join((projected, block))
-        self.layer = join((self.before, self.core, self.after))
+    def __init__(self, share: Share) -> None:
+        """Take the parts of `share`, each when asked for."""
+        self.share = share
+        self._layers: dict[LayerKind, Layer] = {}
+
+    def layer(self, kind: LayerKind) -> Layer:
+        """Return the parts of a kind of layer."""
+        if kind not in self._layers:
+            before, core, projected = attention(self.share, kind.window)
+            block = experts(self.share) if kind.has_experts else feed_forward(self.share)
+            after = join((projected, block))
+            self._layers[kind] = Layer(kind, before, core, after, join((before, core, after)))
+        return self._layers[kind]
+
+    def in_chunk(self, chunk: Chunk) -> Iterator[tuple[Layer, int]]:
+        """Yield each kind of layer in a chunk, with how many there are."""
+        return ((self.layer(kind), count) for kind, count in chunk.layers)
 
     @cached_property
     def embedding(self) -> Part:
@@ -54,8 +90,9 @@ class Blocks:
 
     @cached_property
     def head(self) -> Part:
-        """Final norm, output projection and loss, of the last stage."""
-        return head(self.share)
+        """Final norm, output projection and loss, of the last stage; with multi-token prediction once more for each."""
+        number = self.share.job.model.num_mtp_layers
+        return join((head(self.share), *([prediction(self.share)] * number)))
 
     @property
     def is_tied_across(self) -> bool:
@@ -76,11 +113,12 @@ class Blocks:
     def weights(self, chunks: tuple[Chunk, ...]) -> Weights:
         """Return the parameters of a stage on one rank."""
         ends = (self.end_weights(chunk) for chunk in chunks)
-        return sum(ends, self.layer.weights.times(sum(chunk.num_layers for chunk in chunks)))
+        layers = (layer.whole.weights.times(count) for chunk in chunks for layer, count in self.in_chunk(chunk))
+        return sum((*ends, *layers), Weights())
 
     def adapters(self, chunks: tuple[Chunk, ...]) -> float:
         """Return the trainable parameters of a stage on one rank with LoRA."""
-        return self.layer.adapters * sum(chunk.num_layers for chunk in chunks)
+        return sum(layer.whole.adapters * count for chunk in chunks for layer, count in self.in_chunk(chunk))
 
 
 def split_layers(job: Job) -> list[tuple[Chunk, ...]]:
@@ -93,17 +131,24 @@ def split_layers(job: Job) -> list[tuple[Chunk, ...]]:
         NVIDIA/Megatron-LM, account_for_loss_in_pipeline_split and account_for_embedding_in_pipeline_split.
     """
     pp, vp = job.layout.pp, job.layout.vp
-    counts = _counts(job)
+    counts, kinds = _counts(job), job.model.layer_kinds
+    starts = [sum(counts[:index]) for index in range(pp * vp)]
     stages = []
     for stage in range(pp):
         left = _num_recomputed(job, sum(counts[stage::pp]))
         chunks = []
         for index in range(stage, pp * vp, pp):
-            recomputed = min(left, counts[index])
-            left -= recomputed
-            chunks.append(Chunk(counts[index], recomputed, index == 0, index == pp * vp - 1))
+            is_last = index == pp * vp - 1
+            own = kinds[starts[index] : starts[index] + counts[index]]
+            own += kinds[-1:] * (job.model.num_mtp_layers * is_last)
+            chunks.append(Chunk(_by_kind(own), _by_kind(own[:left]), index == 0, is_last))
+            left = max(0, left - counts[index])
         stages.append(tuple(chunks))
     return stages
+
+
+def _by_kind(kinds: tuple[LayerKind, ...]) -> Layers:
+    return tuple(Counter(kinds).items())
 
 
 def _counts(job: Job) -> list[int]:
@@ -125,4 +170,6 @@ def _counts(job: Job) -> list[int]:
 def _num_recomputed(job: Job, num_layers: int) -> int:
     if job.recompute != "full":
         return 0
-    return num_layers if job.recompute_layers is None else min(num_layers, job.recompute_layers)
+    if job.recompute_layers is None:
+        return num_layers + job.model.num_mtp_layers
+    return min(num_layers, job.recompute_layers)

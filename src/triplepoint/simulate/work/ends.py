@@ -1,5 +1,7 @@
 """The ends of the model: embedding before the first layer; final norm, output projection and loss after the last."""
 
+from dataclasses import replace
+
 from triplepoint.simulate.operations import Operation
 from triplepoint.simulate.work.linear import Linear, linear, norm
 from triplepoint.simulate.work.parts import (
@@ -24,6 +26,10 @@ make_vocab_size_divisible_by."""
 _REDUCTIONS_OF_LOSS = 3
 """All-reduces of one fp32 number per token: maximum, logit of the target, sum of exponentials. Source:
 NVIDIA/Megatron-LM megatron/core/tensor_parallel/cross_entropy.py."""
+
+
+_READS_OF_CHOICE = 3
+"""Logits are read for the maximum, for the sum of exponentials, and for the choice. An estimate."""
 
 
 def vocabulary(share: Share) -> int:
@@ -71,6 +77,37 @@ def head(share: Share) -> Part:
     model, rows = share.job.model, vocabulary(share)
     projection = Linear(model.hidden_size, rows, "column", is_wide=True)
     return join((norm(share, is_fp8_output=False), linear(share, projection), _loss(share, share.tokens * rows)))
+
+
+def prediction(share: Share) -> Part:
+    """Return what a layer of multi-token prediction has beside a layer: embedding, two norms, a projection, the head.
+
+    The tables are those of the model; with a pipeline the embedding is another copy of it.
+
+    Source:
+        DeepSeek-V3, arXiv:2412.19437, section 2.2; NVIDIA/Megatron-LM multi_token_prediction.py.
+    """
+    width = share.job.model.hidden_size
+    looked_up, last = embedding(share), head(share)
+    copied = looked_up.weights if share.job.layout.pp > 1 else Weights()
+    projection = linear(share, Linear(2 * width, width, "none", name="eh_proj"))
+    norms = norm(share, is_fp8_output=False, width=2 * width)
+    final = Weights(shared=float(width * (2 if share.job.model.normalization == "layernorm" else 1)))
+    return join((replace(looked_up, weights=copied), norms, projection, replace(last, weights=final)))
+
+
+def next_token(share: Share) -> Part:
+    """Return what makes a token of the last layer's output: final norm, output projection, logits gathered, a choice.
+
+    Args:
+        share: Of a pass with one token for each sequence.
+    """
+    rows = vocabulary(share)
+    projection = Linear(share.job.model.hidden_size, rows, "column", is_wide=True)
+    logits = share.tokens * rows * share.tp * share.element
+    gathered: Operations = (message("all_gather", "tp", logits),) if share.tp > 1 else ()
+    chosen = Part((*gathered, streaming("elementwise", "sample", _READS_OF_CHOICE * logits)))
+    return join((norm(share, is_fp8_output=False), linear(share, projection), chosen))
 
 
 def _loss(share: Share, num_logits: int) -> Part:

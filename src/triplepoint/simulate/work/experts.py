@@ -1,7 +1,9 @@
 """Mixture of experts in one layer: router, exchange of tokens, grouped products; as Megatron-Core does it."""
 
+import math
+
 from triplepoint.simulate.operations import Kernel
-from triplepoint.simulate.work.feed_forward import activation, gates
+from triplepoint.simulate.work.feed_forward import activation, gates, products
 from triplepoint.simulate.work.linear import norm, residual
 from triplepoint.simulate.work.parts import (
     FLOPS_PER_MAC,
@@ -32,6 +34,7 @@ class Experts:
         copies: Tokens the rank sends to experts, each as often as it has experts, as the fullest rank has it.
         rows: Tokens the experts of the rank work on.
         inner: Inner width of an expert on the rank.
+        working: Experts of the rank that have a token; all of them but where few tokens are generated at a time.
     """
 
     def __init__(self, share: Share) -> None:
@@ -46,6 +49,11 @@ class Experts:
         self.gathered = self.split if share.is_sequence_parallel else 1
         self.rows = self.copies * self.gathered
         self.inner = ceil_div(job.model.ffn_hidden_size, self.split)
+        self.working = self.count if share.cached is None else self._hit()
+
+    def _hit(self) -> int:
+        """Return how many experts of the rank a random choice meets: each copy misses one with the same chance."""
+        return max(1, min(self.count, round(self.count * -math.expm1(-self.rows / self.count))))
 
     def _load(self, share: Share) -> float:
         """Return the load of the fullest rank over the mean of what the router hands out.
@@ -56,11 +64,19 @@ class Experts:
         moe = share.job.model.moe
         if moe is not None and moe.capacity_factor is not None:
             return moe.capacity_factor
-        return share.software.expert_imbalance if self.group > 1 else 1.0
+        if self.group == 1:
+            return 1.0
+        stated = share.job.expert_imbalance
+        return share.software.expert_imbalance if stated is None else stated
 
 
 def experts(share: Share) -> Part:
-    """Return the feed-forward block of experts: norm, router, exchange, experts, exchange, residual add."""
+    """Return the feed-forward block of experts: norm, router, exchange, experts, exchange, residual add.
+
+    Experts that every token passes run after the others, as a dense block without a norm.
+    """
+    assert share.job.model.moe is not None
+    shared = share.job.model.moe.shared_ffn_hidden_size
     spread = Experts(share)
     width, inner, rows = share.job.model.hidden_size, spread.inner, spread.rows
     return join(
@@ -72,6 +88,7 @@ def experts(share: Share) -> Part:
             activation(share, rows, inner),
             _grouped(share, spread, (width, inner)),
             _combine(share, spread),
+            *(products(share, shared) if shared else ()),
             residual(share),
         )
     )
@@ -134,7 +151,7 @@ def _combine(share: Share, spread: Experts) -> Part:
 def _grouped(share: Share, spread: Experts, shape: tuple[int, int]) -> Part:
     """Return the product of each expert with its tokens; `shape` is output and input width of an expert on the rank."""
     outputs, inputs = shape
-    rows, count = ceil_div(spread.rows, spread.count), spread.count
+    rows, count = ceil_div(spread.rows, spread.working), spread.working
     casts = _casts(share, spread.rows, inputs, outputs)
     weight = _group_gemm(share, "weight", (count, outputs, inputs, rows), 2 * share.gradient_element)
     bias = _bias(share, spread, outputs)
@@ -143,7 +160,7 @@ def _grouped(share: Share, spread: Experts, shape: tuple[int, int]) -> Part:
         (*casts[1], _group_gemm(share, "backward", (count, rows, inputs, outputs), share.element)),
         () if share.has_adapters else (weight,),
         float(spread.rows * inputs * share.gemm_element),
-        Weights(experts=count * (inputs * outputs + bias)),
+        Weights(experts=spread.count * (inputs * outputs + bias)),
     )
 
 

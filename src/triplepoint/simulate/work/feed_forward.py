@@ -1,4 +1,4 @@
-"""Feed-forward block of one layer: dense here, of experts in `work_experts`."""
+"""Feed-forward block of one layer: dense here, of experts in `experts`."""
 
 from triplepoint.simulate.work.linear import Linear, linear, norm, residual
 from triplepoint.simulate.work.parts import Part, Share, ceil_div, join, streaming
@@ -6,19 +6,17 @@ from triplepoint.simulate.work.parts import Part, Share, ceil_div, join, streami
 
 def feed_forward(share: Share) -> Part:
     """Return the dense feed-forward block: norm, up (and gate), activation, down, residual add."""
+    inner = share.job.model.dense_ffn_hidden_size
+    return join((norm(share, is_fp8_output=True), *products(share, inner), residual(share)))
+
+
+def products(share: Share, inner_width: int) -> tuple[Part, ...]:
+    """Return up (and gate), activation and down of a given inner width, over all tensor parallel ranks."""
     model = share.job.model
-    inner = ceil_div(model.ffn_hidden_size, share.tp)
-    up = Linear(model.hidden_size, inner * gates(share), "column", model.add_bias)
-    down = Linear(inner, model.hidden_size, "row", model.add_bias)
-    return join(
-        (
-            norm(share, is_fp8_output=True),
-            linear(share, up),
-            activation(share, share.tokens, inner),
-            linear(share, down),
-            residual(share),
-        )
-    )
+    inner = ceil_div(inner_width, share.tp)
+    up = Linear(model.hidden_size, inner * gates(share), "column", model.add_bias, name="linear_fc1")
+    down = Linear(inner, model.hidden_size, "row", model.add_bias, name="linear_fc2")
+    return linear(share, up), activation(share, share.tokens, inner), linear(share, down)
 
 
 def gates(share: Share) -> int:

@@ -16,7 +16,7 @@ from triplepoint.simulate.work.parts import (
     streaming,
 )
 
-Split = Literal["column", "row"]
+Split = Literal["column", "row", "none"]
 
 _NORM_PASSES_BACKWARD = 3
 """Arrays a norm touches in its backward pass: reads its input and the gradient, writes the gradient."""
@@ -29,9 +29,12 @@ class Linear:
     Attributes:
         inputs: Width of its input on the rank.
         outputs: Width of its output on the rank.
-        split: `column`: the output is split over tensor parallel ranks, the input whole; `row`: the other way round.
+        split: `column`: the output is split over tensor parallel ranks, the input whole; `row`: the other way round;
+            `none`: every rank has all of it, for its part of the sequence.
         has_bias: Whether it adds a bias.
         is_wide: Whether fp8 training leaves it in bf16.
+        name: As Megatron-LM calls it; what adapters are asked for by.
+        keeps_input: Whether its input is kept for the weight gradient; not where another layer keeps the same.
     """
 
     inputs: int
@@ -39,6 +42,8 @@ class Linear:
     split: Split
     has_bias: bool = False
     is_wide: bool = False
+    name: str = ""
+    keeps_input: bool = True
 
 
 def linear(share: Share, layer: Linear) -> Part:
@@ -54,12 +59,19 @@ def linear(share: Share, layer: Linear) -> Part:
     is_fp8 = share.is_fp8 and not layer.is_wide
     ops = _Products(share, layer, is_fp8)
     bias = layer.outputs * layer.has_bias
-    kept = ops.input_element * layer.inputs * (share.split_tokens if layer.split == "column" else share.tokens)
-    weights = Weights(split=float(layer.inputs * layer.outputs))
+    kept = ops.input_element * layer.inputs * (share.tokens if layer.split == "row" else share.split_tokens)
+    kept *= layer.keeps_input and (_has_adapter(share, layer) or not share.has_adapters)
+    matrix = float(layer.inputs * layer.outputs)
+    weights = Weights(shared=matrix) if layer.split == "none" else Weights(split=matrix)
     weights += Weights(split=float(bias)) if layer.split == "column" else Weights(shared=float(bias))
     backward_weight = () if share.has_adapters else ops.weight_gradient()
     base = Part(ops.forward(), ops.input_gradient(), backward_weight, float(kept), weights)
-    return _with_adapter(share, layer, base) if share.has_adapters and not layer.is_wide else base
+    return _with_adapter(share, layer, ops.tokens, base) if _has_adapter(share, layer) else base
+
+
+def _has_adapter(share: Share, layer: Linear) -> bool:
+    targets = share.job.lora_targets
+    return share.has_adapters and not layer.is_wide and (targets is None or layer.name in targets)
 
 
 class _Products:
@@ -68,12 +80,15 @@ class _Products:
     def __init__(self, share: Share, layer: Linear, is_fp8: bool) -> None:
         self.share, self.layer, self.is_fp8 = share, layer, is_fp8
         self.element = share.element
+        self.tokens = share.split_tokens if layer.split == "none" else share.tokens
         self.input_element = 1 if is_fp8 else share.element
         self.precision = share.gemm_precision if is_fp8 or not share.is_fp8 else share.wide_precision
 
     def forward(self) -> Operations:
         share, layer = self.share, self.layer
-        product = self._gemm((share.tokens, layer.outputs, layer.inputs), "forward", self.element)
+        product = self._gemm((self.tokens, layer.outputs, layer.inputs), "forward", self.element)
+        if layer.split == "none":
+            return (product,)
         if layer.split == "column":
             # The norm before it writes fp8 at once.
             return (*gather(share, self._gathered(layer.inputs)), product)
@@ -82,8 +97,10 @@ class _Products:
 
     def input_gradient(self) -> Operations:
         share, layer = self.share, self.layer
-        product = self._gemm((share.tokens, layer.inputs, layer.outputs), "backward", self.element)
+        product = self._gemm((self.tokens, layer.inputs, layer.outputs), "backward", self.element)
         cast = self._cast(layer.outputs, transposed=True)
+        if layer.split == "none":
+            return (*cast, product)
         if layer.split == "row":
             return (*gather(share, self._gathered(layer.outputs)), *cast, product)
         again = () if share.has_adapters else gather(share, self._gathered(layer.inputs), overlapped=True)
@@ -93,11 +110,11 @@ class _Products:
     def weight_gradient(self) -> Operations:
         share, layer = self.share, self.layer
         # The product adds to the gradient that is there: it reads and writes it.
-        product = self._gemm((layer.outputs, layer.inputs, share.tokens), "weight", 2 * share.gradient_element)
+        product = self._gemm((layer.outputs, layer.inputs, self.tokens), "weight", 2 * share.gradient_element)
         transposed = self._transpose(layer.inputs)
         if not layer.has_bias:
             return (*transposed, product)
-        return (*transposed, product, streaming("elementwise", "bias", share.tokens * layer.outputs * self.element))
+        return (*transposed, product, streaming("elementwise", "bias", self.tokens * layer.outputs * self.element))
 
     def _gemm(self, shape: tuple[int, int, int], kind: str, output_element: int) -> Kernel:
         return gemm(shape, kind, self.precision, (self.input_element, self.input_element, output_element))
@@ -113,20 +130,20 @@ class _Products:
         """
         if not self.is_fp8:
             return ()
-        num_bytes = self.share.tokens * width * (self.element + 1 + transposed)
+        num_bytes = self.tokens * width * (self.element + 1 + transposed)
         return (streaming("elementwise", "cast", num_bytes),)
 
     def _transpose(self, width: int) -> Operations:
-        return (streaming("elementwise", "cast", self.share.tokens * width * 2),) if self.is_fp8 else ()
+        return (streaming("elementwise", "cast", self.tokens * width * 2),) if self.is_fp8 else ()
 
 
-def _with_adapter(share: Share, layer: Linear, base: Part) -> Part:
+def _with_adapter(share: Share, layer: Linear, tokens: int, base: Part) -> Part:
     """Return a frozen layer with a low-rank one beside it: down to the rank, up to the output, added.
 
     Source:
-        Hu et al. 2021, arXiv:2106.09685; on all four linear layers as NeMo's default target_modules.
+        Hu et al. 2021, arXiv:2106.09685.
     """
-    rank, tokens, element = share.job.lora_rank, share.tokens, share.element
+    rank, element = share.job.lora_rank, share.element
     down, up = (tokens, rank, layer.inputs), (tokens, layer.outputs, rank)
     elements = (element, element, element)
     precision = share.wide_precision
@@ -154,12 +171,13 @@ def _with_adapter(share: Share, layer: Linear, base: Part) -> Part:
     )
 
 
-def norm(share: Share, is_fp8_output: bool) -> Part:
-    """Return a norm over what is split along the sequence; its input is kept."""
+def norm(share: Share, is_fp8_output: bool, width: int | None = None) -> Part:
+    """Return a norm over what is split along the sequence, of the model's width or another; its input is kept."""
     model = share.job.model
-    elements = share.split_tokens * model.hidden_size
+    width = width or model.hidden_size
+    elements = share.split_tokens * width
     written = 1 if is_fp8_output and share.is_fp8 else share.element
-    num_parameters = model.hidden_size * (2 if model.normalization == "layernorm" else 1)
+    num_parameters = width * (2 if model.normalization == "layernorm" else 1)
     return Part(
         (streaming("norm", "forward", elements * (share.element + written)),),
         (streaming("norm", "backward", elements * share.element * _NORM_PASSES_BACKWARD),),

@@ -6,7 +6,7 @@ times in place of six in flash attention, recomputation is counted.
 
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import ChunkWork, StageWork
-from triplepoint.simulate.work.blocks import Blocks, Chunk, split_layers
+from triplepoint.simulate.work.blocks import Blocks, Chunk, Layers, split_layers
 from triplepoint.simulate.work.parts import Operations, Part, Share, Weights, message, repeat
 from triplepoint.simulate.work.sync import gathers, gradient_sync, optimizer_work, reductions
 
@@ -20,7 +20,7 @@ def stage_work(job: Job) -> list[StageWork]:
     Args:
         job: The job; its layout must be one that can run, see `triplepoint.config.checks`.
     """
-    blocks = Blocks(job)
+    blocks = Blocks(Share(job))
     chunks: dict[Chunk, ChunkWork] = {}
     stages: dict[tuple[Chunk, ...], StageWork] = {}
     order = split_layers(job)
@@ -45,7 +45,7 @@ def _stage_work(blocks: Blocks, stage: tuple[Chunk, ...], works: tuple[ChunkWork
 
 def _chunk_work(blocks: Blocks, chunk: Chunk) -> ChunkWork:
     """Return the work of a chunk: recomputation stands first in its backward pass, what shards are gathered before."""
-    share, layers = blocks.share, chunk.num_layers
+    share = blocks.share
     first = blocks.embedding if chunk.is_first else Part()
     last = blocks.head if chunk.is_last else Part()
     arrives = _gathered_arrival(share)
@@ -55,7 +55,7 @@ def _chunk_work(blocks: Blocks, chunk: Chunk) -> ChunkWork:
             *(() if chunk.is_first else arrives),
             *sharded.before_forward(),
             *first.forward,
-            *_times(blocks.layer.forward, layers),
+            *_layers(blocks, chunk.layers, "forward"),
             *last.forward,
         ),
         backward_input=(
@@ -63,17 +63,22 @@ def _chunk_work(blocks: Blocks, chunk: Chunk) -> ChunkWork:
             *sharded.before_backward(),
             *last.backward_input,
             *_recomputed(blocks, chunk),
-            *_times(blocks.layer.backward_input, layers),
+            *_layers(blocks, chunk.layers, "backward_input"),
             *first.backward_input,
         ),
         backward_weight=(
             *last.backward_weight,
-            *_times(blocks.layer.backward_weight, layers),
+            *_layers(blocks, chunk.layers, "backward_weight"),
             *first.backward_weight,
             *sharded.after_backward(),
         ),
         send_bytes=0.0 if chunk.is_last else _send_bytes(share),
     )
+
+
+def _layers(blocks: Blocks, layers: Layers, name: str) -> Operations:
+    """Return the operations of one pass of layers; what one kind does stands before what the next does."""
+    return tuple(op for kind, count in layers for op in _times(getattr(blocks.layer(kind).whole, name), count))
 
 
 def _times(operations: Operations, count: int) -> Operations:
@@ -85,8 +90,8 @@ def _times(operations: Operations, count: int) -> Operations:
 def _recomputed(blocks: Blocks, chunk: Chunk) -> Operations:
     """Return the forward pass once more, of what is recomputed: kernels and tensor parallel messages."""
     if blocks.share.job.recompute == "selective":
-        return _times(blocks.core.forward, chunk.num_layers)
-    return _times(blocks.layer.forward, chunk.num_recomputed)
+        return tuple(op for layer, count in blocks.in_chunk(chunk) for op in _times(layer.core.forward, count))
+    return _layers(blocks, chunk.recomputed, "forward")
 
 
 def _send_bytes(share: Share) -> float:
@@ -133,19 +138,24 @@ class _Sharded:
         if not self.has_parameters:
             return ()
         root = self.blocks.end_weights(self.chunk)
-        return (*gathers(self.blocks.share, root, overlapped=False), *self._layers())
+        return (*gathers(self.blocks.share, root, overlapped=False), *self._gathers())
 
     def before_backward(self) -> Operations:
-        return self._layers() if self.has_parameters else ()
+        return self._gathers() if self.has_parameters else ()
 
     def after_backward(self) -> Operations:
         if not self.has_gradients:
             return ()
-        share, layer = self.blocks.share, self.blocks.layer
-        each = reductions(share, layer.weights, layer.adapters, "grad" in self.overlap)
+        share, is_beside = self.blocks.share, "grad" in self.overlap
         root = Weights() if share.has_adapters else self.blocks.end_weights(self.chunk)
-        return (*_times(each, self.chunk.num_layers), *reductions(share, root, 0.0, overlapped=False))
+        found: Operations = ()
+        for layer, count in self.blocks.in_chunk(self.chunk):
+            found += _times(reductions(share, layer.whole.weights, layer.whole.adapters, is_beside), count)
+        return (*found, *reductions(share, root, 0.0, overlapped=False))
 
-    def _layers(self) -> Operations:
-        each = gathers(self.blocks.share, self.blocks.layer.weights, "param" in self.overlap)
-        return _times(each, self.chunk.num_layers)
+    def _gathers(self) -> Operations:
+        share, is_beside = self.blocks.share, "param" in self.overlap
+        found: Operations = ()
+        for layer, count in self.blocks.in_chunk(self.chunk):
+            found += _times(gathers(share, layer.whole.weights, is_beside), count)
+        return found

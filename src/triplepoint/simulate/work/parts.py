@@ -96,11 +96,15 @@ class Share:
         element: Bytes of an activation.
         gemm_precision: Number format of the matrix products of layers.
         gemm_element: Bytes of their inputs.
+        cached: Tokens before the new one of each sequence where tokens are generated; None elsewhere.
+        cache_element: Bytes of a number in the cache of keys and values.
     """
 
-    def __init__(self, job: Job) -> None:
-        """Work out the share of `job`."""
+    def __init__(self, job: Job, cached: int | None = None, cache_element: int = 2) -> None:
+        """Work out the share of `job`; the last two are of a pass that generates tokens."""
         self.job = job
+        self.cached = cached
+        self.cache_element = cache_element
         self.software: Software = software_of(job.stack)
         self.tp = job.layout.tp
         self.is_sequence_parallel = job.layout.sequence_parallel and self.tp > 1

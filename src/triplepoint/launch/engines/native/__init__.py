@@ -26,7 +26,7 @@ def padded_vocab_size(vocab_size: int) -> int:
 
 def unsupported(point: Point) -> str | None:
     """Return why this engine cannot run `point`, in one sentence with the remedy, or None."""
-    for check in (_numbers, _tensor_parallel, _pipeline, _experts):
+    for check in (_features, _numbers, _tensor_parallel, _pipeline, _experts):
         if reason := check(point):
             return reason
     return None
@@ -47,6 +47,14 @@ def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[st
     from triplepoint.launch.engines.native.run import run
 
     return run(point, context, recorder)
+
+
+def _features(point: Point) -> str | None:
+    for section in (point.model, point.model.moe):
+        for key in sorted(section.features) if section else ():
+            if getattr(section, key) != type(section).model_fields[key].default:
+                return f"the native engine has no {key} ({point.model.name}); choose another model or engine: simulated"
+    return None
 
 
 def _numbers(point: Point) -> str | None:

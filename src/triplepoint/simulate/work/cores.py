@@ -1,0 +1,221 @@
+"""The core of attention on one rank: scores, softmax and their product with the values."""
+
+from triplepoint.simulate.operations import Kernel, Operation
+from triplepoint.simulate.work.parts import (
+    FLOPS_PER_MAC,
+    FP32_BYTES,
+    MASK_BYTES,
+    Operations,
+    Part,
+    Share,
+    ceil_div,
+    message,
+    repeat,
+    streaming,
+)
+
+_PRODUCTS = {"forward": (1, 1), "backward": (3, 2)}
+"""Products of flash attention over the width of a key and of a value: scores and output; in backward the scores once
+more, and gradients of queries, keys, values and scores. Source: Dao 2023, arXiv:2307.08691, section 3.2."""
+
+_CAUSAL = 0.5
+"""Share of the scores under the causal mask; tiles on the diagonal are not counted whole."""
+
+_BLOCKS_DECODING = 128
+_LEAST_KEYS = 256
+"""A new token's attention is split along the keys until there are as many blocks as compute units (104 to 144 on the
+GPUs of config/kernels), none shorter than the second. Source: Dao et al. 2023, Flash-Decoding for long-context
+inference, PyTorch blog; the numbers are a choice."""
+
+
+def core_of(share: Share, window: int | None) -> "Core":
+    """Return the core of layers that see `window` tokens, all of them where it is None."""
+    if share.cached is not None:
+        return _Decode(share, window)
+    return _Flash(share, window) if share.software.has_flash_attention else _Unfused(share, window)
+
+
+class Core:
+    """Scores, softmax and their product with the values, of the heads on one rank.
+
+    Attributes:
+        heads: Query heads on the rank.
+        groups: Key/value heads on the rank; copied where there are fewer than tensor parallel ranks.
+        size: Width of a head's query and key.
+        value_size: Width of a head's value.
+        batch: Sequences.
+        length: Tokens of each sequence on the rank.
+        keys: Keys a query meets on average, over all context parallel ranks.
+        window: Tokens a query sees; None for all.
+    """
+
+    def __init__(self, share: Share, window: int | None) -> None:
+        """Work out the core of `share`."""
+        job, model = share.job, share.job.model
+        self.share = share
+        self.heads = ceil_div(model.num_attention_heads, share.tp)
+        self.groups = self.heads if model.latent else ceil_div(model.num_query_groups, share.tp)
+        self.size, self.value_size = model.head_size, model.value_head_size
+        self.batch, self.length = job.micro_batch_size, job.sequence_length // job.layout.cp
+        self.window = window if window and window < job.sequence_length else None
+        seen = self.window or job.sequence_length
+        self.keys = seen * (1 - _CAUSAL * seen / job.sequence_length)
+
+    def part(self) -> Part:
+        """Return what it runs and keeps."""
+        raise NotImplementedError
+
+    @property
+    def query_bytes(self) -> float:
+        """Bytes of the queries; their gradients are as large."""
+        return self.share.tokens * self.heads * self.size * self.share.element
+
+    @property
+    def output_bytes(self) -> float:
+        """Bytes of the output; its gradient is as large."""
+        return self.share.tokens * self.heads * self.value_size * self.share.element
+
+    @property
+    def pair_bytes(self) -> float:
+        """Bytes of keys and values together."""
+        return self.share.tokens * self.groups * (self.size + self.value_size) * self.share.element
+
+
+class _Flash(Core):
+    """Attention in one kernel; with context parallelism a step for each rank of a ring, or all keys gathered first."""
+
+    def part(self) -> Part:
+        lse = self.share.tokens * self.heads * FP32_BYTES
+        ends = self.query_bytes + self.output_bytes
+        forward = self._kernels("forward", ends + self.pair_bytes + lse)
+        backward = self._kernels("backward", 2 * ends + 2 * self.pair_bytes + 2 * lse)
+        if self.share.job.layout.cp > 1:
+            forward, backward = self._exchange(forward, backward)
+        # The output is kept by the projection after it, but for an fp8 one, which keeps its own cast.
+        output = self.output_bytes * self.share.is_fp8
+        return Part(forward, backward, (), self.query_bytes + self.pair_bytes + lse + output)
+
+    def _kernels(self, kind: str, num_bytes: float) -> Operations:
+        """Return the kernels of one pass.
+
+        Of the ring's steps one is causal; the others see half of the queries or of the keys, since every rank holds a
+        piece from the front and one from the back: all steps and all ranks do the same work. Windows, and gathered
+        keys, are met in one kernel.
+
+        Source:
+            Llama 3 report, arXiv:2407.21783, section 3.3.2; TransformerEngine, attention with context parallelism.
+        """
+        cp = self.share.job.layout.cp
+        if self.window or (cp > 1 and self._is_gathered):
+            return (self._kernel(kind, num_bytes, self.keys, round(self.keys), is_causal=False),)
+        causal = self._kernel(kind, num_bytes, _CAUSAL * self.length, self.length, is_causal=True)
+        if cp == 1:
+            return (causal,)
+        half = self._kernel(kind, num_bytes, _CAUSAL * self.length, self.length // 2, is_causal=False)
+        return (causal, repeat(half, cp - 1))
+
+    def _kernel(self, kind: str, num_bytes: float, met: float, keys: int, is_causal: bool) -> Kernel:
+        """Return a kernel whose queries meet `met` keys each on average, shaped as of `keys`."""
+        of_keys, of_values = _PRODUCTS[kind]
+        pairs = self.batch * self.heads * self.length * met
+        flops = FLOPS_PER_MAC * (of_keys * self.size + of_values * self.value_size) * pairs
+        size = round((of_keys * self.size + of_values * self.value_size) / (of_keys + of_values))
+        shape = (self.batch, self.heads, self.groups, self.length, keys, size)
+        return Kernel("attention", kind, flops, num_bytes, shape, self.share.wide_precision, is_causal)
+
+    @property
+    def _is_gathered(self) -> bool:
+        return self.share.job.context_exchange == "all_gather"
+
+    def _exchange(self, forward: Operations, backward: Operations) -> tuple[Operations, Operations]:
+        """Return both passes with what context parallel ranks send.
+
+        Ring: keys and values go round, in backward their gradients too, and one step further to home; the steps'
+        results are added up. Gathered: before each pass, and the gradients are reduced and scattered after.
+        """
+        cp = self.share.job.layout.cp
+        if self._is_gathered:
+            gathered = message("all_gather", "cp", cp * self.pair_bytes)
+            scattered = message("reduce_scatter", "cp", cp * self.pair_bytes)
+            return (gathered, *forward), (gathered, *backward, scattered)
+        one = message("send_recv", "cp", self.pair_bytes, overlapped=True)
+        added = repeat(streaming("elementwise", "add", 3 * self.output_bytes), cp - 1)
+        return (repeat(one, cp - 1), *forward, added), (repeat(one, 2 * cp - 1), *backward, added)
+
+
+class _Unfused(Core):
+    """Attention kernel by kernel: scores, masked softmax, dropout, product with the values; nothing is skipped.
+
+    Source:
+        NVIDIA/Megatron-LM v2.3 megatron/model/transformer.py, CoreAttention; kept for the backward pass as in
+        Korthikanti et al. 2022, arXiv:2205.05198, section 4.1.
+    """
+
+    def part(self) -> Part:
+        share, mask = self.share, MASK_BYTES * self.share.software.has_dropout
+        keys = share.job.sequence_length
+        scores = self.batch * self.heads * self.length * keys
+        score_bytes = scores * share.element
+        softmax = streaming("attention", "softmax", 2 * score_bytes)
+        forward: list[Operation] = [self._bmm("forward", (self.length, keys, self.size)), softmax]
+        backward: list[Operation] = [
+            self._bmm("backward", (self.length, keys, self.value_size)),
+            self._bmm("backward", (keys, self.value_size, self.length)),
+        ]
+        if mask:
+            dropout = streaming("elementwise", "dropout", 2 * score_bytes + scores * mask)
+            forward.append(dropout)
+            backward.append(dropout)
+        forward.append(self._bmm("forward", (self.length, self.value_size, keys)))
+        backward += [
+            streaming("attention", "softmax", 3 * score_bytes),
+            self._bmm("backward", (self.length, self.size, keys)),
+            self._bmm("backward", (keys, self.size, self.length)),
+        ]
+        # Softmax output, its mask, and what the values are multiplied with.
+        kept = score_bytes + scores * mask + score_bytes * bool(mask)
+        return Part(tuple(forward), tuple(backward), (), self.query_bytes + self.pair_bytes + kept)
+
+    def _bmm(self, kind: str, shape: tuple[int, int, int]) -> Kernel:
+        """Return one product per head and sequence: class gemm, shape (groups, m, n, k)."""
+        m, n, k = shape
+        groups = self.batch * self.heads
+        num_bytes = groups * (m * k + k * n + m * n) * self.share.element
+        flops = FLOPS_PER_MAC * groups * m * n * k
+        return Kernel("gemm", kind, float(flops), float(num_bytes), (groups, *shape), self.share.wide_precision)
+
+
+class _Decode(Core):
+    """One new token of each sequence against all cached before it; query heads that share a key go in one block.
+
+    With latent attention the projections to keys and values are multiplied into those of queries and outputs, so that
+    all heads meet the one compressed vector.
+
+    Source:
+        DeepSeek-V2, arXiv:2405.04434, section 2.1.2; Dao et al. 2023, Flash-Decoding.
+    """
+
+    def part(self) -> Part:
+        share, latent = self.share, self.share.job.model.latent
+        keys = min(self.share.cached or 0, self._seen)
+        rotated = latent.qk_pos_emb_head_dim if latent else 0
+        size, value = (latent.kv_lora_rank + rotated, latent.kv_lora_rank) if latent else (self.size, self.value_size)
+        groups = 1 if latent else self.groups
+        ends = share.tokens * self.heads * (size + value) * share.element
+        num_bytes = ends + self.batch * (keys + 1) * cache_bytes_per_token(share)
+        splits = max(1, min(keys // _LEAST_KEYS, _BLOCKS_DECODING // (self.batch * groups)))
+        shape = (self.batch, groups * splits, groups, self.heads // groups, ceil_div(keys, splits), (size + value) // 2)
+        flops = float(FLOPS_PER_MAC * self.batch * self.heads * keys * (size + value))
+        return Part((Kernel("attention", "decode", flops, num_bytes, shape, share.wide_precision),))
+
+    @property
+    def _seen(self) -> int:
+        return self.window or self.share.cached or 0
+
+
+def cache_bytes_per_token(share: Share) -> float:
+    """Return what one layer caches of one token on a rank: keys and values, or the compressed vector. Unit: byte."""
+    model = share.job.model
+    if model.latent:
+        return (model.latent.kv_lora_rank + model.latent.qk_pos_emb_head_dim) * share.cache_element
+    return 2 * ceil_div(model.num_query_groups, share.tp) * model.head_size * share.cache_element
