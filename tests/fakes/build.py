@@ -2,20 +2,29 @@
 
 import hashlib
 import os
-import shutil
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+
+from tests.fakes.scenario import Vendor
 
 NATIVE = Path(__file__).parent / "native"
 BUILD = Path(__file__).parent / "build"
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-pthread")
 SHARED = ("wave.c", "gpu.c", "node.c", "parse.c")
-LIBRARIES = {"libnvidia-ml.so.1": "nvml_*.c", "libamd_smi.so": "amdsmi_*.c"}
+LIBRARIES = {
+    Vendor.NVIDIA: ("libnvidia-ml.so.1", "nvml_*.c"),
+    Vendor.AMD: ("lib/libamd_smi.so", "amdsmi_*.c"),  # Under lib/, where ROCM_PATH is looked through.
+}
 
 
-def build_libraries() -> Path:
-    """Return the folder with the libraries, built if the sources have changed."""
+def build_library(vendor: Vendor) -> Path:
+    """Return the library of a vendor, built if the sources have changed."""
+    return _build_all() / LIBRARIES[vendor][0]
+
+
+def _build_all() -> Path:
     digest = hashlib.sha256("".join(FLAGS).encode())
     for source in sorted(NATIVE.iterdir()):
         digest.update(source.name.encode() + source.read_bytes())
@@ -23,20 +32,18 @@ def build_libraries() -> Path:
     if folder.exists():
         return folder
     BUILD.mkdir(exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(dir=BUILD))
-    for library, pattern in LIBRARIES.items():
-        _compile(fresh / library, sorted(NATIVE.glob(pattern)))
-    try:
-        os.rename(fresh, folder)  # noqa: PTH104 - fails if another process was first, which is as good
-    except OSError:
-        shutil.rmtree(fresh)
+    with tempfile.TemporaryDirectory(dir=BUILD) as scratch:
+        fresh = Path(scratch) / "libraries"
+        (fresh / "lib").mkdir(parents=True)
+        for library, pattern in LIBRARIES.values():
+            _compile(fresh / library, sorted(NATIVE.glob(pattern)))
+        with suppress(OSError):  # Another process was first, which is as good.
+            fresh.rename(folder)
     return folder
 
 
 def _compile(library: Path, sources: list[Path]) -> None:
-    if not sources:
-        return
     files = [str(NATIVE / name) for name in SHARED] + [str(source) for source in sources]
     compiler = os.environ.get("CC", "gcc")
-    command = [compiler, *FLAGS, f"-Wl,-soname,{library.name}", "-o", str(library), *files, "-lm"]
+    command = [compiler, *FLAGS, f"-Wl,-soname,{library.name}", "-Wl,-Bsymbolic", "-o", str(library), *files, "-lm"]
     subprocess.run(command, check=True)

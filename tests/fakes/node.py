@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from mmap import mmap
 from pathlib import Path
 
-from tests.fakes.build import build_libraries
+from tests.fakes.build import build_library
 from tests.fakes.scenario import Scenario
 from tests.fakes.sysfs import Sysfs
 from tests.fakes.truth import Truth
@@ -35,9 +35,9 @@ FieldCall = tuple[int, int]
 class FakeNode:
     """A node that is up."""
 
-    def __init__(self, scenario: Scenario, folder: Path, libraries: Path) -> None:
+    def __init__(self, scenario: Scenario, folder: Path, library: Path) -> None:
         self.scenario = scenario
-        self.libraries = libraries
+        self.library = library
         self.folder = folder
         self.sysfs_root = folder / "sys"
         self.start_ns = time.monotonic_ns()
@@ -58,10 +58,10 @@ class FakeNode:
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables of the node alone."""
-        paths = [str(self.libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+        paths = [str(self.library.parent), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         return {
             "LD_LIBRARY_PATH": ":".join(paths),
-            "ROCM_PATH": str(self.libraries),
+            "ROCM_PATH": str(self.library.parent.parent),
             "TRIPLEPOINT_FAKE_NODE": str(self.folder),
             "TRIPLEPOINT_SYSFS": str(self.sysfs_root),
         }
@@ -120,12 +120,11 @@ class FakeNode:
 @contextmanager
 def fake_node(scenario: Scenario) -> Iterator[FakeNode]:
     """Put up a node for the time of the block, for this process and those started with `node.env`."""
-    libraries = build_libraries()
+    library = build_library(scenario.vendor)
     with tempfile.TemporaryDirectory(prefix="fake-node-") as folder:
-        node = FakeNode(scenario, Path(folder), libraries)
+        node = FakeNode(scenario, Path(folder), library)
         # The loader takes a library that is there under the same soname; LD_LIBRARY_PATH was read when we started.
-        for library in libraries.iterdir():
-            ctypes.CDLL(str(library))
+        ctypes.CDLL(str(library))
         variables = node.variables()
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tests.fakes.scenario import Gpu, Scenario, Sensor
+from tests.fakes.scenario import Gpu, Scenario, Sensor, Vendor
 
 HGX_BUSES = (0x18, 0x2A, 0x3A, 0x5D, 0x9A, 0xAB, 0xBA, 0xDB)
 """PCI buses of an 8-GPU HGX baseboard behind two CPU sockets, in the driver's order."""
@@ -54,37 +54,84 @@ def hgx_a100(count: int = 8) -> Scenario:
     )
 
 
+MI250_DIE = Gpu(
+    name="AMD Instinct MI250",
+    uuid="",
+    serial="",
+    idle_w=45.0,
+    max_w=250.0,
+    limit_w=250.0,
+    default_limit_w=250.0,
+    min_limit_w=0.0,
+    max_limit_w=280.0,
+    inlet_c=30.0,
+    resistance_c_per_w=0.2,
+    memory_resistance_c_per_w=0.15,
+    max_sm_mhz=1700.0,
+    idle_sm_mhz=800.0,
+    throttled_sm_mhz=1200.0,
+    memory_mhz=1600.0,
+    memory_bytes=64 * 2.0**30,
+    used_memory_bytes=40 * 2.0**30,
+    nvlinks=0,
+    energy_period_s=0.001,
+    energy_unit_j=15.259e-6,
+    instant=Sensor(period_s=0.001, window_s=0.01),
+    average=Sensor(period_s=0.001, window_s=0.1),
+    architecture=2,
+)
+"""One of the two dies of a package: half of its power. Source of the unit of energy: 2^-16 J, ROCm's documentation."""
+
+
 def mi250_node(packages: int = 4) -> Scenario:
-    """Return a node of MI250 packages of two dies: power and energy only on the primary die, for the package."""
-    gpus = [
-        Gpu(
-            name="AMD Instinct MI250",
+    """Return a node of MI250 packages of two dies: power and energy only on the primary die, for the package.
+
+    HIP counts the packages from another one than the driver does.
+    """
+    num_dies = 2 * packages
+    dies = [
+        replace(
+            MI250_DIE,
             uuid=f"{die:02x}ff740c-0000-1000-80{die:02x}-000000000000",
-            serial=f"69221900{die // 2:04d}",
-            idle_w=90.0,
-            max_w=500.0,
-            limit_w=500.0,
-            default_limit_w=500.0,
-            max_limit_w=500.0,
-            inlet_c=30.0,
-            resistance_c_per_w=0.1,
-            max_sm_mhz=1700.0,
-            idle_sm_mhz=800.0,
-            throttled_sm_mhz=1200.0,
-            memory_mhz=1600.0,
-            memory_bytes=64 * 2.0**30,
-            used_memory_bytes=40 * 2.0**30,
-            nvlinks=0,
-            energy_period_s=0.001,
-            energy_unit_j=15.259e-6,
-            instant=Sensor(period_s=0.001, window_s=0.1),
-            average=Sensor(period_s=0.001, window_s=0.5),
+            serial=f"69221900{die:04d}",
             pci_bus=0x20 + 4 * die,
+            module_id=die // 2,
             is_secondary_die=die % 2,
             package=die // 2,
             numa_node=die // 4,
-            hip_id=die ^ 1,
+            hip_id=(die + 2) % num_dies,
         )
-        for die in range(2 * packages)
+        for die in range(num_dies)
     ]
-    return Scenario(gpus, driver_version="6.10.5")
+    return Scenario(dies, Vendor.AMD, driver_version="6.10.5")
+
+
+def mi300x_node(count: int = 8) -> Scenario:
+    """Return a node of MI300X: one device a package, current power, xGMI counters, 750 W."""
+    gpus = [
+        replace(
+            MI250_DIE,
+            name="AMD Instinct MI300X",
+            uuid=f"{index:02x}ff74a1-0000-1000-80{index:02x}-000000000000",
+            serial=f"69241000{index:04d}",
+            idle_w=140.0,
+            max_w=750.0,
+            limit_w=750.0,
+            default_limit_w=750.0,
+            max_limit_w=750.0,
+            resistance_c_per_w=0.07,
+            memory_resistance_c_per_w=0.06,
+            max_sm_mhz=2100.0,
+            memory_bytes=192 * 2.0**30,
+            nvlinks=7,
+            nvlink_offset_bytes=1e12,
+            pci_bus=HGX_BUSES[index],
+            module_id=index,
+            package=index,
+            numa_node=index // 4,
+            hip_id=index,
+            architecture=3,
+        )
+        for index in range(count)
+    ]
+    return Scenario(gpus, Vendor.AMD, driver_version="6.12.12")

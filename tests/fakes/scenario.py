@@ -1,12 +1,20 @@
 """What a fake node is and does, and the text file the C libraries read it from."""
 
 from dataclasses import dataclass, field, fields, replace
+from enum import Enum
 
 from tests.fakes.host import HostParts
 from tests.fakes.wave import Wave, constant
 
 FOREVER_S = 1e18
 ALL_GPUS = -1
+
+
+class Vendor(Enum):
+    """Whose library finds the GPUs; numbered as in C."""
+
+    NVIDIA = 1
+    AMD = 2
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,7 @@ class Gpu:
     violation_offset_ns: float = 5e9
 
     architecture: int = 9
-    """7 Ampere, 9 Hopper, 10 Blackwell."""
+    """NVIDIA: 7 Ampere, 9 Hopper, 10 Blackwell. AMD: 2 for MI200, 3 for MI300."""
     mig_instances: int = 0
     unplug_s: float = FOREVER_S
     ecc_corrected: int = 0
@@ -102,8 +110,9 @@ class Gpu:
     numa_node: int = 0
 
     is_secondary_die: int = 0
-    """AMD: power and energy are those of the primary die, for both."""
+    """AMD: has no power and no energy; the primary die has those of the package."""
     package: int = 0
+    """AMD: dies with the same number are one package."""
     hip_id: int = 0
 
     def effective_load(self) -> Wave:
@@ -150,6 +159,7 @@ class Scenario:
     """A node: its GPUs, its host, and what goes wrong when."""
 
     gpus: list[Gpu] = field(default_factory=list)
+    vendor: Vendor = Vendor.NVIDIA
     errors: list[Rule] = field(default_factory=list)
     freezes: list[Rule] = field(default_factory=list)
     latencies_us: list[Rule] = field(default_factory=list)
@@ -173,7 +183,8 @@ class Scenario:
 
     def text(self, start_ns: int, start_wall_ns: int) -> str:
         """Return the file: one fact per line."""
-        node = f"node -1 {start_ns} {start_wall_ns} {self.scale!r} {int(self.is_virtual)} {len(self.gpus)}"
+        times = f"{start_ns} {start_wall_ns} {self.scale!r} {int(self.is_virtual)}"
+        node = f"node -1 {times} {self.vendor.value} {len(self.gpus)}"
         lines = [node, f"text -1 driver_version {self.driver_version}"]
         for index, gpu in enumerate(self.gpus):
             lines += _gpu_lines(index, gpu)

@@ -25,6 +25,14 @@ class Truth:
         swing_w = one.max_w - one.idle_w
         return one.idle_w * (to_s - from_s) + swing_w * (load.integral(to_s) - load.integral(from_s))
 
+    def package_power_w(self, package: int, t_ns: int) -> float:
+        """Return the power of all dies of an AMD package at a time. Unit: W."""
+        return sum(self.power_w(i, t_ns) for i, gpu in enumerate(self.gpus) if gpu.package == package)
+
+    def package_energy_j(self, package: int, from_ns: int, to_ns: int) -> float:
+        """Return the energy of all dies of an AMD package in a window. Unit: J (of scenario time)."""
+        return sum(self.energy_j(i, from_ns, to_ns) for i, gpu in enumerate(self.gpus) if gpu.package == package)
+
     def temp_c(self, gpu: int, t_ns: int) -> float:
         """Return the temperature of the die. Unit: C."""
         one = self.gpus[gpu]

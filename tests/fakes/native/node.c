@@ -37,8 +37,8 @@ static void load(void) {
         __atomic_store_n(&current, node, __ATOMIC_RELEASE); /* The old one stays: another thread may be reading it. */
 }
 
-/* Take up the folder TRIPLEPOINT_FAKE_NODE names. */
-enum opened node_open(void) {
+/* Take up the folder TRIPLEPOINT_FAKE_NODE names, if its GPUs are of this vendor. */
+enum opened node_open(enum vendor vendor) {
     enum opened opened = SAME_NODE;
     const char *wanted = getenv("TRIPLEPOINT_FAKE_NODE");
     pthread_mutex_lock(&lock);
@@ -62,7 +62,8 @@ enum opened node_open(void) {
             folder[0] = 0;
     }
     pthread_mutex_unlock(&lock);
-    return node_now() ? opened : NO_NODE;
+    const struct node *node = node_now();
+    return node && node->vendor == (int)vendor ? opened : NO_NODE;
 }
 
 /* The node as the scenario is now; NULL where there is none. */

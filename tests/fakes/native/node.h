@@ -46,7 +46,7 @@ struct rules {
 
 struct node {
     double start_ns, start_wall_ns, scale;
-    int is_virtual, num_gpus, num_xids;
+    int is_virtual, vendor, num_gpus, num_xids;
     char driver_version[TEXT_SIZE];
     struct gpu gpu[MAX_GPUS];
     struct rules errors, freezes, latencies_us;
@@ -56,6 +56,7 @@ struct node {
     } xid[MAX_XIDS];
 };
 
+enum vendor { NVIDIA = 1, AMD = 2 };
 enum opened { NO_NODE, SAME_NODE, NEW_NODE };
 
 /* One function of the fake library; `key` is filled at the first call. */
@@ -69,7 +70,7 @@ struct site {
 #define FIELD_KEY(field, scope) ((1ull << 63) | ((uint64_t)(field) << 32) | (uint32_t)(scope))
 
 const struct node *node_now(void);
-enum opened node_open(void);
+enum opened node_open(enum vendor vendor);
 double node_time_s(const struct node *node);
 uint64_t node_wall_us(const struct node *node, double t_s);
 uint64_t name_key(const char *name);

@@ -23,7 +23,7 @@ static void discover(const struct node *node) {
 }
 
 static status_t init(struct site *site) {
-    enum opened opened = node_open();
+    enum opened opened = node_open(NVIDIA);
     if (opened == NO_NODE)
         return NVML_DRIVER_NOT_LOADED;
     double t_s;

@@ -117,6 +117,7 @@ static void parse_node(struct node *node, char **rest) {
     node->start_wall_ns = number(rest);
     node->scale = number(rest);
     node->is_virtual = (int)number(rest);
+    node->vendor = (int)number(rest);
     node->num_gpus = (int)number(rest);
     if (node->num_gpus > MAX_GPUS)
         refuse("too many GPUs");
