@@ -11,6 +11,8 @@ from triplepoint.simulate.kernels.model import KernelModel
 from triplepoint.simulate.operations import Kernel, Message, Operation
 from triplepoint.simulate.stacks import Stack
 from triplepoint.simulate.work.groups import group_of
+from triplepoint.simulate.work.routing import share_sent_once
+from triplepoint.simulate.work.software import software_of
 
 HOST_OPERATIONS_OUTSIDE = 30
 """Operations of a micro-batch that launch next to no work and are no part of `work`: batch broadcast, masks and
@@ -85,7 +87,7 @@ class Costs:
         self._kernels = kernels
         self._collectives = collectives
         self._attention_slowdown = stack.attention_slowdown
-        self._sends_tokens_once = stack.sends_tokens_once
+        self._sends_tokens_once = software_of(job.stack).sends_tokens_once
         self._constants = constants
         self._slowest = slowest_of(job.num_gpus)
         self.slowdown = load_overlap().compute_slowdown.value
@@ -113,26 +115,20 @@ class Costs:
         time = self._messages.get(key)
         if time is None:
             group = group_of(self._job, message.group)
-            num_bytes = message.num_bytes
-            if message.kind == "all_to_all" and message.group == "ep" and self._sends_tokens_once:
-                num_bytes *= self._share_sent_once(group)
-            time = self._collectives.time_s(message.kind, num_bytes, group) if group.size > 1 else 0.0
+            is_once = message.kind == "all_to_all" and message.group == "ep" and self._sends_tokens_once
+            ways = self._sent_once(message.num_bytes, group) if is_once else [(message.num_bytes, group)]
+            time = max(self._collectives.time_s(message.kind, *way) if way[1].size > 1 else 0.0 for way in ways)
             self._messages[key] = time
         return time * message.count
 
-    def _share_sent_once(self, group: Group) -> float:
-        """Return the share of copies of a token that travel, with random routing: one to each place it has experts in.
-
-        Places are nodes where the group spans several, else ranks.
-
-        Source:
-            deepseek-ai/DeepEP README: tokens cross the network once per node and fan out over NVLink there.
-        """
-        moe, node = self._job.model.moe, self._job.fabric.gpus_per_node
-        if moe is None:
-            return 1.0
-        num_places = -(-group.size * group.stride // node) if group.size * group.stride > node else group.size
-        return num_places * (1 - (1 - 1 / num_places) ** moe.top_k) / moe.top_k
+    def _sent_once(self, num_bytes: float, group: Group) -> list[tuple[float, Group]]:
+        """Return what a rank sends, and among whom: one copy of a token to each node, from there one to each rank."""
+        node = self._job.fabric.gpus_per_node
+        num_nodes, num_ranks = -(-group.size * group.stride // node), min(group.size, max(1, node // group.stride))
+        ways = [(num_bytes * share_sent_once(self._job, group.size), Group(num_ranks, group.stride))]
+        if num_nodes > 1:
+            ways.append((num_bytes * share_sent_once(self._job, num_nodes), group))
+        return ways
 
     def send_s(self, num_bytes: float, stage: int) -> float:
         """Return the time of an activation over the boundary after a stage."""

@@ -23,8 +23,8 @@ class Stack(Strict):
     """Implementation of fused attention, where it is not the usual one of the GPU type."""
     attention_slowdown: Annotated[float, Field(gt=0)] = 1.0
     """Its time over that of the implementation the kernel tables have. Unit: 1."""
-    sends_tokens_once: bool = False
-    """Whether a token goes once to a node, or to a rank of its own, for all its experts there (DeepEP)."""
+    expert_parallel: Annotated[int, Field(gt=0)] | None = None
+    """Ranks that share experts out where a table says 1 or nothing, at most; None if 1 is meant. Unit: 1."""
     source: Annotated[str, Field(min_length=8)]
     """Where this is published."""
 

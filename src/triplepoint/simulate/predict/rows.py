@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from math import gcd
 from pathlib import Path
 from typing import Literal
 
@@ -112,7 +113,7 @@ def _read_job(cells: Mapping[str, str], config: Path) -> tuple[Job, frozenset[st
     gpu = _read_gpu(cells.get("gpu", ""), config)
     model = _read_model(cells)
     stack = find_stack(cells.get("framework", ""), config)
-    layout, overlap = _read_layout(cells, model, gpu)
+    layout, overlap = _read_layout(cells, model, stack.expert_parallel)
     recompute, recompute_layers = spelling.read_recompute(cells.get("recompute", ""))
     micro_batch = _count(cells, "mbs", None)
     global_batch = _need(cells, "gbs")
@@ -189,10 +190,12 @@ def _read_model(cells: Mapping[str, str]) -> ModelConfig:
 
 
 def _read_layout(
-    cells: Mapping[str, str], model: ModelConfig, gpu: GpuConfig
+    cells: Mapping[str, str], model: ModelConfig, expert_parallel: int | None
 ) -> tuple[Layout, spelling.Overlap | None]:
     tp, pp, cp, vp, ep = (_degree(cells, column) for column in ("tp", "pp", "cp", "vp", "ep"))
     dp = _data_parallel(cells, tp * pp * cp)
+    if ep == 1 and model.moe and expert_parallel:
+        ep = gcd(model.moe.num_experts, dp * cp, expert_parallel)
     shards = spelling.read_shards(cells.get("fsdp", ""))
     layout = Layout(
         tp=tp,

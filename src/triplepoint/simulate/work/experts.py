@@ -18,6 +18,7 @@ from triplepoint.simulate.work.parts import (
     message,
     streaming,
 )
+from triplepoint.simulate.work.routing import share_sent_once
 
 _ROUTER_PASSES = 4
 """Arrays of one score per expert that choosing touches: softmax reads and writes, top-k reads, the map is written."""
@@ -125,10 +126,22 @@ def _exchange(share: Share, spread: Experts) -> tuple[Operations, Operations]:
 def _dispatch(share: Share, spread: Experts) -> Part:
     """Return the way to the experts: a copy for each choice, the exchange, sorting by expert."""
     there, back = _exchange(share, spread)
+    before, after = _sorting(share, spread, "permute")
+    return Part((*before, *there, *after), (*after, *back, *before), (), 0.0)
+
+
+def _sorting(share: Share, spread: Experts, kind: str) -> tuple[Operations, Operations]:
+    """Return the copying and sorting on the side of the tokens and on that of the experts.
+
+    Copies are made before the exchange and sorted by expert after it; where a token is sent once, all on arrival.
+    """
     one = share.job.model.hidden_size * share.element
-    permute = streaming("moe", "permute", (spread.tokens + spread.copies) * one)
-    sort = (streaming("moe", "sort", 2 * spread.rows * one),) if there and spread.count > 1 else ()
-    return Part((permute, *there, *sort), (*sort, *back, permute), (), 0.0)
+    if spread.group == 1 or not share.software.sends_tokens_once:
+        copy = streaming("moe", kind, (spread.tokens + spread.copies) * one)
+        is_sorted = (spread.group > 1 or spread.gathered > 1) and spread.count > 1
+        return (copy,), (streaming("moe", "sort", 2 * spread.rows * one),) if is_sorted else ()
+    arrived = spread.rows * share_sent_once(share.job, spread.group)
+    return (), (streaming("moe", kind, (arrived + spread.rows) * one),)
 
 
 def _combine(share: Share, spread: Experts) -> Part:
@@ -138,14 +151,13 @@ def _combine(share: Share, spread: Experts) -> Part:
     added up over them as in a dense block.
     """
     there, back = _exchange(share, spread)
+    before, after = _sorting(share, spread, "unpermute")
     one = share.job.model.hidden_size * share.element
-    merge = streaming("moe", "unpermute", (spread.tokens + spread.copies) * one)
-    sort = (streaming("moe", "sort", 2 * spread.rows * one),) if there and spread.count > 1 else ()
     reduced: Operations = ()
     if share.tp > 1 and not share.is_sequence_parallel and spread.split > 1:
         reduced = (message("all_reduce", "tp", spread.tokens * one),)
     kept = float(spread.copies * one)
-    return Part((*sort, *back, merge, *reduced), (*reduced, merge, *there, *sort), (), kept)
+    return Part((*after, *back, *before, *reduced), (*reduced, *before, *there, *after), (), kept)
 
 
 def _grouped(share: Share, spread: Experts, shape: tuple[int, int]) -> Part:

@@ -131,8 +131,9 @@ class _Sharded:
         job = blocks.share.job
         self.blocks, self.chunk = blocks, chunk
         self.overlap = job.overlap
-        self.has_parameters = job.layout.data_parallel_sharding == "optim_grads_params"
-        self.has_gradients = self.has_parameters or job.layout.data_parallel_sharding == "optim_grads"
+        sharding, is_once = job.layout.data_parallel_sharding, blocks.share.gathers_once
+        self.has_parameters = sharding == "optim_grads_params" and not is_once
+        self.has_gradients = sharding in ("optim_grads_params", "optim_grads") and not is_once
 
     def before_forward(self) -> Operations:
         if not self.has_parameters:

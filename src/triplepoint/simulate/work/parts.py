@@ -117,6 +117,7 @@ class Share:
         self.is_fp8 = job.precision == "fp8"
         self.has_adapters = job.trainable == "lora"
         self.overlaps_tp = "tp" in job.overlap and self.is_sequence_parallel
+        self.gathers_once = job.model.moe is not None and self.software.gathers_once
 
     @property
     def wide_precision(self) -> str:

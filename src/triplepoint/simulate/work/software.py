@@ -26,6 +26,11 @@ class Software:
         has_placeholder_gradients: Whether layers hand out an unused 16-bit gradient of each shape of weight, since the
             true one is added up inside the product (TransformerEngine, module/base.py, get_dummy_wgrad).
         expert_imbalance: Load of the fullest expert parallel rank over the mean, dropless routing.
+        sends_tokens_once: Whether a token goes once to a node, and once to a rank there, for all its experts (DeepEP),
+            to be copied for each of them on arrival.
+        routes_in_turn: Whether the router is a stand-in that gives a token the experts after those of the last token.
+        gathers_once: Whether sharded parameters of models with experts are gathered once a step and their gradients
+            reduced once, not in every micro-batch.
     """
 
     words: tuple[str, ...]
@@ -40,6 +45,9 @@ class Software:
     has_fp8_parameters: bool = False
     has_placeholder_gradients: bool = False
     expert_imbalance: float = 1.04
+    sends_tokens_once: bool = False
+    routes_in_turn: bool = False
+    gathers_once: bool = False
 
     def gradient_bytes(self, precision: Precision) -> int:
         """Return bytes of one accumulated gradient."""
@@ -80,9 +88,14 @@ _KNOWN = (
     ),
     Software(
         ("automodel",),
-        "NVIDIA-NeMo/Automodel: FSDP2 with bf16 parameters, fp32 reduction; its tables are of balanced routing",
+        "NVIDIA-NeMo/Automodel @36044ad: FSDP2 with bf16 parameters, fp32 reduction; moe/fsdp_mixin.py, no resharding, "
+        "no reduction but in the last micro-batch; docs/performance-summary.mdx, DeepEP and the fake balanced gate in "
+        "all results with experts; moe/layers.py, FakeBalancedGate, expert (i * top_k + j) modulo their number",
         has_fused_activation=False,
         expert_imbalance=1.0,
+        sends_tokens_once=True,
+        routes_in_turn=True,
+        gathers_once=True,
     ),
     Software(
         ("nemo",),

@@ -86,12 +86,12 @@ def gradient_sync(share: Share, weights: Weights, adapters: float, is_end: bool)
         # An all-reduce of two ranks: each sends all of its own.
         found.append(message("send_recv", "pp", table * share.gradient_element))
     for part in _trained(share, weights, adapters):
-        if part.size == 1 or sharding == "optim_grads_params":
+        if part.size == 1 or (sharding == "optim_grads_params" and not share.gathers_once):
             continue
         if sharding == "no_shard":
             found.append(_bucketed(share, "all_reduce", part, share.gradient_element, "grad"))
             continue
-        if sharding == "optim":
+        if sharding == "optim" or share.gathers_once:
             found.append(_bucketed(share, "reduce_scatter", part, share.gradient_element, "grad"))
         found.append(_bucketed(share, "all_gather", part, _gathered_element(share), "param"))
     return tuple(found)
