@@ -8,7 +8,12 @@ from pydantic import Field
 from triplepoint.config.base import Strict, read_json
 from triplepoint.files import write_text
 
-Status = Literal["ok", "oom", "invalid", "timeout", "crashed"]
+Status = Literal[
+    "ok", "oom", "invalid",
+    "crashed", "collective", "hung", "timeout", "preempted", "lost", "bad_node", "cancelled",
+]  # fmt: skip
+"""How a launch ended. `oom` is memory of a device or the host, `collective` an error of NCCL or RCCL, `timeout` a time
+limit, `lost` a node or job that is gone without a word, `bad_node` a device that is broken or missing."""
 
 RESULTS: frozenset[Status] = frozenset({"ok", "oom", "invalid"})
 """Statuses that are results; the others fail the launch, which may then be tried again."""
@@ -55,6 +60,28 @@ class Device(Strict):
     """Physical slot, where known."""
 
 
+class Placement(Strict):
+    """What the scheduler gave to a node of the gang."""
+
+    switches: str | None
+    """Switches above the node and its name, as Slurm's topology gives them: `spine.leaf1.h200-1`."""
+    devices: tuple[str, ...] | None
+    """Devices granted, by their numbers on the host; None where the scheduler named none."""
+    cpus: str
+    """Logical processors the ranks may use: `0-3,8`."""
+    adapters: dict[str, int | None]
+    """InfiniBand adapters of the host, each with its NUMA node, None where it has none."""
+
+
+class Job(Strict):
+    """The scheduler's job a launch ran in."""
+
+    job_id: str
+    """Its number."""
+    state: str
+    """What Slurm said it ended as; empty where it was not asked, as when every agent had reported success."""
+
+
 class Node(Strict):
     """One node of the gang."""
 
@@ -74,6 +101,8 @@ class Node(Strict):
     """Devices of the node's ranks."""
     telemetry: Telemetry | None
     """The sampler's account; None if it left none."""
+    placement: Placement | None = None
+    """What it was given; None where nothing was launched."""
 
 
 class Manifest(Strict):
@@ -107,6 +136,8 @@ class Manifest(Strict):
     """Wall time of the launch. Unit: s."""
     nodes: tuple[Node, ...]
     """Nodes that took part."""
+    job: Job | None = None
+    """The job it ran in; None without a scheduler."""
     facts: dict[str, int | float | str | bool | None]
     """What the engine says of itself: number of parameters, collective backend, and the like."""
 

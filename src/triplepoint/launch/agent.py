@@ -6,11 +6,12 @@ ended, which no launcher further away does.
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,18 @@ import psutil
 
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.files import write_json
-from triplepoint.launch.outcome import Failure, log_tail, root_cause
-from triplepoint.launch.watch import Ranks, read_status
-from triplepoint.manifest import Evidence
+from triplepoint.launch.attempt import failed_nodes, is_told_to_stop
+from triplepoint.launch.outcome import Failure, judge_kill, root_cause
+from triplepoint.launch.placement import count_host_kills, missing_devices, placement, rank_environment
+from triplepoint.launch.watch import Ending, Ranks, read_status
 from triplepoint.processes import die_with_parent
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Set for every rank to its share of the cores, whatever the caller has: Snakemake exports them for its own jobs, and
 spinning threads of ranks that share cores make a step twenty times slower."""
 RENDEZVOUS_S = 300.0
+LOOK_AROUND_S = 1.0
+"""Between two looks at what the launcher and the other nodes left in the shared folder."""
 SAMPLER_STOP_S = 5.0
 
 
@@ -53,32 +57,72 @@ class Launcher:
             return True
 
 
-def run_node(raw: Path, launcher: Launcher) -> None:
+@dataclass
+class Surroundings:
+    """What may end a gang from outside its ranks."""
+
+    raw: Path
+    node: int
+    launcher: Launcher | None
+    """Who waits for the gang, if the gang is to go with it."""
+    _told: Ending | None = field(default=None, init=False)
+    _next_look: float = field(default=0.0, init=False)
+
+    def listen(self) -> None:
+        """Note the signals Slurm sends before it kills, so that there is time for a report."""
+        signal.signal(signal.SIGTERM, self._terminated)
+        signal.signal(signal.SIGUSR2, self._nearly_over)
+
+    def ending(self) -> Ending | None:
+        """Return why the ranks of this node are to be ended, or None."""
+        if self.launcher is not None and self.launcher.is_gone():
+            return Ending("cancelled", "told to end: the launcher has gone")
+        if self._told is None and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + LOOK_AROUND_S
+            if is_told_to_stop(self.raw):
+                self._told = Ending("cancelled", "told to end: the launcher gave the attempt up")
+            elif failed := [node for node in failed_nodes(self.raw) if node != self.node]:
+                self._told = Ending("crashed", f"told to end: node {failed[0]} failed")
+        return self._told
+
+    def _terminated(self, number: int, frame: object) -> None:
+        self._told = self._told or Ending("cancelled", "told to end: SIGTERM from Slurm")
+
+    def _nearly_over(self, number: int, frame: object) -> None:
+        self._told = self._told or Ending("timeout", "Slurm's time limit is near")
+
+
+def run_node(raw: Path, launcher: Launcher | None) -> None:
     """Run this node's share of the gang and write `nodes/node<N>.json`: the task submitit runs on each node.
 
     Args:
         raw: Folder of the attempt, holding `point.json`.
-        launcher: Who waits for the gang.
+        launcher: Who waits for the gang; None where the gang outlives it.
     """
     die_with_parent()
     planned = read_planned_run(raw / "point.json")
     node = int(os.environ.get("SLURM_NODEID", "0"))
+    around = Surroundings(raw, node, launcher)
+    if launcher is None:
+        around.listen()
     report = _describe_node(node)
+    _claim(raw, node, report["host"])
     for folder in ("logs", "steps", "status", "telemetry", "traces"):
         (raw / folder).mkdir(exist_ok=True)
+    kills = count_host_kills()
     sampler = _start_sampler(raw, node, planned)
+    ranks = _ranks_of(node, planned)
     try:
-        ranks = _start_ranks(raw, node, planned)
-        failures = ranks.wait(give_up=launcher.is_gone)
+        failures = _train(raw, ranks, planned, around)
     finally:
         _stop_sampler(sampler)
-    report["ranks"] = sorted(ranks.processes)
+    report["ranks"] = list(ranks)
     report["failure"] = None
     if failures:
-        cause = root_cause(failures)
-        report["failure"] = asdict(cause) | {"evidence": _evidence(raw, cause).model_dump(mode="json")}
+        failures = [judge_kill(failure, count_host_kills() - kills) for failure in failures]
+        report["failure"] = asdict(root_cause(failures))
     else:
-        report["facts"] = (read_status(raw, min(ranks.processes)) or {}).get("facts", {})
+        report["facts"] = (read_status(raw, ranks[0]) or {}).get("facts", {})
     write_json(raw / "nodes" / f"node{node}.json", report)
 
 
@@ -90,23 +134,47 @@ def _describe_node(node: int) -> dict[str, Any]:
         "wall_ns": time.time_ns(),
         "num_cores": os.cpu_count() or 0,
         "memory_bytes": psutil.virtual_memory().total,
+        "placement": placement(),
     }
 
 
-def _start_ranks(raw: Path, node: int, planned: PlannedRun) -> Ranks:
-    point = planned.point
-    per_node = point.cluster.gpus_per_node
-    first = node * per_node
-    address, port = _rendezvous(raw, node)
+def _claim(raw: Path, node: int, host: str) -> None:
+    """Mark this node's share as begun; a second beginning in the same folder would mix two gangs.
+
+    Raises:
+        FileExistsError: If it was begun before.
+    """
+    path = raw / "nodes" / f"begun{node}.json"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("x") as file:
+        json.dump({"node": node, "host": host}, file)
+
+
+def _ranks_of(node: int, planned: PlannedRun) -> range:
+    first = node * planned.point.cluster.gpus_per_node
+    return range(first, min(first + planned.point.cluster.gpus_per_node, planned.point.num_gpus))
+
+
+def _train(raw: Path, ranks: range, planned: PlannedRun, around: Surroundings) -> list[Failure]:
+    """Run the node's ranks to their end and return what went wrong."""
+    problem = missing_devices(planned.point.cluster.device, len(ranks))
+    if problem:
+        return [Failure(ranks[0], "bad_node", problem, time.time_ns())]
+    meeting = _rendezvous(raw, around)
+    if isinstance(meeting, Ending):
+        return [Failure(ranks[0], meeting.status, meeting.message, time.time_ns())]
+    return _start_ranks(raw, ranks, planned, meeting).wait(around.ending)
+
+
+def _start_ranks(raw: Path, ranks: range, planned: PlannedRun, meeting: tuple[str, int]) -> Ranks:
     processes = {}
-    ranks = range(first, min(first + per_node, point.num_gpus))
     for rank in ranks:
-        environment = os.environ | {
+        environment = rank_environment(planned.point.cluster.device) | {
             "RANK": str(rank),
-            "WORLD_SIZE": str(point.num_gpus),
-            "LOCAL_RANK": str(rank - first),
-            "MASTER_ADDR": address,
-            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(planned.point.num_gpus),
+            "LOCAL_RANK": str(rank - ranks[0]),
+            "MASTER_ADDR": meeting[0],
+            "MASTER_PORT": str(meeting[1]),
             **dict.fromkeys(THREAD_VARIABLES, str(max(1, len(os.sched_getaffinity(0)) // len(ranks)))),
             "PYTHONUNBUFFERED": "1",
         }
@@ -121,10 +189,10 @@ def _start_ranks(raw: Path, node: int, planned: PlannedRun) -> Ranks:
     return Ranks(raw, processes, planned.limits.time_limit_s, planned.limits.hang_timeout_s)
 
 
-def _rendezvous(raw: Path, node: int) -> tuple[str, int]:
+def _rendezvous(raw: Path, around: Surroundings) -> tuple[str, int] | Ending:
     """Return address and port where the ranks meet: node 0 chooses them, the others read its choice."""
     path = raw / "rendezvous.json"
-    if node == 0:
+    if around.node == 0:
         several = int(os.environ.get("SLURM_NNODES", "1")) > 1
         address = socket.gethostname() if several else "127.0.0.1"
         with socket.socket() as probe:
@@ -132,7 +200,11 @@ def _rendezvous(raw: Path, node: int) -> tuple[str, int]:
             port = probe.getsockname()[1]
         write_json(path, {"address": address, "port": port})
     deadline = time.monotonic() + RENDEZVOUS_S
-    while not path.exists() and time.monotonic() < deadline:
+    while not path.exists():
+        if ending := around.ending():
+            return ending
+        if time.monotonic() > deadline:
+            return Ending("lost", f"node 0 has not come within {RENDEZVOUS_S:.0f} s")
         time.sleep(0.05)
     meeting = json.loads(path.read_text())
     return meeting["address"], meeting["port"]
@@ -153,8 +225,3 @@ def _stop_sampler(sampler: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         sampler.kill()
         sampler.wait()
-
-
-def _evidence(raw: Path, cause: Failure) -> Evidence:
-    tail = log_tail(raw / "logs" / f"rank{cause.rank}.log")
-    return Evidence(rank=cause.rank, host=socket.gethostname(), message=cause.message, log_tail=tail)

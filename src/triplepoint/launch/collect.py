@@ -1,8 +1,6 @@
 """From what agents and ranks left to the record of the launch: `manifest.json` and `steps.parquet`."""
 
-import errno
 import json
-import os
 import shutil
 from collections import Counter
 from datetime import UTC, datetime
@@ -10,28 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from triplepoint.config.plan import PlannedRun
-from triplepoint.errors import UserError
-from triplepoint.launch.outcome import log_tail
+from triplepoint.launch.attempt import read_reports
 from triplepoint.launch.provenance import git_state, processor, versions
-from triplepoint.manifest import Device, Evidence, Manifest, Node, Status, Telemetry
+from triplepoint.launch.verdict import Account, judge
+from triplepoint.manifest import Device, Evidence, Job, Manifest, Node, Placement, Telemetry
 from triplepoint.recording import read_recording
 from triplepoint.tables import STEPS
-from triplepoint.units import MIB
 
 
-def collect(raw: Path, planned: PlannedRun, started: datetime) -> Manifest:
+def collect(raw: Path, planned: PlannedRun, started: datetime, account: Account | None = None) -> Manifest:
     """Gather the steps of all ranks into `steps.parquet` and return the manifest of the launch.
 
     Args:
         raw: Folder of the attempt.
         planned: What was launched.
         started: When.
+        account: What Slurm says of the job; None where there was none.
 
     Raises:
         UserError: If the launch failed by something the user can mend: a missing corpus, a full disk.
     """
-    reports = [json.loads(path.read_text()) for path in sorted(raw.glob("nodes/node*.json"))]
-    status, evidence = _outcome(raw, planned, reports)
+    reports = sorted(read_reports(raw), key=lambda report: report["node"])
+    status, evidence = judge(raw, planned, reports, account)
     num_steps = _gather_steps(raw)
     if status == "ok" and (missing := _missing(raw, planned, num_steps)):
         status, evidence = "crashed", Evidence(rank=None, host=reports[0]["host"], message=missing, log_tail=())
@@ -52,26 +50,9 @@ def collect(raw: Path, planned: PlannedRun, started: datetime) -> Manifest:
         ended_at=ended.isoformat(),
         duration_s=(ended - started).total_seconds(),
         nodes=tuple(_node(raw, report, planned) for report in reports),
+        job=Job(job_id=account.job_id, state=account.state.state if account.state else "") if account else None,
         facts=next((report["facts"] for report in reports if report.get("facts")), {}),
     )
-
-
-def _outcome(raw: Path, planned: PlannedRun, reports: list[dict[str, Any]]) -> tuple[Status, Evidence | None]:
-    failures = [report["failure"] for report in reports if report["failure"]]
-    if failures:
-        first = min(failures, key=lambda failure: failure["t_wall_ns"])
-        if first["is_user_error"]:
-            raise UserError(first["message"])
-        return first["status"], Evidence.model_validate(first["evidence"])
-    if len(reports) < planned.point.num_nodes:
-        if shutil.disk_usage(raw).free < MIB:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(raw))
-        told = {report["node"] for report in reports}
-        lost = [node for node in range(planned.point.num_nodes) if node not in told]
-        tail = [line for path in sorted(raw.glob("submitit/*.err")) for line in log_tail(path)]
-        message = f"no report from node {', '.join(map(str, lost))}: its agent was killed or could not start"
-        return "crashed", Evidence(rank=None, host="", message=message, log_tail=tuple(tail))
-    return "ok", None
 
 
 def _missing(raw: Path, planned: PlannedRun, num_steps: Counter[int]) -> str | None:
@@ -110,7 +91,12 @@ def _node(raw: Path, report: dict[str, Any], planned: PlannedRun) -> Node:
         Device(rank=rank, device="cpu" if on_cpu else f"gpu{rank - first}", product=product) for rank in report["ranks"]
     )
     fields = ("node", "host", "monotonic_ns", "wall_ns", "num_cores", "memory_bytes")
-    return Node(**{name: report[name] for name in fields}, devices=devices, telemetry=_telemetry(raw, report["node"]))
+    return Node(
+        **{name: report[name] for name in fields},
+        devices=devices,
+        telemetry=_telemetry(raw, report["node"]),
+        placement=Placement(**report["placement"]),
+    )
 
 
 def _telemetry(raw: Path, node: int) -> Telemetry | None:

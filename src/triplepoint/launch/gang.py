@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from triplepoint.config.plan import PlannedRun
 from triplepoint.launch.agent import Launcher, run_node
@@ -19,11 +19,31 @@ POLL_S = 0.2
 CANCEL_S = 10.0
 
 
-class Gang:
+class Gang(Protocol):
     """One submitted gang: an agent on each node."""
 
+    def is_over(self) -> bool:
+        """Return whether nothing more is to be expected of it.
+
+        How it ended is told by the agents' reports, not by this.
+        """
+
+    def cancel(self) -> None:
+        """End it now."""
+
+
+def wait(gang: Gang, poll: Callable[[], Any]) -> None:
+    """Wait until a gang is over, calling `poll` meanwhile."""
+    while not gang.is_over():
+        poll()
+        time.sleep(POLL_S)
+
+
+class LocalGang:
+    """A gang of processes on this machine, which goes with its launcher."""
+
     def __init__(self, raw: Path, planned: PlannedRun) -> None:
-        """Submit the gang.
+        """Start the gang.
 
         Args:
             raw: Folder of the attempt, holding `point.json`.
@@ -32,24 +52,14 @@ class Gang:
         import submitit
 
         # Named, not "auto": with srun on the PATH submitit would take Slurm for a run on this machine.
-        executor = submitit.AutoExecutor(raw / "submitit", cluster=planned.limits.executor)
-        executor.update_parameters(
-            name=planned.run,
-            nodes=planned.point.num_nodes,
-            tasks_per_node=1,
-            timeout_min=math.ceil(planned.limits.time_limit_s / SECONDS_PER_MINUTE) + MARGIN_MIN,
-        )
-        with _stderr_to(raw / "submitit.log"):
+        executor = submitit.AutoExecutor(raw / "submitit", cluster="local")
+        executor.update_parameters(name=planned.run, timeout_min=time_limit_min(planned))
+        with stderr_to(raw / "submitit.log"):
             self._job: submitit.Job[None] = executor.submit(run_node, raw, Launcher.this())
 
-    def wait(self, poll: Callable[[], Any]) -> None:
-        """Wait until every agent has gone, calling `poll` meanwhile.
-
-        How the gang ended is told by the agents' reports: submitit calls a job finished however it failed.
-        """
-        while not self._job.done():
-            poll()
-            time.sleep(POLL_S)
+    def is_over(self) -> bool:
+        """Return whether the agent has gone; submitit calls a job finished however it failed."""
+        return bool(self._job.done())
 
     def cancel(self) -> None:
         """End the gang now."""
@@ -60,8 +70,13 @@ class Gang:
             time.sleep(POLL_S)
 
 
+def time_limit_min(planned: PlannedRun) -> int:
+    """Return the limit the scheduler is given. Unit: minute."""
+    return math.ceil(planned.limits.time_limit_s / SECONDS_PER_MINUTE) + MARGIN_MIN
+
+
 @contextlib.contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
+def stderr_to(path: Path) -> Iterator[None]:
     """Send what processes started in the block write to stderr to a file.
 
     submitit's local controller inherits our stderr, and would show its own traceback there when we are interrupted.

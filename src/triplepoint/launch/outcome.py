@@ -2,8 +2,8 @@
 
 import re
 import signal
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from triplepoint.manifest import Status
@@ -16,12 +16,30 @@ _OUT_OF_MEMORY = re.compile(
 )
 """Texts of torch and the CUDA and HIP runtimes. Source: torch 2.13, CPUAllocator and CUDACachingAllocator of c10."""
 
-_AFTERSHOCK = re.compile(
-    r"Connection (closed|reset|refused)|Broken pipe|socket|Timed out waiting|timeout.*waiting"
-    r"|NCCL (remote|communicator)|application has timed out|peer",
+_BAD_NODE = re.compile(
+    r"uncorrectable (ECC|NVLink)|ECC error|hipErrorECCNotCorrectable|fallen off the bus|GPU is lost|\bXid\b"
+    r"|no (CUDA|ROCm)-capable device|hipErrorNoDevice|No (CUDA|HIP) GPUs are available|invalid device ordinal"
+    r"|HSA_STATUS_ERROR_EXCEPTION|hardware exception|Hardware stack error",
     re.IGNORECASE,
 )
-"""What a healthy rank says when another one has gone."""
+"""What drivers and runtimes say of a device that is broken or not there. Source: cudaGetErrorString, hipGetErrorString,
+the NVIDIA driver's kernel messages."""
+
+_COLLECTIVE = re.compile(
+    r"\b[NR]CCL (error|WARN)|nccl(System|Internal|UnhandledCuda|Remote|InvalidUsage)Error|ncclUnhandled"
+    r"|\bDistBackendError\b|Watchdog caught collective operation timeout"
+)
+"""What torch says of NCCL, and of RCCL, which keeps the names of NCCL. Source: torch 2.13, ProcessGroupNCCL."""
+
+_HOST_OUT_OF_MEMORY = re.compile(r"exceeded (job |step )?memory limit|oom[-_ ]?kill|Out Of Memory", re.IGNORECASE)
+"""What Slurm writes to a job's log when host memory ran out. Source: Slurm 22.05, slurmstepd and task/cgroup."""
+
+_AFTERSHOCK = re.compile(
+    r"Connection (closed|reset|refused)|Broken pipe|socket|Timed out waiting|timeout.*waiting"
+    r"|NCCL (remote|communicator)|ncclRemoteError|application has timed out|peer|told to end|SIGTERM",
+    re.IGNORECASE,
+)
+"""What a healthy rank says, or ends with, when another one has gone or the scheduler ends the job."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +54,29 @@ class Failure:
 
     @property
     def is_aftershock(self) -> bool:
-        """Whether the message only tells that some other rank has gone."""
-        return self.status == "crashed" and _AFTERSHOCK.search(self.message) is not None
+        """Whether the message only tells that some other rank has gone, or that someone ended the job."""
+        return self.status in ("crashed", "collective", "cancelled") and _AFTERSHOCK.search(self.message) is not None
 
 
 def classify(message: str) -> Status:
-    """Return the status an exception's text stands for: `oom` or `crashed`."""
-    return "oom" if _OUT_OF_MEMORY.search(message) else "crashed"
+    """Return the status an exception's text stands for: `bad_node`, `oom`, `collective` or `crashed`."""
+    if _BAD_NODE.search(message):
+        return "bad_node"
+    if _OUT_OF_MEMORY.search(message):
+        return "oom"
+    return "collective" if _COLLECTIVE.search(message) else "crashed"
+
+
+def judge_kill(failure: Failure, num_host_kills: int) -> Failure:
+    """Return the failure as out of memory if a rank was killed while the kernel ended processes for want of memory."""
+    if num_host_kills <= 0 or "SIGKILL" not in failure.message:
+        return failure
+    return replace(failure, status="oom", message=f"host memory: the kernel ended the rank; {failure.message}")
+
+
+def says_host_out_of_memory(lines: Iterable[str]) -> str | None:
+    """Return the line in which Slurm says that host memory ran out, or None."""
+    return next((line for line in lines if _HOST_OUT_OF_MEMORY.search(line)), None)
 
 
 def describe_exit(returncode: int) -> str:
@@ -58,8 +92,9 @@ def describe_exit(returncode: int) -> str:
 
 
 def root_cause(failures: Iterable[Failure]) -> Failure:
-    """Return the failure the others follow from: not an aftershock, out of memory before crashes, then the earliest."""
-    return min(failures, key=lambda f: (f.is_aftershock, f.status != "oom", f.t_wall_ns))
+    """Return the failure others follow from: no aftershock, broken devices first, then memory, then the earliest."""
+    weight = {"bad_node": 0, "oom": 1}
+    return min(failures, key=lambda f: (f.is_aftershock, weight.get(f.status, 2), f.t_wall_ns))
 
 
 def log_tail(path: Path, num_lines: int = LOG_TAIL_LINES) -> tuple[str, ...]:
@@ -73,7 +108,19 @@ def log_tail(path: Path, num_lines: int = LOG_TAIL_LINES) -> tuple[str, ...]:
     return tuple(line[:500] for line in lines if line.strip())[-num_lines:]
 
 
-def find_hung(stacks: dict[int, str], last_step: dict[int, int]) -> tuple[int, str]:
+def find_hung(raw: Path, ranks: Sequence[int]) -> tuple[int, str]:
+    """Return the rank that most likely holds up a hung gang, and why.
+
+    Args:
+        raw: Folder of the attempt, with the stacks the ranks were asked for.
+        ranks: Ranks to choose from.
+    """
+    return judge_hung(
+        {rank: _read_stack(raw, rank) for rank in ranks}, {rank: _count_steps(raw, rank) for rank in ranks}
+    )
+
+
+def judge_hung(stacks: dict[int, str], last_step: dict[int, int]) -> tuple[int, str]:
     """Return the rank that most likely holds up a hung gang, and why.
 
     A rank waiting inside a collective is waiting for others. The suspect is one that did not answer the request for its
@@ -91,6 +138,16 @@ def find_hung(stacks: dict[int, str], last_step: dict[int, int]) -> tuple[int, s
         return elsewhere[0], "is not in a collective while others wait in one"
     slowest = min(last_step, key=lambda rank: (last_step[rank], rank))
     return slowest, f"finished {last_step[slowest]} steps, the fewest"
+
+
+def _read_stack(raw: Path, rank: int) -> str:
+    path = raw / "logs" / f"rank{rank}.stack"
+    return path.read_text() if path.exists() else ""
+
+
+def _count_steps(raw: Path, rank: int) -> int:
+    path = raw / "steps" / f"rank{rank}.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def _main_thread(stack: str) -> str:

@@ -1,13 +1,13 @@
 """The launch stage: one run from `point.json` to `raw/`, never twice at once, never half.
 
 Everything is made in a folder of its own under `attempts/` and moved to `raw/` when it is a result. An attempt that
-failed stays where it is, with its logs and a manifest that says why.
+failed stays where it is, with its logs and a manifest that says why. One whose launcher was killed is gone on with
+where it is a job of Slurm, which did not notice.
 """
 
 import contextlib
 import fcntl
 import os
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -15,13 +15,19 @@ from pathlib import Path
 from types import FrameType
 
 from triplepoint.config.plan import PlannedRun, read_planned_run
+from triplepoint.config.site import Gang as GangOptions
+from triplepoint.config.site import gang_of, read_site
 from triplepoint.errors import UserError
+from triplepoint.launch.attempt import discard, new_attempt, open_attempts
 from triplepoint.launch.collect import collect
 from triplepoint.launch.engines import get_engine
-from triplepoint.launch.gang import Gang
+from triplepoint.launch.gang import Gang, LocalGang, wait
+from triplepoint.launch.policy import Again, again, bad_nodes, note_bad_node, with_more_time
+from triplepoint.launch.slurm_gang import SlurmGang, adopt, submit
 from triplepoint.manifest import Manifest, read_manifest, write_manifest
 
 Say = Callable[[str], None]
+FIRST = Again(exclude=frozenset(), time_factor=1.0)
 
 
 class LaunchFailed(Exception):  # noqa: N818  (an outcome, as the manifest words it)
@@ -37,18 +43,20 @@ def launch(folder: Path, say: Say, force: bool = False) -> Manifest:
         force: Launch even if the result is there.
 
     Raises:
-        UserError: If the point, the disk or the set-up does not allow it.
+        UserError: If the point, the site, the disk or the set-up does not allow it.
         LaunchFailed: If the gang crashed, hung, or was lost.
     """
     planned = read_planned_run(folder / "point.json")
     get_engine(planned.point.engine)
+    options = gang_of(planned.point.cluster.name, read_site())
+    signal.signal(signal.SIGTERM, _interrupt)
     with _only_one(folder, say):
-        _sweep(folder / "attempts")
         kept = None if force else _finished(folder, planned)
+        resumed = _clear(folder, planned, options, say, resume=kept is None)
         if kept is not None:
             say(f"{planned.run}: already measured ({kept.status}, {kept.ended_at}); kept")
             return kept
-        return _attempt(folder, planned, say)
+        return _until_result(folder, planned, options, say, resumed)
 
 
 def _finished(folder: Path, planned: PlannedRun) -> Manifest | None:
@@ -63,40 +71,91 @@ def _finished(folder: Path, planned: PlannedRun) -> Manifest | None:
     return manifest if manifest.digest == planned.digest and manifest.is_result else None
 
 
-def _sweep(attempts: Path) -> None:
-    """Remove attempts nobody ended: their launcher was killed, and what they hold is neither result nor evidence."""
-    for attempt in attempts.glob("*"):
-        if not (attempt / "manifest.json").is_file():
-            shutil.rmtree(attempt, ignore_errors=True)
+def _clear(folder: Path, planned: PlannedRun, options: GangOptions, say: Say, resume: bool) -> "_Attempt | None":
+    """Return the attempt of a killed launcher that can be gone on with, if any; end and remove all others."""
+    resumable, hopeless = open_attempts(folder, planned)
+    resumed = None
+    for raw in [*resumable, *hopeless]:
+        gang = adopt(raw, planned, options, say)
+        if gang is not None and resume and resumed is None and raw in resumable:
+            say(f"{planned.run}: going on with job {gang.submission.job_id}, whose launcher had gone")
+            resumed = _Attempt(raw, read_planned_run(raw / "point.json"), gang, gang.submission.started)
+            continue
+        if gang is not None:
+            gang.cancel()
+        discard(raw)
+    return resumed
 
 
-def _attempt(folder: Path, planned: PlannedRun, say: Say) -> Manifest:
+class _Attempt:
+    """One gang from its start to its manifest."""
+
+    def __init__(self, raw: Path, planned: PlannedRun, gang: Gang, started: datetime) -> None:
+        self.raw, self._planned, self._gang, self._started = raw, planned, gang, started
+
+    def finish(self, say: Say) -> Manifest:
+        """Wait for the gang, collect what it left, and write the manifest."""
+        try:
+            wait(self._gang, _Progress(self.raw, self._planned, say))
+            account = self._gang.account() if isinstance(self._gang, SlurmGang) else None
+            manifest = collect(self.raw, self._planned, self._started, account)
+            write_manifest(self.raw / "manifest.json", manifest)
+        except (OSError, UserError, KeyboardInterrupt):
+            _ignore_signals()  # an impatient second Ctrl-C must not leave the gang running
+            self._gang.cancel()
+            discard(self.raw)  # the line that is shown tells it all; a full disk is left no fuller
+            raise
+        return manifest
+
+
+def _until_result(
+    folder: Path, planned: PlannedRun, options: GangOptions, say: Say, resumed: _Attempt | None
+) -> Manifest:
+    """Launch, and again where the outcome deserves it, until there is a result."""
+    results = folder.parents[1]
+    tried: list[Manifest] = []
+    how: Again | None = FIRST
+    while how is not None:
+        attempt = resumed or _start(folder, with_more_time(planned, how.time_factor), options, how.exclude, say)
+        resumed = None
+        manifest = attempt.finish(say)
+        if manifest.is_result:
+            _install(attempt.raw, folder / "raw")
+            say(f"{planned.run}: {manifest.status} after {manifest.duration_s:.1f} s")
+            return manifest
+        if noted := note_bad_node(results, manifest):
+            say(f"{planned.run}: {noted.stem} will not be used again; remove {noted} once it is mended")
+        tried.append(manifest)
+        how = again(tried, options) if planned.limits.executor == "slurm" else None
+        if how is not None:
+            say(f"{_account_of(manifest)}; submitted again")
+    raise LaunchFailed(f"{_account_of(manifest)}; logs in {attempt.raw / 'logs'}")
+
+
+def _account_of(manifest: Manifest) -> str:
+    evidence = manifest.evidence
+    assert evidence is not None, "every status but ok comes with evidence"
+    where = f"rank {evidence.rank} on {evidence.host}" if evidence.rank is not None else evidence.host or "the gang"
+    return f"{manifest.run}: {manifest.status}: {where}: {evidence.message}"
+
+
+def _start(folder: Path, planned: PlannedRun, options: GangOptions, exclude: frozenset[str], say: Say) -> _Attempt:
     started = datetime.now(UTC)
-    raw = folder / "attempts" / f"{started:%Y%m%dT%H%M%S}-{os.getpid()}"
-    raw.mkdir(parents=True)
-    shutil.copyfile(folder / "point.json", raw / "point.json")
+    raw = new_attempt(folder, planned, os.getpid())
+    gang: Gang
     try:
-        _run_gang(raw, planned, say)
-        manifest = collect(raw, planned, started)
-        write_manifest(raw / "manifest.json", manifest)
+        if planned.limits.executor == "slurm":
+            gang = submit(raw, planned, options, exclude | bad_nodes(folder.parents[1]), say)
+        else:
+            gang = LocalGang(raw, planned)
     except (OSError, UserError, KeyboardInterrupt):
-        shutil.rmtree(raw, ignore_errors=True)  # the line that is shown tells it all; a full disk is left no fuller
+        _ignore_signals()
+        if orphan := adopt(raw, planned, options, say):
+            orphan.cancel()
+        discard(raw)
         raise
-    if not manifest.is_result:
-        assert manifest.evidence is not None, "every status but ok comes with evidence"
-        evidence = manifest.evidence
-        where = f"rank {evidence.rank} on {evidence.host}" if evidence.rank is not None else "the gang"
-        raise LaunchFailed(f"{planned.run}: {manifest.status}: {where}: {evidence.message}; logs in {raw / 'logs'}")
-    _install(raw, folder / "raw")
-    say(f"{planned.run}: {manifest.status} after {manifest.duration_s:.1f} s")
-    return manifest
-
-
-def _run_gang(raw: Path, planned: PlannedRun, say: Say) -> None:
-    gang = Gang(raw, planned)
-    with _ending(gang):
-        say(f"{planned.run}: started {planned.point.num_gpus} ranks")
-        gang.wait(_Progress(raw, planned, say))
+    say(f"{planned.run}: started {planned.point.num_gpus} ranks")
+    return _Attempt(raw, planned, gang, started)
 
 
 class _Progress:
@@ -114,21 +173,13 @@ class _Progress:
             self._done = done
 
 
-@contextlib.contextmanager
-def _ending(gang: Gang) -> Iterator[None]:
-    """End the gang when the block is left early, also by SIGTERM."""
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except BaseException:
-        gang.cancel()
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _ignore_signals() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _install(attempt: Path, raw: Path) -> None:
@@ -137,7 +188,7 @@ def _install(attempt: Path, raw: Path) -> None:
     if raw.exists():
         raw.rename(old)
     attempt.rename(raw)
-    shutil.rmtree(old, ignore_errors=True)
+    discard(old)
     with contextlib.suppress(OSError):  # not empty: earlier attempts that failed stay
         attempt.parent.rmdir()
 

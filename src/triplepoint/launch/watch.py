@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from triplepoint.launch.outcome import Failure, describe_exit, find_hung
+from triplepoint.manifest import Status
 
 POLL_S = 0.1
 GRACE_S = 1.0
@@ -19,6 +20,14 @@ STARTUP_S = 600.0
 """How long the first step may take: imports, rendezvous and allocation are slow on a large or loaded machine."""
 STOP_S = 3.0
 """How long ranks get between SIGTERM and SIGKILL."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why ranks that do nothing wrong are to be ended."""
+
+    status: Status
+    message: str
 
 
 @dataclass
@@ -31,11 +40,11 @@ class Ranks:
     hang_timeout_s: float
     _started: float = field(default_factory=time.monotonic)
 
-    def wait(self, give_up: Callable[[], bool]) -> list[Failure]:
+    def wait(self, give_up: Callable[[], Ending | None]) -> list[Failure]:
         """Wait until every rank ended well, or one did not; in that case the others are ended too.
 
         Args:
-            give_up: Asked at every poll; once it says so the ranks are ended.
+            give_up: Asked at every poll; once it says why, the ranks are ended.
 
         Returns:
             Failures seen, empty if all ranks finished.
@@ -46,14 +55,14 @@ class Ranks:
             if self._ended_badly():
                 time.sleep(GRACE_S)
                 break
-            if give_up():
-                return self._give_up("the launcher has gone")
+            if ending := give_up():
+                return self._give_up(ending)
             if now - self._started > self.time_limit_s:
-                return self._give_up(f"time limit of {self.time_limit_s:g} s reached")
+                return self._give_up(Ending("timeout", f"time limit of {self.time_limit_s:g} s reached"))
             if (written := self.steps_written()) != progress:
                 progress, progress_at = written, now
             elif now - progress_at > (limit := self._patience(progress)):
-                return self._give_up(f"no rank finished a step for {limit:g} s", look_for_hung=True)
+                return self._give_up(Ending("hung", f"no rank finished a step for {limit:g} s"))
             time.sleep(POLL_S)
         failures = [self._failure(rank) for rank in self._ended_badly()]
         self.stop()
@@ -91,26 +100,20 @@ class Ranks:
             return Failure(rank, "crashed", message, time.time_ns())
         return Failure(rank, account["status"], account["message"], account["t_wall_ns"], account["is_user_error"])
 
-    def _give_up(self, why: str, look_for_hung: bool = False) -> list[Failure]:
-        rank = min(self.processes)
-        if look_for_hung:
-            stacks = self._ask_for_stacks()
-            rank, because = find_hung(stacks, {r: self._steps_of(r) for r in self.processes})
-            why = f"{why}: rank {rank} {because}"
+    def _give_up(self, ending: Ending) -> list[Failure]:
+        rank, message = min(self.processes), ending.message
+        if ending.status == "hung":
+            self._ask_for_stacks()
+            rank, because = find_hung(self.raw, list(self.processes))
+            message = f"{message}: rank {rank} {because}"
         self.stop()
-        return [Failure(rank, "timeout", why, time.time_ns())]
+        return [Failure(rank, ending.status, message, time.time_ns())]
 
-    def _ask_for_stacks(self) -> dict[int, str]:
+    def _ask_for_stacks(self) -> None:
         for process in self.processes.values():
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGUSR1)
         time.sleep(GRACE_S)
-        paths = {rank: self.raw / "logs" / f"rank{rank}.stack" for rank in self.processes}
-        return {rank: path.read_text() if path.exists() else "" for rank, path in paths.items()}
-
-    def _steps_of(self, rank: int) -> int:
-        path = self.raw / "steps" / f"rank{rank}.jsonl"
-        return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def read_status(raw: Path, rank: int) -> dict[str, Any] | None:

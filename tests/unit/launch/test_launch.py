@@ -157,7 +157,7 @@ def test_launch_rank_hangs_is_ended_and_named(tmp_path: Path) -> None:
     status, said = finish(launch)
     assert status == 1
     manifest = failed_manifest(folder)
-    assert manifest.status == "timeout"
+    assert manifest.status == "hung"
     assert manifest.evidence.rank == 1
     assert "rank 1 does not react to signals" in said
     assert rank_processes(folder) == {}

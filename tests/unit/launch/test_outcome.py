@@ -2,7 +2,7 @@
 
 import pytest
 
-from triplepoint.launch.outcome import Failure, classify, describe_exit, find_hung, log_tail, root_cause
+from triplepoint.launch.outcome import Failure, classify, describe_exit, judge_hung, judge_kill, log_tail, root_cause
 
 
 @pytest.mark.parametrize(
@@ -20,10 +20,40 @@ def test_classify_out_of_memory(message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", ["ValueError: expected 4 layers", "RuntimeError: NCCL error: unhandled system error"]
+    "message",
+    [
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled system error",
+        "RuntimeError: NCCL error: unhandled system error",
+        "[rank3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)",
+    ],
 )
-def test_classify_anything_else_is_a_crash(message: str) -> None:
-    assert classify(message) == "crashed"
+def test_classify_errors_of_collectives(message: str) -> None:
+    assert classify(message) == "collective"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        "RuntimeError: No HIP GPUs are available",
+        "NCCL error: unhandled cuda error: uncorrectable NVLink error detected",
+        "CUDA error: invalid device ordinal",
+    ],
+)
+def test_classify_broken_devices(message: str) -> None:
+    assert classify(message) == "bad_node"
+
+
+def test_classify_anything_else_is_a_crash() -> None:
+    assert classify("ValueError: expected 4 layers") == "crashed"
+
+
+def test_judge_kill_counts_only_what_the_kernel_killed() -> None:
+    killed = Failure(1, "crashed", "killed by signal 9 (SIGKILL)", 10)
+    assert judge_kill(killed, 1).status == "oom"
+    assert judge_kill(killed, 0) is killed
+    raised = Failure(1, "crashed", "ValueError: x", 10)
+    assert judge_kill(raised, 3) is raised
 
 
 def test_root_cause_is_not_the_rank_that_saw_the_other_go() -> None:
@@ -51,18 +81,18 @@ COMPUTING = 'Current thread 0x1 (most recent call first):\n  File "/x/torch/nn/m
 
 
 def test_find_hung_rank_that_does_not_answer() -> None:
-    rank, why = find_hung({0: WAITING, 1: WAITING, 2: ""}, {0: 3, 1: 3, 2: 3})
+    rank, why = judge_hung({0: WAITING, 1: WAITING, 2: ""}, {0: 3, 1: 3, 2: 3})
     assert rank == 2
     assert "does not react" in why
 
 
 def test_find_hung_rank_outside_the_collective() -> None:
-    rank, _ = find_hung({0: WAITING, 1: COMPUTING, 2: WAITING}, {0: 3, 1: 3, 2: 3})
+    rank, _ = judge_hung({0: WAITING, 1: COMPUTING, 2: WAITING}, {0: 3, 1: 3, 2: 3})
     assert rank == 1
 
 
 def test_find_hung_all_waiting_names_the_slowest() -> None:
-    rank, why = find_hung({0: WAITING, 1: WAITING}, {0: 4, 1: 2})
+    rank, why = judge_hung({0: WAITING, 1: WAITING}, {0: 4, 1: 2})
     assert rank == 1
     assert why == "finished 2 steps, the fewest"
 

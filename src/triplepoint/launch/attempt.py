@@ -1,0 +1,128 @@
+"""The folder of one attempt, `attempts/<time>-<pid>`, and the notes in it that outlive the launcher.
+
+The launcher may be killed at any moment, even between asking Slurm for nodes and learning the job's number, so what it
+means to do is written before it does it.
+"""
+
+import contextlib
+import hashlib
+import json
+import shutil
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from triplepoint.config.plan import PlannedRun, read_planned_run
+from triplepoint.errors import UserError
+from triplepoint.files import write_json, write_text
+
+_SUBMISSION = "submission.json"
+_STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What is needed to find an attempt's job in Slurm again."""
+
+    name: str
+    """Name of the job, the same for all attempts of a run: Slurm runs only one of that name at once."""
+    comment: str
+    """Comment of the job, different for each attempt."""
+    started_at: str
+    """UTC, ISO 8601."""
+    job_id: str | None = None
+    """Number of the job; None until Slurm has given one."""
+
+    @property
+    def started(self) -> datetime:
+        """When the attempt was begun."""
+        return datetime.fromisoformat(self.started_at)
+
+
+def new_attempt(folder: Path, planned: PlannedRun, pid: int) -> Path:
+    """Make the folder of a new attempt, with `point.json` in it.
+
+    Args:
+        folder: `results/runs/<run>`.
+        planned: What is launched, with the limits of this attempt.
+        pid: Process of the launcher.
+    """
+    stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"[:-3]
+    raw = (folder / "attempts" / f"{stem}-{pid}").resolve()
+    raw.mkdir(parents=True)
+    write_text(raw / "point.json", planned.model_dump_json(indent=2) + "\n")
+    return raw
+
+
+def note_intention(raw: Path) -> Submission:
+    """Write down that a job is about to be submitted for the attempt in `raw`, and return how it will be called."""
+    run = raw.parents[1]
+    name = f"{run.name[:100]}.{hashlib.sha256(str(run).encode()).hexdigest()[:8]}"
+    submission = Submission(name, f"triplepoint:{raw.name}", datetime.now(UTC).isoformat())
+    write_json(raw / _SUBMISSION, asdict(submission))
+    return submission
+
+
+def note_job(raw: Path, submission: Submission, job_id: str) -> Submission:
+    """Write down the number Slurm gave, and return the completed note."""
+    noted = replace(submission, job_id=job_id)
+    write_json(raw / _SUBMISSION, asdict(noted))
+    return noted
+
+
+def read_submission(raw: Path) -> Submission | None:
+    """Return the note of an attempt; None if none was submitted through Slurm."""
+    try:
+        return Submission(**json.loads((raw / _SUBMISSION).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def tell_to_stop(raw: Path) -> None:
+    """Leave word for the agents that the attempt is given up; they look once a second, Slurm or no Slurm."""
+    with contextlib.suppress(OSError):  # removed already, or a full disk: removing it says the same
+        (raw / _STOP).touch()
+
+
+def is_told_to_stop(raw: Path) -> bool:
+    """Return whether the attempt was given up: said so, or removed."""
+    return (raw / _STOP).exists() or not raw.exists()
+
+
+def read_reports(raw: Path) -> list[dict[str, Any]]:
+    """Return what the agents reported so far, by node; each file is whole or not there."""
+    return [json.loads(path.read_text()) for path in sorted(raw.glob("nodes/node*.json"))]
+
+
+def failed_nodes(raw: Path) -> list[int]:
+    """Return the nodes whose agents reported a failure."""
+    return [report["node"] for report in read_reports(raw) if report["failure"]]
+
+
+def open_attempts(folder: Path, planned: PlannedRun) -> tuple[list[Path], list[Path]]:
+    """Return attempts nobody ended, because their launcher was killed: those to go on with, and those to give up.
+
+    Only an attempt that has gone to Slurm, is of the same point and was not given up can be gone on with; the newest
+    comes first.
+    """
+    resumable: list[Path] = []
+    hopeless: list[Path] = []
+    for raw in sorted(folder.glob("attempts/*"), reverse=True):
+        if (raw / "manifest.json").is_file():
+            continue
+        keep = read_submission(raw) is not None and not is_told_to_stop(raw) and _digest(raw) == planned.digest
+        (resumable if keep else hopeless).append(raw.resolve())
+    return resumable, hopeless
+
+
+def discard(raw: Path) -> None:
+    """Remove an attempt that holds neither result nor evidence."""
+    shutil.rmtree(raw, ignore_errors=True)
+
+
+def _digest(raw: Path) -> str | None:
+    try:
+        return read_planned_run(raw / "point.json").digest
+    except UserError:
+        return None

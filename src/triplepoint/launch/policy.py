@@ -1,0 +1,80 @@
+"""What is done after a launch that ended without a result: submitted again, on other nodes, with more time, or not."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from triplepoint.config.plan import PlannedRun
+from triplepoint.config.site import Gang
+from triplepoint.files import write_json
+from triplepoint.manifest import Manifest, Status
+
+_NOT_ITS_FAULT: frozenset[Status] = frozenset({"preempted", "lost", "bad_node"})
+_WORTH_ANOTHER_TRY: frozenset[Status] = frozenset({"crashed", "collective", "hung"})
+MORE_TIME = 2.0
+"""Factor on the time limit of the one further try after a time limit."""
+_LOST_TWICE = 2
+
+
+@dataclass(frozen=True)
+class Again:
+    """How a launch is submitted again."""
+
+    exclude: frozenset[str]
+    """Nodes not to use."""
+    time_factor: float
+    """Factor on the planned time limit."""
+
+
+def again(tried: Sequence[Manifest], options: Gang) -> Again | None:
+    """Return how to submit a launch again after the attempts so far, or None if it is not to be.
+
+    Out of memory is a result and does not come here; a job that someone cancelled stays cancelled.
+
+    Args:
+        tried: Manifests of the attempts of this launch, all without a result; the last one just ended.
+        options: How often which failure is worth another try.
+    """
+    statuses = [manifest.status for manifest in tried]
+    last = statuses[-1]
+    if last in _NOT_ITS_FAULT:
+        allowed = options.requeues
+        used = sum(status in _NOT_ITS_FAULT for status in statuses)
+    elif last in _WORTH_ANOTHER_TRY:
+        allowed = options.retries
+        used = sum(status in _WORTH_ANOTHER_TRY for status in statuses)
+    elif last == "timeout":
+        allowed, used = 1, statuses.count("timeout")
+    else:
+        return None
+    if used > allowed:
+        return None
+    return Again(_suspects(tried), MORE_TIME ** statuses.count("timeout"))
+
+
+def with_more_time(planned: PlannedRun, factor: float) -> PlannedRun:
+    """Return the run with its time limit times `factor`; limits are no part of what is measured."""
+    limits = planned.limits.model_copy(update={"time_limit_s": planned.limits.time_limit_s * factor})
+    return planned.model_copy(update={"limits": limits})
+
+
+def note_bad_node(results: Path, manifest: Manifest) -> Path | None:
+    """Write down a node whose device is broken, for all launches to come; return the file, or None if none is named."""
+    evidence = manifest.evidence
+    if manifest.status != "bad_node" or evidence is None or not evidence.host:
+        return None
+    path = results / "bad_nodes" / f"{evidence.host}.json"
+    write_json(path, {"run": manifest.run, "seen_at": manifest.ended_at, "message": evidence.message})
+    return path
+
+
+def bad_nodes(results: Path) -> frozenset[str]:
+    """Return the nodes earlier launches found broken; whoever mended one removes its file."""
+    return frozenset(path.stem for path in (results / "bad_nodes").glob("*.json"))
+
+
+def _suspects(tried: Sequence[Manifest]) -> frozenset[str]:
+    """Return nodes to do without: broken ones, and those lost twice. One lost once may only have been restarted."""
+    lost = [m.evidence.host for m in tried if m.status == "lost" and m.evidence is not None]
+    broken = [m.evidence.host for m in tried if m.status == "bad_node" and m.evidence is not None]
+    return frozenset({*broken, *(host for host in lost if lost.count(host) >= _LOST_TWICE)} - {""})

@@ -1,0 +1,126 @@
+"""Asking Slurm: how a job stands, what it ended as, which jobs a launch has; and ending one.
+
+Through squeue first, which slurmctld answers from memory and in plain words; through sacct once it has forgotten.
+"""
+
+import subprocess
+import time
+from dataclasses import dataclass
+
+ANSWER_S = 30.0
+"""slurmctld says nothing while it restarts; clients give up by themselves after MessageTimeout, 10 s by default."""
+SETTLE_S = 30.0
+SETTLE_POLL_S = 0.5
+
+UNFINISHED = frozenset(
+    {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STAGE_OUT", "SIGNALING", "RESIZING", "REQUEUED"}
+)
+"""States after which another will come. Source: squeue(1), job state codes."""
+GONE = "GONE"
+"""Our word for a job that neither slurmctld nor the accounting knows."""
+NEVER = (
+    *(
+        "PartitionNodeLimit",
+        "PartitionTimeLimit",
+        "BadConstraints",
+        "InvalidAccount",
+        "InvalidQOS",
+        "AccountNotAllowed",
+    ),
+    *("DependencyNeverSatisfied", "launch_failed_requeued_held", "JobHeldAdmin", "ReqNodeNotAvail_Invalid"),
+)
+"""Reasons for which a job waits in vain. Source: squeue(1), job reason codes."""
+
+
+@dataclass(frozen=True)
+class JobState:
+    """What Slurm says of a job."""
+
+    state: str
+    """State in capitals, as squeue spells it, or `GONE`."""
+    reason: str = ""
+    """Why it waits or why it ended, in Slurm's words."""
+    nodes: str = ""
+    """Nodes it has or had, as Slurm abbreviates them."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the job has ended."""
+        return self.state not in UNFINISHED
+
+    @property
+    def waits_in_vain(self) -> bool:
+        """Whether the job can never start."""
+        return self.state == "PENDING" and self.reason.strip("()") in NEVER
+
+
+def query(job_id: str, comment: str) -> JobState | None:
+    """Return how a job stands, or None if Slurm does not answer.
+
+    Args:
+        job_id: Its number.
+        comment: What it was submitted with. A slurmctld killed right after a submission forgets it and gives the
+            number to another job, which must not be taken for ours.
+    """
+    answer = _ask("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T|%N|%k|%r")
+    if answer is None:
+        return None
+    for line in answer.splitlines():
+        state, nodes, found, reason = line.split("|", 3)
+        return JobState(state, reason, nodes) if found == comment else JobState(GONE)
+    return _from_accounting(job_id, comment)
+
+
+def settled(job_id: str, comment: str) -> JobState | None:
+    """Return what a job that is ending ends as; squeue shows a job as COMPLETING until its last node is clean."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        state = query(job_id, comment)
+        if (state is not None and state.is_final) or time.monotonic() > deadline:
+            return state
+        time.sleep(SETTLE_POLL_S)
+
+
+def find_jobs(name: str) -> dict[str, str] | None:
+    """Return the number of every unfinished job of that name, with its comment; None if Slurm does not answer."""
+    answer = _ask("squeue", "--noheader", "--me", f"--name={name}", "--format=%A|%k")
+    if answer is None:
+        return None
+    return dict(line.split("|", 1) for line in answer.splitlines())
+
+
+def cancel(job_id: str) -> bool:
+    """Ask Slurm to end a job and return whether it took the request."""
+    return _ask("scancel", job_id) is not None
+
+
+def hosts(nodes: str) -> list[str]:
+    """Return the nodes an abbreviation such as `h200-[1-4]` stands for, in its order; none if Slurm does not answer."""
+    return (_ask("scontrol", "show", "hostnames", nodes) or "").split() if nodes else []
+
+
+def node_state(node: str) -> str:
+    """Return what Slurm says of a node's state, such as `down*`; empty if it says nothing."""
+    lines = (_ask("sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T") or "").split()
+    return lines[0] if lines else ""
+
+
+def _from_accounting(job_id: str, comment: str) -> JobState:
+    fields = "--format=State,NodeList,Comment"
+    answer = _ask("sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={job_id}", fields) or ""
+    for line in answer.splitlines():
+        state, nodes, found = line.split("|", 2)
+        if found in ("", comment):  # many sites do not store comments
+            return JobState(state.split()[0], "", nodes)  # "CANCELLED by 1000"
+    return JobState(GONE)
+
+
+def _ask(*command: str) -> str | None:
+    """Return what a command of Slurm prints; None if slurmctld cannot be reached. An unknown job is an empty answer."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, stdin=subprocess.DEVNULL)
+    except (subprocess.TimeoutExpired, OSError):
+        return None
+    if done.returncode and "Invalid job id" not in done.stderr:
+        return None
+    return done.stdout

@@ -1,0 +1,139 @@
+"""What a launch ended as: the agents' reports and Slurm's own account, weighed against each other."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from triplepoint.config.plan import PlannedRun
+from triplepoint.errors import UserError
+from triplepoint.launch.outcome import Failure, find_hung, log_tail, root_cause, says_host_out_of_memory
+from triplepoint.launch.slurm import GONE, JobState, hosts, node_state
+from triplepoint.manifest import Evidence, Status
+from triplepoint.units import MIB
+
+_STATES: dict[str, Status] = {
+    "PREEMPTED": "preempted",
+    "NODE_FAIL": "lost",
+    "BOOT_FAIL": "lost",
+    GONE: "lost",
+    "TIMEOUT": "timeout",
+    "DEADLINE": "timeout",
+    "OUT_OF_MEMORY": "oom",
+    "CANCELLED": "cancelled",
+    "REVOKED": "cancelled",
+}
+"""What ended a job from outside. Source: squeue(1), job state codes."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """How Slurm saw the end of a job."""
+
+    job_id: str
+    state: JobState | None
+    """None if it did not answer."""
+    by_us: bool
+    """Whether the launcher had it cancelled: then CANCELLED says nothing."""
+
+    @property
+    def status(self) -> Status | None:
+        """What ended the job from outside; None if nothing did."""
+        if self.state is None or (self.by_us and self.state.state == "CANCELLED"):
+            return None
+        return _STATES.get(self.state.state)
+
+
+def judge(
+    raw: Path, planned: PlannedRun, reports: list[dict[str, Any]], account: Account | None
+) -> tuple[Status, Evidence | None]:
+    """Return how a launch ended and the evidence for it.
+
+    What a rank said of its own trouble goes first; then what Slurm did to the job; then who kept silent; and only then
+    what healthy ranks say when another has gone.
+
+    Args:
+        raw: Folder of the attempt.
+        planned: What was launched.
+        reports: What the agents left, by node.
+        account: What Slurm says; None where the gang was not one of its jobs.
+
+    Raises:
+        UserError: If it is something the user can mend.
+        OSError: If the disk is full.
+    """
+    failures = [Failure(**report["failure"]) for report in reports if report["failure"]]
+    told = {report["node"] for report in reports}
+    silent = [node for node in range(planned.point.num_nodes) if node not in told]
+    if not failures and not silent:
+        return "ok", None
+    cause = root_cause(failures) if failures else None
+    if cause is not None and cause.is_user_error:
+        raise UserError(cause.message)
+    if shutil.disk_usage(raw).free < MIB:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(raw))
+    if cause is not None and not cause.is_aftershock:
+        return _of_rank(raw, cause, reports)
+    if account is not None and account.status is not None:
+        return account.status, _of_slurm(raw, account, silent)
+    if silent:
+        return _of_silence(raw, silent, account)
+    assert cause is not None, "without silent nodes there is a failure"
+    return _of_rank(raw, cause, reports)
+
+
+def _of_rank(raw: Path, cause: Failure, reports: list[dict[str, Any]]) -> tuple[Status, Evidence]:
+    """Return what a rank said; of a gang that hangs, all nodes say so, and the rank is looked for among all of them."""
+    message, rank = cause.message, cause.rank
+    if cause.status == "hung":
+        hanging = [report for report in reports if report["failure"] and report["failure"]["status"] == "hung"]
+        rank, because = find_hung(raw, [rank for report in hanging for rank in report["ranks"]])
+        message = f"{message.partition(': rank')[0]}: rank {rank} {because}"
+    report = next(report for report in reports if rank in report["ranks"])
+    tail = log_tail(raw / "logs" / f"rank{rank}.log")
+    return cause.status, Evidence(rank=rank, host=report["host"], message=message, log_tail=tail)
+
+
+def _of_slurm(raw: Path, account: Account, silent: list[int]) -> Evidence:
+    assert account.state is not None, "Slurm gave a status"
+    lost = _names(raw, silent, account) if account.status == "lost" else []
+    words = [f"Slurm: job {account.job_id} ended as {account.state.state}"]
+    words += [f"on {account.state.nodes}"] if account.state.nodes else []
+    words += [f"({_describe(lost)})"] if lost else []
+    host = lost[0] if len(lost) == 1 else ""
+    return Evidence(rank=None, host=host, message=" ".join(words), log_tail=_job_log(raw))
+
+
+def _of_silence(raw: Path, silent: list[int], account: Account | None) -> tuple[Status, Evidence]:
+    log = _job_log(raw)
+    if line := says_host_out_of_memory(log):
+        return "oom", Evidence(rank=None, host="", message=f"host memory: {line}", log_tail=log)
+    names = _names(raw, silent, account)
+    last = f"; its log ends: {log[-1]}" if log else ""
+    message = f"no report from node {', '.join(map(str, silent))}: its agent was killed or could not start{last}"
+    if account is None:
+        return "crashed", Evidence(rank=None, host="", message=message, log_tail=log)
+    begun = [node for node in silent if (raw / "nodes" / f"begun{node}.json").is_file()]
+    if not begun and account.state is not None and account.state.state in ("FAILED", "COMPLETED"):
+        # Nothing of ours ran there: a wrong set-up, container or Python, which another node would not cure.
+        return "crashed", Evidence(rank=None, host="", message=f"no agent started{last}", log_tail=log)
+    host = names[0] if len(names) == 1 else ""
+    return "lost", Evidence(rank=None, host=host, message=f"{message} ({_describe(names)})", log_tail=log)
+
+
+def _names(raw: Path, nodes: Iterable[int], account: Account | None) -> list[str]:
+    """Return the names Slurm has for nodes of the gang, in the same order, as far as it tells."""
+    known = hosts(account.state.nodes) if account is not None and account.state is not None else []
+    return [known[node] for node in nodes if node < len(known)]
+
+
+def _describe(names: list[str]) -> str:
+    return ", ".join(f"{name} is {node_state(name) or 'unknown to Slurm'}" for name in names)
+
+
+def _job_log(raw: Path) -> tuple[str, ...]:
+    lines = [line for path in sorted(raw.glob("submitit/*.err")) for line in log_tail(path)]
+    return tuple(lines[-30:])
