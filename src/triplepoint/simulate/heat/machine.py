@@ -1,0 +1,121 @@
+"""The devices of a job with their heat, and the step of a job as a profile of what they do."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from triplepoint.simulate.heat.clocks import Bool
+from triplepoint.simulate.heat.config import AirflowConfig, Cooling, HeatConfig
+from triplepoint.simulate.heat.network import Network, build_network
+from triplepoint.simulate.heat.parts import Devices
+from triplepoint.simulate.power.config import PowerConfig
+from triplepoint.simulate.power.model import Activity, Clocks, Float, Int64, clock_table, data_share
+
+
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """Nodes of one kind.
+
+    Attributes:
+        power: Of the GPU type.
+        heat: Of the GPU type.
+        airflow: Of the nodes.
+        devices: How parts differ.
+        inlet_c: Air at the inlet of every node; shape (num_nodes,). Unit: degC.
+        cooling: Air or liquid.
+        power_limit_w: Of every device; shape (num_nodes, num_devices); the GPU type's where empty. Unit: W.
+        brake: Devices whose power brake is pulled; shape (num_nodes, num_devices); none where empty.
+    """
+
+    power: PowerConfig
+    heat: HeatConfig
+    airflow: AirflowConfig
+    devices: Devices
+    inlet_c: Float
+    cooling: Cooling = "air"
+    power_limit_w: Float = field(default_factory=lambda: np.empty(0))
+    brake: Bool = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Nodes, and devices in each."""
+        num_nodes, num_devices = self.devices.die.shape
+        return num_nodes, num_devices
+
+    @cached_property
+    def network(self) -> Network:
+        """Heat."""
+        return build_network(self.heat.cooling[self.cooling], self.airflow, self.devices)
+
+    @cached_property
+    def table(self) -> Clocks:
+        """Clocks."""
+        return clock_table(self.power.clocks)
+
+    @cached_property
+    def limits_w(self) -> Float:
+        """Power limit of every device. Unit: W."""
+        given = self.power_limit_w if self.power_limit_w.size else np.asarray(self.power.power_limit.value)
+        return np.broadcast_to(given, self.shape).astype(float)
+
+    @cached_property
+    def braked(self) -> Bool:
+        """Devices whose power brake is pulled."""
+        return np.broadcast_to(self.brake if self.brake.size else np.asarray(False), self.shape)
+
+    @cached_property
+    def twin(self) -> Int64:
+        """Of every device the other one of its package, itself where there is none; shape (num_devices,)."""
+        twin = np.arange(self.airflow.num_devices)
+        for package in self.airflow.packages:
+            twin[package] = package[::-1]
+        return twin
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """One step of the job as if clocks were at their highest, cut into bins; over and over.
+
+    Attributes:
+        duration_s: Of every bin; shape (num_bins,). Unit: s.
+        activity: Of every device; shape (num_bins, num_nodes, num_devices).
+    """
+
+    duration_s: Float
+    activity: Activity
+
+    @property
+    def step_s(self) -> float:
+        """Length of the step. Unit: s."""
+        return float(self.duration_s.sum())
+
+    def integral(self, power: PowerConfig, shape: tuple[int, int]) -> Float:
+        """Return what the loop needs of the activity, summed up to the border of every bin.
+
+        Args:
+            power: Of the GPU type.
+            shape: Nodes, and devices in each.
+
+        Returns:
+            Shape (num_bins + 1, 4, num_nodes, num_devices): at the highest clock and voltage, energy that goes with
+            rates alone, with rates and voltage, with clock and voltage (J); and time that goes with the clock (s).
+        """
+        act = self.activity
+        data = data_share(power, act.randomness)
+        columns = (
+            power.hbm.value * np.asarray(act.hbm) * data + power.link.value * np.asarray(act.link),
+            (power.tensor.value * np.asarray(act.tensor) + power.sm.value * np.asarray(act.sm)) * data,
+            power.clock_tree.value * np.asarray(act.awake),
+            np.asarray(act.clock_bound),
+        )
+        whole = (len(self.duration_s), *shape)
+        rates = np.stack([np.broadcast_to(column, whole) for column in columns], axis=1)
+        parts = np.cumsum(rates * self.duration_s[:, None, None, None], axis=0)
+        return np.concatenate([np.zeros_like(parts[:1]), parts])
+
+
+def uniform_profile(step_s: float, activity: Activity) -> Profile:
+    """Return a step that is the same all the time; activity of shape (num_nodes, num_devices)."""
+    names = ("awake", "tensor", "sm", "hbm", "link", "randomness", "clock_bound")
+    return Profile(np.array([step_s]), Activity(**{name: np.asarray(getattr(activity, name))[None] for name in names}))
