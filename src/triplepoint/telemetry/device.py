@@ -25,6 +25,6 @@ class Device(Sensor):
         found = self.measure()
         self._values[slot] = [found.get(column, np.nan) for column in self.columns]
 
-    def take(self, num_slots: int) -> dict[str, np.ndarray]:
+    def take(self, num_slots: int) -> np.ndarray:
         """Return the first `num_slots` reads."""
-        return {column: self._values[:num_slots, place].copy() for place, column in enumerate(self.columns)}
+        return self._values[:num_slots].copy()

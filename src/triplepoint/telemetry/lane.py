@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from triplepoint.recording import Recorder
+from triplepoint.recording import Part, Recorder
 from triplepoint.telemetry.sensor import Sensor
 from triplepoint.units import NS_PER_S
 
@@ -68,8 +68,8 @@ class Lane:
             return
         parts = []
         for index, sensor in enumerate(self._sensors):
-            times, latencies = self._t_ns[:num, index].copy(), self._latency_ns[:num, index].copy()
-            parts.append((sensor.device, times, latencies, sensor.take(num)))
+            times, latencies = self._t_ns[:num, index], self._latency_ns[:num, index]
+            parts.append(Part(sensor.device, times, latencies, sensor.columns, sensor.take(num)))
         self._recorder.write(parts)
 
     def close(self) -> None:

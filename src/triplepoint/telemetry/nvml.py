@@ -19,7 +19,7 @@ from triplepoint.telemetry.nvml_library import (
     decode,
     is_32_bit,
 )
-from triplepoint.telemetry.sensor import FAST, Counter, Sensor
+from triplepoint.telemetry.sensor import FAST, Counters, Sensor
 from triplepoint.units import NS_PER_S
 
 _PROBES = 3
@@ -138,7 +138,9 @@ class NvmlSensor(Sensor):
         self._fields = [wanted for wanted in found.fields if wanted.lane == lane]
         self._calls = [call for call in found.calls if call.lane == lane]
         self.columns = tuple(_columns(self._fields, self._calls))
-        self._counters = {name: Counter() for name in self.columns if name in CUMULATIVE}
+        self._scales = np.array([*(wanted.scale for wanted in self._fields), *_call_scales(self._calls)])
+        self._counted = np.flatnonzero([name in CUMULATIVE for name in self.columns])
+        self._counters = Counters(len(self._counted))
         self._get = nvml.function("nvmlDeviceGetFieldValues", ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
         self._functions = [_bind(nvml, call) for call in self._calls]
         self.is_lost = False
@@ -170,31 +172,30 @@ class NvmlSensor(Sensor):
         for index, function, arguments, at, stride in self._plan:
             codes[first + index] = function(*arguments, at + slot * stride)
 
-    def take(self, num_slots: int) -> dict[str, np.ndarray]:
+    def take(self, num_slots: int) -> np.ndarray:
         """Return the first `num_slots` reads, decoded."""
-        taken = {}
-        codes = self._codes[:num_slots]
-        for index, wanted in enumerate(self._fields):
-            raw = self._values[:num_slots, index]
-            values = np.where(codes[:, 0] == SUCCESS, decode(raw), np.nan)
-            taken[wanted.column] = self._scaled(wanted.column, values, wanted.scale, raw)
+        codes, raw = self._codes[:num_slots], self._values[:num_slots]
+        found = np.full((num_slots, len(self.columns)), np.nan)
+        found[:, : len(self._fields)] = np.where(codes[:, :1] == SUCCESS, decode(raw), np.nan)
+        at = len(self._fields)
         for index, (call, words) in enumerate(zip(self._calls, self._words, strict=True), start=1):
-            good = codes[:, index] == SUCCESS
-            for column, place in zip(call.columns, call.places, strict=True):
-                values = np.where(good, words[:num_slots].view(call.kind)[:, place].astype(float), np.nan)
-                taken[column] = self._scaled(column, values, call.scale, None)
+            answers = words[:num_slots].view(call.kind)[:, list(call.places)]
+            found[:, at : at + len(call.places)] = np.where(codes[:, index : index + 1] == SUCCESS, answers, np.nan)
+            at += len(call.places)
+        if len(self._counted):
+            wraps_at = np.zeros(len(self.columns))
+            wraps_at[: len(self._fields)] = np.where(is_32_bit(raw["type"][0]), _WRAP, 0.0)
+            found[:, self._counted] = self._counters.advance(found[:, self._counted], wraps_at[self._counted])
         self.is_lost = bool((codes == GPU_IS_LOST).any())
-        return taken
-
-    def _scaled(self, column: str, values: np.ndarray, scale: float, raw: np.ndarray | None) -> np.ndarray:
-        counter = self._counters.get(column)
-        if counter is None:
-            return np.asarray(values * scale)
-        wraps_at = _WRAP if raw is not None and is_32_bit(int(raw["type"][0])) else None
-        return counter.advance(values, wraps_at) * scale
+        return np.asarray(found * self._scales)
 
 
 def _columns(fields: list[Field], calls: list[Call]) -> Iterator[str]:
     yield from (wanted.column for wanted in fields)
     for call in calls:
         yield from call.columns
+
+
+def _call_scales(calls: list[Call]) -> Iterator[float]:
+    for call in calls:
+        yield from [call.scale] * len(call.columns)

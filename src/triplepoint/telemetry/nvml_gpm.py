@@ -113,10 +113,9 @@ class GpmSensor(Sensor):
                         view[at + place] = metric.value
         self._newest, self._is_primed, self._t_ns = newer, is_good, now
 
-    def take(self, num_slots: int) -> dict[str, np.ndarray]:
+    def take(self, num_slots: int) -> np.ndarray:
         """Return the first `num_slots` reads."""
-        found = np.clip(self._values[:num_slots] * _PERCENT, 0.0, 1.0)
-        return {column: found[:, place] for place, column in enumerate(_METRICS)}
+        return np.asarray(np.clip(self._values[:num_slots] * _PERCENT, 0.0, 1.0))
 
     def close(self) -> None:
         """Give the samples back."""

@@ -36,26 +36,28 @@ FIELD_VALUE = np.dtype(
 
 _TYPES: dict[int, str] = {0: "f8", 1: "u4", 2: "u8", 3: "u8", 4: "i8", 5: "i4", 6: "u2"}
 """nvmlValueType_t: which member of the union was written."""
+_NO_TYPE = 99
 
 
 def decode(values: np.ndarray) -> np.ndarray:
     """Return field values as numbers, each read by its own type; NaN where the driver gave none.
 
     Args:
-        values: Of type `FIELD_VALUE`. Shape (num_values,).
+        values: Of type `FIELD_VALUE`, any shape.
     """
     found = np.full(values.shape, np.nan)
-    # nvmlReturn is 0 for a value; a driver that reports an unknown type gives no number we can trust.
-    for number, member in _TYPES.items():
-        chosen = (values["type"] == number) & (values["status"] == SUCCESS)
-        if chosen.any():
-            union = np.ascontiguousarray(values["value"][chosen])
-            found[chosen] = union.view(member)[:: union.itemsize // np.dtype(member).itemsize]
+    types = np.where(values["status"] == SUCCESS, values["type"], _NO_TYPE)
+    union = np.ascontiguousarray(values["value"])
+    # A driver that reports a type unknown here gives no number that can be trusted.
+    for number in set(types.ravel().tolist()) & set(_TYPES):
+        chosen = types == number
+        member = np.dtype(_TYPES[number])
+        found[chosen] = union[chosen].view(member)[:: union.itemsize // member.itemsize]
     return found
 
 
-def is_32_bit(value_type: int) -> bool:
-    """Return whether a value type counts only to 2^32."""
+def is_32_bit(value_type: Any) -> Any:
+    """Return whether values of a type count only to 2^32."""
     return value_type == 1
 
 

@@ -30,10 +30,10 @@ class Sensor(ABC):
         """Read now and keep the answer in `slot`."""
 
     @abstractmethod
-    def take(self, num_slots: int) -> dict[str, np.ndarray]:
+    def take(self, num_slots: int) -> np.ndarray:
         """Return the first `num_slots` reads in the units of `tables.SAMPLES`, NaN where one failed.
 
-        Columns that only grow count from the sensor's first successful read.
+        Columns that only grow count from the sensor's first successful read. Shape (num_slots, num_columns).
         """
 
     def close(self) -> None:
@@ -41,30 +41,36 @@ class Sensor(ABC):
         return
 
 
-class Counter:
-    """A counter of the driver turned into a total since its first value, across flushes, wraps and restarts."""
+class Counters:
+    """Counters of the driver turned into totals since their first value, across flushes, wraps and restarts."""
 
-    def __init__(self, scale: float = 1.0) -> None:
-        self._scale = scale
-        self._last: float | None = None
-        self._total = 0.0
+    def __init__(self, num: int) -> None:
+        """Start `num` counters."""
+        self._last = np.full(num, np.nan)
+        self._total = np.zeros(num)
 
-    def advance(self, values: np.ndarray, wraps_at: float | None = None) -> np.ndarray:
+    def advance(self, values: np.ndarray, wraps_at: np.ndarray) -> np.ndarray:
         """Return totals since the first value, NaN where `values` is.
 
         Args:
-            values: Counter values in time order. Shape (num_values,).
-            wraps_at: Where the counter starts again at 0; None for one that does not.
+            values: Counter values in time order. Shape (num_values, num_counters).
+            wraps_at: Where each counter starts again at 0; 0 for one that does not. Shape (num_counters,).
         """
+        # A failed read keeps the value before it, so that the next step spans both.
         good = np.isfinite(values)
-        found = np.full(values.shape, np.nan)
-        if not good.any():
-            return found
-        first = values[good][0] if self._last is None else self._last
-        steps = np.diff(values[good], prepend=first)
+        if not good.all():
+            values = _carried(values, self._last)
+        first = np.where(np.isfinite(self._last), self._last, values[0])
+        steps = np.diff(values, axis=0, prepend=first[None])
         # A counter that goes back without wrapping was set to zero, by a driver reload say: what was lost is unknown.
-        steps = np.where(steps < 0, steps + wraps_at if wraps_at else 0.0, steps)
-        totals = self._total + np.cumsum(steps)
-        self._last, self._total = float(values[good][-1]), float(totals[-1])
-        found[good] = totals * self._scale
-        return found
+        steps = np.where(steps < 0, np.where(wraps_at > 0, steps + wraps_at, 0.0), steps)
+        totals = self._total + np.cumsum(np.nan_to_num(steps), axis=0)
+        self._last, self._total = values[-1].copy(), totals[-1].copy()
+        return np.where(good, totals, np.nan)
+
+
+def _carried(values: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Return values with each NaN replaced by the value before it; `last` stands before the first."""
+    carried = np.vstack([last, values])
+    rows = np.where(np.isfinite(carried), np.arange(len(carried))[:, None], 0)
+    return np.take_along_axis(carried, np.maximum.accumulate(rows, axis=0), axis=0)[1:]
