@@ -8,8 +8,9 @@ from triplepoint.cli.arguments import make_parser, say
 _COLUMNS = """\
 columns of IN.csv, one configuration a row; blanks are derived or take the default, other columns are passed over:
   id            key of the row in OUT.csv (default: its number)
-  model         name, tells the family where the shape does not
-  hidden layers heads kv_heads ffn vocab params_B        the architecture; params_B decides between variants
+  model         name; of one in config/architectures, nothing else about the architecture is needed
+  hidden layers heads kv_heads ffn vocab params_B        the architecture, wins over the name; params_B decides between
+                variants of one that is not known by name
   experts topk moe_ffn                                   experts, 0 or blank for a dense model
   seq mbs gbs   tokens per sequence, sequences per micro-batch and rank, sequences per step
   gpu n_gpus    such as H100-SXM-80GB; memory in the name is followed
@@ -19,6 +20,7 @@ columns of IN.csv, one configuration a row; blanks are derived or take the defau
   recompute     none, selective, full, full N layers (blank: the least that fits in memory)
   seq_parallel  yes or no
   framework     software stack and version, such as 'NeMo dgxc v25.04'
+  trainable     all, or LoRA with its rank (blank: LoRA if a part of `notes` begins so)
   interconnect  between nodes, such as '8x400G IB/node' (blank: what the GPU type usually comes with)
 
 columns of OUT.csv:

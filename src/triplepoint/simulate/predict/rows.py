@@ -1,7 +1,6 @@
 """One row of a table of training runs, and the job it means."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import gcd
@@ -14,9 +13,11 @@ from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.predict import spelling
-from triplepoint.simulate.predict.architecture import Shape, build_model
+from triplepoint.simulate.predict.architecture import adapt, build_model, is_of, read_shape
+from triplepoint.simulate.predict.cells import Cells, count, degree, need
+from triplepoint.simulate.predict.known import find_known
 from triplepoint.simulate.predict.machines import usual_fabric
-from triplepoint.simulate.predict.spelling import UnreadableError, is_blank, read_count, read_number, shown
+from triplepoint.simulate.predict.spelling import UnreadableError, is_blank, shown
 from triplepoint.simulate.stacks import find_stack
 
 COLUMNS = (
@@ -52,15 +53,11 @@ COLUMNS = (
     "framework",
     "interconnect",
     "trainable",
+    "notes",
     # fmt: on
 )
-"""Columns that are read; any other is passed over."""
-
-REQUIRED = ("hidden", "layers", "heads", "seq", "gpu", "gbs")
-"""Columns without which there is nothing to simulate."""
-
-_DEFAULT_VOCAB = 50304
-"""Of GPT-2's tokenizer, padded to 128: what most published GPT benchmarks take where they do not say."""
+"""Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
+hidden, layers, heads and seq."""
 
 _MAX_GPUS = 1_000_000
 
@@ -84,14 +81,14 @@ class Row:
     status: Literal["", "invalid", "unsupported"] = ""
     reason: str = ""
     open_choices: frozenset[str] = frozenset()
-    cells: Mapping[str, str] = field(default_factory=dict)
+    cells: Cells = field(default_factory=dict)
 
 
 class _UnsupportedError(Exception):
     """A row that can be read, of something that is not simulated."""
 
 
-def read_row(cells: Mapping[str, str], number: int, config: Path) -> Row:
+def read_row(cells: Cells, number: int, config: Path) -> Row:
     """Return what a row means; a row that cannot be read has a status instead of a job.
 
     Args:
@@ -109,14 +106,17 @@ def read_row(cells: Mapping[str, str], number: int, config: Path) -> Row:
     return Row(name, job, open_choices=open_choices, cells=cells)
 
 
-def _read_job(cells: Mapping[str, str], config: Path) -> tuple[Job, frozenset[str]]:
+def _read_job(cells: Cells, config: Path) -> tuple[Job, frozenset[str]]:
     gpu = _read_gpu(cells.get("gpu", ""), config)
-    model = _read_model(cells)
+    model = _read_model(cells, config)
     stack = find_stack(cells.get("framework", ""), config)
     layout, overlap = _read_layout(cells, model, stack.expert_parallel)
+    trained = spelling.read_trained(cells.get("trainable", ""), cells.get("notes", ""))
+    if trained.is_quantised:
+        raise _UnsupportedError("a frozen base in 4 bits (QLoRA) is not simulated; LoRA on 16 bits is")
     recompute, recompute_layers = spelling.read_recompute(cells.get("recompute", ""))
-    micro_batch = _count(cells, "mbs", None)
-    global_batch = _need(cells, "gbs")
+    micro_batch = count(cells, "mbs")
+    global_batch = need(cells, "gbs")
     open_choices = {"recompute"} if recompute is None else set()
     if micro_batch is None:
         open_choices.add("micro_batch")
@@ -128,71 +128,44 @@ def _read_job(cells: Mapping[str, str], config: Path) -> tuple[Job, frozenset[st
         layout=layout,
         micro_batch_size=micro_batch,
         global_batch_size=global_batch,
-        sequence_length=_need(cells, "seq"),
+        sequence_length=_sequence_length(cells, model),
         gpu=gpu,
         fabric=usual_fabric(gpu, num_gpus, spelling.read_network(cells.get("interconnect", "")), config),
         precision=_precision(cells, gpu),
         recompute=recompute or "none",
         recompute_layers=recompute_layers,
         overlap=frozenset(kind for kind in stack.overlap if overlap is None or kind == "tp" or kind in overlap),
-        expert_tp=_count(cells, "etp", None),
-        trainable="lora" if re.search(r"lora|peft", cells.get("trainable", "").lower()) else "all",
+        expert_tp=count(cells, "etp"),
+        trainable=trained.what,
+        lora_rank=trained.rank,
         stack=" ".join(cells.get("framework", "").split())[:80],
     )
     return job, frozenset(open_choices)
 
 
-def _count(cells: Mapping[str, str], column: str, default: int | None) -> int | None:
-    """Return a whole number of 1 or more; the default for a blank cell."""
-    value = read_count(column, cells.get(column, ""))
-    if value is None:
-        return default
-    if value < 1:
-        raise UnreadableError(f"{column} is {value}, expected 1 or more")
-    return value
+def _read_model(cells: Cells, config: Path) -> ModelConfig:
+    """Return the model: known by name, with what the row says in place of what is known; else of the columns alone."""
+    shape, known = read_shape(cells), find_known(cells.get("model", ""), config)
+    if known and known.unsupported and shape.missing:
+        raise _UnsupportedError(f"{shown(shape.name)} has {known.unsupported}, which are not simulated")
+    if known and known.model and is_of(shape, known.model):
+        return adapt(shape, known.model)
+    if shape.missing:
+        blank = ", ".join(shape.missing)
+        raise _UnsupportedError(f"{blank} blank: the architecture of {shown(shape.name)} is needed to simulate it")
+    need(cells, "seq")
+    return build_model(shape)
 
 
-def _need(cells: Mapping[str, str], column: str) -> int:
-    value = _count(cells, column, None)
-    if value is None:
-        raise UnreadableError(f"{column} is blank, expected a whole number")
-    return value
-
-
-def _degree(cells: Mapping[str, str], column: str) -> int:
-    return _count(cells, column, 1) or 1
-
-
-def _read_model(cells: Mapping[str, str]) -> ModelConfig:
-    blank = [column for column in ("hidden", "layers", "heads") if is_blank(cells.get(column, ""))]
-    if blank:
-        known = shown(cells.get("model", ""))
-        raise _UnsupportedError(f"{', '.join(blank)} blank: the architecture of {known} is needed to simulate it")
-    hidden, heads = _need(cells, "hidden"), _need(cells, "heads")
-    experts = read_count("experts", cells.get("experts", "")) or 0
-    ffn = read_count("moe_ffn", cells.get("moe_ffn", "")) if experts else 0
-    billions = read_number("params_B", cells.get("params_B", ""))
-    return build_model(
-        Shape(
-            name=cells.get("model", "")[:60],
-            hidden=hidden,
-            layers=_need(cells, "layers"),
-            heads=heads,
-            kv_heads=_count(cells, "kv_heads", heads) or heads,
-            ffn=ffn or _count(cells, "ffn", 4 * hidden) or 4 * hidden,
-            vocab=_count(cells, "vocab", _DEFAULT_VOCAB) or _DEFAULT_VOCAB,
-            seq=_need(cells, "seq"),
-            experts=experts if experts > 1 else 0,
-            topk=read_count("topk", cells.get("topk", "")) or 1,
-            num_parameters=billions * 1e9 if billions else None,
-        )
-    )
+def _sequence_length(cells: Cells, model: ModelConfig) -> int:
+    """Return the tokens of a sequence: as stated, else what a model known by name was trained with."""
+    return count(cells, "seq") or (model.sequence_length if model.sequence_length > 1 else need(cells, "seq"))
 
 
 def _read_layout(
-    cells: Mapping[str, str], model: ModelConfig, expert_parallel: int | None
+    cells: Cells, model: ModelConfig, expert_parallel: int | None
 ) -> tuple[Layout, spelling.Overlap | None]:
-    tp, pp, cp, vp, ep = (_degree(cells, column) for column in ("tp", "pp", "cp", "vp", "ep"))
+    tp, pp, cp, vp, ep = (degree(cells, column) for column in ("tp", "pp", "cp", "vp", "ep"))
     dp = _data_parallel(cells, tp * pp * cp)
     if ep == 1 and model.moe and expert_parallel:
         ep = gcd(model.moe.num_experts, dp * cp, expert_parallel)
@@ -208,13 +181,13 @@ def _read_layout(
         data_parallel_sharding=shards.sharding,
         schedule=None if pp == 1 else "interleaved_1f1b" if vp > 1 else "1f1b",
     )
-    _check_layout(layout, model, _need(cells, "seq"))
+    _check_layout(layout, model, _sequence_length(cells, model))
     return layout, shards.overlap
 
 
-def _data_parallel(cells: Mapping[str, str], others: int) -> int:
+def _data_parallel(cells: Cells, others: int) -> int:
     """Return the data parallel degree: as stated, or what is left of the GPUs."""
-    num_gpus, stated = _count(cells, "n_gpus", None), _count(cells, "dp", None)
+    num_gpus, stated = count(cells, "n_gpus"), count(cells, "dp")
     if num_gpus is None:
         num_gpus = others * (stated or 1)
     if num_gpus > _MAX_GPUS:
@@ -253,7 +226,7 @@ def _check_batch(global_batch: int, micro_batch: int, dp: int) -> None:
         raise UnreadableError(f"gbs {global_batch} is not divisible by mbs*dp = {micro_batch}*{dp}")
 
 
-def _precision(cells: Mapping[str, str], gpu: GpuConfig) -> Literal["fp32", "bf16", "fp16", "fp8"]:
+def _precision(cells: Cells, gpu: GpuConfig) -> Literal["fp32", "bf16", "fp16", "fp8"]:
     text = cells.get("precision", "")
     if re.search(r"fp4|int8|mxfp6", text.lower()):
         raise _UnsupportedError(f"precision {shown(text)} is not simulated; bf16, fp16, fp8 and fp32 are")

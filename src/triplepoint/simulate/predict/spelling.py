@@ -100,6 +100,33 @@ def read_recompute(text: str) -> tuple[Recompute | None, int | None]:
 
 
 @dataclass(frozen=True)
+class Trained:
+    """What of a model is trained.
+
+    Attributes:
+        what: All of it, or adapters beside it.
+        rank: Rank of the adapters.
+        is_quantised: Whether what is frozen is kept in fewer bits.
+    """
+
+    what: Literal["all", "lora"] = "all"
+    rank: int = 16
+    is_quantised: bool = False
+
+
+def read_trained(cell: str, notes: str) -> Trained:
+    """Return what is trained: as the cell says, or where it is blank a part of the notes that begins with LoRA."""
+    said = cell.lower()
+    if is_blank(said):
+        parts = [part.strip().lower() for part in notes.split(";")]
+        said = next((part for part in parts if re.match(r"q?lora\b|peft\b", part)), "")
+    if not re.search(r"lora|peft", said):
+        return Trained()
+    rank = re.search(r"(?:rank|dim|\br)\s*[=:]?\s*(\d{1,4})\b", said)
+    return Trained("lora", int(rank[1]) if rank and int(rank[1]) else Trained.rank, "qlora" in said)
+
+
+@dataclass(frozen=True)
 class Shards:
     """What a cell says about data parallelism.
 
@@ -222,5 +249,5 @@ def read_memory_size(text: str) -> int | None:
 
 def shown(text: str) -> str:
     """Return a cell as it goes into a line: short, quoted, one line."""
-    flat = " ".join(text.split())
+    flat = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
     return repr(flat if len(flat) <= 40 else flat[:37] + "...")

@@ -50,8 +50,9 @@ def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[st
 
 
 def _features(point: Point) -> str | None:
-    for section in (point.model, point.model.moe):
-        for key in sorted(section.features) if section else ():
+    sections = [section for section in (point.model, point.model.moe) if section]
+    for section in sections:
+        for key in sorted(section.features):
             if getattr(section, key) != type(section).model_fields[key].default:
                 return f"the native engine has no {key} ({point.model.name}); choose another model or engine: simulated"
     return None

@@ -1,0 +1,112 @@
+"""Architectures known by name, and models that rows mean by name and columns together."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.simulate.cells import NEMOTRON
+from triplepoint.config.model import LayerKind, ModelConfig
+from triplepoint.errors import UserError
+from triplepoint.simulate.predict.known import Known, find_known, read_known
+from triplepoint.simulate.predict.rows import Row, read_row
+
+CONFIG = Path("config")
+KNOWN = [known for known in read_known(CONFIG) if known.model]
+BLANK = dict.fromkeys(
+    ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "experts", "topk", "moe_ffn", "seq"), ""
+)
+PUBLISHED_ERROR = 0.035
+
+
+def named(model: str, **changes: str) -> Row:
+    alone = {"tp": "1", "dp": "", "n_gpus": "16", "mbs": "1", "params_B": ""}
+    return read_row(NEMOTRON | BLANK | alone | {"model": model} | changes, 1, CONFIG)
+
+
+def model_of(row: Row) -> ModelConfig:
+    assert row.job, row.reason
+    return row.job.model
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.names[0])
+def test_known_models_have_as_many_parameters_as_published(known: Known) -> None:
+    assert known.model
+    assert known.model.num_parameters == pytest.approx(known.billion * 1e9, rel=PUBLISHED_ERROR)
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.names[0])
+def test_every_name_finds_its_own_entry(known: Known) -> None:
+    assert [find_known(name.replace(" ", "-").upper(), CONFIG) for name in known.names] == [known] * len(known.names)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama 3 8b"),
+        ("Llama2 7B Chat", "llama 2 7b"),
+        ("Llama3.2_1B", "llama 3.2 1b"),
+        ("Qwen2.5-7B", "qwen 2 7b"),
+        ("DeepSeek-V2-Lite", "deepseek v2 lite"),
+        ("OLMo-2-1124-7B", "olmo 2 7b"),
+        ("GPT-OSS-20B", "gpt oss 20b"),
+        ("GPT3-13.5B", None),
+        ("Llama-3-80B", None),
+        ("Llama-33B", "llama 30b"),
+        ("Llama-3-8B.5", None),
+        ("StarCoderBase-3B", None),
+        ("", None),
+    ],
+)
+def test_find_known_by_words_in_order(name: str, expected: str | None) -> None:
+    found = find_known(name, CONFIG)
+    assert (found.names[0] if found else None) == expected
+
+
+def test_a_name_alone_is_enough() -> None:
+    row = named("DeepSeek-V3")
+    model = model_of(row)
+    assert model.latent and model.moe
+    assert (model.num_layers, model.num_expert_layers, model.moe.shared_ffn_hidden_size) == (61, 58, 2048)
+    assert row.job and row.job.sequence_length == 4096
+
+
+def test_columns_win_over_the_name() -> None:
+    model = model_of(named("DeepSeek-V3", layers="4", vocab="1024", experts="64", topk="4", ffn="9216", seq="2048"))
+    assert model.moe and model.latent
+    assert (model.num_layers, model.vocab_size, model.moe.num_experts, model.moe.top_k) == (4, 1024, 64, 4)
+    assert (model.moe.dense_ffn_hidden_size, model.ffn_hidden_size) == (9216, 2048)
+    assert model.layer_kinds == (LayerKind(False),) * 3 + (LayerKind(True),)
+
+
+def test_another_width_is_another_model() -> None:
+    model = model_of(named("DeepSeek-V3", hidden="4096", layers="4", heads="32", kv_heads="8", ffn="8192", seq="2048"))
+    assert (model.latent, model.moe, model.hidden_size) == (None, None, 4096)
+
+
+def test_windows_alternate() -> None:
+    model = model_of(named("GPT-OSS-20B"))
+    assert model.layer_kinds[:2] == (LayerKind(True, 128), LayerKind(True, None))
+    assert (model.head_size, model.hidden_size // model.num_attention_heads) == (64, 45)
+
+
+def test_lora_in_the_notes_counts_where_no_column_says() -> None:
+    found = [named("Llama3-8B", notes=text).job for text in ("LoRA rank=8; other", "pretrain; not of LoRA", "")]
+    assert [(job.trainable, job.lora_rank) for job in found if job] == [("lora", 8), ("all", 16), ("all", 16)]
+    stated = named("Llama3-8B", notes="LoRA", trainable="all").job
+    assert stated and stated.trainable == "all"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("members: [{names: [a 1b]}]", "without names or source"),
+        ("members: [{names: [a 1b], source: made up, num_layers: -1}]", "a 1b"),
+        ("members: []", "members"),
+    ],
+)
+def test_wrong_file_is_told_in_one_line(text: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / "architectures").mkdir()
+    (tmp_path / "architectures" / "a.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=told) as caught:
+        read_known(tmp_path)
+    assert "\n" not in str(caught.value)
