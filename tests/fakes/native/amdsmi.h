@@ -1,4 +1,4 @@
-/* The part of the AMD SMI binary interface the fake has, sizes checked against amdsmi's Python package by the tests.
+/* The part of the AMD SMI binary interface the fake has, sizes checked against amdsmi's Python package by test_abi.py.
    Source: amdsmi 7.0.2 (the wrapper of the package) and the AMD SMI library's reference. */
 #ifndef FAKES_AMDSMI_H
 #define FAKES_AMDSMI_H
@@ -108,6 +108,21 @@ struct amd_gpu_metrics {
     uint64_t vram_max_bandwidth;
     uint16_t xgmi_link_status[8];
 };
+
+/* Read by test_abi.py, which compares with the structure of the bindings. */
+#define SAME_SIZE(name, size, binding) _Static_assert(sizeof(struct name) == size, #binding)
+SAME_SIZE(amd_asic_info, 896, amdsmi_asic_info_t);
+SAME_SIZE(amd_board_info, 1792, amdsmi_board_info_t);
+SAME_SIZE(amd_driver_info, 768, amdsmi_driver_info_t);
+SAME_SIZE(amd_enumeration_info, 272, amdsmi_enumeration_info_t);
+SAME_SIZE(amd_version, 24, amdsmi_version_t);
+SAME_SIZE(amd_power_info, 192, amdsmi_power_info_t);
+SAME_SIZE(amd_power_cap_info, 64, amdsmi_power_cap_info_t);
+SAME_SIZE(amd_engine_usage, 64, amdsmi_engine_usage_t);
+SAME_SIZE(amd_clk_info, 32, amdsmi_clk_info_t);
+SAME_SIZE(amd_vram_usage, 16, amdsmi_vram_usage_t);
+SAME_SIZE(amd_error_count, 64, amdsmi_error_count_t);
+SAME_SIZE(amd_gpu_metrics, 4544, amdsmi_gpu_metrics_t);
 
 /* What a call knows of its die. */
 struct target {

@@ -49,7 +49,10 @@ static double noise_at(double refresh, double seed) {
     return 2 * (x - floor(x)) - 1;
 }
 
-static double quantised(double value, double quantum) { return quantum > 0 ? quantum * floor(value / quantum) : value; }
+/* Down to a whole quantum, a thousandth short of the next one counted as it: sums are not exact. */
+static double quantised(double value, double quantum) {
+    return quantum > 0 ? quantum * floor(value / quantum + 1e-3) : value;
+}
 
 double sensor_power_w(const struct gpu *gpu, const struct sensor *sensor, double t_s) {
     double refresh = floor((t_s - sensor->phase_s) / sensor->period_s);

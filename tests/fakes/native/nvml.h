@@ -1,4 +1,4 @@
-/* The part of the NVML binary interface the fake has, sizes checked against nvidia-ml-py by test_nvml_abi.
+/* The part of the NVML binary interface the fake has, sizes checked against nvidia-ml-py by test_abi.py.
    Source: nvml.h as described by nvidia-ml-py 13.615.71 and NVIDIA's NVML API reference. */
 #ifndef FAKES_NVML_H
 #define FAKES_NVML_H
@@ -96,6 +96,22 @@ struct gpm_metrics {
 struct gpm_support {
     unsigned version, isSupportedDevice;
 };
+
+/* Read by test_abi.py, which compares with the structure of the bindings. */
+#define SAME_SIZE(name, size, binding) _Static_assert(sizeof(struct name) == size, #binding)
+SAME_SIZE(field_value, 40, c_nvmlFieldValue_t);
+SAME_SIZE(sample, 16, c_nvmlSample_t);
+SAME_SIZE(utilization, 8, c_nvmlUtilization_t);
+SAME_SIZE(memory_v1, 24, c_nvmlMemory_t);
+SAME_SIZE(memory_v2, 40, c_nvmlMemory_v2_t);
+SAME_SIZE(violation_time, 16, c_nvmlViolationTime_t);
+SAME_SIZE(temperature_v1, 12, c_nvmlTemperature_v1_t);
+SAME_SIZE(margin_v1, 8, c_nvmlMarginTemperature_v1_t);
+SAME_SIZE(pci_info, 68, nvmlPciInfo_t);
+SAME_SIZE(platform_info_v2, 44, c_nvmlPlatformInfo_v2_t);
+SAME_SIZE(event_data, 32, c_nvmlEventData_t);
+SAME_SIZE(gpm_metric, 40, c_nvmlGpmMetric_t);
+SAME_SIZE(gpm_support, 8, c_nvmlGpmSupport_t);
 
 #define VERSION(type, number) (unsigned)(sizeof(type) | (number) << 24)
 
