@@ -18,7 +18,7 @@ from triplepoint.launch.context import RankContext, StepRecorder
 from triplepoint.launch.engines import native
 from triplepoint.launch.engines.native import gradients, trainer
 from triplepoint.launch.engines.native.gradients import Placed, local_gradient
-from triplepoint.launch.engines.native.tracing import enable_flight_recorder
+from triplepoint.launch.engines.tracing import enable_flight_recorder
 
 SMALL = 200
 """Elements of the largest small parameter: the tiny models' hidden size is 32, and they have 4 experts."""

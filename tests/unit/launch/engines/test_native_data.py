@@ -8,7 +8,7 @@ import torch
 
 from tests.unit.launch.engines.native_points import LLAMA, make_point
 from triplepoint.errors import UserError
-from triplepoint.launch.engines.native.data import CORPUS_LIMIT_BYTES, Batcher, open_corpus
+from triplepoint.launch.engines.data import CORPUS_LIMIT_BYTES, Batcher, open_corpus
 
 CPU = torch.device("cpu")
 

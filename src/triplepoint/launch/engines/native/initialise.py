@@ -1,22 +1,11 @@
 # mypy: disallow-untyped-decorators=False
-"""Weights that do not depend on the layout.
-
-Every full parameter comes from a generator seeded by the point's seed and the parameter's global name, one at a
-time, and each rank keeps its part: no communication, and never more than one full parameter in memory.
-"""
-
-import hashlib
-import math
+"""Filling a stage with its weights: each rank keeps its part of every full parameter, without communication."""
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-INITIAL_STD = 0.02
-"""Standard deviation of the weights. Source: GPT-2; Megatron-LM, `--init-method-std`, default 0.02."""
-
-OUTPUT_PROJECTIONS = ("attention.output.weight", "down.weight")
-"""Matrices that write to the residual stream."""
+from triplepoint.launch.engines.weights import full_parameter
 
 
 @torch.no_grad()
@@ -35,7 +24,7 @@ def materialise(module: nn.Module, prefix: str, seed: int, num_layers: int, devi
         parameter = owner._parameters[key]
         assert parameter is not None
         allocated = nn.Parameter(torch.empty_like(parameter, device=device))
-        _fill(allocated, _full(prefix + name, tuple(parameter.shape), seed, num_layers, device))
+        _fill(allocated, full_parameter(prefix + name, tuple(parameter.shape), seed, num_layers, device))
         _replace(module, parameter, allocated)
 
 
@@ -56,20 +45,6 @@ def _replace(module: nn.Module, old: Tensor, new: nn.Parameter) -> None:
         for key, parameter in owner.named_parameters(recurse=False, remove_duplicate=False):
             if parameter is old:
                 owner.register_parameter(key, new)
-
-
-def _full(name: str, shape: tuple[int, ...], seed: int, num_layers: int, device: torch.device) -> Tensor:
-    """Return the whole parameter `name`."""
-    if len(shape) == 1:
-        is_gain = name.endswith("norm.weight")
-        return torch.ones(shape, device=device) if is_gain else torch.zeros(shape, device=device)
-    std = INITIAL_STD
-    if name.endswith(OUTPUT_PROJECTIONS):
-        # Two blocks per layer add to the residual stream. Source: Radford et al. 2019 (GPT-2), section 2.3.
-        std /= math.sqrt(2 * num_layers)
-    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
-    return torch.randn(shape, generator=generator, device=device) * std
 
 
 def _fill(parameter: Tensor, full: Tensor) -> None:

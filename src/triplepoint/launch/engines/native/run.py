@@ -4,21 +4,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.profiler import record_function
 
 from triplepoint.config.point import Point
 from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines.native.data import Batcher, open_corpus
-from triplepoint.launch.engines.native.device import (
-    BACKENDS,
-    device_name,
-    open_device,
-    peak_memory_bytes,
-    synchronise,
-)
+from triplepoint.launch.engines.data import Batcher, open_corpus
+from triplepoint.launch.engines.device import BACKENDS, device_name, open_device
+from triplepoint.launch.engines.loop import train_steps
 from triplepoint.launch.engines.native.mesh import Mesh, build_mesh
-from triplepoint.launch.engines.native.tracing import Tracer, enable_flight_recorder
 from triplepoint.launch.engines.native.trainer import Trainer
+from triplepoint.launch.engines.tracing import Tracer, enable_flight_recorder
 
 
 def run(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
@@ -38,34 +32,12 @@ def run(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str,
     layout = point.layout
     dp_rank = mesh.dp.get_local_rank()
     batcher = Batcher(corpus, point.num_microbatches, point.micro_batch_size, layout.dp, dp_rank)
-    train_steps(trainer, batcher, Tracer(point, context, mesh, device), recorder, device)
+    train_steps(point, trainer, batcher, Tracer(point, context, mesh.roles(), device), recorder, device)
     facts = {**_facts(trainer, mesh, device), **corpus.facts()}
     if is_owner:
         # Only after a normal end: with a rank gone, this would wait for it.
         dist.destroy_process_group()
     return facts
-
-
-def train_steps(
-    trainer: Trainer, batcher: Batcher, tracer: Tracer, recorder: StepRecorder, device: torch.device
-) -> None:
-    """Make all steps of the point, in order; only the training itself lies between `begin` and `end`."""
-    point = trainer.point
-    num_tokens = point.global_batch_size * point.sequence_length
-    for step, kind in enumerate(point.steps.kinds):
-        tokens, targets = batcher.batch(step, device)
-        if kind == "profiled":
-            tracer.start()
-        # Ranks start together, or the time of a fast one would hold its wait for a slow one.
-        dist.barrier(group=trainer.mesh.world, device_ids=None if device.index is None else [device.index])
-        synchronise(device)
-        recorder.begin(step, kind)
-        with record_function(f"ProfilerStep#{step}"):
-            part = trainer.step(tokens, targets)
-            synchronise(device)
-        recorder.end()
-        recorder.write(trainer.global_loss(part), num_tokens, peak_memory_bytes(device))
-    tracer.finish()
 
 
 def _facts(trainer: Trainer, mesh: Mesh, device: torch.device) -> dict[str, Any]:

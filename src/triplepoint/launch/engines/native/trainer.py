@@ -51,6 +51,11 @@ class Trainer:
         """Norm of the last step's gradient, before clipping."""
 
     @property
+    def world(self) -> dist.ProcessGroup:
+        """All ranks."""
+        return self.mesh.world
+
+    @property
     def has_loss(self) -> bool:
         """Whether this rank computes the loss: it has the last stage."""
         return any(stage.head is not None for stage in self.stages.values())

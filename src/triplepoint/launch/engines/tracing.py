@@ -16,7 +16,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from triplepoint.config.point import Point
 from triplepoint.launch.context import RankContext
-from triplepoint.launch.engines.native.mesh import Mesh
 
 FLIGHT_RECORDER_ENTRIES = 20_000
 """Collectives the flight recorder remembers; more than a profiled step of any layout here makes."""
@@ -32,11 +31,19 @@ def enable_flight_recorder() -> None:
 class Tracer:
     """Profiles from the first profiled step to the last one, on the ranks that are asked for."""
 
-    def __init__(self, point: Point, context: RankContext, mesh: Mesh, device: torch.device) -> None:
+    def __init__(self, point: Point, context: RankContext, roles: dict[str, Role], device: torch.device) -> None:
+        """Say what will be traced.
+
+        Args:
+            point: Says which ranks and steps.
+            context: This rank.
+            roles: Role and global ranks of each process group, by torch's name of it.
+            device: Where the rank computes.
+        """
         is_traced = point.trace_ranks == "all" or context.rank in point.trace_ranks
         self._is_wanted = is_traced and point.steps.profiled > 0
         self._folder, self._rank = context.raw / "traces", context.rank
-        self._roles = mesh.roles()
+        self._roles = roles
         self._activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
         self._profiler: Any = None
         self._started_ns = 0
