@@ -218,3 +218,14 @@ def test_fp8_copies_are_kept_beside_parameters_or_in_their_place() -> None:
     count, products = llama().num_parameters, llama().num_parameters - (2 * 8 + 1) * 512
     assert peak_memory(job(llama(), precision="fp8", stack="Megatron-Core")).weights == 2 * count + 2 * products
     assert peak_memory(job(llama(), precision="fp8", stack="NeMo")).weights == 2 * count
+
+
+def test_parameters_gathered_once_are_kept_with_whole_gradients() -> None:
+    changes = {"dp": 8, "data_parallel_sharding": "optim_grads_params"}
+    use = peak_memory(job(mixtral(), stack="NeMo AutoModel", **changes))
+    number = mixtral().num_parameters
+    # 16 bits of parameters, gradients and two moments, shared out; 16-bit parameters and fp32 gradients whole.
+    assert use.weights + use.gradients + use.optimizer == pytest.approx(8 * number / 8)
+    assert use.buffers >= 6 * number
+    dense = peak_memory(job(llama(), stack="NeMo AutoModel", **changes))
+    assert dense.buffers < 6 * llama().num_parameters

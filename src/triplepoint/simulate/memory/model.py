@@ -137,7 +137,8 @@ def _held(share: Share, weights: Weights, adapters: float) -> _Held:
     """Return what a rank holds of its parameters.
 
     Mixed precision with Adam: 16-bit parameters, gradients, and fp32 parameters and moments: 18 bytes with fp32
-    gradients, 16 with 16-bit ones. With all sharded the fp32 parameters are the only ones, and gradients are fp32 too.
+    gradients, 16 with 16-bit ones. With all sharded the fp32 parameters are the only ones, and gradients are fp32 too;
+    some software keeps all of them in 16 bits. Frozen parameters are in 16 bits.
 
     Source:
         NVIDIA/Megatron-LM docs, distributed optimizer; Rajbhandari et al. 2020, arXiv:1910.02054; PyTorch FSDP.
@@ -150,9 +151,9 @@ def _held(share: Share, weights: Weights, adapters: float) -> _Held:
     is_single = share.element == FP32_BYTES
     if sharding == "optim_grads_params":
         stored = sum(part.count / part.size for part in all_shards)
-        frozen = share.has_adapters
-        held = stored * (share.element if frozen else FP32_BYTES) + owned * FP32_BYTES * frozen
-        return _Held(held, owned * FP32_BYTES, owned * MOMENT_BYTES, owned)
+        own = share.element if share.software.has_16bit_state else FP32_BYTES
+        held = stored * share.element + owned * own if share.has_adapters else stored * own
+        return _Held(held, owned * own, owned * MOMENT_BYTES * own / FP32_BYTES, owned)
     gradients = share.gradient_element * (owned if sharding == "optim_grads" else whole)
     master = 0 if is_single else FP32_BYTES
     stored = weights.total * share.element + share.element * (whole if share.has_adapters else 0)
@@ -163,10 +164,16 @@ def _held(share: Share, weights: Weights, adapters: float) -> _Held:
 
 
 def _gathered(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
-    """Return what is gathered for a while with all sharded: a layer, the next, its gradient, and the root unit."""
+    """Return what is gathered for a while with all sharded: a layer, the next, its gradient, and the root unit.
+
+    Where it is gathered once a step, all of it, and gradients are added up whole.
+    """
     share = blocks.share
     if share.job.layout.data_parallel_sharding != "optim_grads_params":
         return 0.0
+    if share.gathers_once:
+        trained = blocks.adapters(chunks) if share.has_adapters else blocks.weights(chunks).total
+        return blocks.weights(chunks).total * share.element + trained * share.gradient_element
     root = sum(blocks.end_weights(chunk).total for chunk in chunks)
     layer = max(found.whole.weights.total for chunk in chunks for found, _ in blocks.in_chunk(chunk))
     gradient = 0 if share.has_adapters else share.element + share.gradient_element

@@ -31,6 +31,7 @@ class Software:
         routes_in_turn: Whether the router is a stand-in that gives a token the experts after those of the last token.
         gathers_once: Whether sharded parameters of models with experts are gathered once a step and their gradients
             reduced once, not in every micro-batch.
+        has_16bit_state: Whether sharded parameters, their gradients and Adam's moments are all in 16 bits.
     """
 
     words: tuple[str, ...]
@@ -48,6 +49,7 @@ class Software:
     sends_tokens_once: bool = False
     routes_in_turn: bool = False
     gathers_once: bool = False
+    has_16bit_state: bool = False
 
     def gradient_bytes(self, precision: Precision) -> int:
         """Return bytes of one accumulated gradient."""
@@ -90,12 +92,14 @@ _KNOWN = (
         ("automodel",),
         "NVIDIA-NeMo/Automodel @36044ad: FSDP2 with bf16 parameters, fp32 reduction; moe/fsdp_mixin.py, no resharding, "
         "no reduction but in the last micro-batch; docs/performance-summary.mdx, DeepEP and the fake balanced gate in "
-        "all results with experts; moe/layers.py, FakeBalancedGate, expert (i * top_k + j) modulo their number",
+        "all results with experts; moe/layers.py, FakeBalancedGate, expert (i * top_k + j) modulo their number; "
+        "examples/benchmark/configs, torch.optim.Adam over parameters of torch_dtype bf16, without copies",
         has_fused_activation=False,
         expert_imbalance=1.0,
         sends_tokens_once=True,
         routes_in_turn=True,
         gathers_once=True,
+        has_16bit_state=True,
     ),
     Software(
         ("nemo",),
