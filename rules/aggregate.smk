@@ -6,7 +6,6 @@ rule aggregate:
             "results/runs/{run}/{product}", run=STUDY.runs, product=STUDY.products
         ),
         gpus=STUDY.gpu_files,
-        code=STUDY.code("aggregate"),
     output:
         expand(
             "results/tables/{table}.{format}",
@@ -19,5 +18,7 @@ rule aggregate:
         "logs/benchmarks/aggregate.tsv"
     conda:
         "../envs/analysis.yaml"
+    params:
+        code=STUDY.code("aggregate"),
     shell:
         "triplepoint aggregate 2> {log}"

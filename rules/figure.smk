@@ -2,7 +2,6 @@
 rule figure:
     input:
         tables=expand("results/tables/{table}.parquet", table=STUDY.tables),
-        code=lambda wildcards: STUDY.figure_code(wildcards.figure),
     output:
         pdf=report(
             "figs/{figure}.pdf",
@@ -18,5 +17,7 @@ rule figure:
         "logs/benchmarks/figure/{figure}.tsv"
     conda:
         "../envs/analysis.yaml"
+    params:
+        code=lambda wildcards: STUDY.figure_code(wildcards.figure),
     shell:
         "triplepoint figure {wildcards.figure} 2> {log}"

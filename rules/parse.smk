@@ -3,7 +3,6 @@ rule parse:
     input:
         manifest="results/runs/{run}/raw/manifest.json",
         rules=STUDY.trace_rules,
-        code=STUDY.code("parse"),
     output:
         directory("results/runs/{run}/ranks/{part}"),
     log:
@@ -18,5 +17,6 @@ rule parse:
         mem_mb=lambda wildcards, threads, attempt: 300 * (threads + 1) * attempt,
     params:
         rules=STUDY.trace_arguments,
+        code=STUDY.code("parse"),
     shell:
         "triplepoint parse {wildcards.run} {wildcards.part} --jobs {threads} {params.rules} 2> {log}"

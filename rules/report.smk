@@ -4,7 +4,6 @@ rule report:
         figures=expand("figs/{figure}.png", figure=STUDY.figures),
         captions=expand("workflow/report/{figure}.rst", figure=STUDY.figures),
         tables=expand("results/tables/{table}.parquet", table=STUDY.tables),
-        code=STUDY.code("report"),
     output:
         "report.html",
     log:
@@ -13,5 +12,7 @@ rule report:
         "logs/benchmarks/report.tsv"
     conda:
         "../envs/analysis.yaml"
+    params:
+        code=STUDY.code("report"),
     shell:
         "triplepoint report 2> {log}"

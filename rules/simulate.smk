@@ -2,8 +2,6 @@
 rule simulate:
     input:
         point="results/runs/{run}/point.json",
-        machines=STUDY.machine_files,
-        code=STUDY.code("simulate"),
     output:
         manifest="results/runs/{run}/raw/manifest.json",
     log:
@@ -14,5 +12,8 @@ rule simulate:
         run=STUDY.simulated_pattern,
     conda:
         "../envs/analysis.yaml"
+    params:
+        machines=STUDY.machines,
+        code=STUDY.code("simulate"),
     shell:
         "triplepoint simulate {wildcards.run} 2> {log}"

@@ -2,7 +2,6 @@
 rule telemetry:
     input:
         manifest="results/runs/{run}/raw/manifest.json",
-        code=STUDY.code("telemetry"),
     output:
         "results/runs/{run}/telemetry.parquet",
     log:
@@ -11,5 +10,7 @@ rule telemetry:
         "logs/benchmarks/telemetry/{run}.tsv"
     conda:
         "../envs/analysis.yaml"
+    params:
+        code=STUDY.code("telemetry"),
     shell:
         "triplepoint telemetry {wildcards.run} 2> {log}"

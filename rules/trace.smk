@@ -1,4 +1,5 @@
-# Joins the parsed ranks of a run: clocks, who waited for whom, the critical path, one timeline beside power and heat.
+# Joins the ranks of a run: clocks, who waited for whom, the critical path, one timeline beside power and heat. They are
+# parsed by `parse`, or here where traces are few and small.
 rule trace:
     input:
         parts=lambda wildcards: expand(
@@ -8,7 +9,7 @@ rule trace:
         ),
         manifest="results/runs/{run}/raw/manifest.json",
         telemetry="results/runs/{run}/telemetry.parquet",
-        code=STUDY.code("trace"),
+        rules=STUDY.trace_rules,
     output:
         expand(
             "results/runs/{{run}}/{product}",
@@ -20,5 +21,8 @@ rule trace:
         "logs/benchmarks/trace/{run}.tsv"
     conda:
         "../envs/analysis.yaml"
+    params:
+        code=STUDY.code("trace"),
+        options=lambda wildcards: STUDY.trace_options(wildcards.run),
     shell:
-        "triplepoint trace {input.parts} --run {wildcards.run} 2> {log}"
+        "triplepoint trace {input.parts} --run {wildcards.run} {params.options} 2> {log}"

@@ -19,7 +19,7 @@ from triplepoint.files import write_text_if_changed
 from triplepoint.launch.engines import unsupported
 
 _HEADINGS = ("layout", "mbs", "gbs", "micro-batches", "recompute", "overlap", "state", "run")
-MOST_TRACED_STAGES = 8
+MOST_TRACED_STAGES = 4
 """Of a simulated pipeline, first and last among them: in a longer one neighbours hardly differ."""
 
 _NUMBERS = (1, 2, 3)

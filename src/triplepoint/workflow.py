@@ -1,6 +1,7 @@
 """What the Snakemake rules need to know: the runs of the selection, and the source files each stage depends on."""
 
 import ast
+import hashlib
 import json
 import os
 import re
@@ -63,9 +64,16 @@ class Binding:
         self._selection = selection
         self._base = base
         self._plan = plan
+        self._contents: dict[Path, str] = {}
         self._digests = {entry.run: entry.planned.digest for entry in plan.valid}
+        self._num_nodes = {entry.run: entry.planned.point.num_nodes for entry in plan.valid}
         self._parts = {
             entry.run: _cut(entry.planned.point.traced_ranks, selection.ranks_per_part) for entry in plan.valid
+        }
+        self._parsed_where_joined = {
+            entry.run
+            for entry in plan.valid
+            if entry.planned.point.engine == "simulated" and len(self._parts[entry.run]) == 1
         }
 
     @property
@@ -102,9 +110,16 @@ class Binding:
         path = str(folder / "point.json")
         return path if measured not in (None, self._digests[run]) else ancient(path)
 
+    def num_nodes(self, run: str) -> int:
+        """Return how many nodes the gang of a run fills."""
+        return self._num_nodes[run]
+
     def parts(self, run: str) -> list[str]:
-        """Return the parts that the traced ranks of a run are parsed in, each named by its first and last rank."""
-        return list(self._parts[run])
+        """Return the parts that the traced ranks of a run are parsed in, each named by its first and last rank.
+
+        None where `trace` parses them: simulated traces are small, and starting a job costs more than parsing them.
+        """
+        return [] if run in self._parsed_where_joined else list(self._parts[run])
 
     def num_traces(self, run: str, part: str) -> int:
         """Return how many ranks of a part are traced."""
@@ -120,6 +135,10 @@ class Binding:
         """The same as arguments of `triplepoint parse`."""
         return " ".join(f"--rules {shlex.quote(path)}" for path in self.trace_rules)
 
+    def trace_options(self, run: str) -> str:
+        """Return what `triplepoint trace` needs to know to parse a run's traces itself; nothing for others."""
+        return f"--parse --jobs 1 {self.trace_arguments}".strip() if run in self._parsed_where_joined else ""
+
     @cached_property
     def digest(self) -> str:
         """Identity of the whole plan."""
@@ -133,13 +152,10 @@ class Binding:
         return " ".join([*(self._selection.studies or ()), *clusters, *simulated])
 
     @property
-    def machine_files(self) -> list[str]:
-        """Files that say what machines can do, behind what is simulated."""
-        return sorted(
-            str(path)
-            for kind in ("gpus", "clusters", "kernels", "collectives", "calibration")
-            for path in Path("config", kind).glob("*.*")
-        )
+    def machines(self) -> str:
+        """A digest of the files that say what machines can do, behind what is simulated."""
+        kinds = ("gpus", "clusters", "kernels", "collectives", "calibration")
+        return self._digest_of(path for kind in kinds for path in Path("config", kind).rglob("*") if path.is_file())
 
     @property
     def gpu_files(self) -> list[str]:
@@ -147,17 +163,25 @@ class Binding:
         gpus = {entry.planned.point.cluster.gpu for entry in self._plan.entries} - {None}
         return [f"config/gpus/{gpu}.yaml" for gpu in sorted(filter(None, gpus))]
 
-    def code(self, stage: str) -> list[str]:
-        """Return the source files `triplepoint <stage>` depends on."""
-        return self._relative(sources(f"{ROOT_MODULE}.cli.{stage}"))
+    def code(self, stage: str) -> str:
+        """Return a digest of the source files `triplepoint <stage>` depends on.
 
-    def figure_code(self, figure: str) -> list[str]:
-        """Return the source files one figure depends on."""
-        return self._relative(sources(f"{ROOT_MODULE}.figures.write") | sources(f"{ROOT_MODULE}.figures.{figure}"))
+        Rules take it as a parameter. As inputs, a hundred files of every job cost Snakemake more than most jobs cost.
+        """
+        return self._digest_of(sources(f"{ROOT_MODULE}.cli.{stage}"))
 
-    def _relative(self, files: frozenset[Path]) -> list[str]:
+    def figure_code(self, figure: str) -> str:
+        """Return a digest of the source files one figure depends on."""
+        return self._digest_of(sources(f"{ROOT_MODULE}.figures.write") | sources(f"{ROOT_MODULE}.figures.{figure}"))
+
+    def _digest_of(self, files: Iterable[Path]) -> str:
         inside = self._base.resolve()
-        return sorted(str(p.relative_to(inside)) if p.is_relative_to(inside) else str(p) for p in files)
+        names = {str(p.relative_to(inside)) if p.is_relative_to(inside) else str(p): p for p in files}
+        found = hashlib.sha256()
+        for name in sorted(names):
+            content = self._contents.setdefault(names[name], hashlib.sha256(names[name].read_bytes()).hexdigest())
+            found.update(f"{name} {content}\n".encode())
+        return found.hexdigest()[:16]
 
 
 def _pattern(runs: Iterable[str]) -> str:

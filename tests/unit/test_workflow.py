@@ -109,3 +109,32 @@ def test_binding_passes_the_rules_of_the_user(tmp_path: Path) -> None:
 
 def test_binding_names_the_tables_aggregate_writes() -> None:
     assert Binding.tables == tuple(RESULT_TABLES)
+
+
+def test_binding_digests_what_a_stage_is_made_of(tmp_path: Path) -> None:
+    plan = Plan(entries=())
+    first = Binding(Selection(), tmp_path, plan)
+    assert first.code("telemetry") == Binding(Selection(), tmp_path, plan).code("telemetry")
+    assert len({first.code(stage) for stage in ("simulate", "telemetry", "parse", "trace", "aggregate")}) == 5
+
+
+def test_binding_digest_of_machines_is_of_their_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "config/gpus/one.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text("a: 1")
+    plan = Plan(entries=())
+    before = Binding(Selection(), tmp_path, plan).machines
+    file.touch()
+    assert Binding(Selection(), tmp_path, plan).machines == before
+    file.write_text("a: 2")
+    assert Binding(Selection(), tmp_path, plan).machines != before
+
+
+@pytest.mark.parametrize(("engine", "num_parts"), [("simulated", 0), ("native", 1)])
+def test_binding_lets_trace_parse_what_is_simulated(tmp_path: Path, engine: str, num_parts: int) -> None:
+    point = tiny_point().model_copy(update={"engine": engine, "trace_ranks": (0, 1)})
+    entry = PlanEntry(run="tiny", studies=("s",), invalid_because=None, planned=planned(point))
+    binding = Binding(Selection(), tmp_path, Plan(entries=(entry,)))
+    assert len(binding.parts("tiny")) == num_parts
+    assert binding.trace_options("tiny").startswith("--parse") == (num_parts == 0)

@@ -29,8 +29,8 @@ def test_simulated_cluster_runs_all_stages_and_says_so(fresh: Project) -> None:
     (fresh.folder / "config/studies/mini.yaml").write_text(STUDY)
     outcome = fresh.snakemake("all")
     assert outcome.status == 0, outcome.output
-    assert {"simulate", "parse", "trace"} <= outcome.rules
-    assert "launch" not in outcome.rules
+    assert {"simulate", "telemetry", "trace"} <= outcome.rules
+    assert not {"launch", "parse"} & outcome.rules, "traces are parsed where they are joined"
     (run,) = fresh.manifests()
     folder = fresh.folder / "results/runs" / run
     assert json.loads(fresh.manifests()[run])["origin"] == "simulated"
@@ -38,6 +38,10 @@ def test_simulated_cluster_runs_all_stages_and_says_so(fresh: Project) -> None:
     assert (point["origin"], point["engine"], point["status"]) == ("simulated", "simulated", "ok")
     assert set(TIMELINE.read(folder / "timeline.parquet")["rank"].to_pylist()) == {0, 4}, "one rank of each stage"
     assert fresh.snakemake("all").jobs == []
+    fresh.edit("src/triplepoint/trace/runs.py", '"""What', '"""This is what')
+    changed = fresh.snakemake("-n", "all").rules
+    assert "trace" in changed
+    assert not {"simulate", "telemetry"} & changed, "only what a change concerns"
     fresh.edit("config/gpus/h200.yaml", "vendor: nvidia", "vendor: nvidia  # a remark")
     assert "simulate" in fresh.snakemake("-n", "all").rules
 

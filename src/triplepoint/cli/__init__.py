@@ -1,6 +1,7 @@
 """The command line: one module per subcommand, imported only when called: the DAG starts it thousands of times."""
 
 import importlib
+import importlib.abc
 import os
 import sys
 from collections.abc import Sequence
@@ -18,12 +19,16 @@ COMMANDS = {
     "aggregate": "join all runs of the plan into tables",
     "figure": "draw one figure from the tables",
     "report": "write the self-contained report",
+    "doctor": "check a machine, or all nodes of a cluster, before GPU hours are spent",
     "predict": "predict step time, memory and bottleneck of any configurations, one a row of a CSV",
     "calibrate": "fit the constants of software stacks to measured step times",
 }
 """Subcommands in the order of the pipeline, then those beside it, with their line in `--help`."""
 
 _INTERNAL = ("sample",)
+
+_WITHOUT_PANDAS = ("simulate", "telemetry", "parse", "trace", "aggregate")
+"""Subcommands that are called for every run, or handle what all of them wrote; those that draw use pandas."""
 
 FAILED = 1
 INTERRUPTED = 130
@@ -46,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(command: str, words: list[str]) -> int:
     # No stage does linear algebra, and waking the threads of numpy's BLAS would cost each 0.1 s of CPU.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    if command in _WITHOUT_PANDAS:
+        sys.meta_path.insert(0, _NoPandas())
     module = importlib.import_module(f"triplepoint.cli.{command}")
     parser = module.parser()
     try:
@@ -62,6 +69,15 @@ def _run(command: str, words: list[str]) -> int:
         return _fail(line, USER_ERROR)
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
+
+
+class _NoPandas(importlib.abc.MetaPathFinder):
+    """Hides pandas: pyarrow would import it with the first array, to know it when it sees it, for 0.3 s of CPU."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        """Leave every other module to those who find modules."""
+        if fullname == "pandas":
+            raise ModuleNotFoundError("pandas is not used here", name="pandas")
 
 
 def _fail(line: str, status: int) -> int:

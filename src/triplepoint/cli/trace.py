@@ -32,6 +32,7 @@ def parser() -> argparse.ArgumentParser:
         help="instead of the tables, breakdown.csv and kernels.csv with the rows and classes that HTA would take",
     )
     made.add_argument("--run", metavar="RUN", help="join the parsed ranks of a run of the pipeline instead")
+    made.add_argument("--parse", action="store_true", help="with --run: parse the run's traces first")
     add_rules(made)
     add_results(made)
     return made
@@ -45,9 +46,12 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.jobs is not None and arguments.jobs < 1:
         raise UserError(f"trace: --jobs {arguments.jobs}: expected 1 or more")
     if arguments.run:
-        from triplepoint.trace.runs import join_run
+        from triplepoint.trace.runs import join_run, trace_run
 
-        join_run(run_folder(arguments), arguments.traces)
+        if arguments.parse:
+            trace_run(run_folder(arguments), load_rules(arguments), say, arguments.jobs)
+        else:
+            join_run(run_folder(arguments), arguments.traces)
         return
     if arguments.out is None:
         raise UserError("trace: --out DIR is missing; the tables need a folder")

@@ -24,7 +24,7 @@ class Selection(Strict):
     """Clusters this machine can reach; points on others are left out. None: all."""
     simulated: Names = ()
     """Clusters to simulate, but for those named in `clusters`: their points run on the engine `simulated`, and one rank
-    of each of up to eight pipeline stages is traced."""
+    of each of up to four pipeline stages is traced."""
     ranks_per_part: Annotated[int, Field(gt=0, strict=True)] = 16
     """Ranks whose traces one `parse` job takes, side by side where it has the cores."""
     trace_rules: str | None = None

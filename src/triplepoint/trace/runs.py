@@ -12,8 +12,9 @@ from triplepoint.trace.export.counters import rank_title, telemetry_counters
 from triplepoint.trace.export.joined import write_merged
 from triplepoint.trace.export.perfetto import FILE_NAME, CounterTrack
 from triplepoint.trace.inputs import check_ranks
-from triplepoint.trace.parts import PARTS
+from triplepoint.trace.parts import PARTS, Progress, parse_part
 from triplepoint.trace.rank.summary import SUMMARY, read_summary
+from triplepoint.trace.taxonomy import Scheme
 from triplepoint.trace.together import Together, join_ranks
 
 
@@ -41,6 +42,26 @@ def join_run(run: Path, parts: Sequence[Path]) -> None:
     )
     if parts:
         _remove_others(run / PARTS, parts)
+
+
+def trace_run(run: Path, scheme: Scheme, progress: Progress, num_jobs: int | None = None) -> None:
+    """Parse the traces of a run and join them, leaving nothing between: for few and small ones.
+
+    Args:
+        run: Folder of the run.
+        scheme: Rules of the taxonomy.
+        progress: Called with a line now and then.
+        num_jobs: Processes to parse with; None for as many as cores may be used.
+
+    Raises:
+        UserError: As `parse_part` and `join_run` do.
+    """
+    ranks = read_planned_run(run / "point.json").point.traced_ranks
+    parse_part(run, range(min(ranks), max(ranks) + 1), scheme, progress, num_jobs)
+    try:
+        join_run(run, list((run / PARTS).glob(f"{min(ranks)}-{max(ranks)}")))
+    finally:
+        shutil.rmtree(run / PARTS)
 
 
 def _counters(run: Path, manifest: Manifest, together: Together) -> list[CounterTrack]:
