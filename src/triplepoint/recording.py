@@ -105,13 +105,13 @@ class Recorder:
             self.write([Part(device, times, latencies, names, values)])
 
     def write(self, parts: Iterable[Part]) -> None:
-        """Write samples at once and hand them to the operating system."""
+        """Write samples at once, one part for each device, and hand them to the operating system."""
         parts = [part for part in parts if part.t_ns.size]
         if not parts:
             return
         self._names += [name for name in dict.fromkeys(part.device for part in parts) if name not in self._names]
         devices = np.repeat([self._names.index(part.device) for part in parts], [part.t_ns.size for part in parts])
-        changes, missing = (np.concatenate(found) for found in zip(*map(self._encode, parts), strict=True))
+        changes, missing = self._changes(parts)
         index = _array(pa.int8(), devices.astype("i1"))
         named = pa.DictionaryArray.from_arrays(index, _texts(self._names))
         flat = _array(pa.int64(), changes.reshape(-1), missing.reshape(-1))
@@ -119,31 +119,49 @@ class Recorder:
         self._stream.write_batch(pa.RecordBatch.from_arrays([named, change], schema=self._schema))
         self._file.flush()
 
-    def _encode(self, part: Part) -> tuple[np.ndarray, np.ndarray]:
-        """Return changes since the device's previous sample and where there is none, shape (samples, places)."""
-        values = np.full((part.t_ns.size, len(self._places)), np.nan)
-        values[:, 0], values[:, 1] = 0.0, part.read_latency_ns
-        values[:, [self._places[name] for name in part.columns]] = part.values
+    def _changes(self, parts: list[Part]) -> tuple[np.ndarray, np.ndarray]:
+        """Return changes since each device's previous sample and where there is none, shape (samples, places)."""
+        # Before the rows of each part stands a row with the last values of its device.
+        lengths = np.array([part.t_ns.size + 1 for part in parts])
+        starts = np.cumsum(lengths) - lengths
+        values = np.full((lengths.sum(), len(self._places)), np.nan)
+        times = np.empty(lengths.sum(), "i8")  # as float they would lose nanoseconds
+        for part, start, length in zip(parts, starts, lengths, strict=True):
+            rows = slice(start + 1, start + length)
+            times[rows] = part.t_ns
+            values[rows, 1] = part.read_latency_ns
+            values[rows, self._places_of(part)] = part.values
+        values[:, 0] = 0.0
         missing = ~np.isfinite(values)
         numbers = np.rint(np.where(missing, 0.0, values) / self._resolution).astype("i8")
-        numbers[:, 0] = part.t_ns  # as float it would lose nanoseconds
-        last = self._last.setdefault(part.device, np.zeros(len(self._places), "i8"))
-        changes = np.diff(numbers, axis=0, prepend=last[None])
-        gaps = missing.any(axis=0)
-        last[~gaps] = numbers[-1, ~gaps]
-        for place in np.flatnonzero(gaps):
-            kept = ~missing[:, place]
-            changes[:, place] = 0
-            if kept.any():
-                changes[kept, place] = np.diff(numbers[kept, place], prepend=last[place])
-                last[place] = numbers[kept, place][-1]
-        return changes, missing
+        numbers[:, 0] = times
+        none = np.zeros(len(self._places), "i8")
+        numbers[starts] = [self._last.get(part.device, none) for part in parts]
+        missing[starts] = False
+        carried = _carried(numbers, missing)
+        for part, end in zip(parts, np.cumsum(lengths) - 1, strict=True):
+            self._last[part.device] = carried[end]
+        samples = np.ones(len(carried) - 1, bool)
+        samples[starts[1:] - 1] = False
+        return np.diff(carried, axis=0)[samples], missing[1:][samples]
+
+    def _places_of(self, part: Part) -> list[int]:
+        return [self._places[name] for name in part.columns]
 
     def close(self) -> None:
         """Flush and end the stream."""
         self.flush()
         self._stream.close()
         self._file.close()
+
+
+def _carried(numbers: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    """Return numbers with each missing one replaced by the one before it."""
+    gaps = np.flatnonzero(missing.any(axis=0))
+    if gaps.size:
+        rows = np.where(missing[:, gaps], 0, np.arange(len(numbers))[:, None])
+        numbers[:, gaps] = np.take_along_axis(numbers[:, gaps], np.maximum.accumulate(rows, axis=0), axis=0)
+    return numbers
 
 
 def _array(kind: pa.DataType, numbers: np.ndarray, missing: np.ndarray | None = None) -> pa.Array:

@@ -11,6 +11,7 @@ _HOST = (
     ratio("cpu_utilisation", "Share of all cores busy since the previous sample."),
     amount("cpu_freq_mhz", "MHz", "Mean current clock of the cores."),
     _temperature("cpu_temp_c", "Hottest CPU sensor."),
+    _temperature("inlet_temp_c", "Air entering the node, or its board where only that is measured."),
     amount("memory_used_bytes", "byte", "Host memory in use."),
     amount("cpu_energy_j", "J", "CPU package energy since the first sample (RAPL)."),
     amount("dram_energy_j", "J", "DRAM energy since the first sample (RAPL)."),
@@ -69,10 +70,10 @@ _FABRIC = (
     amount(
         "infiniband_tx_bytes", "byte", "Sent by all InfiniBand or RoCE ports, RDMA included, since the first sample."
     ),
-    amount("infiniband_wait", "1", "Ticks in which a port had data but no credit to send, since the first sample."),
-    amount("roce_congestion", "1", "Congestion notifications sent and handled (RoCE), since the first sample."),
+    amount("infiniband_wait_ticks", "1", "Ticks in which a port had data and could not send, since the first sample."),
+    amount("rdma_congestion_marks", "1", "Congestion notifications sent (RoCE), since the first sample."),
     amount("rdma_out_of_sequence", "1", "RDMA packets out of sequence, since the first sample."),
-    amount("rdma_retries", "1", "Receiver-not-ready and retry-exceeded events of RDMA, since the first sample."),
+    amount("rdma_retries", "1", "Retries of RDMA for an unready receiver, since the first sample."),
 )
 
 CUMULATIVE = frozenset(

@@ -32,6 +32,9 @@ class Lane:
         self._num_slots = FLUSH_NS // self._period_ns + _SPARE
         for sensor in self._sensors:
             sensor.allocate(self._num_slots)
+        self._devices: dict[str, list[int]] = {}
+        for place, sensor in enumerate(self._sensors):
+            self._devices.setdefault(sensor.device, []).append(place)
         self._t_ns = np.zeros((self._num_slots, len(self._sensors)), "i8")
         self._latency_ns = np.zeros_like(self._t_ns)
         self._times = self._t_ns.reshape(-1).data
@@ -66,11 +69,15 @@ class Lane:
         num, self._slot = self._slot, 0
         if not num:
             return
-        parts = []
-        for index, sensor in enumerate(self._sensors):
-            times, latencies = self._t_ns[:num, index], self._latency_ns[:num, index]
-            parts.append(Part(sensor.device, times, latencies, sensor.columns, sensor.take(num)))
-        self._recorder.write(parts)
+        self._recorder.write([self._part(device, places, num) for device, places in self._devices.items()])
+
+    def _part(self, device: str, places: list[int], num: int) -> Part:
+        """Return the samples of one device: what its sensors read one after the other stands in one row."""
+        sensors = [self._sensors[place] for place in places]
+        columns = [column for sensor in sensors for column in sensor.columns]
+        values = np.concatenate([sensor.take(num) for sensor in sensors], axis=1)
+        latencies = self._latency_ns[:num, places].sum(axis=1)
+        return Part(device, self._t_ns[:num, places[0]], latencies, columns, values)
 
     def close(self) -> None:
         """Write what is left, end the stream and give the devices back."""

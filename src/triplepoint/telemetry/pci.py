@@ -1,14 +1,6 @@
-"""Where devices sit: the kernel's list of physical slots, below a root that tests may replace."""
+"""Where devices sit: the kernel's list of physical slots."""
 
-import os
-from pathlib import Path
-
-SYSFS_VARIABLE = "TRIPLEPOINT_SYSFS"
-
-
-def sysfs() -> Path:
-    """Return the root of sysfs: /sys, or what the environment names in its place."""
-    return Path(os.environ.get(SYSFS_VARIABLE, "/sys"))
+from triplepoint.telemetry.kernel_files import read_text, sysfs
 
 
 def slot_of(address: str | None) -> str | None:
@@ -20,9 +12,6 @@ def slot_of(address: str | None) -> str | None:
     if address is None:
         return None
     for path in sorted(sysfs().glob("bus/pci/slots/*/address")):
-        try:
-            if path.read_text().strip() == address.partition(".")[0]:
-                return path.parent.name
-        except OSError:
-            continue
+        if read_text(path) == address.partition(".")[0]:
+            return path.parent.name
     return None

@@ -7,23 +7,22 @@ Source: Linux kernel documentation, admin-guide/pm/powercap: `energy_uj` counts 
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from triplepoint.telemetry.kernel_files import KernelFile, read_text, sysfs
 from triplepoint.units import MEGA
-
-POWERCAP = Path("/sys/class/powercap")
 
 
 @dataclass
 class _Counter:
     """One energy counter, followed across its wraps."""
 
-    path: Path
+    file: KernelFile
     range_uj: int
     last_uj: int
     total_uj: int = 0
 
     def advance(self) -> int:
         """Read the counter and return the energy since the first read. Unit: microjoule."""
-        now = int(self.path.read_text())
+        now = self.file.number()
         step = now - self.last_uj
         self.total_uj += step if step >= 0 else step + self.range_uj
         self.last_uj = now
@@ -34,7 +33,7 @@ class _Counter:
 class Rapl:
     """All packages of the host, and their DRAM where the processor reports it."""
 
-    root: Path = POWERCAP
+    root: Path = field(default_factory=lambda: sysfs() / "class/powercap")
     absent: dict[str, str] = field(default_factory=dict)
     _counters: dict[str, list[_Counter]] = field(default_factory=dict)
 
@@ -61,14 +60,15 @@ def _open(root: Path, pattern: str) -> tuple[list[_Counter], str | None]:
     """Return the counters of the zones whose name matches, or the reason there are none."""
     if not root.is_dir():
         return [], f"this host has no {root}"
+    # Psys zones hold the packages again, and intel-rapl-mmio mirrors intel-rapl: counting either would double.
     zones = [path for path in sorted(root.glob("intel-rapl:*")) if _zone_name(path).startswith(pattern.rstrip("*"))]
     if not zones:
         return [], f"no RAPL zone {pattern} in {root}"
     counters = []
     for zone in zones:
         try:
-            first = int((zone / "energy_uj").read_text())
-            counters.append(_Counter(zone / "energy_uj", int((zone / "max_energy_range_uj").read_text()), first))
+            file = KernelFile(zone / "energy_uj")
+            counters.append(_Counter(file, int((zone / "max_energy_range_uj").read_text()), file.number()))
         except PermissionError:
             return [], f"{zone / 'energy_uj'} is readable by root only"
         except (OSError, ValueError) as error:
@@ -77,7 +77,4 @@ def _open(root: Path, pattern: str) -> tuple[list[_Counter], str | None]:
 
 
 def _zone_name(zone: Path) -> str:
-    try:
-        return (zone / "name").read_text().strip()
-    except OSError:
-        return ""
+    return read_text(zone / "name") or ""

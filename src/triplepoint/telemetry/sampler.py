@@ -7,8 +7,9 @@ from pathlib import Path
 from types import FrameType
 
 from triplepoint.recording import Recorder, fast_path
-from triplepoint.tables.telemetry import FABRIC_METRICS, GPU_METRICS
+from triplepoint.tables.telemetry import GPU_METRICS
 from triplepoint.telemetry.host import Host
+from triplepoint.telemetry.infiniband import Fabric
 from triplepoint.telemetry.lane import Lane
 from triplepoint.telemetry.nvidia import Found, open_nvidia
 from triplepoint.telemetry.sensor import Sensor
@@ -48,11 +49,10 @@ def open_lanes(out: Path, kind: str, slow_period_s: float, fast_period_s: float)
         slow_period_s: Time between reads of traffic, utilisation, memory and the host. Unit: s.
         fast_period_s: Time between reads of power, energy, temperatures, clocks and throttling. Unit: s.
     """
-    gpus, host = open_gpus(kind), Host()
-    no_fabric = dict.fromkeys(FABRIC_METRICS, "no InfiniBand sampler in this version of triplepoint")
-    absent = gpus.absent | host.absent | no_fabric
-    slow: list[Sensor] = [host, *gpus.slow]
-    facts = {"gpus": gpus.facts}
+    gpus, host, fabric = open_gpus(kind), Host(), Fabric()
+    absent = gpus.absent | host.absent | fabric.absent
+    slow: list[Sensor] = [host, *([fabric] if fabric.columns else []), *gpus.slow]
+    facts = {"gpus": gpus.facts, "infiniband_ports": fabric.ports}
     lanes = [Lane(slow, slow_period_s, Recorder(out, slow_period_s, absent, _columns(slow), facts))]
     if gpus.fast:
         recorder = Recorder(fast_path(out), fast_period_s, absent, _columns(gpus.fast), facts)
