@@ -8,7 +8,7 @@ def estimate(value: float, unit: str) -> Estimate:
 
 
 def power(**changes: float) -> PowerConfig:
-    """At 2000 MHz and 1 V: 10 + 20 at rest, 100 leaking at 60 degC, 50 clock tree, 400 tensor, 200 SM, 80 HBM, 40 link."""
+    """At 2000 MHz and 1 V: 10 + 20 at rest, 100 leaking at 60 degC; 50 clocks, 400 tensor, 200 SM, 80 HBM, 40 link."""
     watts = {
         "memory_idle": 20.0,
         "base": 10.0,
