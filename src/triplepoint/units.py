@@ -10,6 +10,8 @@ KILO = 1e3
 MEGA = 1e6
 GIGA = 1e9
 
+BITS_PER_BYTE = 8
+
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30

@@ -1,0 +1,106 @@
+"""`triplepoint doctor`."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from triplepoint.cli.arguments import add_results, make_parser, say
+
+if TYPE_CHECKING:
+    from triplepoint.doctor.expected import Expected
+    from triplepoint.doctor.probe import ProbePlan
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the subcommand's parser."""
+    made = make_parser(
+        "doctor",
+        "Check this machine, or all nodes of a cluster, before GPU hours are spent. Nothing is changed on them. "
+        "Exit status 0: nothing failed; 1: something did; 2: something you can mend.",
+    )
+    made.add_argument("--cluster", metavar="NAME", help="a cluster of CONFIG/clusters; this machine as it is if none")
+    made.add_argument("--nodes", type=_positive, metavar="N", help="only N of the cluster's nodes")
+    made.add_argument(
+        "--measure", type=_seconds, metavar="SECONDS", help="also measure collectives for about so long, and every GPU"
+    )
+    made.add_argument("--ranks", type=_positive, metavar="N", help="ranks of the measurement on each node")
+    made.add_argument(
+        "--largest", type=_positive, default=256, metavar="MIB", help="largest message of the measurement"
+    )
+    made.add_argument("--json", action="store_true", help="print JSON in place of a table")
+    made.add_argument("--config", type=Path, default=Path("config"), metavar="DIR", help="folder of the configuration")
+    add_results(made)
+    return made
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check and tell; return 1 if something failed."""
+    import json
+    import socket
+    from datetime import UTC, datetime
+
+    from triplepoint.doctor.diagnose import diagnose, write_tables
+    from triplepoint.doctor.show import as_json, as_text
+    from triplepoint.doctor.submit import probe
+    from triplepoint.files import write_json
+
+    expected = _expected(arguments)
+    cluster, started = expected.cluster, datetime.now(UTC)
+    name = cluster.name if cluster else socket.gethostname()
+    plan = _plan(arguments, expected)
+    folder: Path = (arguments.results / "doctor" / name / f"{started:%Y%m%dT%H%M%S}").resolve()
+    folder.mkdir(parents=True)
+    probe(folder, plan, cluster, say)
+    found = diagnose(folder, plan.num_nodes, expected)
+    report = as_json(found, name, started.isoformat(timespec="seconds"))
+    write_json(folder / "report.json", report)
+    print(json.dumps(report, indent=2) if arguments.json else as_text(found))
+    tables = write_tables(found, folder, name, expected, f"doctor-{name}-{started:%Y-%m-%d}")
+    for path in (folder / "report.json", *tables):
+        say(f"doctor: wrote {path}")
+    return int(found.has_failed)
+
+
+def _expected(arguments: argparse.Namespace) -> "Expected":
+    from triplepoint.config.catalogue import Catalogue
+    from triplepoint.doctor.expected import Expected
+    from triplepoint.errors import UserError
+
+    if arguments.cluster is None:
+        if arguments.nodes:
+            raise UserError("--nodes without --cluster: this machine is one node; name a cluster of config/clusters")
+        return Expected()
+    catalogue = Catalogue(arguments.config)
+    cluster = catalogue.cluster(arguments.cluster)
+    if arguments.nodes and arguments.nodes > cluster.num_nodes:
+        raise UserError(f"--nodes {arguments.nodes}: cluster {cluster.name} has {cluster.num_nodes}")
+    return Expected(cluster, catalogue.gpu_of(cluster))
+
+
+def _plan(arguments: argparse.Namespace, expected: "Expected") -> "ProbePlan":
+    from triplepoint.doctor.probe import ProbePlan
+    from triplepoint.units import MIB
+
+    cluster = expected.cluster
+    has_gpus = cluster is not None and cluster.device != "cpu"
+    return ProbePlan(
+        num_nodes=(arguments.nodes or cluster.num_nodes) if cluster else 1,
+        device=cluster.device if cluster else "any",
+        ranks_per_node=arguments.ranks or (cluster.gpus_per_node if cluster and has_gpus else 0),
+        measure_s=arguments.measure,
+        most_bytes=arguments.largest * MIB,
+    )
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not positive")
+    return value
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 86400:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds, less than a day")
+    return value

@@ -1,0 +1,1 @@
+"""Checks nodes before GPU hours are spent on them, and measures what the simulator is calibrated with."""

@@ -1,0 +1,79 @@
+"""What a check says, and how the words of many nodes and GPUs are brought together."""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+Status = Literal["ok", "warn", "fail", "skipped"]
+
+Value = TypeVar("Value", bound=Hashable)
+
+_ORDER: tuple[Status, ...] = ("skipped", "ok", "warn", "fail")
+
+
+@dataclass(frozen=True)
+class Check:
+    """The answer to one question about one node, or about all of them.
+
+    Attributes:
+        name: What was checked.
+        status: ok; warn, a measurement will work but may not be what it seems; fail, it will not work or be wrong;
+            skipped, it could not be told.
+        found: What is there, or why it could not be told.
+        expected: What should be there; empty where nothing is expected.
+        advice: What to do; empty if nothing.
+        nodes: Hosts it is true of.
+    """
+
+    name: str
+    status: Status
+    found: str
+    expected: str = ""
+    advice: str = ""
+    nodes: tuple[str, ...] = ()
+
+
+def worst(statuses: Iterable[Status]) -> Status:
+    """Return the worst of some statuses; skipped if there is none."""
+    return max(statuses, key=_ORDER.index, default="skipped")
+
+
+def fold(checks: Iterable[Check]) -> list[Check]:
+    """Return checks with those that differ in the node only made one, the worst of each name first."""
+    folded: dict[Check, list[str]] = {}
+    names: dict[str, int] = {}
+    for check in checks:
+        names.setdefault(check.name, len(names))
+        folded.setdefault(replace(check, nodes=()), []).extend(check.nodes)
+    joined = [replace(check, nodes=tuple(nodes)) for check, nodes in folded.items()]
+    return sorted(joined, key=lambda check: (names[check.name], -_ORDER.index(check.status)))
+
+
+def odd_ones(values: Mapping[str, Value]) -> tuple[Value, dict[str, Value]]:
+    """Return the value most share, and those that have another; of a tie the first is taken as common.
+
+    Args:
+        values: By who has it; at least one.
+    """
+    common = Counter(values.values()).most_common(1)[0][0]
+    return common, {who: value for who, value in values.items() if value != common}
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges, such as `0-2,5`."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def by_gpu(found: Sequence[tuple[int, str]]) -> str:
+    """Return what was found on GPUs, each text once: `gpu0-6: 700 W; gpu7: 500 W`."""
+    texts: dict[str, list[int]] = {}
+    for index, text in found:
+        texts.setdefault(text, []).append(index)
+    return "; ".join(f"gpu{spans(indices)}: {text}" for text, indices in texts.items())

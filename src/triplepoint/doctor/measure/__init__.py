@@ -1,0 +1,1 @@
+"""Short measurements of collectives and kernels, in the columns the simulator is calibrated from."""
