@@ -82,6 +82,11 @@ class MemoryUse:
 
 def peak_memory(job: Job) -> MemoryUse:
     """Return the peak memory of the pipeline stage that needs most."""
+    return max(memory_by_stage(job), key=lambda use: use.total)
+
+
+def memory_by_stage(job: Job) -> list[MemoryUse]:
+    """Return the peak memory of every pipeline stage; stages that hold the same are named after the first of them."""
     blocks = Blocks(Share(job))
     known: dict[object, MemoryUse] = {}
     found = []
@@ -89,8 +94,8 @@ def peak_memory(job: Job) -> MemoryUse:
         kept = activations(blocks, chunks, stage)
         if (chunks, kept) not in known:
             known[chunks, kept] = _stage_memory(blocks, chunks, stage, kept)
-            found.append(known[chunks, kept])
-    return max(found, key=lambda use: use.total)
+        found.append(known[chunks, kept])
+    return found
 
 
 def _stage_memory(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int, kept: Activations) -> MemoryUse:
@@ -108,7 +113,7 @@ def _stage_memory(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int, kept: A
         held.optimizer,
         kept.saved,
         buffers,
-        CONTEXT_BYTES + _communicators(job),
+        CONTEXT_BYTES + communicator_bytes(job),
         FRAGMENTATION * allocated,
         stage,
         job.layout.pp,
@@ -189,7 +194,7 @@ def _placeholders(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
     return sum(weights.split + weights.experts for weights in kinds.values()) * share.element
 
 
-def _communicators(job: Job) -> float:
+def communicator_bytes(job: Job) -> float:
     """Return the buffers of all process groups the rank is in."""
     names = ("tp", "cp", "dp_cp", "pp", "ep", "edp") if job.model.moe else ("tp", "cp", "dp_cp", "pp")
     number = sum(group_of(job, name).size > 1 for name in names)

@@ -21,6 +21,9 @@ more, and gradients of queries, keys, values and scores. Source: Dao 2023, arXiv
 _CAUSAL = 0.5
 """Share of the scores under the causal mask; tiles on the diagonal are not counted whole."""
 
+_ROWS_DECODING = 16
+"""Rows of the smallest tile of matrix units. Source: NVIDIA PTX ISA, mma.m16n8k16."""
+
 _BLOCKS_DECODING = 128
 _LEAST_KEYS = 256
 """A new token's attention is split along the keys until there are as many blocks as compute units (104 to 144 on the
@@ -45,7 +48,7 @@ class Core:
         value_size: Width of a head's value.
         batch: Sequences.
         length: Tokens of each sequence on the rank.
-        keys: Keys a query meets on average, over all context parallel ranks.
+        keys: Keys a query of a whole sequence meets on average.
         window: Tokens a query sees; None for all.
     """
 
@@ -57,9 +60,10 @@ class Core:
         self.groups = self.heads if model.latent else ceil_div(model.num_query_groups, share.tp)
         self.size, self.value_size = model.head_size, model.value_head_size
         self.batch, self.length = job.micro_batch_size, job.sequence_length // job.layout.cp
-        self.window = window if window and window < job.sequence_length else None
-        seen = self.window or job.sequence_length
-        self.keys = seen * (1 - _CAUSAL * seen / job.sequence_length)
+        there = job.sequence_length if share.cached is None else share.cached
+        self.window = window if window and window < there else None
+        seen = self.window or there
+        self.keys = seen * (1 - _CAUSAL * seen / there) if there else 0.0
 
     def part(self) -> Part:
         """Return what it runs and keeps."""
@@ -197,20 +201,18 @@ class _Decode(Core):
 
     def part(self) -> Part:
         share, latent = self.share, self.share.job.model.latent
-        keys = min(self.share.cached or 0, self._seen)
+        keys = self.window or share.cached or 0
         rotated = latent.qk_pos_emb_head_dim if latent else 0
         size, value = (latent.kv_lora_rank + rotated, latent.kv_lora_rank) if latent else (self.size, self.value_size)
         groups = 1 if latent else self.groups
         ends = share.tokens * self.heads * (size + value) * share.element
         num_bytes = ends + self.batch * (keys + 1) * cache_bytes_per_token(share)
         splits = max(1, min(keys // _LEAST_KEYS, _BLOCKS_DECODING // (self.batch * groups)))
-        shape = (self.batch, groups * splits, groups, self.heads // groups, ceil_div(keys, splits), (size + value) // 2)
+        # Blocks of all keys and splits stand as one head: a block of few queries is not worked out as a full one.
+        rows = groups * splits * ceil_div(self.heads // groups, _ROWS_DECODING) * _ROWS_DECODING
+        shape = (self.batch, 1, 1, rows, ceil_div(keys, splits), (size + value) // 2)
         flops = float(FLOPS_PER_MAC * self.batch * self.heads * keys * (size + value))
         return Part((Kernel("attention", "decode", flops, num_bytes, shape, share.wide_precision),))
-
-    @property
-    def _seen(self) -> int:
-        return self.window or self.share.cached or 0
 
 
 def cache_bytes_per_token(share: Share) -> float:

@@ -55,7 +55,7 @@ def _chunk_work(blocks: Blocks, chunk: Chunk) -> ChunkWork:
             *(() if chunk.is_first else arrives),
             *sharded.before_forward(),
             *first.forward,
-            *_layers(blocks, chunk.layers, "forward"),
+            *layers_work(blocks, chunk.layers, "forward"),
             *last.forward,
         ),
         backward_input=(
@@ -63,12 +63,12 @@ def _chunk_work(blocks: Blocks, chunk: Chunk) -> ChunkWork:
             *sharded.before_backward(),
             *last.backward_input,
             *_recomputed(blocks, chunk),
-            *_layers(blocks, chunk.layers, "backward_input"),
+            *layers_work(blocks, chunk.layers, "backward_input"),
             *first.backward_input,
         ),
         backward_weight=(
             *last.backward_weight,
-            *_layers(blocks, chunk.layers, "backward_weight"),
+            *layers_work(blocks, chunk.layers, "backward_weight"),
             *first.backward_weight,
             *sharded.after_backward(),
         ),
@@ -76,7 +76,7 @@ def _chunk_work(blocks: Blocks, chunk: Chunk) -> ChunkWork:
     )
 
 
-def _layers(blocks: Blocks, layers: Layers, name: str) -> Operations:
+def layers_work(blocks: Blocks, layers: Layers, name: str) -> Operations:
     """Return the operations of one pass of layers; what one kind does stands before what the next does."""
     return tuple(op for kind, count in layers for op in _times(getattr(blocks.layer(kind).whole, name), count))
 
@@ -91,7 +91,7 @@ def _recomputed(blocks: Blocks, chunk: Chunk) -> Operations:
     """Return the forward pass once more, of what is recomputed: kernels and tensor parallel messages."""
     if blocks.share.job.recompute == "selective":
         return tuple(op for layer, count in blocks.in_chunk(chunk) for op in _times(layer.core.forward, count))
-    return _layers(blocks, chunk.recomputed, "forward")
+    return layers_work(blocks, chunk.recomputed, "forward")
 
 
 def _send_bytes(share: Share) -> float:

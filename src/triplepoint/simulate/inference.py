@@ -1,0 +1,185 @@
+"""Simulated inference: time to the first token, time per token after it, tokens per second, memory.
+
+A batch of sequences starts together and ends together. Prefill goes through the pipeline in groups of prompts, decode
+in as many groups as there are stages, so that all of them work. Continuous batching, which starts a sequence as another
+ends, keeps the batch full where this lets it run; the time of its steps is the same.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from triplepoint.simulate.costs import Constants, Cost, Costs
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.memory.inference import InferenceMemory, inference_memory
+from triplepoint.simulate.step import costs_of
+from triplepoint.simulate.work.inference import StagePass, decode_work, prefill_work, served
+
+PREFILL_TOKENS = 8192
+"""Tokens of prompts that go through a layer together at most: max_num_tokens of TensorRT-LLM by default. Source:
+NVIDIA/TensorRT-LLM, docs, tuning max batch size and max num tokens."""
+
+REPLAYED = Constants(host_s=0.0)
+"""Passes are recorded once and replayed (CUDA graphs), so that the host holds nothing up."""
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What is asked of a model.
+
+    Attributes:
+        prompt_tokens: Tokens of each prompt.
+        output_tokens: Tokens made of each, the first of them by prefill.
+        batch_size: Sequences a replica works on at a time.
+        cache_element: Bytes of a number in the cache of keys and values: 2, or 1 for fp8.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    batch_size: int
+    cache_element: int = 2
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of tokens."""
+        for name in ("prompt_tokens", "output_tokens", "batch_size", "cache_element"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected 1 or more")
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of a sequence at its end."""
+        return self.prompt_tokens + self.output_tokens
+
+
+@dataclass(frozen=True)
+class InferenceStep:
+    """What inference takes.
+
+    Attributes:
+        prefill_s: From the start to the first token of the last sequence of the batch: time to first token.
+        time_per_output_token_s: Mean over the tokens after the first.
+        first_decode_s: Of the first of them, when the cache is shortest.
+        last_decode_s: Of the last.
+        tokens_per_s: Tokens made by all replicas over the whole time.
+        memory: Of the rank that needs most; the times are of a GPU with room for it.
+        decode: Cost of one token in the middle, all stages, by class of kernel and group of messages. Unit: s.
+    """
+
+    prefill_s: float
+    time_per_output_token_s: float
+    first_decode_s: float
+    last_decode_s: float
+    tokens_per_s: float
+    memory: InferenceMemory
+    decode: Cost
+
+    @property
+    def time_to_first_token_s(self) -> float:
+        """Another name of the prefill time, as serving systems call it."""
+        return self.prefill_s
+
+
+def predict_inference(
+    job: Job, serving: Serving, constants: Constants = REPLAYED, config: Path = Path("config")
+) -> InferenceStep:
+    """Return what serving takes on a job's model, layout and machines.
+
+    Args:
+        job: Model, layout, machines and number format; its batch and sequence length are passed over. Context
+            parallelism and sequence parallelism of single tokens are not used.
+        serving: What is asked.
+        constants: What the software adds to kernel tables.
+        config: Folder of the configuration.
+
+    Raises:
+        UserError: If nothing is known of the GPU.
+    """
+    job = served(job)
+    costs = costs_of(job, constants, config)
+    prefill = _prefill_s(job, serving, costs)
+    first, middle, last = (_Decode(job, serving, costs, cached) for cached in _lengths(serving))
+    # Simpson's rule: exact where time grows with the cache in a straight line, or bends once.
+    mean = (first.time_s + 4 * middle.time_s + last.time_s) / 6
+    total = prefill + mean * (serving.output_tokens - 1)
+    return InferenceStep(
+        prefill_s=prefill,
+        time_per_output_token_s=mean,
+        first_decode_s=first.time_s,
+        last_decode_s=last.time_s,
+        tokens_per_s=job.layout.dp * serving.batch_size * serving.output_tokens / total,
+        memory=memory_of(job, serving),
+        decode=middle.cost,
+    )
+
+
+def memory_of(job: Job, serving: Serving) -> InferenceMemory:
+    """Return the memory serving takes on the rank that needs most."""
+    together = _prompts_together(serving) * serving.prompt_tokens
+    held = replace(served(job), micro_batch_size=serving.batch_size)
+    return inference_memory(held, serving.total_tokens, together, serving.cache_element)
+
+
+def sweep_batches(
+    job: Job, serving: Serving, sizes: Iterable[int], constants: Constants = REPLAYED, config: Path = Path("config")
+) -> list[InferenceStep]:
+    """Return what serving takes at several batch sizes; other arguments are those of `predict_inference`."""
+    return [predict_inference(job, replace(serving, batch_size=size), constants, config) for size in sizes]
+
+
+def largest_batch(job: Job, serving: Serving) -> int:
+    """Return the most sequences a replica has memory for; 0 where not even one fits."""
+    low, high = 0, 1
+    while memory_of(job, replace(serving, batch_size=high)).fits:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = memory_of(job, replace(serving, batch_size=middle)).fits
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def _lengths(serving: Serving) -> tuple[int, int, int]:
+    """Return the cached tokens of the first, a middle and the last decoded token."""
+    first, last = serving.prompt_tokens + 1, max(serving.total_tokens - 1, serving.prompt_tokens + 1)
+    return first, (first + last) // 2, last
+
+
+def _prompts_together(serving: Serving) -> int:
+    return min(serving.batch_size, max(1, PREFILL_TOKENS // serving.prompt_tokens))
+
+
+def _prefill_s(job: Job, serving: Serving, costs: Costs) -> float:
+    """Return the time of all prompts: groups follow one another through the pipeline."""
+    together = _prompts_together(serving)
+    passes = prefill_work(replace(job, micro_batch_size=together, sequence_length=serving.prompt_tokens))
+    times = _times(passes, costs)
+    num_groups = -(-serving.batch_size // together)
+    return sum(times) + (num_groups - 1) * max(times)
+
+
+class _Decode:
+    """One new token of every sequence.
+
+    Attributes:
+        time_s: Until all have it. Unit: s.
+        cost: Of all stages for one group of sequences.
+    """
+
+    def __init__(self, job: Job, serving: Serving, costs: Costs, cached: int) -> None:
+        num_groups = min(serving.batch_size, job.layout.pp)
+        group = replace(job, micro_batch_size=-(-serving.batch_size // num_groups))
+        passes = decode_work(group, cached, serving.cache_element)
+        times = _times(passes, costs)
+        # Each group goes round all stages for a token; a stage works on every group meanwhile.
+        self.time_s = max(sum(times), num_groups * max(times))
+        self.cost = Cost()
+        for one in passes:
+            self.cost.include(costs.price(one.operations))
+
+
+def _times(passes: Sequence[StagePass], costs: Costs) -> list[float]:
+    """Return the time of every stage, its send included. Unit: s."""
+    return [
+        costs.price(one.operations).total_s + (costs.send_s(one.send_bytes, stage) if one.send_bytes else 0.0)
+        for stage, one in enumerate(passes)
+    ]

@@ -1,0 +1,96 @@
+"""Memory of inference on the rank that needs most: weights, the cache of keys and values, room to work in."""
+
+from dataclasses import dataclass, fields
+
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.memory.model import CONTEXT_BYTES, FRAGMENTATION, communicator_bytes
+from triplepoint.simulate.work.blocks import Blocks, Chunk, split_layers
+from triplepoint.simulate.work.cores import cache_bytes_per_token
+from triplepoint.simulate.work.ends import vocabulary
+from triplepoint.simulate.work.feed_forward import gates
+from triplepoint.simulate.work.parts import FP32_BYTES, Share, Weights, ceil_div
+from triplepoint.units import GIB
+
+
+@dataclass(frozen=True)
+class InferenceMemory:
+    """Memory of the rank that needs most. Unit of all parts: byte.
+
+    Attributes:
+        weights: Parameters, in the number format of the products.
+        cache: Keys and values of all sequences at their full length.
+        workspace: Activations of one pass, and logits.
+        runtime: Driver context, loaded kernels, communicators.
+        fragmentation: Held by the allocator and of no use.
+        stage: The pipeline stage it is.
+        num_stages: How many there are.
+        capacity: Of the GPU.
+    """
+
+    weights: float
+    cache: float
+    workspace: float
+    runtime: float
+    fragmentation: float
+    stage: int
+    num_stages: int
+    capacity: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.weights + self.cache + self.workspace + self.runtime + self.fragmentation
+
+    @property
+    def fits(self) -> bool:
+        """Whether the GPU has it."""
+        return self.total <= self.capacity
+
+    def explain(self) -> str:
+        """Return the sum in one line, such as `weights 33.3 + cache 60.0 + ... = 98.1 GiB of 79.6 GiB`."""
+        shown = " + ".join(f"{part.name} {getattr(self, part.name) / GIB:.1f}" for part in fields(self)[:5])
+        where = f" (stage {self.stage} of {self.num_stages})" if self.num_stages > 1 else ""
+        return f"{shown} = {self.total / GIB:.1f} GiB of {self.capacity / GIB:.1f} GiB{where}"
+
+
+def inference_memory(job: Job, tokens: int, prefill_tokens: int, cache_element: int) -> InferenceMemory:
+    """Return the memory of a rank of the stage that needs most.
+
+    Args:
+        job: A served job; `micro_batch_size` is the number of sequences on a replica.
+        tokens: Of each sequence, prompt and output.
+        prefill_tokens: That go through a layer together at most.
+        cache_element: Bytes of a number in the cache.
+    """
+    blocks = Blocks(Share(job, tokens, cache_element))
+    found = []
+    for stage, chunks in enumerate(split_layers(job)):
+        held = _weight_bytes(blocks.share, blocks.weights(chunks))
+        cache = sum(_cache_bytes(blocks.share, chunk, tokens) for chunk in chunks)
+        workspace = _workspace(blocks.share, prefill_tokens, chunks[-1].is_last)
+        spare = FRAGMENTATION * (held + cache + workspace)
+        runtime = CONTEXT_BYTES + communicator_bytes(job)
+        capacity = job.gpu.memory_capacity.value
+        found.append(InferenceMemory(held, cache, workspace, runtime, spare, stage, job.layout.pp, capacity))
+    return max(found, key=lambda use: use.total)
+
+
+def _weight_bytes(share: Share, weights: Weights) -> float:
+    """Return bytes of weights: products in their own format; in fp8 norms and the router stay in 16 bits."""
+    return (weights.split + weights.experts) * share.gemm_element + weights.shared * share.element
+
+
+def _cache_bytes(share: Share, chunk: Chunk, tokens: int) -> float:
+    """Return the cache of a chunk's layers, those with a window keep no more than it."""
+    kept = sum(count * min(tokens, kind.window or tokens) for kind, count in chunk.layers)
+    return kept * share.job.micro_batch_size * cache_bytes_per_token(share)
+
+
+def _workspace(share: Share, tokens: int, is_last: bool) -> float:
+    """Return what one layer has at a time, its input and the widest product's output, and fp32 logits at the end."""
+    model = share.job.model
+    inner = max(model.dense_ffn_hidden_size, model.ffn_hidden_size * (model.moe.top_k if model.moe else 1))
+    heads = (model.num_attention_heads + 2 * model.num_query_groups) * model.head_size
+    widest = max(ceil_div(inner, share.tp) * (1 + gates(share)), ceil_div(heads, share.tp))
+    logits = share.job.micro_batch_size * vocabulary(share) * share.tp * FP32_BYTES * is_last
+    return float(tokens * (2 * model.hidden_size + widest) * share.element + logits)
