@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from mmap import mmap
 from pathlib import Path
+from typing import Any
 
 from tests.fakes.build import build_library
 from tests.fakes.scenario import Scenario
@@ -23,7 +24,10 @@ from tests.fakes.sysfs import Sysfs
 from tests.fakes.truth import Truth
 
 NS_PER_S = 1_000_000_000
-HEADER = struct.Struct("<Qq48x")
+GENERATION = struct.Struct("<Q")
+CLOCK = struct.Struct("<q")
+CLOCK_AT = GENERATION.size
+COUNTS_AT = 64
 COUNT = struct.Struct("<QQ48s")
 NUM_COUNTS = 1023
 FIELD_MARK = 1 << 63
@@ -43,11 +47,11 @@ class FakeNode:
         self.start_ns = time.monotonic_ns()
         self.start_wall_ns = time.time_ns()
         page = folder / "page"
-        page.write_bytes(bytes(HEADER.size + NUM_COUNTS * COUNT.size))
+        page.write_bytes(bytes(COUNTS_AT + NUM_COUNTS * COUNT.size))
         with page.open("r+b") as file:
-            self._page = mmap(file.fileno(), 0)
+            self._page: Any = mmap(file.fileno(), 0)
         self._generation = 0
-        self._clock_ns = self.start_ns
+        self._write_clock(self.start_ns)
         self.change()
         self.sysfs = Sysfs(self.sysfs_root, scenario.host, self.time_s)
 
@@ -74,7 +78,7 @@ class FakeNode:
     def time_s(self, t_ns: int | None = None) -> float:
         """Return the scenario time of a monotonic time, by default of now. Unit: s."""
         if self.scenario.is_virtual:
-            return ((self._clock_ns if t_ns is None else t_ns) - self.start_ns) / NS_PER_S
+            return ((self.now_ns() if t_ns is None else t_ns) - self.start_ns) / NS_PER_S
         return ((time.monotonic_ns() if t_ns is None else t_ns) - self.start_ns) / NS_PER_S * self.scenario.scale
 
     def change(self) -> None:
@@ -83,18 +87,17 @@ class FakeNode:
         fresh.write_text(self.scenario.text(self.start_ns, self.start_wall_ns))
         fresh.rename(self.folder / "scenario")
         self._generation += 1
-        self._write_header()
+        self._page[: GENERATION.size] = GENERATION.pack(self._generation)
 
     def advance(self, seconds: float) -> None:
         """Move the virtual clock, and the files of the host with it."""
         assert self.scenario.is_virtual
-        self._clock_ns += round(seconds * NS_PER_S)
-        self._write_header()
+        self._write_clock(self.now_ns() + round(seconds * NS_PER_S))
         self.sysfs.write()
 
     def now_ns(self) -> int:
-        """Return the virtual clock: a stand-in for `time.monotonic_ns`."""
-        return self._clock_ns if self.scenario.is_virtual else time.monotonic_ns()
+        """Return the virtual clock: a stand-in for `time.monotonic_ns`. Calls with a latency move it, too."""
+        return CLOCK.unpack_from(self._page, CLOCK_AT)[0] if self.scenario.is_virtual else time.monotonic_ns()
 
     def calls(self) -> dict[str, int]:
         """Return how often each function of the libraries was called, by all processes together."""
@@ -106,15 +109,16 @@ class FakeNode:
         return {(key >> 32, key & 0xFFFFFFFF): count for key, count in marked}
 
     def close(self) -> None:
-        """Take the node down."""
+        """Take the node down; the counts of calls stay readable."""
         self.sysfs.stop()
-        self._page.close()
+        page, self._page = self._page, self._page[:]
+        page.close()
 
     def _counts(self) -> Iterator[tuple[int, int, bytes]]:
-        return COUNT.iter_unpack(self._page[HEADER.size :])
+        return COUNT.iter_unpack(self._page[COUNTS_AT:])
 
-    def _write_header(self) -> None:
-        self._page[: HEADER.size] = HEADER.pack(self._generation, self._clock_ns)
+    def _write_clock(self, t_ns: int) -> None:
+        self._page[CLOCK_AT : CLOCK_AT + CLOCK.size] = CLOCK.pack(t_ns)
 
 
 @contextmanager

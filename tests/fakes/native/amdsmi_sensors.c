@@ -1,7 +1,6 @@
 /* Power and energy of the package, temperatures, clocks, activity and memory of the die. */
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "amdsmi.h"
 
@@ -177,8 +176,7 @@ status_t amdsmi_get_gpu_total_ecc_count(handle_t handle, struct amd_error_count 
 status_t amdsmi_get_gpu_pci_throughput(handle_t handle, uint64_t *sent, uint64_t *received, uint64_t *packet_bytes) {
     ENTER(handle, target);
     WANT(sent && received && packet_bytes);
-    const struct timespec second = {1, 0};
-    nanosleep(&second, NULL);
+    node_wait(1);
     *packet_bytes = 256;
     *sent = (uint64_t)(traffic_bytes(target.gpu, 0, target.gpu->pcie_tx_bytes_per_s, 1) / (double)*packet_bytes);
     *received = (uint64_t)(traffic_bytes(target.gpu, 0, target.gpu->pcie_rx_bytes_per_s, 1) / (double)*packet_bytes);

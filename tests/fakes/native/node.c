@@ -87,6 +87,16 @@ double node_time_s(const struct node *node) {
     return (double)(now_ns - (int64_t)node->start_ns) * 1e-9 * node->scale;
 }
 
+/* Let a call take its time; on a virtual clock by moving it. */
+void node_wait(double seconds) {
+    if (node_now()->is_virtual) {
+        __atomic_fetch_add(&page->clock_ns, (int64_t)(seconds * 1e9), __ATOMIC_ACQ_REL);
+        return;
+    }
+    struct timespec wait = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&wait, NULL);
+}
+
 /* The wall clock at a scenario time: what NVML stamps values with. */
 uint64_t node_wall_us(const struct node *node, double t_s) {
     return (uint64_t)(node->start_wall_ns * 1e-3 + t_s / node->scale * 1e6);
@@ -138,10 +148,8 @@ int enter_call(struct site *site, int gpu, double *t_s) {
     count_call(site->key, site->name);
     *t_s = node_time_s(node);
     const struct rule *latency = node->latencies_us.count ? find_rule(&node->latencies_us, gpu, site->key, *t_s) : NULL;
-    if (latency) {
-        struct timespec wait = {(time_t)(latency->value / 1e6), (long)(latency->value * 1e3) % 1000000000};
-        nanosleep(&wait, NULL);
-    }
+    if (latency)
+        node_wait(latency->value * 1e-6);
     const struct rule *error = node->errors.count ? find_rule(&node->errors, gpu, site->key, *t_s) : NULL;
     return error ? (int)error->value : 0;
 }

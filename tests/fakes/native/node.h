@@ -72,6 +72,7 @@ struct site {
 const struct node *node_now(void);
 enum opened node_open(enum vendor vendor);
 double node_time_s(const struct node *node);
+void node_wait(double seconds);
 uint64_t node_wall_us(const struct node *node, double t_s);
 uint64_t name_key(const char *name);
 void count_call(uint64_t key, const char *name);

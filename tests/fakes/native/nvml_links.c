@@ -1,7 +1,6 @@
 /* PCIe, NVLink, memory, ECC, MIG. */
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include "nvml.h"
 
@@ -12,10 +11,9 @@ static const double PCIE_WINDOW_S = 0.02;
 status_t nvmlDeviceGetPcieThroughput(device_t device, int counter, unsigned *kb_per_s) {
     ENTER_WHOLE(device, target);
     WANT(kb_per_s);
-    const struct timespec window = {0, (long)(PCIE_WINDOW_S * 1e9)};
     double rate = counter == PCIE_TX ? target.gpu->pcie_tx_bytes_per_s : target.gpu->pcie_rx_bytes_per_s;
     double before = traffic_bytes(target.gpu, 0, rate, target.t_s);
-    nanosleep(&window, NULL);
+    node_wait(PCIE_WINDOW_S);
     double bytes = traffic_bytes(target.gpu, 0, rate, target.t_s + PCIE_WINDOW_S) - before;
     *kb_per_s = (unsigned)(bytes / PCIE_WINDOW_S / 1000);
     return NVML_SUCCESS;

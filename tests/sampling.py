@@ -1,0 +1,124 @@
+"""The real sampler on a fake node, in virtual time: an hour passes as fast as its reads can be made."""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+import triplepoint.telemetry
+from tests.fakes.node import FakeNode, fake_node
+from tests.fakes.scenario import Scenario, Vendor
+from tests.fakes.wave import Wave
+from triplepoint.recording import Recording, read_recording
+from triplepoint.telemetry.sampler import open_lanes, sample
+
+S = 1_000_000_000
+DEVICES = {Vendor.NVIDIA: "cuda", Vendor.AMD: "rocm"}
+
+
+class VirtualTime:
+    """Stands in for the `time` module of the sampler: sleeping moves the node's clock."""
+
+    def __init__(self, node: FakeNode) -> None:
+        self._node = node
+
+    def monotonic_ns(self) -> int:
+        return self._node.now_ns()
+
+    def monotonic(self) -> float:
+        return self._node.now_ns() / S
+
+    def sleep(self, seconds: float) -> None:
+        self._node.advance(seconds)
+
+
+@dataclass
+class StopAfter:
+    """Asks the sampler to stop at a time; `events` are called at theirs."""
+
+    node: FakeNode
+    end_ns: int
+    events: list[tuple[float, Callable[[FakeNode], None]]]
+
+    @property
+    def asked(self) -> bool:
+        while self.events and self.node.time_s() >= self.events[0][0]:
+            self.events.pop(0)[1](self.node)
+        return self.node.now_ns() >= self.end_ns
+
+
+@contextmanager
+def virtual_time(node: FakeNode) -> Iterator[None]:
+    """Give every module of the sampler the clock of the node."""
+    clock = VirtualTime(node)
+    names = [found.name for found in pkgutil.iter_modules(triplepoint.telemetry.__path__)]
+    modules = [importlib.import_module(f"triplepoint.telemetry.{name}") for name in names]
+    with ExitStack() as patches:
+        for module in modules:
+            if hasattr(module, "time"):
+                patches.enter_context(mock.patch.object(module, "time", clock))
+        yield
+
+
+@dataclass
+class Sampled:
+    """What the sampler left, and the node it measured."""
+
+    node: FakeNode
+    recording: Recording
+
+    def rows(self, column: str, gpu: int = 0, device: str | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return times in ns and values of a column, missing ones left out."""
+        table = self.recording.samples.select(["t_ns", "device", column]).drop_null()
+        mine = np.array(table["device"].to_pylist()) == (device or f"gpu{gpu}")
+        return table["t_ns"].to_numpy()[mine], table[column].to_numpy(zero_copy_only=False)[mine]
+
+    def change(self, column: str, gpu: int = 0, device: str | None = None) -> tuple[float, int, int]:
+        """Return by how much a counter grew, and from when to when."""
+        t_ns, values = self.rows(column, gpu, device)
+        return float(values[-1] - values[0]), int(t_ns[0]), int(t_ns[-1])
+
+    def fact(self, gpu: int) -> dict[str, Any]:
+        """Return the account of one GPU."""
+        return next(fact for fact in self.recording.facts["gpus"] if fact["device"] == f"gpu{gpu}")
+
+
+def record(
+    scenario: Scenario,
+    folder: Path,
+    seconds: float = 10.0,
+    fast_hz: float = 20.0,
+    slow_hz: float = 10.0,
+    events: list[tuple[float, Callable[[FakeNode], None]]] | None = None,
+) -> Sampled:
+    """Sample a scenario from its beginning, in virtual time.
+
+    Args:
+        scenario: The node.
+        folder: Where the streams go.
+        seconds: How long. Unit: s.
+        fast_hz: Rate of the fast lane. Unit: Hz.
+        slow_hz: Rate of the slow lane. Unit: Hz.
+        events: Scenario time in s and what happens then.
+    """
+    scenario.is_virtual = True
+    with fake_node(scenario) as node, virtual_time(node):
+        out = folder / "node0.arrow"
+        lanes = open_lanes(out, DEVICES[scenario.vendor], 1 / slow_hz, 1 / fast_hz)
+        try:
+            sample(lanes, StopAfter(node, node.now_ns() + round(seconds * S), list(events or [])))  # type: ignore[arg-type]
+        finally:
+            for lane in lanes:
+                lane.close()
+        return Sampled(node, read_recording(out))
+
+
+def aligned(wave: Wave) -> dict[str, Any]:
+    """Return changes that give a GPU this load and an energy counter of 1 ms: for truths free of the sensor's own."""
+    return {"load": wave, "energy_period_s": 0.001, "energy_phase_s": 0.0}
