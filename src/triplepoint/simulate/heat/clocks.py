@@ -17,6 +17,8 @@ from triplepoint.units import NS_PER_S
 
 Bool = npt.NDArray[np.bool_]
 
+_ROUNDING = 1e-9
+
 
 class Reason(IntFlag):
     """Causes for lower clocks, with NVML's bits (nvmlClocksEventReasons)."""
@@ -49,6 +51,7 @@ class ClockState:
         place: Place of the clock in force.
         reasons: Bits of `Reason`.
         is_held: Whether heat or a brake still holds any of them.
+        is_cut: Whether the hardware's slowdown still holds any of them.
     """
 
     asked: Float
@@ -57,6 +60,7 @@ class ClockState:
     place: Int64
     reasons: Int64
     is_held: bool = False
+    is_cut: bool = False
 
 
 def free_clocks(table: Clocks, shape: tuple[int, int]) -> ClockState:
@@ -81,6 +85,8 @@ class Governor:
         self._top = len(table.mhz) - 1
         switching = table.energy_share * table.share
         self._growth = np.append(switching[1:] / switching[:-1] - 1.0, 1.0)
+        self._cut = table.nearest(table.mhz * limits.slowdown_share.value)
+        self._slew = limits.thermal_slew.value * period_s
         self._is_braked = bool(brake.any())
         self._release_c = limits.slowdown_temperature.value - limits.hysteresis.value
         self._watch_c = limits.max_temperature.value - limits.hysteresis.value
@@ -100,39 +106,39 @@ class Governor:
         state.place = state.asked.astype(np.int64)
         # Nearly always nothing is near a limit, and most of the time goes here.
         if self._is_braked or hottest_c >= self._watch_c or state.is_held:
-            self._hold(state, temp_c)
+            self._hold(state, temp_c, hottest_c)
 
-    def _hold(self, state: ClockState, temp_c: Float) -> None:
-        limits, period_s = self._limits, self._period_s
-        slew = limits.thermal_slew.value * period_s
-        is_hot, is_cool = temp_c > limits.max_temperature.value, temp_c < self._watch_c
-        state.ceiling = np.clip(state.ceiling + slew * (is_cool.astype(float) - is_hot), 0.0, 1.0)
-        state.slowed_s = np.where(
-            temp_c >= limits.slowdown_temperature.value,
-            limits.release_time.value,
-            # Time runs only once it is cool again.
-            np.maximum(state.slowed_s - period_s * (temp_c < self._release_c), 0.0),
-        )
-        allowed = self._table.nearest(state.ceiling * self._table.mhz[-1])
-        place = np.minimum(state.place, allowed)
-        is_slowed = state.slowed_s > 0.0
-        cut = self._table.nearest(self._table.mhz[place] * limits.slowdown_share.value)
+    def _hold(self, state: ClockState, temp_c: Float, hottest_c: float) -> None:
+        is_cool, is_hot = temp_c < self._watch_c, temp_c > self._limits.max_temperature.value
+        ceiling = state.ceiling + self._slew * is_cool - self._slew * is_hot
+        state.ceiling = np.minimum(np.maximum(ceiling, 0.0), 1.0)
+        allowed = np.maximum(self._table.share.searchsorted(state.ceiling + _ROUNDING, side="right") - 1, 0)
+        is_soft = allowed < state.place
+        state.place = np.minimum(state.place, allowed)
+        state.reasons = is_soft * np.int64(Reason.SW_THERMAL)
+        if self._is_braked or state.is_cut or hottest_c >= self._limits.slowdown_temperature.value:
+            self._cut_clocks(state, temp_c)
+        state.is_held = bool(state.is_cut or is_soft.any() or state.ceiling.min() < 1.0)
+
+    def _cut_clocks(self, state: ClockState, temp_c: Float) -> None:
+        limits = self._limits
+        # Time runs only once it is cool again.
+        left = np.maximum(state.slowed_s - self._period_s * (temp_c < self._release_c), 0.0)
+        state.slowed_s = np.where(temp_c >= limits.slowdown_temperature.value, limits.release_time.value, left)
+        is_slowed = state.slowed_s > _ROUNDING
+        state.place = np.where(is_slowed | self._brake, self._cut[state.place], state.place)
         state.reasons = (
-            _bits(allowed < state.place, Reason.SW_THERMAL)
-            | _bits(is_slowed, Reason.HW_SLOWDOWN | Reason.HW_THERMAL)
-            | _bits(self._brake, Reason.HW_SLOWDOWN | Reason.POWER_BRAKE)
+            state.reasons
+            + is_slowed * np.int64(Reason.HW_THERMAL)
+            + self._brake * np.int64(Reason.POWER_BRAKE)
+            + (is_slowed | self._brake) * np.int64(Reason.HW_SLOWDOWN)
         )
-        state.place = np.where(is_slowed | self._brake, cut, place)
-        state.is_held = bool(state.reasons.any() or (state.ceiling < 1.0).any())
+        state.is_cut = bool(is_slowed.any())
 
     def power_reasons(self, asked: Float, reasons: Int64) -> Int64:
         """Return `reasons` with the power limit where it holds the clock down and heat does not hold it further."""
         is_capped = (asked < self._top) & ((reasons & int(Reason.SW_THERMAL)) == 0)
-        return np.asarray(reasons | _bits(is_capped, Reason.POWER_CAP))
-
-
-def _bits(where: Bool, reason: Reason) -> Int64:
-    return np.where(where, np.int64(reason), np.int64(0))
+        return np.asarray(reasons | (is_capped * np.int64(Reason.POWER_CAP)))
 
 
 def violation_ns(reasons: Int64, period_s: float) -> dict[Reason, Int64]:

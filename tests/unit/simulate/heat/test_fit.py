@@ -33,7 +33,7 @@ def test_fit_heat_finds_what_made_the_log() -> None:
     truth = cooling()
     for name, within in (("die_resistance", 0.03), ("sink_resistance", 0.06), ("die_time", 0.1), ("sink_time", 0.2)):
         assert getattr(fit.cooling, name).value == pytest.approx(getattr(truth, name).value, rel=within), name
-    assert fit.inlet_c[0] == pytest.approx(27.3, abs=0.3)
+    assert fit.inlet_c[0] == pytest.approx(27.3, abs=0.5)
     assert fit.rmse_k[0] < 0.4
 
 
