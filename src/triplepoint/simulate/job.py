@@ -30,6 +30,9 @@ class Job:
         lora_rank: Rank of the adapters.
         lora_targets: Linear layers that have adapters: linear_qkv, linear_proj, linear_fc1, linear_fc2, as Megatron-LM
             calls them; None for all. Routed experts have none.
+        shard_size: Data parallel ranks that share out what is sharded; groups of so many hold copies of one another
+            (hybrid sharding). None: all of them.
+        keeps_gathered: Whether parameters gathered for a forward pass stay until its backward pass (no resharding).
         expert_imbalance: Load of the fullest expert parallel rank over the mean, without a capacity factor; None for
             what is usual with the software.
         context_exchange: How context parallel ranks meet keys and values: sent round a ring, or gathered before.
@@ -52,6 +55,8 @@ class Job:
     trainable: Literal["all", "lora"] = "all"
     lora_rank: int = 16
     lora_targets: frozenset[str] | None = None
+    shard_size: int | None = None
+    keeps_gathered: bool = False
     expert_imbalance: float | None = None
     context_exchange: Literal["ring", "all_gather"] = "ring"
     stack: str = ""
@@ -66,6 +71,12 @@ class Job:
     def num_microbatches(self) -> int:
         """Micro-batches per rank and step."""
         return self.global_batch_size // (self.micro_batch_size * self.layout.dp)
+
+    @property
+    def num_copies(self) -> int:
+        """Groups of data parallel ranks that hold copies of what each of them shards."""
+        is_sharded = self.layout.data_parallel_sharding != "no_shard"
+        return self.layout.dp // self.shard_size if is_sharded and self.shard_size else 1
 
     @property
     def tokens_per_microbatch(self) -> int:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.unit.simulate.jobs import gpt, gpu, job, llama, mixtral
 from triplepoint.config.model import LayerKind, ModelConfig
 from triplepoint.simulate.memory.activations import passes_in_flight
-from triplepoint.simulate.memory.model import MemoryUse, peak_memory
+from triplepoint.simulate.memory.model import MemoryUse, memory_by_stage, peak_memory
 from triplepoint.simulate.work.blocks import Blocks
 from triplepoint.simulate.work.parts import Share
 from triplepoint.units import GIB
@@ -229,3 +229,24 @@ def test_parameters_gathered_once_are_kept_with_whole_gradients() -> None:
     assert use.buffers >= 6 * number
     dense = peak_memory(job(llama(), stack="NeMo AutoModel", **changes))
     assert dense.buffers < 6 * llama().num_parameters
+
+
+def test_hybrid_sharding_holds_a_share_of_the_group_not_of_all() -> None:
+    changes = {"dp": 16, "data_parallel_sharding": "optim_grads_params"}
+    whole, hybrid = (peak_memory(job(llama(), shard_size=size, **changes)) for size in (None, 4))
+    for part in ("weights", "gradients", "optimizer"):
+        assert getattr(hybrid, part) == 4 * getattr(whole, part)
+
+
+def test_parameters_kept_from_forward_to_backward_take_their_room() -> None:
+    changes = {"dp": 8, "data_parallel_sharding": "optim_grads_params"}
+    let_go, kept = (peak_memory(job(llama(), keeps_gathered=keeps, **changes)) for keeps in (False, True))
+    # Six layers more than the two that are there anyway, the norm at the end is of the root unit.
+    assert kept.buffers - let_go.buffers == 2 * 6 * llama().num_layer_parameters
+
+
+def test_memory_by_stage_falls_with_the_activations_kept() -> None:
+    found = memory_by_stage(job(llama(tie_embeddings=False), pp=4))
+    kept = [use.activations for use in found]
+    assert kept[0] > kept[1] > kept[2] and len(found) == 4
+    assert max(found, key=lambda use: use.total) == peak_memory(job(llama(tie_embeddings=False), pp=4))

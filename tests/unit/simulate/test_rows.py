@@ -89,12 +89,23 @@ def test_read_row_follows_memory_in_the_gpu_name() -> None:
         ({"tp": "5", "dp": "", "n_gpus": "20"}, "invalid", "heads 48 is not divisible by tp 5"),
         ({"ep": "2"}, "invalid", "experts 0 is not divisible by ep 2"),
         ({"fsdp": "voodoo"}, "invalid", "fsdp is 'voodoo'"),
+        ({"fsdp": "FSDP2 shard=3"}, "invalid", "fsdp shards over 3 ranks, which do not divide dp 4"),
+        ({"fsdp": "ZeRO-3 CPU offload"}, "unsupported", "offload to the host's memory"),
     ],
 )
 def test_read_row_says_why_there_is_no_job(changes: dict[str, str], status: str, reason: str) -> None:
     row = read(**changes)
     assert (row.job, row.status) == (None, status)
     assert reason in row.reason and "\n" not in row.reason
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "size"),
+    [("HSDP", 2), ("FSDP2 shard=2", 2), ("FSDP2 shard=4", None), ("FSDP2 shard=8", None), ("FSDP", None)],
+)
+def test_read_row_hybrid_sharding_is_inside_a_node(fsdp: str, size: int | None) -> None:
+    job = read(fsdp=fsdp).job
+    assert job and job.shard_size == size
 
 
 def test_read_row_without_id_is_known_by_its_number() -> None:

@@ -114,3 +114,36 @@ def test_any_text_is_read_or_refused(text: str) -> None:
             read(text)
         except UnreadableError as error:
             assert "\n" not in str(error) and len(str(error)) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "sharding", "size", "is_hybrid"),
+    [
+        ("HSDP", "optim_grads_params", None, True),
+        ("HSDP shard=8 replicate=4", "optim_grads_params", 8, True),
+        ("FSDP HYBRID_SHARD", "optim_grads_params", None, True),
+        ("_HYBRID_SHARD_ZERO2", "optim_grads", None, True),
+        ("FSDP2 shard=64", "optim_grads_params", 64, False),
+        ("ZeRO-3", "optim_grads_params", None, False),
+    ],
+)
+def test_read_shards_knows_groups(text: str, sharding: str, size: int | None, is_hybrid: bool) -> None:
+    found = spelling.read_shards(text)
+    assert (found.sharding, found.shard_size, found.is_hybrid) == (sharding, size, is_hybrid)
+
+
+@pytest.mark.parametrize(
+    ("text", "keeps_gathered", "is_offloaded"),
+    [
+        ("FSDP2 reshard_after_forward=False", True, False),
+        ("FSDP2 no reshard", True, False),
+        ("FSDP2 reshard_after_forward=True", False, False),
+        ("ZeRO-3 CPU offload", False, True),
+        ("ZeRO-3 offload_optimizer", False, True),
+        ("ZeRO-3, no offload", False, False),
+        ("FSDP cpu_offload=False", False, False),
+    ],
+)
+def test_read_shards_knows_what_stays_where(text: str, keeps_gathered: bool, is_offloaded: bool) -> None:
+    found = spelling.read_shards(text)
+    assert (found.keeps_gathered, found.is_offloaded) == (keeps_gathered, is_offloaded)

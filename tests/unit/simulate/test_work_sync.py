@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.simulate.jobs import gpt, job, llama, message_bytes, messages, mixtral, operations
 from triplepoint.simulate.fabric import Group
+from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Operation, StageWork
 from triplepoint.simulate.work.groups import group_of
 from triplepoint.simulate.work.model import stage_work
@@ -116,3 +117,43 @@ def test_group_of_covers_the_ranks() -> None:
     assert group_of(one, "ep") == Group(4, 2)
     assert group_of(one, "edp") == Group(4, 8)
     assert group_of(one, "etp").size * group_of(one, "ep").size * group_of(one, "edp").size == 32
+
+
+def hybrid(sharding: str, **changes: object) -> Job:
+    return job(llama(), dp=16, data_parallel_sharding=sharding, shard_size=4, **changes)
+
+
+def test_hybrid_sharding_shares_out_inside_and_adds_up_across() -> None:
+    one, number = hybrid("optim_grads_params"), llama().num_parameters
+    found = operations(stage_work(one))
+    assert message_bytes(found, "all_gather", "dp_shard") == pytest.approx(2 * number * 2, rel=0.1)
+    assert message_bytes(found, "reduce_scatter", "dp_shard") == 4 * number
+    assert message_bytes(found, "all_reduce", "dp_copy") == 4 * number / 4
+    (stage,) = stage_work(hybrid("optim"))
+    assert message_bytes(stage.gradient_sync, "reduce_scatter", "dp_shard") == 4 * number
+    assert message_bytes(stage.gradient_sync, "all_reduce", "dp_copy") == 4 * number / 4
+    assert message_bytes(stage.gradient_sync, "all_gather", "dp_shard") == 2 * number
+
+
+def test_hybrid_sharding_groups_are_neighbours_and_their_likes() -> None:
+    one = hybrid("optim", tp=2, cp=2)
+    assert group_of(one, "dp_shard") == Group(4 * 2, 2)
+    assert group_of(one, "dp_copy") == Group(4, 2 * 8)
+    experts = job(mixtral(), dp=16, ep=4, data_parallel_sharding="optim", shard_size=4, sequence_parallel=True)
+    assert (group_of(experts, "edp_shard"), group_of(experts, "edp_copy")) == (Group(1, 4), Group(4, 4))
+
+
+def test_sharding_over_all_is_no_hybrid() -> None:
+    assert stage_work(job(llama(), dp=4, data_parallel_sharding="optim", shard_size=4)) == stage_work(
+        job(llama(), dp=4, data_parallel_sharding="optim")
+    )
+    assert stage_work(job(llama(), dp=4, shard_size=2)) == stage_work(job(llama(), dp=4))
+
+
+def test_kept_parameters_are_gathered_once_for_both_passes() -> None:
+    sharding = {"dp": 4, "data_parallel_sharding": "optim_grads_params"}
+    again, kept = (stage_work(job(llama(), keeps_gathered=keeps, **sharding)) for keeps in (False, True))
+    layers = 2 * 8 * llama().num_layer_parameters
+    assert message_bytes(operations(again, "backward_input"), "all_gather", "dp") == layers
+    assert message_bytes(operations(kept, "backward_input"), "all_gather", "dp") == 0
+    assert operations(kept, "forward") == operations(again, "forward")

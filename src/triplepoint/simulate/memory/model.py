@@ -171,7 +171,7 @@ def _held(share: Share, weights: Weights, adapters: float) -> _Held:
 def _gathered(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
     """Return what is gathered for a while with all sharded: a layer, the next, its gradient, and the root unit.
 
-    Where it is gathered once a step, all of it, and gradients are added up whole.
+    All of it where it is kept from forward to backward; where that is once a step, gradients are added up whole too.
     """
     share = blocks.share
     if share.job.layout.data_parallel_sharding != "optim_grads_params":
@@ -182,6 +182,8 @@ def _gathered(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
     root = sum(blocks.end_weights(chunk).total for chunk in chunks)
     layer = max(found.whole.weights.total for chunk in chunks for found, _ in blocks.in_chunk(chunk))
     gradient = 0 if share.has_adapters else share.element + share.gradient_element
+    if share.job.keeps_gathered:
+        return blocks.weights(chunks).total * share.element + layer * gradient
     return (2 * layer + root) * share.element + layer * gradient
 
 

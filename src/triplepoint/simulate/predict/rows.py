@@ -110,7 +110,7 @@ def _read_job(cells: Cells, config: Path) -> tuple[Job, frozenset[str]]:
     gpu = _read_gpu(cells.get("gpu", ""), config)
     model = _read_model(cells, config)
     stack = find_stack(cells.get("framework", ""), config)
-    layout, overlap = _read_layout(cells, model, stack.expert_parallel)
+    layout, shards = _read_layout(cells, model, stack.expert_parallel)
     trained = spelling.read_trained(cells.get("trainable", ""), cells.get("notes", ""))
     if trained.is_quantised:
         raise _UnsupportedError("a frozen base in 4 bits (QLoRA) is not simulated; LoRA on 16 bits is")
@@ -122,7 +122,8 @@ def _read_job(cells: Cells, config: Path) -> tuple[Job, frozenset[str]]:
         open_choices.add("micro_batch")
         micro_batch = 1
     _check_batch(global_batch, micro_batch, layout.dp)
-    num_gpus = layout.tp * layout.pp * layout.cp * layout.dp
+    num_gpus, said = layout.tp * layout.pp * layout.cp * layout.dp, shards.overlap
+    fabric = usual_fabric(gpu, num_gpus, spelling.read_network(cells.get("interconnect", "")), config)
     job = Job(
         model=model,
         layout=layout,
@@ -130,11 +131,13 @@ def _read_job(cells: Cells, config: Path) -> tuple[Job, frozenset[str]]:
         global_batch_size=global_batch,
         sequence_length=_sequence_length(cells, model),
         gpu=gpu,
-        fabric=usual_fabric(gpu, num_gpus, spelling.read_network(cells.get("interconnect", "")), config),
+        fabric=fabric,
         precision=_precision(cells, gpu),
         recompute=recompute or "none",
         recompute_layers=recompute_layers,
-        overlap=frozenset(kind for kind in stack.overlap if overlap is None or kind == "tp" or kind in overlap),
+        overlap=frozenset(kind for kind in stack.overlap if said is None or kind == "tp" or kind in said),
+        shard_size=_shard_size(shards, layout, fabric.gpus_per_node),
+        keeps_gathered=shards.keeps_gathered,
         expert_tp=count(cells, "etp"),
         trainable=trained.what,
         lora_rank=trained.rank,
@@ -162,9 +165,7 @@ def _sequence_length(cells: Cells, model: ModelConfig) -> int:
     return count(cells, "seq") or (model.sequence_length if model.sequence_length > 1 else need(cells, "seq"))
 
 
-def _read_layout(
-    cells: Cells, model: ModelConfig, expert_parallel: int | None
-) -> tuple[Layout, spelling.Overlap | None]:
+def _read_layout(cells: Cells, model: ModelConfig, expert_parallel: int | None) -> tuple[Layout, spelling.Shards]:
     tp, pp, cp, vp, ep = (degree(cells, column) for column in ("tp", "pp", "cp", "vp", "ep"))
     dp = _data_parallel(cells, tp * pp * cp)
     if ep == 1 and model.moe and expert_parallel:
@@ -182,7 +183,20 @@ def _read_layout(
         schedule=None if pp == 1 else "interleaved_1f1b" if vp > 1 else "1f1b",
     )
     _check_layout(layout, model, _sequence_length(cells, model))
-    return layout, shards.overlap
+    if shards.is_offloaded:
+        raise _UnsupportedError("offload to the host's memory is not simulated")
+    return layout, shards
+
+
+def _shard_size(shards: spelling.Shards, layout: Layout, gpus_per_node: int) -> int | None:
+    """Return how many data parallel ranks share out: as stated, with hybrid sharding those of a node; None for all."""
+    of_a_node = gcd(layout.dp, max(1, gpus_per_node // (layout.tp * layout.cp)))
+    size = shards.shard_size or (of_a_node if shards.is_hybrid else layout.dp)
+    if size >= layout.dp:
+        return None
+    if layout.dp % size:
+        raise UnreadableError(f"fsdp shards over {size} ranks, which do not divide dp {layout.dp}")
+    return size
 
 
 def _data_parallel(cells: Cells, others: int) -> int:

@@ -133,10 +133,18 @@ class Shards:
     Attributes:
         sharding: What the ranks share out.
         overlap: Communication said to be overlapped or not; None where nothing is said.
+        shard_size: Ranks said to share parameters out; None where nothing is said.
+        is_hybrid: Whether ranks are said to share out within groups that hold copies.
+        keeps_gathered: Whether gathered parameters are said to stay until the backward pass.
+        is_offloaded: Whether what is sharded is said to be kept in the host's memory.
     """
 
     sharding: Sharding
     overlap: Overlap | None = None
+    shard_size: int | None = None
+    is_hybrid: bool = False
+    keeps_gathered: bool = False
+    is_offloaded: bool = False
 
 
 def read_shards(text: str) -> Shards:
@@ -149,11 +157,25 @@ def read_shards(text: str) -> Shards:
     sharding = _sharding(low)
     if sharding is None:
         raise UnreadableError(f"fsdp is {shown(text)}, expected DDP, distributed optimizer, ZeRO-1 to 3 or FSDP")
-    return Shards(sharding, _overlap(low))
+    size = re.search(r"shard(?:_size|ed over|ing over)?\s*[=:]?\s*(\d{1,7})\b", low)
+    return Shards(
+        sharding,
+        _overlap(low),
+        (int(size[1]) or None) if size else None,
+        is_hybrid=re.search(_HYBRID, low) is not None,
+        keeps_gathered=re.search(r"no[_ -]?reshard|reshard\w*\s*[=:]?\s*(?:false|no|off)\b", low) is not None,
+        is_offloaded=re.search(r"(?<!no )(?<!no-)(?<!without )offload(?!\w*\s*[=:]\s*(?:false|no|off))", low)
+        is not None,
+    )
+
+
+_HYBRID = r"hybrid|hsdp"
 
 
 def _sharding(low: str) -> Sharding | None:
     kinds: tuple[tuple[str, Sharding], ...] = (
+        (r"hybrid[_ -]?shard[_ -]?zero-?2", "optim_grads"),
+        (_HYBRID, "optim_grads_params"),
         (r"no[_ -]?shard|no zero|^none|\bdp\s*=\s*1\b|^no$|^false$|zero-?\s?0", "no_shard"),
         (r"shard[_ -]?grad[_ -]?op|zero-?\s?(stage)?\s?2|optim_grads$", "optim_grads"),
         (

@@ -1,5 +1,7 @@
 """Process groups: which ranks a message is between."""
 
+from math import gcd
+
 from triplepoint.simulate.fabric import Group
 from triplepoint.simulate.job import Job
 
@@ -12,7 +14,9 @@ def group_of(job: Job, name: str) -> Group:
 
     Args:
         job: The job.
-        name: tp, cp, dp, pp; dp_cp: gradients of what all ranks of a stage have; etp, ep, edp: the same of experts.
+        name: tp, cp, dp, pp; dp_cp: gradients of what all ranks of a stage have; etp, ep, edp: the same of experts;
+            dp_shard and dp_copy: of dp_cp, ranks that share parameters out and those that have the same ones with
+            hybrid sharding; edp_shard and edp_copy: the same of experts.
 
     Raises:
         ValueError: If there is no such group.
@@ -31,8 +35,13 @@ def group_of(job: Job, name: str) -> Group:
         "pp": Group(layout.pp, ranks),
         "etp": Group(split, 1),
         "ep": Group(layout.ep, split),
-        "edp": Group(max(1, ranks // (split * layout.ep)), split * layout.ep),
     }
+    edp = max(1, ranks // (split * layout.ep))
+    groups["edp"] = Group(edp, split * layout.ep)
+    for whole, size, stride in (("dp", layout.dp * layout.cp, layout.tp), ("edp", edp, split * layout.ep)):
+        copies = gcd(size, job.num_copies)
+        groups[f"{whole}_shard"] = Group(size // copies, stride)
+        groups[f"{whole}_copy"] = Group(copies, stride * size // copies)
     if name not in groups:
         raise ValueError(f"unknown process group {name}, expected one of {', '.join(groups)}")
     return groups[name]

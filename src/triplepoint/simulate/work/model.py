@@ -142,7 +142,7 @@ class _Sharded:
         return (*gathers(self.blocks.share, root, overlapped=False), *self._gathers())
 
     def before_backward(self) -> Operations:
-        return self._gathers() if self.has_parameters else ()
+        return self._gathers() if self.has_parameters and not self.blocks.share.job.keeps_gathered else ()
 
     def after_backward(self) -> Operations:
         if not self.has_gradients:

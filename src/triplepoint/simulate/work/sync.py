@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Message
 from triplepoint.simulate.work.groups import group_of
 from triplepoint.simulate.work.parts import FP32_BYTES, Operations, Share, Weights, message, streaming
@@ -27,20 +28,35 @@ class Shards:
         group: Name of the group.
         size: Its ranks.
         count: Parameters on the rank.
+        copies: Groups that hold the same, with hybrid sharding.
     """
 
     group: str
     size: int
     count: float
+    copies: int = 1
+
+    @property
+    def across(self) -> "Shards":
+        """What a rank keeps of them, with the ranks that keep the same."""
+        return Shards(self.group.replace("_shard", "_copy"), self.copies, self.count / self.size)
 
 
 def shards_of(share: Share, weights: Weights) -> tuple[Shards, ...]:
     """Return what is reduced by whom: experts have data parallel groups of their own; empty ones are left out."""
     job = share.job
-    name = "dp_cp" if job.layout.cp > 1 else "dp"
-    dense = Shards(name, group_of(job, "dp_cp").size, weights.dense)
-    experts = Shards("edp", group_of(job, "edp").size, weights.experts)
-    return tuple(part for part in (dense, experts) if part.count)
+    if job.num_copies > 1:
+        parts = [_hybrid(job, "dp", weights.dense), _hybrid(job, "edp", weights.experts)]
+    else:
+        name = "dp_cp" if job.layout.cp > 1 else "dp"
+        dense = Shards(name, group_of(job, "dp_cp").size, weights.dense)
+        parts = [dense, Shards("edp", group_of(job, "edp").size, weights.experts)]
+    return tuple(part for part in parts if part.count)
+
+
+def _hybrid(job: Job, whole: str, count: float) -> Shards:
+    copies = group_of(job, f"{whole}_copy").size
+    return Shards(f"{whole}_shard", group_of(job, f"{whole}_shard").size, count, copies)
 
 
 def _trained(share: Share, weights: Weights, adapters: float) -> tuple[Shards, ...]:
@@ -58,10 +74,15 @@ def gathers(share: Share, weights: Weights, overlapped: bool) -> Operations:
 def reductions(share: Share, weights: Weights, adapters: float, overlapped: bool) -> Operations:
     """Return the reduction of one unit's gradients to the ranks that keep them."""
     found = _trained(share, weights, adapters)
-    return tuple(
+    scattered = tuple(
         message("reduce_scatter", part.group, part.count * share.gradient_element, overlapped)
         for part in found
         if part.size > 1
+    )
+    return scattered + tuple(
+        message("all_reduce", part.across.group, part.across.count * share.gradient_element, overlapped)
+        for part in found
+        if part.copies > 1
     )
 
 
@@ -86,13 +107,15 @@ def gradient_sync(share: Share, weights: Weights, adapters: float, is_end: bool)
         # An all-reduce of two ranks: each sends all of its own.
         found.append(message("send_recv", "pp", table * share.gradient_element))
     for part in _trained(share, weights, adapters):
-        if part.size == 1 or (sharding == "optim_grads_params" and not share.gathers_once):
+        if part.size * part.copies == 1 or (sharding == "optim_grads_params" and not share.gathers_once):
             continue
         if sharding == "no_shard":
             found.append(_bucketed(share, "all_reduce", part, share.gradient_element, "grad"))
             continue
         if sharding == "optim" or share.gathers_once:
             found.append(_bucketed(share, "reduce_scatter", part, share.gradient_element, "grad"))
+            if part.copies > 1:
+                found.append(_bucketed(share, "all_reduce", part.across, share.gradient_element, "grad"))
         found.append(_bucketed(share, "all_gather", part, _gathered_element(share), "param"))
     return tuple(found)
 
