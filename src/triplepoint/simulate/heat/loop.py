@@ -13,9 +13,6 @@ from triplepoint.simulate.heat.machine import Machine, Profile
 from triplepoint.simulate.heat.network import propagator
 from triplepoint.simulate.power.model import Float, Int64
 
-PERIOD_S = 0.05
-"""Control period. Assumed: power governors of GPUs act within 20 to 100 ms."""
-
 _AT_REST = 1e-9
 
 
@@ -66,8 +63,9 @@ def start(machine: Machine) -> State:
     return State(machine.network.at_rest(), free_clocks(machine.table, machine.shape))
 
 
-def run(machine: Machine, profile: Profile, duration_s: float, state: State | None = None,
-        period_s: float = PERIOD_S, is_closed: bool = True) -> Trace:  # fmt: skip
+def run(
+    machine: Machine, profile: Profile, duration_s: float, state: State | None = None, is_closed: bool = True
+) -> Trace:
     """Return what a machine does for a time, running the steps of a job one after the other.
 
     Args:
@@ -75,12 +73,11 @@ def run(machine: Machine, profile: Profile, duration_s: float, state: State | No
         profile: Of a step.
         duration_s: How long. Unit: s.
         state: Where the machine stands; changed. From `start` if not given.
-        period_s: Control period. Unit: s.
         is_closed: Whether clocks follow power and heat; otherwise they stay where the state has them.
     """
     state = start(machine) if state is None else state
-    num_periods = max(1, round(duration_s / period_s))
-    stepper = _Stepper(machine, profile, state, period_s, num_periods)
+    num_periods = max(1, round(duration_s / machine.period_s))
+    stepper = _Stepper(machine, profile, state, num_periods)
     for index in range(num_periods):
         stepper.step(index, is_closed)
     return stepper.trace()
@@ -89,14 +86,14 @@ def run(machine: Machine, profile: Profile, duration_s: float, state: State | No
 class _Stepper:
     """The loop's arrays, allocated once."""
 
-    def __init__(self, machine: Machine, profile: Profile, state: State, period_s: float, num_periods: int) -> None:
+    def __init__(self, machine: Machine, profile: Profile, state: State, num_periods: int) -> None:
         power, table, shape = machine.power, machine.table, machine.shape
-        self._machine, self._state, self._period_s = machine, state, period_s
+        self._machine, self._state, self._period_s = machine, state, machine.period_s
         self._integral = profile.integral(power, shape)
         self._borders = np.concatenate([[0.0], np.cumsum(profile.duration_s)])
         self._step_s = profile.step_s
         self._can_rest = bool((np.diff(self._integral[:, 2], axis=0) < _AT_REST).any())
-        self._both = propagator(machine.network, period_s).both
+        self._both = propagator(machine.network, self._period_s).both
         self._column = np.concatenate([state.heat, np.zeros(shape)], axis=-1)[..., None]
         self._num_states = state.heat.shape[1]
         self._fixed = power.base.value + power.memory_idle.value
@@ -109,7 +106,7 @@ class _Stepper:
         self._hottest = machine.heat.limits.shutdown_temperature.value - machine.inlet_c[:, None]
         self._clock_energy = table.energy_share * table.share
         self._stretch = 1.0 / table.share - 1.0
-        self._governor = Governor(table, machine.heat.limits, machine.braked, period_s)
+        self._governor = Governor(table, machine.heat.limits, machine.braked, self._period_s)
         self._limits, self._inlet = machine.limits_w, machine.inlet_c[:, None]
         self._twin = machine.twin if (machine.twin != np.arange(shape[1])).any() else None
         self._done = self._at(state.position_s)
@@ -193,8 +190,7 @@ class Steady:
     is_settled: bool
 
 
-def settle(machine: Machine, profile: Profile, tolerance_k: float = 0.05, period_s: float = PERIOD_S,
-           most: int = 400) -> Steady:  # fmt: skip
+def settle(machine: Machine, profile: Profile, tolerance_k: float = 0.05, most: int = 400) -> Steady:
     """Return the job's step once temperatures no longer change from step to step.
 
     Steps are run one by one at the control period; in between, slow parts of the network are taken ahead by whole steps
@@ -204,19 +200,18 @@ def settle(machine: Machine, profile: Profile, tolerance_k: float = 0.05, period
         machine: The nodes.
         profile: Of a step.
         tolerance_k: Largest change of any state over a leap that counts as none. Unit: K.
-        period_s: Control period. Unit: s.
         most: Leaps after which to give up.
     """
     state, elapsed, is_settled = start(machine), 0.0, False
-    window_s = max(profile.step_s, 4 * period_s)
+    window_s = max(profile.step_s, 4 * machine.period_s)
     leap_s = max(window_s, machine.heat.cooling[machine.cooling].sink_time.value)
     leap = propagator(machine.network, leap_s)
-    trace = run(machine, profile, window_s, state, period_s)
+    trace = run(machine, profile, window_s, state)
     for _ in range(most):
         before = state.heat
         state.heat = leap(state.heat, trace.power_w.mean(axis=0))
-        trace = run(machine, profile, window_s / float(trace.rate.mean()), state, period_s)
-        elapsed += leap_s + len(trace.rate) * period_s
+        trace = run(machine, profile, window_s / float(trace.rate.mean()), state)
+        elapsed += leap_s + len(trace.rate) * machine.period_s
         if is_settled := bool(np.abs(state.heat - before).max() < tolerance_k):
             break
     return Steady(trace, trace.slowdown.mean(axis=0), profile.step_s / float(trace.rate.mean()), elapsed, is_settled)

@@ -1,6 +1,7 @@
 """The devices of a job with their heat, and the step of a job as a profile of what they do."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +12,8 @@ from triplepoint.simulate.heat.network import Network, build_network
 from triplepoint.simulate.heat.parts import Devices
 from triplepoint.simulate.power.config import PowerConfig
 from triplepoint.simulate.power.model import Activity, Clocks, Float, Int64, clock_table, data_share
+from triplepoint.simulate.power.segments import bin_activity
+from triplepoint.units import NS_PER_S
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +29,7 @@ class Machine:
         cooling: Air or liquid.
         power_limit_w: Of every device; shape (num_nodes, num_devices); the GPU type's where empty. Unit: W.
         brake: Devices whose power brake is pulled; shape (num_nodes, num_devices); none where empty.
+        period_s: Control period. Assumed: power governors of GPUs act within 20 to 100 ms. Unit: s.
     """
 
     power: PowerConfig
@@ -36,6 +40,7 @@ class Machine:
     cooling: Cooling = "air"
     power_limit_w: Float = field(default_factory=lambda: np.empty(0))
     brake: Bool = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
+    period_s: float = 0.05
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -117,5 +122,27 @@ class Profile:
 
 def uniform_profile(step_s: float, activity: Activity) -> Profile:
     """Return a step that is the same all the time; activity of shape (num_nodes, num_devices)."""
-    names = ("awake", "tensor", "sm", "hbm", "link", "randomness", "clock_bound")
-    return Profile(np.array([step_s]), Activity(**{name: np.asarray(getattr(activity, name))[None] for name in names}))
+    columns = {part.name: np.asarray(getattr(activity, part.name))[None] for part in fields(Activity)}
+    return Profile(np.array([step_s]), Activity(**columns))
+
+
+def profile_from(pieces: Sequence[tuple[Int64, Activity]], shape: tuple[int, int], bins_ns: Int64) -> Profile:
+    """Return the profile of a step from what runs on every device.
+
+    Args:
+        pieces: Of every device, node by node: edges in ns and what runs between them, as `overlay` gives it. Devices
+            that do the same may share one.
+        shape: Nodes, and devices in each.
+        bins_ns: Borders of the bins, from 0 to the end of the step; a bin should be no longer than a control period.
+            Unit: ns.
+    """
+    known: dict[int, Activity] = {}
+    for edges, activity in pieces:
+        if id(activity) not in known:
+            known[id(activity)] = bin_activity(edges, activity, bins_ns)
+    binned = [known[id(activity)] for _, activity in pieces]
+    columns = {
+        part.name: np.stack([getattr(of, part.name) for of in binned], axis=1).reshape(-1, *shape)
+        for part in fields(Activity)
+    }
+    return Profile(np.diff(bins_ns) / NS_PER_S, Activity(**columns))
