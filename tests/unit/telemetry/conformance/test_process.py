@@ -1,0 +1,63 @@
+"""The sampler as a process of its own, in real time."""
+
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+from tests.fakes.node import fake_node
+from tests.fakes.presets import hgx_h200
+from tests.fakes.wave import constant
+from triplepoint.recording import read_recording
+
+POWER_INSTANT = (186, 0)
+FLUSH_SAMPLES = 20 + 4
+"""What the fast lane holds back at most at 20 Hz: a second's worth and its spare slots."""
+
+
+@contextmanager
+def sampler(node, out, prefix=()):
+    """Run `triplepoint sample` on a fake node; killed at the end if it still runs."""
+    command = [*prefix, sys.executable, "-m", "triplepoint", "sample", str(out), "--device", "cuda"]
+    with subprocess.Popen([*command, "--fast-period", "0.05"], env=node.env, stderr=subprocess.PIPE, text=True) as run:
+        try:
+            yield run
+        finally:
+            run.kill()
+
+
+def wait_for_reads(node, run, reads):
+    """Wait until the power of the GPUs was read so often; a sampler that ends before fails the test."""
+    while node.fields().get(POWER_INSTANT, 0) < reads:
+        with pytest.raises(subprocess.TimeoutExpired):
+            run.wait(0.05)
+
+
+def rows(out, gpu=0):
+    """Return how many samples of the power of a GPU are in a recording."""
+    table = read_recording(out).samples.select(["device", "gpu_power_w"]).drop_null()
+    return table["device"].to_pylist().count(f"gpu{gpu}")
+
+
+def test_killed_sampler_leaves_all_but_a_second(tmp_path):
+    with fake_node(hgx_h200(1).set_all(load=constant(1.0))) as node, sampler(node, tmp_path / "node0.arrow") as run:
+        wait_for_reads(node, run, 50)
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        assert rows(tmp_path / "node0.arrow") >= node.fields()[POWER_INSTANT] - 3 - FLUSH_SAMPLES - 1
+
+
+def test_stopped_sampler_leaves_every_read_of_one_process(tmp_path):
+    with fake_node(hgx_h200(8).set_all(load=constant(1.0))) as node, sampler(node, tmp_path / "node0.arrow") as run:
+        wait_for_reads(node, run, 8 * 10)
+        children = psutil.Process(run.pid).children()
+        run.terminate()
+        assert run.wait(60) == 0
+        assert children == [], "one process for eight GPUs"
+        assert node.calls()["nvmlInit_v2"] == 1
+        kept = sum(rows(tmp_path / "node0.arrow", gpu) for gpu in range(8))
+        probes = node.fields()[POWER_INSTANT] - kept
+        assert 0 < probes <= 8 * 3
