@@ -11,13 +11,17 @@ def parser() -> argparse.ArgumentParser:
     made = make_parser(
         "calibrate",
         "Fit the one constant of each version of a software stack, and the spread of errors, to measured step times. "
-        "Kernels and collectives are not touched: they are fitted to tables of their own.",
+        "Kernels and collectives are fitted to tables of their own, which 'triplepoint doctor --measure' writes.",
     )
     made.add_argument(
-        "tables", nargs="+", type=Path, metavar="IN.csv", help="columns of 'triplepoint predict' and step_time_s"
+        "tables", nargs="*", type=Path, metavar="IN.csv", help="columns of 'triplepoint predict' and step_time_s"
     )
     made.add_argument("--stack", action="append", metavar="WORDS", help="only frameworks with these words; repeatable")
     made.add_argument("--max-gpus", type=int, metavar="N", help="only rows of N GPUs or fewer")
+    made.add_argument(
+        "--collectives", type=Path, metavar="FILE", help="fit links of a cluster's own to its collectives.csv"
+    )
+    made.add_argument("--kernels", type=Path, metavar="FILE", help="fit kernels of a GPU type to its kernels.csv")
     made.add_argument("--config", type=Path, default=Path("config"), metavar="DIR", help="folder of the configuration")
     made.add_argument(
         "--out", type=Path, metavar="FILE", help="where to write (default: CONFIG/calibration/fitted.yaml)"
@@ -27,7 +31,20 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Fit and write the constants."""
-    from triplepoint.simulate.calibration.measured import calibrate_tables
+    from triplepoint.errors import UserError
 
-    out = arguments.out or arguments.config / "calibration" / "fitted.yaml"
-    print(calibrate_tables(arguments.tables, out, arguments.config, arguments.stack, arguments.max_gpus, say))
+    if not (arguments.tables or arguments.collectives or arguments.kernels):
+        raise UserError("calibrate: nothing to fit to; name a table IN.csv, or one with --collectives or --kernels")
+    if arguments.collectives:
+        from triplepoint.simulate.collectives.own import calibrate_links
+
+        print("\n".join(calibrate_links(arguments.collectives, arguments.config)))
+    if arguments.kernels:
+        from triplepoint.simulate.kernels.own import calibrate_kernels
+
+        print("\n".join(calibrate_kernels(arguments.kernels, arguments.config)))
+    if arguments.tables:
+        from triplepoint.simulate.calibration.measured import calibrate_tables
+
+        out = arguments.out or arguments.config / "calibration" / "fitted.yaml"
+        print(calibrate_tables(arguments.tables, out, arguments.config, arguments.stack, arguments.max_gpus, say))

@@ -1,10 +1,13 @@
 """Clusters: `config/clusters/*.yaml`."""
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
+
+_GPU_PATTERN = r"^node\d+\.gpu\d+$"
 
 Positive = Annotated[int, Field(gt=0, strict=True)]
 
@@ -28,8 +31,15 @@ class ClusterConfig(Strict):
     """Network adapters that carry training traffic on each node."""
     nic_bandwidth: Annotated[Quantity, unit_is("byte/s")] | None = None
     """Bandwidth of one network adapter, one direction."""
+    scale_up_link: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+    """Kind of link inside a node, a file in `config/collectives/links/`; that of the GPU type if not given. `triplepoint
+    calibrate --collectives` writes one for the cluster."""
+    network_link: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+    """Kind of link between nodes, likewise; infiniband if not given."""
     slots: list[int] | None = None
     """Physical slot of each device of a node in device order, where known; placement and heat maps use it."""
+    slow_gpus: dict[Annotated[str, Field(pattern=_GPU_PATTERN)], Annotated[float, Field(gt=0, le=1)]] = {}
+    """Speed of computation of single GPUs against the others, such as `node1.gpu3: 0.93`; simulated runs heed it."""
     time_limit_s: Annotated[float, Field(gt=0)] = 3600.0
     """Wall time after which a launch is ended as `timeout`. Unit: s."""
     hang_timeout_s: Annotated[float, Field(gt=0)] = 300.0
@@ -43,7 +53,19 @@ class ClusterConfig(Strict):
             )
         if self.slots is not None and len(self.slots) != self.gpus_per_node:
             raise ValueError(f"slots lists {len(self.slots)} devices, gpus_per_node is {self.gpus_per_node}")
+        for (node, gpu), _ in self.speeds.items():
+            if node >= self.num_nodes or gpu >= self.gpus_per_node:
+                raise ValueError(
+                    f"slow_gpus names node{node}.gpu{gpu}, the cluster has {self.num_nodes} nodes of "
+                    f"{self.gpus_per_node} GPUs, both counted from 0"
+                )
         return self
+
+    @property
+    def speeds(self) -> dict[tuple[int, int], float]:
+        """The same by (node, GPU of the node)."""
+        named = {name: re.findall(r"\d+", name) for name in self.slow_gpus}
+        return {(int(named[name][0]), int(named[name][1])): speed for name, speed in self.slow_gpus.items()}
 
     @property
     def num_gpus(self) -> int:

@@ -111,15 +111,17 @@ def fabric_of(cluster: ClusterConfig, gpu: GpuConfig) -> Fabric:
     Raises:
         UserError: If it has several nodes and its adapters are not given.
     """
+    own = load_link(cluster.scale_up_link) if cluster.scale_up_link else None
+    inside = node_levels(gpu, cluster.gpus_per_node, link=own)
     if cluster.num_nodes == 1:
-        return Fabric(node_levels(gpu, cluster.gpus_per_node))
+        return Fabric(inside)
     if cluster.nics_per_node is None or cluster.nic_bandwidth is None:
         raise UserError(
             f"cluster {cluster.name}: {cluster.num_nodes} nodes and no nics_per_node or nic_bandwidth; give both"
         )
     num_nics = int(cluster.nics_per_node.value)
-    network = Network(num_nics * cluster.nic_bandwidth.value, num_nics)
-    inside = node_levels(gpu, cluster.gpus_per_node)
+    bandwidth = num_nics * cluster.nic_bandwidth.value
+    network = Network(bandwidth, num_nics, cluster.network_link or Network.link)
     link = load_link(network.link)
     return Fabric(inside + network_levels(network, link, cluster.gpus_per_node, cluster.num_gpus))
 
@@ -148,15 +150,18 @@ def fabric_from(
     return Fabric(inside + network_levels(found, load_link(found.link), gpus_per_node, num_gpus))
 
 
-def node_levels(gpu: GpuConfig, gpus_per_node: int, has_reduction: bool | None = None) -> tuple[Level, ...]:
+def node_levels(
+    gpu: GpuConfig, gpus_per_node: int, has_reduction: bool | None = None, link: Link | None = None
+) -> tuple[Level, ...]:
     """Return the levels inside a node.
 
     Args:
         gpu: The GPU type.
         gpus_per_node: GPUs of a node.
         has_reduction: Whether the switches reduce; None for what the link has.
+        link: Kind of link; None for that of the GPU type.
     """
-    link = link_of_gpu(gpu.name)
+    link = link or link_of_gpu(gpu.name)
     return scale_up_levels(link, gpus_per_node, gpu.scale_up_bandwidth.value, has_reduction)
 
 

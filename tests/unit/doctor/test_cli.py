@@ -1,0 +1,61 @@
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from triplepoint.cli import main
+from triplepoint.config.yaml_file import read_yaml
+
+CONFIG = Path("config").resolve()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return shutil.copytree(CONFIG, tmp_path / "config")
+
+
+def test_doctor_measures_processors_and_calibrate_reads_it(
+    tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--cluster", "cpu-local", "--measure", "0.5", "--ranks", "2", "--largest", "1", "--json"]
+    assert main(["doctor", *words, "--results", str(tmp_path), "--config", str(config)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["name"] == "cpu-local"
+    assert report["nodes"][0]["facts"]["vendor"] == "none"
+    (folder,) = (tmp_path / "doctor/cpu-local").iterdir()
+    assert json.loads((folder / "report.json").read_text()) == report
+    with (folder / "collectives.csv").open() as table:
+        rows = list(csv.DictReader(table))
+    assert {row["fabric"] for row in rows} == {"cpu-local-node"}
+    assert {row["kind"] for row in rows} >= {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"}
+    assert main(["calibrate", "--collectives", str(folder / "collectives.csv"), "--config", str(config)]) == 0
+    link = read_yaml(config / "collectives/links/cpu-local-node.yaml")
+    assert link["fitted_to"].startswith(f"{len(rows)} rows of doctor-cpu-local-")
+    assert link["max_gpus"] == 2
+
+
+def test_doctor_of_this_machine_needs_no_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--results", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "skipped  gpus" in text
+    assert "1 reported" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--cluster", "h200x31"], "unknown cluster 'h200x31'"),
+        (["--nodes", "2"], "--nodes without --cluster"),
+        (["--cluster", "h200x32", "--nodes", "5"], "--nodes 5: cluster h200x32 has 4"),
+    ],
+)
+def test_doctor_wrong_use_is_told(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_calibrate_without_a_table_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate"]) == 2
+    assert "nothing to fit to" in capsys.readouterr().err
