@@ -85,6 +85,8 @@ class Recorder:
         self._last: dict[str, np.ndarray] = {}
         self._names: list[str] = []
         self._rows: list[dict[str, Any]] = []
+        self.is_broken = False
+        self._path = path
         self._file = path.open("wb")
         options = pa.ipc.IpcWriteOptions(compression="zstd", emit_dictionary_deltas=True)
         self._stream = pa.ipc.new_stream(self._file, self._schema, options=options)
@@ -105,7 +107,11 @@ class Recorder:
             self.write([Part(device, times, latencies, names, values)])
 
     def write(self, parts: Iterable[Part]) -> None:
-        """Write samples at once, one part for each device, and hand them to the operating system."""
+        """Write samples at once, one part for each device, and hand them to the operating system.
+
+        Raises:
+            UserError: If they cannot be written: a full disk.
+        """
         parts = [part for part in parts if part.t_ns.size]
         if not parts:
             return
@@ -116,8 +122,14 @@ class Recorder:
         named = pa.DictionaryArray.from_arrays(index, _texts(self._names))
         flat = _array(pa.int64(), changes.reshape(-1), missing.reshape(-1))
         change = pa.FixedSizeListArray.from_arrays(flat, type=self._schema.field("change").type)
-        self._stream.write_batch(pa.RecordBatch.from_arrays([named, change], schema=self._schema))
-        self._file.flush()
+        try:
+            self._stream.write_batch(pa.RecordBatch.from_arrays([named, change], schema=self._schema))
+            self._file.flush()
+        except OSError as error:
+            self.is_broken = True
+            raise UserError(
+                f"{self._path}: {error.strerror or error}; sampling ends here, what was written stays readable"
+            ) from None
 
     def _changes(self, parts: list[Part]) -> tuple[np.ndarray, np.ndarray]:
         """Return changes since each device's previous sample and where there is none, shape (samples, places)."""
@@ -149,10 +161,12 @@ class Recorder:
         return [self._places[name] for name in part.columns]
 
     def close(self) -> None:
-        """Flush and end the stream."""
-        self.flush()
-        self._stream.close()
-        self._file.close()
+        """Flush and end the stream; after a failed write what was written before stays as it is."""
+        if not self.is_broken:
+            self.flush()
+            self._stream.close()
+        with contextlib.suppress(OSError):  # a full disk also fails to take what Python still holds
+            self._file.close()
 
 
 def _carried(numbers: np.ndarray, missing: np.ndarray) -> np.ndarray:

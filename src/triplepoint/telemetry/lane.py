@@ -1,7 +1,7 @@
 """One lane of the sampler: sensors read at one rate into buffers made once, written once a second."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,14 +18,22 @@ _SPARE = 4
 class Lane:
     """Sensors that share a rate; a deadline that was missed is skipped, never shifted."""
 
-    def __init__(self, sensors: Sequence[Sensor], period_s: float, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        sensors: Sequence[Sensor],
+        period_s: float,
+        recorder: Recorder,
+        closing: Sequence[Callable[[], None]] = (),
+    ) -> None:
         """Make the buffers.
 
         Args:
             sensors: What to read.
             period_s: Time between reads. Unit: s.
             recorder: Where samples go.
+            closing: Called when the lane is closed, after its sensors.
         """
+        self._closing = closing
         self._sensors = list(sensors)
         self._recorder = recorder
         self._period_ns = round(period_s * NS_PER_S)
@@ -81,7 +89,10 @@ class Lane:
 
     def close(self) -> None:
         """Write what is left, end the stream and give the devices back."""
-        self.flush()
+        if not self._recorder.is_broken:
+            self.flush()
         self._recorder.close()
         for sensor in self._sensors:
             sensor.close()
+        for close in self._closing:
+            close()

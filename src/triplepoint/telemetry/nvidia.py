@@ -1,54 +1,54 @@
 """All NVIDIA GPUs of this node as sensors, with what identifies them and what they do not measure."""
 
-from dataclasses import dataclass, field
+import ctypes
+import sys
 from typing import Any
 
 from triplepoint.tables.telemetry import GPU_METRICS
 from triplepoint.telemetry.nvml import NvmlSensor, Supported, probe
+from triplepoint.telemetry.nvml_events import XidSensor
 from triplepoint.telemetry.nvml_gpm import GpmSensor, why_no_gpm
 from triplepoint.telemetry.nvml_library import LIBRARY, Nvml, NvmlError
 from triplepoint.telemetry.pci import slot_of
-from triplepoint.telemetry.sensor import FAST, SLOW, Sensor
-
-
-@dataclass
-class Found:
-    """Sensors of one kind of device on this node."""
-
-    fast: list[Sensor] = field(default_factory=list)
-    slow: list[Sensor] = field(default_factory=list)
-    absent: dict[str, str] = field(default_factory=dict)
-    """Metrics no device here measures, each with the reason."""
-    facts: list[dict[str, Any]] = field(default_factory=list)
-    """One entry per device: identity, sources of its metrics, and what it alone lacks."""
+from triplepoint.telemetry.sensor import FAST, SLOW, Found, absent_everywhere
 
 
 def open_nvidia() -> Found:
     """Return the NVIDIA GPUs of this node; without a driver only reasons."""
     try:
         nvml = Nvml()
-        handles = nvml.devices()
+        num = nvml.num_devices()
     except OSError:
         return Found(absent=dict.fromkeys(GPU_METRICS, f"no NVIDIA driver here: {LIBRARY} is not found"))
     except NvmlError as error:
         return Found(absent=dict.fromkeys(GPU_METRICS, f"NVML cannot be used: {error}"))
-    found = Found()
-    missing: list[dict[str, str]] = []
-    for index, handle in enumerate(handles):
-        supported = probe(nvml, handle)
-        device = f"gpu{index}"
-        sensors = {lane: NvmlSensor(nvml, handle, device, supported, lane) for lane in (FAST, SLOW)}
-        found.fast.append(sensors[FAST])
-        found.slow.append(sensors[SLOW])
-        _add_activity(nvml, handle, device, supported, found)
-        without = {name: "NVIDIA GPUs have no such sensor" for name in GPU_METRICS if name not in supported.sources}
-        missing.append(without | supported.absent)
-        found.facts.append(_identity(nvml, handle, device) | {"sources": supported.sources, "absent": supported.absent})
-    everywhere = set.intersection(*(set(each) for each in missing)) if missing else set()
-    found.absent = {name: missing[0][name] for name in GPU_METRICS if name in everywhere}
-    if not handles:
-        found.absent = dict.fromkeys(GPU_METRICS, "NVML finds no GPU")
+    found = Found(close=nvml.close)
+    opened = [_open(nvml, index, found) for index in range(num)]
+    missing = [each for each in opened if each is not None]
+    if not missing:
+        found.absent = dict.fromkeys(GPU_METRICS, f"NVML can use none of {num} GPUs" if num else "NVML finds no GPU")
+    else:
+        found.absent = absent_everywhere(missing)
     return found
+
+
+def _open(nvml: Nvml, index: int, found: Found) -> dict[str, str] | None:
+    """Add the sensors of one GPU and return what it lacks; None for a GPU that cannot be opened, the rest goes on."""
+    device = f"gpu{index}"
+    try:
+        handle = nvml.device(index)
+    except NvmlError as error:
+        found.facts.append({"device": device, "unusable": str(error)})
+        print(f"triplepoint: {device}: {error}; it is not sampled", file=sys.stderr)
+        return None
+    supported = probe(nvml, handle)
+    for lane, sensors in ((FAST, found.fast), (SLOW, found.slow)):
+        sensors.append(NvmlSensor(nvml, handle, device, supported, lane))
+    _add_activity(nvml, handle, device, supported, found)
+    _add_errors(nvml, handle, device, supported, found)
+    found.facts.append(_identity(nvml, handle, device) | {"sources": supported.sources, "absent": supported.absent})
+    without = {name: "NVIDIA GPUs have no such sensor" for name in GPU_METRICS if name not in supported.sources}
+    return without | supported.absent
 
 
 def _add_activity(nvml: Nvml, handle: int, device: str, supported: Supported, found: Found) -> None:
@@ -62,6 +62,15 @@ def _add_activity(nvml: Nvml, handle: int, device: str, supported: Supported, fo
         supported.absent |= dict.fromkeys(GpmSensor.columns, f"GPM: {error}")
         return
     supported.sources |= dict.fromkeys(GpmSensor.columns, "GPM")
+
+
+def _add_errors(nvml: Nvml, handle: int, device: str, supported: Supported, found: Found) -> None:
+    try:
+        found.slow.append(XidSensor(nvml, handle, device))
+    except (NvmlError, AttributeError) as error:
+        supported.absent |= dict.fromkeys(XidSensor.columns, f"XID events: {error}")
+        return
+    supported.sources |= dict.fromkeys(XidSensor.columns, "events")
 
 
 def _identity(nvml: Nvml, handle: int, device: str) -> dict[str, Any]:
@@ -80,8 +89,6 @@ def _identity(nvml: Nvml, handle: int, device: str) -> dict[str, Any]:
 
 
 def _driver(nvml: Nvml) -> str | None:
-    import ctypes
-
     buffer = ctypes.create_string_buffer(96)
     status = nvml.function("nvmlSystemGetDriverVersion", ctypes.c_char_p, ctypes.c_uint)(buffer, 96)
     return buffer.value.decode() if status == 0 else None

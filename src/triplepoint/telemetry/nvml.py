@@ -184,7 +184,8 @@ class NvmlSensor(Sensor):
             at += len(call.places)
         if len(self._counted):
             wraps_at = np.zeros(len(self.columns))
-            wraps_at[: len(self._fields)] = np.where(is_32_bit(raw["type"][0]), _WRAP, 0.0)
+            is_short = ((raw["status"] == SUCCESS) & is_32_bit(raw["type"])).any(axis=0)
+            wraps_at[: len(self._fields)] = np.where(is_short, _WRAP, 0.0)
             found[:, self._counted] = self._counters.advance(found[:, self._counted], wraps_at[self._counted])
         self.is_lost = bool((codes == GPU_IS_LOST).any())
         return np.asarray(found * self._scales)

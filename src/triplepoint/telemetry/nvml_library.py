@@ -98,11 +98,11 @@ class Nvml:
         text: bytes | None = self._library.nvmlErrorString(status)
         return text.decode(errors="replace") if text else f"NVML status {status}"
 
-    def devices(self) -> list[int]:
-        """Return a handle for each GPU, in the driver's order; one that cannot be opened raises."""
+    def num_devices(self) -> int:
+        """Return how many GPUs the driver counts, those it cannot open among them."""
         number = ctypes.c_uint()
         self.check(self.function("nvmlDeviceGetCount_v2", ctypes.c_void_p)(ctypes.addressof(number)))
-        return [self.device(index) for index in range(number.value)]
+        return number.value
 
     def device(self, index: int) -> int:
         """Return the handle of one GPU."""

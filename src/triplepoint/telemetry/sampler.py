@@ -8,11 +8,13 @@ from types import FrameType
 
 from triplepoint.recording import Recorder, fast_path
 from triplepoint.tables.telemetry import GPU_METRICS
+from triplepoint.telemetry.amd import open_amd
 from triplepoint.telemetry.host import Host
 from triplepoint.telemetry.infiniband import Fabric
 from triplepoint.telemetry.lane import Lane
-from triplepoint.telemetry.nvidia import Found, open_nvidia
-from triplepoint.telemetry.sensor import Sensor
+from triplepoint.telemetry.nvidia import open_nvidia
+from triplepoint.telemetry.one_sampler import Claim
+from triplepoint.telemetry.sensor import Found, Sensor
 from triplepoint.units import NS_PER_S
 
 
@@ -36,8 +38,9 @@ def open_gpus(kind: str) -> Found:
     """
     if kind == "cuda":
         return open_nvidia()
-    no_gpu = "the ranks compute on the CPU" if kind == "cpu" else f"no {kind} sampler in this version of triplepoint"
-    return Found(absent=dict.fromkeys(GPU_METRICS, no_gpu))
+    if kind == "rocm":
+        return open_amd()
+    return Found(absent=dict.fromkeys(GPU_METRICS, "the ranks compute on the CPU"))
 
 
 def open_lanes(out: Path, kind: str, slow_period_s: float, fast_period_s: float) -> list[Lane]:
@@ -50,13 +53,16 @@ def open_lanes(out: Path, kind: str, slow_period_s: float, fast_period_s: float)
         fast_period_s: Time between reads of power, energy, temperatures, clocks and throttling. Unit: s.
     """
     gpus, host, fabric = open_gpus(kind), Host(), Fabric()
+    claim = Claim((gpu["uuid"] for gpu in gpus.facts if gpu.get("uuid")), out)
     absent = gpus.absent | host.absent | fabric.absent
     slow: list[Sensor] = [host, *([fabric] if fabric.columns else []), *gpus.slow]
     facts = {"gpus": gpus.facts, "infiniband_ports": fabric.ports}
-    lanes = [Lane(slow, slow_period_s, Recorder(out, slow_period_s, absent, _columns(slow), facts))]
+    lanes = []
     if gpus.fast:
         recorder = Recorder(fast_path(out), fast_period_s, absent, _columns(gpus.fast), facts)
         lanes.append(Lane(gpus.fast, fast_period_s, recorder))
+    recorder = Recorder(out, slow_period_s, absent, _columns(slow), facts)
+    lanes.append(Lane(slow, slow_period_s, recorder, (gpus.close, claim.close)))
     return lanes
 
 

@@ -1,6 +1,9 @@
 """What the sampler reads: sensors that write into buffers made beforehand, decoded once a second."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +42,25 @@ class Sensor(ABC):
     def close(self) -> None:
         """Give the device back."""
         return
+
+
+@dataclass
+class Found:
+    """Sensors of one kind of device on this node."""
+
+    fast: list[Sensor] = field(default_factory=list)
+    slow: list[Sensor] = field(default_factory=list)
+    absent: dict[str, str] = field(default_factory=dict)
+    """Metrics no device here measures, each with the reason."""
+    facts: list[dict[str, Any]] = field(default_factory=list)
+    """One entry per device: identity, sources of its metrics, and what it alone lacks."""
+    close: Callable[[], None] = lambda: None
+    """Gives the driver's library back."""
+
+
+def absent_everywhere(missing: Sequence[dict[str, str]]) -> dict[str, str]:
+    """Return what every one of several devices lacks, with the reason of the first."""
+    return {name: why for name, why in missing[0].items() if all(name in each for each in missing)}
 
 
 class Counters:

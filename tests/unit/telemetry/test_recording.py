@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from triplepoint.errors import UserError
-from triplepoint.recording import Recorder, read_recording
+from triplepoint.recording import Part, Recorder, read_recording
 
 
 def record(path: Path, num_batches: int, close: bool = True) -> Recorder:
@@ -56,3 +57,38 @@ def test_read_recording_foreign_file_is_one_line(tmp_path: Path, content: bytes)
         read_recording(path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def test_read_recording_restores_counters_levels_and_gaps(tmp_path: Path) -> None:
+    path = tmp_path / "node0.arrow"
+    recorder = Recorder(path, 0.1, {}, columns=("gpu_energy_j", "gpu_temp_c", "gpu_throttle_reasons"))
+    nan = float("nan")
+    energy = [[0.0, 1.5, nan, 4.25], [4.25, 5.0, nan, 6.0]]
+    temperature = [[40.0, nan, 42.0, 41.0], [nan, 40.0, 40.0, 39.0]]
+    for batch in range(2):
+        parts = []
+        for device, shift in (("gpu0", 0.0), ("gpu1", 10.0)):
+            values = np.array([np.array(energy[batch]) + shift, temperature[batch], [4.0, 4.0, 0.0, nan]]).T
+            t_ns = np.arange(4) * 7 + batch * 100 + 2**60 + (1 if shift else 0)
+            parts.append(
+                Part(device, t_ns, np.full(4, 9), ("gpu_energy_j", "gpu_temp_c", "gpu_throttle_reasons"), values)
+            )
+        recorder.write(parts)
+    recorder.close()
+    found = read_recording(path).samples.to_pandas()
+    second = found[found["device"] == "gpu1"]
+    assert second["t_ns"].tolist() == [2**60 + 1 + t for t in (0, 7, 14, 21, 100, 107, 114, 121)]
+    assert second["gpu_energy_j"].fillna(-1).tolist() == [10.0, 11.5, -1, 14.25, 14.25, 15.0, -1, 16.0]
+    assert second["gpu_temp_c"].fillna(-1).tolist() == [40.0, -1, 42.0, 41.0, -1, 40.0, 40.0, 39.0]
+    assert second["gpu_throttle_reasons"].fillna(-1).tolist() == [4, 4, 0, -1, 4, 4, 0, -1]
+
+
+def test_write_full_disk_is_one_line() -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    recorder = Recorder(full, 0.1, {}, columns=("gpu_temp_c",))
+    recorder.add(1, 1, "gpu0", {"gpu_temp_c": 40.0})
+    with pytest.raises(UserError, match="No space left on device; sampling ends here"):
+        recorder.flush()
+    recorder.close()
