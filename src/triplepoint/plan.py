@@ -176,7 +176,12 @@ def as_simulated(point: Point) -> Point:
 
 
 def _make_entry(point: Point, cluster: ClusterConfig, catalogue: Catalogue, study: str) -> PlanEntry:
-    limits = Limits(executor=cluster.executor, time_limit_s=cluster.time_limit_s, hang_timeout_s=cluster.hang_timeout_s)
+    limits = Limits(
+        executor=cluster.executor,
+        time_limit_s=cluster.time_limit_s,
+        hang_timeout_s=cluster.hang_timeout_s,
+        fast_telemetry_period_s=cluster.fast_telemetry_period_s,
+    )
     planned = PlannedRun(run=run_id(point), digest=point.digest(), point=point, limits=limits)
     reason = invalid_because(point, cluster, catalogue.gpu_of(cluster)) or unsupported(point)
     return PlanEntry(run=planned.run, studies=(study,), invalid_because=reason, planned=planned)

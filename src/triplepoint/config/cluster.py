@@ -45,6 +45,10 @@ class ClusterConfig(Strict):
     hang_timeout_s: Annotated[float, Field(gt=0)] = 300.0
     """Time without progress of any rank after which a launch is ended as `timeout`. Unit: s."""
 
+    fast_telemetry_period_s: Annotated[float, Field(ge=0.01, le=1.0)] = 0.05
+    """Time between samples of power, energy, temperatures, clocks and throttling of GPUs, whose sensors are fast; the
+    rest is read every `telemetry_period_s` of the study. Unit: s."""
+
     @model_validator(mode="after")
     def _check(self) -> "ClusterConfig":
         if (self.device == "cpu") != (self.gpu is None):

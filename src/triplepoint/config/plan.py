@@ -27,6 +27,8 @@ class Limits(Strict):
     """Wall time after which it is ended. Unit: s."""
     hang_timeout_s: float
     """Time without progress after which it is ended. Unit: s."""
+    fast_telemetry_period_s: float = 0.05
+    """Time between samples of the GPUs' fast sensors. Unit: s."""
 
 
 class PlannedRun(Strict):

@@ -214,6 +214,7 @@ def _start_sampler(raw: Path, node: int, planned: PlannedRun) -> subprocess.Pope
     out = raw / "telemetry" / f"node{node}.arrow"
     command = [sys.executable, "-m", "triplepoint", "sample", str(out)]
     command += ["--device", planned.point.cluster.device, "--period", str(planned.point.telemetry_period_s)]
+    command += ["--fast-period", str(planned.limits.fast_telemetry_period_s)]
     with (raw / "logs" / f"sampler{node}.log").open("wb") as log:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 
