@@ -105,6 +105,26 @@ def test_failed_field_of_a_batch_is_no_number(tmp_path):
         assert (values >= 0).all() and values.max() < 3e12, column
 
 
+def test_wrap_within_failed_reads_is_not_taken_for_more(tmp_path):
+    # 5 GB/s wrap each 0.86 s; a quarter of a second without an answer hides no second wrap.
+    changes = {"pcie_counter_bits": 32, "pcie_offset_bytes": 2 * 2.0**32 - 1.15 * 5e9, "pcie_tx_bytes_per_s": 5e9}
+    scenario = hgx_h200(1).set_all(load=constant(1.0), **changes)
+    scenario.errors.append(Rule("field:197", 999, from_s=1.05, until_s=1.3))
+    found = record(scenario, tmp_path, seconds=4)
+    sent_bytes, begin, end = found.change("pcie_tx_bytes")
+    assert sent_bytes == pytest.approx(found.node.truth.pcie_tx_bytes(0, begin, end), rel=1e-6)
+
+
+def test_first_field_failed_in_a_second_with_a_wrap(tmp_path):
+    # The value type of a failed field is not that of the counter.
+    changes = {"pcie_counter_bits": 32, "pcie_offset_bytes": 2 * 2.0**32 - 1.5 * 5e9, "pcie_tx_bytes_per_s": 5e9}
+    scenario = hgx_h200(1).set_all(load=constant(1.0), **changes)
+    scenario.errors.append(Rule("field:197", 999, from_s=0.9, until_s=1.2))
+    found = record(scenario, tmp_path, seconds=4)
+    sent_bytes, begin, end = found.change("pcie_tx_bytes")
+    assert sent_bytes == pytest.approx(found.node.truth.pcie_tx_bytes(0, begin, end), rel=1e-6)
+
+
 def test_counter_set_to_zero_by_a_driver_reload_loses_nothing_seen(tmp_path):
     scenario = hgx_h200(1).set_all(**aligned(constant(1.0)))
 

@@ -131,6 +131,15 @@ def test_frozen_energy_counter_adds_nothing(tmp_path):
     assert found.rows("gpu_power_w")[1][-1] == 700
 
 
+def test_gpu_whose_handle_cannot_be_got_leaves_the_others(tmp_path):
+    scenario = hgx_h200(3).set_all(load=constant(1.0))
+    scenario.errors.append(Rule("nvmlDeviceGetHandleByIndex_v2", GPU_IS_LOST, gpu=1))
+    found = record(scenario, tmp_path, seconds=1)
+    for gpu in (0, 2):
+        assert len(found.rows("gpu_power_w", gpu)[0]) == 20
+    assert len(found.rows("gpu_power_w", 1)[0]) == 0
+
+
 def test_no_sentinel_anywhere(tmp_path):
     scenario = hgx_h200(2).set_all(load=constant(1.0))
     scenario.errors += [Rule(f"field:{n}", UNKNOWN, gpu=0, from_s=0.5) for n in (83, 186, 82, 138, 74, 197)]

@@ -11,7 +11,7 @@ import pytest
 from tests.fakes.node import fake_node
 from tests.fakes.presets import hgx_h200
 from tests.fakes.wave import constant
-from triplepoint.recording import read_recording
+from triplepoint.recording import fast_path, read_recording
 
 POWER_INSTANT = (186, 0)
 FLUSH_SAMPLES = 20 + 4
@@ -61,3 +61,28 @@ def test_stopped_sampler_leaves_every_read_of_one_process(tmp_path):
         kept = sum(rows(tmp_path / "node0.arrow", gpu) for gpu in range(8))
         probes = node.fields()[POWER_INSTANT] - kept
         assert 0 < probes <= 8 * 3
+
+
+def test_full_disk_ends_sampling_with_one_line_and_a_readable_file(tmp_path):
+    # No file may grow beyond 24 kB: the same failed write as on a full disk, without one.
+    limit = ("prlimit", "--fsize=24576")
+    out = tmp_path / "node0.arrow"
+    with fake_node(hgx_h200(8).set_all(load=constant(1.0))) as node, sampler(node, out, limit) as run:
+        _, errors = run.communicate(timeout=60)
+        assert run.returncode == 2
+        assert len(errors.strip().splitlines()) == 1 and "node0" in errors, errors
+        assert rows(out) > 0
+        assert fast_path(out).stat().st_size <= 24576
+
+
+def test_second_sampler_of_a_node_is_refused_with_one_line(tmp_path):
+    out = tmp_path / "node0.arrow"
+    with fake_node(hgx_h200(1)) as node, sampler(node, out) as first:
+        wait_for_reads(node, first, 10)
+        with sampler(node, out) as second:
+            _, errors = second.communicate(timeout=60)
+            assert second.returncode == 2
+            assert len(errors.strip().splitlines()) == 1 and "node0.arrow" in errors, errors
+        first.terminate()
+        assert first.wait(60) == 0
+        assert rows(out) > 0
