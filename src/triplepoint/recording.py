@@ -213,6 +213,8 @@ class Recording:
     facts: dict[str, Any] = field(default_factory=dict)
     fast_period_s: float | None = None
     """Time between samples of the fast lane; None where there is none. Unit: s."""
+    is_fast: np.ndarray = field(default_factory=lambda: np.array([], bool))
+    """Whether a sample is of the fast lane. Shape (num_samples,)."""
 
     @property
     def measured(self) -> tuple[str, ...]:
@@ -235,9 +237,16 @@ def read_recording(path: Path) -> Recording:
         fast, fast_metadata = _read_lane(fast_path(path))
         parts.append(fast)
         fast_period_s = float(fast_metadata[_PERIOD])
-    samples = pa.concat_tables(parts).sort_by("t_ns")
-    facts = json.loads(metadata[_FACTS])
-    return Recording(samples, float(metadata[_PERIOD]), json.loads(metadata[_ABSENT]), facts, fast_period_s)
+    samples = pa.concat_tables(parts)
+    order = np.argsort(samples["t_ns"].to_numpy(), kind="stable")
+    return Recording(
+        samples=samples.take(pa.array(order)),
+        period_s=float(metadata[_PERIOD]),
+        absent=json.loads(metadata[_ABSENT]),
+        facts=json.loads(metadata[_FACTS]),
+        fast_period_s=fast_period_s,
+        is_fast=order >= slow.num_rows,
+    )
 
 
 def _read_lane(path: Path) -> tuple[pa.Table, dict[bytes, bytes]]:

@@ -39,7 +39,11 @@ def _align_node(recording: Path, node: Node, manifest: Manifest, raw: Path) -> p
     samples = found.samples
     t_ns = samples["t_ns"].to_numpy()
     step, kind = _steps_at(t_ns, node, raw / "steps.parquet")
-    gaps = mark_gaps(t_ns, samples["device"].to_numpy(zero_copy_only=False), found.period_s)
+    gaps = np.zeros(len(t_ns), bool)
+    devices = samples["device"].to_numpy(zero_copy_only=False)
+    for lane, period_s in ((~found.is_fast, found.period_s), (found.is_fast, found.fast_period_s)):
+        if period_s is not None:
+            gaps[lane] = mark_gaps(t_ns[lane], devices[lane], period_s)
     first = manifest.nodes[0]
     # Both clocks were read at one instant on each node: their difference moves this node's monotonic time to node 0's.
     shift_ns = (node.wall_ns - node.monotonic_ns) - (first.wall_ns - first.monotonic_ns)

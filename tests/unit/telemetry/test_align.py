@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from triplepoint.manifest import Device, Manifest, Node, write_manifest
-from triplepoint.recording import Recorder
+from triplepoint.recording import Recorder, fast_path
 from triplepoint.tables import STEPS, TELEMETRY
 from triplepoint.telemetry.align import align_run, mark_gaps
 
@@ -94,3 +94,17 @@ def test_mark_gaps_only_where_two_periods_passed() -> None:
     t_ns = np.array([0, 10, 11, 15, 40, 41]) * SECOND
     device = np.array(["a", "b", "a", "b", "b", "a"])
     assert mark_gaps(t_ns, device, period_s=10).tolist() == [False, False, False, False, True, True]
+
+
+def test_align_run_marks_gaps_of_each_lane_by_its_own_period(tmp_path: Path) -> None:
+    raw = run_folder(tmp_path / "raw", (node(0, 0, 0),), {0: []}, [])
+    path = raw / "telemetry" / "node0.arrow"
+    for file, period_s, seconds in ((path, 1.0, [1, 2, 4.1]), (fast_path(path), 0.1, [1.05, 1.15, 1.36, 1.46])):
+        recorder = Recorder(file, period_s, {}, columns=("gpu_temp_c",))
+        for t_s in seconds:
+            recorder.add(round(t_s * SECOND), 1, "gpu0", {"gpu_temp_c": 40.0})
+        recorder.close()
+    align_run(raw, tmp_path / "telemetry.parquet")
+    table = TELEMETRY.read(tmp_path / "telemetry.parquet").to_pydict()
+    late = [t / SECOND for t, is_gap in zip(table["t_ns"], table["is_gap"], strict=True) if is_gap]
+    assert late == [1.36, 4.1]
