@@ -53,3 +53,5 @@ class HostParts:
     ports: list[Port] = field(default_factory=list)
     rapl: list[Rapl] = field(default_factory=list)
     hwmon: list[Hwmon] = field(default_factory=list)
+    slots: dict[str, str] = field(default_factory=dict)
+    """Physical slot by name, with the PCI address of what sits in it: domain, bus and device."""

@@ -73,6 +73,8 @@ class Sysfs:
         for index, sensor in enumerate(self.host.hwmon):
             self._put(f"class/hwmon/hwmon{index}/name", sensor.chip)
             self._put(f"class/hwmon/hwmon{index}/temp1_label", sensor.label)
+        for slot, address in self.host.slots.items():
+            self._put(f"bus/pci/slots/{slot}/address", address)
 
     def _put(self, path: str, value: int | str, missing: tuple[str, ...] = ()) -> None:
         """Overwrite in place, at once for whoever reads a page; shorten only where a counter wrapped."""

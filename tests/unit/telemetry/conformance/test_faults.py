@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.fakes.presets import hgx_h200
-from tests.fakes.scenario import Rule
+from tests.fakes.scenario import Rule, Xid
 from tests.fakes.wave import constant
 from tests.sampling import S, aligned, record
 
@@ -138,6 +138,23 @@ def test_gpu_whose_handle_cannot_be_got_leaves_the_others(tmp_path):
     for gpu in (0, 2):
         assert len(found.rows("gpu_power_w", gpu)[0]) == 20
     assert len(found.rows("gpu_power_w", 1)[0]) == 0
+
+
+def test_xid_is_recorded_from_its_time_on(tmp_path):
+    scenario = hgx_h200(2)
+    scenario.xids.append(Xid(gpu=1, code=79, at_s=1.0))
+    found = record(scenario, tmp_path, seconds=3)
+    t_ns, codes = found.rows("gpu_xid", 1)
+    assert set(codes.tolist()) == {79}
+    assert (t_ns[0] - found.node.start_ns) / S == pytest.approx(1.0, abs=0.11)
+    assert len(found.rows("gpu_xid", 0)[0]) == 0
+
+
+def test_slot_is_the_one_the_kernel_knows(tmp_path):
+    scenario = hgx_h200(3)
+    scenario.host.slots = {"SXM7": "0000:18:00", "21": "0000:3a:00"}
+    found = record(scenario, tmp_path, seconds=0.2)
+    assert [found.fact(gpu)["slot"] for gpu in range(3)] == ["SXM7", None, "21"]
 
 
 def test_no_sentinel_anywhere(tmp_path):

@@ -1,5 +1,7 @@
 """The sampler as a process of its own, in real time."""
 
+import ctypes.util
+import os
 import signal
 import subprocess
 import sys
@@ -86,3 +88,13 @@ def test_second_sampler_of_a_node_is_refused_with_one_line(tmp_path):
         first.terminate()
         assert first.wait(60) == 0
         assert rows(out) > 0
+
+
+@pytest.mark.parametrize(("vendor", "library"), [("nvidia", "libnvidia-ml.so.1"), ("amd", "libamd_smi.so")])
+def test_node_without_a_driver_is_a_reason(vendor, library):
+    if ctypes.util.find_library(library.removeprefix("lib").partition(".so")[0]):
+        pytest.skip(f"this machine has {library}")
+    code = f"from triplepoint.telemetry.{vendor} import open_{vendor}; print(open_{vendor}().absent['gpu_power_w'])"
+    env = {name: value for name, value in os.environ.items() if name not in ("LD_LIBRARY_PATH", "ROCM_PATH")}
+    said = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+    assert library in said and len(said.splitlines()) == 1
