@@ -18,7 +18,7 @@ def main(arguments: list[str]) -> int:
             cluster.down()
             print(f"stopped after {time.monotonic() - begun:.1f} s, files removed")
         elif arguments == ["status"]:
-            print("up" if cluster.is_up() else "down")
+            print("up" if cluster.is_there() else "down")
         else:
             print("usage: python3 -m tests.slurm up | down | status", file=sys.stderr)
             return 2

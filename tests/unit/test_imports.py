@@ -20,7 +20,7 @@ LAYERS = [
     {"plan", "aggregate", "advise"},
     {"figures"},
     {"report"},
-    {"workflow", "cli"},
+    {"workflow", "workflow_site", "cli"},
     {"__main__"},
 ]
 """From the ground up: a module imports from its own part or from a layer below, never from beside or above."""

@@ -2,15 +2,23 @@
 
 import argparse
 import sys
+from pathlib import Path
 
 from triplepoint.cli.arguments import add_run, make_parser, run_folder, say
+
+WALL_MARGIN = 2.0
+"""The scheduler is asked for so many times the upper end of the predicted wall time: longer jobs wait longer to start,
+and a prediction is no promise."""
+WALL_FLOOR_S = 900.0
+"""The least it is asked for, however short the steps are. Unit: s."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "launch",
-        "Train one run as a gang through submitit. A result that is already there is kept. "
+        "Train one run as a gang through submitit. A result that is already there is kept; a job of Slurm whose "
+        "launcher was killed is gone on with. "
         "Exit status 0: a result (ok, oom, invalid); 1: it crashed, hung or was lost; 2: something you can mend.",
     )
     add_run(made)
@@ -24,8 +32,25 @@ def run(arguments: argparse.Namespace) -> int:
     from triplepoint.launch.run import LaunchFailed, launch
 
     try:
-        launch(folder, say, arguments.force)
+        launch(folder, say, arguments.force, _wall_s(folder, arguments.results))
     except LaunchFailed as error:
         print(f"triplepoint: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _wall_s(folder: Path, results: Path) -> float | None:
+    """Return the wall time to ask a scheduler for; None where there is none, or no prediction. Unit: s."""
+    from triplepoint.config.plan import Plan, PlanEntry, read_planned_run
+
+    planned = read_planned_run(folder / "point.json")
+    config = Path("config")
+    if planned.limits.executor != "slurm" or planned.point.cluster.device == "cpu" or not config.is_dir():
+        return None
+    from triplepoint.advise.cost import plan_cost
+
+    entry = PlanEntry(run=planned.run, studies=(), invalid_because=None, planned=planned)
+    (cost,) = plan_cost(Plan(entries=(entry,)), results, config)
+    if cost.prediction.status != "ok":
+        return None
+    return max(WALL_MARGIN * cost.wall_hi_s, WALL_FLOOR_S)

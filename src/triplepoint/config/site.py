@@ -1,8 +1,6 @@
-"""What a site's Slurm wants to be told: `~/.config/triplepoint/site.yaml`, over what the profile says."""
+"""What a site's Slurm wants to be told: `~/.config/triplepoint/site.yaml`, over `profiles/gangs.yaml`."""
 
-import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +11,8 @@ from triplepoint.config.yaml_file import read_yaml
 
 SITE_VARIABLE = "TRIPLEPOINT_SITE"
 """Environment variable that names another file than `~/.config/triplepoint/site.yaml`."""
-GANGS_VARIABLE = "TRIPLEPOINT_GANGS"
-"""Environment variable in which Snakemake tells its launchers what the profile says of gangs, as JSON."""
+TRACKED_GANGS = Path("profiles/gangs.yaml")
+"""How gangs are asked for where the site's file says nothing, by cluster."""
 
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 Count = Annotated[int, Field(ge=0, strict=True)]
@@ -68,7 +66,7 @@ class Site(Strict):
     room_nodes: Annotated[int, Field(gt=0, strict=True)] | None = None
     """Nodes that launches may ask for at once. None: what the profile says."""
     gangs: dict[Name, dict[str, Any]] = {}
-    """Keys of `Gang` in place of the profile's, by cluster."""
+    """Keys of `Gang` in place of those in `profiles/gangs.yaml`, by cluster."""
 
 
 def site_file() -> Path:
@@ -94,13 +92,12 @@ def read_site() -> Site:
     return site
 
 
-def gang_of(cluster: str, site: Site, environment: Mapping[str, str] = os.environ) -> Gang:
-    """Return how gangs on `cluster` are asked for: defaults, over them the profile, over that the site.
+def gang_of(cluster: str, site: Site) -> Gang:
+    """Return how gangs on `cluster` are asked for: defaults, over them `profiles/gangs.yaml`, over that the site.
 
-    Args:
-        cluster: Name of the cluster.
-        site: What the site's file says.
-        environment: Where Snakemake leaves what the profile says.
+    Raises:
+        UserError: If a file is not readable, a key is unknown, or a value is wrong.
     """
-    profile = json.loads(environment.get(GANGS_VARIABLE) or "{}").get(cluster, {})
-    return parse(Gang, profile | site.gangs.get(cluster, {}), f"{site_file()}: gangs: {cluster}")
+    tracked = read_yaml(TRACKED_GANGS).get(cluster, {}) if TRACKED_GANGS.is_file() else {}
+    parse(Gang, tracked, f"{TRACKED_GANGS}: {cluster}")
+    return parse(Gang, tracked | site.gangs.get(cluster, {}), f"{site_file()}: gangs: {cluster}")

@@ -58,6 +58,13 @@ def with_more_time(planned: PlannedRun, factor: float) -> PlannedRun:
     return planned.model_copy(update={"limits": limits})
 
 
+def with_less_time(planned: PlannedRun, wall_s: float | None) -> PlannedRun:
+    """Return the run with its time limit lowered to what it is expected to need, where that is known and less."""
+    if wall_s is None or wall_s >= planned.limits.time_limit_s:
+        return planned
+    return with_more_time(planned, wall_s / planned.limits.time_limit_s)
+
+
 def note_bad_node(results: Path, manifest: Manifest) -> Path | None:
     """Write down a node whose device is broken, for all launches to come; return the file, or None if none is named."""
     evidence = manifest.evidence

@@ -22,7 +22,7 @@ from triplepoint.launch.attempt import discard, new_attempt, open_attempts
 from triplepoint.launch.collect import collect
 from triplepoint.launch.engines import get_engine
 from triplepoint.launch.gang import Gang, LocalGang, wait
-from triplepoint.launch.policy import Again, again, bad_nodes, note_bad_node, with_more_time
+from triplepoint.launch.policy import Again, again, bad_nodes, note_bad_node, with_less_time, with_more_time
 from triplepoint.launch.slurm_gang import SlurmGang, adopt, submit
 from triplepoint.manifest import Manifest, read_manifest, write_manifest
 
@@ -34,13 +34,14 @@ class LaunchFailed(Exception):  # noqa: N818  (an outcome, as the manifest words
     """The gang crashed, hung or was lost: no result, worth another try. The message is one line with the evidence."""
 
 
-def launch(folder: Path, say: Say, force: bool = False) -> Manifest:
+def launch(folder: Path, say: Say, force: bool = False, wall_s: float | None = None) -> Manifest:
     """Launch the run in `folder` unless its result is already there, and return its manifest.
 
     Args:
         folder: `results/runs/<run>`, holding `point.json`.
         say: Told of progress, a line at a time.
         force: Launch even if the result is there.
+        wall_s: Wall time it is expected to need at most, where that is less than its time limit. Unit: s.
 
     Raises:
         UserError: If the point, the site, the disk or the set-up does not allow it.
@@ -56,7 +57,7 @@ def launch(folder: Path, say: Say, force: bool = False) -> Manifest:
         if kept is not None:
             say(f"{planned.run}: already measured ({kept.status}, {kept.ended_at}); kept")
             return kept
-        return _until_result(folder, planned, options, say, resumed)
+        return _until_result(folder, with_less_time(planned, wall_s), options, say, resumed)
 
 
 def _finished(folder: Path, planned: PlannedRun) -> Manifest | None:

@@ -220,8 +220,8 @@ def _try_to_submit(
         with stderr_to(raw / "submitit.log"):
             job = executor.submit(run_node, raw, None)
     except (FailedJobError, FailedSubmissionError) as error:
-        lines = [line for line in str(error).splitlines() if "error" in line] or str(error).splitlines() or ["failed"]
-        return lines[-1].removeprefix("sbatch: ").removeprefix("error: ").strip()
+        said = [line.partition("error: ")[2] for line in str(error).splitlines() if "error: " in line]
+        return "; ".join(said) or " ".join(str(error).split()) or "no word"
     note_job(raw, submission, job.job_id)
     return None
 

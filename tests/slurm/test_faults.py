@@ -1,0 +1,213 @@
+"""What clusters do to gangs, done to gangs of real training, and what becomes of the runs."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import Cluster
+from tests.slurm.launches import (
+    ENDLESS,
+    SHORT,
+    Place,
+    failed,
+    finish,
+    held,
+    job_of,
+    jobs_of,
+    let_go,
+    never_two_at_once,
+    no_ranks,
+    result,
+    training,
+    wait_until,
+)
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
+
+
+def test_gang_records_where_it_ran(place: Place) -> None:
+    folder = place.run(SHORT, num_nodes=4)
+    status, said = finish(place.launch(folder))
+    assert status == 0, said
+    manifest = result(folder)
+    assert [node.host for node in manifest.nodes] == ["h200-1", "h200-2", "h200-3", "h200-4"]
+    placements = [node.placement for node in manifest.nodes]
+    assert [found.switches for found in placements if found] == [
+        "spine.leaf1.h200-1",
+        "spine.leaf1.h200-2",
+        "spine.leaf2.h200-3",
+        "spine.leaf2.h200-4",
+    ]
+    assert all(found and found.devices == tuple("01234567") for found in placements)
+    assert manifest.job is not None
+    assert [job for job, *_ in jobs_of(folder)] == [manifest.job.job_id]
+    assert not (folder / "attempts").exists()
+
+
+def test_gang_of_the_other_kind_of_node(place: Place) -> None:
+    folder = place.run(SHORT, cluster="mi250x32")
+    status, said = finish(place.launch(folder))
+    assert status == 0, said
+    assert [node.host for node in result(folder).nodes] == ["mi250-1", "mi250-2"]
+
+
+def test_rank_that_exits_fails_the_launch_and_is_tried_again(place: Place) -> None:
+    place.with_site(retries=1)
+    folder = place.run(ENDLESS)
+    launcher = place.launch(folder)
+    for attempt in (0, 1):
+        training(folder, attempt=attempt)[1].kill()
+        wait_until(lambda n=attempt: len(failed(folder)) > n, "the attempt is judged")
+    status, said = finish(launcher)
+    assert status == 1
+    assert [manifest.status for manifest in failed(folder)] == ["crashed", "crashed"]
+    evidence = failed(folder)[0].evidence
+    assert evidence is not None
+    assert evidence.rank == 1
+    assert "crashed: rank 1 on h200-" in said
+    assert "SIGKILL" in said
+    assert not (folder / "raw").exists()
+    assert never_two_at_once(folder)
+    assert no_ranks(folder)
+
+
+def test_rank_that_hangs_is_found_among_all_nodes(place: Place) -> None:
+    folder = place.run(ENDLESS, hang_timeout_s=5.0)
+    launcher = place.launch(folder)
+    training(folder)[1].suspend()
+    status, said = finish(launcher)
+    assert status == 1
+    (manifest,) = failed(folder)
+    assert manifest.status == "hung"
+    assert manifest.evidence is not None
+    assert manifest.evidence.rank == 1
+    assert manifest.evidence.host == manifest.nodes[1].host
+    assert "rank 1 does not react to signals" in said
+    wait_until(lambda: no_ranks(folder), "the ranks end", 20)
+
+
+def test_job_over_its_time_is_given_more_once(place: Place) -> None:
+    folder = place.run(ENDLESS, time_limit_s=300.0)
+    launcher = place.launch(folder)
+    training(folder)
+    subprocess.run(["scontrol", "update", f"JobId={job_of(folder)}", "TimeLimit=1"], check=True)
+    wait_until(lambda: len(list(folder.glob("attempts/*/nodes/begun0.json"))) == 2, "the second attempt starts")
+    raw = sorted(folder.glob("attempts/*"))[1]
+    assert json.loads((raw / "point.json").read_text())["limits"]["time_limit_s"] == 600.0
+    asked = ["squeue", "-h", "-j", job_of(folder), "-o", "%l"]
+    assert subprocess.run(asked, capture_output=True, text=True).stdout.strip() == "12:00"
+    subprocess.run(["scancel", job_of(folder)], check=True)
+    status, said = finish(launcher)
+    assert status == 1
+    assert [manifest.status for manifest in failed(folder)] == ["timeout", "cancelled"]
+    assert "time limit is near; submitted again" in said
+
+
+def test_cancelled_job_stays_cancelled(place: Place) -> None:
+    place.with_site(retries=1)
+    folder = place.run(ENDLESS)
+    launcher = place.launch(folder)
+    training(folder)
+    subprocess.run(["scancel", job_of(folder)], check=True)
+    status, said = finish(launcher)
+    assert status == 1
+    (manifest,) = failed(folder)
+    assert manifest.status == "cancelled"
+    assert manifest.job is not None
+    assert manifest.job.state == "CANCELLED"
+    assert "ended as CANCELLED on h200-" in said
+    assert len(jobs_of(folder)) == 1
+
+
+def test_dead_node_is_named_and_the_run_moves_on(place: Place, cluster: Cluster) -> None:
+    folder = place.run(SHORT)
+    launcher = place.launch(folder)
+    ranks = held(folder)
+    nodes = subprocess.run(["squeue", "-h", "-o", "%N"], capture_output=True, text=True).stdout.strip()
+    assert nodes == "h200-[1-2]"
+    cluster.kill_node("h200-2")
+    let_go([rank for rank in ranks if rank.is_running()])
+    status, said = finish(launcher)
+    assert status == 0, said
+    (manifest,) = failed(folder)
+    assert manifest.status == "lost"
+    assert manifest.evidence is not None
+    assert manifest.evidence.host == "h200-2"
+    assert "h200-2" not in [node.host for node in result(folder).nodes]
+    assert never_two_at_once(folder)
+
+
+def test_preempted_gang_is_submitted_again(place: Place) -> None:
+    folder = place.run(SHORT)
+    launcher = place.launch(folder)
+    held(folder)
+    urgent = ["sbatch", "--parsable", "-p", "urgent", "-N4", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 5"]
+    subprocess.run(urgent, check=True, capture_output=True)
+    status, said = finish(launcher)
+    assert status == 0, said
+    assert [manifest.status for manifest in failed(folder)] == ["preempted"]
+    assert len(jobs_of(folder)) == 2
+    assert never_two_at_once(folder)
+
+
+def test_controller_killed_meanwhile_costs_nothing(place: Place, cluster: Cluster) -> None:
+    folder = place.run(SHORT)
+    launcher = place.launch(folder)
+    ranks = held(folder)
+    cluster.kill_controller()
+    time.sleep(3)
+    cluster.start_controller()
+    let_go(ranks)
+    status, said = finish(launcher)
+    assert status == 0, said
+    assert failed(folder) == []
+    assert len(jobs_of(folder)) == 1
+
+
+def test_submission_without_a_controller_is_tried_until_it_is_back(place: Place, cluster: Cluster) -> None:
+    cluster.kill_controller()
+    folder = place.run(SHORT)
+    launcher = place.launch(folder)
+    wait_until(lambda: list(folder.glob("attempts/*/submission.json")), "the launcher tries")
+    time.sleep(3)
+    cluster.start_controller()
+    status, said = finish(launcher)
+    assert status == 0, said
+    assert len(jobs_of(folder)) == 1
+
+
+def test_request_slurm_refuses_is_one_line(place: Place) -> None:
+    place.with_site(partition="no-such-partition")
+    status, said = finish(place.launch(place.run(SHORT)))
+    assert status == 2
+    assert "invalid partition specified: no-such-partition" in said
+    assert "Traceback" not in said
+
+
+def test_job_that_can_never_start_is_one_line(place: Place) -> None:
+    folder = place.run(SHORT, num_nodes=5)
+    status, said = finish(place.launch(folder))
+    assert status == 2, said
+    assert "PartitionNodeLimit" in said or "More processors requested" in said or "not available" in said
+    assert subprocess.run(["squeue", "-h"], capture_output=True, text=True).stdout == ""
+
+
+def test_full_disk_is_one_line_and_leaves_nothing(place: Place, tmp_path: Path) -> None:
+    place.results.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place.results)], check=True)
+    try:
+        folder = place.run(ENDLESS)
+        launcher = place.launch(folder)
+        training(folder)
+        subprocess.run(["dd", "if=/dev/zero", f"of={place.results}/filler", "bs=4k"], capture_output=True)
+        status, said = finish(launcher)
+        assert status == 2, said
+        assert "no space left on the device" in said
+        assert "Traceback" not in said
+        wait_until(lambda: no_ranks(folder), "the ranks end", 30)
+        assert not (folder / "raw").exists()
+    finally:
+        subprocess.run(["umount", "-l", str(place.results)], check=True)

@@ -1,0 +1,126 @@
+"""Weighing what agents reported against what Slurm says; no Slurm is asked."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.points import planned, tiny_point
+from triplepoint.config.plan import PlannedRun
+from triplepoint.config.point import Layout, PointCluster
+from triplepoint.launch import verdict
+from triplepoint.launch.slurm import GONE, JobState
+from triplepoint.launch.verdict import Account, judge
+from triplepoint.manifest import Status
+
+PEER = ("crashed", "RuntimeError: Connection closed by peer [10.0.0.3]:4242")
+TOLD = ("cancelled", "told to end: SIGTERM from Slurm")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> PlannedRun:
+    """Three nodes of one rank, called n1 to n3 by a Slurm that only says so."""
+    monkeypatch.setattr(verdict, "hosts", lambda nodes: ["n1", "n2", "n3"] if nodes else [])
+    monkeypatch.setattr(verdict, "node_state", lambda node: "down*")
+    cluster = PointCluster(name="test", device="cpu", gpu=None, gpus_per_node=1)
+    return planned(tiny_point(cluster=cluster, num_gpus=3, layout=Layout(dp=3)))
+
+
+def report(node: int, failure: tuple[Status, str] | None = None, t: int = 0) -> dict[str, Any]:
+    found = failure and {
+        "rank": node,
+        "status": failure[0],
+        "message": failure[1],
+        "t_wall_ns": t,
+        "is_user_error": False,
+    }
+    return {"node": node, "host": f"n{node + 1}", "ranks": [node], "failure": found}
+
+
+def account(state: str, by_us: bool = False) -> Account:
+    return Account("77", JobState(state, "", "n[1-3]"), by_us)
+
+
+def test_judge_success_of_all_agents_needs_no_slurm(run: PlannedRun, tmp_path: Path) -> None:
+    assert judge(tmp_path, run, [report(node) for node in range(3)], account("NODE_FAIL")) == ("ok", None)
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        ("PREEMPTED", "preempted"),
+        ("TIMEOUT", "timeout"),
+        ("CANCELLED", "cancelled"),
+        ("OUT_OF_MEMORY", "oom"),
+        ("NODE_FAIL", "lost"),
+        (GONE, "lost"),
+    ],
+)
+def test_judge_what_slurm_did_explains_healthy_ranks(
+    run: PlannedRun, tmp_path: Path, state: str, status: Status
+) -> None:
+    found, evidence = judge(tmp_path, run, [report(0, TOLD), report(1, PEER)], account(state))
+    assert found == status
+    assert evidence is not None
+    assert f"job 77 ended as {state}" in evidence.message
+
+
+def test_judge_lost_node_is_named(run: PlannedRun, tmp_path: Path) -> None:
+    status, evidence = judge(tmp_path, run, [report(0, PEER), report(2, PEER)], account("RUNNING", by_us=True))
+    assert status == "lost"
+    assert evidence is not None
+    assert evidence.host == "n2"
+    assert "n2 is down*" in evidence.message
+
+
+def test_judge_own_trouble_of_a_rank_goes_before_what_slurm_did(run: PlannedRun, tmp_path: Path) -> None:
+    reports = [report(0, PEER, 1), report(1, ("crashed", "ValueError: x"), 2), report(2, TOLD, 3)]
+    status, evidence = judge(tmp_path, run, reports, account("CANCELLED"))
+    assert status == "crashed"
+    assert evidence is not None
+    assert (evidence.rank, evidence.host) == (1, "n2")
+
+
+def test_judge_out_of_memory_on_one_node_is_the_result_of_all(run: PlannedRun, tmp_path: Path) -> None:
+    reports = [report(0, PEER, 1), report(1, PEER, 2), report(2, ("oom", "CUDA out of memory"), 3)]
+    assert judge(tmp_path, run, reports, None)[0] == "oom"
+
+
+def test_judge_our_own_cancelling_is_no_evidence(run: PlannedRun, tmp_path: Path) -> None:
+    reports = [report(0, PEER), report(1, PEER), report(2, PEER)]
+    assert judge(tmp_path, run, reports, account("CANCELLED", by_us=True))[0] == "crashed"
+
+
+def test_judge_host_memory_from_the_log_of_the_job(run: PlannedRun, tmp_path: Path) -> None:
+    log = tmp_path / "submitit" / "77_0_log.err"
+    log.parent.mkdir()
+    log.write_text("slurmstepd: error: Step 77.0 exceeded memory limit (5000 > 4096), being killed\n")
+    status, evidence = judge(tmp_path, run, [report(0, PEER)], account("FAILED"))
+    assert status == "oom"
+    assert evidence is not None
+    assert "exceeded memory limit" in evidence.message
+
+
+def test_judge_nothing_of_ours_started_is_a_crash(run: PlannedRun, tmp_path: Path) -> None:
+    log = tmp_path / "submitit" / "77_0_log.err"
+    log.parent.mkdir()
+    log.write_text("module: command not found\n")
+    status, evidence = judge(tmp_path, run, [], account("FAILED"))
+    assert status == "crashed"
+    assert evidence is not None
+    assert evidence.message == "no agent started; its log ends: module: command not found"
+
+
+def test_judge_hung_rank_is_looked_for_on_all_nodes(run: PlannedRun, tmp_path: Path) -> None:
+    for folder in ("logs", "steps"):
+        (tmp_path / folder).mkdir()
+    for rank in range(3):
+        stack = "" if rank == 2 else 'Current thread 0x1:\n  File "/x/torch/distributed/c10d.py", line 1 in wait'
+        (tmp_path / f"logs/rank{rank}.stack").write_text(stack)
+        (tmp_path / f"steps/rank{rank}.jsonl").write_text(json.dumps({"rank": rank}) + "\n")
+    hung: tuple[Status, str] = ("hung", "no rank finished a step for 5 s: rank 0 finished 1 steps, the fewest")
+    status, evidence = judge(tmp_path, run, [report(node, hung, node) for node in range(3)], None)
+    assert status == "hung"
+    assert evidence is not None
+    assert (evidence.rank, evidence.host) == (2, "n3")
