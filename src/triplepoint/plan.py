@@ -22,6 +22,9 @@ _HEADINGS = ("layout", "mbs", "gbs", "micro-batches", "recompute", "overlap", "s
 MOST_TRACED_STAGES = 4
 """Of a simulated pipeline, first and last among them: in a longer one neighbours hardly differ."""
 
+MOST_TRACED_PEERS = 8
+"""Of a slow GPU: the odd one is found among five or more (a modified z-score beyond 3.5)."""
+
 _NUMBERS = (1, 2, 3)
 """Columns of the table that are aligned to the right."""
 
@@ -153,7 +156,7 @@ def _expand_study(catalogue: Catalogue, name: str, clusters: set[str] | None, si
             continue
         for point in make_points(settings, catalogue.model(settings.model, where), cluster):
             if cluster.name in simulated:
-                point = as_simulated(point)
+                point = as_simulated(point, cluster)
             entry = _make_entry(fold(point), cluster, catalogue, name)
             if entry.planned.digest in found.entries:
                 found.num_folded += 1
@@ -165,14 +168,24 @@ def _expand_study(catalogue: Catalogue, name: str, clusters: set[str] | None, si
     return found
 
 
-def as_simulated(point: Point) -> Point:
-    """Return a point as it is simulated: one rank of a pipeline stage traced, since the others do the same."""
+def as_simulated(point: Point, cluster: ClusterConfig) -> Point:
+    """Return a point as it is simulated: one rank of a pipeline stage traced, since the others do the same.
+
+    Of a stage with a slow GPU also that rank and its peers in the other replicas, since they do not.
+    """
     layout = point.layout
     last = layout.pp - 1
     num_traced = min(layout.pp, MOST_TRACED_STAGES)
     stages = [round(index * last / max(num_traced - 1, 1)) for index in range(num_traced)]
-    ranks = tuple(stage * layout.tp * layout.cp * layout.dp for stage in stages)
-    return point.model_copy(update={"engine": "simulated", "trace_ranks": ranks})
+    size = layout.tp * layout.cp
+    ranks = {stage * size * layout.dp for stage in stages}
+    for node, gpu in cluster.speeds:
+        slow = node * cluster.gpus_per_node + gpu
+        if slow < point.num_gpus:
+            stage = slow // (size * layout.dp)
+            peers = [(stage * layout.dp + replica) * size + slow % size for replica in range(layout.dp)]
+            ranks |= {slow, *peers[:MOST_TRACED_PEERS]}
+    return point.model_copy(update={"engine": "simulated", "trace_ranks": tuple(sorted(ranks))})
 
 
 def _make_entry(point: Point, cluster: ClusterConfig, catalogue: Catalogue, study: str) -> PlanEntry:

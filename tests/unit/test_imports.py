@@ -12,7 +12,7 @@ import triplepoint
 PACKAGE = Path(triplepoint.__file__).parent
 
 LAYERS = [
-    {"units", "errors", "files", "processes"},
+    {"units", "errors", "files", "processes", "commit"},
     {"config", "tables"},
     {"manifest", "recording"},
     {"metrics"},

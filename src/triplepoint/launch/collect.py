@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from triplepoint.commit import git_state
 from triplepoint.config.plan import PlannedRun
 from triplepoint.launch.attempt import read_reports
-from triplepoint.launch.provenance import git_state, processor, versions
+from triplepoint.launch.provenance import processor, versions
 from triplepoint.launch.verdict import Account, judge
 from triplepoint.manifest import Device, Evidence, Job, Manifest, Node, Placement, Telemetry
 from triplepoint.recording import read_recording

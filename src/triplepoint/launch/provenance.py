@@ -1,8 +1,7 @@
-"""Where a measurement comes from: versions, commit, devices."""
+"""Where a measurement comes from: versions, devices."""
 
 import importlib.metadata
 import platform
-import subprocess
 from pathlib import Path
 
 PACKAGES = ("triplepoint", "torch", "numpy", "submitit", "psutil", "nvidia-ml-py", "zeus")
@@ -20,15 +19,6 @@ def versions() -> dict[str, str]:
     return found
 
 
-def git_state(folder: Path) -> tuple[str | None, bool | None]:
-    """Return the commit around `folder` and whether tracked files differ from it; None outside a repository."""
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return None, None
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
-    return commit, None if changed is None else bool(changed)
-
-
 def processor() -> str:
     """Return the processor's product name."""
     for line in _lines(Path("/proc/cpuinfo")):
@@ -42,11 +32,3 @@ def _lines(path: Path) -> list[str]:
         return path.read_text().splitlines()
     except OSError:
         return []
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -16,7 +16,7 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels.model import KernelModel
 from triplepoint.simulate.operations import ChunkWork, Message, Operation, StageWork
 from triplepoint.simulate.stacks import find_stack
-from triplepoint.simulate.timeline.model import Durations, Float, Pass, Timeline, run
+from triplepoint.simulate.timeline.model import Durations, Pass, Timeline, run
 from triplepoint.simulate.timeline.schedule import make_order
 from triplepoint.simulate.work.model import stage_work
 
@@ -27,7 +27,7 @@ class Step:
 
     Attributes:
         time_s: From its start to the end of the last rank. Unit: s.
-        timeline: When everything runs, without contention.
+        timeline: When everything runs.
         slowest: Costs of the stage that the step hangs on, by class of kernel and group of messages. Unit: s.
         contention_s: What reducing gradients and gathering parameters beside it cost the computation. Unit: s.
         uncertainty: What the time is known to.
@@ -60,16 +60,19 @@ def simulate_step(job: Job, constants: Constants = AS_TABLES, config: Path = Pat
     stages = stage_work(job)
     order = make_order(job.layout.schedule, job.layout.pp, job.num_microbatches, job.layout.vp)
     timeline = run(durations_of(job, stages, costs), order)
-    contention = costs.slowdown * _hidden_s(timeline)
-    time = timeline.step_time_s + contention
-    share = float(timeline.accounts.compute_s.mean()) / time
     return Step(
-        time,
+        timeline.step_time_s,
         timeline,
         stage_cost(stages[timeline.critical_stage], costs, job.num_microbatches),
-        contention,
-        Uncertainty(costs.kernel_sigma, costs.collective_sigma, min(1.0, share)),
+        timeline.contention_s,
+        uncertainty_of(timeline, costs),
     )
+
+
+def uncertainty_of(timeline: Timeline, costs: Costs) -> Uncertainty:
+    """Return what the time of a step is known to."""
+    share = float(timeline.accounts.compute_s.mean()) / timeline.step_time_s
+    return Uncertainty(costs.kernel_sigma, costs.collective_sigma, min(1.0, share))
 
 
 def costs_of(job: Job, constants: Constants = AS_TABLES, config: Path = Path("config")) -> Costs:
@@ -126,6 +129,7 @@ def durations_of(job: Job, stages: Sequence[StageWork], costs: Costs) -> Duratio
         replicas=np.array([job.layout.dp]),
         # Megatron-LM without interleaving waits for its sends; with it they run beside computation.
         is_send_blocking=job.layout.pp > 1 and job.layout.vp == 1,
+        slowdown=costs.slowdown,
     )
 
 
@@ -175,13 +179,3 @@ def _by_chunk(operations: Messages, num_chunks: int, costs: Costs) -> list[float
     """Return the time of messages, the same share for every chunk. Unit: s."""
     time = sum(costs.message_s(op) for op in operations if isinstance(op, Message))
     return [time / num_chunks] * num_chunks
-
-
-def _hidden_s(timeline: Timeline) -> float:
-    """Return how long messages of the step run beside the passes of the critical stage. Unit: s."""
-    stage, durations = timeline.critical_stage, timeline.durations
-    beside = float(durations.sync_overlapped[stage].sum() + durations.gather_overlapped[stage].sum())
-    begin = timeline.sync[stage, :, 0]
-    end = np.minimum(timeline.sync[stage, :, 1], timeline.end[stage, -1].max())
-    hidden: Float = np.maximum(end - begin, 0.0)
-    return min(beside, float(hidden.sum() + durations.gather_overlapped[stage].sum()))

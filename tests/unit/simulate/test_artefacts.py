@@ -75,9 +75,8 @@ def test_write_traces_waiting_for_a_slow_replica_shows(tmp_path: Path) -> None:
     write_traces(tmp_path / "traces", job, [0, 4], [0])
     trace_files([tmp_path / "traces"], tmp_path / "out", load_scheme(), lambda line: None, num_jobs=1)
     waited = {0: 0, 4: 0}
-    for row in pq.read_table(tmp_path / "out" / "intervals.parquet").to_pylist():
-        if (row["category"], row["kind"]) == ("idle", "straggler"):
-            waited[row["rank"]] += row["busy_ns"]
+    for row in pq.read_table(tmp_path / "out" / "collectives.parquet").to_pylist():
+        waited[row["rank"]] += row["waited_ns"] or 0
     assert waited == {0: round(job.timeline.accounts.straggler_s[0, 0] * 1e9), 4: 0}
     assert waited[0] > 0
 

@@ -264,3 +264,13 @@ def test_run_is_no_faster_for_slower_stages(pipeline: tuple[Durations, Order], s
     slower[stage % order.num_stages] *= factor
     changed = replace(times, forward=replace(times.forward, compute=slower))
     assert run(changed, order).step_time_s >= run(times, order).step_time_s * (1 - 1e-12)
+
+
+def test_run_contention_by_hand() -> None:
+    """One stage, one micro-batch: 1 s forward, 2 s backward, 1.5 s of it beside a reduction: a fifth of that more."""
+    times = replace(durations(np.full((1, 1, 1), 1.0), 1.0, 1.0), sync_overlapped=np.array([[1.5]]), slowdown=0.2)
+    found = run(times, make_order("1f1b", 1, 1))
+    assert found.contention_s == pytest.approx(0.3)
+    assert found.step_time_s == pytest.approx(3.3)
+    assert found.accounts.compute_s[0, 0] == pytest.approx(3.3)
+    assert found.accounts.idle_s[0, 0] == pytest.approx(0.0)

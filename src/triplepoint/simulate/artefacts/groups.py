@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.operations import Message, StageWork
+from triplepoint.simulate.operations import Message, Operation, StageWork
 from triplepoint.simulate.work.groups import group_of
 
 _ROLES = {"dp_cp": "dp", "etp": "tp"}
@@ -32,12 +32,25 @@ def groups_used(stages: Iterable[StageWork], job: Job) -> list[str]:
     """Return the names of the groups that messages of a job are between."""
     names = {"pp"} if job.layout.pp > 1 else set()
     for stage in dict.fromkeys(stages):
-        passes = [
-            part for chunk in stage.chunks for part in (chunk.forward, chunk.backward_input, chunk.backward_weight)
-        ]
-        for operations in (*passes, stage.gradient_sync, stage.optimizer):
-            names |= {operation.group for operation in operations if isinstance(operation, Message)}
+        names |= _between(*_passes(stage), stage.gradient_sync, stage.optimizer)
     return sorted(names)
+
+
+def lockstep(stages: Iterable[StageWork], job: Job) -> int:
+    """Return how many neighbouring ranks exchange messages within passes, and so go at the pace of their slowest.
+
+    Those that share tensors or a sequence do; replicas too where experts or parameters are spread over them.
+    """
+    names = set().union(*(_between(*_passes(stage)) for stage in dict.fromkeys(stages)))
+    return max((group.size * group.stride for name in names if (group := group_of(job, name)).size > 1), default=1)
+
+
+def _passes(stage: StageWork) -> list[tuple[Operation, ...]]:
+    return [part for chunk in stage.chunks for part in (chunk.forward, chunk.backward_input, chunk.backward_weight)]
+
+
+def _between(*parts: tuple[Operation, ...]) -> set[str]:
+    return {operation.group for part in parts for operation in part if isinstance(operation, Message)}
 
 
 def groups_of(job: Job, rank: int, names: Iterable[str]) -> dict[str, ProcessGroup]:

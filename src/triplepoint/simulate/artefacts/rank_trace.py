@@ -5,7 +5,7 @@ no work is late for its sake; its calls have no length. Messages of the pipeline
 work before them ends, so that waiting for them shows as such.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -26,11 +26,12 @@ Streams = dict[str, int]
 class RankTrace:
     """Writes the events of one rank."""
 
-    def __init__(self, simulated: Simulated, stage: int, which: int, groups: dict[str, ProcessGroup]) -> None:
-        """Take whose trace it is: stage and class of the rank, and its process groups."""
+    def __init__(self, simulated: Simulated, rank: int, groups: dict[str, ProcessGroup]) -> None:
+        """Take whose trace it is: the rank, and its process groups."""
         self._simulated = simulated
         self._groups = groups
-        self._stage, self._which = stage, which
+        self._stage, self._which = stage, which = simulated.place(rank)
+        self._pace = simulated.pace(rank)
         timeline = simulated.timeline
         self._start = ns(timeline.start[stage, :, which])
         self._end = ns(timeline.end[stage, :, which])
@@ -57,13 +58,17 @@ class RankTrace:
         host = np.concatenate(([0], self._middle[:-1])) if order.num_tasks else self._middle
         for kind, chunk in sorted(set(zip(kinds.tolist(), chunks.tolist(), strict=True))):
             own = np.flatnonzero((kinds == kind) & (chunks == chunk))
+            last = own[own == order.num_tasks - 1]
+            own = own[: len(own) - len(last)]
             self._add(self._pass_template(kind, chunk), begin + self._start[own], begin + host[own])
+            more = one_ns(self._simulated.timeline.contention_s)
+            self._add(self._pass_template(kind, chunk, more), begin + self._start[last], begin + host[last])
         for place in range(order.num_tasks):
             virtual = int(chunks[place]) * order.num_stages + self._stage
             name = f"{TASK_NAMES[kinds[place]]} stage={virtual} microbatch={order.microbatch[self._stage, place]}"
             self._events.append(annotation(name, begin + int(host[place]), begin + int(self._middle[place])))
 
-    def _pass_template(self, kind: int, chunk: int) -> Template:
+    def _pass_template(self, kind: int, chunk: int, more_ns: int = 0) -> Template:
         timeline, work = self._simulated.timeline, self._simulated.stages[self._stage].chunks[chunk]
         backward = [(work.backward_input, timeline.durations.backward_input)]
         weight = [(work.backward_weight, timeline.durations.backward_weight)]
@@ -75,10 +80,15 @@ class RankTrace:
         }[kind]
         at = (self._stage, chunk, self._which)
         operations = [operation for part, _ in parts for operation in part]
-        compute = sum(one_ns(time.compute[at]) for _, time in parts)
-        template = Template()
+        compute = sum(one_ns(time.compute[at]) for _, time in parts) + more_ns
         comm = sum(one_ns(time.comm[at]) for _, time in parts)
-        self._fill_in(template, lay_out(operations, self._simulated.time_of, compute, comm))
+        return self._lay_out(operations, compute, comm)
+
+    def _lay_out(self, operations: Sequence[Operation], compute: int, comm: int) -> Template:
+        """Return a pass of this rank: what it computes faster than the slowest it works with, it waits in messages."""
+        own = round(compute * self._pace)
+        template = Template()
+        self._fill_in(template, lay_out(operations, self._simulated.time_of, own, comm + compute - own))
         return template
 
     def _fill_in(self, template: Template, laid: Laid) -> None:
@@ -138,7 +148,7 @@ class RankTrace:
         return np.asarray(ends[np.searchsorted(self._end, start, side="right")])
 
     def _add_gradients(self, begin: int) -> None:
-        timeline, stage = self._simulated.timeline, self._stage
+        timeline, stage, which = self._simulated.timeline, self._stage, self._which
         beside = [op for op in self._sync if op.is_overlapped]
         gathers = [op for op in beside if op.kind == "all_gather"]
         reductions = [op for op in beside if op.kind != "all_gather"]
@@ -146,8 +156,11 @@ class RankTrace:
         for chunk in range(timeline.order.num_chunks):
             before = gathered[chunk] - timeline.durations.gather_overlapped[stage, chunk]
             self._add_spread(begin, gathers, before, gathered[chunk])
-            self._add_spread(begin, reductions, *timeline.sync[stage, chunk])
-        self._add_spread(begin, [op for op in self._sync if not op.is_overlapped], *timeline.final_sync[stage])
+            start, end = timeline.sync[stage, chunk].tolist()
+            self._add_spread(begin, reductions, start, end, timeline.joins_sync(stage, chunk, which))
+        after = [op for op in self._sync if not op.is_overlapped]
+        start, end = timeline.final_sync[stage].tolist()
+        self._add_spread(begin, after, start, end, timeline.joins_final_sync(stage, which))
         last = int(self._middle[-1]) if len(self._middle) else 0
         self._events.append(annotation("grad_sync", begin + last, begin + self._own_end))
 
@@ -160,26 +173,36 @@ class RankTrace:
     def _own_end(self) -> int:
         return int(self._end[-1]) if len(self._end) else 0
 
-    def _add_spread(self, begin: int, messages: list[Message], start_s: float, end_s: float) -> None:
+    def _add_spread(
+        self, begin: int, messages: list[Message], start_s: float, end_s: float, joined_s: float | None = None
+    ) -> None:
+        """Add messages one after the other; in the first one between replicas the rank waits for the slowest."""
         start, end = one_ns(start_s), one_ns(end_s)
         if end == start:
             return
+        waits = 0 if joined_s is None else max(start - one_ns(joined_s), 0)
         laid = spread(messages, self._simulated.time_of, end - start)
         for index, stream, at, duration in zip(laid.which, laid.stream, laid.start, laid.duration, strict=True):
             template = Template()
-            name, more = self._describe(laid.operations[int(index)])
+            message = laid.operations[int(index)]
+            name, more = self._describe(message)
+            when = np.array([start + int(at) - waits])
+            if self._is_between_replicas(message):
+                duration, waits = duration + waits, 0
             template.add_kernel(name, self._stream(stream), 0, int(duration), 0, more)
-            when = np.array([start + int(at)])
             self._add(template, begin + when, begin + self._work_before(when))
+
+    def _is_between_replicas(self, message: Operation) -> bool:
+        layout = self._simulated.job.layout
+        ranks = self._groups[message.group].ranks if isinstance(message, Message) else (0,)
+        return ranks[-1] - ranks[0] >= layout.tp * layout.cp
 
     def _add_optimizer(self, begin: int) -> None:
         timeline = self._simulated.timeline
         optimizer = timeline.durations.optimizer
         at = (self._stage, self._which)
         compute, comm = int(ns(optimizer.compute[at])), int(ns(optimizer.comm[at]))
-        template = Template()
-        work = self._simulated.stages[self._stage].optimizer
-        self._fill_in(template, lay_out(work, self._simulated.time_of, compute, comm))
+        template = self._lay_out(self._simulated.stages[self._stage].optimizer, compute, comm)
         start = begin + one_ns(timeline.optimizer_start)
         host = begin + self._own_end
         self._add(template, np.array([start]), np.array([host]))

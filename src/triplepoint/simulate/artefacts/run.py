@@ -1,24 +1,28 @@
 """One simulated run: from a planned point to the raw artefacts a launch would have left."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-
-import numpy as np
+from types import MappingProxyType
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest
+from triplepoint.simulate.artefacts.groups import lockstep
 from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.artefacts.write import write_failure, write_run
 from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.calibration.intervals import interval
 from triplepoint.simulate.costs import Costs
 from triplepoint.simulate.fabric import fabric_of
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.memory.model import peak_memory
+from triplepoint.simulate.memory.model import memory_by_stage
 from triplepoint.simulate.operations import Kernel, Operation
-from triplepoint.simulate.step import costs_of, durations_of
+from triplepoint.simulate.step import costs_of, durations_of, uncertainty_of
+from triplepoint.simulate.timeline.replicas import sort_replicas, with_replicas
 from triplepoint.simulate.timeline.schedule import make_order
 from triplepoint.simulate.work.model import stage_work
 
@@ -38,25 +42,34 @@ def simulate_run(planned: PlannedRun, out: Path, config: Path = Path("config")) 
         UserError: If the cluster has no GPU, or its network is not given.
     """
     started = datetime.now(UTC)
-    job = job_of(planned.point, Catalogue(config))
+    catalogue = Catalogue(config)
+    job = job_of(planned.point, catalogue)
     try:
         make_order(job.layout.schedule, job.layout.pp, job.num_microbatches, job.layout.vp)
     except UserError as error:
         return write_failure(out, planned, "invalid", str(error), started)
-    memory = peak_memory(job)
-    if not memory.fits:
-        return write_failure(out, planned, "oom", memory.explain(), started)
-    costs = costs_of(job, Calibration.load(config).constants(job), config)
-    return write_run(out, planned, simulate(job, costs, memory.total), started)
+    memory = memory_by_stage(job)
+    fullest = max(memory, key=lambda use: use.total)
+    if not fullest.fits:
+        return write_failure(out, planned, "oom", fullest.explain(), started)
+    calibration = Calibration.load(config)
+    costs = costs_of(job, calibration.constants(job), config)
+    simulated = simulate(job, costs, [use.total for use in memory], slow_ranks(planned.point, catalogue))
+    scale = calibration.scale(job, uncertainty_of(simulated.timeline, costs))
+    known_to = interval(simulated.timeline.step_time_s, calibration.quantile, scale)
+    return write_run(out, planned, replace(simulated, interval_s=known_to), started)
 
 
-def simulate(job: Job, costs: Costs, memory_bytes: float) -> Simulated:
+def simulate(
+    job: Job, costs: Costs, memory_bytes: Sequence[float], slow: Mapping[int, float] = MappingProxyType({})
+) -> Simulated:
     """Return what is simulated of a job that fits.
 
     Args:
         job: The job.
         costs: What its operations cost.
-        memory_bytes: Peak memory, of the rank that needs most. Unit: byte.
+        memory_bytes: Peak memory of a rank, by pipeline stage. Unit: byte.
+        slow: Factor on the time of computation, of every rank that is not as the others.
     """
     stages = stage_work(job)
 
@@ -64,9 +77,18 @@ def simulate(job: Job, costs: Costs, memory_bytes: float) -> Simulated:
         time = costs.kernel_s(operation) if isinstance(operation, Kernel) else costs.message_s(operation)
         return float(time / operation.count)
 
-    durations = durations_of(job, stages, costs)
-    alike = np.zeros(job.layout.dp, dtype=np.int64)
-    return Simulated(job, stages, time_of, durations, alike, (round(memory_bytes),) * job.layout.pp)
+    replicas = sort_replicas(job.layout, slow, lockstep(stages, job))
+    durations = with_replicas(durations_of(job, stages, costs), replicas)
+    return Simulated(
+        job, stages, time_of, durations, replicas.class_of_replica, tuple(map(round, memory_bytes)), dict(slow)
+    )
+
+
+def slow_ranks(point: Point, catalogue: Catalogue) -> dict[int, float]:
+    """Return the factor on the time of computation of every rank on a GPU that its cluster calls slow."""
+    cluster = catalogue.cluster(point.cluster.name)
+    by_rank = {node * cluster.gpus_per_node + gpu: speed for (node, gpu), speed in cluster.speeds.items()}
+    return {rank: 1 / speed for rank, speed in by_rank.items() if rank < point.num_gpus}
 
 
 def job_of(point: Point, catalogue: Catalogue) -> Job:

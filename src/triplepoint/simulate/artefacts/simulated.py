@@ -1,11 +1,12 @@
 """A simulated job with everything its artefacts are made of, in whole nanoseconds as traces have it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
+from triplepoint.simulate.artefacts.groups import lockstep
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import StageWork
 from triplepoint.simulate.timeline.expand import TimeOf
@@ -25,6 +26,8 @@ class Simulated:
         durations: Times of passes; they may exceed those of their operations, by contention say.
         class_of_replica: Class of every data parallel replica; shape (dp,).
         peak_memory_bytes: Highest memory of a rank, by stage; None where not known.
+        slow: Factor on the time of computation, of every rank that is not as the others.
+        interval_s: Lower and upper end of what the step's time is known to, 90 %; None where not known. Unit: s.
     """
 
     job: Job
@@ -33,6 +36,8 @@ class Simulated:
     durations: Durations
     class_of_replica: Int64
     peak_memory_bytes: tuple[int, ...] | None = None
+    slow: Mapping[int, float] = field(default_factory=dict)
+    interval_s: tuple[float, float] | None = None
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -46,6 +51,15 @@ class Simulated:
         layout = self.job.layout
         replica, stage = rank // (layout.tp * layout.cp) % layout.dp, rank // (layout.tp * layout.cp * layout.dp)
         return stage, int(self.class_of_replica[replica])
+
+    def pace(self, rank: int) -> float:
+        """Return the time a rank computes over that of the slowest it works with: 1 for the slowest themselves."""
+        if not self.slow:
+            return 1.0
+        size = lockstep(self.stages, self.job)
+        first = rank // size * size
+        slowest = max(self.slow.get(other, 1.0) for other in range(first, first + size))
+        return self.slow.get(rank, 1.0) / slowest
 
     def representatives(self) -> list[int]:
         """Return one rank of every stage and class: all that differ."""

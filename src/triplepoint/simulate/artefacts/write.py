@@ -9,6 +9,7 @@ import pyarrow as pa
 from isal import igzip
 
 from triplepoint import __version__
+from triplepoint.commit import git_state
 from triplepoint.config.plan import PlannedRun
 from triplepoint.files import whole, write_json
 from triplepoint.manifest import Device, Evidence, Manifest, Node, Status, Telemetry, write_manifest
@@ -46,10 +47,16 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
     write_traces(raw / "traces", simulated, point.traced_ranks, profiled)
     nodes = _nodes(planned, simulated.job.gpu.product)
     _write_recordings(raw / "telemetry", planned)
+    low, high = simulated.interval_s or (None, None)
     facts: dict[str, int | float | str | bool | None] = {
         "step_time_s": simulated.timeline.step_time_s,
+        "step_time_lo_s": low,
+        "step_time_hi_s": high,
+        "interval": "90 % of what the model is known to, from the calibration; not a spread of steps or repeats",
+        "contention_s": simulated.timeline.contention_s,
         "bubble_fraction": simulated.timeline.bubble_fraction,
         "critical_stage": simulated.timeline.critical_stage,
+        "num_slow_ranks": len(simulated.slow),
         "spread": "none: simulated steps are all alike",
     }
     return _write_manifest(raw, planned, "ok", None, nodes, facts, started)
@@ -108,9 +115,7 @@ def write_traces(folder: Path, simulated: Simulated, ranks: Iterable[int], steps
     names, steps = groups_used(simulated.stages, simulated.job), list(steps)
     for rank in ranks:
         groups = groups_of(simulated.job, rank, names)
-        _write_trace(
-            folder, simulated, rank, groups, RankTrace(simulated, *simulated.place(rank), groups).events(steps)
-        )
+        _write_trace(folder, simulated, rank, groups, RankTrace(simulated, rank, groups).events(steps))
 
 
 def _write_trace(
@@ -185,6 +190,7 @@ def _write_manifest(
     facts: dict[str, int | float | str | bool | None],
     started: datetime,
 ) -> Manifest:
+    commit, is_dirty = git_state(Path(__file__).parent)
     ended = datetime.now(UTC)
     manifest = Manifest(
         run=planned.run,
@@ -194,8 +200,8 @@ def _write_manifest(
         origin="simulated",
         engine=planned.point.engine,
         versions={"triplepoint": __version__, "numpy": np.__version__},
-        git_commit=None,
-        git_dirty=None,
+        git_commit=commit,
+        git_dirty=is_dirty,
         seed=planned.point.seed,
         started_at=started.isoformat(),
         ended_at=ended.isoformat(),

@@ -104,11 +104,12 @@ def _own_end(timeline: "Timeline", classes: slice) -> Float:
     """Return when each stage is done with its own tasks; shape (num_stages, num_classes)."""
     if timeline.order.num_tasks == 0:
         return np.zeros((timeline.order.num_stages, classes.stop - classes.start))
-    after = timeline.arrival if timeline.durations.is_send_blocking else timeline.end
-    return np.asarray(after[:, -1, classes])
+    after = timeline.arrival if timeline.durations.is_send_blocking else timeline.end - timeline.contention_s
+    return np.asarray(after[:, -1, classes]) + timeline.contention_s
 
 
 def _compute(timeline: "Timeline") -> Float:
     durations = timeline.durations
     passes = durations.forward.compute + durations.backward_input.compute + durations.backward_weight.compute
-    return np.asarray(timeline.order.num_microbatches * passes.sum(axis=1) + durations.optimizer.compute)
+    computed = timeline.order.num_microbatches * passes.sum(axis=1) + durations.optimizer.compute
+    return np.asarray(computed + timeline.contention_s)

@@ -6,7 +6,7 @@ own and meet in the reduction of gradients. A message is sent as soon as its lin
 boundary are links of their own, and a link carries one message at a time. Sending waits for no receiver.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from triplepoint.simulate.timeline.accounts import Accounts, account
 from triplepoint.simulate.timeline.schedule import FORWARD, Int64, Order, Queue
+from triplepoint.units import NS_PER_S
 
 Float = npt.NDArray[np.float64]
 
@@ -56,6 +57,7 @@ class Durations:
             done when the chunk's first forward pass is; shape (num_stages, num_chunks).
         replicas: Replicas of every class; shape (num_classes,).
         is_send_blocking: Whether a stage waits until its message has gone, as Megatron-LM does without interleaving.
+        slowdown: Share by which computation takes longer while messages of the step run beside it. Unit: 1.
     """
 
     forward: Pass
@@ -68,6 +70,7 @@ class Durations:
     gather_overlapped: Float
     replicas: Int64
     is_send_blocking: bool = False
+    slowdown: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +81,13 @@ class Timeline:
         order: What ran.
         durations: What it was made of.
         start: Of tasks; shape (num_stages, num_tasks, num_classes).
-        end: Same shape.
+        end: Same shape; of the last task of every stage with what contention adds to it.
         arrival: When a task's message is at the next stage; its end where nothing is sent.
         sync: Start and end of the overlapped reduction of every chunk; shape (num_stages, num_chunks, 2).
         final_sync: Start and end of the rest; shape (num_stages, 2).
         optimizer_start: When the gradient's norm is known on all stages.
         step_time_s: End of the last rank.
+        contention_s: What reducing gradients and gathering parameters beside it cost the computation.
     """
 
     order: Order
@@ -95,11 +99,31 @@ class Timeline:
     final_sync: Float
     optimizer_start: float
     step_time_s: float
+    contention_s: float = 0.0
 
     @cached_property
     def sent(self) -> Float:
         """When a task's message leaves: its arrival where nothing is sent."""
         return np.asarray(self.arrival - _send_times(self.order, self.durations)[:, :, None])
+
+    def joins_sync(self, stage: int, chunk: int, which: int) -> float:
+        """Return when ranks of a class are ready to reduce a chunk's gradients; the slowest replica's sync begins then.
+
+        Unit: s.
+        """
+        if not self.order.num_tasks:
+            return float(self.sync[stage, chunk, 0])
+        ready = float(self.start[stage, self.order.completes(chunk)[stage], which])
+        after = float(self.sync[stage, chunk + 1, 1]) if chunk + 1 < self.order.num_chunks else 0.0
+        return max(ready, after)
+
+    def joins_final_sync(self, stage: int, which: int) -> float:
+        """Return when ranks of a class are ready for the rest of the reduction. Unit: s."""
+        if not self.order.num_tasks:
+            return float(self.final_sync[stage, 0])
+        is_blocking = self.durations.is_send_blocking
+        done = self.arrival[stage, -1, which] + self.contention_s if is_blocking else self.end[stage, -1, which]
+        return max(float(done), float(self.sync[stage, 0, 1]))
 
     @cached_property
     def accounts(self) -> Accounts:
@@ -136,7 +160,44 @@ def run(durations: Durations, order: Order) -> Timeline:
     # Clipping needs the norm over all stages, so they meet here.
     ready = float(final_sync[:, 1].max(initial=0.0))
     step = ready + float(durations.optimizer.total.max(initial=0.0))
-    return Timeline(order, durations, start, end, arrival, sync, final_sync, ready, step)
+    return _slow_down(Timeline(order, durations, start, end, arrival, sync, final_sync, ready, step))
+
+
+def _slow_down(timeline: Timeline) -> Timeline:
+    """Let computation take longer for the messages of the step beside it.
+
+    All of it comes with the last task of every stage, as long as on the stage that the step hangs on: stages reduce
+    their gradients at the same time (Megatron-LM aligns them), and what a task sends has gone before its rest.
+    """
+    # In whole nanoseconds, as artefacts have it.
+    more = round(timeline.durations.slowdown * _hidden_s(timeline) * NS_PER_S) / NS_PER_S
+    if not more:
+        return timeline
+    end, sync, final_sync = timeline.end.copy(), timeline.sync.copy(), timeline.final_sync + more
+    outlasts = sync[:, 0, 1] > end[:, -1].max(axis=1)
+    end[:, -1] += more
+    sync[outlasts, 0, 1] += more
+    return replace(
+        timeline,
+        end=end,
+        sync=sync,
+        final_sync=final_sync,
+        optimizer_start=timeline.optimizer_start + more,
+        step_time_s=timeline.step_time_s + more,
+        contention_s=more,
+    )
+
+
+def _hidden_s(timeline: Timeline) -> float:
+    """Return how long messages of the step run beside the passes of the critical stage. Unit: s."""
+    durations = timeline.durations
+    if not (durations.slowdown and timeline.order.num_tasks):
+        return 0.0
+    stage = timeline.critical_stage
+    gathers = float(durations.gather_overlapped[stage].sum())
+    begin, end = timeline.sync[stage].T
+    hidden = np.maximum(np.minimum(end, timeline.end[stage, -1].max()) - begin, 0.0)
+    return float(hidden.sum()) + gathers
 
 
 def _task_times(order: Order, durations: Durations) -> Float:

@@ -1,0 +1,36 @@
+"""Replicas that differ: who waits for a slow GPU."""
+
+import numpy as np
+import pytest
+
+from triplepoint.config.point import Layout
+from triplepoint.simulate.timeline.replicas import sort_replicas
+
+LAYOUT = Layout(tp=2, pp=2, dp=4, schedule="1f1b")
+"""Ranks 0-7 are stage 0, two a replica."""
+
+
+def test_sort_replicas_all_alike_is_one_class() -> None:
+    found = sort_replicas(LAYOUT, {}, 2)
+    assert found.num_alike.tolist() == [4]
+    assert found.factor.tolist() == [[1.0], [1.0]]
+
+
+@pytest.mark.parametrize(
+    ("slow", "lockstep", "of_replica"),
+    [
+        ({5: 1.1}, 2, [(1, 1), (1, 1), (1.1, 1), (1, 1)]),
+        ({4: 1.1, 5: 1.3}, 2, [(1, 1), (1, 1), (1.3, 1), (1, 1)]),
+        ({5: 1.1, 8: 1.2}, 2, [(1, 1.2), (1, 1), (1.1, 1), (1, 1)]),
+        ({5: 1.1}, 4, [(1, 1), (1, 1), (1.1, 1), (1.1, 1)]),
+        ({5: 1.1}, 8, [(1.1, 1)] * 4),
+        ({5: 1.1}, 1, [(1, 1), (1, 1), (1.1, 1), (1, 1)]),
+    ],
+)
+def test_sort_replicas_go_at_the_pace_of_the_slowest(
+    slow: dict[int, float], lockstep: int, of_replica: list[tuple[float, float]]
+) -> None:
+    found = sort_replicas(LAYOUT, slow, lockstep)
+    assert found.factor[:, found.class_of_replica].T.tolist() == [list(map(float, one)) for one in of_replica]
+    assert len(found.num_alike) == len(set(of_replica)), "those that behave alike are one class"
+    assert np.sum(found.num_alike) == LAYOUT.dp
