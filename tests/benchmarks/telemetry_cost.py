@@ -59,6 +59,7 @@ def node_of_eight() -> Scenario:
 def measure(case: Case, seconds: float) -> None:
     """Run the sampler as its own process and print what it cost."""
     with fake_node(node_of_eight()) as node, tempfile.TemporaryDirectory() as folder:
+        node.sysfs.start()
         out = Path(folder) / "node0.arrow"
         command = [sys.executable, "-m", "triplepoint", "sample", str(out), "--device", "cuda"]
         rates = ["--period", repr(1 / case.slow_hz), "--fast-period", repr(1 / case.fast_hz)]

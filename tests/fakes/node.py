@@ -22,6 +22,7 @@ from tests.fakes.build import build_library
 from tests.fakes.scenario import Scenario
 from tests.fakes.sysfs import Sysfs
 from tests.fakes.truth import Truth
+from tests.fakes.wave import Wave
 
 NS_PER_S = 1_000_000_000
 GENERATION = struct.Struct("<Q")
@@ -88,6 +89,15 @@ class FakeNode:
         fresh.rename(self.folder / "scenario")
         self._generation += 1
         self._page[: GENERATION.size] = GENERATION.pack(self._generation)
+
+    def set_load(self, load: float, gpu: int | None = None) -> None:
+        """Change the load of a GPU, or of all, from now on: as a program on it would."""
+        now_s = self.time_s()
+        for index in range(len(self.scenario.gpus)) if gpu is None else [gpu]:
+            before = self.scenario.gpus[index].load
+            assert before.period_s == 0, "a load that repeats cannot be changed"
+            self.scenario.set_gpu(index, load=Wave((*before.starts_s, now_s), (*before.values, load)))
+        self.change()
 
     def advance(self, seconds: float) -> None:
         """Move the virtual clock, and the files of the host with it."""

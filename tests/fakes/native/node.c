@@ -26,6 +26,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char folder[512];
 static struct page *page;
 static struct node *current;
+enum { NUM_KEPT = 8 };
+static struct node *kept[NUM_KEPT]; /* Another thread may still be reading the ones before. */
+static int next;
 static uint64_t loaded_generation;
 
 static void load(void) {
@@ -33,8 +36,12 @@ static void load(void) {
     snprintf(path, sizeof path, "%s/scenario", folder);
     loaded_generation = __atomic_load_n(&page->generation, __ATOMIC_ACQUIRE);
     struct node *node = parse_scenario(path);
-    if (node)
-        __atomic_store_n(&current, node, __ATOMIC_RELEASE); /* The old one stays: another thread may be reading it. */
+    if (!node)
+        return;
+    __atomic_store_n(&current, node, __ATOMIC_RELEASE);
+    free_scenario(kept[next]);
+    kept[next] = node;
+    next = (next + 1) % NUM_KEPT;
 }
 
 /* Take up the folder TRIPLEPOINT_FAKE_NODE names, if its GPUs are of this vendor. */

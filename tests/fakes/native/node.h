@@ -79,6 +79,7 @@ void count_call(uint64_t key, const char *name);
 const struct rule *find_rule(const struct rules *rules, int gpu, uint64_t key, double t_s);
 int enter_call(struct site *site, int gpu, double *t_s);
 struct node *parse_scenario(const char *path);
+void free_scenario(struct node *node);
 
 double gpu_energy_j(const struct gpu *gpu, double t_s);
 double gpu_power_w(const struct gpu *gpu, double t_s);

@@ -169,3 +169,18 @@ struct node *parse_scenario(const char *path) {
     }
     return node;
 }
+
+void free_scenario(struct node *node) {
+    if (!node)
+        return;
+    for (int i = 0; i < node->num_gpus; i++) {
+        struct gpu *gpu = &node->gpu[i];
+        free(gpu->die.at_start);
+        free(gpu->memory.at_start);
+        wave_free(&gpu->load);
+        wave_free(&gpu->busy);
+        for (int cause = 0; cause < NUM_CAUSES; cause++)
+            wave_free(&gpu->cause[cause]);
+    }
+    free(node);
+}

@@ -22,6 +22,12 @@ void wave_set(struct wave *wave, int count, double period_s, const double *start
         wave->integral[i + 1] = wave->integral[i] + value[i] * (wave->start_s[i + 1] - start_s[i]);
 }
 
+void wave_free(struct wave *wave) {
+    free(wave->start_s);
+    free(wave->value);
+    free(wave->integral);
+}
+
 /* Split a time of 0 or more into whole periods and the rest. */
 static double whole_periods(const struct wave *wave, double *t_s) {
     if (wave->period_s <= 0)

@@ -20,6 +20,7 @@ struct response {
 };
 
 void wave_set(struct wave *wave, int count, double period_s, const double *start_s, const double *value);
+void wave_free(struct wave *wave);
 double wave_value(const struct wave *wave, double t_s);
 double wave_integral(const struct wave *wave, double t_s);
 void response_set(struct response *response, const struct wave *wave, double tau_s);
