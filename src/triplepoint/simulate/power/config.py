@@ -43,7 +43,7 @@ class ClockConfig(Strict):
     min_clock: Megahertz
     """Clock of an idle GPU, and the lowest the governor takes."""
     max_clock: Megahertz
-    """Highest clock; all powers and rates of this file are at it."""
+    """Highest clock; all powers of this file are at its voltage."""
     clock_step: Megahertz
     """Distance between clocks."""
     min_voltage: Volt
@@ -85,9 +85,9 @@ class PowerConfig(Strict):
     clock_tree: Watt
     """Clock distribution and everything that switches while a kernel runs, whatever it does."""
     tensor: Watt
-    """Tensor units at their peak rate, operands random, with registers and shared memory that feed them."""
+    """Tensor units at the peak rate of `config/gpus/`, operands random, with what feeds them inside the SMs."""
     sm: Watt
-    """Other units of the SMs at their peak rate, operands random."""
+    """Other units of the SMs at the peak fp32 rate, operands random."""
     hbm: Watt
     """Memory at its peak bandwidth, beyond `memory_idle`, with the caches and wires on the way; of any clock."""
     link: Watt

@@ -56,11 +56,13 @@ class PowerFit:
 
     Attributes:
         config: With the fitted numbers and their standard deviations.
+        blind: By kernel, the same by a fit that has not seen it.
         error: Modelled over measured power less 1, of every row.
-        held_out_error: The same where the row's kernel was left out of the fit.
+        held_out_error: The same by the fit that has not seen the row's kernel.
     """
 
     config: PowerConfig
+    blind: dict[str, PowerConfig]
     error: Float
     held_out_error: Float
 
@@ -81,12 +83,13 @@ def fit_power(table: KernelTable, known: PowerConfig, source: str, fitted: Seque
     if len(kernels) < 3:
         raise UserError(f"{source}: {len(kernels)} kernels, at least 3 are needed to fit power and to hold one out")
     held_out = np.empty(len(table.power_w))
-    names = np.array(table.kernel, dtype=object)
+    names, blind = np.array(table.kernel, dtype=object), {}
     for kernel in kernels:
         is_own = names == kernel
-        held_out[is_own] = power_error(_search(table.pick(~is_own), known, source, fitted), table.pick(is_own))
+        blind[kernel] = _search(table.pick(~is_own), known, source, fitted)
+        held_out[is_own] = power_error(blind[kernel], table.pick(is_own))
     config = _search(table, known, source, fitted)
-    return PowerFit(config, power_error(config, table), held_out)
+    return PowerFit(config, blind, power_error(config, table), held_out)
 
 
 def power_error(config: PowerConfig, table: KernelTable) -> Float:

@@ -1,7 +1,7 @@
 """Power of GPUs from rates, clock and temperature: pure functions over arrays of any shape that broadcast.
 
 Energy belongs to work: an operation costs what its voltage asks, whenever it runs. Power is therefore linear in rates
-(FLOP/s, byte/s), here as shares of the peak at the highest clock, and the clock itself only drives the clock tree.
+(FLOP/s, byte/s), here as shares of the data sheet's peaks, and the clock itself only drives the clock tree.
 
     P = base + memory_idle + hbm*u + link*u + leakage*v^n*exp(growth*(T - T0))
         + v^2*(clock_tree*f*awake + tensor*u + sm*u)
@@ -25,7 +25,9 @@ Number = Float | float
 
 @dataclass(frozen=True, eq=False)
 class Activity:
-    """What runs on devices. Rates are shares of the peak at the highest clock, averaged over the time they stand for.
+    """What runs on devices. Rates are shares of the peaks in `config/gpus/`, averaged over the time they stand for.
+
+    NVIDIA gives peaks at a clock below the highest (1830 MHz on H100), so tensor and SM may pass 1 a little.
 
     Attributes:
         awake: Share of the time a kernel runs, 0-1.
@@ -181,7 +183,7 @@ def clock_at_limit(config: PowerConfig, activity: Activity, limit_w: Number, tem
 
     Args:
         config: Of the GPU type.
-        activity: What runs, with the rates it has at the highest clock; they follow the clock as far as `clock_bound`.
+        activity: What runs, with the rates it would have at the highest clock; they follow it by `clock_bound`.
         limit_w: Power limit. Unit: W.
         temp_c: Die temperature. Unit: degC.
 

@@ -16,7 +16,7 @@ OVERLAP_EXPONENT = 3.0
 
 @dataclass(frozen=True)
 class Peaks:
-    """Peak rates of one device at its highest clock.
+    """Peak rates of one device, as `config/gpus/` has them.
 
     Attributes:
         tensor_flops: Of matrix products at the kernel's precision. Unit: FLOP/s.
@@ -52,8 +52,8 @@ def kernel_activity(
     # How time answers to the clock where core and memory overlap in a p-norm. Nothing on either side: latency, which
     # the clock is part of but memory is not known to be.
     clock_bound = core / np.maximum(core + hbm**OVERLAP_EXPONENT, 1e-30)
-    return Activity(np.ones_like(tensor), np.minimum(tensor, 1.0), np.minimum(sm, 1.0), hbm, 0.0 * tensor,
-                    np.broadcast_to(randomness, tensor.shape), clock_bound)  # fmt: skip
+    return Activity(np.ones_like(tensor), tensor, sm, hbm, 0.0 * tensor, np.broadcast_to(randomness, tensor.shape),
+                    clock_bound)  # fmt: skip
 
 
 def message_activity(link_bytes: Number, hbm_bytes: Number, duration_s: Number, peaks: Peaks) -> Activity:
@@ -74,8 +74,8 @@ def message_activity(link_bytes: Number, hbm_bytes: Number, duration_s: Number, 
 def overlay(start_ns: Int64, end_ns: Int64, activity: Activity, until_ns: int) -> tuple[Int64, Activity]:
     """Return what runs on a device at any time, where segments of several streams may overlap.
 
-    Rates of what runs together add up, to 1 at most. Randomness is that of the segments weighted by their rates, and
-    the time goes with the clock as far as that of the segment that goes with it most.
+    Rates of what runs together add up; those of memory and links to 1 at most. Randomness is that of the segments
+    weighted by their rates, and the time goes with the clock as far as that of the segment that goes with it most.
 
     Args:
         start_ns: Start of every segment. Unit: ns.
@@ -99,7 +99,8 @@ def overlay(start_ns: Int64, end_ns: Int64, activity: Activity, until_ns: int) -
         return np.asarray(np.clip(np.cumsum(change)[:-1], 0.0, None))
 
     weight = added(rate)
-    found = {name: np.minimum(added(columns[name]), 1.0) for name in ("awake", *_RATES)}
+    found = {name: added(columns[name]) for name in ("awake", *_RATES)}
+    found |= {name: np.minimum(found[name], 1.0) for name in ("awake", "hbm", "link")}
     is_on = weight > 1e-9
     mixed = added(columns["randomness"] * rate)
     found["randomness"] = np.where(is_on, np.minimum(mixed / np.where(is_on, weight, 1.0), 1.0), 1.0)

@@ -73,7 +73,7 @@ def machine(gpu: str = "h200", node: str = "hgx-8", num_nodes: int = 1, **change
 
 def product(machine: Machine, step_s: float = 5.0, **changes: Any) -> Profile:
     """Every device multiplies large matrices all the time."""
-    activity = {"awake": 1.0, "tensor": 0.85, "hbm": 0.15, "clock_bound": 1.0} | changes
+    activity = {"awake": 1.0, "tensor": 0.97, "hbm": 0.15, "clock_bound": 1.0} | changes
     return uniform_profile(
         step_s, Activity(**{name: np.broadcast_to(value, machine.shape) for name, value in activity.items()})
     )

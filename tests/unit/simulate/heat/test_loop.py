@@ -79,7 +79,7 @@ def test_run_settles_at_power_limit_and_the_clock_of_the_closed_form() -> None:
     trace = run(nodes, product(nodes), 400.0)
     last = trace.power_w[-400:].mean(axis=0)
     assert last == pytest.approx(700.0, rel=2e-3)
-    expected = clock_at_limit(nodes.power, Activity(1.0, 0.85, 0, 0.15, clock_bound=1.0), 700.0, trace.temp_c[-1])
+    expected = clock_at_limit(nodes.power, Activity(1.0, 0.97, 0, 0.15, clock_bound=1.0), 700.0, trace.temp_c[-1])
     # The fastest device waits for the slowest, which leaves it power for a little more clock.
     assert trace.clock_mhz[-400:].mean(axis=0) == pytest.approx(expected, abs=30)
     assert (trace.reasons[-400:] & int(Reason.POWER_CAP)).any(axis=0).all()

@@ -6,7 +6,7 @@ from tests.unit.simulate.heat.machines import CONFIG, machine, product
 from triplepoint.simulate.heat.clocks import Reason
 from triplepoint.simulate.heat.loop import Steady, run, settle
 from triplepoint.simulate.heat.machine import Machine, Profile
-from triplepoint.simulate.heat.parts import draw_devices
+from triplepoint.simulate.heat.parts import Devices, draw_devices
 from triplepoint.simulate.power.config import read_power
 from triplepoint.simulate.power.model import Activity, gpu_power_w
 
@@ -37,14 +37,17 @@ def hottest(steady: Steady) -> float:
 
 
 def test_rear_hotter_than_front() -> None:
-    """Published: up to 27 % hotter. Preheat alone gives 8.6 K at 700 W; spread between parts adds to the hottest."""
+    """Published: up to 27 % hotter. Preheat gives 8.6 K at 700 W, spread of sound parts up to 19 % between extremes."""
     nodes = machine()
     found = settle(nodes, product(nodes)).trace.temp_c.mean(axis=0)[0]
     excess = found[REAR].mean() / found[FRONT].mean() - 1
     assert 0.10 < excess < 0.27
-    spread = machine(devices=draw_devices(nodes.heat, nodes.power, (16, 8), seed=4))
-    found = settle(spread, product(spread)).trace.temp_c.mean(axis=0)
-    assert (found[:, REAR].max(axis=1) / found[:, FRONT].min(axis=1)).max() - 1 > 0.2
+    drawn = draw_devices(nodes.heat, nodes.power, (16, 8), seed=4)
+    sound = (drawn.die < 2).all(axis=1)
+    nodes = machine(devices=Devices(drawn.die[sound], drawn.leakage[sound], drawn.flow[sound]))
+    found = settle(nodes, product(nodes)).trace.temp_c.mean(axis=0)
+    extremes = found[:, REAR].max(axis=1) / found[:, FRONT].min(axis=1) - 1
+    assert extremes.min() > 0.1 and 0.15 < extremes.max() < 0.27
 
 
 def test_rear_runs_slower_at_the_power_limit_for_leakage() -> None:
@@ -98,7 +101,7 @@ def test_mi250_second_die_of_a_package_is_hotter() -> None:
 def test_failed_power_supply_slows_a_node() -> None:
     """Published: more than four times. A power brake as NVML documents it halves clocks: twice at most.
 
-    With the least power limit (200 W) beside it, it is 2.8 times. More takes clocks near the lowest, which nothing
+    Under the least power limit (200 W) it is 2.7 times. More takes clocks near the lowest, which nothing
     published says of a brake.
     """
     nodes = machine()

@@ -121,6 +121,16 @@ def test_config_idle_power_as_published(name: str, low: float, high: float) -> N
     assert low <= idle_power_w(read_power(name, CONFIG), 30) <= high
 
 
+@pytest.mark.parametrize(("randomness", "tflops"), [(1.0, 788), (0.0, 894)])
+def test_config_sustained_throughput_of_an_h200_at_700_w(randomness: float, tflops: float) -> None:
+    """A bf16 product of 8192 cubed. Both numbers were used to set `tensor` and `zeros_share`: this holds them there."""
+    h200 = read_power("h200", CONFIG)
+    peak = 132 * 4096 * h200.clocks.max_clock.value * 1e6
+    at_highest = Activity(1.0, 0.9 * peak / 989.4e12, 0.0, 0.15, randomness=randomness, clock_bound=1.0)
+    clock = clock_at_limit(h200, at_highest, 700.0, 60.0)
+    assert 0.9 * peak * clock / h200.clocks.max_clock.value / 1e12 == pytest.approx(tflops, rel=0.02)
+
+
 def test_config_node_reads() -> None:
     assert read_node_power("hgx-8", CONFIG).conversion_efficiency.value < 1
 

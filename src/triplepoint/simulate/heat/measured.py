@@ -1,0 +1,159 @@
+"""Reads what `tests/hardware/h200/measure.py` recorded of one GPU, and calibrates its power and heat with it."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.errors import UserError
+from triplepoint.simulate.heat.config import HeatConfig
+from triplepoint.simulate.heat.fit import HeatFit, StepLog, fit_heat
+from triplepoint.simulate.power.config import PowerConfig
+from triplepoint.simulate.power.fit import KernelTable, PowerFit, fit_power
+from triplepoint.simulate.power.model import Activity, Float, clock_at_limit, rate_at
+from triplepoint.simulate.power.segments import Peaks, kernel_activity
+from triplepoint.units import NS_PER_S
+
+_SETTLING_NS = NS_PER_S * 3 // 10
+"""Start of a kernel's run that is left out: clocks settle, and sensors still show what was before."""
+_CAPPED = 0.97
+"""Share of the power limit from which a kernel counts as held by it."""
+_RESTING = ("idle", "idle_without_context")
+_STEP = ("before_heating", "heating", "cooling")
+_ON_TENSOR = ("gemm", "attention", "grouped")
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """What a recording says of a GPU type.
+
+    Attributes:
+        power: Fitted to kernels, with errors of kernels left out.
+        heat: Fitted to heating and cooling.
+        sustained: By capped kernel, its FLOP/s from the power limit over the measured ones less 1; each by a fit that
+            has not seen its shape.
+        energy_error: Modelled over measured energy of the whole grid less 1, each kernel by a fit without it.
+    """
+
+    power: PowerFit
+    heat: HeatFit
+    sustained: dict[str, float]
+    energy_error: float
+
+
+def read_kernel_table(folder: Path, gpu: GpuConfig) -> KernelTable:
+    """Return the kernels of a recording, and its rest, with mean power, clock and temperature.
+
+    Raises:
+        UserError: If a file is missing or no kernel has samples.
+    """
+    samples = _samples(folder, "quick")
+    rows = [row for row in _rows(folder / "kernels.parquet") if row["error"] is None]
+    rest = [row for row in _rows(folder / "windows.parquet") if row["stage"] in _RESTING]
+    names, activities, means = [], [], []
+    for row in rows + rest:
+        mean = _means(samples, row["t_start_ns"] + _SETTLING_NS, row["t_end_ns"])
+        if mean is None:
+            continue
+        means.append(mean)
+        # Operands are no part of the name: zeros and random numbers are held out together.
+        names.append(f"{row['family']} {row['dtype']} {row['shape']}" if "family" in row else "rest")
+        activities.append(_activity(row, gpu) if "family" in row else Activity(0.0))
+    if not means:
+        raise UserError(f"{folder}: no samples fall into the kernels' runs; record both with the same clock")
+    columns = {part.name: np.array([float(getattr(one, part.name)) for one in activities]) for part in fields(Activity)}
+    power, clock, temp = (np.array(column) for column in zip(*means, strict=True))
+    return KernelTable(tuple(names), Activity(**columns), clock, temp, power)
+
+
+def read_step_log(folder: Path) -> StepLog:
+    """Return heating and cooling of a recording. Raises `UserError` if a file or a stage is missing."""
+    windows = [row for row in _rows(folder / "windows.parquet") if row["stage"] in _STEP]
+    if len(windows) < len(_STEP):
+        raise UserError(f"{folder / 'windows.parquet'}: stages {', '.join(_STEP)} are needed to fit heat")
+    samples = _samples(folder, "default")
+    inside = (samples["t_ns"] >= windows[0]["t_start_ns"]) & (samples["t_ns"] <= windows[-1]["t_end_ns"])
+    is_whole = inside & ~np.isnan(samples["gpu_power_w"]) & ~np.isnan(samples["gpu_temp_c"])
+    t_ns = samples["t_ns"][is_whole]
+    if len(t_ns) < 10:
+        raise UserError(f"{folder / 'samples.parquet'}: {len(t_ns)} samples of heating and cooling; expected minutes")
+    return StepLog((t_ns - t_ns[0]) / NS_PER_S, samples["gpu_power_w"][is_whole], samples["gpu_temp_c"][is_whole])
+
+
+def calibrate(folder: Path, gpu: GpuConfig, power: PowerConfig, heat: HeatConfig) -> Calibrated:
+    """Return power and cooling fitted to a recording, with errors on what was left out.
+
+    Args:
+        folder: Recording.
+        gpu: Of the GPU type, for its peaks.
+        power: What is known so far.
+        heat: What is known so far.
+    """
+    table = read_kernel_table(folder, gpu)
+    found = fit_power(table, power, str(folder))
+    weight = table.power_w / table.power_w.sum()
+    return Calibrated(
+        power=found,
+        heat=fit_heat([read_step_log(folder)], heat.cooling["air"], str(folder)),
+        sustained=sustained_error(table, found),
+        energy_error=float(weight @ found.held_out_error),
+    )
+
+
+def sustained_error(table: KernelTable, found: PowerFit) -> dict[str, float]:
+    """Return for kernels held by the power limit their modelled over measured speed less 1, by the blind fits."""
+    limit, top = found.config.power_limit.value, found.config.clocks.max_clock.value
+    errors = {}
+    for row in np.flatnonzero((table.power_w > _CAPPED * limit) & (table.clock_mhz < 0.99 * top)):
+        one = table.pick(np.array([row]))
+        measured = rate_at(one.clock_mhz / top, one.activity.clock_bound)
+        # The kernel at the highest clock, where it would take more than the limit.
+        free = one.activity.at_rate(1.0 / measured)
+        clock = clock_at_limit(found.blind[table.kernel[row]], free, limit, one.temp_c)
+        operands = "random" if np.all(one.activity.randomness) else "zero"
+        speed = rate_at(clock / top, one.activity.clock_bound) / measured
+        errors[f"{table.kernel[row]} {operands}"] = float(speed[0] - 1.0)
+    return errors
+
+
+def _activity(row: dict[str, Any], gpu: GpuConfig) -> Activity:
+    tensor = {"fp8": gpu.peak_fp8_flops, "tf32": None}.get(row["dtype"], gpu.peak_bf16_flops)
+    # TF32 has half the rate of bf16 (NVIDIA's data sheets of A100 to H200).
+    tensor_flops = tensor.value if tensor else gpu.peak_bf16_flops.value / 2
+    is_tensor = row["family"] in _ON_TENSOR and row["dtype"] != "fp32"
+    peaks = Peaks(tensor_flops, gpu.peak_fp32_flops.value, gpu.memory_bandwidth.value, 1.0)
+    randomness = 1.0 if row["operands"] == "random" else 0.0
+    return kernel_activity(float(is_tensor), row["flops"], row["min_bytes"], row["call_s"], peaks, randomness)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return list(_read(path).to_pylist())
+
+
+def _read(path: Path) -> pa.Table:
+    try:
+        return pq.read_table(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; record it with tests/hardware/h200/measure.py") from None
+
+
+def _samples(folder: Path, recording: str) -> dict[str, Float]:
+    table = _read(folder / "samples.parquet")
+    table = table.filter((pc.field("recording") == recording) & (pc.field("device") == "gpu0"))
+    names = ("t_ns", "gpu_power_w", "gpu_temp_c", "sm_clock_mhz")
+    if missing := [name for name in names if name not in table.column_names]:
+        raise UserError(f"{folder / 'samples.parquet'}: columns {', '.join(missing)} are missing; the driver gave none")
+    return {name: np.asarray(table[name].to_pandas(), dtype=float) for name in names}
+
+
+def _means(samples: dict[str, Float], start_ns: int, end_ns: int) -> tuple[float, float, float] | None:
+    inside = (samples["t_ns"] >= start_ns) & (samples["t_ns"] <= end_ns) & ~np.isnan(samples["gpu_power_w"])
+    if inside.sum() < 3:
+        return None
+    power, clock, temp = (samples[name][inside] for name in ("gpu_power_w", "sm_clock_mhz", "gpu_temp_c"))
+    return float(power.mean()), float(np.nanmean(clock)), float(np.nanmean(temp))
