@@ -1,9 +1,12 @@
 """Step times of one run: of the gang, of each rank, and the windows telemetry is cut to."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from triplepoint.config.plan import PlanEntry
 from triplepoint.errors import UserError
@@ -41,28 +44,28 @@ def read_steps(entry: PlanEntry, manifest: Manifest, path: Path) -> RunSteps:
     Raises:
         UserError: If a rank or a step is missing; the run is refused rather than averaged over what is there.
     """
-    rows = sorted(STEPS.read(path).to_pylist(), key=lambda row: (row["rank"], row["step"]))
-    _check_ranks(entry, rows)
-    by_rank = {rank: [row for row in rows if row["rank"] == rank] for rank in range(entry.planned.point.num_gpus)}
-    measured = _numbers(entry, by_rank, "measured", entry.planned.point.steps.measured)
-    profiled = _numbers(entry, by_rank, "profiled", entry.planned.point.steps.profiled)
-    kept = {rank: [row for row in own if row["kind"] == "measured"] for rank, own in by_rank.items()}
-    start = {rank: np.array([row["t_start_ns"] for row in own]) for rank, own in kept.items()}
-    end = {rank: np.array([row["t_end_ns"] for row in own]) for rank, own in kept.items()}
+    table = STEPS.read(path).sort_by([("rank", "ascending"), ("step", "ascending")])
+    point = entry.planned.point
+    _check_ranks(entry, pc.unique(table["rank"]).to_pylist())
+    measured = _of_kind(entry, table, "measured", point.steps.measured)
+    profiled = _of_kind(entry, table, "profiled", point.steps.profiled)
+    # All ranks have the same ones, so a row of each matrix is a rank.
+    shape = (point.num_gpus, point.steps.measured)
+    start, end = (measured[name].to_numpy().reshape(shape) for name in ("t_start_ns", "t_end_ns"))
     windows = {
-        node: np.stack([np.min([start[r] for r in ranks], axis=0), np.max([end[r] for r in ranks], axis=0)], axis=1)
+        node: np.stack([start[ranks].min(axis=0), end[ranks].max(axis=0)], axis=1)
         for node, ranks in _ranks_by_node(entry, manifest).items()
     }
-    rank_time_s = {rank: (end[rank] - start[rank]) / NS_PER_S for rank in kept}
+    rank_time_s = dict(enumerate((end - start) / NS_PER_S))
     return RunSteps(
         step_time_s=_gang_time_s(windows, rank_time_s),
         rank_time_s=rank_time_s,
-        measured=measured,
-        profiled=profiled,
+        measured=tuple(measured["step"][: shape[1]].to_pylist()),
+        profiled=tuple(profiled["step"][: point.steps.profiled].to_pylist()),
         windows_ns=windows,
-        num_tokens=_num_tokens(entry, kept),
-        losses=(_loss(rows, rows[0]["step"]), _loss(rows, rows[-1]["step"])),
-        peak_memory_bytes={rank: _highest([row["peak_memory_bytes"] for row in own]) for rank, own in by_rank.items()},
+        num_tokens=_num_tokens(entry, measured),
+        losses=(_loss(table, table["step"][0].as_py()), _loss(table, table["step"][-1].as_py())),
+        peak_memory_bytes=_highest_memory(table),
     )
 
 
@@ -78,27 +81,35 @@ def _gang_time_s(windows_ns: dict[int, np.ndarray], rank_time_s: dict[int, np.nd
     return np.asarray(np.max(list(rank_time_s.values()), axis=0))
 
 
-def _check_ranks(entry: PlanEntry, rows: list[dict]) -> None:
-    expected = set(range(entry.planned.point.num_gpus))
-    found = {row["rank"] for row in rows}
-    for what, ranks in (("lacks ranks", expected - found), ("has unknown ranks", found - expected)):
-        if ranks:
+def _check_ranks(entry: PlanEntry, ranks: list[int]) -> None:
+    expected, found = set(range(entry.planned.point.num_gpus)), set(ranks)
+    for what, odd in (("lacks ranks", expected - found), ("has unknown ranks", found - expected)):
+        if odd:
             raise UserError(
-                f"run {entry.run}: steps.parquet {what} {_listed(ranks)} (the run has {len(expected)} ranks); "
+                f"run {entry.run}: steps.parquet {what} {_listed(odd)} (the run has {len(expected)} ranks); "
                 "launch it again"
             )
 
 
-def _numbers(entry: PlanEntry, by_rank: dict[int, list[dict]], kind: str, expected: int) -> tuple[int, ...]:
-    """Return the step numbers of one kind, the same on every rank."""
-    found = {rank: tuple(row["step"] for row in own if row["kind"] == kind) for rank, own in by_rank.items()}
-    short = [rank for rank, steps in found.items() if len(steps) != expected or steps != found[0]]
+def _of_kind(entry: PlanEntry, table: pa.Table, kind: str, expected: int) -> pa.Table:
+    """Return the rows of one kind of steps, the same steps on every rank."""
+    own = table.filter(pc.equal(table["kind"], kind))
+    num_ranks = entry.planned.point.num_gpus
+    rank, step = own["rank"].to_numpy(), own["step"].to_numpy()
+    borders = np.searchsorted(rank, np.arange(num_ranks + 1))
+    first = step[: borders[1]]
+    if len(step) == num_ranks * expected and np.array_equal(rank, np.repeat(np.arange(num_ranks), expected)):
+        short = np.flatnonzero((step.reshape(num_ranks, expected) != first).any(axis=1)).tolist()
+    else:
+        steps = [step[low:high] for low, high in pairwise(borders)]
+        short = [at for at, one in enumerate(steps) if len(one) != expected or not np.array_equal(one, first)]
     if short:
+        found = step[borders[short[0]] : borders[short[0] + 1]].tolist()
         raise UserError(
             f"run {entry.run}: ranks {_listed(short)} do not have the {expected} {kind} steps of the point "
-            f"(rank {short[0]} has steps {list(found[short[0]])}); launch it again"
+            f"(rank {short[0]} has steps {found}); launch it again"
         )
-    return found[0]
+    return own
 
 
 def _ranks_by_node(entry: PlanEntry, manifest: Manifest) -> dict[int, list[int]]:
@@ -112,10 +123,10 @@ def _ranks_by_node(entry: PlanEntry, manifest: Manifest) -> dict[int, list[int]]
     return {node: own for node, own in nodes.items() if own}
 
 
-def _num_tokens(entry: PlanEntry, kept: dict[int, list[dict]]) -> int:
+def _num_tokens(entry: PlanEntry, measured: pa.Table) -> int:
     point = entry.planned.point
     planned = point.global_batch_size * point.sequence_length
-    found = {row["num_tokens"] for own in kept.values() for row in own}
+    found = set(pc.unique(measured["num_tokens"]).to_pylist())
     if found != {planned}:
         raise UserError(
             f"run {entry.run}: steps of {_listed(found)} tokens, the point has global_batch_size * sequence_length = "
@@ -124,14 +135,15 @@ def _num_tokens(entry: PlanEntry, kept: dict[int, list[dict]]) -> int:
     return planned
 
 
-def _loss(rows: list[dict], step: int) -> float | None:
+def _loss(table: pa.Table, step: int) -> float | None:
     """Return the loss of one step; ranks that have it have the same one, that of the global batch."""
-    losses = [row["loss"] for row in rows if row["step"] == step and row["loss"] is not None]
-    return float(np.mean(losses)) if losses else None
+    found = pc.mean(table.filter(pc.equal(table["step"], step))["loss"]).as_py()
+    return None if found is None else float(found)
 
 
-def _highest(values: list[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
+def _highest_memory(table: pa.Table) -> dict[int, int | None]:
+    found = table.group_by("rank").aggregate([("peak_memory_bytes", "max")])
+    return dict(zip(found["rank"].to_pylist(), found["peak_memory_bytes_max"].to_pylist(), strict=True))
 
 
 def _listed(numbers: set[int] | list[int]) -> str:
