@@ -42,6 +42,7 @@ GROUPS = {
     "H100 BF16 dense, NeMo": (is_of("dgxc", "bf16", is_moe=False), 0.035),
     "H100 FP8 dense": (is_of("dgxc", "fp8", is_moe=False), 0.05),
     "H100 BF16 MoE, NeMo": (is_of("dgxc", "bf16", is_moe=True), 0.04),
+    "H100 BF16, AutoModel": (is_of("AutoModel", "bf16"), 0.09),
     "H100 FP8 MoE, NeMo": (is_of("dgxc", "fp8", is_moe=True), 0.06),
     "H100 Megatron-Core scaling": (is_of("Megatron-Core"), 0.12),
     "Megatron SC'21": (is_of("Megatron-LM 2021"), 0.03),
@@ -63,7 +64,7 @@ def test_mean_error_by_group(predicted: list[tuple[Cells, Prediction]], name: st
     assert np.abs(found).mean() <= threshold
 
 
-@pytest.mark.parametrize(("prefix", "threshold"), [("T", 0.075), ("V", 0.09)])
+@pytest.mark.parametrize(("prefix", "threshold"), [("T", 0.055), ("V", 0.075)])
 def test_vtrain_error(predicted: list[tuple[Cells, Prediction]], prefix: str, threshold: float) -> None:
     found = errors(predicted, lambda cells: cells["id"][0] == prefix and "DeepSpeed" in cells["framework"])
     assert np.abs(found).mean() <= threshold
@@ -72,8 +73,8 @@ def test_vtrain_error(predicted: list[tuple[Cells, Prediction]], prefix: str, th
 
 def test_every_measured_row_is_predicted(predicted: list[tuple[Cells, Prediction]]) -> None:
     failed = [(cells["id"], one.status) for cells, one in predicted if math.isnan(one.step_time_s)]
-    blank = [cells["id"] for cells, _ in predicted if not cells["hidden"]]
-    assert [name for name, _ in failed] == blank
+    # Nemotron 3 is of state space layers, which are not simulated.
+    assert failed == [("T0084", "unsupported"), ("T0085", "unsupported"), ("T0086", "unsupported")]
 
 
 def test_rows_that_ran_rarely_count_as_too_large(predicted: list[tuple[Cells, Prediction]]) -> None:

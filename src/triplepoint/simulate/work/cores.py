@@ -147,12 +147,22 @@ class _Flash(Core):
         return (repeat(one, cp - 1), *forward, added), (repeat(one, 2 * cp - 1), *backward, added)
 
 
+_FUSED_KEYS = 2048
+_FUSED_MULTIPLE = 4
+"""Longest row of scores the fused masked softmax takes, and what sequences times heads on a rank must be a multiple of.
+Source: NVIDIA/Megatron-LM v2.5 megatron/model/fused_softmax.py, is_kernel_available."""
+
+
 class _Unfused(Core):
-    """Attention kernel by kernel: scores, masked softmax, dropout, product with the values; nothing is skipped.
+    """Attention kernel by kernel: scores, masked softmax, dropout, product with the values.
+
+    The fused softmax reads the unmasked half and writes all. Where it cannot be used there are five kernels in fp32:
+    cast, scale, mask, softmax, cast back.
 
     Source:
-        NVIDIA/Megatron-LM v2.3 megatron/model/transformer.py, CoreAttention; kept for the backward pass as in
-        Korthikanti et al. 2022, arXiv:2205.05198, section 4.1.
+        NVIDIA/Megatron-LM v2.5 megatron/model/transformer.py, CoreAttention; fused_softmax.py; megatron/fused_kernels,
+        scaled_upper_triang_masked_softmax.h; kept for the backward pass as in Korthikanti et al. 2022,
+        arXiv:2205.05198, section 4.1.
     """
 
     def part(self) -> Part:
@@ -160,8 +170,8 @@ class _Unfused(Core):
         keys = share.job.sequence_length
         scores = self.batch * self.heads * self.length * keys
         score_bytes = scores * share.element
-        softmax = streaming("attention", "softmax", 2 * score_bytes)
-        forward: list[Operation] = [self._bmm("forward", (self.length, keys, self.size)), softmax]
+        softmax = self._softmax(scores)
+        forward: list[Operation] = [self._bmm("forward", (self.length, keys, self.size)), *softmax[0]]
         backward: list[Operation] = [
             self._bmm("backward", (self.length, keys, self.value_size)),
             self._bmm("backward", (keys, self.value_size, self.length)),
@@ -172,13 +182,31 @@ class _Unfused(Core):
             backward.append(dropout)
         forward.append(self._bmm("forward", (self.length, self.value_size, keys)))
         backward += [
-            streaming("attention", "softmax", 3 * score_bytes),
+            *softmax[1],
             self._bmm("backward", (self.length, self.size, keys)),
             self._bmm("backward", (keys, self.size, self.length)),
         ]
         # Softmax output, its mask, and what the values are multiplied with.
         kept = score_bytes + scores * mask + score_bytes * bool(mask)
         return Part(tuple(forward), tuple(backward), (), self.query_bytes + self.pair_bytes + kept)
+
+    def _softmax(self, scores: int) -> tuple[Operations, Operations]:
+        """Return masking and softmax of all scores, forward and backward."""
+        element = self.share.element
+        is_fused = (
+            self.share.job.sequence_length <= _FUSED_KEYS
+            and self.batch * self.heads % _FUSED_MULTIPLE == 0
+            and element < FP32_BYTES
+        )
+        if is_fused:
+            one = scores * element
+            passes = 1 + _CAUSAL, 1 + 2 * _CAUSAL
+            return tuple((streaming("attention", "softmax", each * one),) for each in passes)  # type: ignore[return-value]
+        cast = streaming("elementwise", "cast", scores * (element + FP32_BYTES))
+        scale = streaming("elementwise", "scale", 2 * scores * FP32_BYTES)
+        mask = streaming("elementwise", "mask", scores * (2 * FP32_BYTES + MASK_BYTES))
+        softmax = [streaming("attention", "softmax", passes * scores * FP32_BYTES) for passes in (2, 3)]
+        return (cast, scale, mask, softmax[0], cast), (cast, softmax[1], mask, scale, cast)
 
     def _bmm(self, kind: str, shape: tuple[int, int, int]) -> Kernel:
         """Return one product per head and sequence: class gemm, shape (groups, m, n, k)."""

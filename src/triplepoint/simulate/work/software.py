@@ -83,10 +83,12 @@ _KNOWN = (
     ),
     Software(
         ("megatron-deepspeed",),
-        "microsoft/Megatron-DeepSpeed, a fork of Megatron-LM 2021; arXiv:2312.12391 (vTrain) trains with it",
+        "microsoft/Megatron-DeepSpeed, a fork of Megatron-LM 2021; arXiv:2312.12391 (vTrain) trains with it; "
+        "microsoft/DeepSpeed deepspeed/runtime/pipe/engine.py, is_pipe_partitioned with tensor parallelism",
         has_flash_attention=False,
         has_dropout=True,
         overlaps_input_gradient=False,
+        scatters_activations=True,
     ),
     Software(
         ("automodel",),
