@@ -4,6 +4,7 @@ import pytest
 
 from tests.unit.simulate.jobs import job, operations
 from triplepoint.simulate.costs import LAUNCH_BEND, Constants
+from triplepoint.simulate.fabric import fabric_from
 from triplepoint.simulate.operations import Kernel
 from triplepoint.simulate.step import costs_of
 from triplepoint.simulate.work.model import stage_work
@@ -44,7 +45,7 @@ def test_pipeline_of_deepspeed_sends_a_part_of_the_activation_from_each_rank() -
 
 @pytest.mark.parametrize("share", [0.5, 1.0, 2.0])
 def test_pass_takes_longer_than_both_host_and_gpu(share: float) -> None:
-    one = job()
+    one = job(fabric=fabric_from("h100", 8, 400e9))
     kernel = streaming("elementwise", "add", 1e9)
     alone = costs_of(one, Constants(host_s=1e-12)).price((kernel,)).total_s
     time = costs_of(one, Constants(host_s=share * alone)).price((kernel,)).total_s
