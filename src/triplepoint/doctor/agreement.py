@@ -20,11 +20,14 @@ def check_agreement(nodes: Sequence[NodeFacts]) -> list[Check]:
     """Return checks of versions, GPUs and hosts that should be the same on all nodes."""
     if len(nodes) < 2 and not any(len(node.gpus) > 1 for node in nodes):
         return [Check("agreement", "skipped", "one node: nothing to compare", nodes=_hosts(nodes))]
-    return [
+    checks = [
         _agree("same versions", _odd_versions(nodes), "install the same environment and driver everywhere", nodes),
-        _agree("same gpus", _odd_gpus(nodes), "drain the odd one, or exclude it from the measurement", nodes),
         _agree("same hosts", _odd_hosts(nodes), "exclude the odd one, or name a constraint", nodes),
     ]
+    if any(node.gpus for node in nodes):
+        advice = "drain the odd one, or exclude it from the measurement"
+        checks.append(_agree("same gpus", _odd_gpus(nodes), advice, nodes))
+    return checks
 
 
 def _agree(name: str, odd: Iterable[str], advice: str, nodes: Sequence[NodeFacts]) -> Check:

@@ -21,7 +21,7 @@ def as_text(found: Diagnosis) -> str:
 
 
 def _lines(check: Check, num_nodes: int) -> list[str]:
-    where = f"{', '.join(check.nodes)}: " if len(check.nodes) < num_nodes and num_nodes > 1 else ""
+    where = f"{', '.join(check.nodes)}: " if 0 < len(check.nodes) < num_nodes else ""
     text = _wrapped(f"{where}{check.found}")
     lines = [f"{check.status:<8} {check.name:<19} {text}"]
     if check.status in ("warn", "fail"):

@@ -37,22 +37,29 @@ def probe(folder: Path, plan: ProbePlan, cluster: ClusterConfig | None, say: Say
     if cluster is None:
         run_probe(folder, dies_with_parent=False)
         return
-    import submitit
-
-    # Named, not "auto": with srun on the PATH submitit would take Slurm for a run on this machine.
-    options = gang_of(cluster.name, read_site())
-    executor = submitit.AutoExecutor(folder / "submitit", cluster=cluster.executor, slurm_python=options.python)
-    executor.update_parameters(**job_parameters(plan, cluster, options))
-    try:
-        job = executor.submit(run_probe, folder)
-    except submitit.core.utils.FailedJobError as error:
-        line = (str(error).strip().splitlines() or ["failed"])[-1]
-        raise UserError(f"{cluster.name}: sbatch: {line}; partition and account are in the site's file") from None
+    job = _submit(folder, plan, cluster)
     say(f"doctor: job {job.job_id} on {plan.num_nodes} {'node' if plan.num_nodes == 1 else 'nodes'}")
     with _ending(job):
         while not job.done():
             time.sleep(POLL_S)
     _await_reports(folder, plan.num_nodes)
+
+
+def _submit(folder: Path, plan: ProbePlan, cluster: ClusterConfig) -> Any:
+    import submitit
+
+    options = gang_of(cluster.name, read_site())
+    try:
+        # Named, not "auto": with srun on the PATH submitit would take Slurm for a run on this machine.
+        executor = submitit.AutoExecutor(folder / "submitit", cluster=cluster.executor, slurm_python=options.python)
+    except RuntimeError as error:
+        raise UserError(f"cluster {cluster.name} is reached through Slurm: {error}; go to its login node") from None
+    executor.update_parameters(**job_parameters(plan, cluster, options))
+    try:
+        return executor.submit(run_probe, folder)
+    except submitit.core.utils.FailedJobError as error:
+        line = (str(error).strip().splitlines() or ["failed"])[-1]
+        raise UserError(f"cluster {cluster.name}: {line}; partition and account are in the site's file") from None
 
 
 def job_parameters(plan: ProbePlan, cluster: ClusterConfig, options: Gang) -> dict[str, Any]:

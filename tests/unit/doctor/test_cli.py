@@ -56,6 +56,14 @@ def test_doctor_wrong_use_is_told(words: list[str], told: str, capsys: pytest.Ca
     assert told in capsys.readouterr().err
 
 
+def test_doctor_away_from_slurm_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main(["doctor", "--cluster", "h200x32", "--results", str(tmp_path)]) == 2
+    assert "cluster h200x32 is reached through Slurm" in capsys.readouterr().err
+
+
 def test_calibrate_without_a_table_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["calibrate"]) == 2
     assert "nothing to fit to" in capsys.readouterr().err
