@@ -1,5 +1,6 @@
 """Nodes to start a scenario from."""
 
+import secrets
 from dataclasses import replace
 
 from tests.fakes.scenario import Gpu, Scenario, Sensor, Vendor
@@ -11,11 +12,17 @@ HGX_MODULES = (3, 4, 1, 2, 7, 8, 5, 6)
 """Module (physical slot) of each, not in the driver's order, as on real boards."""
 
 
+def _token() -> str:
+    """Return 8 digits that no other node has: samplers of two test runs must not take its GPUs for the same."""
+    return secrets.token_hex(4)
+
+
 def _hgx(name: str, count: int, **changes: float) -> Scenario:
+    token = _token()
     gpus = [
         Gpu(
             name=name,
-            uuid=f"GPU-{index:08x}-1111-2222-3333-444444444444",
+            uuid=f"GPU-{token}-{index:04x}-2222-3333-444444444444",
             serial=f"165432100{index:04d}",
             pci_bus=HGX_BUSES[index],
             module_id=HGX_MODULES[index],
@@ -88,11 +95,11 @@ def mi250_node(packages: int = 4) -> Scenario:
 
     HIP counts the packages from another one than the driver does.
     """
-    num_dies = 2 * packages
+    num_dies, token = 2 * packages, _token()
     dies = [
         replace(
             MI250_DIE,
-            uuid=f"{die:02x}ff740c-0000-1000-80{die:02x}-000000000000",
+            uuid=f"{die:02x}ff740c-{token[:4]}-{token[4:]}-80{die:02x}-000000000000",
             serial=f"69221900{die:04d}",
             pci_bus=0x20 + 4 * die,
             module_id=die // 2,
@@ -108,11 +115,12 @@ def mi250_node(packages: int = 4) -> Scenario:
 
 def mi300x_node(count: int = 8) -> Scenario:
     """Return a node of MI300X: one device a package, current power, xGMI counters, 750 W."""
+    token = _token()
     gpus = [
         replace(
             MI250_DIE,
             name="AMD Instinct MI300X",
-            uuid=f"{index:02x}ff74a1-0000-1000-80{index:02x}-000000000000",
+            uuid=f"{index:02x}ff74a1-{token[:4]}-{token[4:]}-80{index:02x}-000000000000",
             serial=f"69241000{index:04d}",
             idle_w=140.0,
             max_w=750.0,
