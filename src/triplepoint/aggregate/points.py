@@ -49,6 +49,7 @@ def finished_row(
             "step_time_s": time_s.median,
             "step_time_p10_s": time_s.p10,
             "step_time_p90_s": time_s.p90,
+            **_known_to(manifest),
             "tokens_per_s": throughput,
             "tokens_per_s_per_gpu": throughput / point.num_gpus,
             "flops_per_token": flops,
@@ -59,6 +60,12 @@ def finished_row(
         }
         | _power_columns(power, throughput, point, time_s.median)
     )
+
+
+def _known_to(manifest: Manifest) -> dict[str, Any]:
+    """Return the interval of a simulated step time."""
+    is_simulated = manifest.origin == "simulated"
+    return {name: manifest.facts.get(name) if is_simulated else None for name in ("step_time_lo_s", "step_time_hi_s")}
 
 
 def gpu_rows(run: str, manifest: Manifest, steps: RunSteps, power: Power) -> list[dict[str, Any]]:

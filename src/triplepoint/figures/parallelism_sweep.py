@@ -23,6 +23,7 @@ _PLOTTED = [
     "group", "setting", "layout", "run", "repeat", "origin", "status", "reason", "gpu", "num_gpus",
     "num_measured_steps",
     "tokens_per_s_per_gpu", "tokens_per_s_per_gpu_p10", "tokens_per_s_per_gpu_p90",
+    "tokens_per_s_per_gpu_model_lo", "tokens_per_s_per_gpu_model_hi",
     "compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share",
 ]  # fmt: skip
 
@@ -65,6 +66,8 @@ def _numbers(found: DataFrame) -> DataFrame:
     return found.assign(
         tokens_per_s_per_gpu_p10=tokens_per_gpu / found["step_time_p90_s"],
         tokens_per_s_per_gpu_p90=tokens_per_gpu / found["step_time_p10_s"],
+        tokens_per_s_per_gpu_model_lo=tokens_per_gpu / found["step_time_hi_s"],
+        tokens_per_s_per_gpu_model_hi=tokens_per_gpu / found["step_time_lo_s"],
         **{str(name): shares[name] for name in shares},
     )
 
@@ -80,6 +83,9 @@ def _draw_throughput(axes: Axes, block: Block) -> None:
             y = number + (index - (len(done) - 1) / 2) * step
             low, high = row["tokens_per_s_per_gpu_p10"], row["tokens_per_s_per_gpu_p90"]
             axes.plot([low, high], [y, y], color=style.BLUE, linewidth=1.6, alpha=0.45, solid_capstyle="butt")
+            # Thin and dotted: what a model is known to is no spread of measurements. Nothing where there is none.
+            known = [row["tokens_per_s_per_gpu_model_lo"], row["tokens_per_s_per_gpu_model_hi"]]
+            axes.plot(known, [y, y], color=style.BLUE, linewidth=0.7, linestyle=":")
             axes.plot([row["tokens_per_s_per_gpu"]], [y], "o", color=style.BLUE, markersize=3, markeredgewidth=0)
     axes.set_xlim(0, axes.get_xlim()[1] if axes.lines else 1)
     axes.locator_params(axis="x", nbins=4)

@@ -38,6 +38,8 @@ POINTS = Table(
         amount("step_time_s", "s", "Median over measured steps of the slowest rank's step."),
         amount("step_time_p10_s", "s", "10th percentile over measured steps."),
         amount("step_time_p90_s", "s", "90th percentile over measured steps."),
+        amount("step_time_lo_s", "s", "Lower end of the model's 90 % interval; null unless simulated."),
+        amount("step_time_hi_s", "s", "Upper end of it: what the model is known to, no spread of steps or repeats."),
         amount("tokens_per_s", "token/s", "Tokens of the global batch over the median step time."),
         amount("tokens_per_s_per_gpu", "token/s", "The same per rank."),
         amount("flops_per_token", "FLOP/token", "Model FLOPs, forward and backward, no recomputation."),
