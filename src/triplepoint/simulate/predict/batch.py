@@ -118,11 +118,24 @@ def read_table(source: Path) -> list[dict[str, str]]:
     except IsADirectoryError:
         raise UserError(f"{source}: is a folder, expected a CSV file") from None
     csv.field_size_limit(sys.maxsize)
-    lines = csv.reader(io.StringIO(text, newline=""))
-    header = [name.strip() for name in next(lines, [])]
-    if not set(header) & set(COLUMNS) - {"id", "notes"}:
+    try:
+        delimiter = max(",;\t", key=lambda found: len(_known(_header(text, found))))
+        header = _header(text, delimiter)
+    except csv.Error as error:
+        raise UserError(f"{source}: not readable as CSV: {error}") from None
+    if not _known(header) - {"id", "notes"}:
         raise UserError(f"{source}: no known column in its first line; expected a CSV with {', '.join(COLUMNS)}")
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    next(lines)
     return list(_rows(lines, header, source))
+
+
+def _header(text: str, delimiter: str) -> list[str]:
+    return [name.strip() for name in next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])]
+
+
+def _known(header: list[str]) -> set[str]:
+    return set(header) & set(COLUMNS)
 
 
 def _rows(lines: Iterator[list[str]], header: list[str], source: Path) -> Iterator[dict[str, str]]:

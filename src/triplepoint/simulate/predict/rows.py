@@ -60,6 +60,10 @@ COLUMNS = (
 hidden, layers, heads and seq."""
 
 _MAX_GPUS = 1_000_000
+_MAX_LAYERS = 10_000
+_MAX_EXPERTS = 100_000
+_MAX_PASSES = 4_000_000
+"""Larger ones are beyond anything trained, and would take minutes; a pass is of one micro-batch through one chunk."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +97,10 @@ def read_row(cells: Cells, number: int, config: Path) -> Row:
 
     Args:
         cells: Text by column.
-        number: Of the row, from 1; its id where the table has none.
+        number: Of the row, from 1; its id where the table has none. Line breaks in an id become spaces.
         config: Folder of the configuration.
     """
-    name = cells.get("id", "").strip() or str(number)
+    name = " ".join(cells.get("id", "").splitlines()).strip() or str(number)
     try:
         job, open_choices = _read_job(cells, config)
     except UnreadableError as error:
@@ -121,7 +125,7 @@ def _read_job(cells: Cells, config: Path) -> tuple[Job, frozenset[str]]:
     if micro_batch is None:
         open_choices.add("micro_batch")
         micro_batch = 1
-    _check_batch(global_batch, micro_batch, layout.dp)
+    _check_batch(global_batch, micro_batch, layout)
     num_gpus, said = layout.tp * layout.pp * layout.cp * layout.dp, shards.overlap
     fabric = usual_fabric(gpu, num_gpus, spelling.read_network(cells.get("interconnect", "")), config)
     job = Job(
@@ -149,6 +153,9 @@ def _read_job(cells: Cells, config: Path) -> tuple[Job, frozenset[str]]:
 def _read_model(cells: Cells, config: Path) -> ModelConfig:
     """Return the model: known by name, with what the row says in place of what is known; else of the columns alone."""
     shape, known = read_shape(cells), find_known(cells.get("model", ""), config)
+    for name, value, most in (("layers", shape.layers, _MAX_LAYERS), ("experts", shape.experts, _MAX_EXPERTS)):
+        if value and value > most:
+            raise _UnsupportedError(f"{name} is {value}, at most {most} are simulated")
     if known and known.unsupported and shape.missing:
         raise _UnsupportedError(f"{shown(shape.name)} has {known.unsupported}, which are not simulated")
     if known and known.model and is_of(shape, known.model):
@@ -235,9 +242,12 @@ def _check_experts(layout: Layout, model: ModelConfig) -> None:
         raise UnreadableError(f"ep {layout.ep} is more than the {num_ranks} ranks of a stage")
 
 
-def _check_batch(global_batch: int, micro_batch: int, dp: int) -> None:
-    if global_batch % (micro_batch * dp):
-        raise UnreadableError(f"gbs {global_batch} is not divisible by mbs*dp = {micro_batch}*{dp}")
+def _check_batch(global_batch: int, micro_batch: int, layout: Layout) -> None:
+    if global_batch % (micro_batch * layout.dp):
+        raise UnreadableError(f"gbs {global_batch} is not divisible by mbs*dp = {micro_batch}*{layout.dp}")
+    passes = global_batch // (micro_batch * layout.dp) * layout.pp * layout.vp
+    if passes > _MAX_PASSES:
+        raise _UnsupportedError(f"micro-batches*pp*vp = {passes} passes, at most {_MAX_PASSES} are simulated")
 
 
 def _precision(cells: Cells, gpu: GpuConfig) -> Literal["fp32", "bf16", "fp16", "fp8"]:
