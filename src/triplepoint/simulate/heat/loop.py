@@ -93,7 +93,7 @@ class _Stepper:
         self._borders = np.concatenate([[0.0], np.cumsum(profile.duration_s)])
         self._step_s = profile.step_s
         self._can_rest = bool((np.diff(self._integral[:, 2], axis=0) < _AT_REST).any())
-        self._both = propagator(machine.network, self._period_s).both
+        self._both = machine.step.both
         self._column = np.concatenate([state.heat, np.zeros(shape)], axis=-1)[..., None]
         self._num_states = state.heat.shape[1]
         self._fixed = power.base.value + power.memory_idle.value
@@ -190,7 +190,7 @@ class Steady:
     is_settled: bool
 
 
-def settle(machine: Machine, profile: Profile, tolerance_k: float = 0.05, most: int = 400) -> Steady:
+def settle(machine: Machine, profile: Profile, tolerance_k: float = 0.05, most: int = 100) -> Steady:
     """Return the job's step once temperatures no longer change from step to step.
 
     Steps are run one by one at the control period; in between, slow parts of the network are taken ahead by whole steps
@@ -200,7 +200,7 @@ def settle(machine: Machine, profile: Profile, tolerance_k: float = 0.05, most: 
         machine: The nodes.
         profile: Of a step.
         tolerance_k: Largest change of any state over a leap that counts as none. Unit: K.
-        most: Leaps after which to give up.
+        most: Leaps after which to give up, as where clocks never come to rest.
     """
     state, elapsed, is_settled = start(machine), 0.0, False
     window_s = max(profile.step_s, 4 * machine.period_s)

@@ -8,7 +8,7 @@ import numpy as np
 
 from triplepoint.simulate.heat.clocks import Bool
 from triplepoint.simulate.heat.config import AirflowConfig, Cooling, HeatConfig
-from triplepoint.simulate.heat.network import Network, build_network
+from triplepoint.simulate.heat.network import Network, Propagator, build_network, propagator
 from triplepoint.simulate.heat.parts import Devices
 from triplepoint.simulate.power.config import PowerConfig
 from triplepoint.simulate.power.model import Activity, Clocks, Float, Int64, clock_table, data_share
@@ -54,6 +54,11 @@ class Machine:
         return build_network(self.heat.cooling[self.cooling], self.airflow, self.devices)
 
     @cached_property
+    def step(self) -> Propagator:
+        """Heat over one control period."""
+        return propagator(self.network, self.period_s)
+
+    @cached_property
     def table(self) -> Clocks:
         """Clocks."""
         return clock_table(self.power.clocks)
@@ -83,12 +88,16 @@ class Profile:
     """One step of the job as if clocks were at their highest, cut into bins; over and over.
 
     Attributes:
-        duration_s: Of every bin; shape (num_bins,). Unit: s.
+        duration_s: Of every bin, none of them empty; shape (num_bins,). Unit: s.
         activity: Of every device; shape (num_bins, num_nodes, num_devices).
     """
 
     duration_s: Float
     activity: Activity
+
+    def __post_init__(self) -> None:
+        """Check the bins."""
+        assert (self.duration_s > 0).all(), "a bin of no length has no rates"
 
     @property
     def step_s(self) -> float:

@@ -122,9 +122,9 @@ def _set(config: PowerConfig, names: Sequence[str], value: Float, sigma: Float |
     changes = {}
     for k, name in enumerate(names):
         old = _get(config, name)
-        new = {"value": float(value[k])}
+        new: dict[str, object] = {"value": float(value[k])}
         if sigma is not None:
-            new = {"value": _rounded(value[k]), "sigma": _rounded(sigma[k]), "source": source}  # type: ignore[dict-item]
+            new = {"value": _rounded(value[k]), "sigma": _rounded(sigma[k]), "source": source}
         changes[name] = old.model_copy(update=new)
     clocks = config.clocks.model_copy(update={name: changes.pop(name) for name in _CLOCKS if name in changes})
     return config.model_copy(update={"clocks": clocks, **changes})
