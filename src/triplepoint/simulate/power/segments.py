@@ -81,12 +81,13 @@ def overlay(start_ns: Int64, end_ns: Int64, activity: Activity, until_ns: int) -
         start_ns: Start of every segment. Unit: ns.
         end_ns: End of every segment. Unit: ns.
         activity: Of every segment; shape (num_segments,).
-        until_ns: End of the timeline, which starts at 0. Unit: ns.
+        until_ns: End of the timeline, which starts at 0; what lies outside is cut off. Unit: ns.
 
     Returns:
         Edges in ns, shape (num_pieces + 1,), and what runs between them, shape (num_pieces,).
     """
-    edges = np.unique(np.clip(np.concatenate([[0, until_ns], start_ns, end_ns]), 0, until_ns))
+    start_ns, end_ns = np.clip(start_ns, 0, until_ns), np.clip(end_ns, 0, until_ns)
+    edges = np.unique(np.concatenate([[0, until_ns], start_ns, end_ns]))
     first, last = np.searchsorted(edges, start_ns), np.searchsorted(edges, end_ns)
     columns = {name: np.broadcast_to(getattr(activity, name), start_ns.shape) for name in _FIELDS}
     rate = np.asarray(sum(columns[name] for name in _RATES)) + 1e-12

@@ -51,6 +51,12 @@ def test_overlay_two_streams() -> None:
     assert pick(found, 3) == (1, 0, 0, 0.2, 0.6, 1, 0)
 
 
+def test_overlay_cuts_off_what_lies_outside() -> None:
+    edges, found = overlay(np.array([-5, 8, 20]), np.array([2, 15, 30]), Activity(np.ones(3), np.full(3, 0.5)), 10)
+    assert edges.tolist() == [0, 2, 8, 10]
+    assert found.tensor.tolist() == [0.5, 0, 0.5]  # type: ignore[union-attr]
+
+
 def test_bin_means_across_borders() -> None:
     found = bin_means(np.array([0, 10, 30]), np.array([100.0, 400.0]), np.array([0, 20, 30]))
     assert found.tolist() == [250, 400]
