@@ -1,6 +1,7 @@
 """Numbers in files of the kernel (sysfs, procfs), kept open: reading one again costs microseconds."""
 
 import os
+import tempfile
 from pathlib import Path
 
 _SYSFS_VARIABLE = "TRIPLEPOINT_SYSFS"
@@ -10,6 +11,11 @@ _LONGEST = 1 << 16
 def sysfs() -> Path:
     """Return the root of sysfs: /sys, or what the environment variable TRIPLEPOINT_SYSFS names in its place."""
     return Path(os.environ.get(_SYSFS_VARIABLE, "/sys"))
+
+
+def node_folder() -> Path:
+    """Return a folder all users of this node share; a node put in the place of the real one has its own."""
+    return Path(os.environ.get(_SYSFS_VARIABLE, tempfile.gettempdir()))
 
 
 class KernelFile:

@@ -2,11 +2,11 @@
 
 import fcntl
 import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from triplepoint.errors import UserError
+from triplepoint.telemetry.kernel_files import node_folder
 
 
 class Claim:
@@ -25,7 +25,7 @@ class Claim:
         """
         self._held: list[int] = []
         for identity in identities:
-            path = (folder or Path(tempfile.gettempdir())) / f"triplepoint-{identity.replace('/', '_')}.lock"
+            path = (folder or node_folder()) / f"triplepoint-{identity.replace('/', '_')}.lock"
             try:
                 self._held.append(_lock(path, identity, out))
             except PermissionError:
