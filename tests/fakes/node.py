@@ -139,6 +139,8 @@ def fake_node(scenario: Scenario) -> Iterator[FakeNode]:
         node = FakeNode(scenario, Path(folder), library)
         # The loader takes a library that is there under the same soname; LD_LIBRARY_PATH was read when we started.
         ctypes.CDLL(str(library))
+        found = ctypes.CDLL(library.name)
+        assert hasattr(found, "is_fake_node_library"), f"this process has loaded the machine's own {library.name}"
         variables = node.variables()
         before = {name: os.environ.get(name) for name in variables}
         os.environ.update(variables)

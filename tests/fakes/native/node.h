@@ -69,6 +69,7 @@ struct site {
 #define ANY_SCOPE 0xfffffffeu
 #define FIELD_KEY(field, scope) ((1ull << 63) | ((uint64_t)(field) << 32) | (uint32_t)(scope))
 
+int is_fake_node_library(void);
 const struct node *node_now(void);
 enum opened node_open(enum vendor vendor);
 double node_time_s(const struct node *node);
