@@ -93,12 +93,16 @@ class Cluster:
                     os.kill(process, signal.SIGKILL)
             time.sleep(0.05)
 
-    def mend(self) -> None:
-        """Start again whatever a test has killed, and wait until every node is idle."""
+    def revive(self) -> None:
+        """Start again whatever has been killed."""
         self.up()
-        _call("sh", "-c", "squeue -h -o %A | xargs -r scancel")
         for node in self.nodes:
             _tells("scontrol", "update", f"NodeName={node}", "State=RESUME")
+
+    def mend(self) -> None:
+        """Start again whatever has been killed, end every job, and wait until every node is idle."""
+        self.revive()
+        _call("sh", "-c", "squeue -h -o %A | xargs -r scancel")
         _wait_for(self._all_idle, "idle nodes", 120)
 
     def _check_machine(self) -> None:

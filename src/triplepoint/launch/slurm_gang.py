@@ -19,7 +19,7 @@ from triplepoint.launch.attempt import (
     read_submission,
     tell_to_stop,
 )
-from triplepoint.launch.gang import stderr_to, time_limit_min
+from triplepoint.launch.gang import CANCEL_S, POLL_S, stderr_to, time_limit_min
 from triplepoint.launch.verdict import Account
 
 QUERY_S = 3.0
@@ -78,7 +78,7 @@ class SlurmGang:
         return False
 
     def cancel(self) -> None:
-        """End the job, also where slurmctld is away: then the agents do it, told by a file."""
+        """End the job and wait for its agents, also where slurmctld is away: then they do it, told by a file."""
         tell_to_stop(self._raw)
         self.was_cancelled = True
         job_id = self.submission.job_id
@@ -86,6 +86,9 @@ class SlurmGang:
             job_id = _find(self.submission)
         if job_id is not None:
             slurm.cancel(job_id)
+        deadline = time.monotonic() + CANCEL_S
+        while self._num_reports() < self._num_begun() and time.monotonic() < deadline:
+            time.sleep(POLL_S)
 
     def account(self) -> Account:
         """Return what Slurm says of the end of a gang that is over, and end what is left of it."""
@@ -108,6 +111,9 @@ class SlurmGang:
 
     def _num_reports(self) -> int:
         return len(list(self._raw.glob("nodes/node*.json")))
+
+    def _num_begun(self) -> int:
+        return len(list(self._raw.glob("nodes/begun*.json")))
 
     def _ask_slurm(self) -> None:
         if time.monotonic() < self._next_query:

@@ -1,0 +1,132 @@
+"""Random faults at random moments of launches, and whether any run was lost or launched twice."""
+
+import random
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.slurm.cluster import Cluster
+from tests.slurm.launches import SHORT, Place, finish, jobs_of, never_two_at_once, no_ranks, result, wait_until
+
+LATEST_S = 12.0
+"""Faults come between the start of the launcher and so long after it: before the job, in its start, in training."""
+TRIES = 6
+
+
+@dataclass(frozen=True)
+class Injection:
+    """One fault done to one run, and what became of the run."""
+
+    seed: int
+    fault: str
+    after_s: float
+    num_launchers: int
+    problems: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return one line."""
+        told = "; ".join(self.problems) or "whole, once"
+        return f"seed {self.seed}: {self.fault} after {self.after_s:.1f} s, {self.num_launchers} launchers: {told}"
+
+
+def inject(cluster: Cluster, place: Place, seed: int) -> Injection:
+    """Launch a run, do one random fault to it, launch it until there is a result, and look for what must not be.
+
+    Args:
+        cluster: The test cluster, whole.
+        place: Where the run is made.
+        seed: Chooses fault, moment and node.
+    """
+    chance = random.Random(seed)
+    fault = chance.choice(sorted(FAULTS))
+    after_s = chance.uniform(0, LATEST_S)
+    folder = place.run(SHORT, name=f"soak{seed}", hang_timeout_s=20.0)
+    launcher = place.launch(folder)
+    time.sleep(after_s)
+    FAULTS[fault](cluster, folder, launcher, chance)
+    status, said = finish(launcher)
+    num_launchers = 1
+    while status != 0 and num_launchers < TRIES:
+        cluster.revive()
+        status, said = finish(place.launch(folder))
+        num_launchers += 1
+    cluster.revive()
+    return Injection(seed, fault, after_s, num_launchers, tuple(_problems(folder, status, said)))
+
+
+def _problems(folder: Path, status: int, said: str) -> list[str]:
+    problems = [] if status == 0 else [f"lost: {said.strip().splitlines()[-1:]}"]
+    if status == 0 and result(folder).status != "ok":
+        problems.append(f"ended as {result(folder).status}")
+    if not never_two_at_once(folder):
+        problems.append("two of its jobs ran at once")
+    if status == 0:
+        job = result(folder).job
+        later = [number for number, *_ in jobs_of(folder) if job is not None and int(number) > int(job.job_id)]
+        problems += [f"launched again after its result: {later}"] if later else []
+    try:
+        wait_until(lambda: no_ranks(folder), "no rank is left", 60)
+    except AssertionError:
+        problems.append("ranks were left behind")
+    return problems
+
+
+def _kill_launcher(cluster: Cluster, folder: Path, launcher: "subprocess.Popen[str]", chance: random.Random) -> None:
+    launcher.kill()
+
+
+def _interrupt_launcher(
+    cluster: Cluster, folder: Path, launcher: "subprocess.Popen[str]", chance: random.Random
+) -> None:
+    launcher.terminate()
+
+
+def _kill_rank(cluster: Cluster, folder: Path, launcher: "subprocess.Popen[str]", chance: random.Random) -> None:
+    _kill_one("triplepoint.launch.rank", folder, chance)
+
+
+def _kill_agent(cluster: Cluster, folder: Path, launcher: "subprocess.Popen[str]", chance: random.Random) -> None:
+    _kill_one("submitit.core._submit", folder, chance)
+
+
+def _kill_one(word: str, folder: Path, chance: random.Random) -> None:
+    lines = {process: process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])}
+    chosen = [process for process, words in lines.items() if word in words and str(folder) in words[-1]]
+    if chosen:
+        chance.choice(sorted(chosen, key=lambda process: process.pid)).kill()
+
+
+def _cancel_job(cluster: Cluster, folder: Path, launcher: "subprocess.Popen[str]", chance: random.Random) -> None:
+    subprocess.run(["sh", "-c", f"squeue -h -o '%A %j' | grep ' {folder.name}[.]' | cut -d' ' -f1 | xargs -r scancel"])
+
+
+def _kill_node(cluster: Cluster, folder: Path, launcher: "subprocess.Popen[str]", chance: random.Random) -> None:
+    cluster.kill_node(chance.choice(cluster.nodes[:2]))
+
+
+def _kill_controller(cluster: Cluster, folder: Path, launcher: "subprocess.Popen[str]", chance: random.Random) -> None:
+    cluster.kill_controller()
+    time.sleep(chance.uniform(0, 5))
+    cluster.start_controller()
+
+
+def _preempt(cluster: Cluster, folder: Path, launcher: "subprocess.Popen[str]", chance: random.Random) -> None:
+    urgent = ["sbatch", "-p", "urgent", "-N4", "--exclusive", "-t", "1", "-o", "/dev/null", "--wrap", "sleep 3"]
+    subprocess.run(urgent, capture_output=True)
+
+
+Fault = Callable[[Cluster, Path, "subprocess.Popen[str]", random.Random], None]
+FAULTS: dict[str, Fault] = {
+    "launcher killed": _kill_launcher,
+    "launcher interrupted": _interrupt_launcher,
+    "rank killed": _kill_rank,
+    "agent killed": _kill_agent,
+    "job cancelled": _cancel_job,
+    "node killed": _kill_node,
+    "controller killed": _kill_controller,
+    "preempted": _preempt,
+}
