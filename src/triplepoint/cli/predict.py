@@ -21,12 +21,15 @@ columns of IN.csv, one configuration a row; blanks are derived or take the defau
   seq_parallel  yes or no
   framework     software stack and version, such as 'NeMo dgxc v25.04'
   trainable     all, or LoRA with its rank (blank: LoRA if a part of `notes` begins so)
+  task          training (default) or inference: prompts of `seq` tokens, `gbs` sequences at a time
+  output_tokens of inference, made of each prompt
   interconnect  between nodes, such as '8x400G IB/node' (blank: what the GPU type usually comes with)
 
 columns of OUT.csv:
   id status reason         ok; oom: does not fit in memory; invalid: contradicts itself; unsupported: not simulated
   step_time_s step_time_lo_s step_time_hi_s              one step and the 90 % interval around it
   tokens_per_s_per_gpu mfu memory_gib bubble_fraction exposed_comm_s bottleneck
+  time_to_first_token_s    of inference, whose step is one token more for each sequence and which has no interval
 
 example:
   triplepoint predict tests/data/throughput/training_throughput.csv predicted.csv

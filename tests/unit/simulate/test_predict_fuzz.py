@@ -16,22 +16,18 @@ from triplepoint.simulate.predict.rows import COLUMNS
 
 CONFIG = Path("config")
 STATUSES = {"ok", "oom", "invalid", "unsupported"}
-NUMBERS = OUTPUT[3:-1]
-NAMES = [
-    "Llama3-8B",
-    "DeepSeek-V3",
-    "Mixtral-8x7B",
-    "GPT-OSS-20B",
-    "Gemma3-27B",
-    "MPT-7B",
-    "Kimi-K2",
-    "Mamba",
-    "моdель",
-    "",
-]
-TEXT = ["0", "1", "2", "3", "7", "8", "64", "-1", "1.5", "1e3", "1e12", "1e400", "9" * 30, "NaN", "nan", "inf", "-inf",
-        "n/a", "-", "", " ", "many", "8 (assumed)", "1,024", "٣", "½", "0x10", "1_000", "\u200b", "\n", '"', "full 0 layers",
-        "FP8", "INT8", "fp32", "LoRA rank 0", "QLoRA", "HSDP shard=0", "H100 NVL 94GB", "MI300X", "a100h100", "yes"]  # fmt: skip
+NUMBERS = OUTPUT[3:-2]
+TIMES_OF_INFERENCE = ("step_time_s", "tokens_per_s_per_gpu", "memory_gib", "exposed_comm_s", "time_to_first_token_s")
+NAMES = (
+    *("Llama3-8B", "DeepSeek-V3", "Mixtral-8x7B", "GPT-OSS-20B", "Gemma3-27B", "MPT-7B", "Kimi-K2", "Mamba"),
+    *("m\u03bfdel", ""),
+)
+TEXT = (
+    *("0", "1", "2", "3", "7", "8", "64", "-1", "1.5", "1e3", "1e12", "1e400", "9" * 30, "NaN", "nan", "inf", "-inf"),
+    *("n/a", "-", "", " ", "many", "8 (assumed)", "1,024", "\u0663", "\u00bd", "0x10", "1_000", "\u200b", "\n", '"'),
+    *("full 0 layers", "FP8", "INT8", "fp32", "LoRA rank 0", "QLoRA", "HSDP shard=0", "H100 NVL 94GB", "MI300X"),
+    *("a100h100", "yes"),
+)
 cells = st.sampled_from(NAMES) | st.sampled_from(TEXT) | st.integers().map(str) | st.text(max_size=12)
 rows = st.dictionaries(st.sampled_from([*COLUMNS, "unknown"]), cells, max_size=5)
 
@@ -56,9 +52,11 @@ def check(found: dict[str, str]) -> None:
     assert found["status"] in STATUSES
     assert bool(found["reason"]) == (found["status"] != "ok")
     assert len(found["reason"].splitlines()) <= 1
-    has_numbers = found["status"] in ("ok", "oom")
-    for name in NUMBERS:
-        assert bool(found[name]) == has_numbers, name
+    expected: tuple[str, ...] = ()
+    if found["status"] in ("ok", "oom"):
+        expected = TIMES_OF_INFERENCE if found["time_to_first_token_s"] else NUMBERS
+    for name in (*NUMBERS, "time_to_first_token_s"):
+        assert bool(found[name]) == (name in expected), name
         assert not found[name] or math.isfinite(float(found[name]))
 
 
@@ -66,6 +64,8 @@ def check(found: dict[str, str]) -> None:
 @given(st.lists(rows, min_size=1, max_size=4))
 @example([{"layers": "100000000000"}])
 @example([{"id": "0\r0"}])
+@example([{"task": "inference", "output_tokens": "128"}, {"task": "decode"}, {"task": "dance"}])
+@example([{"task": "inference", "output_tokens": "128", "seq": "999999999999"}])
 @example([{"gbs": "1000000000000"}])
 @example([{"pp": "1000", "layers": "1000", "gbs": "100000", "n_gpus": "4000", "dp": "", "mbs": "1"}])
 @example([{"experts": "100000000000", "topk": "99999999999", "model": "x"}])
@@ -119,6 +119,15 @@ def test_however_a_table_is_written_it_means_the_same(before: str, change: dict[
     (found,) = predicted(before + written([NEMOTRON], **change), tmp_path)
     (plain,) = predicted(written([NEMOTRON]), tmp_path)
     assert found == plain and found["status"] == "ok"
+
+
+def test_a_row_of_inference_has_its_own_numbers(tmp_path: Path) -> None:
+    asked = NEMOTRON | {"model": "Llama3-8B", "task": "inference", "output_tokens": "128", "tp": "1", "dp": "16"}
+    asked |= dict.fromkeys(("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "params_B"), "")
+    (few,), (many,) = (predicted(written([asked | {"gbs": gbs}]), tmp_path) for gbs in ("64", "4096"))
+    assert float(few["time_to_first_token_s"]) > float(few["step_time_s"]) > 16e9 / 3.35e12
+    assert (few["status"], many["status"]) == ("ok", "oom")
+    assert "cache 132.0" in many["reason"]
 
 
 def test_rows_of_the_same_id_are_all_there(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.model import peak_memory
 from triplepoint.simulate.predict.model import Prediction, predict
 from triplepoint.simulate.predict.rows import COLUMNS, Row, read_row
+from triplepoint.simulate.predict.serving import predict_serving
 
 OUTPUT = (
     # fmt: off
@@ -30,6 +31,7 @@ OUTPUT = (
     "bubble_fraction",
     "exposed_comm_s",
     "bottleneck",
+    "time_to_first_token_s",
     # fmt: on
 )
 """Columns of the output, in order."""
@@ -59,7 +61,7 @@ def predict_table(source: Path, target: Path, config: Path, say: Callable[[str],
     writer.writeheader()
     for number, cells in enumerate(rows, 1):
         row = read_row(cells, number, config)
-        found = predict_row(row, calibration)
+        found = predict_row(row, calibration, config)
         counts[found.status] = counts.get(found.status, 0) + 1
         writer.writerow({"id": row.id} | {name: _cell(value) for name, value in asdict(found).items()})
         if number % _PROGRESS_ROWS == 0:
@@ -68,12 +70,14 @@ def predict_table(source: Path, target: Path, config: Path, say: Callable[[str],
     return f"predict: {len(rows)} rows to {target}: " + ", ".join(f"{n} {word}" for word, n in sorted(counts.items()))
 
 
-def predict_row(row: Row, calibration: Calibration | None) -> Prediction:
+def predict_row(row: Row, calibration: Calibration | None, config: Path = Path("config")) -> Prediction:
     """Return the prediction of one row; whatever is wrong with it is its status."""
     if row.job is None:
         assert row.status
         return Prediction(row.status, row.reason)
     try:
+        if row.serving:
+            return predict_serving(row.job, row.serving, config)
         return predict(settle(row), calibration)
     except (ArithmeticError, ValueError, MemoryError) as error:
         # Numbers nobody thought of; the other rows must not suffer.

@@ -40,7 +40,12 @@ def name_bottleneck(job: Job, timeline: Timeline, slowest: Cost) -> str:
         (timeline.final_sync[:, 1] - timeline.end[:, -1].max(axis=1)).max(initial=0.0)
     )
     for name, time in slowest.by_class.items():
-        word = "kernels bound by memory" if name in _MEMORY_BOUND else _WORDS.get(name, name)
+        word = word_for(name)
         parts[word] = parts.get(word, 0.0) + time
     largest = max(parts, key=lambda word: parts[word])
     return f"{largest} {100 * parts[largest] / timeline.step_time_s:.0f} %"
+
+
+def word_for(name: str) -> str:
+    """Return what a class of kernels or a group of messages is called."""
+    return "kernels bound by memory" if name in _MEMORY_BOUND else _WORDS.get(name, name)

@@ -34,6 +34,7 @@ class Prediction:
         bubble_fraction: Of the step, waiting for other pipeline stages, mean over ranks.
         exposed_comm_s: Communication beside no computation, mean over stages.
         bottleneck: Largest part of the time, with its share.
+        time_to_first_token_s: Of inference, whose step is one token more for each sequence.
     """
 
     status: Literal["ok", "oom", "invalid", "unsupported"]
@@ -47,6 +48,7 @@ class Prediction:
     bubble_fraction: float = math.nan
     exposed_comm_s: float = math.nan
     bottleneck: str = ""
+    time_to_first_token_s: float = math.nan
 
 
 def predict(job: Job, calibration: Calibration | None = None) -> Prediction:

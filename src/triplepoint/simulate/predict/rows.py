@@ -11,12 +11,14 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout
+from triplepoint.simulate.inference import Serving
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.predict import spelling
 from triplepoint.simulate.predict.architecture import adapt, build_model, is_of, read_shape
 from triplepoint.simulate.predict.cells import Cells, count, degree, need
 from triplepoint.simulate.predict.known import find_known
 from triplepoint.simulate.predict.machines import usual_fabric
+from triplepoint.simulate.predict.serving import read_serving
 from triplepoint.simulate.predict.spelling import UnreadableError, is_blank, shown
 from triplepoint.simulate.stacks import find_stack
 
@@ -54,6 +56,8 @@ COLUMNS = (
     "interconnect",
     "trainable",
     "notes",
+    "task",
+    "output_tokens",
     # fmt: on
 )
 """Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
@@ -72,7 +76,8 @@ class Row:
 
     Attributes:
         id: Its key in the output.
-        job: The training job, None where there is none.
+        job: The job, None where there is none.
+        serving: What is asked of it where it is inference.
         status: Why there is none: `invalid` for a row that contradicts itself or cannot be read, `unsupported` for one
             that can, but is of something not simulated.
         reason: One line to the status.
@@ -86,6 +91,7 @@ class Row:
     reason: str = ""
     open_choices: frozenset[str] = frozenset()
     cells: Cells = field(default_factory=dict)
+    serving: Serving | None = None
 
 
 class _UnsupportedError(Exception):
@@ -103,11 +109,12 @@ def read_row(cells: Cells, number: int, config: Path) -> Row:
     name = " ".join(cells.get("id", "").splitlines()).strip() or str(number)
     try:
         job, open_choices = _read_job(cells, config)
+        serving = read_serving(cells, job)
     except UnreadableError as error:
         return Row(name, None, "invalid", str(error), cells=cells)
     except _UnsupportedError as error:
         return Row(name, None, "unsupported", str(error), cells=cells)
-    return Row(name, job, open_choices=open_choices, cells=cells)
+    return Row(name, job, open_choices=open_choices, cells=cells, serving=serving)
 
 
 def _read_job(cells: Cells, config: Path) -> tuple[Job, frozenset[str]]:

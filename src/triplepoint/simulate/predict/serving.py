@@ -1,0 +1,54 @@
+"""Rows that ask for inference: what is served, and what it takes."""
+
+import re
+from pathlib import Path
+
+from triplepoint.simulate.costs import Cost
+from triplepoint.simulate.inference import Serving, predict_inference
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.predict.bottleneck import word_for
+from triplepoint.simulate.predict.cells import Cells, need
+from triplepoint.simulate.predict.model import Prediction
+from triplepoint.simulate.predict.spelling import UnreadableError, is_blank, shown
+from triplepoint.units import GIB
+
+_INFERENCE, _TRAINING = r"infer|serv|decod|generat", r"train|tun|sft|lora"
+
+
+def read_serving(cells: Cells, job: Job) -> Serving | None:
+    """Return what a row serves: prompts of `seq` tokens, `gbs` sequences at a time; None of a row of training.
+
+    Raises:
+        UnreadableError: If its task is neither, or the tokens to be made are not stated.
+    """
+    task = cells.get("task", "").lower()
+    if is_blank(task) or re.search(_TRAINING, task):
+        return None
+    if not re.search(_INFERENCE, task):
+        raise UnreadableError(f"task is {shown(task)}, expected training or inference")
+    return Serving(job.sequence_length, need(cells, "output_tokens"), job.global_batch_size // job.layout.dp)
+
+
+def predict_serving(job: Job, serving: Serving, config: Path) -> Prediction:
+    """Return what inference takes; its step is one token more for each sequence, in the mean."""
+    found = predict_inference(job, serving, config=config)
+    fits = found.memory.fits
+    return Prediction(
+        "ok" if fits else "oom",
+        "" if fits else f"does not fit on a rank of stage {found.memory.stage}: {found.memory.explain()}",
+        step_time_s=found.time_per_output_token_s,
+        tokens_per_s_per_gpu=found.tokens_per_s / job.num_gpus,
+        memory_gib=found.memory.total / GIB,
+        exposed_comm_s=found.decode.exposed_s,
+        bottleneck=_bottleneck(found.decode),
+        time_to_first_token_s=found.time_to_first_token_s,
+    )
+
+
+def _bottleneck(cost: Cost) -> str:
+    """Return the largest part of a decoded token, such as `matrix products 61 %`."""
+    parts: dict[str, float] = {}
+    for name, time in cost.by_class.items():
+        parts[word_for(name)] = parts.get(word_for(name), 0.0) + time
+    largest = max(parts, key=lambda word: parts[word])
+    return f"{largest} {100 * parts[largest] / cost.total_s:.0f} %"
