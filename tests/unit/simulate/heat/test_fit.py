@@ -12,6 +12,7 @@ from triplepoint.simulate.heat.fit import StepLog, fit_heat, simulate_log, undo_
 from triplepoint.simulate.heat.network import build_network, propagator
 from triplepoint.simulate.heat.parts import equal_devices
 from triplepoint.simulate.heat.steady import fit_steady, left_out_errors, read_snapshots
+from triplepoint.simulate.power.model import Float
 
 DATA = Path(__file__).parents[3] / "data" / "heat"
 
@@ -80,13 +81,29 @@ def test_public_snapshots_fit_as_configured() -> None:
     assert fit.preheat_k_per_w / fit.preheat_sigma > 5, "without preheat the rear could not be so much hotter"
 
 
+def mean_error(errors: dict[str, Float], nodes: str) -> float:
+    return float(np.abs(np.concatenate([errors[node] for node in nodes])).mean())
+
+
 def test_public_snapshots_left_out() -> None:
-    """Target 1.0 K in the mean and 3 K at most. Nodes A and B meet it; node C does not (docs/power-and-heat.md)."""
+    """Target 1.0 K in the mean and 3 K at most: met over all eight nodes, not over the four under load."""
     errors = left_out_errors(read_snapshots(DATA / "snapshots.csv"), read_airflow("hgx-8", CONFIG))
-    mean = {node: float(np.abs(found).mean()) for node, found in errors.items()}
-    assert mean["A"] < 1.0 and mean["B"] < 1.0 and mean["C"] < 1.8
-    everything = np.abs(np.concatenate(list(errors.values())))
-    assert everything.mean() < 1.2 and everything.max() < 3.0
+    assert mean_error(errors, "ABCDEFGH") < 1.0
+    assert max(np.abs(found).max() for found in errors.values()) < 3.0
+    assert mean_error(errors, "ABCD") < 1.15
+    assert mean_error(errors, "A") < 1.0 and mean_error(errors, "B") < 1.0 and mean_error(errors, "D") < 1.0
+
+
+def test_public_snapshots_of_three_nodes_tell_the_other_five() -> None:
+    """Nodes D to H were found after resistance and preheat had been fitted to A, B and C."""
+    flow, snapshots = read_airflow("hgx-8", CONFIG), read_snapshots(DATA / "snapshots.csv")
+    first = [snapshot for snapshot in snapshots if snapshot.node in "ABC"]
+    fit = fit_steady(first, flow)
+    assert fit.resistance_k_per_w == pytest.approx(0.0458, abs=1e-4), "as published with the first three"
+    later = {}
+    for snapshot in snapshots[3:]:
+        later |= {snapshot.node: left_out_errors([*first, snapshot], flow)[snapshot.node]}
+    assert mean_error(later, "DEFGH") < 0.9 and mean_error(later, "D") < 1.0
 
 
 def test_read_snapshots_names_the_file(tmp_path: Path) -> None:
