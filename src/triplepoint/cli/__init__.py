@@ -22,6 +22,8 @@ COMMANDS = {
     "doctor": "check a machine, or all nodes of a cluster, before GPU hours are spent",
     "predict": "predict step time, memory and bottleneck of any configurations, one a row of a CSV",
     "calibrate": "fit the constants of software stacks to measured step times",
+    "characterise": "measure what the power sensors of a GPU do to the truth: a sensor card",
+    "overhead": "measure what sampling costs the training it watches",
 }
 """Subcommands in the order of the pipeline, then those beside it, with their line in `--help`."""
 

@@ -1,0 +1,37 @@
+"""`triplepoint characterise OUT`: the sensor card of a GPU."""
+
+import argparse
+from pathlib import Path
+
+from triplepoint.cli.arguments import make_parser
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the subcommand's parser."""
+    made = make_parser("characterise", "Measure what the power sensors of a GPU do to the truth; write a sensor card.")
+    made.add_argument("out", type=Path, metavar="CARD", help="JSON file to write")
+    made.add_argument("--device", choices=("cuda", "rocm"), default="cuda", help="kind of GPU")
+    made.add_argument("--gpu", default="gpu0", help="which GPU of this node; the load runs on the first one torch sees")
+    made.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long the load runs")
+    made.add_argument(
+        "--from", dest="source", type=Path, metavar="FOLDER", help="use samples.parquet and windows.parquet of FOLDER"
+    )
+    return made
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Load a GPU and watch its sensors, or read what was recorded before."""
+    from triplepoint.files import write_json
+    from triplepoint.telemetry.characterise import from_folder, from_gpu
+
+    if arguments.source:
+        card = from_folder(arguments.source, arguments.gpu)
+    else:
+        card = from_gpu(arguments.device, arguments.gpu, arguments.seconds)
+    write_json(arguments.out, card)
+    for name, sensor in card["sensors"].items():
+        if "unknown" in sensor:
+            print(f"{name}: {sensor['unknown']}")
+        else:
+            window = f"window {sensor['window_s'] * 1e3:.0f} ms (duty {sensor['duty']:.0%})"
+            print(f"{name}: period {sensor['period_s'] * 1e3:.1f} ms, {window}, lag {sensor['lag_s'] * 1e3:.0f} ms")

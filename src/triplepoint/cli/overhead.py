@@ -1,0 +1,34 @@
+"""`triplepoint overhead OUT`: what sampling costs the training it watches."""
+
+import argparse
+from pathlib import Path
+
+from triplepoint.cli.arguments import make_parser
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the subcommand's parser."""
+    made = make_parser("overhead", "Time training steps with the sampler running and stopped, in random order.")
+    made.add_argument("out", type=Path, metavar="FILE", help="JSON file to write")
+    made.add_argument("--device", choices=("cpu", "cuda", "rocm"), default="cuda", help="what trains")
+    made.add_argument("--pairs", type=int, default=30, metavar="N", help="pairs of blocks of half a second")
+    made.add_argument("--fast-period", type=float, default=0.05, metavar="S", help="seconds between samples of power")
+    made.add_argument("--from", dest="source", type=Path, metavar="FOLDER", help="use overhead.parquet of FOLDER")
+    return made
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Compare, write and say."""
+    from dataclasses import asdict
+
+    from triplepoint.files import write_json
+    from triplepoint.telemetry.overhead import from_folder, from_loop
+
+    if arguments.source:
+        found = from_folder(arguments.source)
+    else:
+        found = from_loop(arguments.device, arguments.pairs, arguments.fast_period)
+    write_json(arguments.out, {loop: asdict(overhead) for loop, overhead in found.items()})
+    for loop, overhead in found.items():
+        interval = f"95 % interval {overhead.low:+.3%} to {overhead.high:+.3%}"
+        print(f"{loop}: step time {overhead.change:+.3%}, {interval}, {overhead.num_pairs} pairs")
