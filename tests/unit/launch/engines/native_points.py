@@ -89,15 +89,17 @@ class Trained:
         return json.loads((self.folder / "facts0.json").read_text())
 
 
-def train(points: dict[str, Point], folder: Path, timeout_s: float = 200) -> dict[str, Trained]:
-    """Train all points, which have the same number of ranks, in one gang."""
+def train(
+    points: dict[str, Point], folder: Path, timeout_s: float = 200, gang: str = "native_gang.py"
+) -> dict[str, Trained]:
+    """Train all points, which have the same number of ranks, in one gang of the script `gang`."""
     (world_size,) = {point.num_gpus for point in points.values()}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "points.json").write_text(json.dumps({name: p.model_dump(mode="json") for name, p in points.items()}))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    ranks = [_start(folder, rank, world_size, port) for rank in range(world_size)]
+    ranks = [_start(folder, gang, rank, world_size, port) for rank in range(world_size)]
     try:
         codes = [rank.wait(timeout_s) for rank in ranks]
     finally:
@@ -109,7 +111,7 @@ def train(points: dict[str, Point], folder: Path, timeout_s: float = 200) -> dic
     return {name: Trained(folder / name) for name in points}
 
 
-def _start(folder: Path, rank: int, world_size: int, port: int) -> subprocess.Popen[bytes]:
+def _start(folder: Path, gang: str, rank: int, world_size: int, port: int) -> subprocess.Popen[bytes]:
     place = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -119,5 +121,5 @@ def _start(folder: Path, rank: int, world_size: int, port: int) -> subprocess.Po
     }
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **{key: str(value) for key, value in place.items()}}
     with (folder / f"rank{rank}.log").open("wb") as log:
-        gang = Path(__file__).with_name("native_gang.py")
-        return subprocess.Popen([sys.executable, str(gang), str(folder)], env=environment, stdout=log, stderr=log)
+        script = Path(__file__).with_name(gang)
+        return subprocess.Popen([sys.executable, str(script), str(folder)], env=environment, stdout=log, stderr=log)

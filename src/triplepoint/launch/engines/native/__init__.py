@@ -7,21 +7,10 @@ from typing import Any
 
 from triplepoint.config.point import Point
 from triplepoint.launch.context import RankContext, StepRecorder
-
-VOCAB_MULTIPLE = 128
-"""The vocabulary is padded to a multiple of this, so that it splits over tensor parallel ranks.
-
-Source: Megatron-LM, `--make-vocab-size-divisible-by`, default 128. Unlike there it does not grow with tp, so that
-every layout trains the same model.
-"""
+from triplepoint.launch.engines.vocabulary import padded_vocab_size
 
 STAGES_PER_RANK_SCHEDULES = ("interleaved_1f1b", "zero_bubble")
 """Schedules that take more than one stage per rank."""
-
-
-def padded_vocab_size(vocab_size: int) -> int:
-    """Return the rows of the embedding: `vocab_size` rounded up to a multiple of `VOCAB_MULTIPLE`."""
-    return -(-vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
 def unsupported(point: Point) -> str | None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from triplepoint.config.model import ModelConfig
-from triplepoint.launch.engines.native import padded_vocab_size
+from triplepoint.launch.engines.vocabulary import padded_vocab_size
 
 NORM_EPS = 1e-5
 """Source: Llama 3 and GPT-2 reference code, both 1e-5."""

@@ -22,14 +22,7 @@ from triplepoint.launch.engines.native.model import Linear, Stage
 from triplepoint.launch.engines.native.parallel import build_stages
 from triplepoint.launch.engines.native.pipeline import build_schedule, phase
 from triplepoint.launch.engines.native.placement import place
-
-MAX_GRADIENT_NORM = 1.0
-"""Source: Brown et al. 2020 (GPT-3), appendix B."""
-
-LEARNING_RATE = 3e-4
-BETAS = (0.9, 0.95)
-WEIGHT_DECAY = 0.1
-"""Source of all three: Touvron et al. 2023 (Llama), section 2.2; weight decay on matrices only."""
+from triplepoint.launch.engines.optimizer import BETAS, LEARNING_RATE, MAX_GRADIENT_NORM, WEIGHT_DECAY
 
 
 class Trainer:

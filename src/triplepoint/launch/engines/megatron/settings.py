@@ -1,0 +1,145 @@
+"""A point in Megatron-Core's own words: its configuration objects, with the names of its options."""
+
+import importlib.util
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from megatron.core.distributed import DistributedDataParallelConfig
+from megatron.core.optimizer import OptimizerConfig
+from megatron.core.transformer import TransformerConfig
+
+from triplepoint.config.point import Point
+from triplepoint.launch.engines.optimizer import BETAS, LEARNING_RATE, MAX_GRADIENT_NORM, WEIGHT_DECAY
+
+NORM_EPS = 1e-5
+"""Source: Llama 3 and GPT-2 reference code, both 1e-5."""
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16, "fp32": torch.float32}
+
+
+def has_transformer_engine(point: Point) -> bool:
+    """Return whether Transformer Engine is here and has a GPU to run on."""
+    return point.cluster.device != "cpu" and importlib.util.find_spec("transformer_engine") is not None
+
+
+def shares_optimizer(point: Point) -> bool:
+    """Return whether the distributed optimizer is used."""
+    return point.layout.data_parallel_sharding != "no_shard"
+
+
+def shares_parameters(point: Point) -> bool:
+    """Return whether gradients, or parameters too, are shared out: Megatron-FSDP does that."""
+    return point.layout.dp > 1 and point.layout.data_parallel_sharding in ("optim_grads", "optim_grads_params")
+
+
+def dtype_of(point: Point) -> torch.dtype:
+    """Return the type of parameters and activations."""
+    return _DTYPES[point.precision]
+
+
+def transformer_config(point: Point) -> TransformerConfig:
+    """Return the configuration of the model and of how it is spread."""
+    model, layout = point.model, point.layout
+    is_fused = has_transformer_engine(point)
+    return TransformerConfig(
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=model.ffn_hidden_size,
+        num_attention_heads=model.num_attention_heads,
+        num_query_groups=model.num_query_groups,
+        kv_channels=model.head_size,
+        add_bias_linear=model.add_bias,
+        gated_linear_unit=model.activation == "swiglu",
+        activation_func=F.silu if model.activation == "swiglu" else partial(F.gelu, approximate="tanh"),
+        normalization="RMSNorm" if model.normalization == "rmsnorm" else "LayerNorm",
+        layernorm_epsilon=NORM_EPS,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        tensor_model_parallel_size=layout.tp,
+        pipeline_model_parallel_size=layout.pp,
+        virtual_pipeline_model_parallel_size=layout.vp if layout.vp > 1 else None,
+        context_parallel_size=layout.cp,
+        expert_model_parallel_size=layout.ep,
+        expert_tensor_parallel_size=1,
+        sequence_parallel=layout.sequence_parallel and layout.tp > 1,
+        pipeline_dtype=dtype_of(point),
+        params_dtype=dtype_of(point),
+        bf16=point.precision in ("bf16", "fp8"),
+        fp16=point.precision == "fp16",
+        fp8="hybrid" if point.precision == "fp8" else None,
+        use_cpu_initialization=point.cluster.device == "cpu",
+        perform_initialization=True,
+        masked_softmax_fusion=False,
+        bias_activation_fusion=is_fused and model.activation == "swiglu",
+        bias_dropout_fusion=is_fused,
+        apply_rope_fusion=is_fused and model.position_embedding == "rope",
+        gradient_accumulation_fusion=False,
+        persist_layer_norm=False,
+        tp_comm_overlap="tp" in point.overlap,
+        # Batched, two stages mix up what they send forward and back. Source: Megatron-LM arguments.py, which asks for
+        # overlap_p2p_comm or more than two stages with the interleaved schedule.
+        overlap_p2p_comm=layout.vp > 1,
+        batch_p2p_comm=layout.vp == 1,
+        # Gloo reads what it sends later, when it would be gone; a GPU's stream keeps the order.
+        deallocate_pipeline_outputs=point.cluster.device != "cpu",
+        **_recomputation(point),
+        **_experts(point),
+    )
+
+
+def _recomputation(point: Point) -> dict[str, Any]:
+    if point.recompute == "full":
+        return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+    if point.recompute == "selective":
+        return {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
+    return {}
+
+
+def _experts(point: Point) -> dict[str, Any]:
+    moe = point.model.moe
+    if moe is None:
+        return {}
+    return {
+        "num_moe_experts": moe.num_experts,
+        "moe_router_topk": moe.top_k,
+        "moe_router_dtype": "fp32",
+        "moe_ffn_hidden_size": point.model.ffn_hidden_size,
+        # Load balance changes with the micro-batch a rank sees, and every layout must train the same model.
+        "moe_router_load_balancing_type": "none",
+        "moe_aux_loss_coeff": 0.0,
+        "moe_token_dispatcher_type": "alltoall",
+        "moe_grouped_gemm": has_transformer_engine(point),
+        "moe_expert_capacity_factor": moe.capacity_factor,
+    }
+
+
+def ddp_config(point: Point) -> DistributedDataParallelConfig:
+    """Return how gradients are kept and reduced."""
+    return DistributedDataParallelConfig(
+        # Source: Megatron-LM arguments.py, accumulate_allreduce_grads_in_fp32 is switched on by bf16.
+        grad_reduce_in_fp32=point.precision != "fp16",
+        overlap_grad_reduce="grad" in point.overlap,
+        overlap_param_gather="param" in point.overlap,
+        use_distributed_optimizer=shares_optimizer(point),
+        use_megatron_fsdp=shares_parameters(point),
+        data_parallel_sharding_strategy=point.layout.data_parallel_sharding if shares_parameters(point) else "no_shard",
+    )
+
+
+def optimizer_config(point: Point) -> OptimizerConfig:
+    """Return the optimizer, the same as the native engine's."""
+    return OptimizerConfig(
+        optimizer="adam",
+        lr=LEARNING_RATE,
+        adam_beta1=BETAS[0],
+        adam_beta2=BETAS[1],
+        weight_decay=WEIGHT_DECAY,
+        clip_grad=MAX_GRADIENT_NORM,
+        bf16=point.precision in ("bf16", "fp8"),
+        fp16=point.precision == "fp16",
+        params_dtype=dtype_of(point),
+        use_distributed_optimizer=shares_optimizer(point),
+        overlap_param_gather="param" in point.overlap,
+    )

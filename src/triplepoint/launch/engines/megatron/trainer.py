@@ -1,0 +1,113 @@
+"""One training step of one rank with Megatron-Core's schedules, gradient buffers and optimizer."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.optimizer import get_megatron_optimizer
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from torch import Tensor
+from torch.profiler import record_function
+
+from triplepoint.config.point import Point
+from triplepoint.launch.engines.megatron.build import build_chunks
+from triplepoint.launch.engines.megatron.settings import optimizer_config, transformer_config
+from triplepoint.launch.engines.megatron.weights import Weights, fill, layer_numbers
+
+Batch = tuple[Tensor, Tensor]
+
+
+class MegatronTrainer:
+    """This rank's part of the model with its optimizer."""
+
+    def __init__(self, point: Point, device: torch.device) -> None:
+        self.point, self.device = point, device
+        self.config = transformer_config(point)
+        self.chunks = build_chunks(point, self.config, device)
+        self._fill()
+        self.optimizer = get_megatron_optimizer(optimizer_config(point), self.chunks, use_gloo_process_groups=False)
+        self.config.grad_scale_func = self.optimizer.scale_loss
+        self._run = get_forward_backward_func()
+        length = point.sequence_length
+        self._positions = torch.arange(length, device=device)
+        # Megatron masks where it is true; with a fused attention it makes its own.
+        self._mask = torch.ones(1, 1, length, length, dtype=torch.bool, device=device).triu(1)
+        self.gradient_norm = 0.0
+
+    @property
+    def world(self) -> dist.ProcessGroup:
+        """All ranks."""
+        assert dist.group.WORLD is not None
+        return dist.group.WORLD
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether this rank computes the loss: it has the last stage."""
+        return bool(parallel_state.is_pipeline_last_stage(ignore_virtual=True))
+
+    def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Train on this rank's part of a global batch; see `native.trainer.Trainer.step`."""
+        point = self.point
+        for chunk in self.chunks:
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        batches = [self._batches(tokens, targets) for _ in self.chunks]
+        losses = self._run(
+            forward_step_func=self._forward,
+            data_iterator=batches if len(batches) > 1 else batches[0],
+            model=self.chunks,
+            num_microbatches=point.num_microbatches,
+            seq_length=point.sequence_length,
+            micro_batch_size=point.micro_batch_size,
+            forward_only=False,
+        )
+        with record_function("optimizer"):
+            _, norm, _ = self.optimizer.step()
+        self.gradient_norm = float(norm or 0.0)
+        return torch.stack(losses).mean() if losses else torch.zeros((), device=self.device)
+
+    def global_loss(self, part: Tensor) -> float | None:
+        """Return the mean loss of the global batch, None without the last stage. Unit: nat."""
+        if not self.has_loss:
+            return None
+        group = parallel_state.get_data_parallel_group(with_context_parallel=True)
+        total = part.detach().clone()
+        dist.all_reduce(total, group=group)
+        return float(total / group.size())
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts for the manifest."""
+        held = sum(parameter.numel() for chunk in self.chunks for parameter in chunk.parameters())
+        return {
+            "num_parameters_rank": held,
+            "gradient_norm": self.gradient_norm,
+            "backend": dist.get_backend(self.world),
+            "num_threads": torch.get_num_threads(),
+            "layers": type(self.chunks[0].module.decoder.layers[0].self_attention.linear_qkv).__name__,
+        }
+
+    def _fill(self) -> None:
+        point = self.point
+        weights = Weights(point, parallel_state.get_tensor_model_parallel_rank(), self.device)
+        held = 0 if point.model.moe is None else point.model.moe.num_experts // point.layout.ep
+        first_expert = held * parallel_state.get_expert_model_parallel_rank() if held else 0
+        for chunk in self.chunks:
+            fill(chunk.module, min(layer_numbers(chunk.module)), first_expert, weights)
+
+    def _batches(self, tokens: Tensor, targets: Tensor) -> Iterator[Batch]:
+        count = self.point.num_microbatches
+        return iter(list(zip(tokens.chunk(count), targets.chunk(count), strict=True)))
+
+    def _forward(self, batches: Iterator[Batch], chunk: Any) -> tuple[Tensor, Any]:
+        """Return a chunk's output and what makes its loss, as Megatron's schedules call it."""
+        tokens, targets = next(batches)
+        with record_function("forward"):
+            output = chunk(tokens, self._positions.expand_as(tokens), self._mask, labels=targets)
+
+        def loss_of(per_token: Tensor) -> tuple[Tensor, Tensor]:
+            loss = per_token.float().mean()
+            return loss, loss.detach().clone()
+
+        return output, loss_of

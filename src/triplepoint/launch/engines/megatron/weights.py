@@ -1,0 +1,143 @@
+"""The weights of `engines.weights` in Megatron-Core's layout: fused projections, parts of tensor parallel ranks."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from triplepoint.config.point import Point
+from triplepoint.launch.engines.vocabulary import padded_vocab_size
+from triplepoint.launch.engines.weights import full_parameter
+
+Full = Callable[..., Tensor]
+
+
+class Weights:
+    """Full parameters of a model by the names of the native engine, cut for one tensor parallel rank."""
+
+    def __init__(self, point: Point, rank: int, device: torch.device) -> None:
+        """Say whose.
+
+        Args:
+            point: The point.
+            rank: Place in the tensor parallel group.
+            device: Where parameters live.
+        """
+        self.point, self.model, self.rank, self.tp, self.device = point, point.model, rank, point.layout.tp, device
+
+    def full(self, name: str, *shape: int) -> Tensor:
+        """Return a whole parameter."""
+        return full_parameter(name, shape, self.point.seed, self.model.num_layers, self.device)
+
+    def cut(self, whole: Tensor, dim: int) -> Tensor:
+        """Return this rank's part along a dimension."""
+        return whole.chunk(self.tp, dim)[self.rank]
+
+    def rows(self, name: str) -> Tensor:
+        """Rows of a table over the vocabulary, of this rank."""
+        return self.cut(self.full(name, padded_vocab_size(self.model.vocab_size), self.model.hidden_size), 0)
+
+    def head(self) -> Tensor:
+        """Rows of the output layer of this rank."""
+        return self.rows("embedding.weight" if self.model.tie_embeddings else "head.weight")
+
+    def projection(self, prefix: str, key: str) -> Tensor:
+        """Queries, keys and values of this rank's groups: in each group its queries, then its key, then its value."""
+        model = self.model
+        groups, size = model.num_query_groups, model.head_size
+        tail = (model.hidden_size,) if key == "weight" else ()
+        rows = {"query": model.num_attention_heads * size, "key": groups * size, "value": groups * size}
+        parts = [
+            self.full(f"{prefix}{name}.{key}", num, *tail).unflatten(0, (groups, -1)) for name, num in rows.items()
+        ]
+        return self.cut(torch.cat(parts, 1), 0).flatten(0, 1)
+
+    def up(self, prefix: str, key: str, tp: bool = True) -> Tensor:
+        """Gate and up projection of this rank, one after the other."""
+        model = self.model
+        tail = (model.hidden_size,) if key == "weight" else ()
+        names = ("gate", "up") if model.activation == "swiglu" else ("up",)
+        parts = [self.full(f"{prefix}{name}.{key}", model.ffn_hidden_size, *tail) for name in names]
+        return torch.cat([self.cut(part, 0) if tp else part for part in parts])
+
+
+def fill(chunk: nn.Module, first_layer: int, first_expert: int, weights: Weights) -> None:
+    """Put the weights into one chunk of the model.
+
+    Args:
+        chunk: A `GPTModel`.
+        first_layer: Global number of its first layer.
+        first_expert: Global number of this rank's first expert.
+        weights: Where they come from.
+
+    Raises:
+        KeyError: If the chunk has a parameter that no weight is known for.
+    """
+    with torch.no_grad():
+        for name, parameter in chunk.named_parameters():
+            parameter.copy_(_find(name, first_layer, first_expert, weights).to(parameter.dtype))
+
+
+def _find(name: str, first_layer: int, first_expert: int, weights: Weights) -> Tensor:
+    model = weights.model
+    whole = {
+        "embedding.word_embeddings.weight": lambda: weights.rows("embedding.weight"),
+        "embedding.position_embeddings.weight": lambda: weights.full(
+            "positions.weight", weights.point.sequence_length, model.hidden_size
+        ),
+        "decoder.final_layernorm.weight": lambda: weights.full("norm.weight", model.hidden_size),
+        "decoder.final_layernorm.bias": lambda: weights.full("norm.bias", model.hidden_size),
+        "output_layer.weight": weights.head,
+    }
+    if name in whole:
+        return whole[name]()
+    _, _, number, rest = name.split(".", 3)
+    return _layer(rest, f"layers.{first_layer + int(number)}.", first_expert, weights)
+
+
+_NORMS = {
+    "input_layernorm": "attention_norm",
+    "self_attention.linear_qkv.layer_norm": "attention_norm",
+    "pre_mlp_layernorm": "feed_forward_norm",
+    "mlp.linear_fc1.layer_norm": "feed_forward_norm",
+}
+"""Norms by Megatron's names: alone, or fused into the projection that follows (Transformer Engine)."""
+
+
+def _layer(rest: str, layer: str, first_expert: int, weights: Weights) -> Tensor:
+    model = weights.model
+    for place, norm in _NORMS.items():
+        if rest.startswith(place) and rest[len(place)] in "._":
+            return weights.full(f"{layer}{norm}.{rest[len(place) + 1 :]}", model.hidden_size)
+    place, key = rest.rsplit(".", 1)
+    if place == "self_attention.linear_qkv":
+        return weights.projection(f"{layer}attention.", key)
+    if place == "self_attention.linear_proj":
+        if key == "bias":
+            return weights.full(f"{layer}attention.output.bias", model.hidden_size)
+        width = model.num_attention_heads * model.head_size
+        return weights.cut(weights.full(f"{layer}attention.output.weight", model.hidden_size, width), 1)
+    if place == "mlp.router":
+        assert model.moe is not None
+        return weights.full(f"{layer}feed_forward.router.weight", model.moe.num_experts, model.hidden_size)
+    if place.startswith("mlp.experts.local_experts."):
+        number, part = place.removeprefix("mlp.experts.local_experts.").split(".")
+        return _feed_forward(part, key, f"{layer}feed_forward.experts.{first_expert + int(number)}.", weights, False)
+    return _feed_forward(place.removeprefix("mlp."), key, f"{layer}feed_forward.", weights, True)
+
+
+def _feed_forward(part: str, key: str, prefix: str, weights: Weights, is_split: bool) -> Tensor:
+    model = weights.model
+    if part == "linear_fc1":
+        return weights.up(prefix, key, is_split)
+    if part != "linear_fc2":
+        raise KeyError(f"no weight is known for {prefix}{part}.{key}")
+    if key == "bias":
+        return weights.full(f"{prefix}down.bias", model.hidden_size)
+    down = weights.full(f"{prefix}down.weight", model.hidden_size, model.ffn_hidden_size)
+    return weights.cut(down, 1) if is_split else down
+
+
+def layer_numbers(chunk: nn.Module) -> Iterator[int]:
+    """Yield the global numbers of a chunk's layers, from 0."""
+    return (layer.layer_number - 1 for layer in chunk.decoder.layers)
