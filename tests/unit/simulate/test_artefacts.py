@@ -20,8 +20,9 @@ from triplepoint.config.point import Layout, PointCluster
 from triplepoint.manifest import read_manifest
 from triplepoint.simulate.artefacts.groups import groups_of
 from triplepoint.simulate.artefacts.names import kernel_name, message_names
+from triplepoint.simulate.artefacts.recordings import NOT_SIMULATED
 from triplepoint.simulate.artefacts.simulated import Simulated
-from triplepoint.simulate.artefacts.write import NOT_SIMULATED, write_failure, write_run, write_traces
+from triplepoint.simulate.artefacts.write import write_failure, write_run, write_traces
 from triplepoint.simulate.operations import Kernel, Message, Operation
 from triplepoint.simulate.timeline.expand import lay_out
 from triplepoint.tables import STEPS, TELEMETRY
@@ -162,8 +163,12 @@ def test_write_run_has_recordings_the_telemetry_stage_takes(tmp_path: Path) -> N
     job = simulated(run.point.layout, model="llama3-30b", global_batch_size=4)
     manifest = write_run(tmp_path, run, job, datetime.now(UTC))
     align_run(tmp_path, tmp_path / "telemetry.parquet")
-    assert TELEMETRY.read(tmp_path / "telemetry.parquet").num_rows == 0
+    telemetry = TELEMETRY.read(tmp_path / "telemetry.parquet")
     assert manifest.nodes[1].telemetry is not None
+    assert telemetry.num_rows == sum(node.telemetry.num_samples for node in manifest.nodes if node.telemetry) > 0
+    assert telemetry["gpu_power_w"].null_count == telemetry.num_rows
+    assert not any(telemetry["is_gap"].to_pylist())
+    assert {"nvlink_tx_bytes", "infiniband_rx_bytes"} <= set(manifest.nodes[1].telemetry.measured)
     assert manifest.nodes[1].telemetry.absent["gpu_power_w"] == NOT_SIMULATED
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from triplepoint.simulate.job import Job
@@ -34,6 +35,31 @@ def groups_used(stages: Iterable[StageWork], job: Job) -> list[str]:
     for stage in dict.fromkeys(stages):
         names |= _between(*_passes(stage), stage.gradient_sync, stage.optimizer)
     return sorted(names)
+
+
+class Sync(NamedTuple):
+    """Messages of a step outside its passes.
+
+    Attributes:
+        gathers: Of a chunk's parameters, beside the first passes.
+        reductions: Of a chunk's gradients, beside the last passes.
+        after: The rest, after them.
+    """
+
+    gathers: list[Message]
+    reductions: list[Message]
+    after: list[Message]
+
+
+def split_sync(stage: StageWork) -> Sync:
+    """Return the messages of a stage's step: of every chunk the same share of what runs beside passes."""
+    messages = [operation for operation in stage.gradient_sync if isinstance(operation, Message)]
+    share = [replace(one, num_bytes=one.num_bytes / len(stage.chunks)) for one in messages if one.is_overlapped]
+    return Sync(
+        [one for one in share if one.kind == "all_gather"],
+        [one for one in share if one.kind != "all_gather"],
+        [one for one in messages if not one.is_overlapped],
+    )
 
 
 def lockstep(stages: Iterable[StageWork], job: Job) -> int:

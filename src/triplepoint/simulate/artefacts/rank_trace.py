@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from triplepoint.simulate.artefacts.groups import ProcessGroup
+from triplepoint.simulate.artefacts.groups import ProcessGroup, split_sync
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS, FIRST_NUMBER, Template, annotation
 from triplepoint.simulate.artefacts.names import kernel_name, message_names
 from triplepoint.simulate.artefacts.simulated import Simulated, ns, one_ns
@@ -149,25 +149,17 @@ class RankTrace:
 
     def _add_gradients(self, begin: int) -> None:
         timeline, stage, which = self._simulated.timeline, self._stage, self._which
-        beside = [op for op in self._sync if op.is_overlapped]
-        gathers = [op for op in beside if op.kind == "all_gather"]
-        reductions = [op for op in beside if op.kind != "all_gather"]
+        gathers, reductions, after = split_sync(self._simulated.stages[stage])
         gathered = np.cumsum(timeline.durations.gather_overlapped[stage])
         for chunk in range(timeline.order.num_chunks):
             before = gathered[chunk] - timeline.durations.gather_overlapped[stage, chunk]
             self._add_spread(begin, gathers, before, gathered[chunk])
             start, end = timeline.sync[stage, chunk].tolist()
             self._add_spread(begin, reductions, start, end, timeline.joins_sync(stage, chunk, which))
-        after = [op for op in self._sync if not op.is_overlapped]
         start, end = timeline.final_sync[stage].tolist()
         self._add_spread(begin, after, start, end, timeline.joins_final_sync(stage, which))
         last = int(self._middle[-1]) if len(self._middle) else 0
         self._events.append(annotation("grad_sync", begin + last, begin + self._own_end))
-
-    @property
-    def _sync(self) -> list[Message]:
-        operations = self._simulated.stages[self._stage].gradient_sync
-        return [operation for operation in operations if isinstance(operation, Message)]
 
     @property
     def _own_end(self) -> int:

@@ -13,18 +13,21 @@ from triplepoint.commit import git_state
 from triplepoint.config.plan import PlannedRun
 from triplepoint.files import whole, write_json
 from triplepoint.manifest import Device, Evidence, Manifest, Node, Status, Telemetry, write_manifest
-from triplepoint.recording import Recorder
 from triplepoint.simulate.artefacts.groups import ProcessGroup, groups_of, groups_used
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS, document
 from triplepoint.simulate.artefacts.rank_trace import RankTrace
+from triplepoint.simulate.artefacts.recordings import (
+    absent_columns,
+    recorded_columns,
+    sample_times,
+    write_recordings,
+)
 from triplepoint.simulate.artefacts.simulated import Simulated, ns, one_ns
-from triplepoint.tables import SAMPLES, STEPS
+from triplepoint.tables import STEPS
+from triplepoint.units import NS_PER_S
 
 HOST = "simulated"
 """Name of every host of a simulated run."""
-
-NOT_SIMULATED = "simulated: power model not there yet"
-"""Why a simulated run has no samples."""
 
 _LEVEL = 1
 """Of gzip: a trace is read once or twice, and higher levels take longer than the simulation."""
@@ -45,8 +48,8 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
     write_steps(raw / "steps.parquet", planned, simulated)
     profiled = [step for step, kind in enumerate(point.steps.kinds) if kind == "profiled"]
     write_traces(raw / "traces", simulated, point.traced_ranks, profiled)
-    nodes = _nodes(planned, simulated.job.gpu.product)
-    _write_recordings(raw / "telemetry", planned)
+    nodes = _nodes(planned, simulated)
+    write_recordings(raw / "telemetry", planned, simulated)
     low, high = simulated.interval_s or (None, None)
     facts: dict[str, int | float | str | bool | None] = {
         "step_time_s": simulated.timeline.step_time_s,
@@ -145,10 +148,11 @@ def _write_trace(
         scratch.write_bytes(igzip.compress(document(metadata, events), compresslevel=_LEVEL))
 
 
-def _nodes(planned: PlannedRun, product: str) -> tuple[Node, ...]:
-    point, period = planned.point, planned.point.telemetry_period_s
-    per_node = point.cluster.gpus_per_node
-    absent = dict.fromkeys(_metrics(), NOT_SIMULATED)
+def _nodes(planned: PlannedRun, simulated: Simulated) -> tuple[Node, ...]:
+    point, product, t_ns = planned.point, simulated.job.gpu.product, sample_times(planned, simulated)
+    per_node, period = point.cluster.gpus_per_node, float(t_ns[1] - t_ns[0]) / NS_PER_S
+    measured, absent = recorded_columns(simulated), absent_columns(simulated)
+    nodes = [range(low, min(low + per_node, point.num_gpus)) for low in range(0, point.num_gpus, per_node)]
     return tuple(
         Node(
             node=node,
@@ -157,28 +161,13 @@ def _nodes(planned: PlannedRun, product: str) -> tuple[Node, ...]:
             wall_ns=EPOCH_NS,
             num_cores=0,
             memory_bytes=0,
-            devices=tuple(
-                Device(rank=rank, device=f"gpu{rank % per_node}", product=product)
-                for rank in range(node * per_node, min((node + 1) * per_node, point.num_gpus))
+            devices=tuple(Device(rank=rank, device=f"gpu{rank % per_node}", product=product) for rank in ranks),
+            telemetry=Telemetry(
+                period_s=period, num_samples=len(t_ns) * (len(ranks) + 1), measured=measured, absent=absent
             ),
-            telemetry=Telemetry(period_s=period, num_samples=0, measured=(), absent=absent),
         )
-        for node in range(point.num_nodes)
+        for node, ranks in enumerate(nodes)
     )
-
-
-def _metrics() -> list[str]:
-    """Return the columns of samples that measure something."""
-    return [column.name for column in SAMPLES.columns[3:]]
-
-
-def _write_recordings(folder: Path, planned: PlannedRun) -> None:
-    """Write a recording without samples for every node."""
-    first = folder / "node0.arrow"
-    Recorder(first, planned.point.telemetry_period_s, dict.fromkeys(_metrics(), NOT_SIMULATED)).close()
-    content = first.read_bytes()
-    for node in range(1, planned.point.num_nodes):
-        (folder / f"node{node}.arrow").write_bytes(content)
 
 
 def _write_manifest(

@@ -1,0 +1,92 @@
+"""The recordings of a simulated run: counters of bytes over links. Power and heat are not simulated here."""
+
+from pathlib import Path
+
+import numpy as np
+
+from triplepoint.config.plan import PlannedRun
+from triplepoint.recording import Part, Recorder
+from triplepoint.simulate.artefacts.groups import groups_of, groups_used
+from triplepoint.simulate.artefacts.kineto import EPOCH_NS
+from triplepoint.simulate.artefacts.links import Links
+from triplepoint.simulate.artefacts.simulated import Simulated, one_ns
+from triplepoint.simulate.timeline.model import Float
+from triplepoint.tables.telemetry import METRICS
+from triplepoint.units import NS_PER_S
+
+NOT_SIMULATED = "simulated: power model not there yet"
+"""Why a simulated run has no samples of anything but links."""
+
+_MOST_SAMPLES = 200
+"""Of one device in a run: what happens between two of them, the trace tells."""
+
+_INSIDE = {"nvidia": "nvlink", "amd": "xgmi"}
+_FABRIC = ("infiniband_tx_bytes", "infiniband_rx_bytes")
+
+
+def recorded_columns(simulated: Simulated) -> tuple[str, ...]:
+    """Return the columns of samples that have values: of GPUs, then of hosts."""
+    return (*_gpu_columns(simulated), *_FABRIC)
+
+
+def absent_columns(simulated: Simulated) -> dict[str, str]:
+    """Return the columns of samples without values, with the reason of each."""
+    return {name: NOT_SIMULATED for name in METRICS if name not in recorded_columns(simulated)}
+
+
+def sample_times(planned: PlannedRun, simulated: Simulated) -> np.ndarray:
+    """Return when samples are taken, from the start of the run to its end; shape (num_samples,). Unit: ns."""
+    total = one_ns(simulated.timeline.step_time_s) * len(planned.point.steps.kinds)
+    period = max(round(planned.point.telemetry_period_s * NS_PER_S), -(-total // _MOST_SAMPLES))
+    return np.append(np.arange(0, total, period), total)
+
+
+def write_recordings(folder: Path, planned: PlannedRun, simulated: Simulated) -> None:
+    """Write the recording of every node.
+
+    Args:
+        folder: Folder of recordings.
+        planned: What was simulated.
+        simulated: What came out.
+    """
+    t_ns = sample_times(planned, simulated)
+    counters, per_node = count_bytes(planned, simulated, t_ns), planned.point.cluster.gpus_per_node
+    period_s = float(t_ns[1] - t_ns[0]) / NS_PER_S
+    for node in range(planned.point.num_nodes):
+        own = counters[node * per_node : (node + 1) * per_node]
+        recorder = Recorder(
+            folder / f"node{node}.arrow", period_s, absent_columns(simulated), recorded_columns(simulated)
+        )
+        latency = np.zeros_like(t_ns)
+        parts = [Part("host", EPOCH_NS + t_ns, latency, _FABRIC, own[:, :, (1, 3)].sum(axis=0))]
+        for number, values in enumerate(own):
+            parts.append(Part(f"gpu{number}", EPOCH_NS + t_ns, latency, _gpu_columns(simulated), values))
+        recorder.write(parts)
+        recorder.close()
+
+
+def count_bytes(planned: PlannedRun, simulated: Simulated, t_ns: np.ndarray) -> Float:
+    """Return the bytes of every rank so far at some times.
+
+    Args:
+        planned: What was simulated.
+        simulated: What came out.
+        t_ns: Times from the start of the run; shape (num_times,). Unit: ns.
+
+    Returns:
+        Sent inside the node and out of it, received inside and from outside; shape (num_ranks, num_times, 4).
+    """
+    length = one_ns(simulated.timeline.step_time_s)
+    steps, inside_ns = np.divmod(t_ns, length)
+    links = Links(simulated, planned.point.cluster.gpus_per_node)
+    names, end = groups_used(simulated.stages, simulated.job), np.array([np.inf])
+    found = []
+    for rank in range(simulated.job.num_gpus):
+        flow = links.flow(rank, groups_of(simulated.job, rank, names))
+        found.append(steps[:, None] * flow.until(end) + flow.until(inside_ns / NS_PER_S))
+    return np.array(found)
+
+
+def _gpu_columns(simulated: Simulated) -> tuple[str, ...]:
+    kind = _INSIDE[simulated.job.gpu.vendor]
+    return (f"{kind}_tx_bytes", "pcie_tx_bytes", f"{kind}_rx_bytes", "pcie_rx_bytes")
