@@ -12,7 +12,6 @@ from triplepoint.telemetry.nvml_fields import CALLS, FIELDS, Call, Field
 from triplepoint.telemetry.nvml_library import (
     FIELD_VALUE,
     FUNCTION_NOT_FOUND,
-    GPU_IS_LOST,
     NOT_SUPPORTED,
     SUCCESS,
     Nvml,
@@ -143,7 +142,6 @@ class NvmlSensor(Sensor):
         self._counters = Counters(len(self._counted))
         self._get = nvml.function("nvmlDeviceGetFieldValues", ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
         self._functions = [_bind(nvml, call) for call in self._calls]
-        self.is_lost = False
 
     def allocate(self, num_slots: int) -> None:
         """Make room for `num_slots` reads."""
@@ -176,19 +174,27 @@ class NvmlSensor(Sensor):
         """Return the first `num_slots` reads, decoded."""
         codes, raw = self._codes[:num_slots], self._values[:num_slots]
         found = np.full((num_slots, len(self.columns)), np.nan)
-        found[:, : len(self._fields)] = np.where(codes[:, :1] == SUCCESS, decode(raw), np.nan)
+        if self._fields:
+            found[:, : len(self._fields)] = decode(raw)
         at = len(self._fields)
-        for index, (call, words) in enumerate(zip(self._calls, self._words, strict=True), start=1):
-            answers = words[:num_slots].view(call.kind)[:, list(call.places)]
-            found[:, at : at + len(call.places)] = np.where(codes[:, index : index + 1] == SUCCESS, answers, np.nan)
+        for call, words in zip(self._calls, self._words, strict=True):
+            found[:, at : at + len(call.places)] = words[:num_slots].view(call.kind)[:, list(call.places)]
             at += len(call.places)
+        if codes.any():
+            self._drop_failed(found, codes)
         if len(self._counted):
             wraps_at = np.zeros(len(self.columns))
             is_short = ((raw["status"] == SUCCESS) & is_32_bit(raw["type"])).any(axis=0)
             wraps_at[: len(self._fields)] = np.where(is_short, _WRAP, 0.0)
             found[:, self._counted] = self._counters.advance(found[:, self._counted], wraps_at[self._counted])
-        self.is_lost = bool((codes == GPU_IS_LOST).any())
         return np.asarray(found * self._scales)
+
+    def _drop_failed(self, found: np.ndarray, codes: np.ndarray) -> None:
+        found[codes[:, 0] != SUCCESS, : len(self._fields)] = np.nan
+        at = len(self._fields)
+        for index, call in enumerate(self._calls, start=1):
+            found[codes[:, index] != SUCCESS, at : at + len(call.columns)] = np.nan
+            at += len(call.columns)
 
 
 def _columns(fields: list[Field], calls: list[Call]) -> Iterator[str]:

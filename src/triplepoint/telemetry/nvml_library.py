@@ -37,6 +37,8 @@ FIELD_VALUE = np.dtype(
 _TYPES: dict[int, str] = {0: "f8", 1: "u4", 2: "u8", 3: "u8", 4: "i8", 5: "i4", 6: "u2"}
 """nvmlValueType_t: which member of the union was written."""
 _NO_TYPE = 99
+_MASKS = {1: 0xFFFFFFFF, 2: 0xFFFFFFFFFFFFFFFF, 3: 0xFFFFFFFFFFFFFFFF, 6: 0xFFFF}
+"""Part of the union that unsigned whole numbers fill; the rest may hold anything."""
 
 
 def decode(values: np.ndarray) -> np.ndarray:
@@ -45,6 +47,8 @@ def decode(values: np.ndarray) -> np.ndarray:
     Args:
         values: Of type `FIELD_VALUE`, any shape.
     """
+    if (values["status"] == SUCCESS).all() and (values["type"] == values["type"][0]).all():
+        return _decode_columns(values["value"], values["type"][0])
     found = np.full(values.shape, np.nan)
     types = np.where(values["status"] == SUCCESS, values["type"], _NO_TYPE)
     union = np.ascontiguousarray(values["value"])
@@ -53,6 +57,18 @@ def decode(values: np.ndarray) -> np.ndarray:
         chosen = types == number
         member = np.dtype(_TYPES[number])
         found[chosen] = union[chosen].view(member)[:: union.itemsize // member.itemsize]
+    return found
+
+
+def _decode_columns(union: np.ndarray, types: np.ndarray) -> np.ndarray:
+    """Return values of which each column has one type: the usual case, several times cheaper."""
+    masks = np.array([_MASKS.get(number, 0) for number in np.atleast_1d(types).tolist()], "u8").reshape(types.shape)
+    found = np.asarray((union & masks).astype(float))
+    for number in set(np.atleast_1d(types).tolist()) - set(_MASKS):
+        chosen = np.broadcast_to(types == number, union.shape)
+        member = np.dtype(_TYPES[number]) if number in _TYPES else None
+        values = np.ascontiguousarray(union[chosen])
+        found[chosen] = values.view(member)[:: values.itemsize // member.itemsize] if member else np.nan
     return found
 
 

@@ -80,15 +80,21 @@ class Counters:
         """
         # A failed read keeps the value before it, so that the next step spans both.
         good = np.isfinite(values)
-        if not good.all():
+        is_whole = bool(good.all())
+        if not is_whole:
             values = _carried(values, self._last)
-        first = np.where(np.isfinite(self._last), self._last, values[0])
-        steps = np.diff(values, axis=0, prepend=first[None])
-        # A counter that goes back without wrapping was set to zero, by a driver reload say: what was lost is unknown.
-        steps = np.where(steps < 0, np.where(wraps_at > 0, steps + wraps_at, 0.0), steps)
-        totals = self._total + np.cumsum(np.nan_to_num(steps), axis=0)
+        unknown = np.isnan(self._last)
+        if unknown.any():
+            self._last = np.where(unknown, values[0], self._last)
+        steps = np.diff(values, axis=0, prepend=self._last[None])
+        if not is_whole:
+            steps = np.nan_to_num(steps)
+        if (steps < 0).any():
+            # One that goes back without wrapping was set to zero, by a driver reload say: what was lost is unknown.
+            steps = np.where(steps < 0, np.where(wraps_at > 0, steps + wraps_at, 0.0), steps)
+        totals = self._total + np.cumsum(steps, axis=0)
         self._last, self._total = values[-1].copy(), totals[-1].copy()
-        return np.where(good, totals, np.nan)
+        return totals if is_whole else np.where(good, totals, np.nan)
 
 
 def _carried(values: np.ndarray, last: np.ndarray) -> np.ndarray:
