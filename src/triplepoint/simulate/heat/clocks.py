@@ -86,6 +86,7 @@ class Governor:
         switching = table.energy_share * table.share
         self._growth = np.append(switching[1:] / switching[:-1] - 1.0, 1.0)
         self._cut = table.nearest(table.mhz * limits.slowdown_share.value)
+        self._lowest = float(table.share[0])
         self._slew = limits.thermal_slew.value * period_s
         self._is_braked = bool(brake.any())
         self._release_c = limits.slowdown_temperature.value - limits.hysteresis.value
@@ -111,14 +112,14 @@ class Governor:
     def _hold(self, state: ClockState, temp_c: Float, hottest_c: float) -> None:
         is_cool, is_hot = temp_c < self._watch_c, temp_c > self._limits.max_temperature.value
         ceiling = state.ceiling + self._slew * is_cool - self._slew * is_hot
-        state.ceiling = np.minimum(np.maximum(ceiling, 0.0), 1.0)
-        allowed = np.maximum(self._table.share.searchsorted(state.ceiling + _ROUNDING, side="right") - 1, 0)
+        state.ceiling = np.minimum(np.maximum(ceiling, self._lowest), 1.0)
+        allowed = self._table.share.searchsorted(state.ceiling + _ROUNDING, side="right") - 1
         is_soft = allowed < state.place
         state.place = np.minimum(state.place, allowed)
         state.reasons = is_soft * np.int64(Reason.SW_THERMAL)
         if self._is_braked or state.is_cut or hottest_c >= self._limits.slowdown_temperature.value:
             self._cut_clocks(state, temp_c)
-        state.is_held = bool(state.is_cut or is_soft.any() or state.ceiling.min() < 1.0)
+        state.is_held = bool(state.is_cut or state.ceiling.min() < 1.0)
 
     def _cut_clocks(self, state: ClockState, temp_c: Float) -> None:
         limits = self._limits
