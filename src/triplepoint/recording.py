@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from triplepoint.errors import UserError
 from triplepoint.tables import SAMPLES
@@ -267,6 +266,8 @@ def _read_lane(path: Path) -> tuple[pa.Table, dict[bytes, bytes]]:
 
 def _decode(stored: pa.Table) -> pa.Table:
     """Return changes added up, as columns of `tables.SAMPLES`."""
+    import pyarrow.compute as pc  # 10 MB that the sampler has no use for
+
     layout = json.loads(stored.schema.field("change").metadata[_COLUMNS])
     flat = pc.list_flatten(stored["change"])
     shape = (stored.num_rows, len(layout))

@@ -1,6 +1,7 @@
 """`triplepoint sample FILE`: the sampler process a node's agent starts."""
 
 import argparse
+import os
 import signal
 from pathlib import Path
 
@@ -19,6 +20,8 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Sample until told to stop."""
+    # Arrow's own allocator keeps tens of megabytes ready; the sampler writes kilobytes a second.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from triplepoint.processes import die_with_parent
     from triplepoint.telemetry.sampler import run_sampler
 

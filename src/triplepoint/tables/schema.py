@@ -4,15 +4,15 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet as pq
 
 from triplepoint.errors import UserError
 from triplepoint.files import whole
+
+if TYPE_CHECKING:  # loaded where used: the sampler, which only needs schemas, is to stay small
+    import pyarrow.parquet as pq
 
 _TYPES = {
     "int": pa.int64(),
@@ -88,7 +88,9 @@ class Table:
         with whole(path) as scratch, self._file(scratch) as file:
             yield lambda rows: file.write_table(self.check(rows, path))
 
-    def _file(self, path: Path) -> pq.ParquetWriter:
+    def _file(self, path: Path) -> "pq.ParquetWriter":
+        import pyarrow.parquet as pq
+
         # Text repeats itself, times do not: looking for repetitions costs more than writing them.
         texts = [column.name for column in self.columns if column.kind in ("str", "names")]
         return pq.ParquetWriter(path, self.schema(), compression="zstd", use_dictionary=texts)
@@ -99,6 +101,8 @@ class Table:
         Raises:
             UserError: If the file is missing, damaged, or not this table.
         """
+        import pyarrow.parquet as pq
+
         try:
             table = pq.read_table(path)
         except FileNotFoundError:
@@ -109,6 +113,8 @@ class Table:
 
     def read_parts(self, path: Path) -> Iterator[pa.Table]:
         """Yield the checked row groups of `path`, one at a time in memory. Raises UserError as `read` does."""
+        import pyarrow.parquet as pq
+
         try:
             with pq.ParquetFile(path) as file:
                 for index in range(file.num_row_groups):
@@ -120,14 +126,18 @@ class Table:
 
     def write_csv(self, path: Path, parts: Iterable[pa.Table]) -> None:
         """Write the rows of `parts` to `path` as CSV in one piece; lists of names are joined with semicolons."""
+        from pyarrow.csv import CSVWriter
+
         with (
             whole(path) as scratch,
-            pyarrow.csv.CSVWriter(scratch, self._flat(self.schema().empty_table()).schema) as file,
+            CSVWriter(scratch, self._flat(self.schema().empty_table()).schema) as file,
         ):
             for part in parts:
                 file.write_table(self._flat(self.check(part, path)))
 
     def _flat(self, table: pa.Table) -> pa.Table:
+        import pyarrow.compute as pc
+
         for index, column in enumerate(self.columns):
             if column.kind == "names":
                 table = table.set_column(index, column.name, pc.binary_join(table[column.name], ";"))
@@ -145,6 +155,8 @@ def _check_column(column: Column, values: pa.ChunkedArray, where: str) -> None:
         raise UserError(f"{where}: column {column.name} has {values.null_count} nulls, none are allowed")
     if column.minimum is None and column.maximum is None:
         return
+    import pyarrow.compute as pc
+
     limits = pc.min_max(values).as_py()
     low, high = limits["min"], limits["max"]
     if low is not None and column.minimum is not None and low < column.minimum:
