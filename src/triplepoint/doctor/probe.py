@@ -88,6 +88,7 @@ def _measure(folder: Path, plan: ProbePlan, facts: NodeFacts, budget_s: float) -
         "WORLD_SIZE": str(plan.num_nodes * per_node),
         "LOCAL_WORLD_SIZE": str(per_node),
         "OMP_NUM_THREADS": "1",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML counts, so that a slow GPU has the number of the other checks
     }
     ranks = []
     for local in range(per_node):
@@ -104,11 +105,14 @@ def _wait(ranks: list[subprocess.Popen[bytes]], first: int, patience_s: float, f
     """Wait for ranks; end them all when one fails, since the others would wait for it for ever."""
     deadline = time.monotonic() + patience_s
     try:
-        while any(rank.poll() is None for rank in ranks):
-            for number, rank in enumerate(ranks, first):
-                if rank.returncode:
-                    log = (folder / f"rank{number}.log").read_text(errors="replace").strip().splitlines()
-                    raise OSError(f"rank {number} of the measurement failed: {log[-1] if log else rank.returncode}")
+        while True:
+            states = [rank.poll() for rank in ranks]
+            failed = [number for number, state in enumerate(states, first) if state]
+            if failed:
+                log = (folder / f"rank{failed[0]}.log").read_text(errors="replace").strip().splitlines()
+                raise OSError(f"rank {failed[0]} of the measurement failed: {log[-1] if log else 'it said nothing'}")
+            if None not in states:
+                return
             if time.monotonic() > deadline:
                 raise OSError(f"the measurement took longer than {patience_s:.0f} s")
             time.sleep(0.1)

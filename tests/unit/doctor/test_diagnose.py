@@ -15,7 +15,7 @@ from triplepoint.doctor.facts import NodeFacts
 from triplepoint.doctor.measure.collectives import group_sizes
 from triplepoint.doctor.measure.rows import CollectiveRow, KernelRow
 from triplepoint.doctor.meeting import Meeting
-from triplepoint.doctor.probe import ProbePlan, Report
+from triplepoint.doctor.probe import ProbePlan, Report, run_probe
 from triplepoint.doctor.show import as_json, as_text
 from triplepoint.doctor.speed import check_fabric, check_gpu_speed
 from triplepoint.doctor.submit import job_parameters
@@ -57,6 +57,16 @@ def test_probes_measure_every_kind(measured: tuple[Path, Diagnosis]) -> None:
     }
     assert all(row.time_s > 0 and row.num_bytes <= 64 * 1024 for row in found.collectives)
     assert {row.cls for row in found.kernels} == {"gemm", "copy"}
+
+
+def test_run_probe_rank_that_fails_is_a_problem_of_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = ProbePlan(num_nodes=1, device="cpu", ranks_per_node=2, measure_s=1.0, most_bytes=1024)
+    (tmp_path / "probe.json").write_text(plan.model_dump_json())
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    run_probe(tmp_path, dies_with_parent=False)
+    found = diagnose(tmp_path, 1, Expected())
+    assert found.has_failed
+    assert "of the measurement failed" in one(found.checks, "nodes").found
 
 
 def test_write_tables_have_the_columns_of_the_configuration(measured: tuple[Path, Diagnosis], tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
+import itertools
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.fakes.presets import hgx_h200
 from tests.unit.doctor.facts import expected, one, read
@@ -102,6 +105,15 @@ def test_fold_joins_nodes_and_puts_the_worst_first() -> None:
         ("pcie", "ok", ("n0", "n2")),
         ("clocks", "ok", ("n0",)),
     ]
+
+
+@given(numbers=st.sets(st.integers(0, 40), min_size=1))
+def test_spans_read_back_are_the_numbers(numbers: set[int]) -> None:
+    parts = [part.split("-") for part in spans(numbers).split(",")]
+    assert [number for part in parts for number in range(int(part[0]), int(part[-1]) + 1)] == sorted(numbers)
+    assert all(int(after[0]) - int(before[-1]) > 1 for before, after in itertools.pairwise(parts)), (
+        "joined where it can be"
+    )
 
 
 def test_words_of_many_gpus() -> None:
