@@ -83,7 +83,8 @@ def measure(case: Case, seconds: float) -> None:
         f"  CPU                {cpu:8.2%} of a core (figure: {case.most_cpu:.1%}), the fake library about {library:.2%}"
     )
     print(f"  CPU, no sleeping   {back_to_back(case, seconds):8.2%} of a core")
-    print(f"  resident memory    {rss / 1e6:8.1f} MB (figure: 60), {(rss - rss_before) * per_hour:+.2f} MB/h")
+    grown = f"{(rss - rss_before) / 1e6:+.1f} MB in {elapsed_s:.0f} s"
+    print(f"  resident memory    {rss / 1e6:8.1f} MB (figure: 60), {grown}")
     print(f"  stream             {(size - size_before) * per_hour:8.2f} MB/h (figure: 20 at 20 Hz)")
     p50, p99 = np.percentile(late_us, [50, 99])
     print(f"  lateness           {p50:8.0f} us median, {p99:.0f} us p99 (figure: 2000 at 20 Hz on an idle machine)")
@@ -111,14 +112,17 @@ def _size(out: Path) -> int:
 
 
 def _lateness_us(out: Path, case: Case) -> np.ndarray:
-    """Return how far each sweep over the GPUs began behind its deadline, the earliest taken as in time. Unit: us."""
+    """Return how far behind its deadline each sweep over the GPUs began. Unit: us.
+
+    Deadlines have one phase, which no read comes before: it is the one after the longest stretch without a read.
+    """
     samples = read_recording(out).samples.select(["t_ns", "device", "gpu_power_w"]).drop_null()
     first = np.array(samples["device"].to_pylist()) == "gpu0"
-    t_ns = samples["t_ns"].to_numpy()[first]
     period_ns = NS_PER_S / case.fast_hz
-    # The first read sets the grid; reads are never early, so the least phase on it is that of a read in time.
-    phase_ns = (t_ns - t_ns[0] + period_ns / 2) % period_ns
-    return (phase_ns - phase_ns.min()) / 1e3
+    phases_ns = samples["t_ns"].to_numpy()[first] % period_ns
+    around_ns = np.sort(phases_ns)
+    stretches_ns = np.diff(around_ns, prepend=around_ns[-1] - period_ns)
+    return (phases_ns - around_ns[stretches_ns.argmax()]) % period_ns / 1e3
 
 
 def _library_s(node: FakeNode, before: dict[str, int], after: dict[str, int]) -> float:
