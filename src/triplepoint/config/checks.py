@@ -66,6 +66,9 @@ def check_tensor_parallel(point: Point) -> str | None:
     """
     model, tp = point.model, point.layout.tp
     for name in ("num_attention_heads", "num_query_groups", "ffn_hidden_size"):
+        if name == "num_query_groups" and model.latent:
+            # All heads have keys of their own, made of what every rank has.
+            continue
         size = getattr(model, name)
         if size % tp:
             fits = _nearest(tp, (degree for degree in range(1, tp) if size % degree == 0))

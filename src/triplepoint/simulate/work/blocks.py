@@ -45,16 +45,12 @@ class Layer:
 
     Attributes:
         kind: The kind.
-        before: What comes before the core of attention.
         core: The core of attention, which selective recomputation repeats.
-        after: The rest.
-        whole: All three.
+        whole: All of it.
     """
 
     kind: LayerKind
-    before: Part
     core: Part
-    after: Part
     whole: Part
 
 
@@ -75,8 +71,7 @@ class Blocks:
         if kind not in self._layers:
             before, core, projected = attention(self.share, kind.window)
             block = experts(self.share) if kind.has_experts else feed_forward(self.share)
-            after = join((projected, block))
-            self._layers[kind] = Layer(kind, before, core, after, join((before, core, after)))
+            self._layers[kind] = Layer(kind, core, join((before, core, projected, block)))
         return self._layers[kind]
 
     def in_chunk(self, chunk: Chunk) -> Iterator[tuple[Layer, int]]:
