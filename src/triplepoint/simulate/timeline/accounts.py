@@ -44,68 +44,80 @@ def account(timeline: "Timeline") -> Accounts:
     """Return where the time of a timeline went."""
     num_classes = len(timeline.durations.replicas)
     starts = range(0, num_classes, _CLASSES_AT_ONCE)
-    parts = [_account(timeline, slice(one, min(one + _CLASSES_AT_ONCE, num_classes))) for one in starts]
-    busy, idle, straggler = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
+    parts = [_idle(timeline, slice(one, min(one + _CLASSES_AT_ONCE, num_classes))) for one in starts]
+    idle, straggler = np.concatenate(parts, axis=1), _straggler(timeline)
     compute = _compute(timeline)
     # Differences that are nothing may come out as less than nothing.
-    return Accounts(compute, np.maximum(busy - compute, 0.0), np.maximum(idle - straggler, 0.0), straggler)
+    comm = np.maximum(timeline.step_time_s - idle - compute, 0.0)
+    return Accounts(compute, comm, np.maximum(idle - straggler, 0.0), straggler)
 
 
-def _account(timeline: "Timeline", classes: slice) -> tuple[Float, Float, Float]:
-    """Return busy time, idle time, and how much of that was spent waiting for other replicas."""
+def _idle(timeline: "Timeline", classes: slice) -> Float:
+    """Return how long nothing occupies each stage; shape (num_stages, num_classes).
+
+    Where as many have ended as have begun there is a gap: starts and ends can be sorted apart.
+    """
     begin, end = _occupied(timeline, classes)
-    order = np.argsort(begin, axis=2, kind="stable")
-    begin, end = np.take_along_axis(begin, order, axis=2), np.take_along_axis(end, order, axis=2)
-    reach = np.maximum.accumulate(end, axis=2)
-    before = np.concatenate((np.zeros_like(reach[:, :, :1]), reach[:, :, :-1]), axis=2)
-    gap_end = np.maximum(begin, before)
-    busy = np.maximum(end - gap_end, 0.0).sum(axis=2)
-    idle = (gap_end - before).sum(axis=2)
-    done, synced = _own_end(timeline, classes)[:, :, None], timeline.final_sync[:, None, :1]
-    straggler = np.maximum(np.minimum(gap_end, synced) - np.maximum(before, done), 0.0).sum(axis=2)
-    return busy, idle, straggler
+    begin.sort(axis=2)
+    end.sort(axis=2)
+    gaps = np.subtract(begin[:, :, 1:], end[:, :, :-1], out=begin[:, :, 1:])
+    return np.asarray(np.maximum(gaps, 0.0, out=gaps).sum(axis=2))
 
 
 def _occupied(timeline: "Timeline", classes: slice) -> tuple[Float, Float]:
-    """Return start and end of all that occupies each stage; shape (num_stages, num_classes, number)."""
+    """Return start and end of all that occupies each stage; shape (num_stages, num_classes, number).
+
+    The first one is the start of the step, the last one its end, so that every gap lies between two.
+    """
     order, durations = timeline.order, timeline.durations
     num_stages, num_classes = order.num_stages, classes.stop - classes.start
-    begins, ends = [timeline.start[:, :, classes]], [timeline.end[:, :, classes]]
-
-    def add(begin: Float, end: Float) -> None:
-        """Add what all classes have in common; shape (num_stages, number)."""
-        shape = (num_stages, begin.shape[1], num_classes)
-        begins.append(np.broadcast_to(begin[:, :, None], shape))
-        ends.append(np.broadcast_to(end[:, :, None], shape))
-
-    if order.num_tasks and durations.send.any():
-        sent, arrival = timeline.sent[:, :, classes], timeline.arrival[:, :, classes]
-        is_received = (order.needs >= 0)[:, :, None]
-        begins += [sent, np.where(is_received, sent.reshape(-1, num_classes)[order.needs], 0.0)]
-        ends += [arrival, np.where(is_received, arrival.reshape(-1, num_classes)[order.needs], 0.0)]
     gathered = np.cumsum(durations.gather_overlapped, axis=1)
-    add(gathered - durations.gather_overlapped, gathered)
-    add(timeline.sync[:, :, 0], timeline.sync[:, :, 1])
-    add(timeline.final_sync[:, :1], timeline.final_sync[:, 1:])
-    ready = np.full((num_stages, 1, num_classes), timeline.optimizer_start)
-    begins.append(ready)
-    ends.append(ready + durations.optimizer.total[:, None, classes])
-    # The end of the step comes last, so that every gap is followed by something.
-    step = np.full((num_stages, 1), timeline.step_time_s)
-    add(step, step)
-    return _joined(begins), _joined(ends)
+    ready = np.full((num_stages, 1), timeline.optimizer_start)
+    ends = np.array([[0.0, timeline.step_time_s]] * num_stages)
+    # What all classes have in common.
+    begins = [ends, gathered - durations.gather_overlapped, timeline.sync[:, :, 0], timeline.final_sync[:, :1], ready]
+    common = (
+        np.concatenate(begins, axis=1),
+        np.concatenate([ends, gathered, timeline.sync[:, :, 1], timeline.final_sync[:, 1:], ready], axis=1),
+    )
+    num_tasks, has_sends = order.num_tasks, bool(order.num_tasks and durations.send.any())
+    shape = num_stages, num_classes, num_tasks * (3 if has_sends else 1) + common[0].shape[1]
+    own = (timeline.start, timeline.end), (timeline.sent, timeline.arrival) if has_sends else None
+    found = []
+    for side in (0, 1):
+        times = np.empty(shape)
+        times[:, :, :num_tasks] = own[0][side][:, :, classes].transpose(0, 2, 1)
+        if own[1] is not None:
+            message = own[1][side][:, :, classes]
+            times[:, :, num_tasks : 2 * num_tasks] = message.transpose(0, 2, 1)
+            received = message.reshape(-1, num_classes)[order.needs] * (order.needs >= 0)[:, :, None]
+            times[:, :, 2 * num_tasks : 3 * num_tasks] = received.transpose(0, 2, 1)
+        times[:, :, -common[side].shape[1] :] = common[side][:, None, :]
+        found.append(times)
+    # The update is there once more, its length that of the class.
+    found[1][:, :, -1] += durations.optimizer.total[:, classes]
+    return found[0], found[1]
 
 
-def _joined(parts: list[Float]) -> Float:
-    return np.ascontiguousarray(np.concatenate(parts, axis=1).transpose(0, 2, 1))
+def _straggler(timeline: "Timeline") -> Float:
+    """Return how long each stage, done with its own tasks, does nothing but wait for other replicas.
 
-
-def _own_end(timeline: "Timeline", classes: slice) -> Float:
-    """Return when each stage is done with its own tasks; shape (num_stages, num_classes)."""
-    if timeline.order.num_tasks == 0:
-        return np.zeros((timeline.order.num_stages, classes.stop - classes.start))
-    after = timeline.arrival if timeline.durations.is_send_blocking else timeline.end - timeline.contention_s
-    return np.asarray(after[:, -1, classes]) + timeline.contention_s
+    Then it may reduce gradients, or messages may be on their way, one right after the other since all wait already.
+    """
+    order, num_classes = timeline.order, len(timeline.durations.replicas)
+    shape = (order.num_stages, num_classes)
+    if not order.num_tasks:
+        return np.maximum(np.broadcast_to(timeline.final_sync[:, :1], shape), 0.0)
+    is_blocking = timeline.durations.is_send_blocking
+    until = (timeline.arrival[:, -1] + timeline.contention_s) if is_blocking else timeline.end[:, -1]
+    waited, until = np.zeros(shape), np.maximum(until, timeline.arrival.max(axis=1))
+    for begin, end in (
+        *(timeline.sync[:, chunk].T for chunk in reversed(range(order.num_chunks))),
+        timeline.final_sync.T,
+    ):
+        waited += np.maximum(begin[:, None] - until, 0.0)
+        until = np.maximum(until, end[:, None])
+    return waited
 
 
 def _compute(timeline: "Timeline") -> Float:
