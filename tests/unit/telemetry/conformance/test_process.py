@@ -70,7 +70,7 @@ def test_full_disk_ends_sampling_with_one_line_and_a_readable_file(tmp_path):
     limit = ("prlimit", "--fsize=24576")
     out = tmp_path / "node0.arrow"
     with fake_node(hgx_h200(8).set_all(load=constant(1.0))) as node, sampler(node, out, limit) as run:
-        _, errors = run.communicate(timeout=60)
+        _, errors = run.communicate(timeout=120)
         assert run.returncode == 2
         assert len(errors.strip().splitlines()) == 1 and "node0" in errors, errors
         assert rows(out) > 0
@@ -82,7 +82,7 @@ def test_second_sampler_of_a_node_is_refused_with_one_line(tmp_path):
     with fake_node(hgx_h200(1)) as node, sampler(node, out) as first:
         wait_for_reads(node, first, 10)
         with sampler(node, out) as second:
-            _, errors = second.communicate(timeout=60)
+            _, errors = second.communicate(timeout=120)
             assert second.returncode == 2
             assert len(errors.strip().splitlines()) == 1 and "node0.arrow" in errors, errors
         first.terminate()
