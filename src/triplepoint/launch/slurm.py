@@ -18,18 +18,13 @@ UNFINISHED = frozenset(
 """States after which another will come. Source: squeue(1), job state codes."""
 GONE = "GONE"
 """Our word for a job that neither slurmctld nor the accounting knows."""
-NEVER = (
-    *(
-        "PartitionNodeLimit",
-        "PartitionTimeLimit",
-        "BadConstraints",
-        "InvalidAccount",
-        "InvalidQOS",
-        "AccountNotAllowed",
-    ),
-    *("DependencyNeverSatisfied", "launch_failed_requeued_held", "JobHeldAdmin", "ReqNodeNotAvail_Invalid"),
+NEVER = frozenset(
+    {"PartitionTimeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS", "AccountNotAllowed", "JobHeldAdmin"}
+    | {"DependencyNeverSatisfied", "launch_failed_requeued_held"}
 )
 """Reasons for which a job waits in vain. Source: squeue(1), job reason codes."""
+TOO_MANY_NODES = "PartitionNodeLimit"
+"""A reason that is for ever where the partition is too small, and for a while where some of its nodes are down."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +84,16 @@ def find_jobs(name: str) -> dict[str, str] | None:
     return dict(line.split("|", 1) for line in answer.splitlines())
 
 
-def cancel(job_id: str) -> bool:
-    """Ask Slurm to end a job and return whether it took the request."""
-    return _ask("scancel", job_id) is not None
+def is_too_large(job_id: str, num_nodes: int) -> bool:
+    """Return whether the partition of a job has fewer nodes than it needs, in whatever state they are."""
+    partition = (_ask("squeue", "--noheader", f"--jobs={job_id}", "--format=%P") or "").strip()
+    sizes = (_ask("sinfo", "--noheader", f"--partition={partition}", "--format=%D") or "").split() if partition else []
+    return bool(sizes) and sum(map(int, sizes)) < num_nodes
+
+
+def cancel(job_id: str) -> None:
+    """Ask Slurm to end a job; nothing happens where it cannot be reached or knows no such job."""
+    _ask("scancel", job_id)
 
 
 def hosts(nodes: str) -> list[str]:

@@ -65,7 +65,7 @@ class SlurmGang:
             UserError: If Slurm will never start the job.
         """
         num_reports = self._num_reports()
-        if num_reports == self._planned.point.num_nodes:
+        if num_reports == self._num_nodes:
             return True
         self._ask_slurm()
         ended = self._state is not None and self._state.is_final and self._num_gone in (0, GONE_TIMES)
@@ -93,7 +93,7 @@ class SlurmGang:
     def account(self) -> Account:
         """Return what Slurm says of the end of a gang that is over, and end what is left of it."""
         job_id, comment = self._job_id, self.submission.comment
-        if self._num_reports() == self._planned.point.num_nodes:
+        if self._num_reports() == self._num_nodes:
             state = slurm.settled(job_id, comment) if failed_nodes(self._raw) else None
             return Account(job_id, state, by_us=False)
         state = slurm.query(job_id, comment)
@@ -109,6 +109,10 @@ class SlurmGang:
         assert self.submission.job_id is not None, "only jobs that were submitted are watched"
         return self.submission.job_id
 
+    @property
+    def _num_nodes(self) -> int:
+        return self._planned.point.num_nodes
+
     def _num_reports(self) -> int:
         return len(list(self._raw.glob("nodes/node*.json")))
 
@@ -123,10 +127,11 @@ class SlurmGang:
         if state is None:
             return  # slurmctld is away; the gang goes on without it
         self._num_gone = min(self._num_gone + 1, GONE_TIMES) if state.state == slurm.GONE else 0
-        if state.waits_in_vain:
+        too_large = state.reason == slurm.TOO_MANY_NODES and slurm.is_too_large(self._job_id, self._num_nodes)
+        if state.waits_in_vain or too_large:
             raise UserError(
                 f"{self._planned.run}: Slurm will never start job {self.submission.job_id} ({state.reason}); "
-                f"{_request(self._planned, self._options)}; change partition or constraint in the site's file"
+                f"{_request(self._planned, self._options)}; see the site's file, docs/cluster.md"
             )
         if self._state is None or (state.state, state.reason) != (self._state.state, self._state.reason):
             where = f" on {state.nodes}" if state.nodes else f" ({state.reason})"
