@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Laid out as scenario.py's Page has it. */
+/* Laid out as node.py has it. */
 enum { NUM_COUNTS = 1023 };
 struct page {
     uint64_t generation;
