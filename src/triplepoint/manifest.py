@@ -43,6 +43,8 @@ class Telemetry(Strict):
     """Columns with values."""
     absent: dict[str, str]
     """Columns without values, each with the reason."""
+    stale: dict[str, int] = {}
+    """Samples of each energy counter that had stood still for over a second: such a counter is frozen."""
 
 
 class Device(Strict):

@@ -19,6 +19,7 @@ import pyarrow as pa
 from triplepoint.errors import UserError
 from triplepoint.tables import SAMPLES
 from triplepoint.tables.telemetry import METRICS
+from triplepoint.units import NS_PER_S
 
 _PERIOD = b"period_s"
 _ABSENT = b"absent"
@@ -30,6 +31,8 @@ _RESOLUTIONS = {"ns": 1.0, "W": 1e-3, "J": 1e-6, "s": 1e-9, "degC": 1e-3, "MHz":
 _RATIO_RESOLUTION = 1e-5
 _SAMPLED = {column.name: column for column in SAMPLES.columns}
 _TIMES = ("t_ns", "read_latency_ns")
+_MOVING = ("gpu_energy_j", "cpu_energy_j")
+_STILL_NS = NS_PER_S
 _INDEX = pa.dictionary(pa.int8(), pa.string())
 
 
@@ -219,6 +222,26 @@ class Recording:
     def measured(self) -> tuple[str, ...]:
         """Metrics with at least one value."""
         return tuple(name for name in METRICS if self.samples[name].null_count < self.samples.num_rows)
+
+    @property
+    def stale(self) -> dict[str, int]:
+        """Number of samples of each energy counter that stood still for over a second: nothing draws no power."""
+        found = {}
+        devices = self.samples["device"].to_numpy(zero_copy_only=False)
+        t_ns = self.samples["t_ns"].to_numpy()
+        for name in _MOVING:
+            values = self.samples[name].to_numpy(zero_copy_only=False).astype(float)
+            known = np.isfinite(values)
+            rows = [np.flatnonzero(known & (devices == device)) for device in np.unique(devices[known])]
+            found[name] = sum(_still(t_ns[chosen], values[chosen]) for chosen in rows)
+        return {name: num for name, num in found.items() if num}
+
+
+def _still(t_ns: np.ndarray, values: np.ndarray) -> int:
+    """Return how many samples come more than `_STILL_NS` after the last change."""
+    changed = np.concatenate([[True], np.diff(values) != 0])
+    last = np.maximum.accumulate(np.where(changed, np.arange(len(t_ns)), 0))
+    return int((t_ns - t_ns[last] > _STILL_NS).sum())
 
 
 def read_recording(path: Path) -> Recording:

@@ -13,7 +13,7 @@ from triplepoint.launch.attempt import read_reports
 from triplepoint.launch.provenance import processor, versions
 from triplepoint.launch.verdict import Account, judge
 from triplepoint.manifest import Device, Evidence, Job, Manifest, Node, Placement, Telemetry
-from triplepoint.recording import read_recording
+from triplepoint.recording import Recording, read_recording
 from triplepoint.tables import STEPS
 
 
@@ -87,27 +87,45 @@ def _gather_steps(raw: Path) -> Counter[int]:
 def _node(raw: Path, report: dict[str, Any], planned: PlannedRun) -> Node:
     on_cpu = planned.point.cluster.device == "cpu"
     product = processor() if on_cpu else report.get("facts", {}).get("device_name")
+    recording = _recording(raw, report["node"])
+    known = {} if recording is None else {gpu["device"]: gpu for gpu in recording.facts.get("gpus", [])}
     first = min(report["ranks"])
     devices = tuple(
-        Device(rank=rank, device="cpu" if on_cpu else f"gpu{rank - first}", product=product) for rank in report["ranks"]
+        _device(rank, "cpu" if on_cpu else f"gpu{rank - first}", product, known) for rank in report["ranks"]
     )
     fields = ("node", "host", "monotonic_ns", "wall_ns", "num_cores", "memory_bytes")
     return Node(
         **{name: report[name] for name in fields},
         devices=devices,
-        telemetry=_telemetry(raw, report["node"]),
+        telemetry=None if recording is None else _telemetry(recording),
         placement=Placement(**report["placement"]),
     )
 
 
-def _telemetry(raw: Path, node: int) -> Telemetry | None:
+def _device(rank: int, device: str, product: str | None, known: dict[str, dict[str, Any]]) -> Device:
+    """Return the device of a rank with the identity the sampler found."""
+    found = known.get(device, {})
+    # Boards with sockets for modules number those; elsewhere the kernel names the slot.
+    slot = found.get("slot") if str(found.get("slot")).isdigit() else found.get("module")
+    return Device(
+        rank=rank,
+        device=device,
+        product=product or found.get("product"),
+        uuid=found.get("uuid"),
+        slot=None if slot is None else int(slot),
+    )
+
+
+def _recording(raw: Path, node: int) -> Recording | None:
     path = raw / "telemetry" / f"node{node}.arrow"
-    if not path.is_file():
-        return None
-    found = read_recording(path)
+    return read_recording(path) if path.is_file() else None
+
+
+def _telemetry(found: Recording) -> Telemetry:
     return Telemetry(
         period_s=found.period_s,
         num_samples=found.samples.num_rows,
         measured=found.measured,
         absent={metric: reason for metric, reason in found.absent.items() if metric not in found.measured},
+        stale=found.stale,
     )

@@ -92,3 +92,14 @@ def test_write_full_disk_is_one_line() -> None:
     with pytest.raises(UserError, match="No space left on device; sampling ends here"):
         recorder.flush()
     recorder.close()
+
+
+def test_stale_counts_samples_of_a_counter_that_stands_still(tmp_path: Path) -> None:
+    path = tmp_path / "node0.arrow"
+    recorder = Recorder(path, 0.5, {}, columns=("gpu_energy_j",))
+    for tick in range(10):
+        recorder.add(tick * 500_000_000, 1, "gpu0", {"gpu_energy_j": float(tick)})
+        recorder.add(tick * 500_000_000, 1, "gpu1", {"gpu_energy_j": float(min(tick, 4))})
+    recorder.close()
+    # gpu1 moves last at 2.0 s; the samples at 3.5, 4.0 and 4.5 s are over a second later.
+    assert read_recording(path).stale == {"gpu_energy_j": 3}
