@@ -25,10 +25,10 @@ def apply_site(workflow: Any) -> None:
     except UserError as error:
         print(f"triplepoint: {error}", file=sys.stderr)
         sys.exit(USER_ERROR)
-    if workflow.local_exec:
-        return
-    if site.stages:
-        workflow.resource_settings.default_resources.update(site.stages)
+    defaults = workflow.resource_settings.default_resources
+    if defaults is None:
+        return  # not a profile of a cluster: those have resources of their own
+    defaults.update(site.stages)
     if site.room_nodes is not None:
         workflow.register_resource(ROOM, site.room_nodes)
 
