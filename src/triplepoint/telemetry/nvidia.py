@@ -46,7 +46,8 @@ def _open(nvml: Nvml, index: int, found: Found) -> dict[str, str] | None:
         sensors.append(NvmlSensor(nvml, handle, device, supported, lane))
     _add_activity(nvml, handle, device, supported, found)
     _add_errors(nvml, handle, device, supported, found)
-    found.facts.append(_identity(nvml, handle, device) | {"sources": supported.sources, "absent": supported.absent})
+    answers = {"sources": supported.sources, "absent": supported.absent, "latency_us": supported.latency_us}
+    found.facts.append(_identity(nvml, handle, device) | answers)
     without = {name: "NVIDIA GPUs have no such sensor" for name in GPU_METRICS if name not in supported.sources}
     return without | supported.absent
 

@@ -19,7 +19,7 @@ from triplepoint.telemetry.nvml_library import (
     is_32_bit,
 )
 from triplepoint.telemetry.sensor import FAST, Counters, Sensor
-from triplepoint.units import NS_PER_S
+from triplepoint.units import NS_PER_S, US_PER_S
 
 _PROBES = 3
 _TOO_SLOW_S = 5e-3
@@ -36,6 +36,8 @@ class Supported:
     absent: dict[str, str] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     """Field or function behind each column."""
+    latency_us: dict[str, float] = field(default_factory=dict)
+    """Time that reading each column alone took. Unit: microsecond."""
 
 
 def probe(nvml: Nvml, handle: int) -> Supported:
@@ -58,6 +60,7 @@ def probe(nvml: Nvml, handle: int) -> Supported:
         is_short = wanted.column.startswith("pcie_") and wanted.column.endswith("_bytes") and is_32_bit(value["type"])
         found.fields.append(replace(wanted, lane=FAST) if is_short else wanted)
         found.sources[wanted.column] = f"field {wanted.field}"
+        found.latency_us[wanted.column] = latency_s * US_PER_S
     for call in CALLS:
         if call.columns[0] in found.sources:
             continue
@@ -68,6 +71,7 @@ def probe(nvml: Nvml, handle: int) -> Supported:
                 found.absent.setdefault(column, reason)
             else:
                 found.sources[column] = call.name
+                found.latency_us[column] = latency_s * US_PER_S
         if not reason:
             found.calls.append(call)
     found.absent = {column: why for column, why in found.absent.items() if column not in found.sources}

@@ -105,7 +105,7 @@ def dump_activity(nvml: Nvml, handle: int) -> dict[str, Any]:
         before = time.perf_counter_ns()
         sensor.read(slot)
         latencies.append((time.perf_counter_ns() - before) / 1e3)
-    values = {name: found.tolist() for name, found in sensor.take(5).items()}
+    values = dict(zip(sensor.columns, sensor.take(5).T.tolist(), strict=True))
     sensor.close()
     return {"latency_us": latencies, "values": values}
 

@@ -195,7 +195,7 @@ def square_waves(machine: Machine, scale: float) -> Iterator[Row]:
             _sleep_until(start + cycle * period_s)
             yield _busy(call, call_s, period_s * duty, machine, f"square_{period_s}_{duty}", period_s, duty)
     chooser = random.Random(6)
-    stop = time.monotonic() + 12 * scale
+    stop = time.monotonic() + 16 * scale
     while time.monotonic() < stop:
         time.sleep(chooser.uniform(0.02, 0.5))
         yield _busy(call, call_s, chooser.uniform(0.02, 0.5), machine, "random", None, None)
