@@ -8,7 +8,7 @@ from triplepoint.tables.telemetry import GPU_METRICS
 from triplepoint.telemetry.nvml import NvmlSensor, Supported, probe
 from triplepoint.telemetry.nvml_events import XidSensor
 from triplepoint.telemetry.nvml_gpm import GpmSensor, why_no_gpm
-from triplepoint.telemetry.nvml_library import LIBRARY, Nvml, NvmlError
+from triplepoint.telemetry.nvml_library import LIBRARY, SUCCESS, Nvml, NvmlError
 from triplepoint.telemetry.pci import slot_of
 from triplepoint.telemetry.sensor import FAST, SLOW, Found, absent_everywhere
 
@@ -46,6 +46,8 @@ def _open(nvml: Nvml, index: int, found: Found) -> dict[str, str] | None:
         sensors.append(NvmlSensor(nvml, handle, device, supported, lane))
     _add_activity(nvml, handle, device, supported, found)
     _add_errors(nvml, handle, device, supported, found)
+    if _is_partitioned(nvml, handle):
+        supported.absent = {name: f"{why} (MIG is on)" for name, why in supported.absent.items()}
     answers = {"sources": supported.sources, "absent": supported.absent, "latency_us": supported.latency_us}
     found.facts.append(_identity(nvml, handle, device) | answers)
     without = {name: "NVIDIA GPUs have no such sensor" for name in GPU_METRICS if name not in supported.sources}
@@ -74,6 +76,16 @@ def _add_errors(nvml: Nvml, handle: int, device: str, supported: Supported, foun
     supported.sources |= dict.fromkeys(XidSensor.columns, "events")
 
 
+def _is_partitioned(nvml: Nvml, handle: int) -> bool:
+    """Return whether the GPU is in MIG mode, where the driver keeps much of the whole GPU back."""
+    if not nvml.has("nvmlDeviceGetMigMode"):
+        return False
+    modes = (ctypes.c_uint * 2)()  # current and pending
+    at = ctypes.addressof(modes)
+    get = nvml.function("nvmlDeviceGetMigMode", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+    return get(handle, at, at + ctypes.sizeof(ctypes.c_uint)) == SUCCESS and modes[0] == 1
+
+
 def _identity(nvml: Nvml, handle: int, device: str) -> dict[str, Any]:
     address = nvml.pci_address(handle)
     return {
@@ -92,4 +104,4 @@ def _identity(nvml: Nvml, handle: int, device: str) -> dict[str, Any]:
 def _driver(nvml: Nvml) -> str | None:
     buffer = ctypes.create_string_buffer(96)
     status = nvml.function("nvmlSystemGetDriverVersion", ctypes.c_char_p, ctypes.c_uint)(buffer, 96)
-    return buffer.value.decode() if status == 0 else None
+    return buffer.value.decode() if status == SUCCESS else None
