@@ -1,5 +1,6 @@
 """What passes cost on the machines of a job: kernels added up, messages beside them or not."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
@@ -96,8 +97,6 @@ class Costs:
         self._constants = constants
         self._slowest = slowest_of(job.num_gpus)
         self.slowdown = load_overlap().compute_slowdown.value
-        self.kernel_sigma = kernels.sigma
-        self.collective_sigma = max(link.sigma for link in collectives.links.values())
         self._known: dict[tuple[tuple[Operation, ...], int], Cost] = {}
         self._messages: dict[tuple[str, str, float], float] = {}
 
@@ -135,6 +134,20 @@ class Costs:
             ways.append((num_bytes * share_sent_once(self._job, num_nodes), group))
         return ways
 
+    def sigmas(self, operations: Iterable[Operation]) -> tuple[float, float]:
+        """Return what kernels and collectives are known to: relative standard deviations, means weighted by time."""
+        kernel, comm = [0.0, 0.0], [0.0, 0.0]
+        for operation in operations:
+            if isinstance(operation, Kernel):
+                time, found, sigma = self.kernel_s(operation), kernel, self._kernels.sigma_of(operation)
+            else:
+                time, found = self.message_s(operation), comm
+                sigma = self._collectives.sigma(operation.num_bytes, group_of(self._job, operation.group))
+            found[0] += time * sigma
+            found[1] += time
+        mean = [weighted / time if time else 0.0 for weighted, time in (kernel, comm)]
+        return mean[0], mean[1]
+
     def send_s(self, num_bytes: float, stage: int) -> float:
         """Return the time of an activation over the boundary after a stage."""
         layout, node = self._job.layout, self._job.fabric.gpus_per_node
@@ -146,7 +159,7 @@ class Costs:
 
     def _price(self, operations: tuple[Operation, ...]) -> Cost:
         cost = Cost()
-        beside: dict[bool, float] = {}
+        beside: dict[Group, float] = {}
         for operation in operations:
             if isinstance(operation, Kernel):
                 time = self.kernel_s(operation)
@@ -155,8 +168,8 @@ class Costs:
                 continue
             time = self.message_s(operation)
             if operation.is_overlapped:
-                where = self._is_inside(operation.group)
-                beside[where] = beside.get(where, 0.0) + time
+                group = group_of(self._job, operation.group)
+                beside[group] = beside.get(group, 0.0) + time
             else:
                 cost.exposed_s += time
                 cost.add(operation.group, time)
@@ -177,11 +190,11 @@ class Costs:
             cost.add("host", behind)
         return cost
 
-    def _put_beside(self, cost: Cost, beside: dict[bool, float]) -> Cost:
-        """Put messages beside the computation: those inside nodes and those between them at the same time."""
+    def _put_beside(self, cost: Cost, beside: dict[Group, float]) -> Cost:
+        """Put messages beside the computation, groups on different levels of the fabric at the same time."""
         if not beside:
             return cost
-        time = max(beside.values())
+        time = self._collectives.together_s(beside)
         cost.hidden_s = min(time, cost.compute_s)
         slower = self.slowdown * cost.hidden_s
         cost.compute_s += slower
@@ -190,10 +203,6 @@ class Costs:
         cost.exposed_s += rest
         cost.add("overlapped", rest)
         return cost
-
-    def _is_inside(self, name: str) -> bool:
-        group = group_of(self._job, name)
-        return group.size * group.stride <= self._job.fabric.gpus_per_node
 
 
 def slowest_of(num_gpus: int) -> float:

@@ -60,19 +60,20 @@ def simulate_step(job: Job, constants: Constants = AS_TABLES, config: Path = Pat
     stages = stage_work(job)
     order = make_order(job.layout.schedule, job.layout.pp, job.num_microbatches, job.layout.vp)
     timeline = run(durations_of(job, stages, costs), order)
+    critical = stages[timeline.critical_stage]
     return Step(
         timeline.step_time_s,
         timeline,
-        stage_cost(stages[timeline.critical_stage], costs, job.num_microbatches),
+        stage_cost(critical, costs, job.num_microbatches),
         timeline.contention_s,
-        uncertainty_of(timeline, costs),
+        uncertainty_of(timeline, costs, critical),
     )
 
 
-def uncertainty_of(timeline: Timeline, costs: Costs) -> Uncertainty:
-    """Return what the time of a step is known to."""
+def uncertainty_of(timeline: Timeline, costs: Costs, stage: StageWork) -> Uncertainty:
+    """Return what the time of a step is known to, after the kernels and messages of the stage it hangs on."""
     share = float(timeline.accounts.compute_s.mean()) / timeline.step_time_s
-    return Uncertainty(costs.kernel_sigma, costs.collective_sigma, min(1.0, share))
+    return Uncertainty(*costs.sigmas(_operations(stage)), min(1.0, share))
 
 
 def costs_of(job: Job, constants: Constants = AS_TABLES, config: Path = Path("config")) -> Costs:
@@ -141,6 +142,13 @@ def stage_cost(stage: StageWork, costs: Costs, num_microbatches: int) -> Cost:
             found.include(costs.price(operations), num_microbatches)
     found.include(costs.price(stage.optimizer))
     return found
+
+
+def _operations(stage: StageWork) -> list[Operation]:
+    """Return what a stage runs: of each kind of chunk one micro-batch, and what follows."""
+    chunks = {id(chunk): chunk for chunk in stage.chunks}.values()
+    parts = [part for chunk in chunks for part in (chunk.forward, chunk.backward_input, chunk.backward_weight)]
+    return [operation for part in (*parts, stage.gradient_sync, stage.optimizer) for operation in part]
 
 
 def _passes(stages: Sequence[StageWork], parts: Sequence[str], costs: Costs) -> Pass:

@@ -232,6 +232,15 @@ def test_package_of_mi250_is_faster_than_its_node() -> None:
     assert pair < node < all_nodes
 
 
+def test_together_takes_the_sum_of_what_one_level_carries() -> None:
+    model = two_levels()
+    inside, between, smaller = Group(8, 1), Group(4, 8), Group(2, 8)
+    assert model.together_s({}) == 0
+    assert model.together_s({inside: 2.0, between: 3.0}) == 3
+    assert model.together_s({between: 3.0, smaller: 2.0}) == 5
+    assert model.together_s({inside: 6.0, between: 3.0, smaller: 2.0}) == 6
+
+
 def test_sigma_widens_outside_of_what_was_measured() -> None:
     model = real()
     known = model.sigma(1e9, Group(64, 1))

@@ -224,6 +224,8 @@ def test_sigma_widens_outside_of_what_was_measured() -> None:
     model = MODELS["h100"]
     _, most = model.config.gemm["bf16"].fit.flops_range or (0, 0)
     inside, outside = product(4096, 4096, 4096), Kernel("gemm", "forward", 16 * most, 1, (1, 1, 1))
-    assert model.sigma_of(inside) == model.sigma
-    assert model.sigma_of(outside) == pytest.approx(3 * model.sigma)
-    assert MODELS["mi250"].sigma > MODELS["h100"].sigma
+    sigma = model.config.gemm["bf16"].fit.sigma
+    # 1.37e11 FLOP are 57 % of the way from 1e10 to 1e12 in log; four octaves outside, a large kernel.
+    assert model.sigma_of(inside) == pytest.approx((1 - 0.6 * 0.569) * sigma, rel=1e-3)
+    assert model.sigma_of(outside) == pytest.approx(3 * 0.4 * sigma)
+    assert MODELS["mi250"].sigma_of(inside) > MODELS["h100"].sigma_of(inside)

@@ -55,7 +55,9 @@ def simulate_run(planned: PlannedRun, out: Path, config: Path = Path("config")) 
     calibration = Calibration.load(config)
     costs = costs_of(job, calibration.constants(job), config)
     simulated = simulate(job, costs, [use.total for use in memory], slow_ranks(planned.point, catalogue))
-    scale = calibration.scale(job, uncertainty_of(simulated.timeline, costs))
+    scale = calibration.scale(
+        job, uncertainty_of(simulated.timeline, costs, simulated.stages[simulated.timeline.critical_stage])
+    )
     known_to = interval(simulated.timeline.step_time_s, calibration.quantile, scale)
     return write_run(out, planned, replace(simulated, interval_s=known_to), started)
 

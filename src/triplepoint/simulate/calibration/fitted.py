@@ -121,7 +121,8 @@ class Calibration:
         """Return the width errors of this job are measured in, in log; wider away from what was calibrated."""
         features = features_of(job)
         width = intervals.scale(uncertainty, features, self._known)
-        return width if self.is_known(job.stack) else math.hypot(width, self.fitted.unknown_stack_spread)
+        # Added in full: a stack that is not known also differs in what no factor says, such as what it overlaps.
+        return width if self.is_known(job.stack) else width + self.fitted.unknown_stack_spread
 
 
 def usual_factor(stacks: Sequence[StackConstant], gpu: str) -> float:

@@ -117,6 +117,17 @@ class CollectiveModel:
                 total[place] = total.get(place, 0.0) + load
         return max([1.0, *(total[place] for place in own)])
 
+    def together_s(self, times: Mapping[Group, float]) -> float:
+        """Return when the last of some groups is done that begin at once, each with its time alone. Unit: s.
+
+        Groups on levels of their own pass each other; a level that several need is busy for all of them in turn.
+        """
+        busy: dict[int, float] = {}
+        for group, time in times.items():
+            for place, load in self._loads(group).items():
+                busy[place] = busy.get(place, 0.0) + time * load
+        return max([*times.values(), *busy.values()], default=0.0)
+
     def _loads(self, group: Group) -> dict[int, float]:
         """Return the share of each level's bandwidth that a group takes when alone, by place of the level."""
         route = self.route(group)
