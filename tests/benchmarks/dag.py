@@ -3,8 +3,8 @@
 Run from the repository: python tests/benchmarks/dag.py
 
 The second measurement copies the project, replaces `triplepoint` by a shell script that only touches what the stage
-would write, and runs the smoke study: what is left is Snakemake, bash and their bookkeeping. Add the start-up of a
-stage (startup.py) for the overhead of a job.
+would write, and runs the smoke study and the simulated grid: what is left is Snakemake, bash and their bookkeeping.
+Add the start-up of a stage (startup.py) for the overhead of a job.
 """
 
 import os
@@ -26,12 +26,12 @@ case $1 in
 plan)
     mkdir -p results && touch results/plan.json
     for r in $RUNS; do mkdir -p results/runs/$r && touch results/runs/$r/point.json; done;;
-launch) touch results/runs/$2/raw/manifest.json;;
+launch|simulate) touch results/runs/$2/raw/manifest.json;;
 telemetry) touch results/runs/$2/telemetry.parquet;;
 parse) mkdir results/runs/$2/ranks/$3;;
 trace)
-    for run; do :; done
-    cd results/runs/$run
+    while [ "$1" != --run ]; do shift; done
+    cd results/runs/$2
     for t in kernels intervals categories collectives ranks critical_path timeline; do touch $t.parquet; done
     touch perfetto.json.gz;;
 aggregate)
@@ -63,10 +63,16 @@ def dry_run() -> None:
     print(f"dry run of the whole grid: {jobs[1]} jobs, {wall:.1f} s wall, {cpu:.1f} CPU s")
 
 
-def empty_run() -> None:
-    """Print the cost per job of the smoke study when no stage does anything."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "project"
+def empty_run(name: str, simulated: list[str], studies: list[str] | None) -> None:
+    """Print the cost per job when no stage does anything.
+
+    Args:
+        name: What is run.
+        simulated: Clusters to simulate.
+        studies: Names of studies; None for all.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "project"
         folder.mkdir()
         for part in PARTS:
             source = ROOT / part
@@ -80,17 +86,17 @@ def empty_run() -> None:
         python.symlink_to(sys.executable)
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         code = "from triplepoint.plan import select; from pathlib import Path;"
-        code += "print(*(e.run for e in select(Path('config'), ['smoke']).valid))"
+        code += f"print(*(e.run for e in select(Path('config'), {studies}, ['cpu-local'], {simulated}).valid))"
         runs = subprocess.check_output([sys.executable, "-c", code], cwd=folder, text=True)
         environment["RUNS"] = runs.strip()
-        command = [str(python), "-m", "snakemake", "all", "--config", "studies=[smoke]"]
+        command = [str(python), "-m", "snakemake", "all", "--config", f"simulated={simulated}"]
+        command += [f"studies={studies}"] if studies else []
         wall, cpu, output = measure(command, folder, environment)
         (jobs,) = set(re.findall(r"of (\d+) steps \(100%\)", output))
-        print(
-            f"empty smoke study: {jobs} jobs, {wall:.1f} s wall, {cpu:.1f} CPU s, {cpu / int(jobs):.3f} CPU s per job"
-        )
+        print(f"empty {name}: {jobs} jobs, {wall:.1f} s wall, {cpu:.1f} CPU s, {cpu / int(jobs):.3f} CPU s per job")
 
 
 if __name__ == "__main__":
     dry_run()
-    empty_run()
+    empty_run("smoke study", [], ["smoke"])
+    empty_run("grid, simulated", ["h200x32", "h100x64", "mi250x32"], None)
