@@ -83,6 +83,7 @@ def measure(case: Case, seconds: float) -> None:
         f"  CPU                {cpu:8.2%} of a core (figure: {case.most_cpu:.1%}), the fake library about {library:.2%}"
     )
     print(f"  CPU, no sleeping   {back_to_back(case, seconds):8.2%} of a core")
+    print(f"  CPU, empty loop    {empty_loop(case.fast_hz):8.2%} of a core")
     grown = f"{(rss - rss_before) / 1e6:+.1f} MB in {elapsed_s:.0f} s"
     print(f"  resident memory    {rss / 1e6:8.1f} MB (figure: 60), {grown}")
     print(f"  stream             {(size - size_before) * per_hour:8.2f} MB/h (figure: 20 at 20 Hz)")
@@ -105,6 +106,15 @@ def back_to_back(case: Case, seconds: float) -> float:
         for lane in lanes:
             lane.close()
     return spent_s / seconds
+
+
+def empty_loop(rate_hz: float, seconds: float = 5.0) -> float:
+    """Return the share of a core of a loop that wakes up and does nothing: what the machine takes for waking."""
+    begin, deadline = time.process_time(), time.monotonic()
+    for _ in range(round(rate_hz * seconds)):
+        deadline += 1 / rate_hz
+        time.sleep(max(0.0, deadline - time.monotonic()))
+    return (time.process_time() - begin) / seconds
 
 
 def _size(out: Path) -> int:
