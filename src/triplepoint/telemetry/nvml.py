@@ -4,6 +4,7 @@ import ctypes
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -144,8 +145,8 @@ class NvmlSensor(Sensor):
         self._scales = np.array([*(wanted.scale for wanted in self._fields), *_call_scales(self._calls)])
         self._counted = np.flatnonzero([name in CUMULATIVE for name in self.columns])
         self._counters = Counters(len(self._counted))
-        self._get = nvml.function("nvmlDeviceGetFieldValues", ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
-        self._functions = [_bind(nvml, call) for call in self._calls]
+        self._get = nvml.fast_function("nvmlDeviceGetFieldValues")
+        self._functions = [nvml.fast_function(call.function) for call in self._calls]
 
     def allocate(self, num_slots: int) -> None:
         """Make room for `num_slots` reads."""
@@ -156,23 +157,28 @@ class NvmlSensor(Sensor):
         for words, call in zip(self._words, self._calls, strict=True):
             words[:, 0] = call.version
         self._codes = np.zeros((num_slots, 1 + len(self._calls)), "i4")
-        # The loop below touches no numpy: plain numbers and one memory view are several times cheaper.
         self._code_view = self._codes.reshape(-1).data
-        self._values_at, self._values_stride = self._values.ctypes.data, self._values.strides[0]
-        self._plan = [
-            (index, function, (self._handle, *call.arguments), words.ctypes.data, words.strides[0])
-            for index, (function, call, words) in enumerate(
-                zip(self._functions, self._calls, self._words, strict=True), start=1
-            )
-        ]
+        self._plan = [self._calls_into(slot) for slot in range(num_slots)]
+
+    def _calls_into(self, slot: int) -> list[tuple[int, Any, tuple[Any, ...]]]:
+        """Return place of the status, function and arguments of every call of one read, made once for all."""
+        handle, first = ctypes.c_void_p(self._handle), slot * self._codes.shape[1]
+        made: list[tuple[int, Any, tuple[Any, ...]]] = []
+        if self._fields:
+            values = ctypes.c_void_p(self._values[slot].ctypes.data)
+            made.append((first, self._get, (handle, ctypes.c_int(len(self._fields)), values)))
+        for index, (call, words) in enumerate(zip(self._calls, self._words, strict=True), start=1):
+            into = ctypes.c_void_p(words[slot].ctypes.data)
+            arguments = (handle, *map(ctypes.c_uint, call.arguments), into)
+            made.append((first + index, self._functions[index - 1], arguments))
+        return made
 
     def read(self, slot: int) -> None:
         """Ask the driver for everything; it writes into the slot."""
-        codes, first = self._code_view, slot * (1 + len(self._calls))
-        if self._fields:
-            codes[first] = self._get(self._handle, len(self._fields), self._values_at + slot * self._values_stride)
-        for index, function, arguments, at, stride in self._plan:
-            codes[first + index] = function(*arguments, at + slot * stride)
+        # No numpy here: plain numbers, values made beforehand and one memory view are several times cheaper.
+        codes = self._code_view
+        for place, function, arguments in self._plan[slot]:
+            codes[place] = function(*arguments)
 
     def take(self, num_slots: int) -> np.ndarray:
         """Return the first `num_slots` reads, decoded."""
