@@ -113,7 +113,9 @@ def _from_accounting(job_id: str, comment: str) -> JobState:
     for line in answer.splitlines():
         state, nodes, found = line.split("|", 2)
         if found in ("", comment):  # many sites do not store comments
-            return JobState(state.split()[0], "", nodes)  # "CANCELLED by 1000"
+            state = state.split()[0]  # "CANCELLED by 1000"
+            # Accounting goes on calling a job pending or running that a killed slurmctld has forgotten.
+            return JobState(state, "", nodes) if state not in UNFINISHED else JobState(GONE)
     return JobState(GONE)
 
 
