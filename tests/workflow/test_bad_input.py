@@ -39,7 +39,7 @@ def test_snakemake_unknown_study(fresh: Project) -> None:
 
 
 def test_snakemake_unknown_cluster(fresh: Project) -> None:
-    assert_refused(fresh.snakemake("-n", "all", "--config", "clusters=[h200]"), "h200x32")
+    assert_refused(fresh.snakemake("-n", "all", "--config", "clusters=[h200x3]"), "h200x32")
 
 
 def test_plan_unknown_key_in_study(fresh: Project) -> None:

@@ -32,8 +32,8 @@ class ClusterConfig(Strict):
     nic_bandwidth: Annotated[Quantity, unit_is("byte/s")] | None = None
     """Bandwidth of one network adapter, one direction."""
     scale_up_link: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
-    """Kind of link inside a node, a file in `config/collectives/links/`; that of the GPU type if not given. `triplepoint
-    calibrate --collectives` writes one for the cluster."""
+    """Kind of link inside a node, a file in `config/collectives/links/`; that of the GPU type if not given. One for the
+    cluster is written by `triplepoint calibrate --collectives`."""
     network_link: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     """Kind of link between nodes, likewise; infiniband if not given."""
     slots: list[int] | None = None

@@ -1,7 +1,6 @@
 """Megatron-Core trains the same model as the native engine, in every layout that gloo allows."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
