@@ -193,8 +193,18 @@ def test_adapters_have_no_gradients_of_frozen_weights() -> None:
 
 
 def test_explain_names_the_parts_the_sum_and_the_stage() -> None:
-    parts = [part * GIB for part in (21.9, 43.8, 10.9, 38.2, 4.0, 1.5, 3.6)]
-    use = MemoryUse(*parts, stage=0, num_stages=4, capacity=79.6 * GIB)
+    use = MemoryUse(
+        weights=21.9 * GIB,
+        gradients=43.8 * GIB,
+        optimizer=10.9 * GIB,
+        activations=38.2 * GIB,
+        buffers=4.0 * GIB,
+        runtime=1.5 * GIB,
+        fragmentation=3.6 * GIB,
+        stage=0,
+        num_stages=4,
+        capacity=79.6 * GIB,
+    )
     assert use.explain() == (
         "weights 21.9 + gradients 43.8 + optimizer 10.9 + activations 38.2 + buffers 4.0 + runtime 1.5"
         " + fragmentation 3.6 = 123.9 GiB of 79.6 GiB (stage 0 of 4)"

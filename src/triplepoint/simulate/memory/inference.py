@@ -1,19 +1,19 @@
 """Memory of inference on the rank that needs most: weights, the cache of keys and values, room to work in."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.model import CONTEXT_BYTES, FRAGMENTATION, communicator_bytes
+from triplepoint.simulate.memory.need import Need
 from triplepoint.simulate.work.blocks import Blocks, Chunk, split_layers
 from triplepoint.simulate.work.cores import cache_bytes_per_token
 from triplepoint.simulate.work.ends import vocabulary
 from triplepoint.simulate.work.feed_forward import gates
 from triplepoint.simulate.work.parts import FP32_BYTES, Share, Weights, ceil_div
-from triplepoint.units import GIB
 
 
-@dataclass(frozen=True)
-class InferenceMemory:
+@dataclass(frozen=True, kw_only=True)
+class InferenceMemory(Need):
     """Memory of the rank that needs most. Unit of all parts: byte.
 
     Attributes:
@@ -22,9 +22,6 @@ class InferenceMemory:
         workspace: Activations of one pass, and logits.
         runtime: Driver context, loaded kernels, communicators.
         fragmentation: Held by the allocator and of no use.
-        stage: The pipeline stage it is.
-        num_stages: How many there are.
-        capacity: Of the GPU.
     """
 
     weights: float
@@ -32,25 +29,6 @@ class InferenceMemory:
     workspace: float
     runtime: float
     fragmentation: float
-    stage: int
-    num_stages: int
-    capacity: float
-
-    @property
-    def total(self) -> float:
-        """All of it."""
-        return self.weights + self.cache + self.workspace + self.runtime + self.fragmentation
-
-    @property
-    def fits(self) -> bool:
-        """Whether the GPU has it."""
-        return self.total <= self.capacity
-
-    def explain(self) -> str:
-        """Return the sum in one line, such as `weights 33.3 + cache 60.0 + ... = 98.1 GiB of 79.6 GiB`."""
-        shown = " + ".join(f"{part.name} {getattr(self, part.name) / GIB:.1f}" for part in fields(self)[:5])
-        where = f" (stage {self.stage} of {self.num_stages})" if self.num_stages > 1 else ""
-        return f"{shown} = {self.total / GIB:.1f} GiB of {self.capacity / GIB:.1f} GiB{where}"
 
 
 def inference_memory(job: Job, tokens: int, prefill_tokens: int, cache_element: int) -> InferenceMemory:
@@ -68,10 +46,17 @@ def inference_memory(job: Job, tokens: int, prefill_tokens: int, cache_element: 
         held = _weight_bytes(blocks.share, blocks.weights(chunks))
         cache = sum(_cache_bytes(blocks.share, chunk, tokens) for chunk in chunks)
         workspace = _workspace(blocks.share, prefill_tokens, chunks[-1].is_last)
-        spare = FRAGMENTATION * (held + cache + workspace)
-        runtime = CONTEXT_BYTES + communicator_bytes(job)
-        capacity = job.gpu.memory_capacity.value
-        found.append(InferenceMemory(held, cache, workspace, runtime, spare, stage, job.layout.pp, capacity))
+        use = InferenceMemory(
+            weights=held,
+            cache=cache,
+            workspace=workspace,
+            runtime=CONTEXT_BYTES + communicator_bytes(job),
+            fragmentation=FRAGMENTATION * (held + cache + workspace),
+            stage=stage,
+            num_stages=job.layout.pp,
+            capacity=job.gpu.memory_capacity.value,
+        )
+        found.append(use)
     return max(found, key=lambda use: use.total)
 
 

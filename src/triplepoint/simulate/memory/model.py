@@ -1,14 +1,15 @@
 """Peak memory of a training step on the rank that needs most: what is held, and what is kept for the backward pass."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.activations import Activations, activations
+from triplepoint.simulate.memory.need import Need
 from triplepoint.simulate.work.blocks import Blocks, Chunk, split_layers
 from triplepoint.simulate.work.groups import group_of
 from triplepoint.simulate.work.parts import FP32_BYTES, Share, Weights
 from triplepoint.simulate.work.sync import shards_of
-from triplepoint.units import GIB, MIB
+from triplepoint.units import MIB
 
 MOMENT_BYTES = 8
 """Two fp32 moments of Adam, per parameter."""
@@ -29,8 +30,8 @@ nanotron/old_bench on Hugging Face, llama-1B, peak reserved over peak allocated:
 (tp 8, pp 8); rounded up from their mean."""
 
 
-@dataclass(frozen=True)
-class MemoryUse:
+@dataclass(frozen=True, kw_only=True)
+class MemoryUse(Need):
     """Peak memory of the rank that needs most, by what it is for. Unit of all parts: byte.
 
     Attributes:
@@ -41,9 +42,6 @@ class MemoryUse:
         buffers: Short-lived: logits and loss, gradients of activations, gathered parameters, pipeline receives.
         runtime: Driver context, loaded kernels, communicators.
         fragmentation: Held by the allocator and of no use.
-        stage: The pipeline stage it is.
-        num_stages: How many there are.
-        capacity: Of the GPU.
     """
 
     weights: float
@@ -53,31 +51,11 @@ class MemoryUse:
     buffers: float
     runtime: float
     fragmentation: float
-    stage: int
-    num_stages: int
-    capacity: float
 
     @property
     def allocated(self) -> float:
         """What the framework's allocator reports at its peak."""
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
-
-    @property
-    def total(self) -> float:
-        """All of it."""
-        return self.allocated + self.runtime + self.fragmentation
-
-    @property
-    def fits(self) -> bool:
-        """Whether the GPU has it."""
-        return self.total <= self.capacity
-
-    def explain(self) -> str:
-        """Return the sum in one line, such as `weights 21.9 + ... = 118.8 GiB of 79.6 GiB (stage 0 of 4)`."""
-        parts = [(part.name, getattr(self, part.name)) for part in fields(self)[:7]]
-        shown = " + ".join(f"{name} {value / GIB:.1f}" for name, value in parts)
-        where = f" (stage {self.stage} of {self.num_stages})" if self.num_stages > 1 else ""
-        return f"{shown} = {self.total / GIB:.1f} GiB of {self.capacity / GIB:.1f} GiB{where}"
 
 
 def peak_memory(job: Job) -> MemoryUse:
@@ -108,16 +86,16 @@ def _stage_memory(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int, kept: A
     buffers = max(buffers, updated - kept.saved)
     allocated = held.weights + held.gradients + held.optimizer + kept.saved + buffers
     return MemoryUse(
-        held.weights,
-        held.gradients,
-        held.optimizer,
-        kept.saved,
-        buffers,
-        CONTEXT_BYTES + communicator_bytes(job),
-        FRAGMENTATION * allocated,
-        stage,
-        job.layout.pp,
-        job.gpu.memory_capacity.value,
+        weights=held.weights,
+        gradients=held.gradients,
+        optimizer=held.optimizer,
+        activations=kept.saved,
+        buffers=buffers,
+        runtime=CONTEXT_BYTES + communicator_bytes(job),
+        fragmentation=FRAGMENTATION * allocated,
+        stage=stage,
+        num_stages=job.layout.pp,
+        capacity=job.gpu.memory_capacity.value,
     )
 
 

@@ -10,12 +10,12 @@ from typing import Any
 from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines.vocabulary import padded_vocab_size
+from triplepoint.launch.engines.checks import check_experts, check_features, check_tensor_parallel
 
 
 def unsupported(point: Point) -> str | None:
     """Return why this engine cannot run `point`, in one sentence with the remedy, or None."""
-    for check in (_numbers, _tensor_parallel, _pipeline, _experts, _without_gpu):
+    for check in (check_features, _numbers, check_tensor_parallel, _pipeline, check_experts, _experts, _without_gpu):
         if reason := check(point):
             return reason
     return None
@@ -51,21 +51,6 @@ def _numbers(point: Point) -> str | None:
     return None
 
 
-def _tensor_parallel(point: Point) -> str | None:
-    model, tp = point.model, point.layout.tp
-    for name, size in (
-        ("num_attention_heads", model.num_attention_heads),
-        ("num_query_groups", model.num_query_groups),
-        ("ffn_hidden_size", model.ffn_hidden_size),
-        ("padded vocab_size", padded_vocab_size(model.vocab_size)),
-    ):
-        if size % tp:
-            return f"{name} {size} of {model.name} does not split over tp: {tp}; choose a tp that divides it"
-    if point.layout.sequence_parallel and point.sequence_length % tp:
-        return f"sequence_length {point.sequence_length} does not split over tp: {tp} with sequence_parallel"
-    return None
-
-
 def _pipeline(point: Point) -> str | None:
     layout = point.layout
     if layout.pp == 1:
@@ -86,14 +71,7 @@ def _pipeline(point: Point) -> str | None:
 
 
 def _experts(point: Point) -> str | None:
-    model, layout = point.model, point.layout
-    if model.moe is None:
-        return None if layout.ep == 1 else f"{model.name} has no experts; set ep: 1"
-    if layout.dp % layout.ep:
-        return f"dp: {layout.dp} does not split over ep: {layout.ep}; choose an ep that divides dp"
-    if model.moe.num_experts % layout.ep:
-        return f"{model.moe.num_experts} experts of {model.name} do not split over ep: {layout.ep}; lower ep"
-    if layout.tp > 1 and not layout.sequence_parallel:
+    if point.model.moe is not None and point.layout.tp > 1 and not point.layout.sequence_parallel:
         return "Megatron-Core trains experts with tensor parallelism only if sequences are split; set sequence_parallel"
     return None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from triplepoint.config.point import Point
 from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines.vocabulary import padded_vocab_size
+from triplepoint.launch.engines.checks import check_experts, check_features, check_tensor_parallel
 
 STAGES_PER_RANK_SCHEDULES = ("interleaved_1f1b", "zero_bubble")
 """Schedules that take more than one stage per rank."""
@@ -15,7 +15,7 @@ STAGES_PER_RANK_SCHEDULES = ("interleaved_1f1b", "zero_bubble")
 
 def unsupported(point: Point) -> str | None:
     """Return why this engine cannot run `point`, in one sentence with the remedy, or None."""
-    for check in (_features, _numbers, _tensor_parallel, _pipeline, _experts):
+    for check in (check_features, _numbers, check_tensor_parallel, _pipeline, check_experts, _experts):
         if reason := check(point):
             return reason
     return None
@@ -38,15 +38,6 @@ def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[st
     return run(point, context, recorder)
 
 
-def _features(point: Point) -> str | None:
-    sections = [section for section in (point.model, point.model.moe) if section]
-    for section in sections:
-        for key in sorted(section.features):
-            if getattr(section, key) != type(section).model_fields[key].default:
-                return f"the native engine has no {key} ({point.model.name}); choose another model or engine: simulated"
-    return None
-
-
 def _numbers(point: Point) -> str | None:
     if point.layout.cp > 1:
         return f"the native engine has no context parallelism (cp: {point.layout.cp}); set cp: 1"
@@ -54,21 +45,6 @@ def _numbers(point: Point) -> str | None:
         return f"the native engine trains in bf16 or fp32, not {point.precision}; set precision: bf16"
     if "tp" in point.overlap:
         return "torch does not overlap tensor parallel collectives outside the compiler; remove tp from overlap"
-    return None
-
-
-def _tensor_parallel(point: Point) -> str | None:
-    model, tp = point.model, point.layout.tp
-    for name, size in (
-        ("num_attention_heads", model.num_attention_heads),
-        ("num_query_groups", model.num_query_groups),
-        ("ffn_hidden_size", model.ffn_hidden_size),
-        ("padded vocab_size", padded_vocab_size(model.vocab_size)),
-    ):
-        if size % tp:
-            return f"{name} {size} of {model.name} does not split over tp: {tp}; choose a tp that divides it"
-    if point.layout.sequence_parallel and point.sequence_length % tp:
-        return f"sequence_length {point.sequence_length} does not split over tp: {tp} with sequence_parallel"
     return None
 
 
@@ -109,15 +85,11 @@ def _microbatches(point: Point) -> str | None:
 
 
 def _experts(point: Point) -> str | None:
-    model, layout = point.model, point.layout
-    if model.moe is None:
-        return None if layout.ep == 1 else f"{model.name} has no experts; set ep: 1"
-    if layout.dp % layout.ep:
-        return f"expert parallel ranks are taken from the dp: {layout.dp}, which ep: {layout.ep} does not divide"
-    if model.moe.num_experts % layout.ep:
-        return f"num_experts {model.moe.num_experts} does not split over ep: {layout.ep}"
+    layout = point.layout
+    if point.model.moe is None:
+        return None
     if layout.ep > 1 and layout.tp > 1 and not layout.sequence_parallel:
         return "with ep and tp every rank sends its own part of the sequence; set sequence_parallel: true"
-    if layout.tp > 1 and layout.ep == 1 and model.add_bias:
+    if layout.tp > 1 and layout.ep == 1 and point.model.add_bias:
         return "experts with biases are not split over tp; set add_bias: false, or ep above 1"
     return None
