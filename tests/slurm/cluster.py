@@ -39,6 +39,10 @@ class Cluster:
 
     def up(self) -> None:
         """Bring up whatever does not run yet, and wait until every node is ready."""
+        self._start()
+        _wait_for(self._all_ready, "nodes ready")
+
+    def _start(self) -> None:
         self._check_machine()
         self._write_files()
         self._start_munge()
@@ -46,7 +50,6 @@ class Cluster:
         self.start_controller()
         for node in self.nodes:
             self.start_node(node)
-        _wait_for(self._all_ready, "nodes ready")
 
     def down(self) -> None:
         """End every job and daemon of this cluster and remove its files; nothing happens where there is none."""
@@ -94,16 +97,24 @@ class Cluster:
             time.sleep(0.05)
 
     def revive(self) -> None:
-        """Start again whatever has been killed."""
-        self.up()
-        for node in self.nodes:
-            _tells("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        """Start again whatever has been killed, and take back every node."""
+        self._start()
+        _wait_for(self._all_taken_back, "nodes ready")
 
     def mend(self) -> None:
         """Start again whatever has been killed, end every job, and wait until every node is idle."""
-        self.revive()
+        self._start()
         _call("sh", "-c", "squeue -h -o %A | xargs -r scancel")
+        self.revive()
         _wait_for(self._all_idle, "idle nodes", 120)
+
+    def _all_taken_back(self) -> bool:
+        # A controller that was killed gives job ids out twice, and a node that notices is drained.
+        for line in _answer("sinfo", "-hN", "-o", "%N %T").splitlines():
+            node, state = line.split()
+            if state.startswith(("down", "drain")):
+                _tells("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        return self._all_ready()
 
     def _check_machine(self) -> None:
         if os.geteuid() != 0:

@@ -157,6 +157,8 @@ def test_controller_killed_meanwhile_costs_nothing(place: Place, cluster: Cluste
     folder = place.run(SHORT)
     launcher = place.launch(folder)
     ranks = held(folder)
+    # It saves what changed within five seconds; a job it has forgotten is lost, and submitted again.
+    time.sleep(6)
     cluster.kill_controller()
     time.sleep(3)
     cluster.start_controller()

@@ -69,9 +69,17 @@ class Surroundings:
     _next_look: float = field(default=0.0, init=False)
 
     def listen(self) -> None:
-        """Note the signals Slurm sends before it kills, so that there is time for a report."""
+        """Note the signals Slurm sends before it kills, so that there is time for a report.
+
+        The one for the time limit reaches every process of the job: what is started now has to be deaf to it.
+        """
         signal.signal(signal.SIGTERM, self._terminated)
-        signal.signal(signal.SIGUSR2, self._nearly_over)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
+    def listen_for_limit(self) -> None:
+        """Note that the time limit is near; to be called once the sampler and the ranks have been started."""
+        if self.launcher is None:
+            signal.signal(signal.SIGUSR2, self._nearly_over)
 
     def ending(self) -> Ending | None:
         """Return why the ranks of this node are to be ended, or None."""
@@ -163,7 +171,9 @@ def _train(raw: Path, ranks: range, planned: PlannedRun, around: Surroundings) -
     meeting = _rendezvous(raw, around)
     if isinstance(meeting, Ending):
         return [Failure(ranks[0], meeting.status, meeting.message, time.time_ns())]
-    return _start_ranks(raw, ranks, planned, meeting).wait(around.ending)
+    started = _start_ranks(raw, ranks, planned, meeting)
+    around.listen_for_limit()
+    return started.wait(around.ending)
 
 
 def _start_ranks(raw: Path, ranks: range, planned: PlannedRun, meeting: tuple[str, int]) -> Ranks:
