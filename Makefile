@@ -8,7 +8,7 @@ TARGETS ?= all
 SCANNER := $(wildcard src/triplepoint/trace/kineto/scanner/*.[ch])
 SMK := Snakefile $(wildcard rules/*.smk)
 
-.PHONY: all env test check format lint types clean help
+.PHONY: all env test test-slurm test-rest check format lint types clean help
 
 help:
 	@echo "make all     make the environment, then every figure and report.html"
@@ -31,8 +31,15 @@ $(READY): pyproject.toml envs/constraints.txt $(SCANNER)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt -e '.[dev]'
 	@touch $(READY)
 
+# What runs on Slurm mostly waits, and so runs beside the rest.
 test: env
-	$(BIN)/python -m pytest
+	$(MAKE) --jobs=2 --keep-going --output-sync=target test-slurm test-rest
+
+test-slurm: env
+	$(BIN)/python -m pytest -p no:cacheprovider tests/slurm
+
+test-rest: env
+	$(BIN)/python -m pytest --ignore=tests/slurm
 
 check: env format lint types test
 
