@@ -118,3 +118,8 @@ def run_of(layout: Layout) -> PlannedRun:
         }
     )
     return planned(point)
+
+
+def test_traffic_of_what_two_ranks_exchange() -> None:
+    assert traffic("send_recv", 100.0, Spread(4, 4, 1)) == (100.0, 0.0)
+    assert traffic("send_recv", 100.0, Spread(16, 8, 2)) == (0.0, 100.0)

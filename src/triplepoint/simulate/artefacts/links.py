@@ -56,8 +56,11 @@ def spread_of(ranks: Sequence[int], rank: int, gpus_per_node: int) -> Spread:
 def traffic(kind: CommKind, num_bytes: float, spread: Spread) -> Traffic:
     """Return what a rank sends in one collective; it receives as much.
 
+    What two ranks exchange (tied embeddings of the first and the last stage, a ring's neighbours) counts as leaving the
+    node where their group does.
+
     Args:
-        kind: Of the collective; sends between pipeline stages are not asked for here.
+        kind: Of the collective; activations between pipeline stages are not asked for here.
         num_bytes: As nccl-tests counts it, see `Message`. Unit: byte.
         spread: Of the process group, as the rank sees it.
 
@@ -67,6 +70,8 @@ def traffic(kind: CommKind, num_bytes: float, spread: Spread) -> Traffic:
     size, near, num_nodes = spread
     if kind == "all_to_all":
         return Traffic(num_bytes * (near - 1) / size, num_bytes * (size - near) / size)
+    if kind == "send_recv":
+        return Traffic(num_bytes, 0.0) if num_nodes == 1 else Traffic(0.0, num_bytes)
     sent = _ROUNDS[kind] * (size - 1) / size * num_bytes
     hops_outside = num_nodes if num_nodes > 1 else 0
     return Traffic(sent * (size - hops_outside) / size, sent * hops_outside / size)
