@@ -8,7 +8,7 @@ TARGETS ?= all
 SCANNER := $(wildcard src/triplepoint/trace/kineto/scanner/*.[ch])
 SMK := Snakefile $(wildcard rules/*.smk)
 
-.PHONY: all env test test-slurm test-rest check format lint types clean help
+.PHONY: all env test test-gangs test-rest check format lint types clean help
 
 help:
 	@echo "make all     make the environment, then every figure and report.html"
@@ -31,15 +31,15 @@ $(READY): pyproject.toml envs/constraints.txt $(SCANNER)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt -e '.[dev]'
 	@touch $(READY)
 
-# What runs on Slurm mostly waits, and so runs beside the rest.
+# Gangs of ranks, on Slurm or here, mostly wait for each other, and so are tested beside the rest.
 test: env
-	$(MAKE) --jobs=2 --keep-going --output-sync=target test-slurm test-rest
+	$(MAKE) --jobs=2 --keep-going --output-sync=target test-gangs test-rest
 
-test-slurm: env
-	$(BIN)/python -m pytest -p no:cacheprovider tests/slurm
+test-gangs: env
+	$(BIN)/python -m pytest -p no:cacheprovider tests/slurm tests/unit/launch
 
 test-rest: env
-	$(BIN)/python -m pytest --ignore=tests/slurm
+	$(BIN)/python -m pytest --ignore=tests/slurm --ignore=tests/unit/launch
 
 check: env format lint types test
 
