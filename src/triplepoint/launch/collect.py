@@ -13,7 +13,7 @@ from triplepoint.launch.attempt import read_reports
 from triplepoint.launch.provenance import processor, versions
 from triplepoint.launch.verdict import Account, judge
 from triplepoint.manifest import Device, Evidence, Job, Manifest, Node, Placement, Telemetry
-from triplepoint.recording import Recording, read_recording
+from triplepoint.recording.read import Recording, read_recording
 from triplepoint.tables import STEPS
 
 

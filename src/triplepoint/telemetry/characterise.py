@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from triplepoint.errors import UserError
-from triplepoint.recording import Recording, read_recording
+from triplepoint.recording.read import Recording, read_recording
 from triplepoint.telemetry.card import Load, make_card
 from triplepoint.telemetry.loads import busy_intervals
 from triplepoint.units import NS_PER_S

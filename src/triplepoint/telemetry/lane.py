@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from triplepoint.recording import Part, Recorder
+from triplepoint.recording.write import Part, Recorder
 from triplepoint.telemetry.sensor import Sensor
 from triplepoint.units import NS_PER_S
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from triplepoint.recording import Recorder, fast_path
+from triplepoint.recording.write import Recorder, fast_path
 from triplepoint.tables.telemetry import GPU_METRICS
 from triplepoint.telemetry.amd import open_amd
 from triplepoint.telemetry.host import Host

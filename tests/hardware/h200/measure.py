@@ -100,7 +100,7 @@ class Session:
 
     def save_samples(self) -> None:
         """Write what the samplers have recorded so far."""
-        from triplepoint.recording import read_recording
+        from triplepoint.recording.read import read_recording
 
         tables = []
         for path in sorted(self.streams.glob("*.arrow")):

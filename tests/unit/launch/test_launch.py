@@ -17,7 +17,7 @@ from tests.mounts import needs_mounts
 from tests.points import TINY, planned, tiny_point, write_run
 from triplepoint.config.point import Steps
 from triplepoint.manifest import read_manifest
-from triplepoint.recording import read_recording
+from triplepoint.recording.read import read_recording
 from triplepoint.tables import STEPS
 
 LONG = Steps(warmup=1, measured=10_000, profiled=0)

@@ -169,7 +169,7 @@ def test_no_token_is_faster_than_memory(batch: int, prompt: int, output: int, tp
     read = 2 * least / tp + batch * prompt * cached * sum(kind.window is None for kind in kinds)
     assert step.first_decode_s >= read / bandwidth / pp
     # Keys are split into whole blocks: a longer cache may be dealt out a little better.
-    assert step.last_decode_s >= 0.98 * step.first_decode_s
+    assert step.last_decode_s >= 0.99 * step.first_decode_s
     assert step.prefill_s >= 2 * batch * prompt * least / (tp * pp) / one.gpu.peak_bf16_flops.value
 
 

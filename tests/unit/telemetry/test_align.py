@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from triplepoint.manifest import Device, Manifest, Node, write_manifest
-from triplepoint.recording import Recorder, fast_path
+from triplepoint.recording.write import Recorder, fast_path
 from triplepoint.tables import STEPS, TELEMETRY
 from triplepoint.telemetry.align import align_run, mark_gaps
 

@@ -235,10 +235,11 @@ class _Decode(Core):
         groups = 1 if latent else self.groups
         ends = share.tokens * self.heads * (size + value) * share.element
         num_bytes = ends + self.batch * (keys + 1) * cache_bytes_per_token(share)
-        splits = max(1, min(keys // _LEAST_KEYS, _BLOCKS_DECODING // (self.batch * groups)))
+        least = max(_LEAST_KEYS, ceil_div(keys * self.batch * groups, _BLOCKS_DECODING))
+        together = max(1, min(keys, least))
         # Blocks of all keys and splits stand as one head: a block of few queries is not worked out as a full one.
-        rows = groups * splits * ceil_div(self.heads // groups, _ROWS_DECODING) * _ROWS_DECODING
-        shape = (self.batch, 1, 1, rows, ceil_div(keys, splits), (size + value) // 2)
+        rows = ceil_div(groups * keys, together) * ceil_div(self.heads // groups, _ROWS_DECODING) * _ROWS_DECODING
+        shape = (self.batch, 1, 1, rows, together, (size + value) // 2)
         flops = float(FLOPS_PER_MAC * self.batch * self.heads * keys * (size + value))
         return Part((Kernel("attention", "decode", flops, num_bytes, shape, share.wide_precision),))
 

@@ -13,7 +13,8 @@ import pytest
 from tests.fakes.node import fake_node
 from tests.fakes.presets import hgx_h200
 from tests.fakes.wave import constant
-from triplepoint.recording import fast_path, read_recording
+from triplepoint.recording.read import read_recording
+from triplepoint.recording.write import fast_path
 
 POWER_INSTANT = (186, 0)
 FLUSH_SAMPLES = 20 + 4

@@ -1,0 +1,1 @@
+"""Samples of a node on disk."""

@@ -1,0 +1,130 @@
+"""Samples from disk: what a sampler left on a node, as a checked table."""
+
+import contextlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from triplepoint.errors import UserError
+from triplepoint.recording.write import ABSENT, COLUMNS, FACTS, PERIOD, fast_path
+from triplepoint.tables import SAMPLES
+from triplepoint.tables.telemetry import METRICS
+from triplepoint.units import NS_PER_S
+
+_MOVING = ("gpu_energy_j", "cpu_energy_j")
+_STILL_NS = NS_PER_S
+NEVER = "no value in the whole recording"
+"""Why a metric is absent that a device was to measure."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a sampler left on one node: `samples` is a checked `tables.SAMPLES`, in time order."""
+
+    samples: pa.Table
+    period_s: float
+    """Time between samples of the slow lane. Unit: s."""
+    absent: dict[str, str]
+    """Metrics without a value, with the reason of each."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    fast_period_s: float | None = None
+    """Time between samples of the fast lane; None where there is none. Unit: s."""
+    is_fast: np.ndarray = field(default_factory=lambda: np.array([], bool))
+    """Whether a sample is of the fast lane. Shape (num_samples,)."""
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Metrics with at least one value."""
+        return tuple(name for name in METRICS if self.samples[name].null_count < self.samples.num_rows)
+
+    @property
+    def stale(self) -> dict[str, int]:
+        """Number of samples of each energy counter that stood still for over a second: nothing draws no power."""
+        found = {}
+        devices = self.samples["device"].to_numpy(zero_copy_only=False)
+        t_ns = self.samples["t_ns"].to_numpy()
+        for name in _MOVING:
+            values = self.samples[name].to_numpy(zero_copy_only=False).astype(float)
+            known = np.isfinite(values)
+            rows = [np.flatnonzero(known & (devices == device)) for device in np.unique(devices[known])]
+            found[name] = sum(_still(t_ns[chosen], values[chosen]) for chosen in rows)
+        return {name: num for name, num in found.items() if num}
+
+
+def _still(t_ns: np.ndarray, values: np.ndarray) -> int:
+    """Return how many samples come more than `_STILL_NS` after the last change."""
+    changed = np.concatenate([[True], np.diff(values) != 0])
+    last = np.maximum.accumulate(np.where(changed, np.arange(len(t_ns)), 0))
+    return int((t_ns - t_ns[last] > _STILL_NS).sum())
+
+
+def read_recording(path: Path) -> Recording:
+    """Return every whole batch of the streams at `path`; a batch cut off by a kill is left out.
+
+    Args:
+        path: `node<N>.arrow`; its fast lane is read too, where there is one.
+
+    Raises:
+        UserError: If the file is missing or is not such a stream.
+    """
+    slow, metadata = _read_lane(path)
+    parts, fast_period_s = [slow], None
+    if fast_path(path).is_file():
+        fast, fast_metadata = _read_lane(fast_path(path))
+        parts.append(fast)
+        fast_period_s = float(fast_metadata[PERIOD])
+    samples = pa.concat_tables(parts)
+    order = np.argsort(samples["t_ns"].to_numpy(), kind="stable")
+    empty = {name: NEVER for name in METRICS if samples[name].null_count == samples.num_rows}
+    return Recording(
+        samples=samples.take(pa.array(order)),
+        period_s=float(metadata[PERIOD]),
+        absent=empty | json.loads(metadata[ABSENT]),
+        facts=json.loads(metadata[FACTS]),
+        fast_period_s=fast_period_s,
+        is_fast=order >= slow.num_rows,
+    )
+
+
+def _read_lane(path: Path) -> tuple[pa.Table, dict[bytes, bytes]]:
+    batches: list[pa.RecordBatch] = []
+    try:
+        with path.open("rb") as file, pa.ipc.open_stream(file) as stream:
+            schema = stream.schema
+            with contextlib.suppress(pa.ArrowInvalid, OSError):  # killed while writing its last batch
+                batches.extend(stream)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; the sampler of this node wrote nothing") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(f"{path}: not an Arrow stream ({error})") from None
+    if not {PERIOD, ABSENT, FACTS} <= set(schema.metadata or {}) or schema.names != ["device", "change"]:
+        raise UserError(f"{path}: an Arrow stream, but not one a triplepoint sampler wrote")
+    return SAMPLES.check(_decode(pa.Table.from_batches(batches, schema)), path), schema.metadata
+
+
+def _decode(stored: pa.Table) -> pa.Table:
+    """Return changes added up, as columns of `tables.SAMPLES`."""
+    import pyarrow.compute as pc  # 10 MB that the sampler has no use for
+
+    layout = json.loads(stored.schema.field("change").metadata[COLUMNS])
+    flat = pc.list_flatten(stored["change"])
+    shape = (stored.num_rows, len(layout))
+    missing = pc.is_null(flat).to_numpy().reshape(shape)
+    changes = pc.fill_null(flat, 0).to_numpy().reshape(shape)
+    names = stored["device"].cast(pa.string())
+    totals = np.zeros(shape, "i8")
+    for name in names.unique().to_pylist():
+        rows = pc.equal(names, name).to_numpy()
+        totals[rows] = np.cumsum(changes[rows], axis=0)
+    columns = {"device": names}
+    for place, about in enumerate(layout):
+        kind = SAMPLES.schema().field(about["name"]).type
+        numbers = totals[:, place] if pa.types.is_integer(kind) else totals[:, place] * about["resolution"]
+        columns[about["name"]] = pa.array(numbers, kind, mask=missing[:, place])
+    for absent in set(SAMPLES.schema().names) - set(columns):
+        columns[absent] = pa.nulls(stored.num_rows, SAMPLES.schema().field(absent).type)
+    return pa.table(columns)
