@@ -8,6 +8,7 @@ import pytest
 from triplepoint.errors import UserError
 from triplepoint.recording.read import NEVER, read_recording
 from triplepoint.recording.write import Part, Recorder
+from triplepoint.tables.telemetry import METRICS
 
 
 def record(path: Path, num_batches: int, close: bool = True) -> Recorder:
