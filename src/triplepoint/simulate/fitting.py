@@ -1,4 +1,4 @@
-"""Least squares with priors, for models that are a few numbers: Levenberg-Marquardt with differences for slopes."""
+"""Least squares with priors, for models that are a few numbers: scipy's, with what is known of the numbers after."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,8 +9,6 @@ import numpy.typing as npt
 Float = npt.NDArray[np.float64]
 
 _SLOPE_STEP = 1e-4
-_MOST_STEPS = 200
-_GOOD_ENOUGH = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,26 +34,7 @@ def least_squares(residuals: Callable[[Float], Float], start: Float) -> Found:
             every prior; at least as many as numbers.
         start: Where to begin.
     """
-    at, damping = np.asarray(start, dtype=float).copy(), 1e-2
-    now = residuals(at)
-    slopes = _slopes(residuals, at, now)
-    for _ in range(_MOST_STEPS):
-        square = slopes.T @ slopes
-        move = np.linalg.solve(square + damping * np.diag(np.diag(square) + 1e-12), -slopes.T @ now)
-        then = residuals(at + move)
-        if not then @ then < now @ now:
-            damping *= 5
-            if damping > 1e12:
-                break
-            continue
-        gain = now @ now - then @ then
-        at, now, damping = at + move, then, damping / 5
-        if gain < _GOOD_ENOUGH * max(float(now @ now), 1e-12):
-            break
-        slopes = _slopes(residuals, at, now)
-    slopes = _slopes(residuals, at, now)
-    return Found(at, np.asarray(np.linalg.pinv(slopes.T @ slopes)), now)
+    from scipy import optimize
 
-
-def _slopes(residuals: Callable[[Float], Float], at: Float, now: Float) -> Float:
-    return np.stack([(residuals(at + _SLOPE_STEP * unit) - now) / _SLOPE_STEP for unit in np.eye(len(at))], axis=1)
+    found = optimize.least_squares(residuals, np.asarray(start, dtype=float), diff_step=_SLOPE_STEP, x_scale="jac")
+    return Found(found.x, np.asarray(np.linalg.pinv(found.jac.T @ found.jac)), found.fun)
