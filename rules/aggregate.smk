@@ -20,5 +20,6 @@ rule aggregate:
         "../envs/analysis.yaml"
     params:
         code=STUDY.code("aggregate"),
+        machines=STUDY.machines,
     shell:
         "triplepoint aggregate 2> {log}"

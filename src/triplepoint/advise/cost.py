@@ -17,12 +17,13 @@ from triplepoint.errors import UserError
 from triplepoint.simulate.artefacts.run import job_of
 from triplepoint.simulate.calibration.fitted import Calibration
 from triplepoint.simulate.predict.model import Prediction, predict
+from triplepoint.simulate.predict.point import STACKS
 from triplepoint.units import KILO, S_PER_HOUR
 
 START_S = 120.0
 """Wall time of a launch beside its steps: processes, communicators, weights, traces. Assumed, not measured."""
 
-_UNPRICED = frozenset({"steps", "trace_ranks", "telemetry_period_s", "repeat", "seed", "corpus", "engine"})
+_UNPRICED = frozenset({"steps", "trace_ranks", "telemetry_period_s", "repeat", "seed", "corpus"})
 """Fields of a point that the simulated time of a step does not depend on."""
 
 _MANY = 200
@@ -124,7 +125,7 @@ def _predict(point: Point, config: Path) -> Prediction:
         return Prediction("unsupported", "processors are not simulated")
     catalogue, calibration = _load(config)
     try:
-        return predict(job_of(point, catalogue), calibration)
+        return predict(job_of(point, catalogue, STACKS.get(point.engine)), calibration)
     except UserError as error:
         return Prediction("unsupported", str(error))
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 from triplepoint.aggregate.outcome import read_outcomes
 from triplepoint.aggregate.points import finished_row, gpu_rows, unfinished_row
 from triplepoint.aggregate.power import measure_power
+from triplepoint.aggregate.prediction import set_beside
 from triplepoint.aggregate.steps import read_steps
 from triplepoint.aggregate.traces import read_timeline, read_traces
 from triplepoint.config.gpu import GpuConfig
@@ -18,7 +19,7 @@ from triplepoint.manifest import Manifest
 from triplepoint.tables import RESULT_TABLES, RUN_TIMELINE, TELEMETRY
 
 
-def aggregate(plan: Plan, results: Path, gpus: Path, progress: Callable[[str], None] = lambda _: None) -> None:
+def aggregate(plan: Plan, results: Path, config: Path, progress: Callable[[str], None] = lambda _: None) -> None:
     """Write `results/tables/*.parquet` and `.csv` from the runs of `plan`.
 
     Every number is checked before the first table is written, so a refusal leaves the tables as they were.
@@ -26,7 +27,7 @@ def aggregate(plan: Plan, results: Path, gpus: Path, progress: Callable[[str], N
     Args:
         plan: The selection; its order is the order of rows.
         results: Folder with `runs/`, and with `tables/` afterwards.
-        gpus: Folder with one YAML file per GPU type; those the plan's clusters name are read.
+        config: Folder of the configuration: peaks of the plan's GPU types, and what predictions are made of.
         progress: Told one line per run.
 
     Raises:
@@ -34,16 +35,20 @@ def aggregate(plan: Plan, results: Path, gpus: Path, progress: Callable[[str], N
     """
     outcomes = read_outcomes(plan, results / "runs")
     names = {entry.planned.point.cluster.gpu for entry in plan.valid} - {None}
-    types = {name: read(GpuConfig, gpus / f"{name}.yaml") for name in sorted(map(str, names))}
+    types = {name: read(GpuConfig, config / "gpus" / f"{name}.yaml") for name in sorted(map(str, names))}
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in RESULT_TABLES if name != "timeline"}
     timelines = []
     for number, entry in enumerate(plan.entries, 1):
         progress(f"{number}/{len(plan.entries)} {entry.run}")
         manifest = outcomes.get(entry.run)
         if manifest is None or manifest.status != "ok":
-            rows["points"].append(unfinished_row(entry, manifest))
+            row = unfinished_row(entry, manifest)
+            if manifest is not None:
+                set_beside(entry.planned.point, manifest, row, [], config)
+            rows["points"].append(row)
             continue
         found, timeline = _join(entry, manifest, results / "runs" / entry.run, types)
+        set_beside(entry.planned.point, manifest, found["points"][0], found["gpus"], config)
         for name, more in found.items():
             rows[name].extend(more)
         timelines.append(timeline)

@@ -19,4 +19,4 @@ def run(arguments: argparse.Namespace) -> None:
     from triplepoint.aggregate import aggregate
     from triplepoint.config.plan import read_plan
 
-    aggregate(read_plan(arguments.results / "plan.json"), arguments.results, arguments.config / "gpus", say)
+    aggregate(read_plan(arguments.results / "plan.json"), arguments.results, arguments.config, say)

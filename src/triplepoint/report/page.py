@@ -13,6 +13,7 @@ from triplepoint.files import write_text
 from triplepoint.manifest import Manifest, Node, read_manifest
 from triplepoint.report.lanes import embed_lanes
 from triplepoint.report.pictures import picture
+from triplepoint.report.predictions import sum_up
 from triplepoint.tables import POINTS, RUN_TIMELINE, Column
 from triplepoint.units import GIB
 
@@ -25,6 +26,8 @@ _TEMPLATES = ("templates/report.html", "templates/zoom.html", "templates/zoom_dr
 _COLUMNS = (
     "run", "status", "reason", "num_gpus", "micro_batch_size", "num_microbatches", "step_time_s", "step_time_p10_s",
     "step_time_p90_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "exposed_comm_s", "peak_memory_bytes",
+    "predicted_step_time_s", "predicted_step_time_lo_s", "predicted_step_time_hi_s", "step_time_error",
+    "predicted_memory_bytes", "memory_error", "prediction_absent",
     "gpu_power_w", "gpu_energy_per_token_j", "gpu_samples_per_s_mj", "node_power_w", "node_energy_per_token_j",
     "power_absent", "cpu_utilisation", "gpu_utilisation", "loss_first", "loss_last", "studies",
 )  # fmt: skip
@@ -33,7 +36,7 @@ _COLUMNS = (
 _SUFFIX = {"s": "_s", "byte": "_bytes", "W": "_w", "J/token": "_j"}
 """End of a column's name that its unit repeats."""
 
-_LONG = {"reason", "power_absent", "run"}
+_LONG = {"reason", "power_absent", "prediction_absent", "run"}
 
 
 def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Sequence[str] = figures.NAMES) -> None:
@@ -63,6 +66,7 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
         statuses=[_HEADING.get(status, status) for status in _statuses(points)],
         summary=_summary(points),
         machines=_machines(manifests),
+        predictions=sum_up(points),
         figures=[picture(name, figs, captions) for name in names],
         lanes=lanes,
         columns=[_heading(column) for column in columns],

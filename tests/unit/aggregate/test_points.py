@@ -11,12 +11,11 @@ from tests.synthetic import CONFIG, CPU, H200, NO_RAPL, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.tables import RESULT_TABLES, STEPS, TELEMETRY
 
-GPUS = CONFIG / "gpus"
 ONE_NODE = Spec("llama3-70b", {"tp": 8}, cluster=H200, step_ms=100_000)
 
 
 def tables_of(folder: Path, *specs: Spec) -> dict[str, list[dict]]:
-    aggregate(build(folder, specs), folder, GPUS)
+    aggregate(build(folder, specs), folder, CONFIG)
     return {name: table.read(folder / f"tables/{name}.parquet").to_pylist() for name, table in RESULT_TABLES.items()}
 
 
@@ -67,7 +66,7 @@ def test_aggregate_node_power_is_energy_over_time(tmp_path: Path) -> None:
         # Counters of 50 W and 5 W.
         row |= {"cpu_energy_j": 50 * row["t_ns"] / 1e9, "dram_energy_j": 5 * row["t_ns"] / 1e9}
     TELEMETRY.write(path, TELEMETRY.from_rows(rows))
-    aggregate(plan, tmp_path, GPUS)
+    aggregate(plan, tmp_path, CONFIG)
     (point,) = RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet").to_pylist()
     assert point["node_power_w"] == pytest.approx(55)
     assert point["node_power_p90_w"] == pytest.approx(55)
@@ -129,7 +128,7 @@ def test_aggregate_several_nodes_take_the_longest_rank(tmp_path: Path) -> None:
         row["t_start_ns"] += shift
         row["t_end_ns"] += shift + (20_000_000 if row["rank"] == 9 else 0)
     STEPS.write(path, STEPS.from_rows(rows))
-    aggregate(plan, tmp_path, GPUS)
+    aggregate(plan, tmp_path, CONFIG)
     (point,) = RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet").to_pylist()
     # Rank 9 starts 9 us after rank 0.
     assert point["step_time_s"] == pytest.approx(50.52 - 9e-6)
@@ -149,7 +148,7 @@ def test_aggregate_without_profiled_steps_needs_no_traces(tmp_path: Path) -> Non
     STEPS.write(folder / "raw/steps.parquet", STEPS.from_rows(rows))
     for name in ("categories", "kernels", "timeline"):
         (folder / f"{name}.parquet").unlink()
-    aggregate(plan, tmp_path, GPUS)
+    aggregate(plan, tmp_path, CONFIG)
     (row,) = RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet").to_pylist()
     assert row["compute_s"] is None
     assert row["step_time_s"] is not None
@@ -160,11 +159,11 @@ def test_aggregate_without_profiled_steps_needs_no_traces(tmp_path: Path) -> Non
 def test_aggregate_does_not_depend_on_row_order(tmp_path: Path, seed: object) -> None:
     plan = build(tmp_path, [Spec("tiny-llama", {"pp": 2, "dp": 2, "schedule": "1f1b"}, cluster=CPU)])
     path = tmp_path / "runs" / plan.entries[0].run / "raw/steps.parquet"
-    aggregate(plan, tmp_path, GPUS)
+    aggregate(plan, tmp_path, CONFIG)
     before = (tmp_path / "tables/points.csv").read_bytes()
     table = STEPS.read(path)
     order = list(range(table.num_rows))
     seed.shuffle(order)  # type: ignore[attr-defined]
     STEPS.write(path, table.take(pa.array(order)))
-    aggregate(plan, tmp_path, GPUS)
+    aggregate(plan, tmp_path, CONFIG)
     assert (tmp_path / "tables/points.csv").read_bytes() == before

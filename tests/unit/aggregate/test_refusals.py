@@ -16,9 +16,9 @@ CPU_SPEC = Spec("tiny-llama", {"dp": 2})
 GPU_SPEC = Spec("llama3-70b", {"tp": 8}, cluster=H200, step_ms=100_000)
 
 
-def refusal(plan: Plan, results: Path, gpus: Path = CONFIG / "gpus") -> str:
+def refusal(plan: Plan, results: Path, config: Path = CONFIG) -> str:
     with pytest.raises(UserError) as caught:
-        aggregate(plan, results, gpus)
+        aggregate(plan, results, config)
     assert not (results / "tables").exists()
     message = str(caught.value)
     assert "\n" not in message
@@ -120,7 +120,7 @@ def test_aggregate_refuses_more_than_the_peak(tmp_path: Path) -> None:
 def test_aggregate_refuses_gpu_without_configuration(tmp_path: Path) -> None:
     plan, _ = built(tmp_path, GPU_SPEC)
     (tmp_path / "gpus").mkdir()
-    assert "h200.yaml: no such file" in refusal(plan, tmp_path, tmp_path / "gpus")
+    assert "h200.yaml: no such file" in refusal(plan, tmp_path, tmp_path)
 
 
 def test_aggregate_both_dies_of_a_package_may_share_one_sensor(tmp_path: Path) -> None:
@@ -128,4 +128,4 @@ def test_aggregate_both_dies_of_a_package_may_share_one_sensor(tmp_path: Path) -
     spec = Spec("llama3-70b", {"tp": 8}, cluster=mi250, step_ms=400_000)
     plan, folder = built(tmp_path, spec)
     change(folder / "telemetry.parquet", TELEMETRY, lambda row: row["device"] not in ("gpu1", "gpu3", "gpu5", "gpu7"))
-    aggregate(plan, tmp_path, CONFIG / "gpus")
+    aggregate(plan, tmp_path, CONFIG)

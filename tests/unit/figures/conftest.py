@@ -19,5 +19,5 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folders = {}
     for name, specs in found.items():
         folders[name] = tmp_path_factory.mktemp(name)
-        aggregate(build(folders[name], specs), folders[name], CONFIG / "gpus")
+        aggregate(build(folders[name], specs), folders[name], CONFIG)
     return folders

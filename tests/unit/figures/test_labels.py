@@ -12,7 +12,7 @@ from triplepoint.tables import RESULT_TABLES
 
 
 def prepared(folder: Path, *specs: Spec):
-    aggregate(build(folder, specs), folder, CONFIG / "gpus")
+    aggregate(build(folder, specs), folder, CONFIG)
     return labels.prepare(RESULT_TABLES["points"].read(folder / "tables/points.parquet").to_pandas())
 
 

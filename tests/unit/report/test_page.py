@@ -58,7 +58,7 @@ def results(tmp_path: Path) -> tuple[Path, Plan]:
 
 
 def page_of(folder: Path, plan: Plan) -> Page:
-    aggregate(plan, folder, CONFIG / "gpus")
+    aggregate(plan, folder, CONFIG)
     for name in figures.NAMES:
         write_figure(name, folder / "tables", folder / "figs")
     write_report(folder, folder / "figs", CAPTIONS, folder / "report.html")

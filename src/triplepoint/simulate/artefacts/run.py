@@ -93,12 +93,13 @@ def slow_ranks(point: Point, catalogue: Catalogue) -> dict[int, float]:
     return {rank: 1 / speed for rank, speed in by_rank.items() if rank < point.num_gpus}
 
 
-def job_of(point: Point, catalogue: Catalogue) -> Job:
+def job_of(point: Point, catalogue: Catalogue, stack: str | None = None) -> Job:
     """Return the job a point is.
 
     Args:
         point: The point.
         catalogue: Where its cluster and GPU are described.
+        stack: Software it runs on. None: that runs are simulated on.
 
     Raises:
         UserError: If the cluster has no GPU, or its network is not given.
@@ -118,5 +119,5 @@ def job_of(point: Point, catalogue: Catalogue) -> Job:
         precision=point.precision,
         recompute=point.recompute,
         overlap=frozenset(point.overlap),
-        stack=STACK,
+        stack=stack or STACK,
     )

@@ -1,0 +1,54 @@
+"""What is predicted of a planned point, to be held against what was measured of it."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.point import Point
+from triplepoint.errors import UserError
+from triplepoint.simulate.artefacts.run import job_of
+from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.memory.model import memory_by_stage
+from triplepoint.simulate.predict.model import Prediction, predict
+
+STACKS = {"megatron": "Megatron-Core", "deepspeed": "DeepSpeed", "native": "PyTorch"}
+"""Software that a launched point is predicted for, by its engine; simulated points keep that of the published study."""
+
+
+@dataclass(frozen=True)
+class PointPrediction:
+    """What is predicted of one run.
+
+    Attributes:
+        step: Its step, or why there is none.
+        allocated_bytes: Peak of the framework's allocator on every rank; empty without a prediction. Unit: byte.
+    """
+
+    step: Prediction
+    allocated_bytes: tuple[float, ...] = ()
+
+
+def predict_point(point: Point, config: Path) -> PointPrediction:
+    """Return what is predicted of a point; what cannot be predicted says why in its `step.reason`.
+
+    Args:
+        point: The point.
+        config: Folder of the configuration.
+    """
+    if point.cluster.device == "cpu":
+        return PointPrediction(Prediction("unsupported", "processors are not simulated"))
+    try:
+        catalogue, calibration = _load(config)
+        job = job_of(point, catalogue, STACKS.get(point.engine))
+        step = predict(job, calibration)
+        stages = memory_by_stage(job)
+    except UserError as error:
+        return PointPrediction(Prediction("unsupported", str(error)))
+    ranks_per_stage = point.num_gpus // point.layout.pp
+    return PointPrediction(step, tuple(stages[rank // ranks_per_stage].allocated for rank in range(point.num_gpus)))
+
+
+@cache
+def _load(config: Path) -> tuple[Catalogue, Calibration]:
+    return Catalogue(config), Calibration.load(config)

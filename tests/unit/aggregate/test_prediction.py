@@ -1,0 +1,76 @@
+"""Predictions in the record of launched runs, beside what was measured."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.synthetic import CONFIG, H200, Spec, build
+from triplepoint.aggregate import aggregate
+from triplepoint.simulate.predict import point as module
+from triplepoint.simulate.predict.model import Prediction
+from triplepoint.simulate.predict.point import PointPrediction, predict_point
+from triplepoint.tables import RESULT_TABLES
+
+GIB = 1 << 30
+ONE_NODE = Spec("llama3-70b", {"tp": 4, "pp": 2, "schedule": "1f1b"}, cluster=H200, step_ms=100_000)
+KEYS = ("predicted_step_time_s", "step_time_error", "predicted_memory_bytes", "memory_error")
+
+
+def rows(folder: Path, spec: Spec) -> tuple[dict, list[dict]]:
+    aggregate(build(folder, [spec]), folder, CONFIG)
+    points, gpus = (
+        RESULT_TABLES[name].read(folder / f"tables/{name}.parquet").to_pylist() for name in ("points", "gpus")
+    )
+    return points[0], gpus
+
+
+def test_prediction_stands_beside_the_measurement_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Prediction("ok", step_time_s=90.9, step_time_lo_s=80.0, step_time_hi_s=100.0)
+    # Ranks 0 to 3 are of the first stage, 4 to 7 of the second.
+    found = PointPrediction(step, (1.5 * GIB,) * 4 + (0.5 * GIB,) * 4)
+    monkeypatch.setattr(module, "predict_point", lambda point, config: found)
+    point, gpus = rows(tmp_path, ONE_NODE)
+    # Measured: 101 s (the median of the made-up steps), and 1 GiB and a few bytes.
+    assert point["step_time_error"] == pytest.approx(90.9 / 101 - 1)
+    assert (point["predicted_step_time_lo_s"], point["predicted_step_time_hi_s"]) == (80.0, 100.0)
+    assert point["memory_error"] == pytest.approx(0.5, abs=1e-6)
+    assert [row["memory_error"] for row in gpus] == pytest.approx([0.5] * 4 + [-0.5] * 4, abs=1e-6)
+    assert point["prediction_absent"] is None
+
+
+def test_prediction_of_a_run_out_of_memory_is_kept(tmp_path: Path) -> None:
+    point, _ = rows(tmp_path, Spec("llama3-70b", {"tp": 8}, cluster=H200, status="oom"))
+    assert point["predicted_memory_bytes"] > 100 * GIB
+    assert (point["step_time_error"], point["memory_error"]) == (None, None)
+
+
+def test_prediction_of_processors_is_absent_and_says_why(tmp_path: Path) -> None:
+    point, gpus = rows(tmp_path, Spec("tiny-llama", {"dp": 2}))
+    assert point["prediction_absent"] == "processors are not simulated"
+    assert [point[key] for key in KEYS] == [None] * 4
+    assert {row["predicted_memory_bytes"] for row in gpus} == {None}
+
+
+def test_prediction_of_a_simulated_run_is_the_run_itself(tmp_path: Path) -> None:
+    point, _ = rows(tmp_path, Spec("llama3-70b", {"tp": 8}, cluster=H200, engine="simulated", step_ms=100_000))
+    assert [point[key] for key in (*KEYS, "prediction_absent")] == [None] * 5
+
+
+def test_predict_point_unknown_hardware_says_why_in_one_line(tmp_path: Path) -> None:
+    shutil.copytree(CONFIG, tmp_path / "config")
+    (tmp_path / "config/kernels/h200.yaml").unlink()
+    found = predict_point(ONE_NODE.point(), tmp_path / "config")
+    assert found.allocated_bytes == ()
+    assert "h200" in found.step.reason
+    assert "\n" not in found.step.reason
+
+
+def test_predict_point_memory_is_that_of_each_ranks_stage() -> None:
+    found = predict_point(ONE_NODE.point(), CONFIG)
+    assert len(found.allocated_bytes) == 8
+    # The first of two stages keeps activations of two micro-batches in flight, the second of one.
+    assert len(set(found.allocated_bytes[:4])) == len(set(found.allocated_bytes[4:])) == 1
+    assert found.allocated_bytes[0] > found.allocated_bytes[4]

@@ -1,0 +1,25 @@
+from triplepoint.report.predictions import sum_up
+
+EMPTY = dict.fromkeys(
+    ("step_time_error", "memory_error", "predicted_step_time_lo_s", "predicted_step_time_hi_s", "step_time_s")
+) | {"prediction_absent": None}
+
+
+def test_sum_up_by_hand() -> None:
+    interval = {"predicted_step_time_lo_s": 1.0, "predicted_step_time_hi_s": 2.0}
+    points = [
+        EMPTY | interval | {"step_time_error": 0.10, "memory_error": -0.02, "step_time_s": 1.5},
+        EMPTY | interval | {"step_time_error": -0.30, "step_time_s": 2.5},
+        EMPTY | interval | {"step_time_error": 0.20, "step_time_s": 1.0},
+        EMPTY | {"prediction_absent": "processors are not simulated"},
+    ]
+    assert sum_up(points) == [
+        ("Step time", "3 runs, off by 20.0% in the median, -30.0% at worst"),
+        ("Memory", "1 runs, off by 2.0% in the median, -2.0% at worst"),
+        ("Interval", "2 of 3 measured step times lie in the 90 % interval"),
+        ("No prediction", "1 runs: processors are not simulated"),
+    ]
+
+
+def test_sum_up_of_simulated_runs_is_nothing() -> None:
+    assert sum_up([EMPTY]) == []
