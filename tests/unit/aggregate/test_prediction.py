@@ -61,7 +61,7 @@ def test_prediction_of_a_simulated_run_is_the_run_itself(tmp_path: Path) -> None
 
 def test_predict_point_unknown_hardware_says_why_in_one_line(tmp_path: Path) -> None:
     shutil.copytree(CONFIG, tmp_path / "config")
-    (tmp_path / "config/kernels/h200.yaml").unlink()
+    (tmp_path / "config/gpus/h200.yaml").unlink()
     found = predict_point(ONE_NODE.point(), tmp_path / "config")
     assert found.allocated_bytes == ()
     assert "h200" in found.step.reason
