@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
 from triplepoint.config.base import Strict, read_json
@@ -84,6 +85,27 @@ class Job(Strict):
     """What Slurm said it ended as; empty where it was not asked, as when every agent had reported success."""
 
 
+class Clock(Strict):
+    """Where a node's monotonic clock stands against the first node's, from round trips between their agents."""
+
+    reference_ns: int
+    """Time of this node's clock at which the offset holds. Unit: ns."""
+    offset_ns: int
+    """First node's clock minus this one's at that time. Unit: ns."""
+    drift_ppm: float
+    """What the offset grows by. Unit: ppm."""
+    uncertainty_ns: Annotated[int, Field(ge=0)]
+    """The clocks are known to within this, either way, from the first round trip to the last. Unit: ns."""
+    least_delay_ns: int
+    """Shortest round trip; half of it is what no round trip can tell. Unit: ns."""
+    num_bursts: int
+    """Bursts of round trips: one at the start, one at the end, and those between."""
+    num_round_trips: int
+    """Round trips made."""
+    duration_s: float
+    """From the first round trip to the last. Unit: s."""
+
+
 class Node(Strict):
     """One node of the gang."""
 
@@ -105,6 +127,10 @@ class Node(Strict):
     """The sampler's account; None if it left none."""
     placement: Placement | None = None
     """What it was given; None where nothing was launched."""
+    clock: Clock | None = None
+    """Its clock against the first node's; None on the first node and where the agents could not compare them."""
+    clock_absent: str | None = None
+    """Why they could not, or not to the end; None where they could, and on the first node."""
 
 
 class Manifest(Strict):
@@ -147,6 +173,20 @@ class Manifest(Strict):
     def is_result(self) -> bool:
         """Whether the outcome is a result to keep, not a failure to try again."""
         return self.status in RESULTS
+
+    def on_first_clock(self, node: Node, t_ns: np.ndarray) -> np.ndarray:
+        """Return times of one node's monotonic clock as times of the first node's.
+
+        Args:
+            node: The node.
+            t_ns: Times of any shape. Unit: ns.
+        """
+        first = self.nodes[0]
+        if node.clock is None:
+            # Both clocks were read at one instant on each node: as good as the wall clocks agree.
+            return np.asarray(t_ns + ((node.wall_ns - node.monotonic_ns) - (first.wall_ns - first.monotonic_ns)))
+        grown_ns = (t_ns - node.clock.reference_ns) * (node.clock.drift_ppm * 1e-6)
+        return np.asarray(t_ns + node.clock.offset_ns + np.rint(grown_ns).astype(np.int64))
 
 
 def read_manifest(path: Path) -> Manifest:

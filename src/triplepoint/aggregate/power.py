@@ -130,14 +130,12 @@ def _node_power(
 ) -> tuple[np.ndarray | None, str | None]:
     """Return the power of all nodes in each measured step, or why there is none."""
     total = np.zeros(len(steps.measured))
-    first = manifest.nodes[0]
     for node in manifest.nodes:
         if node.node not in steps.windows_ns:
             continue
-        # Telemetry stands on the first node's clock, steps on their own node's.
-        shift_ns = (node.wall_ns - node.monotonic_ns) - (first.wall_ns - first.monotonic_ns)
         samples = {name: values[rows.get((node.node, "host"), [])] for name, values in columns.items()}
-        power_w = _power_of_node(samples, steps.windows_ns[node.node] + shift_ns)
+        # Telemetry stands on the first node's clock, steps on their own node's.
+        power_w = _power_of_node(samples, manifest.on_first_clock(node, steps.windows_ns[node.node]))
         if power_w is None:
             return None, _reason(manifest, "cpu_energy_j")
         total += power_w

@@ -20,6 +20,7 @@ import psutil
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.files import write_json
 from triplepoint.launch.attempt import failed_nodes, is_told_to_stop
+from triplepoint.launch.clock import NodeClock
 from triplepoint.launch.outcome import Failure, judge_kill, root_cause
 from triplepoint.launch.placement import count_host_kills, missing_devices, placement, rank_environment
 from triplepoint.launch.watch import Ending, Ranks, read_status
@@ -120,10 +121,13 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
     kills = count_host_kills()
     sampler = _start_sampler(raw, node, planned)
     ranks = _ranks_of(node, planned)
+    clock = NodeClock(node, planned.point.num_nodes)
     try:
-        failures = _train(raw, ranks, planned, around)
+        failures = _train(raw, ranks, planned, around, clock)
     finally:
         _stop_sampler(sampler)
+    bursts, report["clock_absent"] = clock.finish(has_failed=bool(failures))
+    report["clock"] = [asdict(burst) for burst in bursts]
     report["ranks"] = list(ranks)
     report["failure"] = None
     if failures:
@@ -163,12 +167,12 @@ def _ranks_of(node: int, planned: PlannedRun) -> range:
     return range(first, min(first + planned.point.cluster.gpus_per_node, planned.point.num_gpus))
 
 
-def _train(raw: Path, ranks: range, planned: PlannedRun, around: Surroundings) -> list[Failure]:
+def _train(raw: Path, ranks: range, planned: PlannedRun, around: Surroundings, clock: NodeClock) -> list[Failure]:
     """Run the node's ranks to their end and return what went wrong."""
     problem = missing_devices(planned.point.cluster.device, len(ranks))
     if problem:
         return [Failure(ranks[0], "bad_node", problem, time.time_ns())]
-    meeting = _rendezvous(raw, around)
+    meeting = _rendezvous(raw, around, clock)
     if isinstance(meeting, Ending):
         return [Failure(ranks[0], meeting.status, meeting.message, time.time_ns())]
     started = _start_ranks(raw, ranks, planned, meeting)
@@ -199,8 +203,8 @@ def _start_ranks(raw: Path, ranks: range, planned: PlannedRun, meeting: tuple[st
     return Ranks(raw, processes, planned.limits.time_limit_s, planned.limits.hang_timeout_s)
 
 
-def _rendezvous(raw: Path, around: Surroundings) -> tuple[str, int] | Ending:
-    """Return address and port where the ranks meet: node 0 chooses them, the others read its choice."""
+def _rendezvous(raw: Path, around: Surroundings, clock: NodeClock) -> tuple[str, int] | Ending:
+    """Return address and port where the ranks meet: node 0 chooses them, the others read its choice and its clock."""
     path = raw / "rendezvous.json"
     if around.node == 0:
         several = int(os.environ.get("SLURM_NNODES", "1")) > 1
@@ -208,7 +212,7 @@ def _rendezvous(raw: Path, around: Surroundings) -> tuple[str, int] | Ending:
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
-        write_json(path, {"address": address, "port": port})
+        write_json(path, {"address": address, "port": port, "clock_port": clock.port})
     deadline = time.monotonic() + RENDEZVOUS_S
     while not path.exists():
         if ending := around.ending():
@@ -217,6 +221,7 @@ def _rendezvous(raw: Path, around: Surroundings) -> tuple[str, int] | Ending:
             return Ending("lost", f"node 0 has not come within {RENDEZVOUS_S:.0f} s")
         time.sleep(0.05)
     meeting = json.loads(path.read_text())
+    clock.follow(meeting["address"], meeting["clock_port"])
     return meeting["address"], meeting["port"]
 
 

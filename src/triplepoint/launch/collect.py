@@ -10,6 +10,7 @@ from typing import Any
 from triplepoint.commit import git_state
 from triplepoint.config.plan import PlannedRun
 from triplepoint.launch.attempt import read_reports
+from triplepoint.launch.clock_fit import bursts_from, fit_clock
 from triplepoint.launch.provenance import processor, versions
 from triplepoint.launch.verdict import Account, judge
 from triplepoint.manifest import Device, Evidence, Job, Manifest, Node, Placement, Telemetry
@@ -99,6 +100,8 @@ def _node(raw: Path, report: dict[str, Any], planned: PlannedRun) -> Node:
         devices=devices,
         telemetry=None if recording is None else _telemetry(recording),
         placement=Placement(**report["placement"]),
+        clock=fit_clock(bursts_from(report["clock"])) if report.get("clock") else None,
+        clock_absent=report.get("clock_absent"),
     )
 
 

@@ -44,13 +44,10 @@ def _align_node(recording: Path, node: Node, manifest: Manifest, raw: Path) -> p
     for lane, period_s in ((~found.is_fast, found.period_s), (found.is_fast, found.fast_period_s)):
         if period_s is not None:
             gaps[lane] = mark_gaps(t_ns[lane], devices[lane], period_s)
-    first = manifest.nodes[0]
-    # Both clocks were read at one instant on each node: their difference moves this node's monotonic time to node 0's.
-    shift_ns = (node.wall_ns - node.monotonic_ns) - (first.wall_ns - first.monotonic_ns)
     columns = {name: samples[name] for name in SAMPLES.schema().names}
     columns |= {
         "node": pa.array(np.full(len(t_ns), node.node)),
-        "t_ns": pa.array(t_ns + shift_ns),
+        "t_ns": pa.array(manifest.on_first_clock(node, t_ns)),
         "step": step,
         "kind": kind,
         "is_gap": pa.array(gaps),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from triplepoint.manifest import Device, Manifest, Node, write_manifest
+from triplepoint.manifest import Clock, Device, Manifest, Node, write_manifest
 from triplepoint.recording.write import Recorder, fast_path
 from triplepoint.tables import STEPS, TELEMETRY
 from triplepoint.telemetry.align import align_run, mark_gaps
@@ -108,3 +108,19 @@ def test_align_run_marks_gaps_of_each_lane_by_its_own_period(tmp_path: Path) -> 
     table = TELEMETRY.read(tmp_path / "telemetry.parquet").to_pydict()
     late = [t / SECOND for t, is_gap in zip(table["t_ns"], table["is_gap"], strict=True) if is_gap]
     assert late == [1.36, 4.1]
+
+
+def test_align_run_takes_offset_and_drift_from_the_round_trips(tmp_path: Path) -> None:
+    clock = Clock(
+        reference_ns=100 * SECOND, offset_ns=5 * SECOND, drift_ppm=50.0, uncertainty_ns=1, least_delay_ns=1,
+        num_bursts=2, num_round_trips=2, duration_s=1000.0,
+    )  # fmt: skip
+    # Its wall clock is an hour wrong, which nobody asks.
+    other = node(1, 0, 3600 * SECOND).model_copy(update={"clock": clock})
+    raw = run_folder(
+        tmp_path / "raw", (node(0, 0, 0), other), {0: [105 * SECOND], 1: [100 * SECOND, 1100 * SECOND]}, []
+    )
+    align_run(raw, tmp_path / "telemetry.parquet")
+    table = TELEMETRY.read(tmp_path / "telemetry.parquet").to_pydict()
+    # 1000 s at 50 ppm are 50 ms.
+    assert table["t_ns"] == [105 * SECOND, 105 * SECOND, 1105 * SECOND + SECOND // 20]

@@ -1,0 +1,176 @@
+"""Clocks of two nodes: what round trips allow, and a real exchange between two agents."""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.telemetry.test_align import node, run_folder
+from triplepoint.launch.clock import Bounds, ClockClient, ClockServer, NodeClock
+from triplepoint.launch.clock_fit import bursts_from, fit_clock
+from triplepoint.manifest import Clock, Manifest, read_manifest
+
+S = 1_000_000_000
+MS = 1_000_000
+US = 1_000
+
+
+class Network:
+    """Two clocks that differ by a straight line, and a network that holds messages up, more one way than the other."""
+
+    def __init__(self, seed: int, offset_ns: int, drift_ppm: float, out_us: float, back_us: float) -> None:
+        self._chance = random.Random(seed)
+        self._offset_ns, self._drift_ppm, self._out_us, self._back_us = offset_ns, drift_ppm, out_us, back_us
+
+    def first_ns(self, own_ns: int) -> int:
+        """Return the first node's clock when ours shows `own_ns`."""
+        return own_ns + self._offset_ns + round(own_ns * self._drift_ppm * 1e-6)
+
+    def burst(self, at_ns: int, num_trips: int) -> Bounds:
+        trips = []
+        for _ in range(num_trips):
+            came = at_ns + round((25 + self._chance.expovariate(1 / self._out_us)) * US)
+            left = came + 3 * US
+            answered = left + round((25 + self._chance.expovariate(1 / self._back_us)) * US)
+            trips.append((at_ns, self.first_ns(came), self.first_ns(left), answered))
+            at_ns = answered + 1 * US
+        asked = min(trips, key=lambda trip: trip[1] - trip[0])
+        answered_at = max(trips, key=lambda trip: trip[2] - trip[3])
+        delay = min(t[3] - t[0] - (t[2] - t[1]) for t in trips)
+        return Bounds(asked[0], asked[1] - asked[0], answered_at[3], answered_at[2] - answered_at[3], delay, num_trips)
+
+    def run(self, seconds: float) -> list[Bounds]:
+        times = [1.0, *np.arange(31.0, seconds, 30.0), seconds]
+        sizes = [32, *[8] * (len(times) - 2), 32]
+        return [self.burst(round(t * S), size) for t, size in zip(times, sizes, strict=True)]
+
+
+def error_ns(clock: Clock, network: Network, own_ns: int) -> float:
+    manifest = Manifest.model_construct(nodes=(node(0, 0, 0),))
+    other = node(1, 0, 0).model_copy(update={"clock": clock})
+    (first,) = manifest.on_first_clock(other, np.array([own_ns]))
+    return float(abs(int(first) - network.first_ns(own_ns)))
+
+
+def test_fit_clock_within_a_millisecond_under_50_ms_and_50_ppm() -> None:
+    # Messages to the first node wait 5 ms on average, back half a millisecond: means of round trips are 2 ms off.
+    network = Network(1, 50 * MS, 50.0, out_us=5000, back_us=500)
+    clock = fit_clock(network.run(600))
+    errors = [error_ns(clock, network, t * S) for t in (1, 100, 300, 600)]
+    assert max(errors) < 1 * MS
+    assert max(errors) <= clock.uncertainty_ns < 1 * MS
+    assert clock.drift_ppm == pytest.approx(50, abs=1)
+    assert clock.offset_ns == pytest.approx(50 * MS + 50 * US, abs=clock.uncertainty_ns)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    offset_ns=st.integers(-(10**15), 10**15),
+    drift_ppm=st.floats(-400, 400),
+    out_us=st.floats(1, 20_000),
+    back_us=st.floats(1, 20_000),
+    seconds=st.floats(2, 4000),
+)
+def test_fit_clock_never_further_off_than_it_says(
+    seed: int, offset_ns: int, drift_ppm: float, out_us: float, back_us: float, seconds: float
+) -> None:
+    network = Network(seed, offset_ns, drift_ppm, out_us, back_us)
+    bursts = network.run(seconds)
+    clock = fit_clock(bursts)
+    for own_ns in (bursts[0].asked_ns, (bursts[0].asked_ns + bursts[-1].answered_ns) // 2, bursts[-1].answered_ns):
+        assert error_ns(clock, network, own_ns) <= clock.uncertainty_ns + 2 * US
+
+
+def test_fit_clock_slewed_meanwhile_says_how_far_it_is_off() -> None:
+    steady, slewed = Network(1, 0, 0.0, 20, 20), Network(2, 4 * MS, 0.0, 20, 20)
+    bursts = [steady.burst(1 * S, 32), steady.burst(300 * S, 32), slewed.burst(600 * S, 32)]
+    clock = fit_clock(bursts)
+    # No straight line goes through 0, 0 and 4 ms: the best is 1 ms off at each.
+    assert error_ns(clock, steady, 300 * S) == pytest.approx(1 * MS, rel=0.1)
+    assert clock.uncertainty_ns >= 0.95 * MS
+
+
+def test_fit_clock_of_one_burst_knows_its_offset() -> None:
+    network = Network(3, -7 * S, 10.0, 50, 50)
+    clock = fit_clock([network.burst(5 * S, 32)])
+    assert error_ns(clock, network, 5 * S) <= clock.uncertainty_ns < 1 * MS
+
+
+def shifted_ns() -> int:
+    """Return a clock that is 50 ms behind and 50 ppm slow."""
+    return round(time.monotonic_ns() * (1 - 50e-6)) - 50 * MS
+
+
+AGENT = """
+import json, sys, time
+from dataclasses import asdict
+from tests.unit.launch.test_clock import shifted_ns
+from triplepoint.launch.clock import ClockClient
+client = ClockClient("127.0.0.1", int(sys.argv[1]), shifted_ns, between_s=0.2)
+time.sleep(1.5)
+print(json.dumps([asdict(burst) for burst in client.finish()]))
+"""
+
+
+def test_exchange_between_two_processes_over_loopback() -> None:
+    server = ClockServer()
+    done = subprocess.run(
+        [sys.executable, "-c", AGENT, str(server.port)], capture_output=True, text=True, check=True, timeout=60
+    )
+    server.close()
+    bursts = bursts_from(json.loads(done.stdout))
+    assert len(bursts) > 3
+    clock = fit_clock(bursts)
+    manifest = Manifest.model_construct(nodes=(node(0, 0, 0),))
+    other = node(1, 0, 0).model_copy(update={"clock": clock})
+    now_ns = time.monotonic_ns()
+    (found,) = manifest.on_first_clock(other, np.array([round(now_ns * (1 - 50e-6)) - 50 * MS]))
+    assert abs(int(found) - now_ns) <= clock.uncertainty_ns + 100 * US  # a moment after the last burst
+    assert clock.uncertainty_ns < 1 * MS
+
+
+def test_client_of_an_agent_that_ends_says_so() -> None:
+    server = ClockServer()
+    client = ClockClient("127.0.0.1", server.port, between_s=0.05)
+    while not client.bounds:
+        time.sleep(0.01)
+    server._socket.close()
+    for thread in server._answering:
+        assert thread.is_alive()
+    client._socket.shutdown(2)
+    client._thread.join(10)
+    assert client.problem is not None and "stopped answering" in client.problem
+    assert client.bounds
+
+
+def test_node_clock_that_reaches_nobody_gives_the_reason() -> None:
+    clock = NodeClock(1, 2)
+    with_server = ClockServer()
+    port = with_server.port
+    with_server.close()
+    clock.follow("127.0.0.1", port)
+    bursts, problem = clock.finish(has_failed=False)
+    assert bursts == [] and problem is not None and f"127.0.0.1:{port}" in problem
+
+
+def test_node_clock_of_one_node_does_nothing() -> None:
+    clock = NodeClock(0, 1)
+    assert clock.port is None
+    assert clock.finish(has_failed=False) == ([], None)
+
+
+def test_manifest_keeps_the_clock_of_a_node(tmp_path: Path) -> None:
+    clock = fit_clock([Network(3, 5 * MS, 10.0, 50, 50).burst(5 * S, 32)])
+    other = node(1, 0, 0).model_copy(update={"clock": clock})
+    raw = run_folder(tmp_path / "raw", (node(0, 0, 0), other), {}, [])
+    assert read_manifest(raw / "manifest.json").nodes[1].clock == clock
+    assert bursts_from([asdict(Bounds(1, 2, 3, 4, 5, 6))]) == [Bounds(1, 2, 3, 4, 5, 6)]
