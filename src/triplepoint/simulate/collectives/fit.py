@@ -8,6 +8,8 @@ from math import exp, log
 from pathlib import Path
 from typing import Annotated, cast, get_args
 
+import numpy as np
+import numpy.typing as npt
 import yaml
 from pydantic import Field
 
@@ -27,8 +29,10 @@ KINDS: tuple[CommKind, ...] = get_args(CommKind)
 
 Links = Mapping[str, Link]
 
-STEPS = (0.4, 0.2, 0.1, 0.05, 0.02, 0.01)
-"""Steps of the search, in the logarithm of a parameter."""
+FARTHEST = 5.0
+"""How far from its start a parameter is sought, in its logarithm."""
+NEAR_ENOUGH = {"Powell": {"xtol": 1e-2, "ftol": 1e-3}, "Nelder-Mead": {"xatol": 1e-3, "fatol": 1e-3}}
+"""When each method of search ends: one percent of a parameter, a thousandth of the loss, or less."""
 
 PRIOR_WEIGHT = 0.1
 """What straying from a prior counts, against one row missed by as much: it decides only where rows are silent."""
@@ -208,31 +212,23 @@ def _fit_link(rows: Sequence[Row], fabrics: Mapping[str, MeasuredFabric], links:
         return missed + PRIOR_WEIGHT * strayed
 
     starts = [links[name].model_copy(update=start) for start in STARTS if set(start) <= set(prior)]
-    return min((_descend(start, list(prior), loss) for start in [links[name], *starts]), key=loss)
+    found = min((_descend(start, list(prior), loss, "Powell") for start in [links[name], *starts]), key=loss)
+    # Powell's method moves one parameter at a time: where two trade against each other it stops too early.
+    return _descend(found, list(prior), loss, "Nelder-Mead")
 
 
-def _descend(link: Link, parameters: Sequence[str], loss: Callable[[Link], float]) -> Link:
-    best, least = link, loss(link)
-    for step in STEPS:
-        while True:
-            before = least
-            for parameter in parameters:
-                best, least = _better(best, parameter, step, (loss, least))
-            if least > before * (1 - 1e-3):
-                break
-    return best
+def _descend(link: Link, parameters: Sequence[str], loss: Callable[[Link], float], method: str) -> Link:
+    """Return the link with the least loss downhill from one; the loss has kinks, and so no slopes to follow."""
+    from scipy.optimize import minimize
 
+    start = np.log([getattr(link, parameter) for parameter in parameters])
+    most = [
+        0.0 if "efficiency" in parameter else at + FARTHEST for parameter, at in zip(parameters, start, strict=True)
+    ]
 
-def _better(
-    link: Link, parameter: str, step: float, known: tuple[Callable[[Link], float], float]
-) -> tuple[Link, float]:
-    """Return the best of a link and the two that have one parameter a step higher or lower, with its loss."""
-    loss, least = known
-    for factor in (exp(step), exp(-step)):
-        value = getattr(link, parameter) * factor
-        if value > 1 and "efficiency" in parameter:
-            continue
-        tried = link.model_copy(update={parameter: value})
-        if (found := loss(tried)) < least:
-            return tried, found
-    return link, least
+    def moved(at: npt.NDArray[np.float64]) -> Link:
+        return link.model_copy(update=dict(zip(parameters, np.exp(at).tolist(), strict=True)))
+
+    bounds = list(zip(start - FARTHEST, most, strict=True))
+    best = minimize(lambda at: loss(moved(at)), start, method=method, bounds=bounds, options=NEAR_ENOUGH[method])
+    return moved(best.x)
