@@ -154,7 +154,7 @@ class Binding:
     @property
     def machines(self) -> str:
         """A digest of the files that say what machines can do, behind what is simulated."""
-        kinds = ("gpus", "clusters", "kernels", "collectives", "calibration")
+        kinds = ("gpus", "clusters", "kernels", "collectives", "calibration", "power", "heat")
         return self._digest_of(path for kind in kinds for path in Path("config", kind).rglob("*") if path.is_file())
 
     @property

@@ -1,13 +1,11 @@
 """Clusters: `config/clusters/*.yaml`."""
 
-import re
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
-
-_GPU_PATTERN = r"^node\d+\.gpu\d+$"
+from triplepoint.config.conditions import ConditionsConfig, GpuName, place_of
 
 Positive = Annotated[int, Field(gt=0, strict=True)]
 
@@ -38,8 +36,10 @@ class ClusterConfig(Strict):
     """Kind of link between nodes, likewise; infiniband if not given."""
     slots: list[int] | None = None
     """Physical slot of each device of a node in device order, where known; placement and heat maps use it."""
-    slow_gpus: dict[Annotated[str, Field(pattern=_GPU_PATTERN)], Annotated[float, Field(gt=0, le=1)]] = {}
+    slow_gpus: dict[GpuName, Annotated[float, Field(gt=0, le=1)]] = {}
     """Speed of computation of single GPUs against the others, such as `node1.gpu3: 0.93`; simulated runs heed it."""
+    conditions: ConditionsConfig = ConditionsConfig()
+    """Room, cooling, power limit and faults; simulated runs heed them."""
     time_limit_s: Annotated[float, Field(gt=0)] = 3600.0
     """Wall time after which a launch is ended as `timeout`. Unit: s."""
     hang_timeout_s: Annotated[float, Field(gt=0)] = 300.0
@@ -57,19 +57,23 @@ class ClusterConfig(Strict):
             )
         if self.slots is not None and len(self.slots) != self.gpus_per_node:
             raise ValueError(f"slots lists {len(self.slots)} devices, gpus_per_node is {self.gpus_per_node}")
-        for (node, gpu), _ in self.speeds.items():
-            if node >= self.num_nodes or gpu >= self.gpus_per_node:
-                raise ValueError(
-                    f"slow_gpus names node{node}.gpu{gpu}, the cluster has {self.num_nodes} nodes of "
-                    f"{self.gpus_per_node} GPUs, both counted from 0"
-                )
+        named = {"slow_gpus": self.slow_gpus, "bad_contact": self.conditions.bad_contact}
+        for key, gpus in (named | {"blocked_airflow": self.conditions.blocked_airflow}).items():
+            for name in gpus:
+                node, gpu = place_of(name)
+                if node >= self.num_nodes or gpu >= self.gpus_per_node:
+                    raise ValueError(
+                        f"{key} names {name}, the cluster has {self.num_nodes} nodes of {self.gpus_per_node} GPUs, "
+                        "both counted from 0"
+                    )
+        if any(node >= self.num_nodes for node in self.conditions.braked_nodes):
+            raise ValueError(f"braked_nodes names one beyond the cluster's {self.num_nodes} nodes, counted from 0")
         return self
 
     @property
     def speeds(self) -> dict[tuple[int, int], float]:
         """The same by (node, GPU of the node)."""
-        named = {name: re.findall(r"\d+", name) for name in self.slow_gpus}
-        return {(int(named[name][0]), int(named[name][1])): speed for name, speed in self.slow_gpus.items()}
+        return {place_of(name): speed for name, speed in self.slow_gpus.items()}
 
     @property
     def num_gpus(self) -> int:

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from triplepoint.config.attention import LatentAttention, SlidingWindow
 from triplepoint.config.base import Quantity
 from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.conditions import ConditionsConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import MixtureOfExperts, ModelConfig
 from triplepoint.config.point import Steps
@@ -34,6 +35,7 @@ _CHAPTERS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("`window` of a model", SlidingWindow),
     ("`latent` of a model", LatentAttention),
     ("A cluster: `config/clusters/*.yaml`", ClusterConfig),
+    ("`conditions` of a cluster", ConditionsConfig),
     ("A GPU type: `config/gpus/*.yaml`", GpuConfig),
     ("A quantity", Quantity),
 )

@@ -1,4 +1,4 @@
-"""The recordings of a simulated run: counters of bytes over links. Power and heat are not simulated here."""
+"""The recordings of a simulated run: counters of bytes over links, and what sensors show of power, heat and clocks."""
 
 from pathlib import Path
 
@@ -9,13 +9,14 @@ from triplepoint.recording.write import Part, Recorder
 from triplepoint.simulate.artefacts.groups import groups_of, groups_used
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS
 from triplepoint.simulate.artefacts.links import Links
+from triplepoint.simulate.artefacts.sensed import columns_sensed, sense_gpus, sense_host
 from triplepoint.simulate.artefacts.simulated import Simulated, one_ns
 from triplepoint.simulate.timeline.model import Float
 from triplepoint.tables.telemetry import METRICS
 from triplepoint.units import NS_PER_S
 
-NOT_SIMULATED = "simulated: power model not there yet"
-"""Why a simulated run has no samples of anything but links."""
+NOT_SIMULATED = "simulated: no model of it"
+"""Why a simulated run has no samples of most other columns."""
 
 _MOST_SAMPLES = 200
 """Of one device in a run: what happens between two of them, the trace tells."""
@@ -26,12 +27,19 @@ _FABRIC = ("infiniband_tx_bytes", "infiniband_rx_bytes")
 
 def recorded_columns(simulated: Simulated) -> tuple[str, ...]:
     """Return the columns of samples that have values: of GPUs, then of hosts."""
-    return (*_gpu_columns(simulated), *_FABRIC)
+    sensed = columns_sensed(simulated)
+    return (*_gpu_columns(simulated), *sensed.gpu, *sensed.host, *_FABRIC)
 
 
 def absent_columns(simulated: Simulated) -> dict[str, str]:
     """Return the columns of samples without values, with the reason of each."""
-    return {name: NOT_SIMULATED for name in METRICS if name not in recorded_columns(simulated)}
+    gpu = simulated.job.gpu.name
+    unknown = f"simulated without: power and heat of {gpu} take config/power/{gpu}.yaml and config/heat/{gpu}.yaml"
+    return {
+        name: NOT_SIMULATED if simulated.heated else unknown
+        for name in METRICS
+        if name not in recorded_columns(simulated)
+    }
 
 
 def sample_times(planned: PlannedRun, simulated: Simulated) -> np.ndarray:
@@ -52,15 +60,18 @@ def write_recordings(folder: Path, planned: PlannedRun, simulated: Simulated) ->
     t_ns = sample_times(planned, simulated)
     counters, per_node = count_bytes(planned, simulated, t_ns), planned.point.cluster.gpus_per_node
     period_s = float(t_ns[1] - t_ns[0]) / NS_PER_S
+    sensed, recorded = columns_sensed(simulated), recorded_columns(simulated)
+    gpu_columns = (*_gpu_columns(simulated), *sensed.gpu)
     for node in range(planned.point.num_nodes):
         own = counters[node * per_node : (node + 1) * per_node]
-        recorder = Recorder(
-            folder / f"node{node}.arrow", period_s, absent_columns(simulated), recorded_columns(simulated)
-        )
-        latency = np.zeros_like(t_ns)
-        parts = [Part("host", EPOCH_NS + t_ns, latency, _FABRIC, own[:, :, (1, 3)].sum(axis=0))]
+        recorder = Recorder(folder / f"node{node}.arrow", period_s, absent_columns(simulated), recorded)
+        latency, own_s = np.zeros_like(t_ns), t_ns / NS_PER_S
+        host = np.concatenate([own[:, :, (1, 3)].sum(axis=0), sense_host(simulated, own_s)], axis=1)
+        parts = [Part("host", EPOCH_NS + t_ns, latency, (*_FABRIC, *sensed.host), host)]
+        gpus = sense_gpus(simulated, node, own_s)
         for number, values in enumerate(own):
-            parts.append(Part(f"gpu{number}", EPOCH_NS + t_ns, latency, _gpu_columns(simulated), values))
+            both = np.concatenate([values, *gpus[number : number + 1]], axis=1)
+            parts.append(Part(f"gpu{number}", EPOCH_NS + t_ns, latency, gpu_columns, both))
         recorder.write(parts)
         recorder.close()
 

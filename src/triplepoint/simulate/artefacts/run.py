@@ -12,12 +12,14 @@ from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest
 from triplepoint.simulate.artefacts.groups import lockstep
+from triplepoint.simulate.artefacts.heated import heat_up, with_factors
 from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.artefacts.write import write_failure, write_run
 from triplepoint.simulate.calibration.fitted import Calibration
 from triplepoint.simulate.calibration.intervals import interval
 from triplepoint.simulate.costs import Costs
 from triplepoint.simulate.fabric import fabric_of
+from triplepoint.simulate.heat.job import is_known
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.model import memory_by_stage
 from triplepoint.simulate.operations import Kernel, Operation
@@ -54,12 +56,28 @@ def simulate_run(planned: PlannedRun, out: Path, config: Path = Path("config")) 
         return write_failure(out, planned, "oom", fullest.explain(), started)
     calibration = Calibration.load(config)
     costs = costs_of(job, calibration.constants(job), config)
-    simulated = simulate(job, costs, [use.total for use in memory], slow_ranks(planned.point, catalogue))
+    simulated = _simulate_warm(planned.point, job, costs, [use.total for use in memory], catalogue, config)
     scale = calibration.scale(
         job, uncertainty_of(simulated.timeline, costs, simulated.stages[simulated.timeline.critical_stage])
     )
     known_to = interval(simulated.timeline.step_time_s, calibration.quantile, scale)
     return write_run(out, planned, replace(simulated, interval_s=known_to), started)
+
+
+def _simulate_warm(
+    point: Point, job: Job, costs: Costs, memory_bytes: Sequence[float], catalogue: Catalogue, config: Path
+) -> Simulated:
+    """Return the job with power, heat and clocks, where those of its GPU type are known."""
+    slow = slow_ranks(point, catalogue)
+    simulated = simulate(job, costs, memory_bytes, slow)
+    if not is_known(job.gpu, config):
+        return simulated
+
+    def once_more(factor: dict[int, float]) -> Simulated:
+        return simulate(job, costs, memory_bytes, with_factors(slow, factor))
+
+    heated = heat_up(simulated, once_more, catalogue.cluster(point.cluster.name), config)
+    return replace(heated.simulated, heated=heated)
 
 
 def simulate(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from triplepoint.simulate.timeline.expand import TimeOf
 from triplepoint.simulate.timeline.model import Durations, Float, Pass, Timeline, run
 from triplepoint.simulate.timeline.schedule import Int64, make_order
 from triplepoint.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from triplepoint.simulate.artefacts.heated import Heated
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +32,7 @@ class Simulated:
         peak_memory_bytes: Highest memory of a rank, by stage; None where not known.
         slow: Factor on the time of computation, of every rank that is not as the others.
         interval_s: Lower and upper end of what the step's time is known to, 90 %; None where not known. Unit: s.
+        heated: The job with its power, heat and clocks; None where those of the GPU type are not known.
     """
 
     job: Job
@@ -38,6 +43,7 @@ class Simulated:
     peak_memory_bytes: tuple[int, ...] | None = None
     slow: Mapping[int, float] = field(default_factory=dict)
     interval_s: tuple[float, float] | None = None
+    heated: "Heated | None" = None
 
     @cached_property
     def timeline(self) -> Timeline:

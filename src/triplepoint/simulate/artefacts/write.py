@@ -61,7 +61,7 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
         "critical_stage": simulated.timeline.critical_stage,
         "num_slow_ranks": len(simulated.slow),
         "spread": "none: simulated steps are all alike",
-    }
+    } | (simulated.heated.facts() if simulated.heated else {})
     return _write_manifest(raw, planned, "ok", None, nodes, facts, started)
 
 

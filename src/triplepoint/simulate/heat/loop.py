@@ -46,6 +46,7 @@ class Trace:
         slowdown: Time the device's own work takes over that at the highest clock.
         rate: Speed of the job over that at the highest clocks; shape (num_periods,).
         position_s: How far the job is at the end of every period; shape (num_periods,). Unit: s.
+        repeats: Whether it goes on from its start where it ends, as one step of many.
     """
 
     period_s: float
@@ -56,6 +57,7 @@ class Trace:
     slowdown: Float
     rate: Float
     position_s: Float
+    repeats: bool = False
 
 
 def start(machine: Machine) -> State:
@@ -181,6 +183,7 @@ class Steady:
         step_s: Length of a step. Unit: s.
         elapsed_s: Time it took to get there. Unit: s.
         is_settled: Whether it got there.
+        state: Where the machine stands then.
     """
 
     trace: Trace
@@ -188,6 +191,7 @@ class Steady:
     step_s: float
     elapsed_s: float
     is_settled: bool
+    state: State
 
 
 def settle(machine: Machine, profile: Profile, tolerance_k: float = 0.05, most: int = 100) -> Steady:
@@ -214,4 +218,5 @@ def settle(machine: Machine, profile: Profile, tolerance_k: float = 0.05, most: 
         elapsed += leap_s + len(trace.rate) * machine.period_s
         if is_settled := bool(np.abs(state.heat - before).max() < tolerance_k):
             break
-    return Steady(trace, trace.slowdown.mean(axis=0), profile.step_s / float(trace.rate.mean()), elapsed, is_settled)
+    return Steady(trace, trace.slowdown.mean(axis=0), profile.step_s / float(trace.rate.mean()), elapsed, is_settled,
+                  state)  # fmt: skip

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from triplepoint.simulate.heat.clocks import COUNTED, violation_ns
+from triplepoint.simulate.heat.clocks import COUNTED
 from triplepoint.simulate.heat.loop import Trace
 from triplepoint.simulate.power.model import Float, Int64
-from triplepoint.units import MS_PER_S, NS_PER_S
+from triplepoint.units import MS_PER_S
 
 _ENERGY_UNIT_J = {"nvidia": 1.0 / MS_PER_S, "amd": 2.0**-16}
 """Steps of the energy counter: NVML counts mJ, AMD 15.259 uJ."""
@@ -69,20 +69,47 @@ def show(trace: Trace, node: int, sensors: Sensors, sample_s: Float, seed: int) 
     """
     num_devices = trace.power_w.shape[2]
     phase = np.random.default_rng([seed, node]).random(num_devices) * sensors.publish_s
-    # Before its first publication a device shows what it did at the start.
-    earlier = np.floor((sample_s[:, None] - phase) / sensors.publish_s) * sensors.publish_s + phase
-    published = np.asarray(np.maximum(earlier, 0.0))
+    published = np.floor((sample_s[:, None] - phase) / sensors.publish_s) * sensors.publish_s + phase
+    if not trace.repeats:
+        # Before its first publication a device shows what it did at the start.
+        published = np.maximum(published, 0.0)
     power, first = _by_package(trace.power_w[:, node], sensors)
-    edges = np.asarray(np.arange(len(power) + 1) * trace.period_s)
-    energy = np.concatenate([np.zeros((1, num_devices)), np.cumsum(power, axis=0) * trace.period_s])
-    columns = {"gpu_power_average_w": _window_mean(edges, energy, published, sensors.average_s, power[0])}
-    instant_s = sensors.instant_s or sensors.average_s
-    columns["gpu_power_w"] = _window_mean(edges, energy, published, instant_s, power[0])
+    energy = _Counter(power * trace.period_s, trace)
+    columns = {"gpu_power_average_w": energy.window_mean(published, sensors.average_s, power[0])}
+    columns["gpu_power_w"] = energy.window_mean(published, sensors.instant_s or sensors.average_s, power[0])
     unit_j = _ENERGY_UNIT_J[sensors.vendor]
-    counted = np.floor(_at(edges, energy, published) / unit_j + 1e-9) * unit_j
+    counted = np.floor(energy.at(published) / unit_j + 1e-9) * unit_j
     columns["gpu_energy_j"] = counted - counted[0]
     columns = {name: np.where(first, values, np.nan) for name, values in columns.items()}
     return columns | _clocks_and_heat(trace, node, sensors, published, sample_s)
+
+
+class _Counter:
+    """What adds up over a trace, and goes on adding up where it repeats."""
+
+    def __init__(self, added: Float, trace: Trace) -> None:
+        """Take what is added in every period; shape (num_periods, n)."""
+        self._edges = np.arange(len(added) + 1) * trace.period_s
+        self._sums = np.concatenate([np.zeros((1, added.shape[1])), np.cumsum(added, axis=0)])
+        self._repeats = trace.repeats
+
+    def at(self, when_s: Float) -> Float:
+        """Return the counter at times of shape (num_samples, n)."""
+        turns, within = np.zeros_like(when_s), when_s
+        if self._repeats:
+            turns, within = np.divmod(when_s, self._edges[-1])
+        columns = range(self._sums.shape[1])
+        inside = np.stack([np.interp(within[:, k], self._edges, self._sums[:, k]) for k in columns], axis=1)
+        return np.asarray(turns * self._sums[-1] + inside)
+
+    def window_mean(self, end_s: Float, window_s: float, before: Float) -> Float:
+        """Return means over windows; before a trace that does not repeat all was as in its first period."""
+        start_s = end_s - window_s
+        if self._repeats:
+            return np.asarray((self.at(end_s) - self.at(start_s)) / window_s)
+        missing = np.maximum(-start_s, 0.0)
+        inside = self.at(end_s) - self.at(np.maximum(start_s, 0.0))
+        return np.asarray((inside + missing * before) / window_s)
 
 
 def _by_package(power_w: Float, sensors: Sensors) -> tuple[Float, Float]:
@@ -94,28 +121,19 @@ def _by_package(power_w: Float, sensors: Sensors) -> tuple[Float, Float]:
     return power, is_first
 
 
-def _at(edges: Float, values: Float, when: Float) -> Float:
-    """Return piecewise linear values, shape (num_edges, n), at times of shape (num_samples, n)."""
-    return np.stack([np.interp(when[:, k], edges, values[:, k]) for k in range(values.shape[1])], axis=1)
-
-
-def _window_mean(edges: Float, energy: Float, end_s: Float, window_s: float, before_w: Float) -> Float:
-    """Return mean power over windows; before the trace began power was as in its first period."""
-    start_s = end_s - window_s
-    missing = np.maximum(-start_s, 0.0)
-    inside = _at(edges, energy, end_s) - _at(edges, energy, np.maximum(start_s, 0.0))
-    return np.asarray((inside + missing * before_w) / window_s)
-
-
 def _clocks_and_heat(trace: Trace, node: int, sensors: Sensors, published: Float, sample_s: Float) -> dict[str, Float]:
+    num_periods = len(trace.power_w)
+
     def last(values: Float | Int64, when: Float) -> Float:
         # The period a moment falls in has a clock, and the temperature of its end is not known yet.
-        index = np.clip((when / trace.period_s + 1e-9).astype(int), 0, len(values) - 1)
+        index = np.floor(when / trace.period_s + 1e-9).astype(int)
+        index = index % num_periods if trace.repeats else np.clip(index, 0, len(values) - 1)
         return np.asarray(np.take_along_axis(values, np.broadcast_to(index, (len(when), values.shape[1])), axis=0))
 
-    temp = np.concatenate([trace.temp_c[:1, node], trace.temp_c[:, node]])
+    first = trace.temp_c[-1:, node] if trace.repeats else trace.temp_c[:1, node]
+    temp = np.concatenate([first, trace.temp_c[:, node]])
     step = sensors.temperature_step_k
-    now = sample_s[:, None]
+    now = np.broadcast_to(sample_s[:, None], published.shape)
     columns = {
         "gpu_temp_c": np.floor(last(temp, published) / step + 0.5) * step,
         "sm_clock_mhz": last(trace.clock_mhz[:, node], now),
@@ -123,8 +141,10 @@ def _clocks_and_heat(trace: Trace, node: int, sensors: Sensors, published: Float
     if sensors.vendor != "nvidia":
         # MI200 reports what throttles at an instant but counts no time of it.
         return columns
-    columns["gpu_throttle_reasons"] = last(trace.reasons[:, node], now)
-    for cause, counter_ns in violation_ns(trace.reasons[:, node], trace.period_s).items():
-        counter = last(np.concatenate([np.zeros_like(counter_ns[:1]), counter_ns]), now) / NS_PER_S
-        columns[COUNTED[cause]] = counter - counter[0]
+    reasons = trace.reasons[:, node]
+    columns["gpu_throttle_reasons"] = last(reasons, now)
+    for cause, name in COUNTED.items():
+        is_held = (reasons & int(cause)) != 0
+        counted = _Counter(is_held * trace.period_s, trace).at(now)
+        columns[name] = counted - counted[0]
     return columns

@@ -1,0 +1,38 @@
+"""The conditions a cluster's GPUs work under; simulated runs heed them."""
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from triplepoint.config.base import NAME_PATTERN, Strict
+
+GPU_PATTERN = r"^node\d+\.gpu\d+$"
+"""How a single GPU is named, both counted from 0."""
+
+GpuName = Annotated[str, Field(pattern=GPU_PATTERN)]
+
+
+class ConditionsConfig(Strict):
+    """Room, cooling, limits and faults. As left out they are those that step times were calibrated under."""
+
+    inlet_temp_c: Annotated[float, Field(ge=0, le=60)] = 24.0
+    """Air or liquid at the inlet of every node; 18 to 37 degC were seen on public nodes. Unit: degC."""
+    coolant: Literal["air", "liquid"] = "air"
+    """What takes heat from the GPUs."""
+    airflow: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+    """Which GPUs stand behind which, a file in `config/heat/airflow/`; the usual one of the GPU type if not given."""
+    power_limit_w: Annotated[float, Field(gt=0)] | None = None
+    """Power limit of every GPU; that of the GPU type if not given. Unit: W."""
+    bad_contact: dict[GpuName, Annotated[float, Field(ge=1)]] = {}
+    """Single GPUs that touch their heat sink badly: factor on the die's resistance, such as `node1.gpu6: 7`."""
+    blocked_airflow: dict[GpuName, Annotated[float, Field(gt=0, le=1)]] = {}
+    """Single GPUs that see only a share of their air."""
+    braked_nodes: list[Annotated[int, Field(ge=0)]] = []
+    """Nodes whose power brake is pulled, as after the failure of a power supply."""
+
+
+def place_of(gpu: str) -> tuple[int, int]:
+    """Return node and GPU of a name such as node1.gpu3."""
+    node, number = re.findall(r"\d+", gpu)
+    return int(node), int(number)

@@ -1,0 +1,148 @@
+"""A simulated job with its power, heat and clocks: the loop closed, from the timeline to the GPUs' speed and back.
+
+GPUs that are slower than the slowest sound one under usual conditions slow their ranks, and so the timeline; what runs
+when changes what GPUs take, and how slow they are, so both are gone through in turn until neither changes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.conditions import ConditionsConfig
+from triplepoint.simulate.artefacts.simulated import Simulated
+from triplepoint.simulate.heat.clocks import Reason
+from triplepoint.simulate.heat.job import (
+    at_highest_clocks,
+    compute_slowdown,
+    machine_of,
+    node_power_of,
+    num_bins,
+    one_step,
+    stretched,
+    warm_up,
+)
+from triplepoint.simulate.heat.loop import Trace
+from triplepoint.simulate.heat.machine import Machine, Profile, profile_from
+from triplepoint.simulate.power.config import NodePowerConfig
+from triplepoint.simulate.power.model import Float
+from triplepoint.simulate.power.node import node_power_w
+from triplepoint.simulate.power.step import NOTHING, StepPieces
+from triplepoint.simulate.power.work import Workload
+from triplepoint.units import NS_PER_S
+
+_MOST_TURNS = 3
+_STEP_OF_SPEED = 0.005
+"""Speeds of GPUs are told apart in steps of this: each different one makes a replica more to simulate."""
+
+_HELD = int(Reason.POWER_CAP | Reason.SW_THERMAL | Reason.HW_THERMAL | Reason.POWER_BRAKE)
+
+Resimulate = Callable[[dict[int, float]], Simulated]
+"""Simulates the job once more with these factors on the computation of ranks."""
+
+
+@dataclass(frozen=True, eq=False)
+class Heated:
+    """A simulated job, warm.
+
+    Attributes:
+        simulated: The job, with what clocks did to it.
+        machine: The nodes.
+        node: What they take beside their GPUs.
+        num_nics: Network adapters of a node.
+        trace: A step of it, which repeats.
+        factor: Of every rank, time of its computation over that of the slowest sound GPU under usual conditions, or 1.
+        is_settled: Whether temperatures came to rest, but for what clocks dither.
+    """
+
+    simulated: Simulated
+    machine: Machine
+    node: NodePowerConfig
+    num_nics: int
+    trace: Trace
+    factor: dict[int, float]
+    is_settled: bool
+
+    def facts(self) -> dict[str, int | float | str | bool | None]:
+        """Return what the manifest says of it."""
+        power_w = self.trace.power_w
+        nodes_w = node_power_w(self.node, power_w, self.trace.temp_c.max(axis=2), self.num_nics)
+        return {
+            "gpu_power_w": float(power_w.mean()),
+            "gpu_temp_max_c": float(self.trace.temp_c.max()),
+            "throttle_fraction": float(((self.trace.reasons & _HELD) != 0).mean()),
+            "node_power_w": float(nodes_w.mean()),
+            "num_slowed_ranks": len(self.factor),
+            "heat": "from thermal steady state: every step has the same power, heat and clocks",
+            "is_steady": self.is_settled,
+        }
+
+
+def heat_up(simulated: Simulated, resimulate: Resimulate, cluster: ClusterConfig, config: Path) -> Heated:
+    """Return a job in thermal steady state under the conditions of its cluster.
+
+    Args:
+        simulated: The job as calibrated.
+        resimulate: Simulates it once more.
+        cluster: Where it runs.
+        config: Folder of the configuration.
+    """
+    gpu, conditions = simulated.job.gpu, cluster.conditions
+    shape = -(-simulated.job.num_gpus // cluster.gpus_per_node), cluster.gpus_per_node
+    usual = machine_of(ConditionsConfig(), gpu, shape, cluster.name, config)
+    high = at_highest_clocks(step_profile(simulated, shape), usual)
+    steady = warm_up(usual, high)
+    # Clocks dither, which no calibration has: under usual conditions the step is as long as calibrated.
+    longer = simulated.timeline.step_time_s / steady.step_s
+    machine, factor, profile = usual, dict[int, float](), stretched(high, longer)
+    if conditions != ConditionsConfig():
+        machine = machine_of(conditions, gpu, shape, cluster.name, config)
+        slowest = float(compute_slowdown(steady, compute_shares(simulated, shape)).max())
+        steady = warm_up(machine, profile)
+        for _ in range(_MOST_TURNS):
+            slowdown = compute_slowdown(steady, compute_shares(simulated, shape))
+            if (now := _factors(slowdown / slowest, simulated.job.num_gpus)) == factor:
+                break
+            factor, simulated = now, resimulate(now)
+            high = at_highest_clocks(step_profile(simulated, shape), usual, 1.0 / slowdown)
+            profile = stretched(high, longer)
+            steady = warm_up(machine, profile)
+    trace = one_step(machine, profile, steady, simulated.timeline.step_time_s)
+    num_nics = int(cluster.nics_per_node.value) if cluster.nics_per_node else cluster.gpus_per_node
+    return Heated(simulated, machine, node_power_of(gpu, config), num_nics, trace, factor, steady.is_settled)
+
+
+def step_profile(simulated: Simulated, shape: tuple[int, int]) -> Profile:
+    """Return what every device does in a step; those without a rank do nothing."""
+    timeline = simulated.timeline
+    pieces = StepPieces(simulated.job, simulated.stages, timeline, Workload(simulated.job, simulated.time_of))
+    total_ns = round(timeline.step_time_s * NS_PER_S)
+    places = [simulated.place(rank) for rank in range(simulated.job.num_gpus)]
+    known = {place: pieces.of(*place) for place in dict.fromkeys(places)}
+    idle = (np.array([0, total_ns]), NOTHING)
+    devices = [known[place] for place in places] + [idle] * (shape[0] * shape[1] - len(places))
+    bins_ns = np.rint(np.linspace(0, total_ns, num_bins(timeline.step_time_s) + 1)).astype(np.int64)
+    return profile_from(devices, shape, bins_ns)
+
+
+def compute_shares(simulated: Simulated, shape: tuple[int, int]) -> Float:
+    """Return the share of the step that every device computes; shape (num_nodes, num_devices)."""
+    timeline = simulated.timeline
+    share = timeline.accounts.compute_s / timeline.step_time_s
+    found = np.zeros(shape[0] * shape[1])
+    ranks = range(simulated.job.num_gpus)
+    found[: len(ranks)] = [share[simulated.place(rank)] for rank in ranks]
+    return found.reshape(shape)
+
+
+def _factors(slowdown: Float, num_gpus: int) -> dict[int, float]:
+    """Return the ranks that are slower than usual, and how much."""
+    steps = np.rint((slowdown.reshape(-1)[:num_gpus] - 1.0) / _STEP_OF_SPEED)
+    return {rank: 1.0 + _STEP_OF_SPEED * float(steps[rank]) for rank in np.flatnonzero(steps > 0).tolist()}
+
+
+def with_factors(slow: dict[int, float], factor: dict[int, float]) -> dict[int, float]:
+    """Return the factors on the computation of ranks, of both causes."""
+    return {rank: slow.get(rank, 1.0) * factor.get(rank, 1.0) for rank in sorted({*slow, *factor})}

@@ -1,0 +1,90 @@
+"""What runs on the GPUs of a simulated step at any time: its passes, messages and update, one on another."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from triplepoint.simulate.artefacts.groups import split_sync
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.operations import StageWork
+from triplepoint.simulate.power.model import Activity, Float, Int64
+from triplepoint.simulate.power.segments import overlay
+from triplepoint.simulate.power.work import UNITS, Workload, activity_of
+from triplepoint.simulate.timeline.model import Timeline
+from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD
+from triplepoint.units import NS_PER_S
+
+Pieces = tuple[Int64, Activity]
+"""Edges in ns, shape (num_pieces + 1,), and what runs between them."""
+
+
+NOTHING = Activity(*(np.zeros(1) for _ in range(7)))
+"""What a GPU without a rank does."""
+
+
+class StepPieces:
+    """The segments of a step, of any stage and class of replica.
+
+    A pass is as its mean: kernels are shorter than what governors and sensors see, see `bursts` for those that are not.
+    A rank with others waits in a kernel that polls, so it is awake all the time.
+    """
+
+    def __init__(self, job: Job, stages: Sequence[StageWork], timeline: Timeline, workload: Workload) -> None:
+        """Take what was simulated."""
+        self._job, self._stages, self._timeline, self._workload = job, stages, timeline, workload
+
+    def of(self, stage: int, which: int) -> Pieces:
+        """Return what runs on ranks of a stage, in replicas of a class."""
+        rows = [*self._tasks(stage, which), *self._sync(stage), *self._sends(stage, which)]
+        begin = self._timeline.optimizer_start
+        end = begin + float(self._timeline.durations.optimizer.total[stage, which])
+        rows.append((np.array([[begin, end]]), self._workload.of(self._stages[stage].optimizer)))
+        step_s = self._timeline.step_time_s
+        if self._job.num_gpus > 1:
+            rows.append((np.array([[0.0, step_s]]), np.array([step_s] + [0.0] * (len(UNITS) - 1))))
+        times = np.concatenate([times for times, _ in rows])
+        works = np.concatenate([np.broadcast_to(work, (len(times), len(UNITS))) for times, work in rows])
+        kept = times[:, 1] > times[:, 0]
+        times, works = times[kept], works[kept]
+        start_ns, end_ns = np.rint(times.T * NS_PER_S).astype(np.int64)
+        return overlay(start_ns, end_ns, activity_of(works, times[:, 1] - times[:, 0]), round(step_s * NS_PER_S))
+
+    def _tasks(self, stage: int, which: int) -> list[tuple[Float, Float]]:
+        timeline, order = self._timeline, self._timeline.order
+        found = []
+        for index, chunk in enumerate(self._stages[stage].chunks):
+            weight = (chunk.backward_weight,)
+            backward = (chunk.backward_input,) if order.is_split else (chunk.backward_input, *weight)
+            for kind, parts in ((FORWARD, (chunk.forward,)), (BACKWARD, backward), (BACKWARD_WEIGHT, weight)):
+                own = (order.kind[stage] == kind) & (order.chunk[stage] == index)
+                if own.any():
+                    times = np.stack([timeline.start[stage, own, which], timeline.end[stage, own, which]], axis=1)
+                    found.append((times, np.sum([self._workload.of(part) for part in parts], axis=0)))
+        return found
+
+    def _sync(self, stage: int) -> list[tuple[Float, Float]]:
+        """Return messages of the step outside its passes, each where it runs."""
+        timeline = self._timeline
+        gathers, reductions, after = (tuple(part) for part in split_sync(self._stages[stage]))
+        gathered = float(timeline.durations.gather_overlapped[stage].sum())
+        first = self._workload.of(gathers) * timeline.order.num_chunks
+        return [
+            (np.array([[0.0, gathered]]), first),
+            (timeline.sync[stage], self._workload.of(reductions)),
+            (timeline.final_sync[stage : stage + 1], self._workload.of(after)),
+        ]
+
+    def _sends(self, stage: int, which: int) -> list[tuple[Float, Float]]:
+        """Return activations and gradients on their way to other stages, and from them."""
+        timeline, order = self._timeline, self._timeline.order
+        if order.num_stages == 1:
+            return []
+        layout, node = self._job.layout, self._job.fabric.gpus_per_node
+        stride = layout.tp * layout.cp * layout.dp
+        num_bytes = max(chunk.send_bytes for one in self._stages for chunk in one.chunks)
+        sent = np.stack([timeline.sent[:, :, which], timeline.arrival[:, :, which]], axis=-1).reshape(-1, 2)
+        own = np.flatnonzero(order.is_sent[stage]) + stage * order.num_tasks
+        received = order.needs[stage][order.needs[stage] >= 0]
+        # Neighbours are near one another, but where a node ends.
+        is_inside = stride < node
+        return [(sent[np.concatenate([own, received])], self._workload.sent(num_bytes, is_inside))]

@@ -1,0 +1,110 @@
+"""What operations do to the units of a GPU: how long each unit would take for them at its peak."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from triplepoint.simulate.collectives.traffic import spread_by, traffic
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.operations import Kernel, Message, Operation
+from triplepoint.simulate.power.model import Activity, Float
+from triplepoint.simulate.power.segments import OVERLAP_EXPONENT
+from triplepoint.simulate.timeline.expand import TimeOf
+from triplepoint.simulate.work.groups import group_of
+
+UNITS = ("awake", "tensor", "sm", "hbm", "link", "clock_bound")
+"""What work is counted by, in this order: time a kernel runs, time each unit would take at its peak, and time that goes
+with the clock."""
+
+_ON_TENSOR = ("gemm", "attention")
+
+
+class Workload:
+    """The work of one job's operations, each counted once."""
+
+    def __init__(self, job: Job, time_of: TimeOf) -> None:
+        """Take the job, and the time of one run of an operation in s."""
+        self._job, self._time_of = job, time_of
+        gpu = job.gpu
+        self._hbm, self._sm = gpu.memory_bandwidth.value, gpu.peak_fp32_flops.value
+        # Both directions together.
+        self._link = 2 * gpu.scale_up_bandwidth.value
+        self._known: dict[Operation, Float] = {}
+        self._sums: dict[int, tuple[tuple[Operation, ...], Float]] = {}
+
+    def of(self, operations: tuple[Operation, ...]) -> Float:
+        """Return the work of operations, all runs of them; shape (len(UNITS),). Unit: s."""
+        # By identity: to compare passes of thousands of operations takes longer than to add them up.
+        known = self._sums.get(id(operations))
+        if known is None:
+            found = np.sum([self.each(one) * one.count for one in operations], axis=0) if operations else np.zeros(6)
+            known = self._sums[id(operations)] = (operations, found)
+        return known[1]
+
+    def each(self, operation: Operation) -> Float:
+        """Return the work of one run of an operation; shape (len(UNITS),). Unit: s."""
+        found = self._known.get(operation)
+        if found is None:
+            made = self._kernel(operation) if isinstance(operation, Kernel) else self._message(operation)
+            found = self._known[operation] = np.array(made)
+        return found
+
+    def sent(self, num_bytes: float, is_inside: bool) -> Float:
+        """Return the work of a message between two stages, on either side of it, but for its time."""
+        return np.array([0.0, 0.0, 0.0, num_bytes / self._hbm, num_bytes / self._link if is_inside else 0.0, 0.0])
+
+    def _kernel(self, kernel: Kernel) -> tuple[float, ...]:
+        time = self._time_of(kernel)
+        on_tensor = kernel.cls in _ON_TENSOR and kernel.precision != "fp32"
+        tensor = kernel.flops / self._peak(kernel.precision) if on_tensor else 0.0
+        sm = 0.0 if on_tensor else kernel.flops / self._sm
+        hbm = min(kernel.num_bytes / self._hbm, time)
+        core, memory = max(tensor, sm) ** OVERLAP_EXPONENT, hbm**OVERLAP_EXPONENT
+        return time, tensor, sm, hbm, 0.0, time * core / (core + memory) if core else 0.0
+
+    def _message(self, message: Message) -> tuple[float, ...]:
+        time = self._time_of(message)
+        spread = spread_by(group_of(self._job, message.group), self._job.fabric.gpus_per_node)
+        if spread.size == 1:
+            return (0.0,) * len(UNITS)
+        moved = traffic(message.kind, message.num_bytes, spread)
+        # What is sent is read, and what is received, as much again, is written.
+        hbm = min(2 * (moved.inside + moved.outside) / self._hbm, time)
+        return 0.0 if message.is_overlapped else time, 0.0, 0.0, hbm, min(2 * moved.inside / self._link, time), 0.0
+
+    def _peak(self, precision: str) -> float:
+        fp8 = self._job.gpu.peak_fp8_flops
+        return fp8.value if precision == "fp8" and fp8 else self._job.gpu.peak_bf16_flops.value
+
+
+def activity_of(work: Float, duration_s: Float | float) -> Activity:
+    """Return the mean activity of work over a time.
+
+    Args:
+        work: Shape (..., len(UNITS)). Unit: s.
+        duration_s: Shape (...). Unit: s.
+    """
+    share = work / np.maximum(np.asarray(duration_s), 1e-12)[..., None]
+    awake, tensor, sm, hbm, link, bound = np.moveaxis(share, -1, 0)
+    return Activity(
+        np.minimum(awake, 1.0), tensor, sm, np.minimum(hbm, 1.0), np.minimum(link, 1.0), np.ones_like(awake),
+        np.minimum(bound, 1.0),
+    )  # fmt: skip
+
+
+def bursts(workload: Workload, operations: Iterable[Operation], around: Float, window_s: float) -> Float:
+    """Return the highest work a window of time can see: an operation, and what is usual around it where it is short.
+
+    Args:
+        workload: Of the job.
+        operations: What to look at.
+        around: Work of a mean second of the pass they are in; shape (len(UNITS),). Unit: 1.
+        window_s: Window of the sensor. Unit: s.
+
+    Returns:
+        As shares of a second; shape (num_operations, len(UNITS)).
+    """
+    alone = np.array([workload.each(one) for one in dict.fromkeys(operations)]).reshape(-1, len(UNITS))
+    time = np.maximum(alone[:, :1], 1e-12)
+    part = np.minimum(time / window_s, 1.0)
+    return np.asarray(np.where(alone[:, :1] > 0.0, part * alone / time + (1.0 - part) * around, around))
