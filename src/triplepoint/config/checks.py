@@ -145,10 +145,30 @@ def check_batch(point: Point) -> str | None:
     return f"{problem}; set micro_batch_size: {fits}"
 
 
+def check_task(point: Point) -> str | None:
+    """Adapters have a layer to stand beside; inference uses no context parallelism."""
+    if point.task == "inference" and point.layout.cp > 1:
+        return f"cp: {point.layout.cp} is of no use to task: inference; set cp: 1"
+    moe, lora = point.model.moe, point.lora
+    if lora is None or moe is None or {"linear_qkv", "linear_proj"} & set(lora.targets):
+        return None
+    if moe.num_dense_layers or moe.shared_ffn_hidden_size:
+        return None
+    return f"lora_targets {', '.join(lora.targets)}: routed experts have no adapters; add linear_qkv or linear_proj"
+
+
 def check_corpus(point: Point) -> str | None:
     """Every token of the corpus is in the vocabulary."""
     if point.corpus != "random" and point.model.vocab_size < BYTE_VOCABULARY:
         return f"corpus: {point.corpus} has byte tokens, vocab_size {point.model.vocab_size} is below {BYTE_VOCABULARY}"
+    return None
+
+
+def check_offload(point: Point) -> str | None:
+    """Only DeepSpeed keeps a part of the training state in the memory of the host."""
+    if point.offload and point.engine != "deepspeed":
+        parts = ", ".join(point.offload)
+        return f"offload: [{parts}], the {point.engine} engine has none; set offload: [] or engine: deepspeed"
     return None
 
 
@@ -166,7 +186,9 @@ CHECKS: tuple[Callable[[Point], str | None], ...] = (
     check_schedule,
     check_sequence,
     check_experts,
+    check_task,
     check_corpus,
+    check_offload,
     check_trace_ranks,
 )
 """Checks that need the point alone, in the order their reasons are given."""

@@ -6,9 +6,13 @@ from triplepoint.config.point import Overlap, Point
 def fold(point: Point) -> Point:
     """Return the point without the settings that can have no effect in it.
 
+    Inference has no backward pass, so no recomputation and nothing of data parallel ranks to share out or overlap.
     Sequence parallelism needs tp above 1, a pipeline schedule needs pp above 1, sharding over data parallel ranks needs
     dp above 1, and each overlap needs the communication it would hide.
     """
+    if point.task == "inference":
+        layout = point.layout.model_copy(update={"sequence_parallel": False, "data_parallel_sharding": "no_shard"})
+        point = point.model_copy(update={"layout": layout, "recompute": "none", "overlap": (), "samples": "packed"})
     layout = point.layout
     kept = {
         "sequence_parallel": layout.sequence_parallel and layout.tp > 1,
@@ -23,7 +27,8 @@ def _can_overlap(flag: Overlap, point: Point) -> bool:
     layout = point.layout
     # FSDP gathers and reduces beside the computation whatever the flags say, and turns tensor parallel overlap off
     # (NeMo megatron_base_model.py, as shipped with sitar-lab/CharLLM-PPT at dad5f27).
-    if layout.data_parallel_sharding == "optim_grads_params":
+    # DeepSpeed's ZeRO-3 has a switch for each.
+    if layout.data_parallel_sharding == "optim_grads_params" and point.engine != "deepspeed":
         return False
     if flag == "tp":
         return layout.tp > 1 and layout.sequence_parallel

@@ -2,19 +2,22 @@
 
 import hashlib
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from triplepoint import MEASUREMENT_VERSION
-from triplepoint.config.base import NAME_PATTERN, Strict
+from triplepoint.config.base import NAME_PATTERN, Featured, Strict
 from triplepoint.config.model import ModelConfig
+from triplepoint.config.task import Inference, Lora, Task
 
 Positive = Annotated[int, Field(gt=0)]
 Engine = Literal["native", "megatron", "deepspeed", "simulated"]
+Offload = Literal["optim", "params"]
 Overlap = Literal["grad", "param", "tp"]
 Precision = Literal["fp32", "bf16", "fp16", "fp8"]
 Recompute = Literal["none", "selective", "full"]
+Samples = Literal["packed", "padded"]
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"]
 Sharding = Literal["no_shard", "optim", "optim_grads", "optim_grads_params"]
 
@@ -72,11 +75,13 @@ class PointCluster(Strict):
     """Ranks placed on each node."""
 
 
-class Point(Strict):
+class Point(Featured):
     """Everything that decides what a run measures, and nothing else.
 
     The digest of these fields is the identity of a run: when it changes the run is launched again, and only then.
     """
+
+    features: ClassVar[frozenset[str]] = frozenset({"offload", "task", "lora", "inference", "weights", "samples"})
 
     measurement_version: int = MEASUREMENT_VERSION
     """Way of measuring; raised by the project when it changes."""
@@ -100,10 +105,22 @@ class Point(Strict):
     """Activations recomputed in the backward pass: none, all but matrix products, or whole layers."""
     overlap: tuple[Overlap, ...] = ()
     """Communication overlapped with computation: gradient reduction, parameter gathering, tensor parallel."""
+    offload: tuple[Offload, ...] = ()
+    """What a rank keeps in the memory of its host: optimizer state with its update, parameters; deepspeed only."""
     precision: Precision = "bf16"
     """Number format of the matrix products."""
+    task: Task = "pretrain"
+    """What is done."""
+    lora: Lora | None = None
+    """Adapters; none without LoRA."""
+    inference: Inference | None = None
+    """What is asked of the model; none in training. A step is a batch of sequences from their start to their end."""
+    weights: str = "random"
+    """Weights to start from: `random`, or the path of a checkpoint."""
     corpus: str = "random"
-    """Training text: `random` tokens, `stdlib` (source of the Python standard library, byte tokens), or a file path."""
+    """Text: `random` tokens, `stdlib` (source of the Python standard library, byte tokens), or a path."""
+    samples: Samples = "packed"
+    """Whether samples are cut from the text as it comes, or each is one document, cut or padded to the sequence."""
     seed: int = 1234
     """Seed of weights and data order."""
     steps: Steps = Steps()
@@ -119,6 +136,12 @@ class Point(Strict):
     def num_microbatches(self) -> int:
         """Micro-batches per rank and step."""
         return self.global_batch_size // (self.micro_batch_size * self.layout.dp)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens a step is counted by: those of the global batch, in inference those made."""
+        length = self.sequence_length if self.inference is None else self.inference.output_tokens
+        return self.global_batch_size * length
 
     @property
     def num_nodes(self) -> int:

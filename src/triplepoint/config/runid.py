@@ -2,6 +2,7 @@
 
 from triplepoint.config.point import Layout, Point
 from triplepoint.config.settings import Settings, usual_schedule
+from triplepoint.config.task import TARGETS
 
 USUAL_GLOBAL_BATCH_SIZE = 128
 """Left out of labels: the published study trains nearly everything with it."""
@@ -15,8 +16,9 @@ def run_id(point: Point) -> str:
     """Return the label of a point, such as `llama3-70b_h200x32_tp4-pp4-dp2-sp-zero1_mbs1_act_r1`.
 
     Model, cluster, layout, micro-batch size and repeat are always there. What is as usual is left out: global batch
-    size 128, the model's sequence length, no recomputation, no overlap, bf16, the default seed, and the usual engine of
-    the device (native on cpu, megatron on GPUs). A label is not parsed: facts are in `point.json`.
+    size 128, the model's sequence length, pretraining, packed samples, no recomputation, no overlap, no offload, bf16,
+    the default seed, and the usual engine of the device (native on cpu, megatron on GPUs). A label is not parsed: facts
+    are in `point.json`.
     """
     batch, length = point.global_batch_size, point.sequence_length
     parts = [
@@ -26,9 +28,12 @@ def run_id(point: Point) -> str:
         _schedule(point.layout),
         f"mbs{point.micro_batch_size}",
         f"gbs{batch}" if batch != USUAL_GLOBAL_BATCH_SIZE else "",
-        f"seq{length}" if length != point.model.sequence_length else "",
+        f"seq{length}" if length != point.model.sequence_length and point.inference is None else "",
+        _task(point),
+        "padded" if point.samples == "padded" else "",
         _RECOMPUTE.get(point.recompute, ""),
         "-".join(["cc", *point.overlap]) if point.overlap else "",
+        "-".join(["off", *point.offload]) if point.offload else "",
         point.precision if point.precision != "bf16" else "",
         f"seed{point.seed}" if point.seed != Settings.model_fields["seed"].default else "",
         point.engine if point.engine != _USUAL_ENGINE[point.cluster.device] else "",
@@ -46,6 +51,15 @@ def layout_label(layout: Layout) -> str:
     if layout.data_parallel_sharding in _SHARDING:
         parts.append(_SHARDING[layout.data_parallel_sharding])
     return "-".join(parts)
+
+
+def _task(point: Point) -> str:
+    if point.lora is not None:
+        targets = "" if point.lora.targets == TARGETS else "-".join(["", *point.lora.targets]).replace("linear_", "")
+        return f"lora{point.lora.rank}{targets}"
+    if point.inference is not None:
+        return f"in{point.inference.prompt_tokens}-out{point.inference.output_tokens}"
+    return ""
 
 
 def _schedule(layout: Layout) -> str:

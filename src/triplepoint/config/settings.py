@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from triplepoint.config.base import NAME_PATTERN, Strict
 from triplepoint.config.cluster import ClusterConfig
@@ -11,21 +11,25 @@ from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import (
     Engine,
     Layout,
+    Offload,
     Overlap,
     Point,
     PointCluster,
     Precision,
     Recompute,
+    Samples,
     Schedule,
     Sharding,
     Steps,
 )
+from triplepoint.config.task import TARGETS, Inference, Lora, Target, Task
 
 Count = Annotated[int, Field(gt=0, strict=True)]
 """Strict, since YAML reads `yes` as true and true would count as 1."""
 
 OVERLAPS: tuple[Overlap, ...] = ("grad", "param", "tp")
-"""The order overlaps are kept in, so that the same set is the same point."""
+OFFLOADS: tuple[Offload, ...] = ("optim", "params")
+"""The order flags are kept in, so that the same set is the same point."""
 
 
 class Settings(Strict):
@@ -69,10 +73,33 @@ class Settings(Strict):
     overlap: tuple[Overlap, ...] = ()
     """Communication overlapped with computation: gradient reduction, parameter gathering, tensor parallel; a flag that
     can do nothing in a point is left out of it."""
+    offload: tuple[Offload, ...] = ()
+    """What a rank keeps in the memory of its host: optimizer state with its update (`optim`), parameters (`params`).
+    DeepSpeed's ZeRO-Offload, so with engine: deepspeed only."""
     precision: Precision = "bf16"
     """Number format of the matrix products."""
+    task: Task = "pretrain"
+    """What is done: `pretrain`, `lora` (adapters beside a frozen model) or `inference` (prompts read, text made)."""
+    lora_rank: Count = 16
+    """Width between the two matrices of an adapter; with task `lora`."""
+    lora_alpha: Annotated[float, Field(gt=0)] = 32.0
+    """What an adapter adds is scaled by alpha over rank."""
+    lora_targets: Annotated[tuple[Target, ...], Field(min_length=1)] = TARGETS
+    """Layers that have adapters, as Megatron-LM calls them; routed experts have none."""
+    prompt_tokens: Count | None = None
+    """Tokens of each prompt; with task `inference`, where `global_batch_size` sequences start together, in equal parts
+    on the data parallel replicas, and `sequence_length` and `micro_batch_size` follow."""
+    output_tokens: Count | None = None
+    """Tokens made of each, the first of them as the prompt is read."""
+    weights: str = "random"
+    """Weights to start from: `random` (what is measured does not depend on their values), or the path of a checkpoint:
+    a file of torch with a tensor under each name of the native engine."""
     corpus: str = "random"
-    """Training text: `random` tokens, `stdlib` (source of the Python standard library, byte tokens), or a file path."""
+    """Text: `random` tokens, `stdlib` (source of the Python standard library), the path of a text file, both read as
+    bytes, one token each, or that of Megatron-LM's indexed format, without `.bin` or `.idx`."""
+    samples: Samples = "packed"
+    """`packed`: a sample is cut from the text as it comes, over ends of documents. `padded`: it is one document (of a
+    text, a line), cut at the sequence length or padded to it; padding is computed but not learned."""
     seed: Annotated[int, Field(ge=0, strict=True)] = 1234
     """Seed of weights and data order."""
     steps: Steps = Steps()
@@ -83,6 +110,12 @@ class Settings(Strict):
     """Time between telemetry samples. Unit: s."""
     repeats: Count = 1
     """How often the same measurement is made; each is a run of its own."""
+
+    @model_validator(mode="after")
+    def _check_inference(self) -> "Settings":
+        if self.task == "inference" and not (self.prompt_tokens and self.output_tokens):
+            raise ValueError("task: inference needs prompt_tokens and output_tokens")
+        return self
 
 
 def make_points(settings: Settings, model: ModelConfig, cluster: ClusterConfig) -> Iterator[Point]:
@@ -96,25 +129,46 @@ def make_points(settings: Settings, model: ModelConfig, cluster: ClusterConfig) 
     num_gpus = settings.num_gpus or cluster.num_gpus
     named = PointCluster(name=cluster.name, device=cluster.device, gpu=cluster.gpu, gpus_per_node=cluster.gpus_per_node)
     common = {name: getattr(settings, name) for name in _SAME}
+    layout, inference = _layout(settings, num_gpus), _inference(settings)
+    micro_batch_size, sequence_length = settings.micro_batch_size, settings.sequence_length or model.sequence_length
+    if inference is not None:
+        micro_batch_size = max(1, settings.global_batch_size // layout.dp)
+        sequence_length = inference.prompt_tokens + inference.output_tokens
     for repeat in range(1, settings.repeats + 1):
         yield Point(
             model=model,
             cluster=named,
             num_gpus=num_gpus,
-            layout=_layout(settings, num_gpus),
-            micro_batch_size=settings.micro_batch_size,
-            sequence_length=settings.sequence_length or model.sequence_length,
+            layout=layout,
+            micro_batch_size=micro_batch_size,
+            sequence_length=sequence_length,
+            lora=_lora(settings),
+            inference=inference,
             overlap=tuple(flag for flag in OVERLAPS if flag in settings.overlap),
+            offload=tuple(part for part in OFFLOADS if part in settings.offload),
             repeat=repeat,
             **common,
         )
 
 
 _SAME = (
-    *("engine", "global_batch_size", "recompute", "precision", "corpus", "seed"),
+    *("engine", "global_batch_size", "recompute", "precision", "task", "weights", "corpus", "samples", "seed"),
     *("steps", "trace_ranks", "telemetry_period_s"),
 )
 """Keys that a point has under the same name, taken over as they are."""
+
+
+def _lora(settings: Settings) -> Lora | None:
+    if settings.task != "lora":
+        return None
+    targets = tuple(name for name in TARGETS if name in settings.lora_targets)
+    return Lora(rank=settings.lora_rank, alpha=settings.lora_alpha, targets=targets)
+
+
+def _inference(settings: Settings) -> Inference | None:
+    if settings.task != "inference" or settings.prompt_tokens is None or settings.output_tokens is None:
+        return None
+    return Inference(prompt_tokens=settings.prompt_tokens, output_tokens=settings.output_tokens)
 
 
 def _layout(settings: Settings, num_gpus: int) -> Layout:

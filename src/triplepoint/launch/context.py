@@ -49,18 +49,35 @@ class StepRecorder:
         """
         self._row = {"rank": self.context.rank, "step": step, "kind": kind, "t_start_ns": time.monotonic_ns()}
 
+    def first_token(self) -> None:
+        """Note that the last sequence of a batch has its first token; call it with the device synchronised."""
+        self._row["t_first_token_ns"] = time.monotonic_ns()
+
     def end(self) -> None:
         """Note that the step's work is finished; call it with the device synchronised, before anything else is done."""
         self._row["t_end_ns"] = time.monotonic_ns()
 
-    def write(self, loss: float | None, num_tokens: int, peak_memory_bytes: int | None) -> None:
+    def write(
+        self,
+        loss: float | None,
+        num_tokens: int,
+        peak_memory_bytes: int | None,
+        reserved_memory_bytes: int | None = None,
+    ) -> None:
         """Write the step's row.
 
         Args:
             loss: Mean loss of the global batch, None on ranks without the last pipeline stage. Unit: nat.
-            num_tokens: Tokens of the global batch.
+            num_tokens: Tokens of the global batch; in inference, tokens made.
             peak_memory_bytes: Highest memory of the rank so far, None where unknown.
+            reserved_memory_bytes: Highest memory torch held of the GPU so far, None on cpu.
         """
-        row = {**self._row, "loss": loss, "num_tokens": num_tokens, "peak_memory_bytes": peak_memory_bytes}
+        row = {
+            **self._row,
+            "loss": loss,
+            "num_tokens": num_tokens,
+            "peak_memory_bytes": peak_memory_bytes,
+            "reserved_memory_bytes": reserved_memory_bytes,
+        }
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()

@@ -9,15 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from triplepoint.config.task import PREFILL_TOKENS
 from triplepoint.simulate.costs import Constants, Cost, Costs
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.inference import InferenceMemory, inference_memory
 from triplepoint.simulate.step import costs_of
 from triplepoint.simulate.work.inference import StagePass, decode_work, prefill_work, served
-
-PREFILL_TOKENS = 8192
-"""Tokens of prompts that go through a layer together at most: max_num_tokens of TensorRT-LLM by default. Source:
-NVIDIA/TensorRT-LLM, docs, tuning max batch size and max num tokens."""
 
 REPLAYED = Constants(host_s=0.0)
 """Passes are recorded once and replayed (CUDA graphs), so that the host holds nothing up."""

@@ -25,7 +25,10 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Column:
-    """One column: `kind` is a key of `_TYPES`, `unit` is '1' for counts and ratios, '' for text."""
+    """One column: `kind` is a key of `_TYPES`, `unit` is '1' for counts and ratios, '' for text.
+
+    A nullable column that `came_later` is null in a file from before: a measured run is not made again for it.
+    """
 
     name: str
     kind: str
@@ -34,6 +37,7 @@ class Column:
     nullable: bool = False
     minimum: float | None = None
     maximum: float | None = None
+    came_later: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,9 @@ class Table:
         Raises:
             UserError: If a column is missing or unknown, of another type, out of bounds, or holds a null it must not.
         """
+        for column in self.columns:
+            if column.came_later and column.name not in table.column_names:
+                table = table.append_column(column.name, pa.nulls(len(table), _TYPES[column.kind]))
         unknown = sorted(set(table.column_names) - {c.name for c in self.columns})
         missing = sorted({c.name for c in self.columns} - set(table.column_names))
         if unknown or missing:

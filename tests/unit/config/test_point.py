@@ -44,6 +44,7 @@ CHANGES: list[dict[str, Any]] = [
     {"micro_batch_size": 2},
     {"recompute": "full"},
     {"overlap": ("grad",)},
+    {"offload": ("optim",)},
     {"precision": "bf16"},
     {"corpus": "stdlib"},
     {"seed": 1},

@@ -65,6 +65,7 @@ POINTS = st.builds(
     global_batch_size=st.integers(1, 99_999),
     sequence_length=st.integers(1, 10**6),
     overlap=st.lists(st.sampled_from(["grad", "param", "tp"]), unique=True).map(tuple),
+    offload=st.sampled_from([(), ("optim",), ("optim", "params")]),
     recompute=st.sampled_from(["none", "selective", "full"]),
     precision=st.sampled_from(["fp32", "bf16", "fp16", "fp8"]),
     engine=st.sampled_from(["native", "megatron", "deepspeed", "simulated"]),

@@ -5,7 +5,11 @@ from triplepoint.launch.engines.vocabulary import padded_vocab_size
 
 
 def check_features(point: Point) -> str | None:
-    """Check that the model has only what the engines here build."""
+    """Check that the point asks only for what its engine has."""
+    if point.engine != "native" and point.task != "pretrain":
+        return f"the {point.engine} engine has no task: {point.task}; set engine: native or simulated"
+    if point.engine == "deepspeed" and point.weights != "random":
+        return "the deepspeed engine starts from random weights; set weights: random, or engine: native"
     sections = [section for section in (point.model, point.model.moe) if section]
     for section in sections:
         for key in sorted(section.features):

@@ -42,6 +42,11 @@ def peak_memory_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB
 
 
+def reserved_memory_bytes(device: torch.device) -> int | None:
+    """Return the highest memory so far that torch held of a GPU, free parts included; None on CPU."""
+    return int(torch.cuda.max_memory_reserved(device)) if device.type == "cuda" else None
+
+
 def device_name(device: torch.device) -> str:
     """Return the model of the GPU or processor."""
     if device.type == "cuda":

@@ -10,7 +10,7 @@ from torch.profiler import record_function
 from triplepoint.config.point import Point
 from triplepoint.launch.context import StepRecorder
 from triplepoint.launch.engines.data import Batcher
-from triplepoint.launch.engines.device import peak_memory_bytes, synchronise
+from triplepoint.launch.engines.device import peak_memory_bytes, reserved_memory_bytes, synchronise
 from triplepoint.launch.engines.tracing import Tracer
 
 
@@ -35,7 +35,6 @@ def train_steps(
     point: Point, trainer: Trainer, batcher: Batcher, tracer: Tracer, recorder: StepRecorder, device: torch.device
 ) -> None:
     """Make all steps of the point, in order; only the training itself lies between `begin` and `end`."""
-    num_tokens = point.global_batch_size * point.sequence_length
     for step, kind in enumerate(point.steps.kinds):
         tokens, targets = batcher.batch(step, device)
         if kind == "profiled":
@@ -48,5 +47,6 @@ def train_steps(
             part = trainer.step(tokens, targets)
             synchronise(device)
         recorder.end()
-        recorder.write(trainer.global_loss(part), num_tokens, peak_memory_bytes(device))
+        loss = trainer.global_loss(part)
+        recorder.write(loss, point.num_tokens, peak_memory_bytes(device), reserved_memory_bytes(device))
     tracer.finish()

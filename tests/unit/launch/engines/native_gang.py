@@ -1,8 +1,8 @@
 """One rank of a gang that trains many points one after another, so that torch is imported once.
 
 Run as `native_gang.py FOLDER`: reads `points.json` there and writes each point's steps and facts into a folder of its
-own. To the engine's facts it adds the gradient norm of the small parameters (gains, biases, routers), which the norm
-over all parameters would hide.
+own. To the engine's facts it adds the text made last, and the gradient norm of the small parameters (gains, biases,
+routers), which the norm over all parameters would hide.
 """
 
 import json
@@ -17,6 +17,7 @@ from triplepoint.config.point import Point
 from triplepoint.launch.context import RankContext, StepRecorder
 from triplepoint.launch.engines import native
 from triplepoint.launch.engines.native import gradients, trainer
+from triplepoint.launch.engines.native.generate import Generator
 from triplepoint.launch.engines.native.gradients import Placed, local_gradient
 from triplepoint.launch.engines.tracing import enable_flight_recorder
 
@@ -24,13 +25,23 @@ SMALL = 200
 """Elements of the largest small parameter: the tiny models' hidden size is 32, and they have 4 experts."""
 
 small_norms: list[float] = []
+texts: list[list[list[int]]] = []
+generate = Generator.step
+
+
+def step(self: Generator, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    made = generate(self, tokens, targets)
+    texts.append(made.tolist())
+    return made
 
 
 def clip(placed: Sequence[Placed], max_norm: float, world: dist.ProcessGroup) -> torch.Tensor:
     total = torch.zeros(())
     for item in placed:
-        if item.parameter.numel() < SMALL and item.is_counted:
-            total += local_gradient(item.parameter).square().sum()
+        if item.parameter.numel() < SMALL:
+            # On every rank, since it may be a sum that is still to be made.
+            gradient = local_gradient(item.parameter)
+            total += gradient.square().sum() * item.is_counted
     dist.all_reduce(total, group=world)
     small_norms.append(float(total.sqrt()))
     return gradients.clip(placed, max_norm, world)
@@ -38,12 +49,14 @@ def clip(placed: Sequence[Placed], max_norm: float, world: dist.ProcessGroup) ->
 
 def main(folder: Path) -> None:
     trainer.clip = clip  # type: ignore[assignment]
+    Generator.step = step  # type: ignore[method-assign]
     enable_flight_recorder()
     dist.init_process_group("gloo")
     for name, content in json.loads((folder / "points.json").read_text()).items():
         context = RankContext.from_environment(folder / name)
         facts = native.train(Point.model_validate(content), context, StepRecorder(context))
-        facts["small_gradient_norm"] = small_norms[-1]
+        facts["small_gradient_norm"] = small_norms[-1] if small_norms else None
+        facts["text"] = texts[-1] if texts else None
         (folder / name / f"facts{context.rank}.json").write_text(json.dumps(facts))
     dist.destroy_process_group()
 

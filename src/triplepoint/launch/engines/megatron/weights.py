@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from triplepoint.config.point import Point
 from triplepoint.launch.engines.vocabulary import padded_vocab_size
-from triplepoint.launch.engines.weights import full_parameter
+from triplepoint.launch.engines.weights import weights_of
 
 Full = Callable[..., Tensor]
 
@@ -23,11 +23,12 @@ class Weights:
             rank: Place in the tensor parallel group.
             device: Where parameters live.
         """
-        self.point, self.model, self.rank, self.tp, self.device = point, point.model, rank, point.layout.tp, device
+        self.point, self.model, self.rank, self.tp = point, point.model, rank, point.layout.tp
+        self._whole = weights_of(point, device)
 
     def full(self, name: str, *shape: int) -> Tensor:
         """Return a whole parameter."""
-        return full_parameter(name, shape, self.point.seed, self.model.num_layers, self.device)
+        return self._whole(name, shape)
 
     def cut(self, whole: Tensor, dim: int) -> Tensor:
         """Return this rank's part along a dimension."""

@@ -15,7 +15,7 @@ STAGES_PER_RANK_SCHEDULES = ("interleaved_1f1b", "zero_bubble")
 
 def unsupported(point: Point) -> str | None:
     """Return why this engine cannot run `point`, in one sentence with the remedy, or None."""
-    for check in (check_features, _numbers, check_tensor_parallel, _pipeline, check_experts, _experts):
+    for check in (check_features, _numbers, check_tensor_parallel, _pipeline, _task, check_experts, _experts):
         if reason := check(point):
             return reason
     return None
@@ -71,6 +71,16 @@ def _pipeline(point: Point) -> str | None:
             "then loses some without a word; set data_parallel_sharding: optim_grads or schedule: interleaved_1f1b"
         )
     return _microbatches(point)
+
+
+def _task(point: Point) -> str | None:
+    if point.task == "inference" and point.layout.pp > 1:
+        return (
+            f"inference on the native engine has no pipeline (pp: {point.layout.pp}); set pp: 1, or engine: simulated"
+        )
+    if point.task == "lora" and point.layout.schedule == "zero_bubble":
+        return "zero_bubble takes weight gradients apart, and a frozen model has none; set schedule: interleaved_1f1b"
+    return None
 
 
 def _microbatches(point: Point) -> str | None:

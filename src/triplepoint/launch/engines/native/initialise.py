@@ -1,15 +1,24 @@
 # mypy: disallow-untyped-decorators=False
 """Filling a stage with its weights: each rank keeps its part of every full parameter, without communication."""
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from triplepoint.launch.engines.weights import full_parameter
+from triplepoint.launch.engines.weights import Weights, full_parameter
 
 
 @torch.no_grad()
-def materialise(module: nn.Module, prefix: str, seed: int, num_layers: int, device: torch.device) -> None:
+def materialise(
+    module: nn.Module,
+    prefix: str,
+    seed: int,
+    num_layers: int,
+    device: torch.device,
+    weights: Weights | None = None,
+) -> None:
     """Allocate the module's parameters on the device and fill them.
 
     Args:
@@ -19,12 +28,15 @@ def materialise(module: nn.Module, prefix: str, seed: int, num_layers: int, devi
         seed: Seed of the point.
         num_layers: Layers of the whole model, which scale the output projections.
         device: Where the parameters will live.
+        weights: Where whole parameters come from. None: they are random, by the seed.
     """
+    if weights is None:
+        weights = partial(full_parameter, seed=seed, num_layers=num_layers, device=device)
     for name, owner, key in _meta_parameters(module):
         parameter = owner._parameters[key]
         assert parameter is not None
         allocated = nn.Parameter(torch.empty_like(parameter, device=device))
-        _fill(allocated, full_parameter(prefix + name, tuple(parameter.shape), seed, num_layers, device))
+        _fill(allocated, weights(prefix + name, tuple(parameter.shape)))
         _replace(module, parameter, allocated)
 
 

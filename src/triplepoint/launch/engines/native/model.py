@@ -9,6 +9,7 @@ a parameter is called the same in every layout.
 
 import math
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -23,6 +24,14 @@ NORM_EPS = 1e-5
 
 Run = Callable[[Callable[..., Tensor], Tensor, Tensor | None], Tensor]
 """Calls a layer's function on its inputs, with or without recomputation."""
+
+
+class Cache(Protocol):
+    """Keys and values of earlier tokens."""
+
+    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Append those of new tokens and return all; shapes (batch, heads, tokens, head_size)."""
+        ...
 
 
 class Linear(nn.Linear):
@@ -40,7 +49,9 @@ class Linear(nn.Linear):
         if isinstance(weight, DTensor) and not isinstance(x, DTensor):
             # An expert split over tp: its module sums the partial results of all experts at once (moe.py).
             weight = weight.to_local()
-        return F.linear(x, weight, None if bias is None else bias.to(x.dtype))
+        y = F.linear(x, weight, None if bias is None else bias.to(x.dtype))
+        adapter = self._modules.get("adapter")
+        return y if adapter is None else y + adapter(x)
 
     def forget_cast(self) -> None:
         """Drop the cast weight; to be called whenever the weight has changed."""
@@ -71,7 +82,13 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """Causal self-attention with grouped queries."""
+    """Causal self-attention with grouped queries.
+
+    Attributes:
+        cache: Keys and values of earlier tokens; None in training.
+    """
+
+    cache: "Cache | None" = None
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -96,8 +113,12 @@ class Attention(nn.Module):
         )
         if rotary is not None:
             q, k = rotate(q, rotary), rotate(k, rotary)
+        if self.cache is not None:
+            k, v = self.cache.extend(k, v)
         is_grouped = q.shape[1] != k.shape[1]
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=is_grouped)
+        # A single new token sees all before it.
+        is_causal = q.shape[2] == k.shape[2]
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=is_grouped)
         return self.output(mixed.transpose(1, 2).flatten(2))
 
 
@@ -191,6 +212,26 @@ class Stage(nn.Module):
         for layer in self.layers.values():
             x = layer(x, rotary)
         return x if self.head is None or self.norm is None else self.head(self.norm(x))
+
+    def predict_next(self, tokens: Tensor, start: int) -> Tensor:
+        """Return the logits after the last of some tokens, of a stage that is the whole model.
+
+        Args:
+            tokens: Shape (batch, tokens).
+            start: Position of the first of them; those before it are in the caches.
+
+        Returns:
+            Logits of shape (batch, 1, vocabulary), this rank's part of the vocabulary with tensor parallelism.
+        """
+        assert self.head is not None and self.norm is not None
+        self.sequence_start = start
+        x = self._embed(tokens)
+        rotary = self._rotary_tables(x.device)
+        if rotary is not None:
+            rotary = rotary[:, start : start + tokens.shape[1]]
+        for layer in self.layers.values():
+            x = layer(x, rotary)
+        return self.head(self.norm(x[:, -1:]))
 
     def _embed(self, tokens: Tensor) -> Tensor:
         assert self.embedding is not None

@@ -20,10 +20,12 @@ from torch.distributed.tensor.parallel import (
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point
 from triplepoint.launch.engines.native.initialise import materialise
+from triplepoint.launch.engines.native.lora import add_adapters, freeze
 from triplepoint.launch.engines.native.mesh import Mesh
 from triplepoint.launch.engines.native.model import FeedForward, Stage, TransformerLayer
 from triplepoint.launch.engines.native.moe import MixtureOfExpertsBlock, TensorSplit
 from triplepoint.launch.engines.native.recompute import runner
+from triplepoint.launch.engines.weights import weights_of
 
 SEQUENCE_DIM = 1
 """Activations are (batch, sequence, hidden)."""
@@ -69,6 +71,9 @@ def _build(point: Point, mesh: Mesh, device: torch.device, number: int, num_stag
     if point.layout.tp > 1:
         split_over_tp(stage, mesh, point.layout.sequence_parallel)
     stage.tie()
+    if point.lora is not None:
+        with torch.device("meta"):
+            add_adapters(stage, point.lora)
     _materialise_and_shard(stage, point, mesh, device)
     return stage
 
@@ -133,7 +138,13 @@ def _split_experts(block: MixtureOfExpertsBlock, mesh: Mesh, outside: Placement)
 
 def _materialise_and_shard(stage: Stage, point: Point, mesh: Mesh, device: torch.device) -> None:
     """Give the stage its weights, layer by layer, so that no rank ever holds more than one layer unsharded."""
-    fill = partial(materialise, seed=point.seed, num_layers=point.model.num_layers, device=device)
+    weights = weights_of(point, device)
+
+    def fill(module: nn.Module, prefix: str) -> None:
+        materialise(module, prefix, point.seed, point.model.num_layers, device, weights)
+        if point.task != "pretrain":
+            freeze(module, compute_dtype(point))
+
     shard = _sharder(point) if is_sharded(point) else None
     for name, layer in stage.layers.items():
         fill(layer, prefix=f"layers.{name}.")

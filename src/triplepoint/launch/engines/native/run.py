@@ -10,6 +10,7 @@ from triplepoint.launch.context import RankContext, StepRecorder
 from triplepoint.launch.engines.data import Batcher, open_corpus
 from triplepoint.launch.engines.device import BACKENDS, device_name, open_device
 from triplepoint.launch.engines.loop import train_steps
+from triplepoint.launch.engines.native.generate import Generator, count_parameters
 from triplepoint.launch.engines.native.mesh import Mesh, build_mesh
 from triplepoint.launch.engines.native.trainer import Trainer
 from triplepoint.launch.engines.tracing import Tracer, enable_flight_recorder
@@ -28,25 +29,37 @@ def run(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str,
         enable_flight_recorder()
         dist.init_process_group(BACKENDS[point.cluster.device])
     mesh = build_mesh(point.layout, device.type)
-    trainer = Trainer(point, mesh, device)
+    trainer: Trainer | Generator
+    trainer = Trainer(point, mesh, device) if point.inference is None else Generator(point, mesh, device, recorder)
     layout = point.layout
     dp_rank = mesh.dp.get_local_rank()
     batcher = Batcher(corpus, point.num_microbatches, point.micro_batch_size, layout.dp, dp_rank)
     train_steps(point, trainer, batcher, Tracer(point, context, mesh.roles(), device), recorder, device)
-    facts = {**_facts(trainer, mesh, device), **corpus.facts()}
+    own = _trained(trainer) if isinstance(trainer, Trainer) else _served(trainer)
+    facts = {**own, **_facts(mesh, device), **corpus.facts()}
     if is_owner:
         # Only after a normal end: with a rank gone, this would wait for it.
         dist.destroy_process_group()
     return facts
 
 
-def _facts(trainer: Trainer, mesh: Mesh, device: torch.device) -> dict[str, Any]:
+def _trained(trainer: Trainer) -> dict[str, Any]:
     num_parameters, num_parameters_rank = trainer.count_parameters()
     return {
         "num_parameters": num_parameters,
         "num_parameters_rank": num_parameters_rank,
+        "num_trained_parameters": trainer.count_trained(),
         "num_gradient_buckets": trainer.synchroniser.num_buckets,
         "gradient_norm": float(trainer.gradient_norm),
+    }
+
+
+def _served(generator: Generator) -> dict[str, Any]:
+    return {"num_parameters_rank": count_parameters(generator.stage)}
+
+
+def _facts(mesh: Mesh, device: torch.device) -> dict[str, Any]:
+    return {
         "backend": dist.get_backend(mesh.world),
         "device_name": device_name(device),
         "num_threads": torch.get_num_threads(),

@@ -11,6 +11,7 @@ from torch.profiler import record_function
 from triplepoint.config.point import Point
 from triplepoint.launch.engines.native.gradients import (
     GradientSynchroniser,
+    Placed,
     clip,
     local,
     local_gradient,
@@ -31,8 +32,12 @@ class Trainer:
     def __init__(self, point: Point, mesh: Mesh, device: torch.device) -> None:
         self.point, self.mesh = point, mesh
         self.stages = build_stages(point, mesh, device)
-        placed = {number: place(stage, point, mesh) for number, stage in self.stages.items()}
+        every = {number: place(stage, point, mesh) for number, stage in self.stages.items()}
+        placed = {number: [item for item in items if item.parameter.requires_grad] for number, items in every.items()}
+        self.every = [item for items in every.values() for item in items]
+        """All parameters, frozen ones too."""
         self.placed = [item for items in placed.values() for item in items]
+        """Those that are trained."""
         self.synchroniser = GradientSynchroniser(placed, "grad" in point.overlap)
         self.schedule: Any = None
         if point.layout.pp > 1:
@@ -81,11 +86,18 @@ class Trainer:
 
     def count_parameters(self) -> tuple[int, int]:
         """Return the number of parameters of the whole model and of this rank."""
-        counted = sum(local(item.parameter).numel() for item in self.placed if item.is_counted)
-        held = sum(local(item.parameter).numel() for item in self.placed)
-        total = torch.tensor(counted, device=local(self.placed[0].parameter).device)
+        held = sum(local(item.parameter).numel() for item in self.every)
+        return self._count(self.every), held
+
+    def count_trained(self) -> int:
+        """Return the number of parameters of the whole model that are trained."""
+        return self._count(self.placed)
+
+    def _count(self, placed: list[Placed]) -> int:
+        counted = sum(local(item.parameter).numel() for item in placed if item.is_counted)
+        total = torch.tensor(counted, device=local(self.every[0].parameter).device)
         dist.all_reduce(total, group=self.mesh.world)
-        return int(total), held
+        return int(total)
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return a micro-batch's part of the mean over the global batch, so that gradients need only be summed."""
