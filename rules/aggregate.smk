@@ -3,7 +3,7 @@ rule aggregate:
     input:
         plan="results/plan.json",
         runs=expand(
-            "results/runs/{run}/{product}", run=STUDY.runs, product=STUDY.products
+            "results/runs/{run}/{product}", run=STUDY.runs, product=STUDY.aggregated
         ),
         gpus=STUDY.gpu_files,
     output:

@@ -16,7 +16,7 @@ from typing import Any
 from triplepoint import figures
 from triplepoint.advise.dry_run import tell_cost
 from triplepoint.config.base import parse
-from triplepoint.config.plan import Plan
+from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.selection import Selection
 from triplepoint.errors import USER_ERROR, UserError
 from triplepoint.plan import select
@@ -24,6 +24,8 @@ from triplepoint.plan import select
 PACKAGE = Path(__file__).parent
 ROOT_MODULE = __package__
 DATA_SUFFIXES = (".yaml", ".html")
+RUN_PATTERN = "[^/]+"
+"""Regular expression of any run id; one that is not planned has no `point.json`, which Snakemake says."""
 
 TRACE_TABLES = ("kernels", "intervals", "categories", "collectives", "ranks", "critical_path", "timeline")
 """Tables of a run that `triplepoint trace` writes."""
@@ -55,9 +57,14 @@ def bind(config: Mapping[str, Any], base: str) -> "Binding":
 class Binding:
     """The selection as the rules see it."""
 
-    tables = ("points", "gpus", "phases", "kernels", "timeline")
+    tables = ("points", "gpus", "step_energy", "phases", "kernels", "timeline")
     trace_products = (*(f"{name}.parquet" for name in TRACE_TABLES), "perfetto.json.gz")
     products = ("raw/manifest.json", "telemetry.parquet", *trace_products)
+    # What `aggregate` reads of a run; each further file of a thousand runs costs Snakemake a quarter of a second.
+    aggregated = (
+        "raw/manifest.json",
+        *(f"{name}.parquet" for name in ("telemetry", "kernels", "categories", "timeline")),
+    )
     figures = figures.NAMES
 
     def __init__(self, selection: Selection, base: Path, plan: Plan) -> None:
@@ -82,19 +89,14 @@ class Binding:
         return list(self._digests)
 
     @property
-    def run_pattern(self) -> str:
-        """Regular expression of the run ids; matches nothing where there are none."""
-        return _pattern(self._digests)
-
-    @property
     def simulated_pattern(self) -> str:
-        """The same of the runs that are simulated."""
-        return _pattern(entry.run for entry in self._plan.valid if entry.planned.point.engine == "simulated")
+        """Regular expression of the ids of the runs that are simulated."""
+        return self._pattern(lambda entry: entry.planned.point.engine == "simulated")
 
     @property
     def launched_pattern(self) -> str:
         """The same of the runs that are launched."""
-        return _pattern(entry.run for entry in self._plan.valid if entry.planned.point.engine != "simulated")
+        return self._pattern(lambda entry: entry.planned.point.engine != "simulated")
 
     def point(self, run: str, ancient: Callable[[str], str]) -> str:
         """Return `point.json` of a run, marked `ancient` unless the result there is of another point.
@@ -108,7 +110,7 @@ class Binding:
         except (OSError, ValueError, KeyError, TypeError):
             measured = None  # nothing there, or nothing whole: made anew for that reason already
         path = str(folder / "point.json")
-        return path if measured not in (None, self._digests[run]) else ancient(path)
+        return path if measured not in (None, self._digests.get(run)) else ancient(path)
 
     def num_nodes(self, run: str) -> int:
         """Return how many nodes the gang of a run fills."""
@@ -119,7 +121,7 @@ class Binding:
 
         None where `trace` parses them: simulated traces are small, and starting a job costs more than parsing them.
         """
-        return [] if run in self._parsed_where_joined else list(self._parts[run])
+        return [] if run in self._parsed_where_joined else list(self._parts.get(run, ()))
 
     def num_traces(self, run: str, part: str) -> int:
         """Return how many ranks of a part are traced."""
@@ -174,6 +176,13 @@ class Binding:
         """Return a digest of the source files one figure depends on."""
         return self._digest_of(sources(f"{ROOT_MODULE}.figures.write") | sources(f"{ROOT_MODULE}.figures.{figure}"))
 
+    def _pattern(self, is_meant: Callable[[PlanEntry], bool]) -> str:
+        """Return a regular expression of some run ids, as short as can be: Snakemake searches it for each file."""
+        meant = [entry.run for entry in self._plan.valid if is_meant(entry)]
+        if meant and len(meant) == len(self._digests):
+            return RUN_PATTERN
+        return "|".join(map(re.escape, meant)) or "(?!)"
+
     def _digest_of(self, files: Iterable[Path]) -> str:
         inside = self._base.resolve()
         names = {str(p.relative_to(inside)) if p.is_relative_to(inside) else str(p): p for p in files}
@@ -182,10 +191,6 @@ class Binding:
             content = self._contents.setdefault(names[name], hashlib.sha256(names[name].read_bytes()).hexdigest())
             found.update(f"{name} {content}\n".encode())
         return found.hexdigest()[:16]
-
-
-def _pattern(runs: Iterable[str]) -> str:
-    return "|".join(map(re.escape, runs)) or "(?!)"
 
 
 def _cut(ranks: list[int], size: int) -> dict[str, int]:

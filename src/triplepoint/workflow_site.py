@@ -1,5 +1,7 @@
 """What a site's file changes in a running Snakemake, and what an interrupt of it must reach."""
 
+import gc
+import re
 import signal
 import sys
 from types import FrameType
@@ -12,6 +14,9 @@ from triplepoint.errors import USER_ERROR, UserError
 
 ROOM = "gang_nodes"
 """Resource of Snakemake that launches use up: nodes."""
+
+_OF_A_JOB = re.compile(r"\b(wildcards|input|attempt|threads)\b")
+"""What makes the expression of a default resource differ from job to job."""
 
 
 def apply_site(workflow: Any) -> None:
@@ -29,8 +34,25 @@ def apply_site(workflow: Any) -> None:
     if defaults is None:
         return  # not a profile of a cluster: those have resources of their own
     defaults.update(site.stages)
+    _work_out_once(defaults)
     if site.room_nodes is not None:
         workflow.register_resource(ROOM, site.room_nodes)
+
+
+def _work_out_once(defaults: Any) -> None:
+    """Give values to the resources that are the same for all jobs; Snakemake evaluates each for each job.
+
+    Jobs of the cluster still get the expression, since the folder for temporary files is another on another host.
+    """
+    for name, resource in list(defaults.items()):
+        if resource.is_evaluable() and not _OF_A_JOB.search(str(resource.raw)):
+            found = resource.evaluate(None, input=(), attempt=1, threads=1, rulename="", async_run=None)
+            defaults[name] = type(resource)(name, found.value, raw=resource.raw)
+
+
+def collect_rarely() -> None:
+    """Let Python look for garbage less often: a plan of a thousand runs is a million objects, all of them in use."""
+    gc.set_threshold(100_000, 50, 100)
 
 
 def pass_interrupts_on() -> None:

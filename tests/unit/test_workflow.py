@@ -1,6 +1,8 @@
 """What the rules ask the package: source files of a stage, and whether a run's point has changed."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,6 +107,28 @@ def test_binding_passes_the_rules_of_the_user(tmp_path: Path) -> None:
     plan = Plan(entries=())
     assert Binding(Selection(), tmp_path, plan).trace_arguments == ""
     assert Binding(Selection(trace_rules="a b.yaml"), tmp_path, plan).trace_arguments == "--rules 'a b.yaml'"
+
+
+@pytest.mark.parametrize("engines", [("native",), ("simulated",), ("native", "simulated")])
+def test_binding_patterns_tell_launched_runs_from_simulated(tmp_path: Path, engines: tuple[Any, ...]) -> None:
+    points = {engine: tiny_point(engine=engine) for engine in engines}
+    entries = tuple(
+        PlanEntry(run=f"run.{name}", studies=("s",), invalid_because=None, planned=planned(point, f"run.{name}"))
+        for name, point in points.items()
+    )
+    binding = Binding(Selection(), tmp_path, Plan(entries=entries))
+    for engine in engines:
+        assert bool(re.fullmatch(binding.launched_pattern, f"run.{engine}")) == (engine == "native")
+        assert bool(re.fullmatch(binding.simulated_pattern, f"run.{engine}")) == (engine == "simulated")
+
+
+def test_binding_without_runs_matches_none(tmp_path: Path) -> None:
+    binding = Binding(Selection(), tmp_path, Plan(entries=()))
+    assert not re.fullmatch(binding.launched_pattern, "run")
+
+
+def test_binding_gives_aggregate_part_of_the_products() -> None:
+    assert set(Binding.aggregated) < set(Binding.products)
 
 
 def test_binding_names_the_tables_aggregate_writes() -> None:
