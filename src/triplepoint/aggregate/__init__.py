@@ -6,10 +6,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from triplepoint.aggregate.energy_rows import add_phase_energy, step_energy_rows
 from triplepoint.aggregate.outcome import read_outcomes
 from triplepoint.aggregate.points import finished_row, gpu_rows, unfinished_row
 from triplepoint.aggregate.power import measure_power
 from triplepoint.aggregate.prediction import set_beside
+from triplepoint.aggregate.sensors import Sensors, read_sensors
 from triplepoint.aggregate.steps import read_steps
 from triplepoint.aggregate.traces import read_timeline, read_traces
 from triplepoint.config.gpu import GpuConfig
@@ -26,7 +28,7 @@ def aggregate(plan: Plan, results: Path, config: Path, progress: Callable[[str],
 
     Args:
         plan: The selection; its order is the order of rows.
-        results: Folder with `runs/`, and with `tables/` afterwards.
+        results: Folder with `runs/` and perhaps `sensors/`, and with `tables/` afterwards.
         config: Folder of the configuration: peaks of the plan's GPU types, and what predictions are made of.
         progress: Told one line per run.
 
@@ -37,7 +39,7 @@ def aggregate(plan: Plan, results: Path, config: Path, progress: Callable[[str],
     names = {entry.planned.point.cluster.gpu for entry in plan.valid} - {None}
     types = {name: read(GpuConfig, config / "gpus" / f"{name}.yaml") for name in sorted(map(str, names))}
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in RESULT_TABLES if name != "timeline"}
-    timelines = []
+    sensors, timelines = read_sensors(results / "sensors"), []
     for number, entry in enumerate(plan.entries, 1):
         progress(f"{number}/{len(plan.entries)} {entry.run}")
         manifest = outcomes.get(entry.run)
@@ -47,7 +49,7 @@ def aggregate(plan: Plan, results: Path, config: Path, progress: Callable[[str],
                 set_beside(entry.planned.point, manifest, row, [], config)
             rows["points"].append(row)
             continue
-        found, timeline = _join(entry, manifest, results / "runs" / entry.run, types)
+        found, timeline = _join(entry, manifest, results / "runs" / entry.run, types, sensors)
         set_beside(entry.planned.point, manifest, found["points"][0], found["gpus"], config)
         for name, more in found.items():
             rows[name].extend(more)
@@ -60,19 +62,22 @@ def aggregate(plan: Plan, results: Path, config: Path, progress: Callable[[str],
 
 
 def _join(
-    entry: PlanEntry, manifest: Manifest, folder: Path, types: dict[str, GpuConfig]
+    entry: PlanEntry, manifest: Manifest, folder: Path, types: dict[str, GpuConfig], sensors: Sensors
 ) -> tuple[dict[str, list[dict[str, Any]]], pa.Table]:
     """Return the rows of one finished run by table, and its timeline."""
     point = entry.planned.point
     gpu = types.get(point.cluster.gpu or "")
     steps = read_steps(entry, manifest, folder / "raw" / "steps.parquet")
     telemetry = TELEMETRY.read(folder / "telemetry.parquet")
-    power = measure_power(entry.run, manifest, steps, telemetry, gpu)
+    power = measure_power(entry.run, manifest, steps, telemetry, gpu, sensors)
     traces = read_traces(entry, steps.profiled, folder)
+    timeline = read_timeline(entry.run, folder, is_traced=point.steps.profiled > 0)
+    add_phase_energy(traces.phases, manifest, steps, power, timeline, gpu)
     found = {
         "points": [finished_row(entry, manifest, steps, power, gpu) | traces.totals],
         "gpus": gpu_rows(entry.run, manifest, steps, power),
+        "step_energy": step_energy_rows(entry.run, manifest, steps, power),
         "phases": traces.phases,
         "kernels": traces.kernels,
     }
-    return found, read_timeline(entry.run, folder, is_traced=point.steps.profiled > 0)
+    return found, timeline

@@ -6,7 +6,7 @@ import numpy as np
 
 from triplepoint import metrics
 from triplepoint.aggregate.outcome import explain
-from triplepoint.aggregate.power import Power
+from triplepoint.aggregate.power import DeviceKey, Power
 from triplepoint.aggregate.steps import RunSteps
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import PlanEntry
@@ -86,11 +86,17 @@ def gpu_rows(run: str, manifest: Manifest, steps: RunSteps, power: Power) -> lis
                     "step_time_p10_s": time_s.p10,
                     "step_time_p90_s": time_s.p90,
                     "peak_memory_bytes": steps.peak_memory_bytes[device.rank],
-                    "gpu_power_w": power.device_power_w.get((node.node, device.device)),
-                    "gpu_temp_c": power.device_temp_c.get((node.node, device.device)),
+                    **_device_columns(power, (node.node, device.device)),
                 }
             )
     return sorted(rows, key=lambda row: int(row["rank"]))
+
+
+def _device_columns(power: Power, key: DeviceKey) -> dict[str, Any]:
+    columns: dict[str, Any] = {"gpu_temp_c": power.device_temp_c.get(key), **power.device_throttle.get(key, {})}
+    if energy := power.device_energy.get(key):
+        columns |= {"gpu_power_w": energy.mean_w, "gpu_power_source": energy.source}
+    return columns
 
 
 def _planned(entry: PlanEntry) -> dict[str, Any]:
@@ -140,7 +146,7 @@ def _mfu(run: str, point: Point, gpu: GpuConfig | None, throughput: float, flops
 
 
 def _power_columns(power: Power, throughput: float, point: Point, step_time_s: float) -> dict[str, Any]:
-    columns: dict[str, Any] = {"power_absent": power.absent}
+    columns: dict[str, Any] = {"power_absent": power.absent, "gpu_power_source": power.gpu_source}
     for name, mean_w, found in (
         ("gpu", power.gpu_power_w, power.gpu_spread_w),
         ("node", power.node_power_w, power.node_spread_w),

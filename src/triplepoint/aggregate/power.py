@@ -5,7 +5,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from triplepoint.aggregate.energy import DeviceEnergy, NotMeasuredError, measure_energy
+from triplepoint.aggregate.sensors import NONE, Sensors
 from triplepoint.aggregate.steps import RunSteps
+from triplepoint.aggregate.throttle import throttle_shares
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest
@@ -24,6 +27,8 @@ class Power:
     """Mean, summed over GPUs. Unit: W."""
     gpu_spread_w: Spread | None = None
     """Over measured steps that have samples of every GPU. Unit: W."""
+    gpu_source: str | None = None
+    """What the power of the GPUs is from."""
     node_power_w: float | None = None
     """Mean CPU package and DRAM power, summed over nodes. Unit: W."""
     node_spread_w: Spread | None = None
@@ -34,13 +39,22 @@ class Power:
     """All samples of measured steps. Shape (num_samples,)."""
     gpu_utilisation: np.ndarray = field(default_factory=lambda: np.array([]))
     """All samples of measured steps and all GPUs. Shape (num_samples,)."""
-    device_power_w: dict[DeviceKey, float] = field(default_factory=dict)
-    """Mean of each GPU that reports its own. Unit: W."""
+    device_energy: dict[DeviceKey, DeviceEnergy] = field(default_factory=dict)
+    """Of each GPU that reports its own."""
+    device_throttle: dict[DeviceKey, dict[str, float]] = field(default_factory=dict)
+    """Share of time clocks were held down, by `<cause>_share`, of each GPU."""
     device_temp_c: dict[DeviceKey, float] = field(default_factory=dict)
     """Mean of each GPU. Unit: degC."""
 
 
-def measure_power(run: str, manifest: Manifest, steps: RunSteps, telemetry: pa.Table, gpu: GpuConfig | None) -> Power:
+def measure_power(
+    run: str,
+    manifest: Manifest,
+    steps: RunSteps,
+    telemetry: pa.Table,
+    gpu: GpuConfig | None,
+    sensors: Sensors = NONE,
+) -> Power:
     """Return what the samples of a run's measured steps say.
 
     Args:
@@ -49,6 +63,7 @@ def measure_power(run: str, manifest: Manifest, steps: RunSteps, telemetry: pa.T
         steps: The run's steps.
         telemetry: Table `telemetry` of the run.
         gpu: GPU type; None on cpu.
+        sensors: Sensor cards there are.
 
     Raises:
         UserError: If some GPUs have power samples and others have none: a sum over fewer GPUs would look efficient.
@@ -67,19 +82,60 @@ def measure_power(run: str, manifest: Manifest, steps: RunSteps, telemetry: pa.T
     if gpu is None:
         return nodes
     devices = sorted({(node.node, device.device) for node in manifest.nodes for device in node.devices})
-    power = {key: _values(columns, "gpu_power_w", rows, key) for key in devices}
+    energy, refused = _energies(manifest, steps, columns, rows, sensors)
     temps = {key: _values(columns, "gpu_temp_c", rows, key) for key in devices}
-    means = {key: float(values.mean()) for key, values in power.items() if values.size}
-    _check_packages(run, devices, set(means), gpu)
+    _check_packages(run, devices, set(energy), gpu)
+    steps_w = np.sum([found.power_w for found in energy.values()], axis=0) if energy else np.array([])
+    known_w = steps_w[np.isfinite(steps_w)]
     return replace(
         nodes,
-        gpu_power_w=sum(means.values()) if means else None,
-        gpu_spread_w=_spread_of_steps(columns, steps, [rows[key] for key in means]),
-        absent=None if means else _reason(manifest, "gpu_power_w"),
+        gpu_power_w=sum(found.mean_w for found in energy.values()) if energy else None,
+        gpu_spread_w=spread(known_w) if known_w.size else None,
+        gpu_source="; ".join(dict.fromkeys(found.source for found in energy.values())) or None,
+        absent=None if energy else refused or _reason(manifest, "gpu_power_w"),
         gpu_utilisation=np.concatenate([_values(columns, "gpu_utilisation", rows, key) for key in devices]),
-        device_power_w=means,
+        device_energy=energy,
+        device_throttle=_throttling(manifest, steps, columns, rows),
         device_temp_c={key: float(values.mean()) for key, values in temps.items() if values.size},
     )
+
+
+def _energies(
+    manifest: Manifest,
+    steps: RunSteps,
+    columns: dict[str, np.ndarray],
+    rows: dict[DeviceKey, np.ndarray],
+    sensors: Sensors,
+) -> tuple[dict[DeviceKey, DeviceEnergy], str | None]:
+    """Return what each GPU drew in the measured steps, none where one's sensor is refused, and why."""
+    found = {}
+    for node in manifest.nodes:
+        for device in node.devices:
+            if (key := (node.node, device.device)) not in rows or node.node not in steps.windows_ns:
+                continue
+            windows_ns = manifest.on_first_clock(node, steps.windows_ns[node.node])
+            samples = {name: values[rows[key]] for name, values in columns.items()}
+            try:
+                energy = measure_energy(samples, windows_ns, sensors.card_of(device.uuid, device.product))
+            except NotMeasuredError as error:
+                return {}, f"{node.host} {device.device}: {error}"
+            if energy is not None:
+                found[key] = energy
+    return found, None
+
+
+def _throttling(
+    manifest: Manifest, steps: RunSteps, columns: dict[str, np.ndarray], rows: dict[DeviceKey, np.ndarray]
+) -> dict[DeviceKey, dict[str, float]]:
+    """Return the share of time from the first to the last measured step in which each GPU's clocks were held down."""
+    found = {}
+    for node in manifest.nodes:
+        for device in node.devices:
+            if (key := (node.node, device.device)) in rows and node.node in steps.windows_ns:
+                windows_ns = manifest.on_first_clock(node, steps.windows_ns[node.node])
+                samples = {name: values[rows[key]] for name, values in columns.items()}
+                found[key] = throttle_shares(samples, int(windows_ns[0, 0]), int(windows_ns[-1, 1]))
+    return found
 
 
 def _rows_by_device(columns: dict[str, np.ndarray]) -> dict[DeviceKey, np.ndarray]:
@@ -111,18 +167,6 @@ def _check_packages(run: str, devices: list[DeviceKey], powered: set[DeviceKey],
             f"run {run}: no power samples in measured steps for {', '.join(lost)}, but for the other GPUs; "
             "a sum over fewer GPUs is no result: launch it again"
         )
-
-
-def _spread_of_steps(columns: dict[str, np.ndarray], steps: RunSteps, devices: list[np.ndarray]) -> Spread | None:
-    """Return the spread over measured steps of the power summed over devices, from steps with samples of them all."""
-    watts, numbers = columns["gpu_power_w"].astype(float), columns["step"].astype(float)
-    sums = []
-    for step in steps.measured:
-        found = [watts[rows[numbers[rows] == step]] for rows in devices]
-        means = [values[np.isfinite(values)].mean() for values in found if np.isfinite(values).any()]
-        if means and len(means) == len(devices):
-            sums.append(float(sum(means)))
-    return spread(sums) if sums else None
 
 
 def _node_power(

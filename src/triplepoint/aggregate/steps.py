@@ -30,6 +30,8 @@ class RunSteps:
     windows_ns: dict[int, np.ndarray]
     """By node: first start and last end of its ranks in each measured step, on that node's clock.
     Shape (num_measured, 2). Unit: ns."""
+    profiled_time_s: float | None
+    """Time of the first profiled step, that of the slowest rank; None where none was profiled. Unit: s."""
     num_tokens: int
     """Tokens of the global batch."""
     losses: tuple[float | None, float | None]
@@ -63,6 +65,7 @@ def read_steps(entry: PlanEntry, manifest: Manifest, path: Path) -> RunSteps:
         measured=tuple(measured["step"][: shape[1]].to_pylist()),
         profiled=tuple(profiled["step"][: point.steps.profiled].to_pylist()),
         windows_ns=windows,
+        profiled_time_s=_first_time_s(profiled),
         num_tokens=_num_tokens(entry, measured),
         losses=(_loss(table, table["step"][0].as_py()), _loss(table, table["step"][-1].as_py())),
         peak_memory_bytes=_highest_memory(table),
@@ -79,6 +82,14 @@ def _gang_time_s(windows_ns: dict[int, np.ndarray], rank_time_s: dict[int, np.nd
         (window,) = windows_ns.values()
         return np.asarray((window[:, 1] - window[:, 0]) / NS_PER_S)
     return np.asarray(np.max(list(rank_time_s.values()), axis=0))
+
+
+def _first_time_s(profiled: pa.Table) -> float | None:
+    """Return the longest time any rank took for the first of these steps."""
+    if not profiled.num_rows:
+        return None
+    first = profiled.filter(pc.equal(profiled["step"], pc.min(profiled["step"])))
+    return float((first["t_end_ns"].to_numpy() - first["t_start_ns"].to_numpy()).max()) / NS_PER_S
 
 
 def _check_ranks(entry: PlanEntry, ranks: list[int]) -> None:

@@ -1,7 +1,7 @@
 """Columns, types, units and bounds of every table, checked when it is written and when it is read."""
 
 from triplepoint.tables.ranks import CRITICAL_PATH, RANKS
-from triplepoint.tables.results import GPUS, KERNEL_TOTALS, PHASES, POINTS, RESULT_TABLES, RUN_TIMELINE
+from triplepoint.tables.results import GPUS, KERNEL_TOTALS, PHASES, POINTS, RESULT_TABLES, RUN_TIMELINE, STEP_ENERGY
 from triplepoint.tables.runs import RANK, RUN, STEP, STEPS
 from triplepoint.tables.schema import Column, Table
 from triplepoint.tables.telemetry import SAMPLES, TELEMETRY
@@ -27,6 +27,7 @@ __all__ = [
     "SEGMENTS",
     "STEP",
     "STEPS",
+    "STEP_ENERGY",
     "TELEMETRY",
     "TIMELINE",
     "Table",

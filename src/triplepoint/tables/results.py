@@ -1,6 +1,6 @@
 """Tables of the whole plan: what the aggregate stage joins and the figures draw."""
 
-from triplepoint.tables.runs import RANK, RUN
+from triplepoint.tables.runs import RANK, RUN, STEP
 from triplepoint.tables.schema import Column, Table, amount, count, ratio, text
 from triplepoint.tables.traces import TIMELINE
 
@@ -53,12 +53,11 @@ POINTS = Table(
         Column("step_time_error", "float", "1", "Predicted over measured step time, less 1.", True),
         amount("predicted_memory_bytes", "byte", "Predicted peak of the allocator on the fullest rank."),
         Column("memory_error", "float", "1", "Predicted over measured peak of the fullest rank, less 1.", True),
-        text(
-            "prediction_absent", "Why a launched run has no prediction; null where it has or is one.", True
-        ),
+        text("prediction_absent", "Why a launched run has no prediction; null where it has or is one.", True),
         amount("gpu_power_w", "W", "Mean power summed over GPUs, measured steps; null where not measured."),
         amount("gpu_power_p10_w", "W", "10th percentile over measured steps."),
         amount("gpu_power_p90_w", "W", "90th percentile over measured steps."),
+        text("gpu_power_source", "What GPU power and energy are from; null where not measured.", True),
         amount("gpu_energy_per_token_j", "J/token", "GPU energy per token; null where not measured."),
         amount("gpu_samples_per_s_mj", "sample/(s*MJ)", "Efficiency of the reference study, on GPU energy."),
         amount("node_power_w", "W", "Mean CPU package and DRAM power of all nodes (RAPL); null where not measured."),
@@ -102,7 +101,29 @@ GPUS = Table(
         amount("predicted_memory_bytes", "byte", "Predicted peak of the allocator; null on cpu and where simulated."),
         Column("memory_error", "float", "1", "Predicted over measured peak, less 1.", True),
         amount("gpu_power_w", "W", "Mean power over measured steps; null where not measured."),
+        text("gpu_power_source", "What power and energy are from; null where not measured.", True),
         amount("gpu_temp_c", "degC", "Mean temperature over measured steps; null where not measured."),
+        ratio(
+            "power_cap_share", "Share of measured time clocks were held down by the power limit; null if not counted."
+        ),
+        ratio("sync_boost_share", "The same, to match other GPUs."),
+        ratio("sw_thermal_share", "The same, by the driver's thermal limit."),
+        ratio("hw_thermal_share", "The same, by the hardware for heat."),
+        ratio("power_brake_share", "The same, by an external power brake."),
+    ),
+)
+
+STEP_ENERGY = Table(
+    "step_energy",
+    "one row per (run, rank, measured step) of GPUs that report their own power",
+    (
+        RUN,
+        RANK,
+        STEP,
+        amount("step_time_s", "s", "From the first start to the last end among the ranks of the node.", False),
+        amount("gpu_power_w", "W", "Mean power in the step.", False),
+        amount("gpu_energy_j", "J", "Energy of the step.", False),
+        text("source", "What they are from."),
     ),
 )
 
@@ -117,6 +138,9 @@ PHASES = Table(
         amount("busy_s", "s", "Time running.", False),
         amount("exposed_s", "s", "Part of it with no earlier category running.", False),
         amount("overlapped_s", "s", "The rest.", False),
+        amount("gpu_energy_j", "J", "Energy of a measured step spent in the exposed time; null without a counter."),
+        amount("gpu_power_w", "W", "Power in that time, over measured steps; null as above."),
+        amount("gpu_power_error_w", "W", "Its standard error: half the step's mean where nothing is known of it."),
     ),
 )
 
@@ -138,5 +162,5 @@ KERNEL_TOTALS = Table(
 
 RUN_TIMELINE = Table("timeline", "one row per (run, drawn span)", (RUN, *TIMELINE.columns))
 
-RESULT_TABLES = {table.name: table for table in (POINTS, GPUS, PHASES, KERNEL_TOTALS, RUN_TIMELINE)}
+RESULT_TABLES = {table.name: table for table in (POINTS, GPUS, STEP_ENERGY, PHASES, KERNEL_TOTALS, RUN_TIMELINE)}
 """Tables in `results/tables/`, by file name."""

@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from triplepoint.telemetry.energy import counter_energy_j, integral_j
+from triplepoint.recording.counter import integral_j
+from triplepoint.telemetry.energy import counter_energy_j
 from triplepoint.telemetry.response import find_updates, fit_response, resolution, settling_time_s
 from triplepoint.units import NS_PER_S, NS_PER_US
 

@@ -6,7 +6,8 @@ between samples. Power is averaged by its sensor over a window, which hides what
 
 import numpy as np
 
-from triplepoint.telemetry.response import Response, Updates, busy_time, changes, share_seen, straight_line
+from triplepoint.recording.counter import EnergyCounter
+from triplepoint.telemetry.response import Response, Updates, busy_time, share_seen, straight_line
 
 _LEAST_SPREAD = 0.02
 """Spread of the shares a sensor saw, below which two levels of power cannot be told apart."""
@@ -32,26 +33,9 @@ def counter_energy_j(times_s: np.ndarray, counter_j: np.ndarray, start_s: float,
     Raises:
         ValueError: If the counter did not move before the start and after the end.
     """
-    before, after, values = changes(times_s, counter_j)
-    moved = (before + after) / 2
-    if len(moved) < 2 or start_s < moved[0] or end_s > moved[-1]:
-        raise ValueError("the energy counter did not move around the window; sample for longer or take a later window")
-    first, last = np.interp([start_s, end_s], moved, values)
+    counter = EnergyCounter(times_s, counter_j)
+    first, last = counter.at(np.array([start_s, end_s]))
     return float(last - first)
-
-
-def integral_j(times_s: np.ndarray, power_w: np.ndarray, start_s: float, end_s: float) -> float:
-    """Return the integral of sampled power over a window, by trapezes, ends interpolated. Unit: J.
-
-    Args:
-        times_s: Times of samples, ascending. Shape (num_samples,). Unit: s.
-        power_w: Power of each. Shape (num_samples,). Unit: W.
-        start_s: Start. Unit: s.
-        end_s: End. Unit: s.
-    """
-    inside = (times_s > start_s) & (times_s < end_s)
-    at = np.concatenate([[start_s], times_s[inside], [end_s]])
-    return float(np.trapezoid(np.interp(at, times_s, power_w), at))
 
 
 def undo_average(

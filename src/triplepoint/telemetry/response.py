@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from triplepoint.recording.counter import changes, on_grid
+
 _FEWEST_UPDATES = 8
 _WINDOWS = 40
 _LAGS = 160
@@ -48,12 +50,6 @@ class Response:
     """Root mean square of what the fit leaves. Unit: W."""
 
 
-def changes(times_s: np.ndarray, readings: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return, for every reading that differs from the one before, the time before it, its own time, and its value."""
-    at = np.flatnonzero(np.diff(readings) != 0) + 1
-    return times_s[at - 1], times_s[at], readings[at]
-
-
 def find_updates(times_s: np.ndarray, readings: np.ndarray) -> Updates:
     """Return period and times of a sensor's updates.
 
@@ -88,19 +84,8 @@ def find_updates(times_s: np.ndarray, readings: np.ndarray) -> Updates:
     for _ in range(_ROUNDS):
         # Numbered from one change to the next, so that a small error of the period does not add up.
         numbers = np.concatenate([[0], np.cumsum(np.rint(np.diff(middle) / period))])
-        period, phase = np.polyfit(numbers, middle, 1)
-    period, phase = _tightest(float(period), numbers, before, after)
-    return Updates(period, phase + period * numbers, values)
-
-
-def _tightest(period: float, numbers: np.ndarray, before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
-    """Return the period near a first one, and the phase, that fit best between the reads around every change."""
-    reach = float(np.median(after - before)) / max(numbers[-1], 1)
-    tried = period + np.linspace(-reach, reach, 401)
-    latest_start = (before[:, None] - numbers[:, None] * tried).max(axis=0)
-    earliest_end = (after[:, None] - numbers[:, None] * tried).min(axis=0)
-    best = int(np.argmax(earliest_end - latest_start))
-    return float(tried[best]), float(latest_start[best] + earliest_end[best]) / 2
+        period = float(np.polyfit(numbers, middle, 1)[0])
+    return Updates(*on_grid(numbers, before, after), values)
 
 
 def busy_time(at_s: np.ndarray, starts_s: np.ndarray, ends_s: np.ndarray) -> np.ndarray:

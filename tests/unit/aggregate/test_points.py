@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.synthetic import CONFIG, CPU, H200, NO_RAPL, Spec, build
 from triplepoint.aggregate import aggregate
+from triplepoint.manifest import read_manifest, write_manifest
 from triplepoint.tables import RESULT_TABLES, STEPS, TELEMETRY
 
 ONE_NODE = Spec("llama3-70b", {"tp": 8}, cluster=H200, step_ms=100_000)
@@ -128,6 +129,10 @@ def test_aggregate_several_nodes_take_the_longest_rank(tmp_path: Path) -> None:
         row["t_start_ns"] += shift
         row["t_end_ns"] += shift + (20_000_000 if row["rank"] == 9 else 0)
     STEPS.write(path, STEPS.from_rows(rows))
+    manifest = read_manifest(path.with_name("manifest.json"))
+    first, second = manifest.nodes
+    earlier = second.model_copy(update={"monotonic_ns": second.monotonic_ns + 86_400 * 10**9})
+    write_manifest(path.with_name("manifest.json"), manifest.model_copy(update={"nodes": (first, earlier)}))
     aggregate(plan, tmp_path, CONFIG)
     (point,) = RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet").to_pylist()
     # Rank 9 starts 9 us after rank 0.

@@ -10,7 +10,8 @@ from tests.fakes.presets import hgx_h200
 from tests.fakes.scenario import Sensor
 from tests.fakes.wave import Wave, square
 from tests.sampling import Sampled, record
-from triplepoint.telemetry.energy import AliasedError, counter_energy_j, integral_j, mean_power_w, undo_average
+from triplepoint.recording.counter import integral_j
+from triplepoint.telemetry.energy import AliasedError, counter_energy_j, mean_power_w, undo_average
 from triplepoint.telemetry.response import (
     Response,
     busy_time,

@@ -1,0 +1,73 @@
+"""Rows of energy: of each step, and of the phases inside."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from triplepoint.aggregate.phases import phase_energy, read_pattern
+from triplepoint.aggregate.power import Power
+from triplepoint.aggregate.steps import RunSteps
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.manifest import Device, Manifest, Node
+from triplepoint.units import NS_PER_S
+
+
+def step_energy_rows(run: str, manifest: Manifest, steps: RunSteps, power: Power) -> list[dict[str, Any]]:
+    """Return rows of table `step_energy`: none of GPUs without power, nor of steps without samples."""
+    rows = []
+    for node, device in _ranks(manifest):
+        energy = power.device_energy.get((node.node, device.device))
+        if energy is None:
+            continue
+        length_s = np.diff(steps.windows_ns[node.node], axis=1)[:, 0] / NS_PER_S
+        for step, time_s, power_w in zip(steps.measured, length_s.tolist(), energy.power_w.tolist(), strict=True):
+            if np.isfinite(power_w):
+                row = {"run": run, "rank": device.rank, "step": step, "step_time_s": time_s, "source": energy.source}
+                rows.append(row | {"gpu_power_w": power_w, "gpu_energy_j": power_w * time_s})
+    return sorted(rows, key=lambda row: (row["rank"], row["step"]))
+
+
+def add_phase_energy(
+    phases: list[dict[str, Any]],
+    manifest: Manifest,
+    steps: RunSteps,
+    power: Power,
+    timeline: pa.Table,
+    gpu: GpuConfig | None,
+) -> None:
+    """Add energy and power to rows of table `phases`, for ranks whose GPU has an energy counter of its own.
+
+    Args:
+        phases: The rows, changed in place.
+        manifest: The run's manifest.
+        steps: Its steps.
+        power: What telemetry says.
+        timeline: Table `timeline` of the run: what each rank did in its first profiled step.
+        gpu: GPU type; None on cpu. Dies that share a counter have no energy of their own.
+    """
+    if gpu is None or gpu.gpus_per_package > 1 or steps.profiled_time_s is None:
+        return
+    spans = {name: timeline[name].to_numpy(zero_copy_only=False) for name in _SPAN_COLUMNS}
+    for node, device in _ranks(manifest):
+        energy = power.device_energy.get((node.node, device.device))
+        mine = [row for row in phases if row["rank"] == device.rank]
+        if energy is None or energy.counter is None or not mine:
+            continue
+        chosen = spans["rank"] == device.rank
+        known = {(row["phase"], row["category"]) for row in mine if row["exposed_s"] > 0}
+        own = {name: values[chosen] for name, values in spans.items()}
+        pattern = read_pattern(own, steps.profiled_time_s * NS_PER_S, known)
+        windows_s = manifest.on_first_clock(node, steps.windows_ns[node.node]) / NS_PER_S
+        found = phase_energy(energy.counter, windows_s, pattern)
+        for row in mine:
+            if cell := found.get((row["phase"], row["category"])):
+                row |= {"gpu_energy_j": cell.energy_j, "gpu_power_w": cell.power_w, "gpu_power_error_w": cell.error_w}
+
+
+_SPAN_COLUMNS = ("rank", "lane", "label", "t_start_ns", "duration_ns")
+
+
+def _ranks(manifest: Manifest) -> Iterable[tuple[Node, Device]]:
+    return ((node, device) for node in manifest.nodes for device in node.devices)

@@ -1,0 +1,107 @@
+"""An energy counter as it was sampled: when it moved, and what it said in between; pure functions on arrays."""
+
+import numpy as np
+
+_FEWEST_MOVES = 8
+_MOVES_AT_ONCE = 300
+"""Moves of a counter put on one grid: over longer times the two clocks drift apart."""
+_SLACK = 0.02
+"""How far off the reads around it a move may be put, as a share of the counter's period."""
+_MOSTLY = 0.98
+
+
+class EnergyCounter:
+    """An energy counter between the instants at which it moved.
+
+    It publishes at regular times, which are found to milliseconds although it is read much less often: its moves lie on
+    a grid, and each was seen to lie between two reads.
+    """
+
+    def __init__(self, times_s: np.ndarray, counter_j: np.ndarray) -> None:
+        """Find its moves.
+
+        Args:
+            times_s: When it was read. Shape (num_reads,). Unit: s.
+            counter_j: What it said. Shape (num_reads,). Unit: J.
+        """
+        before, after, self.values_j = changes(times_s, counter_j)
+        self.moved_s, self.period_s = _move_times(before, after)
+        """Times of its moves, shape (num_moves,), and the time between its updates; None where they have no grid."""
+
+    def at(self, at_s: np.ndarray) -> np.ndarray:
+        """Return the counter at given times, interpolated between its moves. Unit: J.
+
+        Raises:
+            ValueError: If it did not move before the first and after the last.
+        """
+        if len(self.moved_s) < 2 or at_s.min() < self.moved_s[0] or at_s.max() > self.moved_s[-1]:
+            raise ValueError(
+                "the energy counter did not move around the window; sample for longer or take a later window"
+            )
+        return np.asarray(np.interp(at_s, self.moved_s, self.values_j))
+
+
+def _move_times(before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, float | None]:
+    if len(after) < _FEWEST_MOVES:
+        return (before + after) / 2, None
+    period_s = float(np.median(np.diff(after)))
+    # After a gap in the samples: what is read was published within the last period, however long the gap.
+    is_gap = (after - before > period_s)[1:]
+    before = np.maximum(before, after - period_s)
+    numbers = np.concatenate([[0.0], np.cumsum(np.where(is_gap, np.rint(np.diff(after) / period_s), 1.0))])
+    starts = range(0, max(1, len(after) - len(after) % _MOVES_AT_ONCE), _MOVES_AT_ONCE)
+    parts = [slice(at, at + _MOVES_AT_ONCE if at != starts[-1] else None) for at in starts]
+    moved_s = np.concatenate(
+        [
+            on_grid(numbers[part] - numbers[at], before[part], after[part])[1]
+            for at, part in zip(starts, parts, strict=True)
+        ]
+    )
+    period_s = float(moved_s[-1] - moved_s[0]) / float(numbers[-1])
+    # A grid that contradicts what was seen is none.
+    slack_s = _SLACK * period_s
+    is_seen = (moved_s > before - slack_s) & (moved_s < after + slack_s)
+    return (moved_s, period_s) if is_seen.mean() > _MOSTLY else ((before + after) / 2, None)
+
+
+def integral_j(times_s: np.ndarray, power_w: np.ndarray, start_s: float, end_s: float) -> float:
+    """Return the integral of sampled power over a window, by trapezes, ends interpolated. Unit: J.
+
+    Args:
+        times_s: Times of samples, ascending. Shape (num_samples,). Unit: s.
+        power_w: Power of each. Shape (num_samples,). Unit: W.
+        start_s: Start. Unit: s.
+        end_s: End. Unit: s.
+    """
+    inside = (times_s > start_s) & (times_s < end_s)
+    at = np.concatenate([[start_s], times_s[inside], [end_s]])
+    return float(np.trapezoid(np.interp(at, times_s, power_w), at))
+
+
+def changes(times_s: np.ndarray, readings: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return, for every reading that differs from the one before, the time before it, its own time, and its value."""
+    at = np.flatnonzero(np.diff(readings) != 0) + 1
+    return times_s[at - 1], times_s[at], readings[at]
+
+
+def on_grid(numbers: np.ndarray, before: np.ndarray, after: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the period and the times, on a grid, of numbered changes that were seen between two reads each.
+
+    Args:
+        numbers: How many periods after the first each change came. Shape (num_changes,).
+        before: Times of the reads before the changes. Shape (num_changes,). Unit: s.
+        after: Times of the reads after them. Shape (num_changes,). Unit: s.
+    """
+    period = float(np.polyfit(numbers, (before + after) / 2, 1)[0])
+    period, phase = _tightest(period, numbers, before, after)
+    return period, phase + period * numbers
+
+
+def _tightest(period: float, numbers: np.ndarray, before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
+    """Return the period near a first one, and the phase, that fit best between the reads around every change."""
+    reach = float(np.median(after - before)) / max(numbers[-1], 1)
+    tried = period + np.linspace(-reach, reach, 401)
+    latest_start = (before[:, None] - numbers[:, None] * tried).max(axis=0)
+    earliest_end = (after[:, None] - numbers[:, None] * tried).min(axis=0)
+    best = int(np.argmax(earliest_end - latest_start))
+    return float(tried[best]), float(latest_start[best] + earliest_end[best]) / 2
