@@ -106,6 +106,27 @@ class Clock(Strict):
     """From the first round trip to the last. Unit: s."""
 
 
+class ZeusWindow(Strict):
+    """Energy of one GPU while one kind of steps was made, by Zeus and by the sampler."""
+
+    kind: str
+    """measured or profiled."""
+    device: str
+    """gpu0, gpu1, ... in the driver's order."""
+    duration_s: float
+    """Length of the window. Unit: s."""
+    zeus_j: float
+    """By Zeus. Unit: J."""
+    sampler_j: float | None
+    """By the sampler, from the moves of the energy counter; None where it has none around the window. Unit: J."""
+    difference: float | None
+    """Zeus's over the sampler's, less 1."""
+    tolerance: float | None
+    """1 %, and what the largest update of the counter is of the whole: Zeus takes the counter as it stands."""
+    agrees: bool | None
+    """Whether the difference is within that."""
+
+
 class Node(Strict):
     """One node of the gang."""
 
@@ -131,6 +152,10 @@ class Node(Strict):
     """Its clock against the first node's; None on the first node and where the agents could not compare them."""
     clock_absent: str | None = None
     """Why they could not, or not to the end; None where they could, and on the first node."""
+    zeus: tuple[ZeusWindow, ...] = ()
+    """What Zeus measured in the same time, and how it compares."""
+    zeus_absent: str | None = None
+    """Why Zeus measured nothing, or not all; None where it did, and in simulated runs."""
 
 
 class Manifest(Strict):

@@ -121,11 +121,13 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
     kills = count_host_kills()
     sampler = _start_sampler(raw, node, planned)
     ranks = _ranks_of(node, planned)
+    zeus = _start_zeus(raw, node, planned, ranks)
     clock = NodeClock(node, planned.point.num_nodes)
     try:
         failures = _train(raw, ranks, planned, around, clock)
     finally:
-        _stop_sampler(sampler)
+        for watcher in filter(None, (zeus, sampler)):
+            _stop(watcher)
     bursts, report["clock_absent"] = clock.finish(has_failed=bool(failures))
     report["clock"] = [asdict(burst) for burst in bursts]
     report["ranks"] = list(ranks)
@@ -234,10 +236,20 @@ def _start_sampler(raw: Path, node: int, planned: PlannedRun) -> subprocess.Pope
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 
 
-def _stop_sampler(sampler: subprocess.Popen[bytes]) -> None:
-    sampler.terminate()
+def _start_zeus(raw: Path, node: int, planned: PlannedRun, ranks: range) -> subprocess.Popen[bytes] | None:
+    """Start Zeus beside the sampler, where there are GPUs: it measures the same steps on its own."""
+    if planned.point.cluster.device == "cpu":
+        return None
+    command = [sys.executable, "-m", "triplepoint.telemetry.zeus_windows", str(raw / "telemetry" / f"zeus{node}.json")]
+    command += [str(raw / "steps" / f"rank{ranks[0]}.jsonl"), json.dumps(planned.point.steps.kinds), str(len(ranks))]
+    with (raw / "logs" / f"zeus{node}.log").open("wb") as log:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+
+def _stop(watcher: subprocess.Popen[bytes]) -> None:
+    watcher.terminate()
     try:
-        sampler.wait(SAMPLER_STOP_S)
+        watcher.wait(SAMPLER_STOP_S)
     except subprocess.TimeoutExpired:
-        sampler.kill()
-        sampler.wait()
+        watcher.kill()
+        watcher.wait()

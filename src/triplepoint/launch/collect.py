@@ -11,6 +11,7 @@ from triplepoint.commit import git_state
 from triplepoint.config.plan import PlannedRun
 from triplepoint.launch.attempt import read_reports
 from triplepoint.launch.clock_fit import bursts_from, fit_clock
+from triplepoint.launch.energy_check import ON_CPU, compare_with_zeus
 from triplepoint.launch.provenance import processor, versions
 from triplepoint.launch.verdict import Account, judge
 from triplepoint.manifest import Device, Evidence, Job, Manifest, Node, Placement, Telemetry
@@ -90,6 +91,7 @@ def _node(raw: Path, report: dict[str, Any], planned: PlannedRun) -> Node:
     product = processor() if on_cpu else report.get("facts", {}).get("device_name")
     recording = _recording(raw, report["node"])
     known = {} if recording is None else {gpu["device"]: gpu for gpu in recording.facts.get("gpus", [])}
+    zeus, zeus_absent = compare_with_zeus(raw / "telemetry" / f"zeus{report['node']}.json", recording)
     first = min(report["ranks"])
     devices = tuple(
         _device(rank, "cpu" if on_cpu else f"gpu{rank - first}", product, known) for rank in report["ranks"]
@@ -102,6 +104,8 @@ def _node(raw: Path, report: dict[str, Any], planned: PlannedRun) -> Node:
         placement=Placement(**report["placement"]),
         clock=fit_clock(bursts_from(report["clock"])) if report.get("clock") else None,
         clock_absent=report.get("clock_absent"),
+        zeus=zeus,
+        zeus_absent=ON_CPU if on_cpu else zeus_absent,
     )
 
 
