@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
-from triplepoint.config.conditions import ConditionsConfig, GpuName, place_of
+from triplepoint.config.conditions import USUAL, ConditionsConfig, GpuName, place_of
 
 Positive = Annotated[int, Field(gt=0, strict=True)]
 
@@ -38,7 +38,7 @@ class ClusterConfig(Strict):
     """Physical slot of each device of a node in device order, where known; placement and heat maps use it."""
     slow_gpus: dict[GpuName, Annotated[float, Field(gt=0, le=1)]] = {}
     """Speed of computation of single GPUs against the others, such as `node1.gpu3: 0.93`; simulated runs heed it."""
-    conditions: ConditionsConfig = ConditionsConfig()
+    conditions: ConditionsConfig = USUAL
     """Room, cooling, power limit and faults; simulated runs heed them."""
     time_limit_s: Annotated[float, Field(gt=0)] = 3600.0
     """Wall time after which a launch is ended as `timeout`. Unit: s."""

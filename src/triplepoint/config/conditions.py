@@ -32,6 +32,10 @@ class ConditionsConfig(Strict):
     """Nodes whose power brake is pulled, as after the failure of a power supply."""
 
 
+USUAL = ConditionsConfig()
+"""What step times were calibrated under."""
+
+
 def place_of(gpu: str) -> tuple[int, int]:
     """Return node and GPU of a name such as node1.gpu3."""
     node, number = re.findall(r"\d+", gpu)

@@ -175,6 +175,11 @@ class Costs:
                 cost.add(operation.group, time)
         return self._put_beside(cost, beside)
 
+    def time_of(self, operation: Operation) -> float:
+        """Return the time of one run of an operation, with nothing beside it. Unit: s."""
+        time = self.kernel_s(operation) if isinstance(operation, Kernel) else self.message_s(operation)
+        return float(time / operation.count)
+
     def kernel_s(self, kernel: Kernel) -> float:
         """Return the time of all runs of a kernel, with nothing beside it."""
         time = self._kernels.time_s(kernel) * kernel.count * self._constants.factor * self._slowest
@@ -206,11 +211,14 @@ class Costs:
 
 
 def slowest_of(num_gpus: int) -> float:
-    """Return how much longer the slowest of some GPUs computes than a middling one: all wait for it in every step.
+    """Return how much longer the slowest of some GPUs computes than a middling one: all wait for it in every step."""
+    return 1 + GPU_SPREAD * largest_of(num_gpus)
+
+
+def largest_of(number: int) -> float:
+    """Return where the largest of some normal values lies, in standard deviations above the mean.
 
     Source:
-        Blom 1958, Statistical Estimates and Transformed Beta-Variables, for the largest of normal values.
+        Blom 1958, Statistical Estimates and Transformed Beta-Variables.
     """
-    if num_gpus == 1:
-        return 1.0
-    return 1 + GPU_SPREAD * NormalDist().inv_cdf((num_gpus - 0.375) / (num_gpus + 0.25))
+    return NormalDist().inv_cdf((number - 0.375) / (number + 0.25)) if number > 1 else 0.0

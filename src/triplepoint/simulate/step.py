@@ -31,6 +31,8 @@ class Step:
         slowest: Costs of the stage that the step hangs on, by class of kernel and group of messages. Unit: s.
         contention_s: What reducing gradients and gathering parameters beside it cost the computation. Unit: s.
         uncertainty: What the time is known to.
+        stages: Work of every pipeline stage.
+        costs: What priced it.
     """
 
     time_s: float
@@ -38,6 +40,8 @@ class Step:
     slowest: Cost
     contention_s: float
     uncertainty: Uncertainty
+    stages: Sequence[StageWork]
+    costs: Costs
 
     @property
     def exposed_comm_s(self) -> float:
@@ -67,6 +71,8 @@ def simulate_step(job: Job, constants: Constants = AS_TABLES, config: Path = Pat
         stage_cost(critical, costs, job.num_microbatches),
         timeline.contention_s,
         uncertainty_of(timeline, costs, critical),
+        stages,
+        costs,
     )
 
 

@@ -16,7 +16,8 @@ from triplepoint.simulate.predict.rows import COLUMNS
 
 CONFIG = Path("config")
 STATUSES = {"ok", "oom", "invalid", "unsupported"}
-NUMBERS = OUTPUT[3:-2]
+NUMBERS = OUTPUT[3 : OUTPUT.index("bottleneck")]
+POWER = OUTPUT[OUTPUT.index("time_to_first_token_s") + 1 :]
 TIMES_OF_INFERENCE = ("step_time_s", "tokens_per_s_per_gpu", "memory_gib", "exposed_comm_s", "time_to_first_token_s")
 NAMES = (
     *("Llama3-8B", "DeepSeek-V3", "Mixtral-8x7B", "GPT-OSS-20B", "Gemma3-27B", "MPT-7B", "Kimi-K2", "Mamba"),
@@ -58,6 +59,9 @@ def check(found: dict[str, str]) -> None:
     for name in (*NUMBERS, "time_to_first_token_s"):
         assert bool(found[name]) == (name in expected), name
         assert not found[name] or math.isfinite(float(found[name]))
+    # Of some GPU types nothing is known of power: all of it or none.
+    watts = [float(found[name]) for name in POWER if found[name]]
+    assert len(watts) in (0, len(POWER)) and all(0 <= value < math.inf for value in watts)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

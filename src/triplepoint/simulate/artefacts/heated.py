@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from triplepoint.config.cluster import ClusterConfig
-from triplepoint.config.conditions import ConditionsConfig
+from triplepoint.config.conditions import USUAL
 from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.heat.clocks import Reason
 from triplepoint.simulate.heat.job import (
@@ -91,13 +91,13 @@ def heat_up(simulated: Simulated, resimulate: Resimulate, cluster: ClusterConfig
     """
     gpu, conditions = simulated.job.gpu, cluster.conditions
     shape = -(-simulated.job.num_gpus // cluster.gpus_per_node), cluster.gpus_per_node
-    usual = machine_of(ConditionsConfig(), gpu, shape, cluster.name, config)
+    usual = machine_of(USUAL, gpu, shape, cluster.name, config)
     high = at_highest_clocks(step_profile(simulated, shape), usual)
     steady = warm_up(usual, high)
     # Clocks dither, which no calibration has: under usual conditions the step is as long as calibrated.
     longer = simulated.timeline.step_time_s / steady.step_s
     machine, factor, profile = usual, dict[int, float](), stretched(high, longer)
-    if conditions != ConditionsConfig():
+    if conditions != USUAL:
         machine = machine_of(conditions, gpu, shape, cluster.name, config)
         slowest = float(compute_slowdown(steady, compute_shares(simulated, shape)).max())
         steady = warm_up(machine, profile)

@@ -22,7 +22,6 @@ from triplepoint.simulate.fabric import fabric_of
 from triplepoint.simulate.heat.job import is_known
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.model import memory_by_stage
-from triplepoint.simulate.operations import Kernel, Operation
 from triplepoint.simulate.step import costs_of, durations_of, uncertainty_of
 from triplepoint.simulate.timeline.replicas import sort_replicas, with_replicas
 from triplepoint.simulate.timeline.schedule import make_order
@@ -92,15 +91,10 @@ def simulate(
         slow: Factor on the time of computation, of every rank that is not as the others.
     """
     stages = stage_work(job)
-
-    def time_of(operation: Operation) -> float:
-        time = costs.kernel_s(operation) if isinstance(operation, Kernel) else costs.message_s(operation)
-        return float(time / operation.count)
-
     replicas = sort_replicas(job.layout, slow, lockstep(stages, job))
     durations = with_replicas(durations_of(job, stages, costs), replicas)
     return Simulated(
-        job, stages, time_of, durations, replicas.class_of_replica, tuple(map(round, memory_bytes)), dict(slow)
+        job, stages, costs.time_of, durations, replicas.class_of_replica, tuple(map(round, memory_bytes)), dict(slow)
     )
 
 

@@ -7,6 +7,7 @@ usual conditions give the step time back; the loop then adds what other conditio
 
 import zlib
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ _FINE_BINS = 800
 periods: its powers are means of more than 50 ms."""
 
 
+@lru_cache(maxsize=64)
 def is_known(gpu: GpuConfig, config: Path) -> bool:
     """Return whether power and heat of a GPU type are known."""
     return all((config / part / f"{gpu.name}.yaml").is_file() for part in ("power", "heat"))
@@ -53,6 +55,11 @@ def airflow_of(conditions: ConditionsConfig, gpu: GpuConfig, num_devices: int, c
     kept = [[[device for device in some if device < num_devices] for some in of] for of in (found.rows, found.packages)]
     rows, packages = ([some for some in of if some] for of in kept)
     return found.model_copy(update={"rows": rows, "packages": packages})
+
+
+def usual_devices(gpu: GpuConfig, config: Path) -> int:
+    """Return how many devices usual nodes of a GPU type have."""
+    return read_airflow(_USUAL_NODES[gpu.gpus_per_package], config).num_devices
 
 
 def node_power_of(gpu: GpuConfig, config: Path) -> NodePowerConfig:
@@ -112,21 +119,28 @@ def at_highest_clocks(profile: Profile, usual: Machine, most_share: Float | floa
             num_devices).
     """
     power, bound = usual.power, np.asarray(profile.activity.clock_bound)
-    _, watts = _at_limit(profile.activity, power, power.leakage_temperature.value)
+    _, watts = power_at_limit(profile.activity, power, power.leakage_temperature.value)
     mean_w = np.average(watts, axis=0, weights=profile.duration_s)
     warm_c = usual.network.die_c(usual.network.steady(mean_w), usual.inlet_c[:, None])
-    share = np.minimum(_at_limit(profile.activity, power, warm_c)[0], most_share)
+    share = np.minimum(power_at_limit(profile.activity, power, warm_c)[0], most_share)
     own = bound * share + 1.0 - bound
     together = own.min(axis=(1, 2), keepdims=True)
     faster = profile.activity.at_rate(1.0 / together)
     return Profile(profile.duration_s * together[:, 0, 0], replace(faster, clock_bound=bound * share / own))
 
 
-def _at_limit(activity: Activity, power: PowerConfig, temp_c: Float | float) -> tuple[Float, Float]:
-    """Return the share of the highest clock that work of given rates leaves under the power limit, and its power."""
+def power_at_limit(activity: Activity, power: PowerConfig, temp_c: Float | float) -> tuple[Float, Float]:
+    """Return the share of the highest clock that work of given rates leaves under the power limit, and its power.
+
+    Args:
+        activity: What runs, with the rates it has.
+        power: Of the GPU type.
+        temp_c: Die temperature. Unit: degC.
+    """
     low, high = power.clocks.min_clock.value, power.clocks.max_clock.value
     limit, clocks = power.power_limit.value, np.linspace(low, high, _SAMPLED_CLOCKS)
-    watts = np.stack([gpu_power_w(power, activity, clock, temp_c) for clock in clocks])
+    shape = np.broadcast_shapes(np.shape(activity.tensor), np.shape(temp_c))
+    watts = gpu_power_w(power, activity, clocks.reshape(-1, *(1 for _ in shape)), temp_c)
     last = np.clip((watts <= limit).sum(axis=0), 1, _SAMPLED_CLOCKS - 1)
     before, after = (np.take_along_axis(watts, index[None], axis=0)[0] for index in (last - 1, last))
     part = np.clip((limit - before) / np.maximum(after - before, 1e-9), 0.0, 1.0)

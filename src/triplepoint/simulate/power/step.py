@@ -59,7 +59,7 @@ class StepPieces:
                 own = (order.kind[stage] == kind) & (order.chunk[stage] == index)
                 if own.any():
                     times = np.stack([timeline.start[stage, own, which], timeline.end[stage, own, which]], axis=1)
-                    found.append((times, np.sum([self._workload.of(part) for part in parts], axis=0)))
+                    found.append((times, self._workload.of_all(parts)))
         return found
 
     def _sync(self, stage: int) -> list[tuple[Float, Float]]:

@@ -41,6 +41,10 @@ class Workload:
             known = self._sums[id(operations)] = (operations, found)
         return known[1]
 
+    def of_all(self, parts: Iterable[tuple[Operation, ...]]) -> Float:
+        """Return the work of several passes; shape (len(UNITS),). Unit: s."""
+        return np.asarray(np.sum([self.of(part) for part in parts], axis=0))
+
     def each(self, operation: Operation) -> Float:
         """Return the work of one run of an operation; shape (len(UNITS),). Unit: s."""
         found = self._known.get(operation)
@@ -90,21 +94,3 @@ def activity_of(work: Float, duration_s: Float | float) -> Activity:
         np.minimum(awake, 1.0), tensor, sm, np.minimum(hbm, 1.0), np.minimum(link, 1.0), np.ones_like(awake),
         np.minimum(bound, 1.0),
     )  # fmt: skip
-
-
-def bursts(workload: Workload, operations: Iterable[Operation], around: Float, window_s: float) -> Float:
-    """Return the highest work a window of time can see: an operation, and what is usual around it where it is short.
-
-    Args:
-        workload: Of the job.
-        operations: What to look at.
-        around: Work of a mean second of the pass they are in; shape (len(UNITS),). Unit: 1.
-        window_s: Window of the sensor. Unit: s.
-
-    Returns:
-        As shares of a second; shape (num_operations, len(UNITS)).
-    """
-    alone = np.array([workload.each(one) for one in dict.fromkeys(operations)]).reshape(-1, len(UNITS))
-    time = np.maximum(alone[:, :1], 1e-12)
-    part = np.minimum(time / window_s, 1.0)
-    return np.asarray(np.where(alone[:, :1] > 0.0, part * alone / time + (1.0 - part) * around, around))

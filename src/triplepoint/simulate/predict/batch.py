@@ -5,7 +5,7 @@ import io
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 from triplepoint.errors import UserError
@@ -14,6 +14,7 @@ from triplepoint.simulate.calibration.fitted import Calibration
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.model import peak_memory
 from triplepoint.simulate.predict.model import Prediction, predict
+from triplepoint.simulate.predict.power import PowerPrediction
 from triplepoint.simulate.predict.rows import COLUMNS, Row, read_row
 from triplepoint.simulate.predict.serving import predict_serving
 
@@ -33,6 +34,7 @@ OUTPUT = (
     "bottleneck",
     "time_to_first_token_s",
     # fmt: on
+    *(part.name for part in fields(PowerPrediction)),
 )
 """Columns of the output, in order."""
 
@@ -63,7 +65,7 @@ def predict_table(source: Path, target: Path, config: Path, say: Callable[[str],
         row = read_row(cells, number, config)
         found = predict_row(row, calibration, config)
         counts[found.status] = counts.get(found.status, 0) + 1
-        writer.writerow({"id": row.id} | {name: _cell(value) for name, value in asdict(found).items()})
+        writer.writerow({"id": row.id} | _cells(found))
         if number % _PROGRESS_ROWS == 0:
             say(f"predict: {number} of {len(rows)} rows")
     write_text(target, text.getvalue())
@@ -78,7 +80,7 @@ def predict_row(row: Row, calibration: Calibration | None, config: Path = Path("
     try:
         if row.serving:
             return predict_serving(row.job, row.serving, config)
-        return predict(settle(row), calibration)
+        return predict(settle(row), calibration, config)
     except (ArithmeticError, ValueError, MemoryError) as error:
         # Numbers nobody thought of; the other rows must not suffer.
         line = " ".join(str(error).split())[:200]
@@ -149,6 +151,11 @@ def _rows(lines: Iterator[list[str]], header: list[str], source: Path) -> Iterat
                 yield dict(zip(header, line, strict=False))
     except csv.Error as error:
         raise UserError(f"{source}: not readable as CSV: {error}") from None
+
+
+def _cells(found: Prediction) -> dict[str, object]:
+    columns = asdict(found)
+    return {name: _cell(value) for name, value in (columns | columns.pop("power")).items() if name != "power"}
 
 
 def _cell(value: object) -> object:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from triplepoint import metrics
@@ -12,6 +13,7 @@ from triplepoint.simulate.costs import Constants
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.model import MemoryUse, peak_memory
 from triplepoint.simulate.predict.bottleneck import name_bottleneck
+from triplepoint.simulate.predict.power import PowerPrediction, predict_power
 from triplepoint.simulate.step import Step, simulate_step
 
 GIB = 2**30
@@ -35,6 +37,7 @@ class Prediction:
         exposed_comm_s: Communication beside no computation, mean over stages.
         bottleneck: Largest part of the time, with its share.
         time_to_first_token_s: Of inference, whose step is one token more for each sequence.
+        power: Power and heat of training.
     """
 
     status: Literal["ok", "oom", "invalid", "unsupported"]
@@ -49,24 +52,26 @@ class Prediction:
     exposed_comm_s: float = math.nan
     bottleneck: str = ""
     time_to_first_token_s: float = math.nan
+    power: PowerPrediction = PowerPrediction()
 
 
-def predict(job: Job, calibration: Calibration | None = None) -> Prediction:
+def predict(job: Job, calibration: Calibration | None = None, config: Path = Path("config")) -> Prediction:
     """Return what a job takes; a job that cannot run has a status that says why.
 
     Args:
         job: The job.
         calibration: Constants of stacks and spread of errors; without one there is no interval.
+        config: Folder of the configuration.
     """
     try:
         memory = peak_memory(job)
-        step = simulate_step(job, calibration.constants(job) if calibration else Constants())
+        step = simulate_step(job, calibration.constants(job) if calibration else Constants(), config)
     except UserError as error:
         return Prediction("invalid", str(error))
-    return _prediction(job, step, memory, calibration)
+    return _prediction(job, step, memory, calibration, config)
 
 
-def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibration | None) -> Prediction:
+def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibration | None, config: Path) -> Prediction:
     low, high = math.nan, math.nan
     if calibration:
         low, high = interval(step.time_s, calibration.quantile, calibration.scale(job, step.uncertainty))
@@ -85,6 +90,7 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
         bubble_fraction=step.timeline.bubble_fraction,
         exposed_comm_s=step.exposed_comm_s,
         bottleneck=name_bottleneck(job, step.timeline, step.slowest),
+        power=predict_power(job, step, (low, high), config),
     )
 
 

@@ -1,0 +1,299 @@
+"""Power, heat and throttling of a job in balance, without going through time: the same model as simulated runs have.
+
+Each pipeline stage is a few phases (kinds of passes, the update, the rest), each place in a node's air a resistance. In
+a phase the clock is the highest that the power limit leaves; what a governor dithers around it is left out.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from triplepoint.config.conditions import USUAL
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.simulate.costs import largest_of
+from triplepoint.simulate.fabric import Fabric
+from triplepoint.simulate.heat.config import read_heat
+from triplepoint.simulate.heat.job import airflow_of, is_known, node_power_of, power_at_limit, usual_devices
+from triplepoint.simulate.heat.machine import Machine
+from triplepoint.simulate.heat.network import build_network
+from triplepoint.simulate.heat.parts import equal_devices
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.operations import Kernel, Operation, StageWork
+from triplepoint.simulate.power.config import PowerConfig, read_power
+from triplepoint.simulate.power.model import Activity, Float, gpu_power_w, power_parts, rate_at
+from triplepoint.simulate.power.node import node_power_w
+from triplepoint.simulate.power.work import Workload, activity_of
+from triplepoint.simulate.step import Step
+
+_WINDOW_S = 0.025
+"""Window of an instantaneous power sensor (arXiv:2312.02741): what is shorter shows with what is around it."""
+_INLET_SIGMA_K = 4.0
+"""Inlets of public nodes, see `ConditionsConfig.inlet_temp_c`, span 18 to 37 degC; most lie within 20 to 28."""
+_Z90 = 1.645
+_BALANCE_TURNS = 3
+_GOVERNED_S = 4 * Machine.period_s
+"""A governor needs some control periods to follow: of shorter passes it sees the mean, with the gaps between them."""
+
+
+@dataclass(frozen=True)
+class PowerPrediction:
+    """Power and heat of a job; NaN where they are not known. The ends of intervals hold 90 %.
+
+    Attributes:
+        gpu_power_w: Mean of a GPU over the step.
+        gpu_power_lo_w: Lower end.
+        gpu_power_hi_w: Upper end.
+        gpu_power_peak_w: Highest that an instantaneous sensor shows on a GPU.
+        node_power_w: Mean of a node at the plug.
+        gpu_temp_max_c: Highest of the hottest GPU's die, parts differing as they do.
+        gpu_temp_max_lo_c: Lower end.
+        gpu_temp_max_hi_c: Upper end.
+        throttle_fraction: Share of GPU time in which clocks are held below the highest, 0 to 1.
+        gpu_energy_per_token_j: Of all GPUs.
+        gpu_energy_per_token_lo_j: Lower end.
+        gpu_energy_per_token_hi_j: Upper end.
+    """
+
+    gpu_power_w: float = math.nan
+    gpu_power_lo_w: float = math.nan
+    gpu_power_hi_w: float = math.nan
+    gpu_power_peak_w: float = math.nan
+    node_power_w: float = math.nan
+    gpu_temp_max_c: float = math.nan
+    gpu_temp_max_lo_c: float = math.nan
+    gpu_temp_max_hi_c: float = math.nan
+    throttle_fraction: float = math.nan
+    gpu_energy_per_token_j: float = math.nan
+    gpu_energy_per_token_lo_j: float = math.nan
+    gpu_energy_per_token_hi_j: float = math.nan
+
+
+class Places(NamedTuple):
+    """Where GPUs of a node stand, those alike in one; shape (num_places,).
+
+    Attributes:
+        resistance: Die over inlet for each watt that all GPUs of the node take. Unit: K/W.
+        share: Of the node's GPUs.
+        die: Part of the resistance that follows power at once. Unit: K/W.
+        die_time_s: Time in which it does. Unit: s.
+        sigma: Relative standard deviation of the resistance, of what is known and of parts.
+        spread: Of it, from part to part.
+    """
+
+    resistance: Float
+    share: Float
+    die: float
+    die_time_s: float
+    sigma: float
+    spread: float
+
+
+class Phases(NamedTuple):
+    """What the GPUs of stages do; shape (num_stages, num_phases), work with (len(UNITS),) behind.
+
+    Attributes:
+        seconds: Of the step. Unit: s.
+        once_s: Of a single pass. Unit: s.
+        work: Of the step.
+        operations: Of a single pass, by stage and phase.
+    """
+
+    seconds: Float
+    once_s: Float
+    work: Float
+    operations: Sequence[Sequence[tuple[Operation, ...]]]
+
+
+def predict_power(job: Job, step: Step, interval_s: tuple[float, float], config: Path) -> PowerPrediction:
+    """Return power and heat of a job under usual conditions.
+
+    Args:
+        job: The job.
+        step: Its step.
+        interval_s: What the step's time is known to, 90 %; NaN where it is not. Unit: s.
+        config: Folder of the configuration.
+    """
+    if not is_known(job.gpu, config):
+        return PowerPrediction()
+    power, places = read_power(job.gpu.name, config), places_of(job.gpu, job.fabric.gpus_per_node, config)
+    workload = Workload(job, step.costs.time_of)
+    phases = phases_of(job, step, workload)
+    balance = _Balance(power, places, phases, USUAL.inlet_temp_c)
+    found, sigma_w = balance.mean_w, balance.sigma_w
+    temp, sigma_k = balance.hottest_c(job.num_gpus), balance.temp_sigma_k(sigma_w)
+    each = np.full(min(job.fabric.gpus_per_node, job.num_gpus), found)
+    energy = found * job.num_gpus * step.time_s / (job.global_batch_size * job.sequence_length)
+    low, high = (math.exp(math.hypot(_Z90 * sigma_w / found, math.log(end / step.time_s))) for end in interval_s)
+    return PowerPrediction(
+        gpu_power_w=found,
+        gpu_power_lo_w=found - _Z90 * sigma_w,
+        gpu_power_hi_w=found + _Z90 * sigma_w,
+        gpu_power_peak_w=balance.peak_w(workload),
+        node_power_w=float(node_power_w(node_power_of(job.gpu, config), each, temp, _num_nics(job.fabric))),
+        gpu_temp_max_c=temp,
+        gpu_temp_max_lo_c=temp - _Z90 * sigma_k,
+        gpu_temp_max_hi_c=temp + _Z90 * sigma_k,
+        throttle_fraction=balance.throttle_fraction,
+        gpu_energy_per_token_j=energy,
+        gpu_energy_per_token_lo_j=energy / low,
+        gpu_energy_per_token_hi_j=energy * high,
+    )
+
+
+def _num_nics(fabric: Fabric) -> int:
+    """Return how many network adapters a node has: one a GPU, unless GPUs share them."""
+    for level in fabric.levels:
+        if level.num_gpus > fabric.gpus_per_node and level.single:
+            return max(1, round(fabric.gpus_per_node * level.bandwidth / level.single))
+    return fabric.gpus_per_node
+
+
+@lru_cache(maxsize=32)
+def places_of(gpu: GpuConfig, num_devices: int, config: Path) -> Places:
+    """Return where the GPUs of a usual node stand."""
+    heat = read_heat(gpu.name, config)
+    num_devices = min(num_devices, usual_devices(gpu, config))
+    airflow, cooling = airflow_of(USUAL, gpu, num_devices, config), heat.cooling[USUAL.coolant]
+    network = build_network(cooling, airflow, equal_devices(1, num_devices))
+    whole = np.round(network.steady(np.ones((1, num_devices)))[0, :num_devices], 6)
+    resistance, count = np.unique(whole, return_counts=True)
+    die, sink = cooling.die_resistance, cooling.sink_resistance
+    sigma = math.hypot(die.sigma, sink.sigma, airflow.preheat.sigma) / float(resistance.max())
+    return Places(
+        resistance, count / num_devices, die.value, cooling.die_time.value, sigma, heat.resistance_spread.value
+    )
+
+
+def phases_of(job: Job, step: Step, workload: Workload) -> Phases:
+    """Return what the GPUs of every stage do: forward and backward passes, the update, the rest of the step."""
+    durations, num_microbatches = step.timeline.durations, step.timeline.order.num_microbatches
+    backward = durations.backward_input.total + durations.backward_weight.total
+    passes = np.stack([durations.forward.total[:, :, 0].sum(axis=1), backward[:, :, 0].sum(axis=1)], axis=1)
+    once = passes / step.timeline.order.num_chunks
+    operations = [_operations(stage) for stage in step.stages]
+    own = np.array([[workload.of_all(part) for part in parts] for parts in operations])
+    own[:, :2] *= num_microbatches
+    seconds = np.concatenate([passes * num_microbatches, durations.optimizer.total[:, :1]], axis=1)
+    rest = np.maximum(step.time_s - seconds.sum(axis=1, keepdims=True), 1e-9)
+    seconds = np.concatenate([seconds, rest], axis=1)
+    sends = 4 * num_microbatches * (step.timeline.order.num_stages > 1)
+    between = [
+        workload.of(stage.gradient_sync) + sends * workload.sent(stage.chunks[0].send_bytes, is_inside=False)
+        for stage in step.stages
+    ]
+    work = np.concatenate([own, np.array(between)[:, None]], axis=1)
+    _even_out(step, passes, once, seconds, work)
+    if job.num_gpus > 1:
+        # A rank with others waits in a kernel that polls.
+        work[..., 0] = seconds
+    flat = [[tuple(one for some in part for one in some) for part in parts] for parts in operations]
+    return Phases(seconds, np.concatenate([once, seconds[:, 2:]], axis=1), work, flat)
+
+
+def _even_out(step: Step, passes: Float, once: Float, seconds: Float, work: Float) -> None:
+    """Let short passes take up the gaps between them, each with the same mean work: so a governor sees them."""
+    timeline = step.timeline
+    fill = (timeline.order.num_stages - 1) * once.sum(axis=1)
+    apart = fill + (timeline.final_sync[:, 1] - timeline.final_sync[:, 0])
+    is_short = (once < _GOVERNED_S).all(axis=1)
+    gaps = np.where(is_short, np.maximum(seconds[:, 3] - apart, 0.0), 0.0)[:, None]
+    share = passes / passes.sum(axis=1, keepdims=True)
+    both = work[:, :2].sum(axis=1, keepdims=True) * share[..., None]
+    work[:, :2] = np.where(is_short.reshape(-1, 1, 1), both, work[:, :2])
+    seconds[:, :2] += gaps * share
+    seconds[:, 3:] = np.maximum(seconds[:, 3:] - gaps, 1e-9)
+
+
+def _operations(stage: StageWork) -> list[list[tuple[Operation, ...]]]:
+    forward = [chunk.forward for chunk in stage.chunks]
+    backward = [part for chunk in stage.chunks for part in (chunk.backward_input, chunk.backward_weight)]
+    return [forward, backward, [stage.optimizer]]
+
+
+class _Balance:
+    """Power and temperature of all phases, in balance; shape (num_stages, num_phases, num_places)."""
+
+    def __init__(self, power: PowerConfig, places: Places, phases: Phases, inlet_c: float) -> None:
+        """Find it."""
+        self._power, self._places, self._phases, self._inlet_c = power, places, phases, inlet_c
+        self._weight = phases.seconds / phases.seconds.sum(axis=1, keepdims=True)
+        found = activity_of(phases.work, phases.seconds)
+        self._activity = Activity(
+            **{part.name: np.asarray(getattr(found, part.name))[..., None] for part in fields(found)}
+        )
+        self._temp_c: Float = np.full((len(phases.seconds), 1, len(places.share)), power.leakage_temperature.value)
+        for _ in range(_BALANCE_TURNS):
+            self._share, self._watts = power_at_limit(self._activity, power, self._temp_c)
+            self._stage_w = (self._watts * self._weight[..., None]).sum(axis=1, keepdims=True)
+            self._temp_c = inlet_c + places.resistance * self._stage_w
+
+    @property
+    def mean_w(self) -> float:
+        """Mean power of a GPU."""
+        return float((self._stage_w @ self._places.share).mean())
+
+    @property
+    def throttle_fraction(self) -> float:
+        """Share of GPU time under the power limit."""
+        return float((self._weight[..., None] * self._is_held() @ self._places.share).sum(axis=1).mean())
+
+    def _is_held(self) -> np.ndarray:
+        return np.asarray(self._share < 0.999)
+
+    @property
+    def sigma_w(self) -> float:
+        """Standard deviation of the mean power, of what power is known to; the limit holds where it is met."""
+        clock = self._share * self._power.clocks.max_clock.value
+        parts = power_parts(self._power, self._activity, clock, self._temp_c)
+        free = self._weight[..., None] * ~self._is_held()
+        square = 0.0
+        for part in fields(parts):
+            known = getattr(self._power, part.name)
+            own = (np.broadcast_to(getattr(parts, part.name), free.shape) * free).sum(axis=1) @ self._places.share
+            square += (float(own.mean()) * known.sigma / max(known.value, 1e-9)) ** 2
+        return math.sqrt(square)
+
+    def hottest_c(self, num_gpus: int) -> float:
+        """Return the highest die temperature: of the worst place and part, in the phase that takes most."""
+        places = self._places
+        follows = -np.expm1(-self._phases.once_s / places.die_time_s)[..., None]
+        swing = places.die * follows * (self._watts - self._stage_w)
+        worst = 1.0 + places.spread * largest_of(num_gpus)
+        return float(self._inlet_c + ((places.resistance * self._stage_w + swing) * worst).max())
+
+    def temp_sigma_k(self, sigma_w: float) -> float:
+        """Return the standard deviation of the highest temperature."""
+        rise = float((self._places.resistance * self._stage_w).max())
+        return math.hypot(_INLET_SIGMA_K, rise * self._places.sigma, rise * sigma_w / self.mean_w)
+
+    def peak_w(self, workload: Workload) -> float:
+        """Return the highest power over a sensor's window: a kernel, with its phase where it is shorter."""
+        passes = self._watts[:, :3].max(axis=2)
+        # Of the stage that takes most and of the last one, which has the largest product of all.
+        stages = {int(passes.max(axis=1).argmax()), len(passes) - 1}
+        bursts = [self._burst_w(workload, stage, phase) for stage in stages for phase in (0, 1)]
+        return max(float(passes.max()), *bursts)
+
+    def _burst_w(self, workload: Workload, stage: int, phase: int) -> float:
+        operations = self._phases.operations[stage][phase]
+        kernels = tuple(dict.fromkeys(one for one in operations if isinstance(one, Kernel)))
+        if not kernels:
+            return 0.0
+        work = np.array([workload.each(one) for one in kernels])
+        time_s = np.maximum(work[:, 0], 1e-12)
+        place = int(np.argmin(self._share[stage, phase]))
+        share, temp_c = float(self._share[stage, phase, place]), float(self._temp_c[stage, 0, place])
+        alone = activity_of(work, time_s)
+        own_share, _ = power_at_limit(alone, self._power, temp_c)
+        # Tables were measured where the limit holds the clock of the kernel alone; here it runs at that of its phase.
+        bound = alone.clock_bound * own_share / (alone.clock_bound * own_share + 1.0 - np.asarray(alone.clock_bound))
+        faster = rate_at(share, bound) / rate_at(own_share, bound)
+        clock = share * self._power.clocks.max_clock.value
+        watts = gpu_power_w(self._power, alone.at_rate(faster), clock, temp_c)
+        part = np.minimum(time_s / _WINDOW_S, 1.0)
+        return float((part * watts + (1.0 - part) * self._watts[stage, phase, place]).max())

@@ -1,0 +1,70 @@
+"""Power and heat of predictions: what they must be by hand, and that simulated runs say the same."""
+
+import math
+from dataclasses import astuple, replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.simulate.test_heated import CATALOGUE, CONFIG, heated, planned
+from triplepoint.simulate.artefacts.run import job_of
+from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.predict.batch import predict_table
+from triplepoint.simulate.predict.model import predict
+from triplepoint.simulate.predict.power import PowerPrediction, places_of
+
+CALIBRATION = Calibration.load(CONFIG)
+LAYOUTS = [
+    ("gpt3-175b_h200x32_tp8-pp4-dp1-sp_mbs1_act_sim", "h200x32"),
+    ("gpt3-175b_h200x32_tp2-pp16-dp1-sp_mbs1_act_sim", "h200x32"),
+    ("llama3-70b_h200x32_tp4-pp4-dp2-sp-zero1_mbs1_act_sim", "h200x32"),
+    ("gpt3-175b_h200x32_tp8-pp1-dp4-fsdp_mbs1_act_sim", "h200x32"),
+    ("gpt3-30b_mi250x32_tp2-pp16-dp1-sp_mbs1_act_sim", "mi250x32"),
+]
+
+
+@pytest.mark.parametrize(("text", "cluster"), LAYOUTS)
+def test_prediction_is_what_a_simulated_run_comes_to(text: str, cluster: str) -> None:
+    """One goes through time at a control period, the other is a balance of a few phases."""
+    run = planned(text, cluster)
+    found, simulated = predict(job_of(run.point, CATALOGUE), CALIBRATION, CONFIG).power, heated(run)[1].facts()
+    assert found.gpu_power_w == pytest.approx(simulated["gpu_power_w"], rel=0.04)
+    assert found.node_power_w == pytest.approx(simulated["node_power_w"], rel=0.04)
+    assert found.gpu_temp_max_c == pytest.approx(simulated["gpu_temp_max_c"], abs=3.0)
+    # The governor's clocks go to and fro around the limit: of the time under it, less counts as held.
+    assert (found.throttle_fraction > 0.2) == (float(str(simulated["throttle_fraction"])) > 0.2)
+
+
+def test_energy_is_power_over_throughput_and_intervals_hold_it() -> None:
+    job = job_of(planned("llama3-70b_h200x32_tp4-pp4-dp2-sp-zero1_mbs1_act_sim").point, CATALOGUE)
+    found = predict(job, CALIBRATION, CONFIG)
+    per_gpu = found.power.gpu_power_w / found.tokens_per_s_per_gpu
+    assert found.power.gpu_energy_per_token_j == pytest.approx(per_gpu, rel=1e-9)
+    for name in ("gpu_power{}_w", "gpu_temp_max{}_c", "gpu_energy_per_token{}_j"):
+        low, middle, high = (getattr(found.power, name.format(end)) for end in ("_lo", "", "_hi"))
+        assert low < middle < high
+    assert found.power.gpu_power_w < 700 < found.power.gpu_power_peak_w, "limits hold means, not bursts"
+    assert found.power.node_power_w > 8 * found.power.gpu_power_w / 0.94
+
+
+def test_resistances_of_places_are_those_of_the_air() -> None:
+    """Front: die and sink, 0.035 + 0.011 K/W; rear: 0.0124 K/W of preheat more, where all take the same."""
+    places = places_of(CATALOGUE.gpu("h200"), 8, CONFIG)
+    assert places.resistance == pytest.approx([0.046, 0.0584])
+    assert places.share == pytest.approx([0.5, 0.5])
+
+
+def test_gpu_type_without_a_model_has_no_power() -> None:
+    job = job_of(planned("llama3-70b_h200x32_tp4-pp4-dp2-sp-zero1_mbs1_act_sim").point, CATALOGUE)
+    found = predict(replace(job, gpu=CATALOGUE.gpu("a100")), CALIBRATION, CONFIG)
+    assert found.step_time_s > 0 and all(math.isnan(value) for value in astuple(found.power))
+
+
+def test_table_has_the_columns_behind_the_others(tmp_path: Path) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text("id,model,gpu,n_gpus,tp,pp,gbs,mbs,seq\na,Llama3-70B,H200,32,4,4,128,1,8192\n")
+    predict_table(source, tmp_path / "out.csv", CONFIG, print)
+    header, row = (tmp_path / "out.csv").read_text().splitlines()
+    names = header.split(",")
+    assert names[-12:] == list(PowerPrediction.__dataclass_fields__)
+    assert 300 < float(row.split(",")[names.index("gpu_power_w")]) < 720
