@@ -14,7 +14,8 @@ Status = Literal[
     "crashed", "collective", "hung", "timeout", "preempted", "lost", "bad_node", "cancelled",
 ]  # fmt: skip
 """How a launch ended. `oom` is memory of a device or the host, `collective` an error of NCCL or RCCL, `timeout` a time
-limit, `lost` a node or job that is gone without a word, `bad_node` a device that is broken or missing."""
+limit, `lost` a node or job that is gone without a word, `bad_node` a device that is broken, missing, or far slower than
+its peers."""
 
 RESULTS: frozenset[Status] = frozenset({"ok", "oom", "invalid"})
 """Statuses that are results; the others fail the launch, which may then be tried again."""
@@ -31,6 +32,28 @@ class Evidence(Strict):
     """What the rank, or the process that watched it, said."""
     log_tail: tuple[str, ...]
     """Last lines of that rank's log."""
+
+
+class Suspect(Strict):
+    """A GPU that its telemetry shows to be broken, or far slower than its peers."""
+
+    rank: int
+    """Global rank it served."""
+    host: str
+    """Its host."""
+    device: str
+    """gpu0, gpu1, ... in the driver's order on its host."""
+    uuid: str | None
+    """Identity of the device, where it has one."""
+    message: str
+    """What was measured, of it and of its peers."""
+    is_broken: bool
+    """Whether it reported an error of its hardware; else it is only slow or held down."""
+
+    def __str__(self) -> str:
+        """Return one line that names it."""
+        named = f"{self.device} ({self.uuid})" if self.uuid else self.device
+        return f"{named} of {self.host}: {self.message}"
 
 
 class Telemetry(Strict):
@@ -189,6 +212,8 @@ class Manifest(Strict):
     """Wall time of the launch. Unit: s."""
     nodes: tuple[Node, ...]
     """Nodes that took part."""
+    suspects: tuple[Suspect, ...] = ()
+    """GPUs that its telemetry shows to be broken or slow, whatever the outcome."""
     job: Job | None = None
     """The job it ran in; None without a scheduler."""
     facts: dict[str, int | float | str | bool | None]

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,21 @@ from triplepoint.config.plan import PlannedRun
 from triplepoint.launch.attempt import read_reports
 from triplepoint.launch.clock_fit import bursts_from, fit_clock
 from triplepoint.launch.energy_check import ON_CPU, compare_with_zeus
+from triplepoint.launch.health import Health, Seat, find_suspects, read_health
 from triplepoint.launch.provenance import processor, versions
-from triplepoint.launch.verdict import Account, judge
+from triplepoint.launch.verdict import Account, judge, with_suspects
 from triplepoint.manifest import Device, Evidence, Job, Manifest, Node, Placement, Telemetry
 from triplepoint.recording.read import Recording, read_recording
 from triplepoint.tables import STEPS
 
 
-def collect(raw: Path, planned: PlannedRun, started: datetime, account: Account | None = None) -> Manifest:
+def collect(
+    raw: Path,
+    planned: PlannedRun,
+    started: datetime,
+    account: Account | None = None,
+    can_spare: Callable[[frozenset[str]], bool] = lambda hosts: False,
+) -> Manifest:
     """Gather the steps of all ranks into `steps.parquet` and return the manifest of the launch.
 
     Args:
@@ -27,15 +35,26 @@ def collect(raw: Path, planned: PlannedRun, started: datetime, account: Account 
         planned: What was launched.
         started: When.
         account: What Slurm says of the job; None where there was none.
+        can_spare: Tells whether the launch could be done again without some hosts; asked where a GPU is slow.
 
     Raises:
         UserError: If the launch failed by something the user can mend: a missing corpus, a full disk.
     """
     reports = sorted(read_reports(raw), key=lambda report: report["node"])
     status, evidence = judge(raw, planned, reports, account)
-    num_steps = _gather_steps(raw)
+    steps = _gather_steps(raw)
+    num_steps = Counter(row["rank"] for row in steps)
     if status == "ok" and (missing := _missing(raw, planned, num_steps)):
         status, evidence = "crashed", Evidence(rank=None, host=reports[0]["host"], message=missing, log_tail=())
+    nodes: list[Node] = []
+    gang: dict[Seat, Health] = {}
+    for report in reports:
+        recording = _recording(raw, report["node"])
+        nodes.append(_node(raw, report, planned, recording))
+        if recording is not None:
+            gang |= _healths(nodes[-1], recording, planned, steps)
+    suspects = find_suspects(gang)
+    status, evidence = with_suspects(status, evidence, suspects, can_spare)
     commit, dirty = git_state(Path(__file__).parent)
     ended = datetime.now(UTC)
     return Manifest(
@@ -52,7 +71,8 @@ def collect(raw: Path, planned: PlannedRun, started: datetime, account: Account 
         started_at=started.isoformat(),
         ended_at=ended.isoformat(),
         duration_s=(ended - started).total_seconds(),
-        nodes=tuple(_node(raw, report, planned) for report in reports),
+        nodes=tuple(nodes),
+        suspects=suspects,
         job=Job(job_id=account.job_id, state=account.state.state if account.state else "") if account else None,
         facts=next((report["facts"] for report in reports if report.get("facts")), {}),
     )
@@ -71,9 +91,9 @@ def _missing(raw: Path, planned: PlannedRun, num_steps: Counter[int]) -> str | N
     return f"{lost[0]} is missing; was {raw} changed meanwhile?" if lost else None
 
 
-def _gather_steps(raw: Path) -> Counter[int]:
-    """Join the ranks' step files, dropping a last line that was cut off, and return how many steps each rank left."""
-    rows = []
+def _gather_steps(raw: Path) -> list[dict[str, Any]]:
+    """Join the ranks' step files to `steps.parquet`, dropping a last line that was cut off, and return the rows."""
+    rows: list[dict[str, Any]] = []
     for path in raw.glob("steps/rank*.jsonl"):
         for line in path.read_text(encoding="utf-8").splitlines():
             try:
@@ -83,13 +103,28 @@ def _gather_steps(raw: Path) -> Counter[int]:
     rows.sort(key=lambda row: (row["rank"], row["step"]))
     STEPS.write(raw / "steps.parquet", STEPS.from_rows(rows))
     shutil.rmtree(raw / "steps", ignore_errors=True)
-    return Counter(row["rank"] for row in rows)
+    return rows
 
 
-def _node(raw: Path, report: dict[str, Any], planned: PlannedRun) -> Node:
+def _healths(
+    node: Node, recording: Recording, planned: PlannedRun, steps: Iterable[dict[str, Any]]
+) -> dict[Seat, Health]:
+    """Return the health of the GPUs of a node's ranks, in the measured steps."""
+    devices = {device.rank: device for device in node.devices}
+    measured = [row for row in steps if row["rank"] in devices and row["kind"] == "measured"]
+    begins, ends = [row["t_start_ns"] for row in measured], [row["t_end_ns"] for row in measured]
+    found = read_health(recording.samples, (min(begins), max(ends)) if measured else None)
+    ranks_per_stage = planned.point.num_gpus // planned.point.layout.pp
+    return {
+        Seat(rank, node.host, device.device, device.uuid, rank // ranks_per_stage): found[device.device]
+        for rank, device in devices.items()
+        if device.device in found
+    }
+
+
+def _node(raw: Path, report: dict[str, Any], planned: PlannedRun, recording: Recording | None) -> Node:
     on_cpu = planned.point.cluster.device == "cpu"
     product = processor() if on_cpu else report.get("facts", {}).get("device_name")
-    recording = _recording(raw, report["node"])
     known = {} if recording is None else {gpu["device"]: gpu for gpu in recording.facts.get("gpus", [])}
     zeus, zeus_absent = compare_with_zeus(raw / "telemetry" / f"zeus{report['node']}.json", recording)
     first = min(report["ranks"])

@@ -52,6 +52,16 @@ def again(tried: Sequence[Manifest], options: Gang) -> Again | None:
     return Again(_suspects(tried), MORE_TIME ** statuses.count("timeout"))
 
 
+def may_requeue(tried: Sequence[Manifest], options: Gang) -> bool:
+    """Return whether a launch would be submitted again if it now ended by no fault of its own.
+
+    Args:
+        tried: Manifests of its attempts before this one.
+        options: How often that is worth another try.
+    """
+    return sum(manifest.status in _NOT_ITS_FAULT for manifest in tried) < options.requeues
+
+
 def with_more_time(planned: PlannedRun, factor: float) -> PlannedRun:
     """Return the run with its time limit times `factor`; limits are no part of what is measured."""
     limits = planned.limits.model_copy(update={"time_limit_s": planned.limits.time_limit_s * factor})

@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -22,11 +23,21 @@ from triplepoint.launch.attempt import discard, new_attempt, open_attempts
 from triplepoint.launch.collect import collect
 from triplepoint.launch.engines import get_engine
 from triplepoint.launch.gang import Gang, LocalGang, wait
-from triplepoint.launch.policy import Again, again, bad_nodes, note_bad_node, with_less_time, with_more_time
+from triplepoint.launch.policy import (
+    Again,
+    again,
+    bad_nodes,
+    may_requeue,
+    note_bad_node,
+    with_less_time,
+    with_more_time,
+)
+from triplepoint.launch.slurm import usable_nodes
 from triplepoint.launch.slurm_gang import SlurmGang, adopt, submit
 from triplepoint.manifest import Manifest, read_manifest, write_manifest
 
 Say = Callable[[str], None]
+CanSpare = Callable[[frozenset[str]], bool]
 FIRST = Again(exclude=frozenset(), time_factor=1.0)
 
 
@@ -94,12 +105,12 @@ class _Attempt:
     def __init__(self, raw: Path, planned: PlannedRun, gang: Gang, started: datetime) -> None:
         self.raw, self._planned, self._gang, self._started = raw, planned, gang, started
 
-    def finish(self, say: Say) -> Manifest:
+    def finish(self, can_spare: CanSpare, say: Say) -> Manifest:
         """Wait for the gang, collect what it left, and write the manifest."""
         try:
             wait(self._gang, _Progress(self.raw, self._planned, say))
             account = self._gang.account() if isinstance(self._gang, SlurmGang) else None
-            manifest = collect(self.raw, self._planned, self._started, account)
+            manifest = collect(self.raw, self._planned, self._started, account, can_spare)
             write_manifest(self.raw / "manifest.json", manifest)
         except (OSError, UserError, KeyboardInterrupt):
             _ignore_signals()  # an impatient second Ctrl-C must not leave the gang running
@@ -119,10 +130,12 @@ def _until_result(
     while how is not None:
         attempt = resumed or _start(folder, with_more_time(planned, how.time_factor), options, how.exclude, say)
         resumed = None
-        manifest = attempt.finish(say)
+        manifest = attempt.finish(partial(_can_spare, results, planned, options, tried), say)
         if manifest.is_result:
             _install(attempt.raw, folder / "raw")
             say(f"{planned.run}: {manifest.status} after {manifest.duration_s:.1f} s")
+            for suspect in manifest.suspects:
+                say(f"{planned.run}: kept, though {suspect}")
             return manifest
         if noted := note_bad_node(results, manifest):
             say(f"{planned.run}: {noted.stem} will not be used again; remove {noted} once it is mended")
@@ -131,6 +144,16 @@ def _until_result(
         if how is not None:
             say(f"{_account_of(manifest)}; submitted again")
     raise LaunchFailed(f"{_account_of(manifest)}; logs in {attempt.raw / 'logs'}")
+
+
+def _can_spare(
+    results: Path, planned: PlannedRun, options: GangOptions, tried: list[Manifest], hosts: frozenset[str]
+) -> bool:
+    """Return whether the launch may be submitted once more, and there are nodes enough without some hosts."""
+    if planned.limits.executor != "slurm" or not may_requeue(tried, options):
+        return False
+    left_out = bad_nodes(results) | hosts | frozenset(options.exclude)
+    return len(usable_nodes(options.partition) - left_out) >= planned.point.num_nodes
 
 
 def _account_of(manifest: Manifest) -> str:

@@ -91,6 +91,22 @@ def is_too_large(job_id: str, num_nodes: int) -> bool:
     return bool(sizes) and sum(map(int, sizes)) < num_nodes
 
 
+def usable_nodes(partition: str | None) -> frozenset[str]:
+    """Return the nodes of a partition that may take jobs, now or once others have ended; none if Slurm does not answer.
+
+    Args:
+        partition: Its name; None for the one that jobs go to unless they say otherwise.
+    """
+    lines = (_ask("sinfo", "--noheader", "--Node", "--format=%N %P %T") or "").splitlines()
+    rows = [line.split() for line in lines]
+    return frozenset(
+        node
+        for node, found, state in rows
+        if (found.rstrip("*") == partition if partition else found.endswith("*"))
+        and state in ("idle", "allocated", "mixed", "completing")
+    )
+
+
 def cancel(job_id: str) -> None:
     """Ask Slurm to end a job; nothing happens where it cannot be reached or knows no such job."""
     _ask("scancel", job_id)

@@ -3,7 +3,7 @@
 import errno
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError
 from triplepoint.launch.outcome import Failure, find_hung, log_tail, root_cause, says_host_out_of_memory
 from triplepoint.launch.slurm import GONE, JobState, hosts, node_state
-from triplepoint.manifest import Evidence, Status
+from triplepoint.manifest import Evidence, Status, Suspect
 from triplepoint.units import MIB
 
 _STATES: dict[str, Status] = {
@@ -27,6 +27,9 @@ _STATES: dict[str, Status] = {
     "REVOKED": "cancelled",
 }
 """What ended a job from outside. Source: squeue(1), job state codes."""
+
+_MAY_BE_A_DEVICE: frozenset[Status] = frozenset({"ok", "crashed", "collective", "hung", "lost"})
+"""Outcomes that a broken GPU explains, or spoils."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,31 @@ def judge(
         return _of_silence(raw, silent, account)
     assert cause is not None, "without silent nodes there is a failure"
     return _of_rank(raw, cause, reports)
+
+
+def with_suspects(
+    status: Status, evidence: Evidence | None, suspects: Sequence[Suspect], can_spare: Callable[[frozenset[str]], bool]
+) -> tuple[Status, Evidence | None]:
+    """Return how a launch ended in the light of what telemetry says of its GPUs.
+
+    A broken GPU explains a gang that failed, and spoils one that did not. A slow one spoils it only where the launch
+    can be done again without it: else what was measured stands, with the suspects named in the manifest.
+
+    Args:
+        status: Outcome without that.
+        evidence: For it.
+        suspects: GPUs that are broken or slow.
+        can_spare: Tells whether the launch could be done again without some hosts.
+    """
+    broken = [suspect for suspect in suspects if suspect.is_broken]
+    blamed: Sequence[Suspect] = broken if status in _MAY_BE_A_DEVICE else []
+    if status == "ok" and not broken and suspects and can_spare(frozenset(suspect.host for suspect in suspects)):
+        blamed = suspects
+    if not blamed:
+        return status, evidence
+    words = [*map(str, blamed), *([evidence.message] if evidence is not None else [])]
+    log_tail = evidence.log_tail if evidence is not None else ()
+    return "bad_node", Evidence(rank=blamed[0].rank, host=blamed[0].host, message="; ".join(words), log_tail=log_tail)
 
 
 def _of_rank(raw: Path, cause: Failure, reports: list[dict[str, Any]]) -> tuple[Status, Evidence]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.points import planned, tiny_point
 from triplepoint.config.site import Gang
-from triplepoint.launch.policy import again, bad_nodes, note_bad_node, with_less_time, with_more_time
+from triplepoint.launch.policy import again, bad_nodes, may_requeue, note_bad_node, with_less_time, with_more_time
 from triplepoint.manifest import Evidence, Manifest, Status
 
 FAILURES: tuple[Status, ...] = (
@@ -98,3 +98,13 @@ def test_with_less_time_never_gives_more() -> None:
     assert with_less_time(run, 400.0) is run
     assert with_less_time(run, None) is run
     assert with_less_time(run, 40.0).digest == run.digest
+
+
+@pytest.mark.parametrize("statuses", [[], ["preempted", "bad_node"], ["crashed", "timeout", "lost", "lost"]])
+def test_may_requeue_agrees_with_again(statuses: list[Status]) -> None:
+    tried = [ended(status) for status in statuses]
+    assert may_requeue(tried, Gang(requeues=3)) == (again([*tried, ended("bad_node")], Gang(requeues=3)) is not None)
+
+
+def test_may_requeue_ends() -> None:
+    assert not may_requeue([ended("bad_node")] * 3, Gang(requeues=3))

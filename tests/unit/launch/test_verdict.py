@@ -11,8 +11,8 @@ from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Layout, PointCluster
 from triplepoint.launch import verdict
 from triplepoint.launch.slurm import GONE, JobState
-from triplepoint.launch.verdict import Account, judge
-from triplepoint.manifest import Status
+from triplepoint.launch.verdict import Account, judge, with_suspects
+from triplepoint.manifest import Evidence, Status, Suspect
 
 PEER = ("crashed", "RuntimeError: Connection closed by peer [10.0.0.3]:4242")
 TOLD = ("cancelled", "told to end: SIGTERM from Slurm")
@@ -124,3 +124,43 @@ def test_judge_hung_rank_is_looked_for_on_all_nodes(run: PlannedRun, tmp_path: P
     assert status == "hung"
     assert evidence is not None
     assert (evidence.rank, evidence.host) == (2, "n3")
+
+
+SLOW = Suspect(rank=1, host="n2", device="gpu1", uuid=None, message="990 MHz", is_broken=False)
+BROKEN = Suspect(rank=2, host="n3", device="gpu2", uuid="GPU-7", message="XID 79", is_broken=True)
+TALE = Evidence(rank=0, host="n1", message="NCCL error", log_tail=("last words",))
+
+
+def test_with_suspects_names_node_and_gpu_that_spoil_a_result() -> None:
+    status, evidence = with_suspects("ok", None, (SLOW,), lambda hosts: hosts == {"n2"})
+    assert (status, evidence) == ("bad_node", Evidence(rank=1, host="n2", message="gpu1 of n2: 990 MHz", log_tail=()))
+
+
+def test_with_suspects_keeps_a_result_that_cannot_be_had_without_the_slow_gpu() -> None:
+    assert with_suspects("ok", None, (SLOW,), lambda hosts: False) == ("ok", None)
+
+
+def test_with_suspects_asks_nobody_about_a_broken_gpu() -> None:
+    status, evidence = with_suspects("ok", None, (BROKEN, SLOW), lambda hosts: False)
+    assert status == "bad_node"
+    assert evidence is not None
+    assert evidence.message == "gpu2 (GPU-7) of n3: XID 79"
+
+
+@pytest.mark.parametrize("status", ["crashed", "collective", "hung", "lost"])
+def test_with_suspects_explains_a_failure_by_a_broken_gpu(status: Status) -> None:
+    found, evidence = with_suspects(status, TALE, (BROKEN,), lambda hosts: True)
+    assert (found, evidence) == (
+        "bad_node",
+        Evidence(rank=2, host="n3", message="gpu2 (GPU-7) of n3: XID 79; NCCL error", log_tail=("last words",)),
+    )
+
+
+@pytest.mark.parametrize("status", ["oom", "timeout", "preempted", "cancelled", "bad_node"])
+def test_with_suspects_leaves_other_outcomes(status: Status) -> None:
+    assert with_suspects(status, TALE, (BROKEN,), lambda hosts: True) == (status, TALE)
+
+
+@pytest.mark.parametrize("status", ["crashed", "hung", "oom"])
+def test_with_suspects_blames_no_failure_on_a_slow_gpu(status: Status) -> None:
+    assert with_suspects(status, TALE, (SLOW,), lambda hosts: True) == (status, TALE)
