@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TARGETS ?= all
-# The scanner of traces; `pip install` builds it.
-SCANNER := $(wildcard src/triplepoint/trace/kineto/scanner/*.[ch])
+# The scanner of traces and the inner loop of the sampler; `pip install` builds them.
+NATIVE := $(wildcard src/triplepoint/trace/kineto/scanner/*.[ch] src/triplepoint/telemetry/native/*.c)
 SMK := Snakefile $(wildcard rules/*.smk)
 
 .PHONY: all env test test-gangs test-rest check format lint types clean help
@@ -23,7 +23,7 @@ all: env
 env: $(READY)
 
 # torch and the rest by plain pip with one pins file: without it pip takes a torch with gigabytes of CUDA.
-$(READY): pyproject.toml envs/constraints.txt $(SCANNER)
+$(READY): pyproject.toml envs/constraints.txt $(NATIVE)
 	@echo "== environment in $(VENV): about two minutes the first time"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	    || { echo "triplepoint needs Python 3.11 or newer; name one with: make PYTHON=python3.11 ..." >&2; exit 2; }

@@ -1,5 +1,6 @@
 """The real sampler on a fake node, in virtual time: an hour passes as fast as its reads can be made."""
 
+import ctypes
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
@@ -16,7 +17,9 @@ from tests.fakes.node import FakeNode, fake_node
 from tests.fakes.scenario import Scenario, Vendor
 from tests.fakes.wave import Wave
 from triplepoint.recording.read import Recording, read_recording
+from triplepoint.telemetry import sweep
 from triplepoint.telemetry.sampler import open_lanes, sample
+from triplepoint.telemetry.sweep import address_of
 
 S = 1_000_000_000
 DEVICES = {Vendor.NVIDIA: "cuda", Vendor.AMD: "rocm"}
@@ -63,6 +66,8 @@ def virtual_time(node: FakeNode) -> Iterator[None]:
         for module in modules:
             if hasattr(module, "time"):
                 patches.enter_context(mock.patch.object(module, "time", clock))
+        now_ns = address_of(ctypes.CDLL(str(node.library)).fake_node_now_ns)
+        patches.enter_context(mock.patch.object(sweep, "CLOCK", now_ns))
         yield
 
 

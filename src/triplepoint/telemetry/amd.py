@@ -7,8 +7,7 @@ Source: Linux kernel, amdgpu swsmu (aldebaran_get_gpu_metrics: "valid power data
 bits of indep_throttle_status in amdgpu_smu.h: 0 to 31 power and current, 32 to 55 temperature.
 """
 
-import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,10 +23,11 @@ from triplepoint.telemetry.amdsmi_library import (
     SUCCESS,
     VRAM,
     AmdSmi,
-    AmdSmiError,
 )
+from triplepoint.telemetry.gpus import Gpu, Vendor, alike, open_vendor
 from triplepoint.telemetry.pci import slot_of
-from triplepoint.telemetry.sensor import FAST, SLOW, Counters, Found, Sensor, absent_everywhere
+from triplepoint.telemetry.sensor import FAST, SLOW, Counters, Found, Sensor
+from triplepoint.telemetry.sweep import Step
 from triplepoint.units import KIB, MEGA, MIB
 
 _PERCENT = 1e-2
@@ -130,123 +130,112 @@ _PACKAGE = ("gpu_power_w", "gpu_power_average_w", "gpu_energy_j", "gpu_power_lim
 
 
 class AmdSensor(Sensor):
-    """The chosen values of one die in one lane."""
+    """The values, in one lane, of dies that answer the same."""
 
-    def __init__(self, library: AmdSmi, handle: int, device: str, values: list[_Value]) -> None:
+    def __init__(self, library: AmdSmi, dies: Mapping[str, int], values: Sequence[_Value]) -> None:
         """Choose what to read.
 
         Args:
             library: The library.
-            handle: The die.
-            device: Its name.
-            values: What it answers in this lane.
+            dies: Names and handles.
+            values: What they answer in this lane.
         """
-        self.device = device
-        self._handle = handle
+        self.devices = tuple(dies)
+        self._library, self._handles = library, list(dies.values())
         self._chosen = values
         self.columns = tuple(value.column for value in values)
         self._names = list(dict.fromkeys(value.call for value in values))
-        self._functions = [_bind(library, name) for name in self._names]
         self._counted = np.flatnonzero([name in CUMULATIVE for name in self.columns])
-        self._counters = Counters(len(self._counted))
+        self._counters = Counters(len(self.devices) * len(self._counted))
 
-    def allocate(self, num_slots: int) -> None:
-        """Make room for `num_slots` reads."""
-        self._answers = [np.zeros(num_slots, _ANSWERS[name]) for name in self._names]
-        self._codes = np.zeros((num_slots, len(self._names)), "i4")
-        self._code_view = self._codes.reshape(-1).data
-        self._plan = [
-            (function, _addresses(name, answers), answers.strides[0])
-            for name, function, answers in zip(self._names, self._functions, self._answers, strict=True)
+    def allocate(self, num_slots: int, period_s: float) -> list[list[Step]]:
+        """Make room for `num_slots` reads and return their calls."""
+        shape = (num_slots, len(self.devices))
+        self._answers = {name: np.zeros(shape, _ANSWERS[name]) for name in self._names}
+        self._results = {name: np.zeros(shape, "i8") for name in self._names}
+        return [
+            [
+                Step(
+                    self._library.address(name),
+                    (handle, *_arguments(name, self._answers[name][:, index])),
+                    self._results[name][:, index],
+                )
+                for name in self._names
+            ]
+            for index, handle in enumerate(self._handles)
         ]
-
-    def read(self, slot: int) -> None:
-        """Ask the driver; it writes into the slot."""
-        first = slot * len(self._names)
-        for index, (function, (before, addresses), stride) in enumerate(self._plan):
-            places = [address + slot * stride for address in addresses]
-            self._code_view[first + index] = function(self._handle, *before, *places)
 
     def take(self, num_slots: int) -> np.ndarray:
         """Return the first `num_slots` reads, decoded."""
-        found = np.full((num_slots, len(self.columns)), np.nan)
+        shape = (num_slots, len(self.devices))
+        found = np.full((*shape, len(self.columns)), np.nan)
         for place, value in enumerate(self._chosen):
-            index = self._names.index(value.call)
-            good = self._codes[:num_slots, index] == SUCCESS
-            found[:, place] = np.where(good, value.read(self._answers[index][:num_slots]), np.nan)
+            is_good = self._results[value.call][:num_slots].astype("i4") == SUCCESS
+            answers = self._answers[value.call][:num_slots].reshape(-1)
+            found[..., place] = np.where(is_good, value.read(answers).reshape(shape), np.nan)
         if len(self._counted):
-            wraps_at = np.zeros(len(self._counted))
-            found[:, self._counted] = self._counters.advance(found[:, self._counted], wraps_at)
+            counted = found[..., self._counted].reshape(num_slots, -1)
+            totals = self._counters.advance(counted, np.zeros(counted.shape[1]))
+            found[..., self._counted] = totals.reshape(*shape, -1)
         return found
 
 
-def _bind(library: AmdSmi, name: str) -> Any:
-    before = [ctypes.c_uint32] if name == "amdsmi_get_power_cap_info" else []
-    pointers = len(ENERGY.fields or ()) if name == _ENERGY else 1
-    return library.function(name, ctypes.c_void_p, *before, *[ctypes.c_void_p] * pointers)
-
-
-def _addresses(name: str, answers: np.ndarray) -> tuple[tuple[int, ...], list[int]]:
-    """Return the arguments before the pointers, and where the first slot's answers go."""
-    at = answers.ctypes.data
-    if name == _ENERGY:  # count, resolution, time
-        return (), [answers[part].ctypes.data for part in ("count", "resolution_uj", "t_ns")]
-    return ((0,) if name == "amdsmi_get_power_cap_info" else ()), [at]
+def _arguments(name: str, answers: np.ndarray) -> list[int | np.ndarray]:
+    """Return what a function takes after the handle: where each slot's answers go, and what stands before."""
+    if name == _ENERGY:
+        return [answers["count"], answers["resolution_uj"], answers["t_ns"]]
+    return [0, answers] if name == "amdsmi_get_power_cap_info" else [answers]
 
 
 @dataclass
-class _Die:
-    """What one die answers."""
+class _Die(Gpu):
+    """A die and what it answers."""
 
     values: list[_Value] = field(default_factory=list)
-    absent: dict[str, str] = field(default_factory=dict)
     now: dict[str, float] = field(default_factory=dict)
 
 
 def open_amd() -> Found:
     """Return the AMD GPUs of this node, named as HIP numbers them; without a driver only reasons."""
-    try:
-        library = AmdSmi()
-        handles = library.devices()
-    except OSError:
-        return Found(absent=dict.fromkeys(GPU_METRICS, f"no ROCm here: {LIBRARY} is not found"))
-    except AmdSmiError as error:
-        return Found(absent=dict.fromkeys(GPU_METRICS, f"AMD SMI cannot be used: {error}"))
-    if not handles:
-        return Found(absent=dict.fromkeys(GPU_METRICS, "AMD SMI finds no GPU"))
-    found, missing, package, primary = Found(close=library.close), [], -1, ""
-    for index, handle in enumerate(handles):
+    return open_vendor(Vendor("ROCm", "AMD SMI", LIBRARY, AmdSmi, _count, _add, AmdSmi.close))
+
+
+def _count(library: AmdSmi) -> int:
+    return len(library.devices())
+
+
+def _add(library: AmdSmi, found: Found) -> list[_Die]:
+    """Add facts and sensors of every die."""
+    dies: list[_Die] = []
+    package, primary = -1, ""
+    for index, handle in enumerate(library.devices()):
         hip = library.hip_index(handle)
-        device = f"gpu{index if hip is None else hip}"
-        die = _probe(library, handle)
+        die = _probe(library, f"gpu{index if hip is None else hip}", handle)
         is_secondary = bool(primary) and die.now.get("gpu_power_w") == 0 and die.now.get("gpu_energy_j") == 0
         if is_secondary:
             _leave_to(primary, die)
         else:
-            package, primary = package + 1, device
-        for lane, sensors in ((FAST, found.fast), (SLOW, found.slow)):
-            sensors.append(AmdSensor(library, handle, device, [value for value in die.values if value.lane == lane]))
-        facts = {"device": device, "driver_index": index, "package": package, "is_primary": not is_secondary}
-        found.facts.append(facts | _identity(library, handle) | {"absent": die.absent})
-        unknown = dict.fromkeys(GPU_METRICS, "AMD GPUs of this kind have no such sensor")
-        missing.append({name: why for name, why in (unknown | die.absent).items() if name not in _columns(die)})
-    found.absent = absent_everywhere(missing)
-    return found
+            package, primary = package + 1, die.device
+        facts = {"device": die.device, "driver_index": index, "package": package, "is_primary": not is_secondary}
+        found.facts.append(facts | _identity(library, handle) | {"absent": dict(die.absent)})
+        measured = {value.column for value in die.values}
+        unknown = {name: "AMD GPUs of this kind have no such sensor" for name in GPU_METRICS if name not in measured}
+        die.absent = unknown | {name: why for name, why in die.absent.items() if name not in measured}
+        dies.append(die)
+    for lane, sensors in ((FAST, found.fast), (SLOW, found.slow)):
+        groups = alike((die, tuple(value for value in die.values if value.lane == lane)) for die in dies)
+        sensors += [AmdSensor(library, members, values) for values, members in groups.items()]
+    return dies
 
 
-def _columns(die: _Die) -> set[str]:
-    return {value.column for value in die.values}
-
-
-def _probe(library: AmdSmi, handle: int) -> _Die:
-    die = _Die()
+def _probe(library: AmdSmi, device: str, handle: int) -> _Die:
+    die = _Die(device, handle)
     for value in _VALUES:
         if not library.has(value.call):
             die.absent[value.column] = f"{value.call}: not in this version of AMD SMI"
             continue
         answers = np.zeros(1, _ANSWERS[value.call])
-        before, addresses = _addresses(value.call, answers)
-        status = _bind(library, value.call)(handle, *before, *addresses)
+        status = library.call(value.call, handle, *_arguments(value.call, answers))
         if status != SUCCESS:
             die.absent[value.column] = f"{value.call}: {library.explain(status)}"
         elif np.isnan(now := float(value.read(answers)[0])):

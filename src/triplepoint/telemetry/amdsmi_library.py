@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from triplepoint.telemetry.gpus import DriverError
+from triplepoint.telemetry.sweep import Step, Sweep, address_of
+
 LIBRARY = "libamd_smi.so"
 
 SUCCESS = 0
@@ -72,6 +75,22 @@ class AmdSmi:
     def function(self, name: str, *types: Any) -> Any:
         """Return a C function that takes `types` and returns a status. Raises AttributeError if it is missing."""
         return ctypes.CFUNCTYPE(ctypes.c_int, *types)((name, self._library))
+
+    def address(self, name: str) -> int:
+        """Return where a function lies. Raises AttributeError if this library lacks it."""
+        return address_of(getattr(self._library, name))
+
+    def call(self, name: str, handle: int, *arguments: int | np.ndarray) -> int:
+        """Call a function of a device once and return its status.
+
+        Args:
+            name: The function.
+            handle: The device.
+            arguments: As those of `sweep.Step`.
+        """
+        result = np.zeros(1, "i8")
+        Sweep([Step(self.address(name), (handle, *arguments), result)]).run(0)
+        return int(result.astype("i4")[0])
 
     def explain(self, status: int) -> str:
         """Return the library's words for a status."""
@@ -142,7 +161,7 @@ class AmdSmi:
         self.function("amdsmi_shut_down")()
 
 
-class AmdSmiError(Exception):
+class AmdSmiError(DriverError):
     """A status other than success."""
 
 

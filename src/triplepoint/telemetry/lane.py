@@ -7,6 +7,7 @@ import numpy as np
 
 from triplepoint.recording.write import Part, Recorder
 from triplepoint.telemetry.sensor import Sensor
+from triplepoint.telemetry.sweep import Step, Sweep, tell_time
 from triplepoint.units import NS_PER_S
 
 FLUSH_NS = NS_PER_S
@@ -38,18 +39,26 @@ class Lane:
         self._recorder = recorder
         self._period_ns = round(period_s * NS_PER_S)
         self._num_slots = FLUSH_NS // self._period_ns + _SPARE
-        for sensor in self._sensors:
-            sensor.allocate(self._num_slots)
-        self._devices: dict[str, list[int]] = {}
-        for place, sensor in enumerate(self._sensors):
-            self._devices.setdefault(sensor.device, []).append(place)
-        self._t_ns = np.zeros((self._num_slots, len(self._sensors)), "i8")
-        self._latency_ns = np.zeros_like(self._t_ns)
-        self._times = self._t_ns.reshape(-1).data
-        self._latencies = self._latency_ns.reshape(-1).data
+        self._devices = list(dict.fromkeys(device for sensor in sensors for device in sensor.devices))
+        self._columns = columns_of(sensors)
+        self._begin_ns = np.zeros((self._num_slots, len(self._devices)), "i8")
+        self._end_ns = np.zeros_like(self._begin_ns)
+        self._sweep = Sweep(self._steps(period_s))
         self._slot = 0
         self.num_missed = 0
         self._flushed_ns = self.deadline_ns = 0
+
+    def _steps(self, period_s: float) -> list[Step]:
+        """Return the calls of one read of all sensors, device by device."""
+        calls: dict[str, list[Step]] = {device: [] for device in self._devices}
+        for sensor in self._sensors:
+            allocated = sensor.allocate(self._num_slots, period_s)
+            for device, steps in zip(sensor.devices, allocated, strict=True):
+                calls[device] += steps
+        steps = []
+        for place, device in enumerate(self._devices):
+            steps += [tell_time(self._begin_ns[:, place]), *calls[device], tell_time(self._end_ns[:, place])]
+        return steps
 
     def start(self, now_ns: int) -> None:
         """Set the first deadline."""
@@ -57,13 +66,8 @@ class Lane:
 
     def tick(self) -> None:
         """Read every sensor once and set the next deadline."""
-        slot, at = self._slot, self._slot * len(self._sensors)
-        for index, sensor in enumerate(self._sensors):
-            before = time.monotonic_ns()
-            sensor.read(slot)
-            self._times[at + index] = before
-            self._latencies[at + index] = time.monotonic_ns() - before
-        self._slot = slot + 1
+        self._sweep.run(self._slot)
+        self._slot += 1
         now = time.monotonic_ns()
         if now - self._flushed_ns >= FLUSH_NS or self._slot == self._num_slots:
             self.flush()
@@ -77,15 +81,16 @@ class Lane:
         num, self._slot = self._slot, 0
         if not num:
             return
-        self._recorder.write([self._part(device, places, num) for device, places in self._devices.items()])
-
-    def _part(self, device: str, places: list[int], num: int) -> Part:
-        """Return the samples of one device: what its sensors read one after the other stands in one row."""
-        sensors = [self._sensors[place] for place in places]
-        columns = [column for sensor in sensors for column in sensor.columns]
-        values = np.concatenate([sensor.take(num) for sensor in sensors], axis=1)
-        latencies = self._latency_ns[:num, places].sum(axis=1)
-        return Part(device, self._t_ns[:num, places[0]], latencies, columns, values)
+        values = np.full((num, len(self._devices), len(self._columns)), np.nan)
+        for sensor in self._sensors:
+            rows = [self._devices.index(device) for device in sensor.devices]
+            places = [self._columns.index(column) for column in sensor.columns]
+            values[:, np.array(rows)[:, None], places] = sensor.take(num)
+        t_ns, latency_ns = self._begin_ns[:num], self._end_ns[:num] - self._begin_ns[:num]
+        self._recorder.write(
+            Part(device, t_ns[:, row], latency_ns[:, row], self._columns, values[:, row])
+            for row, device in enumerate(self._devices)
+        )
 
     def close(self) -> None:
         """Write what is left, end the stream and give the devices back."""
@@ -96,3 +101,8 @@ class Lane:
             sensor.close()
         for close in self._closing:
             close()
+
+
+def columns_of(sensors: Sequence[Sensor]) -> list[str]:
+    """Return the columns that sensors fill, each once."""
+    return list(dict.fromkeys(column for sensor in sensors for column in sensor.columns))

@@ -2,78 +2,74 @@
 
 import ctypes
 import sys
+from dataclasses import dataclass, field
 from typing import Any
 
 from triplepoint.tables.telemetry import GPU_METRICS
+from triplepoint.telemetry.gpus import Gpu, Vendor, alike, open_vendor
 from triplepoint.telemetry.nvml import NvmlSensor, Supported, probe
-from triplepoint.telemetry.nvml_events import XidSensor
+from triplepoint.telemetry.nvml_events import XidSensor, register
 from triplepoint.telemetry.nvml_gpm import GpmSensor, why_no_gpm
 from triplepoint.telemetry.nvml_library import LIBRARY, SUCCESS, Nvml, NvmlError
 from triplepoint.telemetry.pci import slot_of
-from triplepoint.telemetry.sensor import FAST, SLOW, Found, absent_everywhere
+from triplepoint.telemetry.sensor import FAST, SLOW, Found
+
+
+@dataclass
+class _Gpu(Gpu):
+    """A GPU and what it answers."""
+
+    supported: Supported = field(default_factory=Supported)
+    events: int = 0
+    """Where the driver puts its XIDs; 0 if it has none."""
+    has_gpm: bool = False
 
 
 def open_nvidia() -> Found:
     """Return the NVIDIA GPUs of this node; without a driver only reasons."""
-    try:
-        nvml = Nvml()
-        num = nvml.num_devices()
-    except OSError:
-        return Found(absent=dict.fromkeys(GPU_METRICS, f"no NVIDIA driver here: {LIBRARY} is not found"))
-    except NvmlError as error:
-        return Found(absent=dict.fromkeys(GPU_METRICS, f"NVML cannot be used: {error}"))
-    found = Found(close=nvml.close)
-    opened = [_open(nvml, index, found) for index in range(num)]
-    missing = [each for each in opened if each is not None]
-    if not missing:
-        found.absent = dict.fromkeys(GPU_METRICS, f"NVML can use none of {num} GPUs" if num else "NVML finds no GPU")
-    else:
-        found.absent = absent_everywhere(missing)
-    return found
+    return open_vendor(Vendor("NVIDIA driver", "NVML", LIBRARY, Nvml, Nvml.num_devices, _add, Nvml.close))
 
 
-def _open(nvml: Nvml, index: int, found: Found) -> dict[str, str] | None:
-    """Add the sensors of one GPU and return what it lacks; None for a GPU that cannot be opened, the rest goes on."""
-    device = f"gpu{index}"
-    try:
-        handle = nvml.device(index)
-    except NvmlError as error:
-        found.facts.append({"device": device, "unusable": str(error)})
-        print(f"triplepoint: {device}: {error}; it is not sampled", file=sys.stderr)
-        return None
-    supported = probe(nvml, handle)
+def _add(nvml: Nvml, found: Found) -> list[_Gpu]:
+    """Add facts and sensors of every GPU that can be opened."""
+    gpus = []
+    for index in range(nvml.num_devices()):
+        device = f"gpu{index}"
+        try:
+            gpus.append(_open(nvml, device, nvml.device(index)))
+            found.facts.append(gpus[-1].facts)
+        except NvmlError as error:
+            found.facts.append({"device": device, "unusable": str(error)})
+            print(f"triplepoint: {device}: {error}; it is not sampled", file=sys.stderr)
     for lane, sensors in ((FAST, found.fast), (SLOW, found.slow)):
-        sensors.append(NvmlSensor(nvml, handle, device, supported, lane))
-    _add_activity(nvml, handle, device, supported, found)
-    _add_errors(nvml, handle, device, supported, found)
+        groups = alike((gpu, gpu.supported.of(lane)) for gpu in gpus)
+        sensors += [NvmlSensor(nvml, members, fields, calls) for (fields, calls), members in groups.items()]
+    if active := {gpu.device: gpu.handle for gpu in gpus if gpu.has_gpm}:
+        found.slow.append(GpmSensor(nvml, active))
+    if announcing := {gpu.device: gpu.events for gpu in gpus if gpu.events}:
+        found.slow.append(XidSensor(nvml, announcing))
+    return gpus
+
+
+def _open(nvml: Nvml, device: str, handle: int) -> _Gpu:
+    """Return one GPU with what it answers and what it lacks."""
+    supported = probe(nvml, handle)
+    gpu = _Gpu(device, handle, supported=supported)
+    reason = why_no_gpm(nvml, handle)
+    gpu.has_gpm = reason is None
+    supported.note(GpmSensor.columns, "GPM", reason)
+    try:
+        gpu.events = register(nvml, handle)
+        supported.note(XidSensor.columns, "events", None)
+    except (NvmlError, AttributeError) as error:
+        supported.note(XidSensor.columns, "events", f"XID events: {error}")
     if _is_partitioned(nvml, handle):
         supported.absent = {name: f"{why} (MIG is on)" for name, why in supported.absent.items()}
     answers = {"sources": supported.sources, "absent": supported.absent, "latency_us": supported.latency_us}
-    found.facts.append(_identity(nvml, handle, device) | answers)
+    gpu.facts = _identity(nvml, handle, device) | answers
     without = {name: "NVIDIA GPUs have no such sensor" for name in GPU_METRICS if name not in supported.sources}
-    return without | supported.absent
-
-
-def _add_activity(nvml: Nvml, handle: int, device: str, supported: Supported, found: Found) -> None:
-    reason = why_no_gpm(nvml, handle)
-    if reason:
-        supported.absent |= dict.fromkeys(GpmSensor.columns, reason)
-        return
-    try:
-        found.slow.append(GpmSensor(nvml, handle, device))
-    except NvmlError as error:
-        supported.absent |= dict.fromkeys(GpmSensor.columns, f"GPM: {error}")
-        return
-    supported.sources |= dict.fromkeys(GpmSensor.columns, "GPM")
-
-
-def _add_errors(nvml: Nvml, handle: int, device: str, supported: Supported, found: Found) -> None:
-    try:
-        found.slow.append(XidSensor(nvml, handle, device))
-    except (NvmlError, AttributeError) as error:
-        supported.absent |= dict.fromkeys(XidSensor.columns, f"XID events: {error}")
-        return
-    supported.sources |= dict.fromkeys(XidSensor.columns, "events")
+    gpu.absent = without | supported.absent
+    return gpu
 
 
 def _is_partitioned(nvml: Nvml, handle: int) -> bool:

@@ -2,9 +2,8 @@
 
 import ctypes
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from triplepoint.telemetry.nvml_library import (
     is_32_bit,
 )
 from triplepoint.telemetry.sensor import FAST, Counters, Sensor
+from triplepoint.telemetry.sweep import Step
 from triplepoint.units import NS_PER_S, US_PER_S
 
 _PROBES = 3
@@ -39,6 +39,24 @@ class Supported:
     """Field or function behind each column."""
     latency_us: dict[str, float] = field(default_factory=dict)
     """Time that reading each column alone took. Unit: microsecond."""
+
+    def note(self, columns: Sequence[str], source: str, reason: str | None) -> None:
+        """Note columns as measured, or as absent for a reason.
+
+        Args:
+            columns: The columns.
+            source: What measures them.
+            reason: Why nothing does; None if it does.
+        """
+        if reason:
+            self.absent |= dict.fromkeys(columns, reason)
+        else:
+            self.sources |= dict.fromkeys(columns, source)
+
+    def of(self, lane: str) -> tuple[tuple[Field, ...], tuple[Call, ...]]:
+        """Return what is asked in a lane."""
+        fields = tuple(wanted for wanted in self.fields if wanted.lane == lane)
+        return fields, tuple(call for call in self.calls if call.lane == lane)
 
 
 def probe(nvml: Nvml, handle: int) -> Supported:
@@ -125,94 +143,79 @@ def _bind(nvml: Nvml, call: Call) -> "ctypes._FuncPointer":
 
 
 class NvmlSensor(Sensor):
-    """The fields and calls of one GPU in one lane."""
+    """The fields and calls, in one lane, of GPUs that answer the same."""
 
-    def __init__(self, nvml: Nvml, handle: int, device: str, found: Supported, lane: str) -> None:
+    def __init__(self, nvml: Nvml, gpus: Mapping[str, int], fields: Sequence[Field], calls: Sequence[Call]) -> None:
         """Choose what to read.
 
         Args:
             nvml: The library.
-            handle: The GPU.
-            device: Its name.
-            found: What it answers.
-            lane: `fast` or `slow`.
+            gpus: Names and handles.
+            fields: What is asked in one batch.
+            calls: What is asked one by one.
         """
-        self.device = device
-        self._handle = handle
-        self._fields = [wanted for wanted in found.fields if wanted.lane == lane]
-        self._calls = [call for call in found.calls if call.lane == lane]
-        self.columns = tuple(_columns(self._fields, self._calls))
-        self._scales = np.array([*(wanted.scale for wanted in self._fields), *_call_scales(self._calls)])
+        self.devices = tuple(gpus)
+        self._nvml, self._handles = nvml, list(gpus.values())
+        self._fields, self._calls = fields, calls
+        self.columns = tuple(_columns(fields, calls))
+        self._scales = np.array([*(wanted.scale for wanted in fields), *_call_scales(calls)])
         self._counted = np.flatnonzero([name in CUMULATIVE for name in self.columns])
-        self._counters = Counters(len(self._counted))
-        self._get = nvml.fast_function("nvmlDeviceGetFieldValues")
-        self._functions = [nvml.fast_function(call.function) for call in self._calls]
+        self._counters = Counters(len(self.devices) * len(self._counted))
 
-    def allocate(self, num_slots: int) -> None:
-        """Make room for `num_slots` reads."""
-        self._values = np.zeros((num_slots, len(self._fields)), FIELD_VALUE)
+    def allocate(self, num_slots: int, period_s: float) -> list[list[Step]]:
+        """Make room for `num_slots` reads and return their calls: one for all fields, one for each function."""
+        shape = (num_slots, len(self.devices))
+        self._values = np.zeros((*shape, len(self._fields)), FIELD_VALUE)
         self._values["field"] = [wanted.field for wanted in self._fields]
         self._values["scope"] = [wanted.scope for wanted in self._fields]
-        self._words = [np.zeros((num_slots, call.num_words), "u4") for call in self._calls]
-        for words, call in zip(self._words, self._calls, strict=True):
-            words[:, 0] = call.version
-        self._codes = np.zeros((num_slots, 1 + len(self._calls)), "i4")
-        self._code_view = self._codes.reshape(-1).data
-        self._plan = [self._calls_into(slot) for slot in range(num_slots)]
+        self._words = [np.zeros((*shape, call.num_words), "u4") for call in self._calls]
+        for call, words in zip(self._calls, self._words, strict=True):
+            words[..., 0] = call.version
+        self._results = np.zeros((*shape, 1 + len(self._calls)), "i8")
+        return [self._steps(index) for index in range(len(self.devices))]
 
-    def _calls_into(self, slot: int) -> list[tuple[int, Any, tuple[Any, ...]]]:
-        """Return place of the status, function and arguments of every call of one read, made once for all."""
-        handle, first = ctypes.c_void_p(self._handle), slot * self._codes.shape[1]
-        made: list[tuple[int, Any, tuple[Any, ...]]] = []
+    def _steps(self, index: int) -> list[Step]:
+        """Return the calls of one GPU."""
+        handle, results = self._handles[index], self._results[:, index]
+        steps = []
         if self._fields:
-            values = ctypes.c_void_p(self._values[slot].ctypes.data)
-            made.append((first, self._get, (handle, ctypes.c_int(len(self._fields)), values)))
-        for index, (call, words) in enumerate(zip(self._calls, self._words, strict=True), start=1):
-            into = ctypes.c_void_p(words[slot].ctypes.data)
-            arguments = (handle, *map(ctypes.c_uint, call.arguments), into)
-            made.append((first + index, self._functions[index - 1], arguments))
-        return made
-
-    def read(self, slot: int) -> None:
-        """Ask the driver for everything; it writes into the slot."""
-        # No numpy here: plain numbers, values made beforehand and one memory view are several times cheaper.
-        codes = self._code_view
-        for place, function, arguments in self._plan[slot]:
-            codes[place] = function(*arguments)
+            batch = (handle, len(self._fields), self._values[:, index])
+            steps.append(Step(self._nvml.address("nvmlDeviceGetFieldValues"), batch, results[:, 0]))
+        for place, (call, words) in enumerate(zip(self._calls, self._words, strict=True), start=1):
+            function = self._nvml.address(call.function)
+            steps.append(Step(function, (handle, *call.arguments, words[:, index]), results[:, place]))
+        return steps
 
     def take(self, num_slots: int) -> np.ndarray:
         """Return the first `num_slots` reads, decoded."""
-        codes, raw = self._codes[:num_slots], self._values[:num_slots]
-        found = np.full((num_slots, len(self.columns)), np.nan)
-        if self._fields:
-            found[:, : len(self._fields)] = decode(raw)
-        at = len(self._fields)
-        for call, words in zip(self._calls, self._words, strict=True):
-            found[:, at : at + len(call.places)] = words[:num_slots].view(call.kind)[:, list(call.places)]
+        statuses, raw = self._results[:num_slots].astype("i4"), self._values[:num_slots]
+        found = np.full((*raw.shape[:2], len(self.columns)), np.nan)
+        num_fields = len(self._fields)
+        if num_fields:
+            found[..., :num_fields] = decode(raw)
+            found[statuses[..., 0] != SUCCESS, :num_fields] = np.nan
+        at = num_fields
+        for place, (call, words) in enumerate(zip(self._calls, self._words, strict=True), start=1):
+            answers = words[:num_slots].view(call.kind)[..., list(call.places)]
+            is_good = (statuses[..., place] == SUCCESS)[..., None]
+            found[..., at : at + len(call.places)] = np.where(is_good, answers, np.nan)
             at += len(call.places)
-        if codes.any():
-            self._drop_failed(found, codes)
         if len(self._counted):
-            wraps_at = np.zeros(len(self.columns))
+            wraps_at = np.zeros(found.shape[1:])
             is_short = ((raw["status"] == SUCCESS) & is_32_bit(raw["type"])).any(axis=0)
-            wraps_at[: len(self._fields)] = np.where(is_short, _WRAP, 0.0)
-            found[:, self._counted] = self._counters.advance(found[:, self._counted], wraps_at[self._counted])
+            wraps_at[:, :num_fields] = np.where(is_short, _WRAP, 0.0)
+            counted = found[..., self._counted]
+            totals = self._counters.advance(counted.reshape(num_slots, -1), wraps_at[:, self._counted].ravel())
+            found[..., self._counted] = totals.reshape(counted.shape)
         return np.asarray(found * self._scales)
 
-    def _drop_failed(self, found: np.ndarray, codes: np.ndarray) -> None:
-        found[codes[:, 0] != SUCCESS, : len(self._fields)] = np.nan
-        at = len(self._fields)
-        for index, call in enumerate(self._calls, start=1):
-            found[codes[:, index] != SUCCESS, at : at + len(call.columns)] = np.nan
-            at += len(call.columns)
 
-
-def _columns(fields: list[Field], calls: list[Call]) -> Iterator[str]:
+def _columns(fields: Sequence[Field], calls: Sequence[Call]) -> Iterator[str]:
     yield from (wanted.column for wanted in fields)
     for call in calls:
         yield from call.columns
 
 
-def _call_scales(calls: list[Call]) -> Iterator[float]:
+def _call_scales(calls: Sequence[Call]) -> Iterator[float]:
     for call in calls:
         yield from [call.scale] * len(call.columns)

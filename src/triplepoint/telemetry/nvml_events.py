@@ -4,74 +4,77 @@ Source: nvml.h (version 13), nvmlEventSetWait_v2, event type 0x8 (nvmlEventTypeX
 """
 
 import ctypes
+from collections.abc import Mapping
 
 import numpy as np
 
 from triplepoint.telemetry.nvml_library import SUCCESS, Nvml, NvmlError
-from triplepoint.telemetry.sensor import Sensor
+from triplepoint.telemetry.sensor import Sensor, carried
+from triplepoint.telemetry.sweep import Step
 
 _XID = 0x8
-
-
-class _Event(ctypes.Structure):
-    """nvmlEventData_t."""
-
-    _fields_ = [
-        ("device", ctypes.c_void_p),
-        ("type", ctypes.c_ulonglong),
-        ("data", ctypes.c_ulonglong),
-        ("gpu_instance", ctypes.c_uint),
-        ("compute_instance", ctypes.c_uint),
-    ]
+_EVENT = np.dtype([("device", "u8"), ("type", "u8"), ("data", "u8"), ("instances", "2u4")])
+"""nvmlEventData_t."""
 
 
 class XidSensor(Sensor):
-    """The last XID of one GPU; nothing until there is one."""
+    """The last XID of each GPU; nothing until there is one. Each read takes one event off the driver's list."""
 
     columns = ("gpu_xid",)
 
-    def __init__(self, nvml: Nvml, handle: int, device: str) -> None:
-        """Register for the events of one GPU.
+    def __init__(self, nvml: Nvml, events: Mapping[str, int]) -> None:
+        """Choose what to read.
 
         Args:
             nvml: The library.
-            handle: The GPU.
-            device: Its name.
-
-        Raises:
-            NvmlError: If this GPU or driver announces none.
-            AttributeError: If this driver has no events.
+            events: Names of GPUs, and the event set of each.
         """
-        self.device = device
-        events = ctypes.c_void_p()
-        nvml.check(nvml.function("nvmlEventSetCreate", ctypes.c_void_p)(ctypes.addressof(events)))
-        register = nvml.function("nvmlDeviceRegisterEvents", ctypes.c_void_p, ctypes.c_ulonglong, ctypes.c_void_p)
-        self._events = events.value
-        self._free = nvml.function("nvmlEventSetFree", ctypes.c_void_p)
-        status = register(handle, _XID, self._events)
-        if status != SUCCESS:
-            self._free(self._events)
-            raise NvmlError(status, nvml.explain(status))
-        self._wait = nvml.function("nvmlEventSetWait_v2", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint)
-        self._event = _Event()
-        self._event_at = ctypes.addressof(self._event)
-        self._last = np.nan
+        self.devices = tuple(events)
+        self._nvml, self._events = nvml, list(events.values())
+        self._last = np.full(len(events), np.nan)
 
-    def allocate(self, num_slots: int) -> None:
-        """Make room for `num_slots` reads."""
-        self._values = np.full((num_slots, 1), np.nan)
-
-    def read(self, slot: int) -> None:
-        """Look, without waiting, whether there is news."""
-        while self._wait(self._events, self._event_at, 0) == SUCCESS:
-            if self._event.type == _XID:
-                self._last = float(self._event.data)
-        self._values[slot, 0] = self._last
+    def allocate(self, num_slots: int, period_s: float) -> list[list[Step]]:
+        """Make room for `num_slots` reads and return their calls, which look for news without waiting."""
+        self._seen = np.zeros((num_slots, len(self._events)), _EVENT)
+        self._results = np.zeros(self._seen.shape, "i8")
+        wait = self._nvml.address("nvmlEventSetWait_v2")
+        return [
+            [Step(wait, (events, self._seen[:, index], 0), self._results[:, index])]
+            for index, events in enumerate(self._events)
+        ]
 
     def take(self, num_slots: int) -> np.ndarray:
         """Return the first `num_slots` reads."""
-        return self._values[:num_slots].copy()
+        seen = self._seen[:num_slots]
+        is_new = (self._results[:num_slots].astype("i4") == SUCCESS) & (seen["type"] == _XID)
+        found = carried(np.where(is_new, seen["data"].astype(float), np.nan), self._last)
+        self._last = found[-1]
+        return found[..., None]
 
     def close(self) -> None:
         """Give the events back."""
-        self._free(self._events)
+        free = self._nvml.function("nvmlEventSetFree", ctypes.c_void_p)
+        for events in self._events:
+            free(events)
+
+
+def register(nvml: Nvml, handle: int) -> int:
+    """Return a new event set in which the driver puts the XIDs of a GPU.
+
+    Args:
+        nvml: The library.
+        handle: The GPU.
+
+    Raises:
+        NvmlError: If this GPU or driver announces none.
+        AttributeError: If this driver has no events.
+    """
+    made = ctypes.c_void_p()
+    nvml.check(nvml.function("nvmlEventSetCreate", ctypes.c_void_p)(ctypes.addressof(made)))
+    assert made.value is not None
+    announce = nvml.function("nvmlDeviceRegisterEvents", ctypes.c_void_p, ctypes.c_ulonglong, ctypes.c_void_p)
+    status = announce(handle, _XID, made.value)
+    if status != SUCCESS:
+        nvml.function("nvmlEventSetFree", ctypes.c_void_p)(made.value)
+        raise NvmlError(status, nvml.explain(status))
+    return made.value

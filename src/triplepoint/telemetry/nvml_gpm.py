@@ -4,13 +4,14 @@ Source: nvml.h (version 13), nvmlGpmMetricsGet; two samples of one GPU must lie 
 """
 
 import ctypes
-import time
-from typing import Any
+import math
+from collections.abc import Mapping
 
 import numpy as np
 
-from triplepoint.telemetry.nvml_library import SUCCESS, Nvml
+from triplepoint.telemetry.nvml_library import SUCCESS, Nvml, NvmlError
 from triplepoint.telemetry.sensor import Sensor
+from triplepoint.telemetry.sweep import Step, Value, tell_time
 from triplepoint.units import NS_PER_S
 
 _METRICS = {"gpu_sm_activity": 2, "gpu_tensor_activity": 5, "gpu_dram_activity": 10}
@@ -58,69 +59,82 @@ def why_no_gpm(nvml: Nvml, handle: int) -> str | None:
     status = query(handle, ctypes.addressof(support))
     if status != SUCCESS:
         return f"GPM: {nvml.explain(status)}"
-    return None if support.is_supported else "GPM: not supported by this GPU"
+    if not support.is_supported:
+        return "GPM: not supported by this GPU"
+    try:
+        nvml.function("nvmlGpmSampleFree", ctypes.c_void_p)(_sample(nvml))
+    except NvmlError as error:
+        return f"GPM: {error}"
+    return None
 
 
 class GpmSensor(Sensor):
-    """Activity of one GPU between this read and the last one at least 0.11 s before."""
+    """Activity of GPUs between a read and the last one that lies far enough before."""
 
     columns = tuple(_METRICS)
 
-    def __init__(self, nvml: Nvml, handle: int, device: str) -> None:
-        """Take the first sample.
+    def __init__(self, nvml: Nvml, gpus: Mapping[str, int]) -> None:
+        """Choose what to read.
 
         Args:
             nvml: The library.
-            handle: The GPU.
-            device: Its name.
+            gpus: Names and handles.
         """
-        self.device = device
-        self._handle = handle
-        self._get = nvml.function("nvmlGpmSampleGet", ctypes.c_void_p, ctypes.c_void_p)
+        self.devices = tuple(gpus)
+        self._nvml, self._handles = nvml, list(gpus.values())
         self._compute = nvml.function("nvmlGpmMetricsGet", ctypes.c_void_p)
-        self._free = nvml.function("nvmlGpmSampleFree", ctypes.c_void_p)
-        self._samples = [_sample(nvml), _sample(nvml)]
         self._query = _Query(_VERSION, len(_METRICS))
         for place, number in enumerate(_METRICS.values()):
             self._query.metrics[place].metric = number
-        self._query_at = ctypes.addressof(self._query)
-        self._newest = 0
-        self._is_primed = self._get(handle, self._samples[0]) == SUCCESS
-        self._t_ns = time.monotonic_ns()
+        # The sample the next one is compared with, and its time, of each GPU.
+        self._before = [_sample(nvml) for _ in gpus]
+        self._before_ns = [0] * len(gpus)
 
-    def allocate(self, num_slots: int) -> None:
-        """Make room for `num_slots` reads."""
-        self._values = np.full((num_slots, len(_METRICS)), np.nan)
-        self._value_view: Any = self._values.reshape(-1).data
-
-    def read(self, slot: int) -> None:
-        """Compare with the last sample; leaves the slot empty where it is too young."""
-        view, at = self._value_view, slot * len(_METRICS)
-        for place in range(len(_METRICS)):
-            view[at + place] = np.nan
-        now = time.monotonic_ns()
-        if now - self._t_ns < _APART_NS:
-            return
-        older, newer = self._newest, 1 - self._newest
-        is_good = self._get(self._handle, self._samples[newer]) == SUCCESS
-        if is_good and self._is_primed:
-            query = self._query
-            query.first, query.second = self._samples[older], self._samples[newer]
-            if self._compute(self._query_at) == SUCCESS:
-                for place in range(len(_METRICS)):
-                    metric = query.metrics[place]
-                    if metric.status == SUCCESS:
-                        view[at + place] = metric.value
-        self._newest, self._is_primed, self._t_ns = newer, is_good, now
+    def allocate(self, num_slots: int, period_s: float) -> list[list[Step]]:
+        """Make room for `num_slots` reads, with a sample of the driver's for each, and return their calls."""
+        shape = (num_slots, len(self._handles))
+        self._samples, self._results, self._t_ns = (np.zeros(shape, kind) for kind in ("u8", "i8", "i8"))
+        self._every = math.ceil(_APART_NS / (period_s * NS_PER_S))
+        for slot in range(0, num_slots, self._every):
+            self._samples[slot] = [_sample(self._nvml) for _ in self._handles]
+        get = self._nvml.address("nvmlGpmSampleGet")
+        return [
+            [
+                Step(get, (handle, Value(self._samples[:, index])), self._results[:, index], self._every),
+                tell_time(self._t_ns[:, index]),
+            ]
+            for index, handle in enumerate(self._handles)
+        ]
 
     def take(self, num_slots: int) -> np.ndarray:
-        """Return the first `num_slots` reads."""
-        return np.asarray(np.clip(self._values[:num_slots] * _PERCENT, 0.0, 1.0))
+        """Return the first `num_slots` reads, empty where none was done."""
+        found = np.full((num_slots, len(self._handles), len(_METRICS)), np.nan)
+        is_good = self._results[:num_slots].astype("i4") == SUCCESS
+        for slot, index in np.argwhere(is_good).tolist():
+            t_ns = int(self._t_ns[slot, index])
+            if t_ns - self._before_ns[index] < _APART_NS:
+                continue
+            sample = int(self._samples[slot, index])
+            if self._before_ns[index]:
+                found[slot, index] = self._activity(self._before[index], sample)
+            # The driver writes into this slot's sample again: the one before takes its place.
+            self._before[index], self._samples[slot, index] = sample, self._before[index]
+            self._before_ns[index] = t_ns
+        return np.clip(found * _PERCENT, 0.0, 1.0)
+
+    def _activity(self, first: int, second: int) -> list[float]:
+        """Return what the library makes of two samples, in percent."""
+        query = self._query
+        query.first, query.second = first, second
+        if self._compute(ctypes.addressof(query)) != SUCCESS:
+            return [math.nan] * len(_METRICS)
+        return [metric.value if metric.status == SUCCESS else math.nan for metric in query.metrics]
 
     def close(self) -> None:
         """Give the samples back."""
-        for sample in self._samples:
-            self._free(sample)
+        free = self._nvml.function("nvmlGpmSampleFree", ctypes.c_void_p)
+        for sample in (*self._before, *self._samples[self._samples > 0].tolist()):
+            free(sample)
 
 
 def _sample(nvml: Nvml) -> int:

@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from triplepoint.telemetry.gpus import DriverError
+from triplepoint.telemetry.sweep import address_of
+
 LIBRARY = "libnvidia-ml.so.1"
 
 SUCCESS = 0
@@ -62,9 +65,9 @@ def decode(values: np.ndarray) -> np.ndarray:
 
 def _decode_columns(union: np.ndarray, types: np.ndarray) -> np.ndarray:
     """Return values of which each column has one type: the usual case, several times cheaper."""
-    masks = np.array([_MASKS.get(number, 0) for number in np.atleast_1d(types).tolist()], "u8").reshape(types.shape)
+    masks = np.array([_MASKS.get(number, 0) for number in types.ravel().tolist()], "u8").reshape(types.shape)
     found = np.asarray((union & masks).astype(float))
-    for number in set(np.atleast_1d(types).tolist()) - set(_MASKS):
+    for number in set(types.ravel().tolist()) - set(_MASKS):
         chosen = np.broadcast_to(types == number, union.shape)
         member = np.dtype(_TYPES[number]) if number in _TYPES else None
         values = np.ascontiguousarray(union[chosen])
@@ -104,9 +107,9 @@ class Nvml:
         made = ctypes.CFUNCTYPE(ctypes.c_int, *types)
         return made((name, self._library))
 
-    def fast_function(self, name: str) -> Any:
-        """Return a C function for arguments that are ctypes values already: half as dear to call as `function`."""
-        return self._library[name]
+    def address(self, name: str) -> int:
+        """Return where a function lies. Raises AttributeError if this driver lacks it."""
+        return address_of(getattr(self._library, name))
 
     def check(self, status: int) -> None:
         """Raise NvmlError for any status but success."""
@@ -163,7 +166,7 @@ class Nvml:
         self.function("nvmlShutdown")()
 
 
-class NvmlError(Exception):
+class NvmlError(DriverError):
     """A status other than success."""
 
     def __init__(self, status: int, words: str) -> None:

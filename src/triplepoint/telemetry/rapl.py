@@ -4,60 +4,57 @@ Source: Linux kernel documentation, admin-guide/pm/powercap: `energy_uj` counts 
 `max_energy_range_uj`; AMD processors use the same folder names.
 """
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from triplepoint.telemetry.kernel_files import KernelFile, read_text, sysfs
+import numpy as np
+
+from triplepoint.telemetry.kernel_files import FileReads, KernelFile, read_text, sysfs
+from triplepoint.telemetry.sensor import Counters, Sensor
+from triplepoint.telemetry.sweep import Step
 from triplepoint.units import MEGA
 
-
-@dataclass
-class _Counter:
-    """One energy counter, followed across its wraps."""
-
-    file: KernelFile
-    range_uj: int
-    last_uj: int
-    total_uj: int = 0
-
-    def advance(self) -> int:
-        """Read the counter and return the energy since the first read. Unit: microjoule."""
-        now = self.file.number()
-        step = now - self.last_uj
-        self.total_uj += step if step >= 0 else step + self.range_uj
-        self.last_uj = now
-        return self.total_uj
+_ZONES = {"cpu_energy_j": "package-*", "dram_energy_j": "dram"}
 
 
-@dataclass
-class Rapl:
-    """All packages of the host, and their DRAM where the processor reports it."""
+class Rapl(Sensor):
+    """All packages of the host, and their DRAM where the processor reports it; what it lacks is in `absent`."""
 
-    root: Path = field(default_factory=lambda: sysfs() / "class/powercap")
-    absent: dict[str, str] = field(default_factory=dict)
-    _counters: dict[str, list[_Counter]] = field(default_factory=dict)
+    devices = ("host",)
 
-    def __post_init__(self) -> None:
-        for metric, zones in (("cpu_energy_j", "package-*"), ("dram_energy_j", "dram")):
-            counters, reason = _open(self.root, zones)
+    def __init__(self, root: Path | None = None) -> None:
+        """Open the counters.
+
+        Args:
+            root: The kernel's class/powercap; that of this machine by default.
+        """
+        self.absent: dict[str, str] = {}
+        files: list[KernelFile] = []
+        ranges_uj: list[int] = []
+        self._parts: list[slice] = []
+        for metric, zones in _ZONES.items():
+            counters, reason = _open(root or sysfs() / "class/powercap", zones)
             if reason:
                 self.absent[metric] = reason
-            else:
-                self._counters[metric] = counters
-
-    def read(self) -> dict[str, float]:
-        """Return energy since the first read of each kind that works. Unit: J."""
-        energy: dict[str, float] = {}
-        for metric, counters in self._counters.items():
-            try:
-                energy[metric] = sum(counter.advance() for counter in counters) / MEGA
-            except (OSError, ValueError):
                 continue
-        return energy
+            self._parts.append(slice(len(files), len(files) + len(counters)))
+            files += [file for file, _ in counters]
+            ranges_uj += [range_uj for _, range_uj in counters]
+        self.columns = tuple(metric for metric in _ZONES if metric not in self.absent)
+        self._reads, self._counters = FileReads(files), Counters(len(files))
+        self._ranges_uj = np.array(ranges_uj, float)
+
+    def allocate(self, num_slots: int, period_s: float) -> list[list[Step]]:
+        """Make room for `num_slots` reads and return their calls."""
+        return [self._reads.allocate(num_slots)]
+
+    def take(self, num_slots: int) -> np.ndarray:
+        """Return the first `num_slots` reads."""
+        totals_uj = self._counters.advance(self._reads.numbers(num_slots), self._ranges_uj)
+        return np.column_stack([totals_uj[:, part].sum(axis=1) for part in self._parts])[:, None] / MEGA
 
 
-def _open(root: Path, pattern: str) -> tuple[list[_Counter], str | None]:
-    """Return the counters of the zones whose name matches, or the reason there are none."""
+def _open(root: Path, pattern: str) -> tuple[list[tuple[KernelFile, int]], str | None]:
+    """Return counters and their ranges of the zones whose name matches, or the reason there are none."""
     if not root.is_dir():
         return [], f"this host has no {root}"
     # Psys zones hold the packages again, and intel-rapl-mmio mirrors intel-rapl: counting either would double.
@@ -68,7 +65,8 @@ def _open(root: Path, pattern: str) -> tuple[list[_Counter], str | None]:
     for zone in zones:
         try:
             file = KernelFile(zone / "energy_uj")
-            counters.append(_Counter(file, int((zone / "max_energy_range_uj").read_text()), file.number()))
+            file.number()
+            counters.append((file, int((zone / "max_energy_range_uj").read_text())))
         except PermissionError:
             return [], f"{zone / 'energy_uj'} is readable by root only"
         except (OSError, ValueError) as error:

@@ -2,7 +2,6 @@
 
 import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -11,9 +10,10 @@ from triplepoint.tables.telemetry import GPU_METRICS
 from triplepoint.telemetry.amd import open_amd
 from triplepoint.telemetry.host import Host
 from triplepoint.telemetry.infiniband import Fabric
-from triplepoint.telemetry.lane import Lane
+from triplepoint.telemetry.lane import Lane, columns_of
 from triplepoint.telemetry.nvidia import open_nvidia
 from triplepoint.telemetry.one_sampler import Claim
+from triplepoint.telemetry.rapl import Rapl
 from triplepoint.telemetry.sensor import Found, Sensor
 from triplepoint.units import NS_PER_S
 
@@ -52,16 +52,16 @@ def open_lanes(out: Path, kind: str, slow_period_s: float, fast_period_s: float)
         slow_period_s: Time between reads of traffic, utilisation, memory and the host. Unit: s.
         fast_period_s: Time between reads of power, energy, temperatures, clocks and throttling. Unit: s.
     """
-    gpus, host, fabric = open_gpus(kind), Host(), Fabric()
+    gpus, host, rapl, fabric = open_gpus(kind), Host(), Rapl(), Fabric()
     claim = Claim((gpu["uuid"] for gpu in gpus.facts if gpu.get("uuid")), out)
-    absent = gpus.absent | host.absent | fabric.absent
-    slow: list[Sensor] = [host, *([fabric] if fabric.columns else []), *gpus.slow]
+    absent = gpus.absent | host.absent | rapl.absent | fabric.absent
+    slow: list[Sensor] = [host, *(sensor for sensor in (rapl, fabric) if sensor.columns), *gpus.slow]
     facts = {"gpus": gpus.facts, "infiniband_ports": fabric.ports}
     lanes = []
     if gpus.fast:
-        recorder = Recorder(fast_path(out), fast_period_s, absent, _columns(gpus.fast), facts)
+        recorder = Recorder(fast_path(out), fast_period_s, absent, columns_of(gpus.fast), facts)
         lanes.append(Lane(gpus.fast, fast_period_s, recorder))
-    recorder = Recorder(out, slow_period_s, absent, _columns(slow), facts)
+    recorder = Recorder(out, slow_period_s, absent, columns_of(slow), facts)
     lanes.append(Lane(slow, slow_period_s, recorder, (gpus.close, claim.close)))
     return lanes
 
@@ -99,7 +99,3 @@ def run_sampler(out: Path, kind: str, slow_period_s: float, fast_period_s: float
 
 def _deadline(lane: Lane) -> int:
     return lane.deadline_ns
-
-
-def _columns(sensors: Sequence[Sensor]) -> list[str]:
-    return list(dict.fromkeys(column for sensor in sensors for column in sensor.columns))

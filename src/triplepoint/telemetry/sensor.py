@@ -7,36 +7,40 @@ from typing import Any
 
 import numpy as np
 
+from triplepoint.telemetry.sweep import Step
+
 FAST = "fast"
 SLOW = "slow"
 
 
 class Sensor(ABC):
-    """Everything of one device that is read in one lane.
+    """What is read in one lane of one device, or of several of a kind.
 
-    `read` runs in the sampling loop: it calls the driver and keeps the raw answer in a slot. `take` runs at a flush and
-    turns slots into numbers.
+    The sampling loop does the steps that `allocate` returns, which keep the driver's raw answers in a slot. `take` runs
+    at a flush and turns slots into numbers, of all devices at once: that is several times cheaper than one by one.
     """
 
-    device: str
-    """Value of the `device` column: `host`, `gpu0`, `gpu1`, ... in the driver's order."""
+    devices: tuple[str, ...]
+    """Values of the `device` column: `host`, `gpu0`, `gpu1`, ... in the driver's order."""
 
     columns: tuple[str, ...]
     """Columns of `tables.SAMPLES` it fills."""
 
     @abstractmethod
-    def allocate(self, num_slots: int) -> None:
-        """Make room for `num_slots` reads between two flushes."""
+    def allocate(self, num_slots: int, period_s: float) -> Sequence[Sequence[Step]]:
+        """Make room for the reads between two flushes and return the calls of one read, device by device.
 
-    @abstractmethod
-    def read(self, slot: int) -> None:
-        """Read now and keep the answer in `slot`."""
+        Args:
+            num_slots: Most reads between two flushes.
+            period_s: Time between reads. Unit: s.
+        """
 
     @abstractmethod
     def take(self, num_slots: int) -> np.ndarray:
         """Return the first `num_slots` reads in the units of `tables.SAMPLES`, NaN where one failed.
 
-        Columns that only grow count from the sensor's first successful read. Shape (num_slots, num_columns).
+        Columns that only grow count from the sensor's first successful read. Shape (num_slots,
+        num_devices, num_columns).
         """
 
     def close(self) -> None:
@@ -58,11 +62,6 @@ class Found:
     """Gives the driver's library back."""
 
 
-def absent_everywhere(missing: Sequence[dict[str, str]]) -> dict[str, str]:
-    """Return what every one of several devices lacks, with the reason of the first."""
-    return {name: why for name, why in missing[0].items() if all(name in each for each in missing)}
-
-
 class Counters:
     """Counters of the driver turned into totals since their first value, across flushes, wraps and restarts."""
 
@@ -82,7 +81,7 @@ class Counters:
         good = np.isfinite(values)
         is_whole = bool(good.all())
         if not is_whole:
-            values = _carried(values, self._last)
+            values = carried(values, self._last)
         unknown = np.isnan(self._last)
         if unknown.any():
             self._last = np.where(unknown, values[0], self._last)
@@ -97,8 +96,13 @@ class Counters:
         return totals if is_whole else np.where(good, totals, np.nan)
 
 
-def _carried(values: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Return values with each NaN replaced by the value before it; `last` stands before the first."""
+def carried(values: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """Return values with each NaN replaced by the value before it.
+
+    Args:
+        values: In time order. Shape (num_values, num_columns).
+        last: What stands before the first. Shape (num_columns,).
+    """
     carried = np.vstack([last, values])
     rows = np.where(np.isfinite(carried), np.arange(len(carried))[:, None], 0)
     return np.take_along_axis(carried, np.maximum.accumulate(rows, axis=0), axis=0)[1:]

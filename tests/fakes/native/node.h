@@ -72,6 +72,7 @@ struct site {
 int is_fake_node_library(void);
 const struct node *node_now(void);
 enum opened node_open(enum vendor vendor);
+int64_t fake_node_now_ns(void);
 double node_time_s(const struct node *node);
 void node_wait(double seconds);
 uint64_t node_wall_us(const struct node *node, double t_s);
