@@ -86,6 +86,7 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"precision": "fp8", "model": "tiny-llama", "cluster": "cpu-local"}, "precision: fp8, cpu has no fp8 units; set "),
     ({"precision": "fp8", "cluster": "mi250x32"}, "precision: fp8, mi250 has no fp8 units; set precision: bf16"),
+    ({"offload": ["optim"], "engine": "native"}, "offload: [optim], the native engine has none; set offload: [] or "),
     ({"trace_ranks": [0, 32]}, "trace_ranks: 32 is not a rank, they go from 0 to 31"),
 ]
 
@@ -172,6 +173,7 @@ FOLDS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"tp": 4, "pp": 4, "data_parallel_sharding": "optim", "sequence_parallel": True}, ("grad", "param", "tp")),
     ({"pp": 16, "data_parallel_sharding": "optim", "sequence_parallel": True}, ("grad", "param")),
     ({"tp": 8, "data_parallel_sharding": "optim_grads_params", "sequence_parallel": True}, ()),
+    ({"data_parallel_sharding": "optim_grads_params", "engine": "deepspeed"}, ("grad", "param")),
 ]
 
 

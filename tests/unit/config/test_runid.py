@@ -38,6 +38,10 @@ LABELS: list[tuple[dict[str, Any], str]] = [
         {"model": "tiny-llama", "cluster": "cpu-local", "engine": "native", "precision": "fp32", "cp": 2},
         "tiny-llama_cpu-local_tp1-pp1-dp4-cp2_mbs1_fp32_r1",
     ),
+    (
+        {"tp": 8, "engine": "deepspeed", "offload": ["params", "optim"], "global_batch_size": 64} | OPTIM,
+        "llama3-70b_h200x32_tp8-pp1-dp4-zero1_mbs1_gbs64_off-optim-params_deepspeed_r1",
+    ),
 ]
 
 

@@ -12,7 +12,7 @@ from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.launch.context import RankContext, StepRecorder
 
-_MODULES = {name: f"triplepoint.launch.engines.{name}" for name in ("native", "megatron")}
+_MODULES = {name: f"triplepoint.launch.engines.{name}" for name in ("native", "megatron", "deepspeed")}
 
 
 class Engine(Protocol):

@@ -8,8 +8,6 @@ def check_features(point: Point) -> str | None:
     """Check that the point asks only for what its engine has."""
     if point.engine != "native" and point.task != "pretrain":
         return f"the {point.engine} engine has no task: {point.task}; set engine: native or simulated"
-    if point.engine == "deepspeed" and point.weights != "random":
-        return "the deepspeed engine starts from random weights; set weights: random, or engine: native"
     sections = [section for section in (point.model, point.model.moe) if section]
     for section in sections:
         for key in sorted(section.features):

@@ -1,0 +1,124 @@
+"""The DeepSpeed engine: ZeRO 0 to 3 with or without offload, or DeepSpeed's pipeline, around the native layers.
+
+DeepSpeed brings no layers of its own for training: it wraps a torch model. So the layers here are those of the native
+engine, and what is measured is DeepSpeed's data parallelism, pipeline, recomputation and offload. On CPU the same code
+runs over gloo. This module stays light: DeepSpeed is imported in the ranks.
+"""
+
+import importlib.util
+from typing import Any
+
+from triplepoint.config.point import Point
+from triplepoint.errors import UserError
+from triplepoint.launch.context import RankContext, StepRecorder
+from triplepoint.launch.engines.checks import check_features
+
+ZERO_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+"""ZeRO stage by what data parallel ranks share out. Source: Rajbhandari et al. 2020 (ZeRO), arXiv:1910.02054."""
+
+
+def unsupported(point: Point) -> str | None:
+    """Return why this engine cannot run `point`, in one sentence with the remedy, or None."""
+    for check in (check_features, _degrees, _numbers, _pipeline, _overlap, _offload):
+        if reason := check(point):
+            return reason
+    return None
+
+
+def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
+    """Train `point` in this rank; see `native.train`.
+
+    Raises:
+        UserError: If DeepSpeed is not installed here.
+    """
+    if not is_installed():
+        raise UserError(
+            "engine deepspeed needs deepspeed, which is not installed; pip install triplepoint[deepspeed], "
+            "or set engine: native"
+        )
+    from triplepoint.launch.engines.deepspeed.run import run
+
+    return run(point, context, recorder)
+
+
+def is_installed() -> bool:
+    """Return whether DeepSpeed can be imported here."""
+    return importlib.util.find_spec("deepspeed") is not None
+
+
+def zero_stage(point: Point) -> int:
+    """Return the ZeRO stage of the point, from 0."""
+    return ZERO_STAGES[point.layout.data_parallel_sharding]
+
+
+def _degrees(point: Point) -> str | None:
+    layout = point.layout
+    if layout.tp > 1:
+        return f"the deepspeed engine splits no matrices (tp: {layout.tp}); set tp: 1, or engine: megatron or native"
+    if layout.cp > 1:
+        return f"the deepspeed engine has no context parallelism (cp: {layout.cp}); set cp: 1, or engine: megatron"
+    if layout.ep > 1:
+        return f"the deepspeed engine keeps experts whole (ep: {layout.ep}); set ep: 1, or engine: megatron or native"
+    return None
+
+
+def _numbers(point: Point) -> str | None:
+    if point.precision == "fp8":
+        return "DeepSpeed has no fp8; set precision: bf16, or engine: megatron"
+    if point.precision == "fp16" and point.cluster.device == "cpu":
+        return "precision fp16 needs a GPU; set precision: bf16 or fp32"
+    if point.samples == "padded":
+        return "the deepspeed engine trains on packed samples; set samples: packed, or engine: native"
+    if point.recompute == "selective":
+        return "DeepSpeed recomputes whole layers; set recompute: full, or engine: native or megatron"
+    return None
+
+
+def _pipeline(point: Point) -> str | None:
+    layout = point.layout
+    if layout.pp == 1:
+        return None if layout.vp == 1 else f"vp: {layout.vp} needs a pipeline; set vp: 1 or pp above 1"
+    if layout.vp > 1:
+        return f"DeepSpeed's pipeline has one stage per rank (vp: {layout.vp}); set vp: 1, or engine: megatron"
+    if layout.schedule != "1f1b":
+        return f"DeepSpeed has no schedule {layout.schedule}; set schedule: 1f1b, or engine: native"
+    if zero_stage(point) > 1:
+        return (
+            f"DeepSpeed's pipeline shares out the optimizer at most, not {layout.data_parallel_sharding}; set "
+            "data_parallel_sharding: optim, or engine: native"
+        )
+    if layout.pp > point.model.num_layers:
+        return f"{point.model.num_layers} layers do not fill {layout.pp} stages (pp); lower pp"
+    return None
+
+
+def _overlap(point: Point) -> str | None:
+    stage, overlap = zero_stage(point), point.overlap
+    if "tp" in overlap:
+        return "the deepspeed engine has no tensor parallelism to overlap; remove tp from overlap, or engine: megatron"
+    if "grad" in overlap and (stage == 0 or point.layout.pp > 1):
+        where = "pipeline" if point.layout.pp > 1 else "plain data parallelism"
+        return (
+            f"DeepSpeed's {where} reduces gradients after the backward pass, not beside it; remove grad from overlap, "
+            "or engine: native"
+        )
+    if "param" in overlap and stage != 3:
+        return (
+            f"ZeRO-{stage} gathers parameters after the optimizer's step with nothing beside it; remove param from "
+            "overlap, or engine: megatron"
+        )
+    return None
+
+
+def _offload(point: Point) -> str | None:
+    stage, offload = zero_stage(point), point.offload
+    if offload and stage == 0:
+        return "DeepSpeed offloads what ZeRO shares out; set data_parallel_sharding: optim, or offload: []"
+    if "params" in offload and stage != 3:
+        return (
+            f"DeepSpeed offloads parameters under ZeRO-3 alone, this is ZeRO-{stage}; set data_parallel_sharding: "
+            "optim_grads_params, or offload: [optim]"
+        )
+    if offload and point.layout.pp > 1:
+        return "DeepSpeed's pipeline does not offload; set pp: 1, or offload: []"
+    return None

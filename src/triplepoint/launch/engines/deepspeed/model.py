@@ -1,0 +1,93 @@
+# mypy: disallow-subclassing-any=False
+"""The whole model as ZeRO wraps it, made of the native engine's layers, and its optimizer."""
+
+from typing import Any
+
+import deepspeed
+import torch
+from torch import Tensor, nn
+
+from triplepoint.config.model import ModelConfig
+from triplepoint.config.point import Point
+from triplepoint.launch.engines.deepspeed.settings import deepspeed_config, dtype_of
+from triplepoint.launch.engines.native.initialise import materialise
+from triplepoint.launch.engines.native.loss import mean_cross_entropy
+from triplepoint.launch.engines.native.model import FeedForward, Run, Stage, TransformerLayer
+from triplepoint.launch.engines.native.moe import MixtureOfExpertsBlock
+from triplepoint.launch.engines.optimizer import BETAS, LEARNING_RATE, WEIGHT_DECAY
+from triplepoint.launch.engines.weights import weights_of
+
+
+class Filler:
+    """Gives parts of the model, made on the meta device, their weights."""
+
+    def __init__(self, point: Point, device: torch.device) -> None:
+        self.point = point
+        self._device, self._weights = device, weights_of(point, device)
+
+    def fill(self, module: nn.Module, prefix: str = "") -> None:
+        """Fill a module; see `materialise`."""
+        point = self.point
+        materialise(module, prefix, point.seed, point.model.num_layers, self._device, self._weights)
+
+
+class LanguageModel(nn.Module):
+    """The whole model, from tokens to the loss: DeepSpeed's engine is called for a loss."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self.stage = stage
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean loss of a micro-batch. Unit: nat."""
+        return mean_cross_entropy(self.stage(tokens), targets, None)
+
+
+def build_model(point: Point, device: torch.device) -> LanguageModel:
+    """Return the model with its weights; with ZeRO-3 each layer is shared out before the next one is made."""
+    model, filler = point.model, Filler(point, device)
+    run = _recomputed if point.recompute == "full" else plain
+    with torch.device("meta"):
+        layers = {number: make_layer(model, run) for number in range(model.num_layers)}
+        stage = Stage(model, layers, point.sequence_length, dtype_of(point))
+    stage.tie()
+    for name, layer in stage.layers.items():
+        filler.fill(layer, f"layers.{name}.")
+        _share_out(layer, point)
+    filler.fill(stage)
+    _share_out(stage, point)
+    return LanguageModel(stage)
+
+
+def make_layer(model: ModelConfig, run: Run) -> TransformerLayer:
+    """Return a layer on the current default device, with all its experts."""
+    feed_forward = FeedForward(model) if model.moe is None else MixtureOfExpertsBlock(model, 0, None)
+    return TransformerLayer(model, feed_forward, run)
+
+
+def _share_out(module: nn.Module, point: Point) -> None:
+    config, dtype = deepspeed_config(point), dtype_of(point)
+    if config["zero_optimization"]["stage"] == 3:
+        deepspeed.zero.Init(module=module.to(dtype), config_dict_or_path=config, dtype=dtype)
+
+
+def plain(function: Any, x: Tensor, rotary: Tensor | None) -> Tensor:
+    """Run a layer's function without recomputation."""
+    return function(x, rotary)
+
+
+def _recomputed(function: Any, x: Tensor, rotary: Tensor | None) -> Tensor:
+    return deepspeed.checkpointing.checkpoint(function, x, rotary)
+
+
+def build_optimizer(model: nn.Module) -> torch.optim.AdamW:
+    """Return AdamW as every engine here has it."""
+    parameters = list(model.parameters())
+    # ZeRO-3 has put the values away, and keeps the shape under another name.
+    is_matrix = [len(getattr(parameter, "ds_shape", parameter.shape)) > 1 for parameter in parameters]
+    pairs = list(zip(parameters, is_matrix, strict=True))
+    groups = [
+        {"params": [parameter for parameter, is_one in pairs if is_one], "weight_decay": WEIGHT_DECAY},
+        {"params": [parameter for parameter, is_one in pairs if not is_one], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW([group for group in groups if group["params"]], LEARNING_RATE, BETAS, fused=True)

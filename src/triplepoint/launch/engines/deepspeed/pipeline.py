@@ -1,0 +1,167 @@
+# mypy: disallow-subclassing-any=False
+"""The model as DeepSpeed's pipeline takes it: a list of layers, of which each rank builds its own."""
+
+import itertools
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from deepspeed.runtime.pipe.topology import PipeDataParallelTopology
+from torch import Tensor, nn
+from torch.profiler import record_function
+
+from triplepoint.config.point import Point
+from triplepoint.launch.engines.deepspeed.model import Filler, make_layer, plain
+from triplepoint.launch.engines.deepspeed.settings import dtype_of
+from triplepoint.launch.engines.native.loss import mean_cross_entropy
+from triplepoint.launch.engines.native.model import Linear, Norm, rotary_tables
+from triplepoint.launch.engines.vocabulary import padded_vocab_size
+
+_PHASES = {
+    "ForwardPass": "forward",
+    "BackwardPass": "backward",
+    "ReduceGrads": "grad_sync",
+    "ReduceTiedGrads": "grad_sync",
+    "OptimizerStep": "optimizer",
+}
+"""What a trace calls the commands of DeepSpeed's schedule."""
+
+
+def build_pipeline(point: Point, device: torch.device) -> PipelineModule:
+    """Return this rank's stage as DeepSpeed cuts it out of the list: as many transformer layers on each as may be."""
+    layout = point.layout
+    pipeline = PipelineModule(
+        layers=_layers(Filler(point, device)),
+        topology=PipeDataParallelTopology(num_pp=layout.pp, num_dp=layout.dp),
+        loss_fn=partial(mean_cross_entropy, group=None),
+        partition_method=f"type:{PipelineLayer.__name__}",
+        checkpointable_layers=[PipelineLayer.__name__],
+    )
+    for parameter in pipeline.parameters():
+        # Without ZeRO, DeepSpeed's norm counts what is not marked so on the first stage alone.
+        parameter.model_parallel = not getattr(parameter, "ds_pipe_replicated", False)
+    return pipeline
+
+
+def annotate_phases(engine: Any) -> None:
+    """Name the phases of the engine's schedule in the trace."""
+
+    def named(function: Any, phase: str) -> Any:
+        calls = itertools.count()
+
+        def annotated(engine: Any, **arguments: Any) -> None:
+            place = f" stage={engine.stage_id} microbatch={next(calls) % engine.micro_batches}"
+            with record_function(phase + place if phase in ("forward", "backward") else phase):
+                function(engine, **arguments)
+
+        return annotated
+
+    engine._INSTRUCTION_MAP = {
+        command: named(function, _PHASES[command.__name__]) if command.__name__ in _PHASES else function
+        for command, function in engine._INSTRUCTION_MAP.items()
+    }
+
+
+class Embedding(nn.Module):
+    """Tokens to the residual stream, without positions."""
+
+    def __init__(self, filler: Filler) -> None:
+        super().__init__()
+        model = filler.point.model
+        self.dtype = dtype_of(filler.point)
+        self.embedding = nn.Embedding(padded_vocab_size(model.vocab_size), model.hidden_size, device="meta")
+        filler.fill(self)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the embedded tokens."""
+        return self.embedding(tokens).to(self.dtype)
+
+
+class Positions(nn.Module):
+    """Learned positions, added."""
+
+    def __init__(self, filler: Filler) -> None:
+        super().__init__()
+        point = filler.point
+        self.positions = nn.Embedding(point.sequence_length, point.model.hidden_size, device="meta")
+        filler.fill(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the residual stream with positions."""
+        return x + self.positions(torch.arange(x.shape[1], device=x.device)).to(x.dtype)
+
+
+class Rotary:
+    """The rotary tables that the layers of a stage share, made at their first use."""
+
+    def __init__(self, point: Point) -> None:
+        self._point = point
+        self._tables: Tensor | None = None
+
+    def on(self, device: torch.device) -> Tensor | None:
+        """Return the tables, None where the model has no rotary embedding."""
+        point = self._point
+        if self._tables is None and point.model.position_embedding == "rope":
+            self._tables = rotary_tables(point.model, point.sequence_length, device)
+        return self._tables
+
+
+class PipelineLayer(nn.Module):
+    """One transformer layer; DeepSpeed recomputes it from outside."""
+
+    def __init__(self, filler: Filler, number: int, rotary: Rotary) -> None:
+        super().__init__()
+        with torch.device("meta"):
+            self.layer = make_layer(filler.point.model, plain)
+        self._rotary = rotary
+        filler.fill(self.layer, f"layers.{number}.")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the residual stream after the layer."""
+        return self.layer(x, self._rotary.on(x.device))
+
+
+class FinalNorm(nn.Module):
+    """The normalisation before the head."""
+
+    def __init__(self, filler: Filler) -> None:
+        super().__init__()
+        with torch.device("meta"):
+            self.norm = Norm(filler.point.model)
+        filler.fill(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised residual stream."""
+        return self.norm(x)
+
+
+class Head(nn.Module):
+    """The residual stream to logits."""
+
+    def __init__(self, filler: Filler) -> None:
+        super().__init__()
+        model = filler.point.model
+        with torch.device("meta"):
+            self.head = Linear(model.hidden_size, padded_vocab_size(model.vocab_size), bias=False)
+        filler.fill(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        return self.head(x)
+
+
+def _layers(filler: Filler) -> list[LayerSpec]:
+    model, rotary = filler.point.model, Rotary(filler.point)
+    first, last = LayerSpec(Embedding, filler), LayerSpec(Head, filler)
+    if model.tie_embeddings:
+        tied = partial(TiedLayerSpec, "embedding", Embedding, filler, tied_weight_attr="embedding.weight")
+        first, last = tied(), tied(forward_fn=_logits)
+    positions = [LayerSpec(Positions, filler)] if model.position_embedding == "learned" else []
+    layers = [LayerSpec(PipelineLayer, filler, number, rotary) for number in range(model.num_layers)]
+    return [first, *positions, *layers, LayerSpec(FinalNorm, filler), last]
+
+
+def _logits(tied: Embedding, x: Tensor) -> Tensor:
+    return F.linear(x, tied.embedding.weight)

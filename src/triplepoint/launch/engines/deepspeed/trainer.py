@@ -1,0 +1,127 @@
+"""One training step of one rank through DeepSpeed's engine."""
+
+import contextlib
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
+from deepspeed.runtime.utils import clip_grad_norm_
+from torch import Tensor
+from torch.profiler import record_function
+
+from triplepoint.config.point import Point
+from triplepoint.launch.engines.deepspeed.comms import MessageLog
+from triplepoint.launch.engines.deepspeed.model import build_model, build_optimizer
+from triplepoint.launch.engines.deepspeed.pipeline import annotate_phases, build_pipeline
+from triplepoint.launch.engines.deepspeed.settings import deepspeed_config
+from triplepoint.launch.engines.optimizer import MAX_GRADIENT_NORM
+
+
+class DeepSpeedTrainer:
+    """This rank's part of the model in DeepSpeed's engine: ZeRO, or the pipeline."""
+
+    def __init__(self, point: Point, device: torch.device) -> None:
+        self.point, self.config = point, deepspeed_config(point)
+        self.world = dist.new_group(group_desc="world")
+        """All ranks, for barriers: DeepSpeed sends on torch's own group of all, and a trace is to tell them apart."""
+        self.is_pipeline = point.layout.pp > 1
+        model = build_pipeline(point, device) if self.is_pipeline else build_model(point, device)
+        self.engine, *_ = deepspeed.initialize(
+            model=model, optimizer=build_optimizer(model), config=self.config, dist_init_required=False
+        )
+        if isinstance(self.engine.optimizer, FP16_UnfusedOptimizer):
+            # It has made a step with no gradient to allocate its state, and would be one step ahead of Adam's start.
+            self.engine.optimizer.optimizer.state.clear()
+        self.engine.clip_fp32_gradients = self._clip
+        self.log = MessageLog()
+        self._logged_step = point.steps.warmup - 1
+        self._num_steps = 0
+        self._norm: float | Tensor = 0.0
+        if self.is_pipeline:
+            annotate_phases(self.engine)
+        else:
+            annotate(self.engine, "allreduce_gradients", "grad_sync")
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether this rank computes the loss: it has the last stage."""
+        return not self.is_pipeline or bool(self.engine.is_last_stage())
+
+    @property
+    def gradient_norm(self) -> float:
+        """Norm of the last step's gradient, before clipping."""
+        norm = self.engine.get_global_grad_norm()
+        return float(self._norm if norm is None else norm)
+
+    def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Train on this rank's part of a global batch; see `native.trainer.Trainer.step`."""
+        with self.log.on() if self._num_steps == self._logged_step else contextlib.nullcontext():
+            losses = self._run_pipeline(tokens, targets) if self.is_pipeline else self._accumulate(tokens, targets)
+        self._num_steps += 1
+        return losses
+
+    def global_loss(self, part: Tensor) -> float | None:
+        """Return the mean loss of the global batch, None without the last stage. Unit: nat."""
+        if not self.has_loss:
+            return None
+        total = part.detach().clone()
+        if not self.is_pipeline:  # the pipeline has the mean already
+            dist.all_reduce(total, group=self.world)
+            total /= self.point.layout.dp
+        return float(total)
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts for the manifest."""
+        zero = self.config["zero_optimization"]
+        return {
+            "num_parameters_rank": sum(_held(parameter) for parameter in self.engine.module.parameters()),
+            "gradient_norm": self.gradient_norm,
+            "backend": dist.get_backend(self.world),
+            "num_threads": torch.get_num_threads(),
+            "skipped_steps": self.engine.skipped_steps,
+            "optimizer": type(self.engine.optimizer).__name__,
+            "zero_stage": zero["stage"],
+            "overlap_comm": zero["overlap_comm"],
+            "num_messages": sum(message["count"] for message in self.log.messages),
+            "message_bytes": sum(message["bytes"] * message["count"] for message in self.log.messages),
+        }
+
+    def _accumulate(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        count, losses = self.point.num_microbatches, []
+        for number, (inputs, wanted) in enumerate(zip(tokens.chunk(count), targets.chunk(count), strict=True)):
+            with record_function(f"forward stage=0 microbatch={number}"):
+                loss = self.engine(inputs, wanted)
+            with record_function(f"backward stage=0 microbatch={number}"):
+                self.engine.backward(loss)
+            with record_function("optimizer") if number == count - 1 else contextlib.nullcontext():
+                self.engine.step()
+            losses.append(loss.detach())
+        return torch.stack(losses).mean()
+
+    def _run_pipeline(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        count = self.point.num_microbatches
+        return self.engine.train_batch(iter(list(zip(tokens.chunk(count), targets.chunk(count), strict=True))))
+
+    def _clip(self) -> None:
+        """Clip as DeepSpeed does without ZeRO and in fp32, and keep the norm, which it throws away."""
+        engine = self.engine
+        self._norm = clip_grad_norm_(engine.module.parameters(), MAX_GRADIENT_NORM, mpu=engine.mpu)
+
+
+def annotate(owner: Any, method: str, name: str) -> None:
+    """Name a method's time in the trace."""
+    function = getattr(owner, method)
+
+    def annotated(*args: Any, **kwargs: Any) -> Any:
+        with record_function(name):
+            return function(*args, **kwargs)
+
+    setattr(owner, method, annotated)
+
+
+def _held(parameter: Any) -> int:
+    """Return the elements of a parameter that this rank keeps."""
+    part = getattr(parameter, "ds_tensor", None)
+    return int(parameter.numel() if part is None else part.numel())
