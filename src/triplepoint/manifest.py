@@ -150,6 +150,17 @@ class ZeusWindow(Strict):
     """Whether the difference is within that."""
 
 
+class NodeCheck(Strict):
+    """What `triplepoint doctor` found of a node in one respect."""
+
+    name: str
+    """What was looked at."""
+    status: Literal["ok", "warn", "fail"]
+    """Whether it is as it should be; warn where a measurement may not be what it seems."""
+    found: str
+    """What is there."""
+
+
 class Node(Strict):
     """One node of the gang."""
 
@@ -171,6 +182,8 @@ class Node(Strict):
     """The sampler's account; None if it left none."""
     placement: Placement | None = None
     """What it was given; None where nothing was launched."""
+    checks: tuple[NodeCheck, ...] | None = None
+    """What the doctor read of it just before the ranks started; None where it did not."""
     clock: Clock | None = None
     """Its clock against the first node's; None on the first node and where the agents could not compare them."""
     clock_absent: str | None = None

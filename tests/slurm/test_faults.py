@@ -24,6 +24,7 @@ from tests.slurm.launches import (
     training,
     wait_until,
 )
+from triplepoint.launch.slurm import usable_nodes
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 
@@ -42,9 +43,17 @@ def test_gang_records_where_it_ran(place: Place) -> None:
         "spine.leaf2.h200-4",
     ]
     assert all(found and found.devices == tuple("01234567") for found in placements)
+    assert all("shared memory" in [check.name for check in node.checks or ()] for node in manifest.nodes)
     assert manifest.job is not None
     assert [job for job, *_ in jobs_of(folder)] == [manifest.job.job_id]
     assert not (folder / "attempts").exists()
+
+
+def test_usable_nodes_are_those_that_take_jobs(cluster: Cluster) -> None:
+    assert usable_nodes("mi250") == {"mi250-1", "mi250-2"}
+    subprocess.run(["scontrol", "update", "NodeName=h200-3", "State=DRAIN", "Reason=test"], check=True)
+    assert usable_nodes("h200") == usable_nodes(None) == {"h200-1", "h200-2", "h200-4"}
+    assert usable_nodes("no-such-partition") == frozenset()
 
 
 def test_gang_of_the_other_kind_of_node(place: Place) -> None:

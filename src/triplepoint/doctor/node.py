@@ -39,17 +39,23 @@ class Sources:
     load: Callable[[str], Any] = importlib.import_module
 
 
-def read_node(node: int, vendors: tuple[Vendor, ...] = ("nvidia", "amd"), sources: Sources | None = None) -> NodeFacts:
+def read_node(
+    node: int,
+    vendors: tuple[Vendor, ...] = ("nvidia", "amd"),
+    sources: Sources | None = None,
+    with_torch: bool = True,
+) -> NodeFacts:
     """Return the facts of this node.
 
     Args:
         node: Its number in the job.
         vendors: Whose GPUs to look for.
         sources: Where to read.
+        with_torch: Whether to ask torch, which takes seconds.
     """
     sources = sources or Sources()
     vendor, (gpus, driver), problem = _read_gpus(vendors, sources)
-    torch_versions, num_torch_devices = read_torch()
+    torch_versions, num_torch_devices = read_torch() if with_torch else ({}, None)
     return NodeFacts(
         node=node,
         host=socket.gethostname(),

@@ -18,7 +18,8 @@ from triplepoint.processes import die_with_parent
 MARGIN_S = 300.0
 """What the ranks have beside their budget: starting torch, connecting, and finishing what they began. Unit: s."""
 
-_VENDORS: dict[str, tuple[Vendor, ...]] = {"cpu": (), "cuda": ("nvidia",), "rocm": ("amd",)}
+VENDORS: dict[str, tuple[Vendor, ...]] = {"cpu": (), "cuda": ("nvidia",), "rocm": ("amd",)}
+"""Whose GPUs to look for on a kind of device."""
 
 
 class ProbePlan(Strict):
@@ -58,7 +59,7 @@ def run_probe(folder: Path, dies_with_parent: bool = True) -> None:
         die_with_parent()
     plan = read_json(ProbePlan, folder / "probe.json", "start the check again")
     node = int(os.environ.get("SLURM_NODEID", "0"))
-    facts = read_node(node, _VENDORS.get(plan.device, ("nvidia", "amd")))
+    facts = read_node(node, VENDORS.get(plan.device, ("nvidia", "amd")))
     meeting, problem = None, ""
     try:
         meeting = meet(folder, node, plan.num_nodes, _address(plan))

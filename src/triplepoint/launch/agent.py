@@ -33,6 +33,8 @@ RENDEZVOUS_S = 300.0
 LOOK_AROUND_S = 1.0
 """Between two looks at what the launcher and the other nodes left in the shared folder."""
 SAMPLER_STOP_S = 5.0
+DOCTOR_S = 20.0
+"""Most that ranks wait for the check of their node; a driver without persistence takes seconds to open 8 GPUs."""
 
 
 @dataclass(frozen=True)
@@ -119,10 +121,12 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
     for folder in ("logs", "steps", "status", "telemetry", "traces"):
         (raw / folder).mkdir(exist_ok=True)
     kills = count_host_kills()
+    doctor = _start_doctor(raw, node, planned)
     sampler = _start_sampler(raw, node, planned)
     ranks = _ranks_of(node, planned)
     zeus = _start_zeus(raw, node, planned, ranks)
     clock = NodeClock(node, planned.point.num_nodes)
+    report["checks"] = _hear_doctor(raw, node, doctor)
     try:
         failures = _train(raw, ranks, planned, around, clock)
     finally:
@@ -225,6 +229,31 @@ def _rendezvous(raw: Path, around: Surroundings, clock: NodeClock) -> tuple[str,
     meeting = json.loads(path.read_text())
     clock.follow(meeting["address"], meeting["clock_port"])
     return meeting["address"], meeting["port"]
+
+
+def _start_doctor(raw: Path, node: int, planned: PlannedRun) -> subprocess.Popen[bytes]:
+    """Start the short check of this node, which looks at GPUs before anything works on them."""
+    command = [sys.executable, "-m", "triplepoint.doctor.brief", str(_checks(raw, node)), planned.point.cluster.device]
+    with (raw / "logs" / f"doctor{node}.log").open("wb") as log:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+
+def _hear_doctor(raw: Path, node: int, doctor: subprocess.Popen[bytes]) -> list[dict[str, str]] | None:
+    """Return what the check found, None if it failed or took too long: a launch does not depend on it."""
+    try:
+        doctor.wait(DOCTOR_S)
+    except subprocess.TimeoutExpired:
+        doctor.kill()
+        doctor.wait()
+    try:
+        found: list[dict[str, str]] = json.loads(_checks(raw, node).read_text())
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def _checks(raw: Path, node: int) -> Path:
+    return raw / "nodes" / f"checks{node}.json"
 
 
 def _start_sampler(raw: Path, node: int, planned: PlannedRun) -> subprocess.Popen[bytes]:

@@ -137,6 +137,7 @@ def _node(raw: Path, report: dict[str, Any], planned: PlannedRun, recording: Rec
         devices=devices,
         telemetry=None if recording is None else _telemetry(recording),
         placement=Placement(**report["placement"]),
+        checks=report.get("checks"),
         clock=fit_clock(bursts_from(report["clock"])) if report.get("clock") else None,
         clock_absent=report.get("clock_absent"),
         zeus=zeus,

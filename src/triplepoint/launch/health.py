@@ -40,6 +40,11 @@ _CAUSES = {
 """What protects a GPU: its counter, and its bit among the reasons. The power limit is not there, under which every GPU
 in training runs, nor boost held equal, which is the fault of another. Source: nvml.h 13, nvmlClocksEventReasons."""
 
+_COLUMNS = (
+    *("t_ns", "device", "sm_clock_mhz", "gpu_throttle_reasons", "gpu_ecc_uncorrected", "gpu_xid"),
+    *(counter for counter, _ in _CAUSES.values()),
+)
+
 
 @dataclass(frozen=True)
 class Health:
@@ -77,6 +82,7 @@ def read_health(samples: pa.Table, window_ns: tuple[int, int] | None) -> dict[st
         samples: `tables.SAMPLES` of the node.
         window_ns: Begin and end of the measured steps on the node's monotonic clock; None if it did not come to them.
     """
+    samples = samples.select(_COLUMNS)
     devices = samples["device"].to_numpy(zero_copy_only=False)
     names = sorted(name for name in set(devices) if name.startswith("gpu"))
     return {name: _health(samples.filter(pa.array(devices == name)), window_ns) for name in names}
