@@ -5,110 +5,97 @@ import signal
 
 import pytest
 
+from tests.slurm import launches
 from tests.slurm.cluster import Cluster
-from tests.slurm.launches import (
-    ENDLESS,
-    SHORT,
-    Place,
-    finish,
-    held,
-    job_of,
-    jobs_of,
-    let_go,
-    never_two_at_once,
-    no_ranks,
-    result,
-    training,
-    wait_until,
-)
+from tests.slurm.launches import Place
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 
 
 def test_killed_launchers_job_is_gone_on_with(place: Place) -> None:
-    folder = place.run(SHORT)
+    folder = place.run(launches.SHORT)
     first = place.launch(folder)
-    ranks = held(folder)
-    job_id = job_of(folder)
+    ranks = launches.held(folder)
+    job_id = launches.job_of(folder)
     first.kill()
     second = place.launch(folder)
-    let_go(ranks)
-    status, said = finish(second)
+    launches.let_go(ranks)
+    status, said = launches.finish(second)
     assert status == 0, said
     assert f"going on with job {job_id}" in said
-    assert [job for job, *_ in jobs_of(folder)] == [job_id]
-    assert result(folder).status == "ok"
+    assert [job for job, *_ in launches.jobs_of(folder)] == [job_id]
+    assert launches.result(folder).status == "ok"
 
 
 def test_job_that_ended_meanwhile_is_collected(place: Place) -> None:
-    folder = place.run(SHORT)
+    folder = place.run(launches.SHORT)
     first = place.launch(folder)
-    wait_until(lambda: list(folder.glob("attempts/*/nodes/begun*.json")), "agents start")
+    launches.wait_until(lambda: list(folder.glob("attempts/*/nodes/begun*.json")), "agents start")
     first.kill()
-    wait_until(lambda: len(list(folder.glob("attempts/*/nodes/node*.json"))) == 2, "the gang ends by itself")
-    status, said = finish(place.launch(folder))
+    launches.wait_until(lambda: len(list(folder.glob("attempts/*/nodes/node*.json"))) == 2, "the gang ends by itself")
+    status, said = launches.finish(place.launch(folder))
     assert status == 0, said
-    assert len(jobs_of(folder)) == 1
+    assert len(launches.jobs_of(folder)) == 1
 
 
 def test_job_whose_number_was_never_learned_is_found(place: Place) -> None:
-    folder = place.run(SHORT)
+    folder = place.run(launches.SHORT)
     first = place.launch(folder)
-    ranks = held(folder)
+    ranks = launches.held(folder)
     first.kill()
     note = next(folder.glob("attempts/*/submission.json"))
     note.write_text(json.dumps(json.loads(note.read_text()) | {"job_id": None}))
     second = place.launch(folder)
-    wait_until(lambda: json.loads(note.read_text())["job_id"], "the job is found")
-    let_go(ranks)
-    status, said = finish(second)
+    launches.wait_until(lambda: json.loads(note.read_text())["job_id"], "the job is found")
+    launches.let_go(ranks)
+    status, said = launches.finish(second)
     assert status == 0, said
     assert "going on with job" in said
-    assert len(jobs_of(folder)) == 1
+    assert len(launches.jobs_of(folder)) == 1
 
 
 def test_job_of_a_point_that_changed_is_ended_first(place: Place) -> None:
-    folder = place.run(ENDLESS)
+    folder = place.run(launches.ENDLESS)
     first = place.launch(folder)
-    training(folder)
-    old = job_of(folder)
+    launches.training(folder)
+    old = launches.job_of(folder)
     first.kill()
-    place.run(SHORT)
-    status, said = finish(place.launch(folder))
+    place.run(launches.SHORT)
+    status, said = launches.finish(place.launch(folder))
     assert status == 0, said
-    assert old in [job for job, *_ in jobs_of(folder)]
-    assert len(jobs_of(folder)) == 2
-    assert never_two_at_once(folder)
+    assert old in [job for job, *_ in launches.jobs_of(folder)]
+    assert len(launches.jobs_of(folder)) == 2
+    assert launches.never_two_at_once(folder)
 
 
 def test_two_launchers_at_once_launch_once(place: Place) -> None:
-    folder = place.run(SHORT)
-    said = [finish(launcher) for launcher in (place.launch(folder), place.launch(folder))]
+    folder = place.run(launches.SHORT)
+    said = [launches.finish(launcher) for launcher in (place.launch(folder), place.launch(folder))]
     assert [status for status, _ in said] == [0, 0], said
-    assert len(jobs_of(folder)) == 1
+    assert len(launches.jobs_of(folder)) == 1
 
 
 def test_interrupted_launcher_ends_its_job(place: Place) -> None:
-    folder = place.run(ENDLESS)
+    folder = place.run(launches.ENDLESS)
     launcher = place.launch(folder)
-    training(folder)
+    launches.training(folder)
     launcher.send_signal(signal.SIGINT)
-    status, said = finish(launcher, 30)
+    status, said = launches.finish(launcher, 30)
     assert status == 130
     assert "Traceback" not in said
-    wait_until(lambda: no_ranks(folder), "the ranks end", 30)
+    launches.wait_until(lambda: launches.no_ranks(folder), "the ranks end", 30)
     assert not list(folder.glob("attempts/*"))
 
 
 def test_ranks_end_without_a_controller_too(place: Place, cluster: Cluster) -> None:
-    folder = place.run(ENDLESS)
+    folder = place.run(launches.ENDLESS)
     launcher = place.launch(folder)
-    training(folder)
+    launches.training(folder)
     cluster.kill_controller()
     launcher.terminate()
-    wait_until(lambda: no_ranks(folder), "the agents end them, told by the folder", 30)
+    launches.wait_until(lambda: launches.no_ranks(folder), "the agents end them, told by the folder", 30)
     cluster.start_controller()
-    finish(launcher)
+    launches.finish(launcher)
 
 
 def test_broken_device_bars_its_node(place: Place) -> None:
@@ -116,7 +103,7 @@ def test_broken_device_bars_its_node(place: Place) -> None:
     bad = place.results / "bad_nodes" / "h200-1.json"
     bad.parent.mkdir(parents=True)
     bad.write_text('{"message": "ECC error"}')
-    folder = place.run(SHORT)
-    status, said = finish(place.launch(folder))
+    folder = place.run(launches.SHORT)
+    status, said = launches.finish(place.launch(folder))
     assert status == 0, said
-    assert "h200-1" not in [node.host for node in result(folder).nodes]
+    assert "h200-1" not in [node.host for node in launches.result(folder).nodes]
