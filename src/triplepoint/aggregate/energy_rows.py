@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from triplepoint.aggregate.phases import phase_energy, read_pattern
+from triplepoint.aggregate.phases import Spans, phase_energy, read_pattern, read_spans
 from triplepoint.aggregate.power import Power
 from triplepoint.aggregate.steps import RunSteps
 from triplepoint.config.gpu import GpuConfig
@@ -49,24 +49,20 @@ def add_phase_energy(
     """
     if gpu is None or gpu.gpus_per_package > 1 or steps.profiled_time_s is None:
         return
-    spans = {name: timeline[name].to_numpy(zero_copy_only=False) for name in _SPAN_COLUMNS}
+    spans, rank = read_spans(timeline), timeline["rank"].to_numpy()
     for node, device in _ranks(manifest):
         energy = power.device_energy.get((node.node, device.device))
         mine = [row for row in phases if row["rank"] == device.rank]
         if energy is None or energy.counter is None or not mine:
             continue
-        chosen = spans["rank"] == device.rank
         known = {(row["phase"], row["category"]) for row in mine if row["exposed_s"] > 0}
-        own = {name: values[chosen] for name, values in spans.items()}
+        own = Spans(*(values[rank == device.rank] for values in spans))
         pattern = read_pattern(own, steps.profiled_time_s * NS_PER_S, known)
         windows_s = manifest.on_first_clock(node, steps.windows_ns[node.node]) / NS_PER_S
         found = phase_energy(energy.counter, windows_s, pattern)
         for row in mine:
             if cell := found.get((row["phase"], row["category"])):
                 row |= {"gpu_energy_j": cell.energy_j, "gpu_power_w": cell.power_w, "gpu_power_error_w": cell.error_w}
-
-
-_SPAN_COLUMNS = ("rank", "lane", "label", "t_start_ns", "duration_ns")
 
 
 def _ranks(manifest: Manifest) -> Iterable[tuple[Node, Device]]:

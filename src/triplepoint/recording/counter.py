@@ -1,5 +1,7 @@
 """An energy counter as it was sampled: when it moved, and what it said in between; pure functions on arrays."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 _FEWEST_MOVES = 8
@@ -10,13 +12,15 @@ _LONGEST_PERIOD_S = 0.1
 _SLACK = 0.02
 """How far off the reads around it a move may be put, as a share of the counter's period."""
 _MOSTLY = 0.98
+_PERIODS = 401
 
 
 class EnergyCounter:
     """An energy counter between the instants at which it moved.
 
     It publishes at regular times, which are found to milliseconds although it is read much less often: its moves lie on
-    a grid, and each was seen to lie between two reads.
+    a grid, and each was seen to lie between two reads. Where it is read at a whole multiple of its own rate, that never
+    moves against the grid, so it says no more than the time between two reads; hence the slack.
     """
 
     def __init__(self, times_s: np.ndarray, counter_j: np.ndarray) -> None:
@@ -27,8 +31,8 @@ class EnergyCounter:
             counter_j: What it said. Shape (num_reads,). Unit: J.
         """
         before, after, self.values_j = changes(times_s, counter_j)
-        self.moved_s, self.period_s = _move_times(before, after)
-        """Times of its moves, shape (num_moves,), and the time between its updates; None where they have no grid."""
+        self.moved_s, self.slack_s = _move_times(before, after)
+        """Times of its moves, shape (num_moves,), and by how much all of them may be off together. Unit: s."""
 
     def at(self, at_s: np.ndarray) -> np.ndarray:
         """Return the counter at given times, interpolated between its moves. Unit: J.
@@ -43,9 +47,9 @@ class EnergyCounter:
         return np.asarray(np.interp(at_s, self.moved_s, self.values_j))
 
 
-def _move_times(before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, float | None]:
+def _move_times(before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, float]:
     if len(after) < _FEWEST_MOVES:
-        return (before + after) / 2, None
+        return (before + after) / 2, float(np.median(after - before)) / 2 if len(after) else 0.0
     period_s = float(np.median(np.diff(after)))
     # After a gap in the samples: what is read was published within the last period, however long the gap.
     is_gap = (after - before > period_s)[1:]
@@ -54,17 +58,16 @@ def _move_times(before: np.ndarray, after: np.ndarray) -> tuple[np.ndarray, floa
     numbers = np.concatenate([[0.0], np.cumsum(np.where(is_gap, np.rint(np.diff(after) / period_s), 1.0))])
     starts = range(0, max(1, len(after) - len(after) % _MOVES_AT_ONCE), _MOVES_AT_ONCE)
     parts = [slice(at, at + _MOVES_AT_ONCE if at != starts[-1] else None) for at in starts]
-    moved_s = np.concatenate(
-        [
-            on_grid(numbers[part] - numbers[at], before[part], after[part])[1]
-            for at, part in zip(starts, parts, strict=True)
-        ]
-    )
-    period_s = float(moved_s[-1] - moved_s[0]) / float(numbers[-1])
+    grids = [
+        on_grid(numbers[part] - numbers[at], before[part], after[part]) for at, part in zip(starts, parts, strict=True)
+    ]
+    moved_s = np.concatenate([grid.times_s for grid in grids])
     # A grid that contradicts what was seen is none.
-    slack_s = _SLACK * period_s
-    is_seen = (moved_s > before - slack_s) & (moved_s < after + slack_s)
-    return (moved_s, period_s) if is_seen.mean() > _MOSTLY else ((before + after) / 2, None)
+    late_s = _SLACK * period_s
+    is_seen = (moved_s > before - late_s) & (moved_s < after + late_s)
+    if is_seen.mean() <= _MOSTLY:
+        return (before + after) / 2, float(np.median(after - before)) / 2
+    return moved_s, float(np.median([grid.slack_s for grid in grids]))
 
 
 def integral_j(times_s: np.ndarray, power_w: np.ndarray, start_s: float, end_s: float) -> float:
@@ -87,24 +90,34 @@ def changes(times_s: np.ndarray, readings: np.ndarray) -> tuple[np.ndarray, np.n
     return times_s[at - 1], times_s[at], readings[at]
 
 
-def on_grid(numbers: np.ndarray, before: np.ndarray, after: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the period and the times, on a grid, of numbered changes that were seen between two reads each.
+class Grid(NamedTuple):
+    """Regular times that fit what was seen.
+
+    Attributes:
+        period_s: Time between two. Unit: s.
+        times_s: The times. Unit: s.
+        slack_s: All of them could be this much earlier or later and still fit. Unit: s.
+    """
+
+    period_s: float
+    times_s: np.ndarray
+    slack_s: float
+
+
+def on_grid(numbers: np.ndarray, before: np.ndarray, after: np.ndarray) -> Grid:
+    """Return the grid of numbered changes that were seen between two reads each.
 
     Args:
         numbers: How many periods after the first each change came. Shape (num_changes,).
         before: Times of the reads before the changes. Shape (num_changes,). Unit: s.
         after: Times of the reads after them. Shape (num_changes,). Unit: s.
     """
-    period = float(np.polyfit(numbers, (before + after) / 2, 1)[0])
-    period, phase = _tightest(period, numbers, before, after)
-    return period, phase + period * numbers
-
-
-def _tightest(period: float, numbers: np.ndarray, before: np.ndarray, after: np.ndarray) -> tuple[float, float]:
-    """Return the period near a first one, and the phase, that fit best between the reads around every change."""
-    reach = float(np.median(after - before)) / max(numbers[-1], 1)
-    tried = period + np.linspace(-reach, reach, 401)
-    latest_start = (before[:, None] - numbers[:, None] * tried).max(axis=0)
-    earliest_end = (after[:, None] - numbers[:, None] * tried).min(axis=0)
+    period_s = float(np.polyfit(numbers, (before + after) / 2, 1)[0])
+    reach_s = float(np.median(after - before)) / max(numbers[-1], 1)
+    tried_s = period_s + np.linspace(-reach_s, reach_s, _PERIODS)
+    latest_start = (before[:, None] - numbers[:, None] * tried_s).max(axis=0)
+    earliest_end = (after[:, None] - numbers[:, None] * tried_s).min(axis=0)
     best = int(np.argmax(earliest_end - latest_start))
-    return float(tried[best]), float(latest_start[best] + earliest_end[best]) / 2
+    period_s, phase_s = float(tried_s[best]), float(latest_start[best] + earliest_end[best]) / 2
+    slack_s = max(0.0, float(earliest_end[best] - latest_start[best]) / 2)
+    return Grid(period_s, phase_s + period_s * numbers, slack_s)

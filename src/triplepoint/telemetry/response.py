@@ -85,7 +85,8 @@ def find_updates(times_s: np.ndarray, readings: np.ndarray) -> Updates:
         # Numbered from one change to the next, so that a small error of the period does not add up.
         numbers = np.concatenate([[0], np.cumsum(np.rint(np.diff(middle) / period))])
         period = float(np.polyfit(numbers, middle, 1)[0])
-    return Updates(*on_grid(numbers, before, after), values)
+    grid = on_grid(numbers, before, after)
+    return Updates(grid.period_s, grid.times_s, values)
 
 
 def busy_time(at_s: np.ndarray, starts_s: np.ndarray, ends_s: np.ndarray) -> np.ndarray:
