@@ -123,7 +123,8 @@ def _decode(stored: pa.Table) -> pa.Table:
     columns = {"device": names}
     for place, about in enumerate(layout):
         kind = SAMPLES.schema().field(about["name"]).type
-        numbers = totals[:, place] if pa.types.is_integer(kind) else totals[:, place] * about["resolution"]
+        resolution = about["resolution"]  # a whole number where the column holds such: floats would lose nanoseconds
+        numbers = totals[:, place] * (int(resolution) if pa.types.is_integer(kind) else resolution)
         columns[about["name"]] = pa.array(numbers, kind, mask=missing[:, place])
     for absent in set(SAMPLES.schema().names) - set(columns):
         columns[absent] = pa.nulls(stored.num_rows, SAMPLES.schema().field(absent).type)

@@ -63,6 +63,7 @@ class Recorder:
         absent: dict[str, str],
         columns: Iterable[str] = METRICS,
         facts: dict[str, Any] | None = None,
+        time_resolution_ns: int = 1,
     ) -> None:
         """Open the stream.
 
@@ -72,13 +73,16 @@ class Recorder:
             absent: Metrics no device here can measure, with the reason of each.
             columns: Metrics of this lane.
             facts: Account of the devices, as JSON.
+            time_resolution_ns: To what times and latencies are rounded: their last digits are noise, which nothing
+                compresses.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._places = {name: place for place, name in enumerate((*_TIMES, *columns))}
-        self._resolution = np.array([_resolution(name) for name in self._places])
+        self._layout = [_layout(name, time_resolution_ns) for name in self._places]
+        self._resolution = np.array([about["resolution"] for about in self._layout])
         stored = pa.list_(pa.field("item", pa.int64()), len(self._places))
         account = {PERIOD: repr(period_s), ABSENT: json.dumps(absent), FACTS: json.dumps(facts or {})}
-        layout = {COLUMNS: json.dumps([_layout(name) for name in self._places])}
+        layout = {COLUMNS: json.dumps(self._layout)}
         fields = [pa.field("device", _INDEX, False), pa.field("change", stored, False, metadata=layout)]
         self._schema = pa.schema(fields, metadata=account)
         self._last: dict[str, np.ndarray] = {}
@@ -145,7 +149,8 @@ class Recorder:
         values[:, 0] = 0.0
         missing = ~np.isfinite(values)
         numbers = np.rint(np.where(missing, 0.0, values) / self._resolution).astype("i8")
-        numbers[:, 0] = times
+        resolution_ns = int(self._resolution[0])
+        numbers[:, 0] = (times + resolution_ns // 2) // resolution_ns
         none = np.zeros(len(self._places), "i8")
         numbers[starts] = [self._last.get(part.device, none) for part in parts]
         missing[starts] = False
@@ -191,11 +196,12 @@ def _texts(texts: list[str]) -> pa.Array:
     return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
 
 
-def _resolution(name: str) -> float:
+def _layout(name: str, time_resolution_ns: int) -> dict[str, Any]:
     column = _SAMPLED[name]
     is_ratio = column.unit == "1" and column.maximum is not None
-    return _RATIO_RESOLUTION if is_ratio else _RESOLUTIONS[column.unit]
-
-
-def _layout(name: str) -> dict[str, Any]:
-    return {"name": name, "unit": _SAMPLED[name].unit, "resolution": _resolution(name)}
+    resolution = _RATIO_RESOLUTION if is_ratio else _RESOLUTIONS[column.unit]
+    return {
+        "name": name,
+        "unit": column.unit,
+        "resolution": time_resolution_ns if name in _TIMES else resolution,
+    }

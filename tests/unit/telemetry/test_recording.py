@@ -108,3 +108,17 @@ def test_stale_counts_samples_of_a_counter_that_stands_still(tmp_path: Path) -> 
     recorder.close()
     # gpu1 moves last at 2.0 s; the samples at 3.5, 4.0 and 4.5 s are over a second later.
     assert read_recording(path).stale == {"gpu_energy_j": 3}
+
+
+def test_times_are_rounded_to_the_resolution_and_stay_whole(tmp_path: Path) -> None:
+    path = tmp_path / "node0.arrow"
+    recorder = Recorder(path, 0.1, {}, columns=("gpu_throttle_reasons",), time_resolution_ns=100)
+    for t_ns in (2**60 + 149, 2**60 + 1_000_150, 2**60 + 2_000_000):
+        recorder.add(t_ns, 1_234, "gpu0", {"gpu_throttle_reasons": 5})
+        recorder.flush()
+    recorder.close()
+    samples = read_recording(path).samples
+    exact = np.array([2**60 + 149, 2**60 + 1_000_150, 2**60 + 2_000_000])
+    assert np.abs(samples["t_ns"].to_numpy() - exact).max() <= 50
+    assert samples["read_latency_ns"].to_pylist() == [1_200] * 3
+    assert samples["gpu_throttle_reasons"].to_pylist() == [5] * 3
