@@ -57,7 +57,7 @@ def bind(config: Mapping[str, Any], base: str) -> "Binding":
 class Binding:
     """The selection as the rules see it."""
 
-    tables = ("points", "gpus", "step_energy", "phases", "kernels", "timeline")
+    tables = ("points", "gpus", "step_energy", "phases", "kernels", "telemetry_checks", "timeline")
     trace_products = (*(f"{name}.parquet" for name in TRACE_TABLES), "perfetto.json.gz")
     products = ("raw/manifest.json", "telemetry.parquet", *trace_products)
     # What `aggregate` reads of a run; each further file of a thousand runs costs Snakemake a quarter of a second.

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from triplepoint.aggregate.checks import run_checks, sensor_checks
 from triplepoint.aggregate.energy_rows import add_phase_energy, step_energy_rows
 from triplepoint.aggregate.outcome import read_outcomes
 from triplepoint.aggregate.points import finished_row, gpu_rows, unfinished_row
@@ -54,6 +55,7 @@ def aggregate(plan: Plan, results: Path, config: Path, progress: Callable[[str],
         for name, more in found.items():
             rows[name].extend(more)
         timelines.append(timeline)
+    rows["telemetry_checks"].extend(sensor_checks(sensors))
     written = {name: RESULT_TABLES[name].from_rows(found) for name, found in rows.items()}
     written["timeline"] = pa.concat_tables(timelines) if timelines else RUN_TIMELINE.schema().empty_table()
     for name, table in written.items():
@@ -76,6 +78,7 @@ def _join(
     found = {
         "points": [finished_row(entry, manifest, steps, power, gpu) | traces.totals],
         "gpus": gpu_rows(entry.run, manifest, steps, power),
+        "telemetry_checks": run_checks(entry.planned, manifest, telemetry, power),
         "step_energy": step_energy_rows(entry.run, manifest, steps, power),
         "phases": traces.phases,
         "kernels": traces.kernels,

@@ -1,5 +1,6 @@
 """Tables of the whole plan: what the aggregate stage joins and the figures draw."""
 
+from triplepoint.tables.checks import TELEMETRY_CHECKS
 from triplepoint.tables.runs import RANK, RUN, STEP
 from triplepoint.tables.schema import Column, Table, amount, count, ratio, text
 from triplepoint.tables.traces import TIMELINE
@@ -162,5 +163,6 @@ KERNEL_TOTALS = Table(
 
 RUN_TIMELINE = Table("timeline", "one row per (run, drawn span)", (RUN, *TIMELINE.columns))
 
-RESULT_TABLES = {table.name: table for table in (POINTS, GPUS, STEP_ENERGY, PHASES, KERNEL_TOTALS, RUN_TIMELINE)}
+_TABLES = (POINTS, GPUS, STEP_ENERGY, PHASES, KERNEL_TOTALS, TELEMETRY_CHECKS, RUN_TIMELINE)
+RESULT_TABLES = {table.name: table for table in _TABLES}
 """Tables in `results/tables/`, by file name."""
