@@ -74,3 +74,12 @@ def test_predict_point_memory_is_that_of_each_ranks_stage() -> None:
     # The first of two stages keeps activations of two micro-batches in flight, the second of one.
     assert len(set(found.allocated_bytes[:4])) == len(set(found.allocated_bytes[4:])) == 1
     assert found.allocated_bytes[0] > found.allocated_bytes[4]
+
+
+def test_predict_point_does_not_guess_what_offload_does() -> None:
+    sharded = {"dp": 8, "data_parallel_sharding": "optim"}
+    plain = Spec("llama3-70b", sharded, cluster=H200, engine="deepspeed").point()
+    assert len(predict_point(plain, CONFIG).allocated_bytes) == 8
+    found = predict_point(plain.model_copy(update={"offload": ("optim",)}), CONFIG)
+    assert found.allocated_bytes == ()
+    assert found.step.reason == "offload: [optim] is not simulated; set offload: [] for a prediction"

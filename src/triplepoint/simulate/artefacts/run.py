@@ -114,8 +114,10 @@ def job_of(point: Point, catalogue: Catalogue, stack: str | None = None) -> Job:
         stack: Software it runs on. None: that runs are simulated on.
 
     Raises:
-        UserError: If the cluster has no GPU, or its network is not given.
+        UserError: If the cluster has no GPU, its network is not given, or the point offloads to the host.
     """
+    if point.offload:
+        raise UserError(f"offload: [{', '.join(point.offload)}] is not simulated; set offload: [] for a prediction")
     cluster = catalogue.cluster(point.cluster.name)
     gpu = catalogue.gpu_of(cluster)
     if gpu is None:

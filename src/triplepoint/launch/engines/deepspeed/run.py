@@ -51,8 +51,8 @@ def _open_deepspeed(point: Point, index: int | None) -> None:
     warnings.filterwarnings("ignore", message="`torch.distributed.* is deprecated", category=FutureWarning)
     import deepspeed
 
-    # Its all-reduce through shared memory is compiled at run time; gloo needs no compiler.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    # Its all-reduce through shared memory is compiled at run time, and to see whether it can be, compilers are called.
+    deepspeed.ops.__compatible_ops__ = {}
     deepspeed.init_distributed(BACKENDS[point.cluster.device], auto_mpi_discovery=False, verbose=False)
 
 

@@ -31,6 +31,8 @@ def deepspeed_config(point: Point) -> dict[str, Any]:
         # The optimizer is torch's: DeepSpeed's own ones are compiled on first use, which takes a compiler on each node.
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
+        # It waits for the device in every micro-batch.
+        "timers": {"throughput": {"enabled": False}},
     }
     if point.layout.pp > 1:
         config["pipeline"] = {"activation_checkpoint_interval": int(point.recompute == "full")}
