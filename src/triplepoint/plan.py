@@ -185,7 +185,11 @@ def as_simulated(point: Point, cluster: ClusterConfig) -> Point:
             stage = slow // (size * layout.dp)
             peers = [(stage * layout.dp + replica) * size + slow % size for replica in range(layout.dp)]
             ranks |= {slow, *peers[:MOST_TRACED_PEERS]}
-    return point.model_copy(update={"engine": "simulated", "trace_ranks": tuple(sorted(ranks))})
+    changed: dict[str, Any] = {"engine": "simulated", "trace_ranks": tuple(sorted(ranks))}
+    if point.task == "inference":
+        # Nothing is traced of it.
+        changed["steps"] = point.steps.model_copy(update={"profiled": 0})
+    return point.model_copy(update=changed)
 
 
 def _make_entry(point: Point, cluster: ClusterConfig, catalogue: Catalogue, study: str) -> PlanEntry:

@@ -16,6 +16,7 @@ LAYERS = [
     {"config", "tables"},
     {"manifest", "recording"},
     {"metrics"},
+    {"flops"},
     {"launch", "telemetry", "trace", "simulate", "doctor"},
     {"plan", "aggregate", "advise"},
     {"figures"},

@@ -17,7 +17,7 @@ from triplepoint.errors import UserError
 from triplepoint.simulate.artefacts.run import job_of
 from triplepoint.simulate.calibration.fitted import Calibration
 from triplepoint.simulate.predict.model import Prediction, predict
-from triplepoint.simulate.predict.point import STACKS
+from triplepoint.simulate.predict.point import STACKS, predict_point
 from triplepoint.units import KILO, S_PER_HOUR
 
 START_S = 120.0
@@ -123,6 +123,8 @@ def _predict_all(points: Sequence[Point], config: Path) -> list[Prediction]:
 def _predict(point: Point, config: Path) -> Prediction:
     if point.cluster.device == "cpu":
         return Prediction("unsupported", "processors are not simulated")
+    if point.task == "inference":
+        return predict_point(point, config).step
     catalogue, calibration = _load(config)
     try:
         return predict(job_of(point, catalogue, STACKS.get(point.engine)), calibration)
@@ -143,10 +145,15 @@ def _run_cost(
     board_power_w = gpu.package_power_limit.value * num_gpus / gpu.gpus_per_package if gpu else 0.0
     wall = [
         _wall_s(prediction, len(point.steps.kinds), step_s, limit_s)
-        for step_s in (prediction.step_time_s, prediction.step_time_hi_s)
+        for step_s in (prediction.step_time_s, _highest_s(prediction))
     ]
     num_at_once = max(1, cluster.num_nodes // point.num_nodes)
     return RunCost(entry, existing, prediction, wall[0], wall[1], num_gpus, num_at_once, board_power_w)
+
+
+def _highest_s(prediction: Prediction) -> float:
+    """Return the upper end of the interval, the time itself where there is none, as of inference."""
+    return prediction.step_time_s if math.isnan(prediction.step_time_hi_s) else prediction.step_time_hi_s
 
 
 def _wall_s(prediction: Prediction, num_steps: int, step_s: float, limit_s: float) -> float:

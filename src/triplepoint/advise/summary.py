@@ -6,13 +6,12 @@ from math import isnan
 
 from triplepoint.advise.cost import START_S, RunCost
 from triplepoint.advise.existing import STATES, typical_duration_s
-from triplepoint.simulate.artefacts.run import STACK
 from triplepoint.units import S_PER_HOUR
 
 HEADINGS = ("have", "step s", "GiB", "GPU h", "kWh")
 
 LEGEND = f"""\
-expected: step time and memory are simulated, of {STACK} whatever the engine, in brackets with every run at
+expected: step time and memory are simulated, of each engine's software, in brackets with every run at
     the upper end of its 90 % interval; {START_S:.0f} s of start-up a launch are assumed
 kWh: GPU boards at their power limit for the expected time, an upper bound of theirs; hosts and cooling are not in it"""
 

@@ -12,6 +12,7 @@ from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import PlanEntry
 from triplepoint.config.point import Point
 from triplepoint.errors import UserError
+from triplepoint.flops import model_flops_per_token
 from triplepoint.manifest import Manifest
 
 _PEAK = {"fp32": "peak_fp32_flops", "bf16": "peak_bf16_flops", "fp16": "peak_bf16_flops", "fp8": "peak_fp8_flops"}
@@ -39,7 +40,7 @@ def finished_row(
     point = entry.planned.point
     time_s = metrics.spread(steps.step_time_s)
     throughput = metrics.tokens_per_s(steps.num_tokens, time_s.median)
-    flops = metrics.flops_per_token(point.model, point.sequence_length)
+    flops = model_flops_per_token(point)
     memory = [found for found in steps.peak_memory_bytes.values() if found is not None]
     return (
         _planned(entry)
@@ -57,15 +58,39 @@ def finished_row(
             "loss_first": steps.losses[0],
             "loss_last": steps.losses[1],
             "peak_memory_bytes": max(memory, default=None),
+            "reserved_memory_bytes": max(filter(None, steps.reserved_memory_bytes.values()), default=None),
+            **_tokens_apart(point, steps),
         }
         | _power_columns(power, throughput, point, time_s.median)
     )
 
 
+def _tokens_apart(point: Point, steps: RunSteps) -> dict[str, Any]:
+    """Return the time to the first token and per token after it, medians over measured batches; nothing in training."""
+    if point.inference is None or steps.first_token_s is None:
+        return {}
+    first = metrics.spread(steps.first_token_s)
+    columns = {
+        "time_to_first_token_s": first.median,
+        "time_to_first_token_p10_s": first.p10,
+        "time_to_first_token_p90_s": first.p90,
+    }
+    if point.inference.output_tokens > 1:
+        each = metrics.spread((steps.step_time_s - steps.first_token_s) / (point.inference.output_tokens - 1))
+        columns["time_per_output_token_s"] = each.median
+    return columns
+
+
 def _known_to(manifest: Manifest) -> dict[str, Any]:
-    """Return the interval of a simulated step time."""
-    is_simulated = manifest.origin == "simulated"
-    return {name: manifest.facts.get(name) if is_simulated else None for name in ("step_time_lo_s", "step_time_hi_s")}
+    """Return the intervals of a simulated step's time and of its power."""
+    if manifest.origin != "simulated":
+        return {}
+    found = {name: manifest.facts.get(name) for name in ("step_time_lo_s", "step_time_hi_s")}
+    num_gpus = sum(len(node.devices) for node in manifest.nodes)
+    for name in ("gpu_power_lo_w", "gpu_power_hi_w"):
+        of_one = manifest.facts.get(name)
+        found[name] = of_one * num_gpus if isinstance(of_one, float) else None
+    return found
 
 
 def gpu_rows(run: str, manifest: Manifest, steps: RunSteps, power: Power) -> list[dict[str, Any]]:
@@ -86,6 +111,7 @@ def gpu_rows(run: str, manifest: Manifest, steps: RunSteps, power: Power) -> lis
                     "step_time_p10_s": time_s.p10,
                     "step_time_p90_s": time_s.p90,
                     "peak_memory_bytes": steps.peak_memory_bytes[device.rank],
+                    "reserved_memory_bytes": steps.reserved_memory_bytes[device.rank],
                     **_device_columns(power, (node.node, device.device)),
                 }
             )
@@ -114,6 +140,10 @@ def _planned(entry: PlanEntry) -> dict[str, Any]:
         "global_batch_size": point.global_batch_size,
         "num_microbatches": point.num_microbatches,
         "sequence_length": point.sequence_length,
+        "task": point.task,
+        "lora_rank": point.lora.rank if point.lora else None,
+        "prompt_tokens": point.inference.prompt_tokens if point.inference else None,
+        "output_tokens": point.inference.output_tokens if point.inference else None,
         "recompute": point.recompute,
         "overlap": list(point.overlap),
         "precision": point.precision,

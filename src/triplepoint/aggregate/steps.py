@@ -38,6 +38,11 @@ class RunSteps:
     """Of the first and the last step. Unit: nat."""
     peak_memory_bytes: dict[int, int | None]
     """Highest memory of each rank, None where unknown."""
+    reserved_memory_bytes: dict[int, int | None]
+    """Highest memory that torch held of each rank's GPU, None where unknown."""
+    first_token_s: np.ndarray | None
+    """Slowest rank's time to the first token in each measured step, None in training. Shape (num_measured,).
+    Unit: s."""
 
 
 def read_steps(entry: PlanEntry, manifest: Manifest, path: Path) -> RunSteps:
@@ -68,7 +73,9 @@ def read_steps(entry: PlanEntry, manifest: Manifest, path: Path) -> RunSteps:
         profiled_time_s=_first_time_s(profiled),
         num_tokens=_num_tokens(entry, measured),
         losses=(_loss(table, table["step"][0].as_py()), _loss(table, table["step"][-1].as_py())),
-        peak_memory_bytes=_highest_memory(table),
+        peak_memory_bytes=_highest(table, "peak_memory_bytes"),
+        reserved_memory_bytes=_highest(table, "reserved_memory_bytes"),
+        first_token_s=_first_token_s(measured, shape),
     )
 
 
@@ -136,7 +143,7 @@ def _ranks_by_node(entry: PlanEntry, manifest: Manifest) -> dict[int, list[int]]
 
 def _num_tokens(entry: PlanEntry, measured: pa.Table) -> int:
     point = entry.planned.point
-    planned = point.global_batch_size * point.sequence_length
+    planned = point.num_tokens
     found = set(pc.unique(measured["num_tokens"]).to_pylist())
     if found != {planned}:
         raise UserError(
@@ -146,15 +153,23 @@ def _num_tokens(entry: PlanEntry, measured: pa.Table) -> int:
     return planned
 
 
+def _first_token_s(measured: pa.Table, shape: tuple[int, int]) -> np.ndarray | None:
+    first = measured["t_first_token_ns"]
+    if first.null_count:
+        return None
+    time_ns = first.to_numpy() - measured["t_start_ns"].to_numpy()
+    return np.asarray(time_ns.reshape(shape).max(axis=0) / NS_PER_S)
+
+
 def _loss(table: pa.Table, step: int) -> float | None:
     """Return the loss of one step; ranks that have it have the same one, that of the global batch."""
     found = pc.mean(table.filter(pc.equal(table["step"], step))["loss"]).as_py()
     return None if found is None else float(found)
 
 
-def _highest_memory(table: pa.Table) -> dict[int, int | None]:
-    found = table.group_by("rank").aggregate([("peak_memory_bytes", "max")])
-    return dict(zip(found["rank"].to_pylist(), found["peak_memory_bytes_max"].to_pylist(), strict=True))
+def _highest(table: pa.Table, column: str) -> dict[int, int | None]:
+    found = table.group_by("rank").aggregate([(column, "max")])
+    return dict(zip(found["rank"].to_pylist(), found[f"{column}_max"].to_pylist(), strict=True))
 
 
 def _listed(numbers: set[int] | list[int]) -> str:

@@ -3,7 +3,7 @@
 import itertools
 from typing import Any
 
-from pandas import DataFrame, Series
+from pandas import DataFrame, Series, isna
 
 GROUP = ["model", "cluster", "engine", "origin"]
 """Points that share these are drawn together."""
@@ -27,7 +27,7 @@ def prepare(points: DataFrame) -> DataFrame:
     named["overlap"] = Series([tuple(names) for names in points["overlap"]], points.index, dtype=object)
     named["schedule"] = points["schedule"].astype(object).where(points["schedule"].notna(), None)
     named["place"] = [place_name(row) for _, row in named.iterrows()]
-    named["group"] = named["model"] + " on " + named["place"]
+    named["group"] = named["model"] + [_adapters(rank) for rank in named["lora_rank"]] + " on " + named["place"]
     order = {name: index for index, name in enumerate(dict.fromkeys(named["group"]))}
     keys = [(order[row["group"]], *_sort_key(row)) for _, row in named.iterrows()]
     sequence = sorted(range(len(named)), key=keys.__getitem__)
@@ -37,6 +37,10 @@ def prepare(points: DataFrame) -> DataFrame:
         labels |= _layout_labels(members)
     named["layout"] = [labels[index] for index in named.index]
     return named
+
+
+def _adapters(rank: Any) -> str:
+    return "" if isna(rank) else f" LoRA {int(rank)}"
 
 
 def place_name(row: Series) -> str:

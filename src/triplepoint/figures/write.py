@@ -2,13 +2,18 @@
 
 from pathlib import Path
 
+from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint.figures import load, style
+from triplepoint.figures import FigureModule, load, style
+from triplepoint.figures.canvas import Canvas
 from triplepoint.files import whole, write_text
 from triplepoint.tables import RESULT_TABLES
 
 PNG_DPI = 200
+
+OF_INFERENCE = frozenset({"inference_batch"})
+"""Figures of batches of inference; the others are of training."""
 
 # Nothing that changes from day to day or machine to machine: the same tables give the same bytes.
 _PDF_METADATA = {"CreationDate": None, "ModDate": None, "Creator": "triplepoint", "Producer": "matplotlib"}
@@ -29,12 +34,24 @@ def write_figure(name: str, tables_dir: Path, out_dir: Path) -> None:
     """
     module = load(name)
     found = {table: RESULT_TABLES[table].read(tables_dir / f"{table}.parquet").to_pandas() for table in module.TABLES}
-    figure, numbers = module.draw(found)
+    figure, numbers = _draw_training(module, found) if name not in OF_INFERENCE else module.draw(found)
     write_text(out_dir / f"{name}.csv", to_csv(numbers))
     with whole(out_dir / f"{name}.png") as scratch:
         figure.savefig(scratch, dpi=PNG_DPI, metadata=_PNG_METADATA)
     with whole(out_dir / f"{name}.pdf") as scratch:
         figure.savefig(scratch, metadata=_PDF_METADATA)
+
+
+def _draw_training(module: FigureModule, tables: dict[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return a figure of training: a batch of inference is no step that it could be compared with."""
+    points = tables["points"]
+    trained = points[points["task"] != "inference"]
+    if trained.empty and len(points):
+        canvas = Canvas.make(style.COLUMN_WIDTH_IN, 0.8)
+        canvas.stamp(points)
+        canvas.text(style.COLUMN_WIDTH_IN / 2, 0.5, "no point of training", ha="center", va="center")
+        return canvas.figure, trained[["run"]]
+    return module.draw(tables | {"points": trained})
 
 
 def to_csv(numbers: DataFrame) -> str:

@@ -25,11 +25,12 @@ _TEMPLATES = ("templates/report.html", "templates/zoom.html", "templates/zoom_dr
 
 _COLUMNS = (
     "run", "status", "reason", "num_gpus", "micro_batch_size", "num_microbatches", "step_time_s", "step_time_p10_s",
-    "step_time_p90_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu", "exposed_comm_s", "peak_memory_bytes",
-    "predicted_step_time_s", "predicted_step_time_lo_s", "predicted_step_time_hi_s", "step_time_error",
-    "predicted_memory_bytes", "memory_error", "prediction_absent",
-    "gpu_power_w", "gpu_energy_per_token_j", "gpu_samples_per_s_mj", "node_power_w", "node_energy_per_token_j",
-    "power_absent", "cpu_utilisation", "gpu_utilisation", "loss_first", "loss_last", "studies",
+    "step_time_p90_s", "time_to_first_token_s", "time_per_output_token_s", "tokens_per_s", "tokens_per_s_per_gpu",
+    "mfu", "exposed_comm_s", "peak_memory_bytes", "reserved_memory_bytes", "predicted_step_time_s",
+    "predicted_step_time_lo_s", "predicted_step_time_hi_s", "step_time_error", "predicted_memory_bytes",
+    "memory_error", "prediction_absent", "gpu_power_w", "gpu_energy_per_token_j", "gpu_samples_per_s_mj",
+    "node_power_w", "node_energy_per_token_j", "power_absent", "cpu_utilisation", "gpu_utilisation", "loss_first",
+    "loss_last", "studies",
 )  # fmt: skip
 """Columns of `points` in the page's table; one that holds nothing at all is left out."""
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from triplepoint.config.point import Point
 from triplepoint.config.task import PREFILL_TOKENS
 from triplepoint.simulate.costs import Constants, Cost, Costs
 from triplepoint.simulate.job import Job
@@ -43,6 +44,11 @@ class Serving:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected 1 or more")
 
     @property
+    def prompts_together(self) -> int:
+        """Prompts that go through the model at once."""
+        return min(self.batch_size, max(1, PREFILL_TOKENS // self.prompt_tokens))
+
+    @property
     def total_tokens(self) -> int:
         """Tokens of a sequence at its end."""
         return self.prompt_tokens + self.output_tokens
@@ -60,6 +66,7 @@ class InferenceStep:
         tokens_per_s: Tokens made by all replicas over the whole time.
         memory: Of the rank that needs most; the times are of a GPU with room for it.
         decode: Cost of one token in the middle, all stages, by class of kernel and group of messages. Unit: s.
+        decode_s: From the first token to the last.
     """
 
     prefill_s: float
@@ -69,11 +76,27 @@ class InferenceStep:
     tokens_per_s: float
     memory: InferenceMemory
     decode: Cost
+    decode_s: float
 
     @property
     def time_to_first_token_s(self) -> float:
         """Another name of the prefill time, as serving systems call it."""
         return self.prefill_s
+
+
+def serving_of(point: Point) -> Serving:
+    """Return what a point of task `inference` asks of a replica."""
+    assert point.inference is not None
+    return Serving(point.inference.prompt_tokens, point.inference.output_tokens, point.micro_batch_size)
+
+
+def passes_of(job: Job, serving: Serving) -> tuple[list[StagePass], list[StagePass]]:
+    """Return the passes of a group of prompts, and of a decoded token in the middle for a group of sequences."""
+    job = served(job)
+    prompts = replace(job, micro_batch_size=serving.prompts_together, sequence_length=serving.prompt_tokens)
+    num_groups = min(serving.batch_size, job.layout.pp)
+    group = replace(job, micro_batch_size=-(-serving.batch_size // num_groups))
+    return prefill_work(prompts), decode_work(group, _lengths(serving)[1], serving.cache_element)
 
 
 def predict_inference(
@@ -106,12 +129,13 @@ def predict_inference(
         tokens_per_s=job.layout.dp * serving.batch_size * serving.output_tokens / total,
         memory=memory_of(job, serving),
         decode=middle.cost,
+        decode_s=mean * (serving.output_tokens - 1),
     )
 
 
 def memory_of(job: Job, serving: Serving) -> InferenceMemory:
     """Return the memory serving takes on the rank that needs most."""
-    together = _prompts_together(serving) * serving.prompt_tokens
+    together = serving.prompts_together * serving.prompt_tokens
     held = replace(served(job), micro_batch_size=serving.batch_size)
     return inference_memory(held, serving.total_tokens, together, serving.cache_element)
 
@@ -141,13 +165,9 @@ def _lengths(serving: Serving) -> tuple[int, int, int]:
     return first, (first + last) // 2, last
 
 
-def _prompts_together(serving: Serving) -> int:
-    return min(serving.batch_size, max(1, PREFILL_TOKENS // serving.prompt_tokens))
-
-
 def _prefill_s(job: Job, serving: Serving, costs: Costs) -> float:
     """Return the time of all prompts: groups follow one another through the pipeline."""
-    together = _prompts_together(serving)
+    together = serving.prompts_together
     passes = prefill_work(replace(job, micro_batch_size=together, sequence_length=serving.prompt_tokens))
     times = _times(passes, costs)
     num_groups = -(-serving.batch_size // together)

@@ -5,14 +5,17 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Point
+from triplepoint.config.task import TARGETS
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest
 from triplepoint.simulate.artefacts.groups import lockstep
 from triplepoint.simulate.artefacts.heated import heat_up, with_factors
+from triplepoint.simulate.artefacts.serving import simulate_serving
 from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.artefacts.write import write_failure, write_run
 from triplepoint.simulate.calibration.fitted import Calibration
@@ -45,6 +48,9 @@ def simulate_run(planned: PlannedRun, out: Path, config: Path = Path("config")) 
     started = datetime.now(UTC)
     catalogue = Catalogue(config)
     job = job_of(planned.point, catalogue)
+    if planned.point.task == "inference":
+        cluster = catalogue.cluster(planned.point.cluster.name)
+        return simulate_serving(planned, job, cluster, out, config, started)
     try:
         make_order(job.layout.schedule, job.layout.pp, job.num_microbatches, job.layout.vp)
     except UserError as error:
@@ -134,4 +140,13 @@ def job_of(point: Point, catalogue: Catalogue, stack: str | None = None) -> Job:
         recompute=point.recompute,
         overlap=frozenset(point.overlap),
         stack=stack or STACK,
+        **_adapters(point),
     )
+
+
+def _adapters(point: Point) -> dict[str, Any]:
+    lora = point.lora
+    if lora is None:
+        return {}
+    targets = None if lora.targets == TARGETS else frozenset(lora.targets)
+    return {"trainable": "lora", "lora_rank": lora.rank, "lora_targets": targets}

@@ -11,6 +11,7 @@ from isal import igzip
 from triplepoint import __version__
 from triplepoint.commit import git_state
 from triplepoint.config.plan import PlannedRun
+from triplepoint.config.point import Point
 from triplepoint.files import whole, write_json
 from triplepoint.manifest import Device, Evidence, Manifest, Node, Status, Telemetry, write_manifest
 from triplepoint.simulate.artefacts.groups import ProcessGroup, groups_of, groups_used
@@ -62,7 +63,7 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
         "num_slow_ranks": len(simulated.slow),
         "spread": "none: simulated steps are all alike",
     } | (simulated.heated.facts() if simulated.heated else {})
-    return _write_manifest(raw, planned, "ok", None, nodes, facts, started)
+    return write_manifest_of(raw, planned, "ok", None, nodes, facts, started)
 
 
 def write_failure(raw: Path, planned: PlannedRun, status: Status, reason: str, started: datetime) -> Manifest:
@@ -76,7 +77,7 @@ def write_failure(raw: Path, planned: PlannedRun, status: Status, reason: str, s
         started: When.
     """
     evidence = Evidence(rank=None, host=HOST, message=reason, log_tail=())
-    return _write_manifest(raw, planned, status, evidence, (), {}, started)
+    return write_manifest_of(raw, planned, status, evidence, (), {}, started)
 
 
 def write_steps(path: Path, planned: PlannedRun, simulated: Simulated) -> None:
@@ -149,9 +150,26 @@ def _write_trace(
 
 
 def _nodes(planned: PlannedRun, simulated: Simulated) -> tuple[Node, ...]:
-    point, product, t_ns = planned.point, simulated.job.gpu.product, sample_times(planned, simulated)
-    per_node, period = point.cluster.gpus_per_node, float(t_ns[1] - t_ns[0]) / NS_PER_S
+    t_ns = sample_times(planned, simulated)
+    period_s = float(t_ns[1] - t_ns[0]) / NS_PER_S
     measured, absent = recorded_columns(simulated), absent_columns(simulated)
+    return describe_nodes(planned.point, simulated.job.gpu.product, period_s, len(t_ns), measured, absent)
+
+
+def describe_nodes(
+    point: Point, product: str, period_s: float, num_samples: int, measured: tuple[str, ...], absent: dict[str, str]
+) -> tuple[Node, ...]:
+    """Return the nodes of a simulated run for its manifest.
+
+    Args:
+        point: What was simulated.
+        product: Name of the GPU.
+        period_s: Time between samples. Unit: s.
+        num_samples: Of each device.
+        measured: Columns of samples with values.
+        absent: Columns without, with the reason of each.
+    """
+    per_node = point.cluster.gpus_per_node
     nodes = [range(low, min(low + per_node, point.num_gpus)) for low in range(0, point.num_gpus, per_node)]
     return tuple(
         Node(
@@ -163,14 +181,14 @@ def _nodes(planned: PlannedRun, simulated: Simulated) -> tuple[Node, ...]:
             memory_bytes=0,
             devices=tuple(Device(rank=rank, device=f"gpu{rank % per_node}", product=product) for rank in ranks),
             telemetry=Telemetry(
-                period_s=period, num_samples=len(t_ns) * (len(ranks) + 1), measured=measured, absent=absent
+                period_s=period_s, num_samples=num_samples * (len(ranks) + 1), measured=measured, absent=absent
             ),
         )
         for node, ranks in enumerate(nodes)
     )
 
 
-def _write_manifest(
+def write_manifest_of(
     raw: Path,
     planned: PlannedRun,
     status: Status,
@@ -179,6 +197,7 @@ def _write_manifest(
     facts: dict[str, int | float | str | bool | None],
     started: datetime,
 ) -> Manifest:
+    """Write the manifest of a simulated run and return it."""
     commit, is_dirty = git_state(Path(__file__).parent)
     ended = datetime.now(UTC)
     manifest = Manifest(

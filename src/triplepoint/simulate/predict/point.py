@@ -9,8 +9,11 @@ from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.simulate.artefacts.run import job_of
 from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.inference import Serving, predict_inference, serving_of
+from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.model import memory_by_stage
 from triplepoint.simulate.predict.model import Prediction, predict
+from triplepoint.units import GIB
 
 STACKS = {"megatron": "Megatron-Core", "deepspeed": "DeepSpeed", "native": "PyTorch"}
 """Software that a launched point is predicted for, by its engine; simulated points keep that of the published study."""
@@ -41,12 +44,30 @@ def predict_point(point: Point, config: Path) -> PointPrediction:
     try:
         catalogue, calibration = _load(config)
         job = job_of(point, catalogue, STACKS.get(point.engine))
+        if point.task == "inference":
+            return _served(job, serving_of(point), config)
         step = predict(job, calibration)
         stages = memory_by_stage(job)
     except UserError as error:
         return PointPrediction(Prediction("unsupported", str(error)))
     ranks_per_stage = point.num_gpus // point.layout.pp
     return PointPrediction(step, tuple(stages[rank // ranks_per_stage].allocated for rank in range(point.num_gpus)))
+
+
+def _served(job: Job, serving: Serving, config: Path) -> PointPrediction:
+    """Return what is predicted of inference; its step is a whole batch."""
+    found = predict_inference(job, serving, config=config)
+    memory = found.memory
+    fits = "" if memory.fits else f"does not fit on a rank of stage {memory.stage}: {memory.explain()}"
+    step = Prediction(
+        "ok" if memory.fits else "oom",
+        fits,
+        step_time_s=found.prefill_s + found.decode_s,
+        tokens_per_s_per_gpu=found.tokens_per_s / job.num_gpus,
+        memory_gib=memory.total / GIB,
+        time_to_first_token_s=found.time_to_first_token_s,
+    )
+    return PointPrediction(step, (memory.weights + memory.cache + memory.workspace,) * job.num_gpus)
 
 
 @cache

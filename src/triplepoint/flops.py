@@ -1,0 +1,88 @@
+"""Model FLOPs of what a point does, per token it counts: training, adapters beside a frozen model, inference."""
+
+from triplepoint.config.model import ModelConfig
+from triplepoint.config.point import Point
+from triplepoint.config.task import Inference, Lora
+from triplepoint.metrics import FLOPS_PER_MAC, FORWARD_AND_BACKWARD, flops_per_token
+
+FORMULAS = {
+    "pretrain": "6 W + 6 S per token: W weights of matrix products (top-k experts, output layer), S multiply-adds of "
+    "scores and values over the whole sequence; nothing for recomputation; Chowdhery et al. 2022, arXiv:2204.02311",
+    "lora": "4 W + 6 S + 6 A per token: as in training, but frozen weights have no gradient; A parameters of adapters; "
+    "Hu et al. 2021, arXiv:2106.09685",
+    "inference": "2 W + 2 S over every token read or made, logits of tokens made only, over the tokens made; "
+    "Kaplan et al. 2020, arXiv:2001.08361, table 1",
+}
+"""How model FLOPs are counted, by task, with the source."""
+
+
+def model_flops_per_token(point: Point) -> float:
+    """Return the model FLOPs of a point over the tokens of its steps, see `FORMULAS`. Unit: FLOP/token."""
+    if point.lora is not None:
+        return lora_flops_per_token(point.model, point.sequence_length, point.lora)
+    if point.inference is not None:
+        return inference_flops_per_token(point.model, point.inference)
+    return flops_per_token(point.model, point.sequence_length)
+
+
+def lora_flops_per_token(model: ModelConfig, sequence_length: int, lora: Lora) -> float:
+    """Return model FLOPs per token of training adapters beside a frozen model.
+
+    The gradient of an input costs as much as the product itself, also through the lowest layer.
+
+    Args:
+        model: The architecture.
+        sequence_length: Tokens per sequence.
+        lora: Its adapters.
+    """
+    frozen, scores = _weights(model), _scores(model, sequence_length)
+    trained = scores + num_adapter_parameters(model, lora)
+    return float(FLOPS_PER_MAC * ((FORWARD_AND_BACKWARD - 1) * frozen + FORWARD_AND_BACKWARD * trained))
+
+
+def inference_flops_per_token(model: ModelConfig, asked: Inference) -> float:
+    """Return model FLOPs of a sequence, from its prompt to its end, over the tokens made of it.
+
+    The causal mask gives no discount in the prompt, as in training; a token made later has as many scores as there are
+    tokens so far.
+
+    Args:
+        model: The architecture.
+        asked: Tokens of the prompt, and made.
+    """
+    model = model.model_copy(update={"num_mtp_layers": 0})
+    prompt, made = asked.prompt_tokens, asked.output_tokens
+    head = model.hidden_size * model.vocab_size
+    scores = prompt * _scores(model, prompt) + sum(_scores(model, prompt + after) for after in range(1, made))
+    macs = (_weights(model) - head) * (prompt + made - 1) + scores + head * made
+    return float(FLOPS_PER_MAC * macs / made)
+
+
+def num_adapter_parameters(model: ModelConfig, lora: Lora) -> int:
+    """Return the parameters of all adapters: of every linear layer two matrices of its own, routed experts none.
+
+    Latent attention counts without adapters in its projections.
+    """
+    hidden, inner = model.hidden_size, model.dense_ffn_hidden_size
+    groups = model.num_query_groups * model.head_size
+    heads = model.num_attention_heads * model.head_size
+    into = 2 if model.activation == "swiglu" else 1
+    widths = {
+        "linear_qkv": 0 if model.latent else (hidden + heads) + 2 * (hidden + groups),
+        "linear_proj": heads + hidden,
+        "linear_fc1": into * (hidden + inner),
+        "linear_fc2": inner + hidden,
+    }
+    num_dense = sum(not kind.has_experts for kind in model.layer_kinds)
+    layers = {name: num_dense if "_fc" in name else model.num_layers for name in widths}
+    return lora.rank * sum(widths[name] * layers[name] for name in lora.targets)
+
+
+def _weights(model: ModelConfig) -> float:
+    """Return multiply-adds per token of weights: scores of no token are none."""
+    return flops_per_token(model, 0) / (FLOPS_PER_MAC * FORWARD_AND_BACKWARD)
+
+
+def _scores(model: ModelConfig, num_keys: int) -> float:
+    """Return multiply-adds per token of scores and their product with the values."""
+    return flops_per_token(model, num_keys) / (FLOPS_PER_MAC * FORWARD_AND_BACKWARD) - _weights(model)

@@ -1,0 +1,168 @@
+"""One simulated run of inference: a step is a batch, its prompts read and its tokens made; it leaves no traces."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.conditions import ConditionsConfig
+from triplepoint.config.plan import PlannedRun
+from triplepoint.config.point import Point
+from triplepoint.manifest import Manifest
+from triplepoint.recording.write import Part, Recorder
+from triplepoint.simulate.artefacts.kineto import EPOCH_NS
+from triplepoint.simulate.artefacts.write import describe_nodes, write_failure, write_manifest_of
+from triplepoint.simulate.costs import Costs
+from triplepoint.simulate.heat.job import at_highest_clocks, is_known, machine_of, one_step, stretched, warm_up
+from triplepoint.simulate.heat.loop import Trace
+from triplepoint.simulate.heat.machine import Profile
+from triplepoint.simulate.heat.sensor import mi250_sensors, nvidia_sensors, show
+from triplepoint.simulate.inference import REPLAYED, InferenceStep, Serving, passes_of, predict_inference, serving_of
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.operations import Kernel, Operation
+from triplepoint.simulate.power.model import Float
+from triplepoint.simulate.power.work import UNITS, Workload, activity_of
+from triplepoint.simulate.step import costs_of
+from triplepoint.tables import STEPS
+from triplepoint.tables.telemetry import METRICS
+from triplepoint.units import NS_PER_S
+
+_SENSED = ("gpu_power_average_w", "gpu_power_w", "gpu_energy_j", "gpu_temp_c", "sm_clock_mhz")
+_MOST_SAMPLES = 200
+"""Of one device in a run; energy is a counter, so that nothing between them is lost."""
+_ABSENT = "simulated inference has power, heat and clocks of GPUs only"
+
+
+@dataclass(frozen=True)
+class Served:
+    """What is simulated of a run.
+
+    Attributes:
+        step: Times and memory.
+        trace: Power, heat and clocks of a batch once warm; None where those of the GPU type are not known.
+    """
+
+    step: InferenceStep
+    trace: Trace | None
+
+
+def simulate_serving(
+    planned: PlannedRun, job: Job, cluster: ClusterConfig, out: Path, config: Path, started: datetime
+) -> Manifest:
+    """Simulate a run of inference and write its raw artefacts.
+
+    Args:
+        planned: What to simulate.
+        job: Its model, layout and machines.
+        cluster: Where it runs.
+        out: Folder to write into.
+        config: Folder of the configuration.
+        started: When.
+    """
+    serving = serving_of(planned.point)
+    step = predict_inference(job, serving, config=config)
+    if not step.memory.fits:
+        return write_failure(out, planned, "oom", step.memory.explain(), started)
+    shape = planned.point.num_nodes, planned.point.cluster.gpus_per_node
+    trace = None
+    if is_known(job.gpu, config):
+        profile = _profile(job, serving, step, costs_of(job, REPLAYED, config), shape)
+        trace = _warm(profile, job, cluster, shape, config)
+    return _write(out, planned, job, Served(step, trace), started)
+
+
+def _profile(job: Job, serving: Serving, step: InferenceStep, costs: Costs, shape: tuple[int, int]) -> Profile:
+    """Return what every device does in a batch: as in the mean over prefill, then over decode."""
+
+    def time_of(operation: Operation) -> float:
+        time = costs.kernel_s(operation) if isinstance(operation, Kernel) else costs.message_s(operation)
+        return float(time / operation.count)
+
+    workload, ranks_per_stage = Workload(job, time_of), job.num_gpus // job.layout.pp
+    durations, works = [], []
+    for duration_s, stages, count in zip(
+        (step.prefill_s, step.decode_s), passes_of(job, serving), _counts(job, serving), strict=True
+    ):
+        if duration_s > 0.0:
+            of_stage = np.array([workload.of(one.operations) * count for one in stages])
+            of_device = np.zeros((shape[0] * shape[1], len(UNITS)))
+            of_device[: job.num_gpus] = np.repeat(of_stage, ranks_per_stage, axis=0)
+            durations.append(duration_s)
+            works.append(of_device.reshape(*shape, len(UNITS)))
+    seconds = np.array(durations)
+    return Profile(seconds, activity_of(np.array(works), seconds[:, None, None]))
+
+
+def _counts(job: Job, serving: Serving) -> tuple[int, int]:
+    """Return how often a stage makes the pass of prefill and that of decode in a batch."""
+    groups = -(-serving.batch_size // serving.prompts_together)
+    return groups, min(serving.batch_size, job.layout.pp) * (serving.output_tokens - 1)
+
+
+def _warm(profile: Profile, job: Job, cluster: ClusterConfig, shape: tuple[int, int], config: Path) -> Trace:
+    usual = machine_of(ConditionsConfig(), job.gpu, shape, cluster.name, config)
+    high = at_highest_clocks(profile, usual)
+    longer = profile.step_s / warm_up(usual, high).step_s
+    machine = machine_of(cluster.conditions, job.gpu, shape, cluster.name, config)
+    high = stretched(high, longer)
+    return one_step(machine, high, warm_up(machine, high), profile.step_s)
+
+
+def _write(out: Path, planned: PlannedRun, job: Job, served: Served, started: datetime) -> Manifest:
+    point, step = planned.point, served.step
+    total_s = step.prefill_s + step.decode_s
+    _write_steps(out / "steps.parquet", point, step)
+    t_s = np.linspace(0.0, total_s * len(point.steps.kinds), _MOST_SAMPLES + 1)
+    columns = _SENSED if served.trace is not None else ()
+    absent = {name: _ABSENT for name in METRICS if name not in columns}
+    for node in range(point.num_nodes):
+        recorder = Recorder(out / "telemetry" / f"node{node}.arrow", float(t_s[1]), absent, columns)
+        t_ns = np.rint(t_s * NS_PER_S).astype(np.int64)
+        values = _sensed(served.trace, job, node, t_s, columns)
+        ranks = min(point.cluster.gpus_per_node, point.num_gpus - node * point.cluster.gpus_per_node)
+        parts = [Part("host", EPOCH_NS + t_ns, np.zeros_like(t_ns), (), np.empty((len(t_ns), 0)))]
+        for number in range(ranks):
+            parts.append(Part(f"gpu{number}", EPOCH_NS + t_ns, np.zeros_like(t_ns), columns, values[number]))
+        recorder.write(parts)
+        recorder.close()
+    nodes = describe_nodes(point, job.gpu.product, float(t_s[1]), len(t_s), columns, absent)
+    facts: dict[str, int | float | str | bool | None] = {
+        "step_time_s": total_s,
+        "time_to_first_token_s": step.prefill_s,
+        "time_per_output_token_s": step.time_per_output_token_s,
+        "spread": "none: simulated batches are all alike",
+    }
+    return write_manifest_of(out, planned, "ok", None, nodes, facts, started)
+
+
+def _sensed(trace: Trace | None, job: Job, node: int, t_s: Float, columns: tuple[str, ...]) -> Float:
+    """Return what the GPUs of a node show; shape (num_devices, num_samples, num_columns)."""
+    if trace is None:
+        return np.empty((job.fabric.gpus_per_node, len(t_s), 0))
+    num_devices = trace.power_w.shape[2]
+    packages = [list(range(first, first + 2)) for first in range(0, num_devices, 2)]
+    sensors = nvidia_sensors(num_devices) if job.gpu.vendor == "nvidia" else mi250_sensors(packages)
+    found = show(trace, node, sensors, t_s, seed=0)
+    return np.stack([found[name] for name in columns], axis=-1).transpose(1, 0, 2)
+
+
+def _write_steps(path: Path, point: Point, step: InferenceStep) -> None:
+    kinds, ranks = point.steps.kinds, np.arange(point.num_gpus)
+    length, first = (round(time * NS_PER_S) for time in (step.prefill_s + step.decode_s, step.prefill_s))
+    start = np.tile(EPOCH_NS + length * np.arange(len(kinds)), len(ranks))
+    num_rows = len(ranks) * len(kinds)
+    columns = {
+        "rank": np.repeat(ranks, len(kinds)),
+        "step": np.tile(np.arange(len(kinds)), len(ranks)),
+        "kind": pa.array(kinds * len(ranks), pa.string()),
+        "t_start_ns": start,
+        "t_end_ns": start + length,
+        "loss": pa.nulls(num_rows, pa.float64()),
+        "num_tokens": np.full(num_rows, point.num_tokens),
+        "peak_memory_bytes": np.full(num_rows, round(step.memory.total)),
+        "t_first_token_ns": start + first,
+    }
+    STEPS.write(path, pa.table(columns))

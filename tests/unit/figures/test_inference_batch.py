@@ -1,0 +1,61 @@
+"""The figure of inference, and what figures of training make of a study of inference alone."""
+
+from pathlib import Path
+
+import pytest
+from matplotlib.text import Text
+
+from tests.synthetic import CONFIG
+from triplepoint.aggregate import aggregate
+from triplepoint.figures import load
+from triplepoint.figures.write import write_figure
+from triplepoint.plan import select, write_plan
+from triplepoint.simulate.artefacts.run import simulate_run
+from triplepoint.tables import POINTS
+from triplepoint.telemetry.align import align_run
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of the simulated part of the study `inference`."""
+    results = tmp_path_factory.mktemp("served")
+    plan = select(CONFIG, ["inference"], ["cpu-local"], ["h200x32"])
+    write_plan(plan, results)
+    for entry in plan.valid:
+        folder = results / "runs" / entry.run
+        simulate_run(entry.planned, folder / "raw", CONFIG)
+        align_run(folder / "raw", folder / "telemetry.parquet")
+    aggregate(plan, results, CONFIG)
+    return results
+
+
+def test_inference_batch_rows_are_those_simulated(served: Path) -> None:
+    points = {row["global_batch_size"]: row for row in POINTS.read(served / "tables/points.parquet").to_pylist()}
+    assert sorted(points) == [1, 16, 64, 256]
+    for batch, row in points.items():
+        # 128 tokens of each sequence over the whole of the batch: the first with the prompt, 127 after it.
+        whole_s = row["time_to_first_token_s"] + 127 * row["time_per_output_token_s"]
+        assert row["step_time_s"] == pytest.approx(whole_s, rel=1e-6)
+        assert row["tokens_per_s"] == pytest.approx(batch * 128 / row["step_time_s"])
+        assert row["gpu_energy_per_token_j"] == pytest.approx(row["gpu_power_w"] / row["tokens_per_s"])
+        # Eight GPUs between idle and their limit of 700 W.
+        assert 8 * 100 < row["gpu_power_w"] < 8 * 700
+    energy = [points[batch]["gpu_energy_per_token_j"] for batch in sorted(points)]
+    assert energy == sorted(energy, reverse=True)
+
+
+def test_inference_batch_draws_one_line(served: Path) -> None:
+    table = POINTS.read(served / "tables/points.parquet").to_pandas()
+    figure, numbers = load("inference_batch").draw({"points": table})
+    assert numbers["global_batch_size"].tolist() == [1, 16, 64, 256]
+    assert [len(axes.lines) for axes in figure.axes] == [1, 1, 1]
+    assert "llama3-70b on h200x32, simulated, TP8, bf16, 1024 tokens read, 128 made" in {
+        found.get_text() for found in figure.findobj(Text)
+    }
+
+
+@pytest.mark.parametrize("name", ["parallelism_sweep", "microbatch_power", "kernel_breakdown", "timeline"])
+def test_figures_of_training_say_that_there_is_none(name: str, served: Path, tmp_path: Path) -> None:
+    write_figure(name, served / "tables", tmp_path)
+    assert (tmp_path / f"{name}.csv").read_text() == "run\n"
+    assert (tmp_path / f"{name}.pdf").stat().st_size > 1000
