@@ -6,6 +6,7 @@ rule aggregate:
             "results/runs/{run}/{product}", run=STUDY.runs, product=STUDY.aggregated
         ),
         gpus=STUDY.gpu_files,
+        sensors=STUDY.sensor_files,
     output:
         expand(
             "results/tables/{table}.{format}",

@@ -165,6 +165,11 @@ class Binding:
         gpus = {entry.planned.point.cluster.gpu for entry in self._plan.entries} - {None}
         return [f"config/gpus/{gpu}.yaml" for gpu in sorted(filter(None, gpus))]
 
+    @property
+    def sensor_files(self) -> list[str]:
+        """Sensor cards and trials of the sampler's cost that there are: all of them are behind the tables."""
+        return sorted(str(path) for path in Path("results", "sensors").glob("*.json"))
+
     def code(self, stage: str) -> str:
         """Return a digest of the source files `triplepoint <stage>` depends on.
 

@@ -142,6 +142,16 @@ def test_binding_digests_what_a_stage_is_made_of(tmp_path: Path) -> None:
     assert len({first.code(stage) for stage in ("simulate", "telemetry", "parse", "trace", "aggregate")}) == 5
 
 
+def test_binding_sensor_files_are_those_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    binding = Binding(Selection(), tmp_path, Plan(entries=()))
+    assert binding.sensor_files == []
+    (tmp_path / "results/sensors").mkdir(parents=True)
+    for name in ("trial.json", "h200.json", "notes.txt"):
+        (tmp_path / "results/sensors" / name).write_text("{}")
+    assert binding.sensor_files == ["results/sensors/h200.json", "results/sensors/trial.json"]
+
+
 def test_binding_digest_of_machines_is_of_their_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "config/gpus/one.yaml"

@@ -12,7 +12,7 @@ from tests.workflow.conftest import Project
 
 pytestmark = pytest.mark.workflow
 
-FIGURES = {"parallelism_sweep", "microbatch_power", "kernel_breakdown", "timeline"}
+FIGURES = {"parallelism_sweep", "microbatch_power", "kernel_breakdown", "timeline", "telemetry_validation"}
 
 
 def test_all_from_nothing_makes_every_product(finished: Project) -> None:
