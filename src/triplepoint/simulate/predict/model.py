@@ -1,7 +1,7 @@
 """What a training job takes: time of a step with its interval, memory, and what holds it up."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -55,23 +55,30 @@ class Prediction:
     power: PowerPrediction = PowerPrediction()
 
 
-def predict(job: Job, calibration: Calibration | None = None, config: Path = Path("config")) -> Prediction:
+def predict(
+    job: Job, calibration: Calibration | None = None, config: Path = Path("config"), with_power: bool = True
+) -> Prediction:
     """Return what a job takes; a job that cannot run has a status that says why.
 
     Args:
         job: The job.
         calibration: Constants of stacks and spread of errors; without one there is no interval.
         config: Folder of the configuration.
+        with_power: Whether power and heat are wanted, which take a quarter of the time.
     """
     try:
         memory = peak_memory(job)
         step = simulate_step(job, calibration.constants(job) if calibration else Constants(), config)
     except UserError as error:
         return Prediction("invalid", str(error))
-    return _prediction(job, step, memory, calibration, config)
+    found = _prediction(job, step, memory, calibration)
+    if not with_power:
+        return found
+    interval_s = (found.step_time_lo_s, found.step_time_hi_s)
+    return replace(found, power=predict_power(job, step, interval_s, config))
 
 
-def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibration | None, config: Path) -> Prediction:
+def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibration | None) -> Prediction:
     low, high = math.nan, math.nan
     if calibration:
         low, high = interval(step.time_s, calibration.quantile, calibration.scale(job, step.uncertainty))
@@ -90,7 +97,6 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
         bubble_fraction=step.timeline.bubble_fraction,
         exposed_comm_s=step.exposed_comm_s,
         bottleneck=name_bottleneck(job, step.timeline, step.slowest),
-        power=predict_power(job, step, (low, high), config),
     )
 
 
