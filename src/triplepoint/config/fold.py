@@ -8,7 +8,7 @@ def fold(point: Point) -> Point:
 
     Inference has no backward pass, so no recomputation and nothing of data parallel ranks to share out or overlap.
     Sequence parallelism needs tp above 1, a pipeline schedule needs pp above 1, sharding over data parallel ranks needs
-    dp above 1, and each overlap needs the communication it would hide.
+    dp above 1 or says what is offloaded, and each overlap needs the communication it would hide.
     """
     if point.task == "inference":
         layout = point.layout.model_copy(update={"sequence_parallel": False, "data_parallel_sharding": "no_shard"})
@@ -16,7 +16,7 @@ def fold(point: Point) -> Point:
     layout = point.layout
     kept = {
         "sequence_parallel": layout.sequence_parallel and layout.tp > 1,
-        "data_parallel_sharding": layout.data_parallel_sharding if layout.dp > 1 else "no_shard",
+        "data_parallel_sharding": layout.data_parallel_sharding if layout.dp > 1 or point.offload else "no_shard",
         "schedule": layout.schedule if layout.pp > 1 else None,
     }
     folded = point.model_copy(update={"layout": layout.model_copy(update=kept)})

@@ -194,6 +194,11 @@ def test_fold_removes_sharding_at_dp_1() -> None:
     assert make(tp=8, pp=4, data_parallel_sharding="optim").digest() == make(tp=8, pp=4).digest()
 
 
+def test_fold_keeps_sharding_that_says_what_is_offloaded() -> None:
+    point = make(num_gpus=1, engine="deepspeed", data_parallel_sharding="optim_grads", offload=["optim"])
+    assert (point.layout.dp, point.layout.data_parallel_sharding) == (1, "optim_grads")
+
+
 def test_make_points_order_of_overlap_is_no_difference() -> None:
     common = {"tp": 4, "sequence_parallel": True}
     assert make(**common, overlap=["tp", "grad"]).digest() == make(**common, overlap=["grad", "tp", "tp"]).digest()

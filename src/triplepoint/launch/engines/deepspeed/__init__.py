@@ -119,6 +119,4 @@ def _offload(point: Point) -> str | None:
             f"DeepSpeed offloads parameters under ZeRO-3 alone, this is ZeRO-{stage}; set data_parallel_sharding: "
             "optim_grads_params, or offload: [optim]"
         )
-    if offload and point.layout.pp > 1:
-        return "DeepSpeed's pipeline does not offload; set pp: 1, or offload: []"
     return None
