@@ -12,7 +12,14 @@ from tests.workflow.conftest import Project
 
 pytestmark = pytest.mark.workflow
 
-FIGURES = {"parallelism_sweep", "microbatch_power", "kernel_breakdown", "timeline", "telemetry_validation"}
+FIGURES = {
+    "parallelism_sweep",
+    "microbatch_power",
+    "kernel_breakdown",
+    "timeline",
+    "telemetry_validation",
+    "inference_batch",
+}
 
 
 def test_all_from_nothing_makes_every_product(finished: Project) -> None:

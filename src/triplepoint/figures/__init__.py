@@ -11,7 +11,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-NAMES = ("parallelism_sweep", "microbatch_power", "kernel_breakdown", "timeline", "telemetry_validation", "inference_batch")
+NAMES = (
+    "parallelism_sweep",
+    "microbatch_power",
+    "kernel_breakdown",
+    "timeline",
+    "telemetry_validation",
+    "inference_batch",
+)
 """Figure = module here = `figs/<name>.pdf` = `workflow/report/<name>.rst`, in the order of the report."""
 
 
