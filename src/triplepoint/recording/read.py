@@ -120,11 +120,12 @@ def _decode(stored: pa.Table) -> pa.Table:
     for name in names.unique().to_pylist():
         rows = pc.equal(names, name).to_numpy()
         totals[rows] = np.cumsum(changes[rows], axis=0)
+    # A time is counted from the end of the read before: all waits and all reads until then.
+    totals[:, 0] = np.cumsum(changes[:, 0]) + np.cumsum(totals[:, 1]) - totals[:, 1]
     columns = {"device": names}
     for place, about in enumerate(layout):
         kind = SAMPLES.schema().field(about["name"]).type
-        resolution = about["resolution"]  # a whole number where the column holds such: floats would lose nanoseconds
-        numbers = totals[:, place] * (int(resolution) if pa.types.is_integer(kind) else resolution)
+        numbers = totals[:, place] if pa.types.is_integer(kind) else totals[:, place] * about["resolution"]
         columns[about["name"]] = pa.array(numbers, kind, mask=missing[:, place])
     for absent in set(SAMPLES.schema().names) - set(columns):
         columns[absent] = pa.nulls(stored.num_rows, SAMPLES.schema().field(absent).type)

@@ -3,128 +3,23 @@
 On MI250 both dies of a package share one power sensor and one energy counter, which only the primary die has; the
 secondary one reads 0. Here its power and energy are missing, with the reason, and the primary die's are the package's.
 
-Source: Linux kernel, amdgpu swsmu (aldebaran_get_gpu_metrics: "valid power data is available only from primary die");
-bits of indep_throttle_status in amdgpu_smu.h: 0 to 31 power and current, 32 to 55 temperature.
+Source: Linux kernel, amdgpu swsmu (aldebaran_get_gpu_metrics: "valid power data is available only from primary die").
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from triplepoint.tables.telemetry import CUMULATIVE, GPU_METRICS
-from triplepoint.telemetry.amdsmi_library import (
-    ENERGY,
-    ERRORS,
-    LIBRARY,
-    METRICS,
-    POWER_CAP,
-    SUCCESS,
-    VRAM,
-    AmdSmi,
-)
+from triplepoint.telemetry.amd_values import ANSWERS, ENERGY_COUNT, HELD, TABLE, VALUES, Held, Value
+from triplepoint.telemetry.amdsmi_library import LIBRARY, SUCCESS, AmdSmi
 from triplepoint.telemetry.gpus import Gpu, Vendor, alike, open_vendor
 from triplepoint.telemetry.pci import slot_of
 from triplepoint.telemetry.sensor import FAST, SLOW, Counters, Found, Sensor
 from triplepoint.telemetry.sweep import Step
-from triplepoint.units import KIB, MEGA, MIB
 
-_PERCENT = 1e-2
-_POWER_CAP_REASON, _THERMAL_REASON = 0x4, 0x20
-"""Bits of `gpu_throttle_reasons`, as NVML has them: software power cap, software thermal slowdown."""
-_THERMAL_SHIFT = 32
-
-
-@dataclass(frozen=True)
-class _Value:
-    """One column and how it comes out of the answer of a call."""
-
-    column: str
-    call: str
-    lane: str
-    read: Callable[[np.ndarray], np.ndarray]
-
-
-def _level(name: str, scale: float = 1.0) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda answers: np.asarray(_known(answers[name]) * scale)
-
-
-def _known(numbers: np.ndarray) -> np.ndarray:
-    """Return numbers with all ones, which mean that nothing was measured, as NaN."""
-    return np.asarray(np.where(numbers == np.iinfo(numbers.dtype).max, np.nan, numbers.astype(float)))
-
-
-def _highest(name: str, otherwise: str) -> Callable[[np.ndarray], np.ndarray]:
-    return lambda answers: np.fmax(np.fmax.reduce(_known(answers[name]), axis=1), _known(answers[otherwise]))
-
-
-def _first_known(*names: str) -> Callable[[np.ndarray], np.ndarray]:
-    def read(answers: np.ndarray) -> np.ndarray:
-        found = _known(answers[names[0]])
-        for name in names[1:]:
-            found = np.where(np.isnan(found), _known(answers[name]), found)
-        return found
-
-    return read
-
-
-def _sum(name: str, scale: float) -> Callable[[np.ndarray], np.ndarray]:
-    def read(answers: np.ndarray) -> np.ndarray:
-        links = _known(answers[name])
-        return np.where(np.isnan(links).all(axis=1), np.nan, np.nansum(links, axis=1)) * scale
-
-    return read
-
-
-def _clock(answers: np.ndarray) -> np.ndarray:
-    """Return the clock of the die, or the mean over those of a device of several."""
-    each = _known(answers["gfxclks_mhz"])
-    each = np.where(each == 0, np.nan, each)
-    counted = np.isfinite(each).sum(axis=1)
-    mean = np.where(counted > 0, np.nansum(each, axis=1) / np.maximum(counted, 1), np.nan)
-    return np.where(np.isnan(mean), _known(answers["gfxclk_mhz"]), mean)
-
-
-def _reasons(answers: np.ndarray) -> np.ndarray:
-    bits = answers["throttle"]
-    power = np.where(bits & np.uint64(0xFFFFFFFF), _POWER_CAP_REASON, 0)
-    heat = np.where(bits >> np.uint64(_THERMAL_SHIFT), _THERMAL_REASON, 0)
-    return np.where(bits == np.iinfo("u8").max, np.nan, (power | heat).astype(float))
-
-
-def _energy_j(answers: np.ndarray) -> np.ndarray:
-    return np.asarray(answers["count"].astype(float) * answers["resolution_uj"].astype(float) / MEGA)
-
-
-_TABLE, _ENERGY = "amdsmi_get_gpu_metrics_info", "amdsmi_get_energy_count"
-_VALUES = (
-    _Value("gpu_power_w", _TABLE, FAST, _first_known("current_power_w", "average_power_w")),
-    _Value("gpu_power_average_w", _TABLE, FAST, _level("average_power_w")),
-    _Value("gpu_energy_j", _ENERGY, FAST, _energy_j),
-    _Value("gpu_temp_c", _TABLE, FAST, _level("hotspot_c")),
-    _Value("gpu_edge_temp_c", _TABLE, FAST, _level("edge_c")),
-    _Value("gpu_memory_temp_c", _TABLE, FAST, _highest("hbm_c", "memory_c")),
-    _Value("sm_clock_mhz", _TABLE, FAST, _clock),
-    _Value("memory_clock_mhz", _TABLE, FAST, _level("uclk_mhz")),
-    _Value("gpu_throttle_reasons", _TABLE, FAST, _reasons),
-    _Value("gpu_utilisation", _TABLE, SLOW, _level("gfx_percent", _PERCENT)),
-    _Value("gpu_memory_utilisation", _TABLE, SLOW, _level("umc_percent", _PERCENT)),
-    _Value("xgmi_rx_bytes", _TABLE, SLOW, _sum("xgmi_read_kb", KIB)),
-    _Value("xgmi_tx_bytes", _TABLE, SLOW, _sum("xgmi_write_kb", KIB)),
-    _Value("pcie_replays", _TABLE, SLOW, _level("pcie_replays")),
-    _Value("gpu_memory_used_bytes", "amdsmi_get_gpu_vram_usage", SLOW, _level("used_mb", MIB)),
-    _Value("gpu_power_limit_w", "amdsmi_get_power_cap_info", SLOW, _level("cap_uw", 1 / MEGA)),
-    _Value("gpu_ecc_corrected", "amdsmi_get_gpu_total_ecc_count", SLOW, _level("corrected")),
-    _Value("gpu_ecc_uncorrected", "amdsmi_get_gpu_total_ecc_count", SLOW, _level("uncorrected")),
-)
-_ANSWERS = {
-    _TABLE: METRICS,
-    _ENERGY: ENERGY,
-    "amdsmi_get_gpu_vram_usage": VRAM,
-    "amdsmi_get_power_cap_info": POWER_CAP,
-    "amdsmi_get_gpu_total_ecc_count": ERRORS,
-}
 _PACKAGE = ("gpu_power_w", "gpu_power_average_w", "gpu_energy_j", "gpu_power_limit_w")
 """Columns that are the package's."""
 
@@ -132,7 +27,7 @@ _PACKAGE = ("gpu_power_w", "gpu_power_average_w", "gpu_energy_j", "gpu_power_lim
 class AmdSensor(Sensor):
     """The values, in one lane, of dies that answer the same."""
 
-    def __init__(self, library: AmdSmi, dies: Mapping[str, int], values: Sequence[_Value]) -> None:
+    def __init__(self, library: AmdSmi, dies: Mapping[str, int], values: Sequence[Value]) -> None:
         """Choose what to read.
 
         Args:
@@ -145,13 +40,15 @@ class AmdSensor(Sensor):
         self._chosen = values
         self.columns = tuple(value.column for value in values)
         self._names = list(dict.fromkeys(value.call for value in values))
-        self._counted = np.flatnonzero([name in CUMULATIVE for name in self.columns])
+        self._counted = np.flatnonzero([name in CUMULATIVE and name not in HELD for name in self.columns])
         self._counters = Counters(len(self.devices) * len(self._counted))
+        self._limits = [place for place, name in enumerate(self.columns) if name in HELD]
+        self._held = Held(len(self.devices), len(self._limits))
 
     def allocate(self, num_slots: int, period_s: float) -> list[list[Step]]:
         """Make room for `num_slots` reads and return their calls."""
         shape = (num_slots, len(self.devices))
-        self._answers = {name: np.zeros(shape, _ANSWERS[name]) for name in self._names}
+        self._answers = {name: np.zeros(shape, ANSWERS[name]) for name in self._names}
         self._results = {name: np.zeros(shape, "i8") for name in self._names}
         return [
             [
@@ -177,12 +74,15 @@ class AmdSensor(Sensor):
             counted = found[..., self._counted].reshape(num_slots, -1)
             totals = self._counters.advance(counted, np.zeros(counted.shape[1]))
             found[..., self._counted] = totals.reshape(*shape, -1)
+        if self._limits:
+            table = self._answers[TABLE][:num_slots]
+            found[..., self._limits] = self._held.advance(table["cycles"], table["clock_ns"], found[..., self._limits])
         return found
 
 
 def _arguments(name: str, answers: np.ndarray) -> list[int | np.ndarray]:
     """Return what a function takes after the handle: where each slot's answers go, and what stands before."""
-    if name == _ENERGY:
+    if name == ENERGY_COUNT:
         return [answers["count"], answers["resolution_uj"], answers["t_ns"]]
     return [0, answers] if name == "amdsmi_get_power_cap_info" else [answers]
 
@@ -191,7 +91,7 @@ def _arguments(name: str, answers: np.ndarray) -> list[int | np.ndarray]:
 class _Die(Gpu):
     """A die and what it answers."""
 
-    values: list[_Value] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
     now: dict[str, float] = field(default_factory=dict)
 
 
@@ -230,11 +130,11 @@ def _add(library: AmdSmi, found: Found) -> list[_Die]:
 
 def _probe(library: AmdSmi, device: str, handle: int) -> _Die:
     die = _Die(device, handle)
-    for value in _VALUES:
+    for value in VALUES:
         if not library.has(value.call):
             die.absent[value.column] = f"{value.call}: not in this version of AMD SMI"
             continue
-        answers = np.zeros(1, _ANSWERS[value.call])
+        answers = np.zeros(1, ANSWERS[value.call])
         status = library.call(value.call, handle, *_arguments(value.call, answers))
         if status != SUCCESS:
             die.absent[value.column] = f"{value.call}: {library.explain(status)}"

@@ -31,17 +31,20 @@ METRICS = np.dtype(
         "names": [
             *("revision", "edge_c", "hotspot_c", "memory_c", "gfx_percent", "umc_percent", "average_power_w"),
             *("average_gfxclk_mhz", "gfxclk_mhz", "uclk_mhz", "hbm_c", "throttle", "current_power_w"),
-            *("pcie_replays", "xgmi_read_kb", "xgmi_write_kb", "gfxclks_mhz"),
+            *("pcie_replays", "xgmi_read_kb", "xgmi_write_kb", "gfxclks_mhz", "clock_ns"),
+            *("cycles", "prochot_cycles", "ppt_cycles", "socket_hot_cycles", "regulator_hot_cycles", "hbm_hot_cycles"),
         ],
         "formats": [
             *("u2", "u2", "u2", "u2", "u2", "u2", "u2"),
             *("u2", "u2", "u2", "4u2", "u8", "u2"),
-            *("u8", "8u8", "8u8", "8u2"),
+            *("u8", "8u8", "8u8", "8u2", "u8"),
+            *("u8", "u8", "u8", "u8", "u8", "u8"),
         ],
         "offsets": [
             *(2, 4, 6, 8, 16, 18, 22),
             *(40, 54, 58, 88, 112, 120),
-            *(168, 184, 248, 312),
+            *(168, 184, 248, 312, 32),
+            *(424, 432, 440, 448, 456, 464),
         ],
         "itemsize": _METRICS_BYTES,
     }

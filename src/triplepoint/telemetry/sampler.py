@@ -17,9 +17,6 @@ from triplepoint.telemetry.rapl import Rapl
 from triplepoint.telemetry.sensor import Found, Sensor
 from triplepoint.units import NS_PER_S
 
-_TIME_RESOLUTION_NS = 1000
-"""A device takes tens of microseconds to read, and a wake-up comes a hundred late (docs/methodology.md)."""
-
 
 class Stop:
     """Set by SIGTERM and SIGINT; the loop looks at it before every wait."""
@@ -62,9 +59,9 @@ def open_lanes(out: Path, kind: str, slow_period_s: float, fast_period_s: float)
     facts = {"gpus": gpus.facts, "infiniband_ports": fabric.ports}
     lanes = []
     if gpus.fast:
-        recorder = Recorder(fast_path(out), fast_period_s, absent, columns_of(gpus.fast), facts, _TIME_RESOLUTION_NS)
+        recorder = Recorder(fast_path(out), fast_period_s, absent, columns_of(gpus.fast), facts)
         lanes.append(Lane(gpus.fast, fast_period_s, recorder))
-    recorder = Recorder(out, slow_period_s, absent, columns_of(slow), facts, _TIME_RESOLUTION_NS)
+    recorder = Recorder(out, slow_period_s, absent, columns_of(slow), facts)
     lanes.append(Lane(slow, slow_period_s, recorder, (gpus.close, claim.close)))
     return lanes
 

@@ -8,6 +8,7 @@
 static const uint64_t BIT_PPT0 = 1ull << 0, BIT_TEMP_HOTSPOT = 1ull << 36, BIT_PROCHOT_GFX = 1ull << 47;
 enum { HBM_STACKS = 4, XGMI_LINKS = 7, KIBIBYTE = 1024 };
 static const double TICKS_PER_S = 1e8; /* The firmware counts in 10 ns. */
+static const double BEFORE_S = 1e4;    /* How long it has been counting when the scenario begins. */
 
 static void put_temperatures(struct amd_gpu_metrics *metrics, const struct target *target) {
     double t_s = frozen_time_s(target->index, "temperature", target->t_s);
@@ -39,7 +40,7 @@ static void put_mi300(struct amd_gpu_metrics *metrics, const struct target *targ
         metrics->xgmi_write_data_acc[link] = (uint64_t)(written / XGMI_LINKS / KIBIBYTE);
     }
     metrics->current_socket_power = (uint16_t)package_power_w(target, &gpu->instant);
-    metrics->accumulation_counter = (uint64_t)(target->t_s * 1e3);
+    metrics->accumulation_counter = (uint64_t)((target->t_s + BEFORE_S) * 1e3);
     metrics->ppt_residency_acc = (uint64_t)(violation_ns(gpu, POWER_CAP, target->t_s) * 1e-6);
     metrics->socket_thm_residency_acc = (uint64_t)(violation_ns(gpu, SW_THERMAL, target->t_s) * 1e-6);
     metrics->prochot_residency_acc = (uint64_t)(violation_ns(gpu, HW_THERMAL, target->t_s) * 1e-6);
@@ -56,7 +57,7 @@ status_t amdsmi_get_gpu_metrics_info(handle_t handle, struct amd_gpu_metrics *me
     put_temperatures(metrics, &target);
     put_throttling(metrics, &target);
     metrics->energy_accumulator = (uint64_t)(package_energy_j(&target) / gpu->energy_unit_j);
-    metrics->firmware_timestamp = (uint64_t)((target.t_s + 1e4) * TICKS_PER_S);
+    metrics->firmware_timestamp = (uint64_t)((target.t_s + BEFORE_S) * TICKS_PER_S);
     metrics->system_clock_counter = (uint64_t)(target.t_s * 1e9 + node_now()->start_ns);
     metrics->average_gfx_activity = (uint16_t)(100 * gpu_busy(gpu, target.t_s - 0.02, target.t_s) + 0.5);
     metrics->average_umc_activity = metrics->average_gfx_activity / 2;

@@ -110,15 +110,25 @@ def test_stale_counts_samples_of_a_counter_that_stands_still(tmp_path: Path) -> 
     assert read_recording(path).stale == {"gpu_energy_j": 3}
 
 
-def test_times_are_rounded_to_the_resolution_and_stay_whole(tmp_path: Path) -> None:
+def test_times_of_devices_read_in_turns_are_restored(tmp_path: Path) -> None:
     path = tmp_path / "node0.arrow"
-    recorder = Recorder(path, 0.1, {}, columns=("gpu_throttle_reasons",), time_resolution_ns=100)
-    for t_ns in (2**60 + 149, 2**60 + 1_000_150, 2**60 + 2_000_000):
-        recorder.add(t_ns, 1_234, "gpu0", {"gpu_throttle_reasons": 5})
-        recorder.flush()
+    recorder = Recorder(path, 0.1, {}, columns=("gpu_temp_c",))
+    chooser = np.random.default_rng(3)
+    begun = 2**60 + np.cumsum(chooser.integers(50, 90_000, (5, 4, 3)).ravel()).reshape(5, 4, 3)
+    latencies = chooser.integers(1, 40, begun.shape)  # batch, sample, device
+    for batch in range(5):
+        # The last device is not read in the second batch.
+        present = range(2 if batch == 1 else 3)
+        recorder.write(
+            Part(f"gpu{d}", begun[batch, :, d], latencies[batch, :, d], ("gpu_temp_c",), np.full((4, 1), 40.0 + d))
+            for d in present
+        )
     recorder.close()
-    samples = read_recording(path).samples
-    exact = np.array([2**60 + 149, 2**60 + 1_000_150, 2**60 + 2_000_000])
-    assert np.abs(samples["t_ns"].to_numpy() - exact).max() <= 50
-    assert samples["read_latency_ns"].to_pylist() == [1_200] * 3
-    assert samples["gpu_throttle_reasons"].to_pylist() == [5] * 3
+    found = read_recording(path).samples.to_pandas()
+    for device in range(3):
+        mine = found[found["device"] == f"gpu{device}"]
+        kept = [batch for batch in range(5) if device < 2 or batch != 1]
+        assert mine["t_ns"].tolist() == begun[kept, :, device].ravel().tolist()
+        assert mine["read_latency_ns"].tolist() == latencies[kept, :, device].ravel().tolist()
+        assert set(mine["gpu_temp_c"]) == {40.0 + device}
+    assert (np.diff(found["t_ns"]) > 0).all()

@@ -9,6 +9,7 @@ from tests.fakes.wave import constant, square, steps
 from tests.sampling import S, record
 
 LIVELY = square(0.7, 0.4)
+LIMITS = {"power_cap": "gpu_power_cap_s", "sw_thermal": "gpu_sw_thermal_s", "hw_thermal": "gpu_hw_thermal_s"}
 BLOCKING = ("amdsmi_get_gpu_pci_throughput", "amdsmi_get_violation_status")
 
 
@@ -111,6 +112,36 @@ def test_throttling_of_the_moment_is_kept(tmp_path):
     assert set(bits.tolist()) == {0x0, 0x20}
 
 
+@pytest.mark.parametrize("fast_hz", [1, 20])
+@pytest.mark.parametrize("cause", LIMITS)
+def test_mi300x_throttle_fraction_is_exact_at_any_rate(tmp_path, cause, fast_hz):
+    # Pulses of 13 ms each 0.31 s, which the bits of the moment miss or count twice.
+    pulse = square(0.31, 0.013 / 0.31)
+    changes = {cause: pulse, "load": constant(1.0)}
+    if cause == "power_cap":
+        changes = {"load": square(0.31, 0.013 / 0.31, high=1.3, low=0.9)}
+    found = record(mi300x_node(2).set_all(**changes), tmp_path, seconds=62, fast_hz=fast_hz, slow_hz=1)
+    for name, column in LIMITS.items():
+        seconds, begin, end = found.change(column, 1)
+        truth = found.node.truth.throttled_share(1, name, begin, end)
+        assert abs(seconds * S / (end - begin) - truth) < 1e-3, name
+        assert (truth > 0.03) == (name == cause)
+
+
+def test_mi300x_throttle_time_spans_reads_that_failed(tmp_path):
+    scenario = mi300x_node(1).set_all(load=constant(1.0), sw_thermal=constant(1.0))
+    scenario.errors.append(Rule("amdsmi_get_gpu_metrics_info", 40, from_s=1.55, until_s=3.22))
+    found = record(scenario, tmp_path, seconds=6)
+    seconds, begin, end = found.change("gpu_sw_thermal_s", 0)
+    assert seconds == pytest.approx((end - begin) / S, abs=2e-3)
+    assert len(found.rows("gpu_sw_thermal_s", 0)[0]) == pytest.approx(120 - 33, abs=1)
+
+
+def test_mi250_has_no_throttle_time(mi250):
+    for column in LIMITS.values():
+        assert "not measured by this GPU" in mi250.fact(0)["absent"][column]
+
+
 def test_clocks_memory_and_limit(tmp_path):
     found = record(mi250_node(1).set_all(load=constant(1.0)), tmp_path, seconds=1)
     assert set(found.rows("sm_clock_mhz", 1)[1]) == {1700.0}
@@ -128,8 +159,21 @@ def test_call_that_blocks_is_not_in_the_loop(mi250, name):
 def test_frozen_energy_counter_adds_nothing(tmp_path):
     scenario = mi250_node(1).set_all(load=constant(1.0))
     scenario.freezes.append(Rule("energy", from_s=1.0))
-    _, energy_j = record(scenario, tmp_path, seconds=3).rows("gpu_energy_j", 0)
+    found = record(scenario, tmp_path, seconds=3)
+    _, energy_j = found.rows("gpu_energy_j", 0)
     assert energy_j[-1] == pytest.approx(500.0, rel=1e-3)
+    # The counter moved last at 1 s; the samples from 2 s to 3 s say so.
+    assert found.recording.stale["gpu_energy_j"] == pytest.approx(20, abs=2)
+
+
+def test_energy_counter_frozen_from_the_start_is_flagged(tmp_path):
+    # As on the cards of amdsmi issue 38: the counter answers, and never moves.
+    scenario = mi250_node(2).set_all(load=constant(1.0))
+    scenario.freezes.append(Rule("energy", gpu=0))
+    found = record(scenario, tmp_path, seconds=3)
+    assert set(found.rows("gpu_energy_j", hip(found, 0))[1]) == {0.0}
+    assert found.recording.stale["gpu_energy_j"] == pytest.approx(40, abs=2)
+    assert found.change("gpu_energy_j", hip(found, 2))[0] > 1000
 
 
 def test_die_that_falls_off_the_bus_leaves_the_others(tmp_path):
