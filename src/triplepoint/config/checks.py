@@ -4,6 +4,7 @@ What only one engine cannot do is asked of the engine; here stands what no engin
 """
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
@@ -159,6 +160,10 @@ def check_task(point: Point) -> str | None:
 
 def check_corpus(point: Point) -> str | None:
     """Every token of the corpus is in the vocabulary."""
+    if point.samples == "padded" and point.corpus == "random":
+        return "samples: padded needs documents, and random tokens have none; set samples: packed"
+    if Path(f"{point.corpus}.idx").is_file():
+        return None  # has tokens of its own
     if point.corpus != "random" and point.model.vocab_size < BYTE_VOCABULARY:
         return f"corpus: {point.corpus} has byte tokens, vocab_size {point.model.vocab_size} is below {BYTE_VOCABULARY}"
     return None

@@ -1,23 +1,32 @@
-"""Training text: which tokens sample `i` of step `s` is made of, whatever the layout."""
+"""Text: which tokens sample `i` of step `s` is made of, whatever the layout.
+
+Packed samples are cut from the text as it comes; a padded one is a document, cut or filled up with `IGNORED`.
+"""
 
 import functools
 import random
 import sysconfig
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from triplepoint.config.point import Point
 from triplepoint.errors import UserError
+from triplepoint.launch.engines.indexed import is_indexed, read_indexed
 from triplepoint.units import MIB
 
 CORPUS_LIMIT_BYTES = 4 * MIB
 """How much text is kept: far more than the steps of a measurement read, and loaded in a moment."""
 
 BYTE_VALUES = 256
-"""Tokens are bytes."""
+"""Tokens of texts are bytes."""
+
+IGNORED = -100
+"""Target of padding. Source: torch, `cross_entropy`, default of `ignore_index`."""
 
 
 @dataclass(frozen=True)
@@ -29,45 +38,107 @@ class Corpus:
     sequence_length: int
     vocab_size: int
     text: Tensor | None = field(repr=False)
-    """Byte tokens; None for random ones."""
+    """Tokens; None for random ones."""
+    documents: np.ndarray | None = field(default=None, repr=False)
+    """First token of each document and one after its last, shape (num_documents, 2); None where samples are packed."""
+    tokenizer: str = "none"
+    """What made the tokens."""
 
     def sample(self, step: int, index: int) -> Tensor:
-        """Return the tokens of one sample, shape (sequence_length + 1,): inputs and, shifted by one, targets."""
+        """Return the tokens of one sample, shape (sequence_length + 1,): inputs and, shifted by one, targets.
+
+        Raises:
+            UserError: If a token is not in the vocabulary.
+        """
         length = self.sequence_length + 1
         # Python's generator takes a text as its seed and is the same on every machine.
         source = random.Random(f"{self.seed}/{step}/{index}")
         if self.text is None:
             generator = torch.Generator().manual_seed(source.getrandbits(63))
             return torch.randint(self.vocab_size, (length,), generator=generator)
-        start = source.randrange(self.text.numel() - length + 1)
-        return self.text[start : start + length].long()
+        if self.documents is None:
+            start = source.randrange(self.text.numel() - length + 1)
+            return self._checked(self.text[start : start + length].long())
+        start, end = self.documents[source.randrange(len(self.documents))]
+        tokens = self._checked(self.text[start : min(end, start + length)].long())
+        return torch.nn.functional.pad(tokens, (0, length - tokens.numel()), value=IGNORED)
 
-    def facts(self) -> dict[str, str | int]:
+    def _checked(self, tokens: Tensor) -> Tensor:
+        low, high = int(tokens.min()), int(tokens.max())
+        if low < 0 or high >= self.vocab_size:
+            raise UserError(
+                f"corpus {self.name}: token {high if high >= self.vocab_size else low}, the vocabulary has "
+                f"{self.vocab_size}; use the model the corpus was tokenized for"
+            )
+        return tokens
+
+    def padding_share(self) -> float:
+        """Return the share of positions that are padding, over all documents alike; 0 where samples are packed."""
+        if self.documents is None:
+            return 0.0
+        length = self.sequence_length + 1
+        kept = np.minimum(self.documents[:, 1] - self.documents[:, 0], length)
+        return float(1.0 - kept.mean() / length)
+
+    def facts(self) -> dict[str, str | int | float]:
         """Return what the manifest says about the corpus."""
-        return {"corpus": self.name, "corpus_bytes": 0 if self.text is None else self.text.numel()}
+        size = 0 if self.text is None else self.text.numel() * self.text.element_size()
+        return {
+            "corpus": self.name,
+            "corpus_bytes": size,
+            "tokenizer": self.tokenizer,
+            "samples": "packed" if self.documents is None else "padded",
+            "padding_share": self.padding_share(),
+        }
 
 
 def open_corpus(point: Point) -> Corpus:
     """Return the corpus of the point.
 
     Raises:
-        UserError: If the text is missing, unreadable or too short, or the vocabulary has no room for bytes.
+        UserError: If the text is missing, unreadable, cut off or too short, or the vocabulary has no room for bytes.
     """
-    text = None
-    if point.corpus != "random":
-        if point.model.vocab_size < BYTE_VALUES:
-            raise UserError(
-                f"corpus {point.corpus}: tokens are bytes, vocab_size {point.model.vocab_size} of {point.model.name} "
-                f"is below {BYTE_VALUES}; use corpus: random or a larger vocabulary"
-            )
-        data = _standard_library() if point.corpus == "stdlib" else _read(Path(point.corpus))
-        if len(data) <= point.sequence_length:
-            raise UserError(
-                f"{point.corpus}: {len(data)} bytes are too few for sequence_length {point.sequence_length}; "
-                "use a longer text or a shorter sequence"
-            )
-        text = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    return Corpus(point.corpus, point.seed, point.sequence_length, point.model.vocab_size, text)
+    open_as = partial(Corpus, point.corpus, point.seed, point.sequence_length, point.model.vocab_size)
+    if point.corpus == "random":
+        if point.samples == "padded":
+            raise UserError("samples: padded needs documents, and random tokens have none; set samples: packed")
+        return open_as(None)
+    if is_indexed(point.corpus):
+        found = read_indexed(point.corpus)
+        text, tokenizer = torch.from_numpy(found.tokens), "as stored"
+        documents = np.stack([found.start, found.end], axis=1)
+    else:
+        text, tokenizer = _bytes_of(point), "bytes"
+        documents = _lines(text)
+    if point.samples == "padded":
+        kept = documents[documents[:, 1] > documents[:, 0] + 1]
+        if not len(kept):
+            raise UserError(f"corpus {point.corpus}: no document of two tokens or more; set samples: packed")
+        return open_as(text, kept, tokenizer)
+    if text.numel() <= point.sequence_length:
+        raise UserError(
+            f"{point.corpus}: {text.numel()} {'bytes' if tokenizer == 'bytes' else 'tokens'} are too few for "
+            f"sequence_length {point.sequence_length}; use a longer text or a shorter sequence"
+        )
+    return open_as(text, None, tokenizer)
+
+
+def _bytes_of(point: Point) -> Tensor:
+    if point.model.vocab_size < BYTE_VALUES:
+        raise UserError(
+            f"corpus {point.corpus}: tokens are bytes, vocab_size {point.model.vocab_size} of {point.model.name} "
+            f"is below {BYTE_VALUES}; use corpus: random or a larger vocabulary"
+        )
+    data = _standard_library() if point.corpus == "stdlib" else _read(Path(point.corpus))
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
+def _lines(text: Tensor) -> np.ndarray:
+    """Return first byte and one after the last of every line, its end included; shape (num_lines, 2)."""
+    ends = np.flatnonzero(text.numpy() == ord("\n")) + 1
+    if text.numel() and (not len(ends) or ends[-1] != text.numel()):
+        ends = np.append(ends, text.numel())
+    return np.stack([np.concatenate([[0], ends[:-1]]), ends], axis=1) if len(ends) else np.empty((0, 2), dtype=np.int64)
 
 
 @functools.cache
@@ -102,9 +173,12 @@ class Batcher:
     dp_rank: int
 
     def batch(self, step: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets, each of shape (num_microbatches * micro_batch_size, sequence), on `device`."""
+        """Return inputs and targets, each of shape (num_microbatches * micro_batch_size, sequence), on `device`.
+
+        Padding is token 0 in inputs and `IGNORED` in targets.
+        """
         samples = torch.stack([self.corpus.sample(step, index) for index in self._indices()]).to(device)
-        return samples[:, :-1].contiguous(), samples[:, 1:].contiguous()
+        return samples[:, :-1].clamp(min=0), samples[:, 1:].contiguous()
 
     def _indices(self) -> list[int]:
         size = self.micro_batch_size

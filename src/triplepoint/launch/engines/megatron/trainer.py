@@ -104,10 +104,12 @@ class MegatronTrainer:
         """Return a chunk's output and what makes its loss, as Megatron's schedules call it."""
         tokens, targets = next(batches)
         with record_function("forward"):
-            output = chunk(tokens, self._positions.expand_as(tokens), self._mask, labels=targets)
+            output = chunk(tokens, self._positions.expand_as(tokens), self._mask, labels=targets.clamp(min=0))
 
         def loss_of(per_token: Tensor) -> tuple[Tensor, Tensor]:
-            loss = per_token.float().mean()
+            # A micro-batch is the mean over its tokens, padding left out.
+            is_text = targets >= 0
+            loss = (per_token.float() * is_text).sum() / is_text.sum().clamp(min=1)
             return loss, loss.detach().clone()
 
         return output, loss_of

@@ -8,19 +8,24 @@ import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from triplepoint.launch.engines.data import IGNORED
+
 
 def mean_cross_entropy(logits: Tensor, target: Tensor, group: dist.ProcessGroup | None) -> Tensor:
-    """Return the mean cross entropy over all tokens, in fp32. Unit: nat.
+    """Return the mean cross entropy over all tokens but padding, in fp32; 0 where all is padding. Unit: nat.
 
     Args:
         logits: Shape (batch, sequence, vocabulary), this rank's part of the vocabulary if `group` is given.
-        target: Next tokens, shape (batch, sequence).
+        target: Next tokens, `data.IGNORED` for padding; shape (batch, sequence).
         group: Tensor parallel ranks; None if the vocabulary is whole.
     """
     flat, wanted = logits.flatten(0, 1).float(), target.flatten()
+    is_text = wanted >= 0
     if group is None:
-        return F.cross_entropy(flat, wanted)
-    return SplitCrossEntropy.apply(flat, wanted, group).mean()
+        per_token = F.cross_entropy(flat, wanted, reduction="none", ignore_index=IGNORED)
+    else:
+        per_token = SplitCrossEntropy.apply(flat, wanted, group)
+    return (per_token * is_text).sum() / is_text.sum().clamp(min=1)
 
 
 class SplitCrossEntropy(torch.autograd.Function):
