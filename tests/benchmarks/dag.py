@@ -17,10 +17,13 @@ import tempfile
 import time
 from pathlib import Path
 
+from triplepoint.tables import RESULT_TABLES
+from triplepoint.workflow import TRACE_TABLES
+
 ROOT = Path(__file__).parents[2]
 PARTS = ("Snakefile", "rules", "workflow", "profiles", "config", "envs")
 
-NOTHING = """#!/bin/sh
+NOTHING = f"""#!/bin/sh
 # Stands for `triplepoint`: touches what the stage writes, and does nothing else.
 case $1 in
 plan)
@@ -32,11 +35,11 @@ parse) mkdir results/runs/$2/ranks/$3;;
 trace)
     while [ "$1" != --run ]; do shift; done
     cd results/runs/$2
-    for t in kernels intervals categories collectives ranks critical_path timeline; do touch $t.parquet; done
+    for t in {" ".join(TRACE_TABLES)}; do touch $t.parquet; done
     touch perfetto.json.gz;;
 aggregate)
     cd results/tables
-    for t in points gpus phases kernels timeline; do touch $t.parquet $t.csv; done;;
+    for t in {" ".join(RESULT_TABLES)}; do touch $t.parquet $t.csv; done;;
 figure) touch figs/$2.pdf figs/$2.png figs/$2.csv;;
 report) touch report.html;;
 esac
