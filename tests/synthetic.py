@@ -12,6 +12,7 @@ from triplepoint.config.yaml_file import read
 from triplepoint.files import write_text
 from triplepoint.manifest import Device, Evidence, Manifest, Node, Telemetry, write_manifest
 from triplepoint.tables import CATEGORIES, KERNELS, STEPS, TELEMETRY, TIMELINE
+from triplepoint.units import NS_PER_S
 
 CONFIG = Path(__file__).parents[1] / "config"
 MS = 1_000_000
@@ -138,7 +139,7 @@ def node_of(spec: Spec, point: Point, node: int) -> Node:
         )
         for rank in ranks
     )
-    measured = ("cpu_utilisation",) if is_cpu else ("cpu_utilisation", "gpu_power_w", "gpu_temp_c")
+    measured = ("cpu_utilisation",) if is_cpu else ("cpu_utilisation", "gpu_power_w", "gpu_temp_c", "sm_clock_mhz")
     return Node(
         node=node, host=f"node{node}", monotonic_ns=1_000_000 * (node + 1), wall_ns=1_700_000_000_000_000_000,
         num_cores=2 if is_cpu else 192, memory_bytes=8 << 30, devices=devices,
@@ -186,7 +187,11 @@ def telemetry_of(spec: Spec, point: Point) -> Iterable[dict[str, Any]]:
                     else:
                         busy = min(0.98, 0.6 + 0.1 * point.micro_batch_size)
                         row |= {"gpu_power_w": 700 * busy - 5 * index + 10 * step, "gpu_utilisation": busy}
-                        row |= {"gpu_temp_c": 50.0 + 2 * index}
+                        row |= {"gpu_temp_c": 50.0 + 2 * index, "sm_clock_mhz": 1980.0 - 15 * index}
+                        # GPU 3 of node 0 is held by heat for a tenth of the time, all others by the power limit.
+                        cause = "gpu_sw_thermal_s" if (node, name) == (0, "gpu3") else "gpu_power_cap_s"
+                        held = {"gpu_power_cap_s": 0.0, "gpu_sw_thermal_s": 0.0, "gpu_hw_thermal_s": 0.0}
+                        row |= held | {cause: 0.1 * row["t_ns"] / NS_PER_S}
                     yield row
 
 

@@ -30,7 +30,8 @@ def unfinished_row(entry: PlanEntry, manifest: Manifest | None) -> dict[str, Any
     if manifest is None:
         origin = "simulated" if entry.planned.point.engine == "simulated" else "measured"
         return row | {"status": "invalid", "reason": entry.invalid_because, "origin": origin}
-    return row | _launched(manifest) | {"reason": explain(manifest)}
+    memory = {name: manifest.facts.get(name) for name in ("peak_memory_bytes", "reserved_memory_bytes")}
+    return row | _launched(manifest) | {"reason": explain(manifest)} | memory
 
 
 def finished_row(
@@ -119,7 +120,7 @@ def gpu_rows(run: str, manifest: Manifest, steps: RunSteps, power: Power) -> lis
 
 
 def _device_columns(power: Power, key: DeviceKey) -> dict[str, Any]:
-    columns: dict[str, Any] = {"gpu_temp_c": power.device_temp_c.get(key), **power.device_throttle.get(key, {})}
+    columns: dict[str, Any] = power.device_heat.get(key, {}) | power.device_throttle.get(key, {})
     if energy := power.device_energy.get(key):
         columns |= {"gpu_power_w": energy.mean_w, "gpu_power_source": energy.source}
     return columns
@@ -176,7 +177,7 @@ def _mfu(run: str, point: Point, gpu: GpuConfig | None, throughput: float, flops
 
 
 def _power_columns(power: Power, throughput: float, point: Point, step_time_s: float) -> dict[str, Any]:
-    columns: dict[str, Any] = {"power_absent": power.absent, "gpu_power_source": power.gpu_source}
+    columns: dict[str, Any] = {"power_absent": power.absent, "gpu_power_source": power.gpu_source, **power.heat}
     for name, mean_w, found in (
         ("gpu", power.gpu_power_w, power.gpu_spread_w),
         ("node", power.node_power_w, power.node_spread_w),

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from triplepoint.aggregate.energy import DeviceEnergy, NotMeasuredError, measure_energy
+from triplepoint.aggregate.heat import SAMPLED, heat_of_gpu, heat_of_run
 from triplepoint.aggregate.sensors import NONE, Sensors
 from triplepoint.aggregate.steps import RunSteps
 from triplepoint.aggregate.throttle import throttle_shares
@@ -43,8 +44,10 @@ class Power:
     """Of each GPU that reports its own."""
     device_throttle: dict[DeviceKey, dict[str, float]] = field(default_factory=dict)
     """Share of time clocks were held down, by `<cause>_share`, of each GPU."""
-    device_temp_c: dict[DeviceKey, float] = field(default_factory=dict)
-    """Mean of each GPU. Unit: degC."""
+    device_heat: dict[DeviceKey, dict[str, float]] = field(default_factory=dict)
+    """Temperature, clock and peak power of each GPU, by column of `gpus`."""
+    heat: dict[str, float] = field(default_factory=dict)
+    """The same of all GPUs, by column of `points`."""
 
 
 def measure_power(
@@ -83,7 +86,8 @@ def measure_power(
         return nodes
     devices = sorted({(node.node, device.device) for node in manifest.nodes for device in node.devices})
     energy, refused = _energies(manifest, steps, columns, rows, sensors)
-    temps = {key: _values(columns, "gpu_temp_c", rows, key) for key in devices}
+    sampled = {key: {name: _values(columns, name, rows, key) for name in SAMPLED} for key in devices}
+    throttle = _throttling(manifest, steps, columns, rows)
     _check_packages(run, devices, set(energy), gpu)
     steps_w = np.sum([found.power_w for found in energy.values()], axis=0) if energy else np.array([])
     known_w = steps_w[np.isfinite(steps_w)]
@@ -95,8 +99,9 @@ def measure_power(
         absent=None if energy else refused or _reason(manifest, "gpu_power_w"),
         gpu_utilisation=np.concatenate([_values(columns, "gpu_utilisation", rows, key) for key in devices]),
         device_energy=energy,
-        device_throttle=_throttling(manifest, steps, columns, rows),
-        device_temp_c={key: float(values.mean()) for key, values in temps.items() if values.size},
+        device_throttle=throttle,
+        device_heat={key: heat_of_gpu(samples) for key, samples in sampled.items()},
+        heat=heat_of_run(sampled.values(), throttle.values()),
     )
 
 

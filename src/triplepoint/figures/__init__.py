@@ -17,6 +17,9 @@ NAMES = (
     "kernel_breakdown",
     "timeline",
     "telemetry_validation",
+    "thermal_heatmap",
+    "throttle_heatmap",
+    "node_airflow",
     "inference_batch",
 )
 """Figure = module here = `figs/<name>.pdf` = `workflow/report/<name>.rst`, in the order of the report."""

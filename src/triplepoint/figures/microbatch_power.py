@@ -1,4 +1,4 @@
-"""Throughput, power, energy and utilisation over the micro-batch size: one column per model and cluster."""
+"""Throughput, power, heat, clocks, energy and utilisation over the micro-batch size: a column per model and cluster."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,16 +25,29 @@ _LETTERS = {"oom": "O", "invalid": "I", "timeout": "T", "crashed": "C"}
 
 @dataclass(frozen=True)
 class _Panel:
-    """One quantity: title with unit, column of `_numbers` (its spread is in `_p10` and `_p90`), whether it is power."""
+    """One quantity of `_numbers`: spread in `_p10`, `_p90`, the model's interval in `_model_lo`, `_model_hi`.
+
+    Attributes:
+        title: With unit.
+        column: Of `_numbers`.
+        is_power: Whether the reason why power is missing is its own.
+        of_gpu: Whether only GPUs have it.
+        from_zero: Whether its axis begins there.
+    """
 
     title: str
     column: str
     is_power: bool = False
+    of_gpu: bool = False
+    from_zero: bool = True
 
 
 _PANELS = (
     _Panel("throughput (token/s per {rank})", "tokens_per_s_per_gpu"),
     _Panel("{source} power{per} (W)", "power_w", is_power=True),
+    _Panel("highest power of a GPU (W)", "power_peak_w", is_power=True, of_gpu=True),
+    _Panel("GPU temperature (°C), ^ highest", "temp_c", of_gpu=True, from_zero=False),
+    _Panel("GPU clock (GHz)", "clock_ghz", of_gpu=True, from_zero=False),
     _Panel("{source} energy per token ({prefix}J)", "energy_per_token_j", is_power=True),
     _Panel("{processor} utilisation (%)", "utilisation_percent"),
 )
@@ -42,7 +55,10 @@ _PANELS = (
 _PLOTTED = [
     "group", "setting", "layout", "micro_batch_size", "run", "repeat", "origin", "status", "reason", "num_gpus",
     "tokens_per_s_per_gpu", "tokens_per_s_per_gpu_p10", "tokens_per_s_per_gpu_p90",
-    "power_w", "power_w_p10", "power_w_p90", "power_of", "energy_per_token_j", "power_absent",
+    "tokens_per_s_per_gpu_model_lo", "tokens_per_s_per_gpu_model_hi",
+    "power_w", "power_w_p10", "power_w_p90", "power_w_model_lo", "power_w_model_hi", "power_peak_w", "power_of",
+    "temp_c", "temp_c_p10", "temp_c_p90", "temp_c_max", "clock_ghz", "clock_ghz_p10", "clock_ghz_p90",
+    "energy_per_token_j", "energy_per_token_j_model_lo", "energy_per_token_j_model_hi", "power_absent",
     "utilisation_percent", "utilisation_percent_p10", "utilisation_percent_p90", "utilisation_of",
 ]  # fmt: skip
 
@@ -97,11 +113,20 @@ def _numbers(found: DataFrame) -> DataFrame:
         spreads[f"utilisation_percent{end}"] = found[f"{processor}_utilisation{end}"] * 100
     for end, name in (("", "power_w"), ("_p10", "power_p10_w"), ("_p90", "power_p90_w")):
         spreads[f"power_w{end}"] = found[f"{source}_{name}"] / share
+    for end in ("lo", "hi"):
+        other = "hi" if end == "lo" else "lo"
+        spreads[f"tokens_per_s_per_gpu_model_{end}"] = tokens_per_gpu / found[f"step_time_{other}_s"]
+        spreads[f"power_w_model_{end}"] = found[f"gpu_power_{end}_w"] / share
+        joules = spreads[f"power_w_model_{end}"] * found[f"step_time_{end}_s"]
+        spreads[f"energy_per_token_j_model_{end}"] = joules / tokens_per_gpu
+    spreads |= {f"temp_c{end}": found[f"gpu_temp{end}_c"] for end in ("", "_p10", "_p90", "_max")}
+    spreads |= {f"clock_ghz{end}": found[f"sm_clock{end}_mhz"] / 1000 for end in ("", "_p10", "_p90")}
     return found.assign(
         setting=labels.setting_text(found.iloc[0], without=("micro_batch_size",)),
         tokens_per_s_per_gpu_p10=tokens_per_gpu / found["step_time_p90_s"],
         tokens_per_s_per_gpu_p90=tokens_per_gpu / found["step_time_p10_s"],
         energy_per_token_j=found[f"{source}_energy_per_token_j"],
+        power_peak_w=found["gpu_power_peak_w"],
         power_of="GPU" if has_gpu else "node",
         utilisation_of=processor.upper(),
         **spreads,
@@ -114,6 +139,11 @@ def _failing(found: DataFrame) -> DataFrame:
 
 def _num_failing(found: DataFrame) -> int:
     return int(_failing(found)["layout"].nunique())
+
+
+def _panels(found: DataFrame) -> list[_Panel]:
+    """Return what is drawn of a group: without GPUs there is less."""
+    return [panel for panel in _PANELS if found["power_of"].iloc[0] == "GPU" or not panel.of_gpu]
 
 
 def _absent(found: DataFrame, panel: _Panel) -> str | None:
@@ -131,8 +161,8 @@ def _subtitle(found: DataFrame, width_in: float) -> list[str]:
 
 
 def _height_in(found: DataFrame, width_in: float) -> float:
-    panels = sum(_ABSENT_IN if _absent(found, panel) else _PANEL_IN for panel in _PANELS)
-    titles = len(_PANELS) * _TITLE_IN + _TITLE_IN + _LINE_IN * len(_subtitle(found, width_in))
+    panels = sum(_ABSENT_IN if _absent(found, panel) else _PANEL_IN for panel in _panels(found))
+    titles = len(_panels(found)) * _TITLE_IN + _TITLE_IN + _LINE_IN * len(_subtitle(found, width_in))
     return float(titles + panels + _AXIS_IN + found["layout"].nunique() * _LEGEND_IN + 0.08)
 
 
@@ -165,7 +195,7 @@ def _draw_column(canvas: Canvas, found: DataFrame, place: tuple[float, float, fl
         _draw_letters(canvas.axes(axes_left_in, top_in, axes_in, strip * _LETTER_IN), found, sizes, strip)
         top_in += strip * _LETTER_IN
     axes = None
-    for panel in _PANELS:
+    for panel in _panels(found):
         reason = _absent(found, panel)
         height_in = _ABSENT_IN if reason else _PANEL_IN
         canvas.text(left_in, top_in + 0.05, _title(panel, found), fontsize=style.SMALL_PT + 0.5)
@@ -219,12 +249,19 @@ def _draw_lines(axes: Axes, found: DataFrame, panel: _Panel, sizes: list[int]) -
         if f"{panel.column}_p10" in own:
             low, high = own[f"{panel.column}_p10"], own[f"{panel.column}_p90"]
             axes.vlines(at, low, high, color=colour, linewidth=1.2, alpha=0.5)
+        if f"{panel.column}_model_lo" in own:
+            # Thin and dotted: what a model is known to is no spread of measurements.
+            low, high = (own[f"{panel.column}_model_{end}"] * scale for end in ("lo", "hi"))
+            axes.vlines(at, low, high, color=colour, linewidth=0.7, linestyle=":")
+        if f"{panel.column}_max" in own:
+            axes.plot(at, own[f"{panel.column}_max"], "^", color=colour, markersize=2, markeredgewidth=0, alpha=0.7)
         is_first = (~own["micro_batch_size"].duplicated()).to_numpy()
         line = np.full(len(sizes), np.nan)
         line[np.round(at[is_first]).astype(int)] = values[is_first]
         axes.plot(np.arange(len(sizes)) + shift, line, color=colour, marker=marker, markersize=3, markeredgewidth=0)
         axes.plot(at[~is_first], values[~is_first], marker, color=colour, markersize=3, markerfacecolor="white")
-    axes.set_ylim(0, 105 if panel.column == "utilisation_percent" else 1.08 * axes.get_ylim()[1])
+    if panel.from_zero:
+        axes.set_ylim(0, 105 if panel.column == "utilisation_percent" else 1.08 * axes.get_ylim()[1])
     axes.locator_params(axis="y", nbins=4)
     axes.grid(axis="y")
 

@@ -1,10 +1,14 @@
-"""Throughput of every layout, and what a step is spent on: one row per layout, one block per model and cluster."""
+"""Throughput of every layout, what a step is spent on, and its power, heat, clocks and energy.
+
+One row per layout, one block per model and cluster.
+"""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pandas import DataFrame, concat
+from pandas import DataFrame, Series, concat
 
 from triplepoint.figures import labels, style
 from triplepoint.figures.rows import Block, mark_slot, place_blocks, row_axes
@@ -25,7 +29,28 @@ _PLOTTED = [
     "tokens_per_s_per_gpu", "tokens_per_s_per_gpu_p10", "tokens_per_s_per_gpu_p90",
     "tokens_per_s_per_gpu_model_lo", "tokens_per_s_per_gpu_model_hi",
     "compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share",
+    "power_w", "power_w_p10", "power_w_p90", "power_w_model_lo", "power_w_model_hi", "power_w_max", "power_absent",
+    "temp_c", "temp_c_p10", "temp_c_p90", "temp_c_max", "clock_ghz", "clock_ghz_p10", "clock_ghz_p90",
+    "energy_per_token_j", "energy_per_token_j_model_lo", "energy_per_token_j_model_hi",
 ]  # fmt: skip
+
+
+class _Quantity(NamedTuple):
+    """One panel beside throughput: column (with `_p10`, `_p90`, `_model_lo`, `_model_hi`, `_max`) and looks."""
+
+    column: str
+    title: str
+    colour: str
+    place: tuple[float, float]
+    from_zero: bool
+
+
+_QUANTITIES = (
+    _Quantity("power_w", "GPU power (W)", style.VERMILION, (0.475, 0.60), from_zero=True),
+    _Quantity("temp_c", "GPU °C", style.PURPLE, (0.625, 0.74), from_zero=False),
+    _Quantity("clock_ghz", "clock (GHz)", style.GREEN, (0.765, 0.87), from_zero=False),
+    _Quantity("energy_per_token_j", "J/token", style.ORANGE, (0.895, 1.0), from_zero=True),
+)
 
 
 @style.styled
@@ -41,10 +66,12 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         Block(str(name), found["setting"].iloc[0], labels.slots(found, "layout"))
         for name, found in numbers.groupby("group", sort=False)
     ]
-    canvas, places = place_blocks(blocks, points, list(_PARTS.values()))
+    canvas, places = place_blocks(blocks, points, list(_PARTS.values()), is_wide=True)
     for place in places:
-        _draw_throughput(row_axes(canvas, place, 0.0, 0.56), place.block)
-        _draw_parts(row_axes(canvas, place, 0.62, 1.0), place.block)
+        _draw_throughput(row_axes(canvas, place, 0.0, 0.25), place.block)
+        _draw_parts(row_axes(canvas, place, 0.285, 0.44), place.block)
+        for quantity in _QUANTITIES:
+            _draw_quantity(row_axes(canvas, place, *quantity.place), place.block, quantity)
     return canvas.figure, numbers[_PLOTTED]
 
 
@@ -69,7 +96,27 @@ def _numbers(found: DataFrame) -> DataFrame:
         tokens_per_s_per_gpu_model_lo=tokens_per_gpu / found["step_time_hi_s"],
         tokens_per_s_per_gpu_model_hi=tokens_per_gpu / found["step_time_lo_s"],
         **{str(name): shares[name] for name in shares},
+        **_heat(found, tokens_per_gpu),
     )
+
+
+def _heat(found: DataFrame, tokens_per_gpu: Series) -> dict[str, Series]:
+    """Return power of one GPU, temperature, clock and energy, each with what is known of its spread."""
+    of_one = 1 / found["num_gpus"]
+    columns = {
+        f"power_w{end}": found[name] * of_one
+        for end, name in (
+            ("", "gpu_power_w"), ("_p10", "gpu_power_p10_w"), ("_p90", "gpu_power_p90_w"),
+            ("_model_lo", "gpu_power_lo_w"), ("_model_hi", "gpu_power_hi_w"),
+        )
+    }  # fmt: skip
+    columns |= {f"temp_c{end}": found[f"gpu_temp{end}_c"] for end in ("", "_p10", "_p90", "_max")}
+    columns |= {f"clock_ghz{end}": found[f"sm_clock{end}_mhz"] / 1000 for end in ("", "_p10", "_p90")}
+    columns |= {"power_w_max": found["gpu_power_peak_w"], "energy_per_token_j": found["gpu_energy_per_token_j"]}
+    # Power and time are known apart from each other; both at their end is more than 90 %.
+    for end, time in (("lo", "step_time_lo_s"), ("hi", "step_time_hi_s")):
+        columns[f"energy_per_token_j_model_{end}"] = columns[f"power_w_model_{end}"] * found[time] / tokens_per_gpu
+    return columns
 
 
 def _draw_throughput(axes: Axes, block: Block) -> None:
@@ -109,3 +156,33 @@ def _draw_parts(axes: Axes, block: Block) -> None:
     axes.set_xlim(0, 100)
     axes.set_xticks([0, 50, 100])
     axes.set_xlabel("profiled step (%)", labelpad=1)
+
+
+def _draw_quantity(axes: Axes, block: Block, quantity: _Quantity) -> None:
+    column, colour = quantity.column, quantity.colour
+    for number, (_, found) in enumerate(block.rows):
+        done = found[(found["status"] == "ok") & found[column].notna()]
+        if done.empty:
+            mark_slot(axes, number, "" if (found["status"] != "ok").any() else "not measured")
+        step = 0.5 / max(len(done), 1)
+        for index, (_, row) in enumerate(done.iterrows()):
+            y = number + (index - (len(done) - 1) / 2) * step
+            if f"{column}_p10" in row:
+                ends = [row[f"{column}_p10"], row[f"{column}_p90"]]
+                axes.plot(ends, [y, y], color=colour, linewidth=1.6, alpha=0.45, solid_capstyle="butt")
+            if f"{column}_model_lo" in row:
+                known = [row[f"{column}_model_lo"], row[f"{column}_model_hi"]]
+                axes.plot(known, [y, y], color=colour, linewidth=0.7, linestyle=":")
+            if f"{column}_max" in row:
+                axes.plot([row[f"{column}_max"]], [y], "|", color=style.BLACK, markersize=4)
+            axes.plot([row[column]], [y], "o", color=colour, markersize=3, markeredgewidth=0)
+    if quantity.from_zero and axes.lines:
+        axes.set_xlim(0, axes.get_xlim()[1])
+    elif axes.lines:
+        low, high = axes.get_xlim()
+        # Clocks that differ by a step of 15 MHz are as good as the same.
+        axes.set_xlim(min(low, high - 0.1), high)
+    axes.locator_params(axis="x", nbins=2, prune=None)
+    if not axes.lines:
+        axes.set_xticks([])
+    axes.set_xlabel(quantity.title, labelpad=1)

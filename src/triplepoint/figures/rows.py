@@ -59,20 +59,23 @@ class Place:
         return ROW_IN * len(self.block.rows)
 
 
-def place_blocks(blocks: Sequence[Block], points: DataFrame, legend: Sequence[Part]) -> tuple[Canvas, list[Place]]:
+def place_blocks(
+    blocks: Sequence[Block], points: DataFrame, legend: Sequence[Part], is_wide: bool = False
+) -> tuple[Canvas, list[Place]]:
     """Return a page with everything but the axes, and the place left for each block's axes.
 
     Args:
         blocks: What to draw, in order.
         points: All points in it, for the stamp.
         legend: Parts of the bars.
+        is_wide: Whether each block has the page's whole width.
     """
-    inner_in = style.COLUMN_WIDTH_IN - 2 * MARGIN_IN
+    inner_in = (style.PAGE_WIDTH_IN if is_wide else style.COLUMN_WIDTH_IN) - 2 * MARGIN_IN
     heights = [block.height_in(inner_in) for block in blocks]
-    columns = split_in_columns(heights, _COLUMN_LIMIT_IN)
-    width_in = style.COLUMN_WIDTH_IN if len(columns) == 1 else style.PAGE_WIDTH_IN
+    columns = [list(range(len(blocks)))] if is_wide else split_in_columns(heights, _COLUMN_LIMIT_IN)
+    width_in = style.COLUMN_WIDTH_IN if len(columns) == 1 and not is_wide else style.PAGE_WIDTH_IN
     tallest = max(sum(heights[number] for number in column) for column in columns)
-    legend_columns = (3 if len(legend) > 4 else 2) * len(columns)
+    legend_columns = (3 if len(legend) > 4 else 2) * (2 if is_wide else len(columns))
     legend_in = _LEGEND_LINE_IN * -(-len(legend) // legend_columns)
     canvas = Canvas.make(width_in, HEAD_IN + tallest + legend_in + MARGIN_IN)
     canvas.stamp(points)
@@ -84,7 +87,7 @@ def place_blocks(blocks: Sequence[Block], points: DataFrame, legend: Sequence[Pa
         names = [label for index in column for label, _ in blocks[index].rows]
         label_in = min(max(text_width_in(name, style.TEXT_PT) for name in names), column_in * _LABEL_SHARE)
         for index in column:
-            top_rows_in = _write_block(canvas, blocks[index], left_in, top_in, label_in)
+            top_rows_in = _write_block(canvas, blocks[index], (left_in, top_in, inner_in), label_in)
             used_in = label_in + 0.06
             places.append(Place(blocks[index], left_in + used_in, top_rows_in, column_in - used_in - 0.08))
             top_in += heights[index]
@@ -100,9 +103,9 @@ def _write_legend(canvas: Canvas, legend: Sequence[Part], ncols: int) -> None:
     )  # fmt: skip
 
 
-def _write_block(canvas: Canvas, block: Block, left_in: float, top_in: float, label_in: float) -> float:
-    """Write title and row labels of a block and return where its first row begins. Unit: inch."""
-    width_in = style.COLUMN_WIDTH_IN - 2 * MARGIN_IN
+def _write_block(canvas: Canvas, block: Block, place: tuple[float, float, float], label_in: float) -> float:
+    """Write title and labels of a block at left, top and width; return where its first row begins. Unit: inch."""
+    left_in, top_in, width_in = place
     canvas.text(left_in, top_in + 0.02, shortened(block.title, width_in, style.TEXT_PT + 0.8), weight="bold")
     top_in += _TITLE_IN
     for line in block.lines(width_in):

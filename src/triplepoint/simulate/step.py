@@ -16,6 +16,7 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels.model import KernelModel
 from triplepoint.simulate.operations import ChunkWork, Message, Operation, StageWork
 from triplepoint.simulate.stacks import find_stack
+from triplepoint.simulate.timeline.expand import TimeOf
 from triplepoint.simulate.timeline.model import Durations, Pass, Timeline, run
 from triplepoint.simulate.timeline.schedule import make_order
 from triplepoint.simulate.work.model import stage_work
@@ -32,7 +33,7 @@ class Step:
         contention_s: What reducing gradients and gathering parameters beside it cost the computation. Unit: s.
         uncertainty: What the time is known to.
         stages: Work of every pipeline stage.
-        costs: What priced it.
+        time_of: Time of one run of an operation. Unit: s.
     """
 
     time_s: float
@@ -41,7 +42,7 @@ class Step:
     contention_s: float
     uncertainty: Uncertainty
     stages: Sequence[StageWork]
-    costs: Costs
+    time_of: TimeOf
 
     @property
     def exposed_comm_s(self) -> float:
@@ -72,7 +73,7 @@ def simulate_step(job: Job, constants: Constants = AS_TABLES, config: Path = Pat
         timeline.contention_s,
         uncertainty_of(timeline, costs, critical),
         stages,
-        costs,
+        costs.time_of,
     )
 
 

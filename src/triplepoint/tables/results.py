@@ -34,6 +34,16 @@ _POINT = (
     count("repeat", "Repeat of the same measurement, from 1."),
 )
 
+_HEAT = (
+    amount("gpu_temp_c", "degC", "Mean temperature over measured steps; null where not measured."),
+    amount("gpu_temp_p10_c", "degC", "10th percentile over samples."),
+    amount("gpu_temp_p90_c", "degC", "90th percentile over samples."),
+    amount("gpu_temp_max_c", "degC", "Highest sample."),
+    amount("sm_clock_mhz", "MHz", "Mean clock of the compute units over measured steps; null where not measured."),
+    amount("sm_clock_p10_mhz", "MHz", "10th percentile over samples."),
+    amount("sm_clock_p90_mhz", "MHz", "90th percentile over samples."),
+)
+
 POINTS = Table(
     "points",
     "one row per run, invalid points included",
@@ -68,6 +78,11 @@ POINTS = Table(
         amount("gpu_power_p10_w", "W", "10th percentile over measured steps."),
         amount("gpu_power_p90_w", "W", "90th percentile over measured steps."),
         text("gpu_power_source", "What GPU power and energy are from; null where not measured.", True),
+        amount("gpu_power_lo_w", "W", "Lower end of the model's 90 % interval; null unless simulated."),
+        amount("gpu_power_hi_w", "W", "Upper end of it."),
+        amount("gpu_power_peak_w", "W", "Highest sample of a GPU (of a package, where they share a sensor)."),
+        *_HEAT,
+        ratio("throttle_share", "Share of measured time clocks were held down by any cause, mean over GPUs."),
         amount("gpu_energy_per_token_j", "J/token", "GPU energy per token; null where not measured."),
         amount("gpu_samples_per_s_mj", "sample/(s*MJ)", "Efficiency of the reference study, on GPU energy."),
         amount("node_power_w", "W", "Mean CPU package and DRAM power of all nodes (RAPL); null where not measured."),
@@ -113,7 +128,8 @@ GPUS = Table(
         Column("memory_error", "float", "1", "Predicted over measured peak, less 1.", True),
         amount("gpu_power_w", "W", "Mean power over measured steps; null where not measured."),
         text("gpu_power_source", "What power and energy are from; null where not measured.", True),
-        amount("gpu_temp_c", "degC", "Mean temperature over measured steps; null where not measured."),
+        amount("gpu_power_peak_w", "W", "Highest sample in measured steps; null where not measured."),
+        *_HEAT,
         ratio(
             "power_cap_share", "Share of measured time clocks were held down by the power limit; null if not counted."
         ),

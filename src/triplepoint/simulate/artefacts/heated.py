@@ -4,6 +4,7 @@ GPUs that are slower than the slowest sound one under usual conditions slow thei
 when changes what GPUs take, and how slow they are, so both are gone through in turn until neither changes.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,8 @@ from triplepoint.simulate.heat.machine import Machine, Profile, profile_from
 from triplepoint.simulate.power.config import NodePowerConfig
 from triplepoint.simulate.power.model import Float
 from triplepoint.simulate.power.node import node_power_w
-from triplepoint.simulate.power.step import NOTHING, StepPieces
-from triplepoint.simulate.power.work import Workload
+from triplepoint.simulate.power.step import NOTHING, Ran, StepPieces
+from triplepoint.simulate.predict.power import PowerPrediction, predict_power
 from triplepoint.units import NS_PER_S
 
 _MOST_TURNS = 3
@@ -55,6 +56,7 @@ class Heated:
         trace: A step of it, which repeats.
         factor: Of every rank, time of its computation over that of the slowest sound GPU under usual conditions, or 1.
         is_settled: Whether temperatures came to rest, but for what clocks dither.
+        known: What power is known to, and its peaks, under usual conditions.
     """
 
     simulated: Simulated
@@ -64,13 +66,18 @@ class Heated:
     trace: Trace
     factor: dict[int, float]
     is_settled: bool
+    known: PowerPrediction
 
     def facts(self) -> dict[str, int | float | str | bool | None]:
         """Return what the manifest says of it."""
         power_w = self.trace.power_w
+        mean_w = float(power_w.mean())
         nodes_w = node_power_w(self.node, power_w, self.trace.temp_c.max(axis=2), self.num_nics)
         return {
-            "gpu_power_w": float(power_w.mean()),
+            "gpu_power_w": mean_w,
+            "gpu_power_lo_w": mean_w * self.known.gpu_power_lo_w / self.known.gpu_power_w,
+            "gpu_power_hi_w": mean_w * self.known.gpu_power_hi_w / self.known.gpu_power_w,
+            "gpu_power_peak_w": self.known.gpu_power_peak_w,
             "gpu_temp_max_c": float(self.trace.temp_c.max()),
             "throttle_fraction": float(((self.trace.reasons & _HELD) != 0).mean()),
             "node_power_w": float(nodes_w.mean()),
@@ -111,13 +118,19 @@ def heat_up(simulated: Simulated, resimulate: Resimulate, cluster: ClusterConfig
             steady = warm_up(machine, profile)
     trace = one_step(machine, profile, steady, simulated.timeline.step_time_s)
     num_nics = int(cluster.nics_per_node.value) if cluster.nics_per_node else cluster.gpus_per_node
-    return Heated(simulated, machine, node_power_of(gpu, config), num_nics, trace, factor, steady.is_settled)
+    known = predict_power(ran(simulated), (math.nan, math.nan), config)
+    return Heated(simulated, machine, node_power_of(gpu, config), num_nics, trace, factor, steady.is_settled, known)
+
+
+def ran(simulated: Simulated) -> Ran:
+    """Return what power is made of."""
+    return Ran(simulated.job, simulated.stages, simulated.timeline, simulated.time_of)
 
 
 def step_profile(simulated: Simulated, shape: tuple[int, int]) -> Profile:
     """Return what every device does in a step; those without a rank do nothing."""
     timeline = simulated.timeline
-    pieces = StepPieces(simulated.job, simulated.stages, timeline, Workload(simulated.job, simulated.time_of))
+    pieces = StepPieces(ran(simulated))
     total_ns = round(timeline.step_time_s * NS_PER_S)
     places = [simulated.place(rank) for rank in range(simulated.job.num_gpus)]
     known = {place: pieces.of(*place) for place in dict.fromkeys(places)}

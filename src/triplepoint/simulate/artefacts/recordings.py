@@ -42,11 +42,20 @@ def absent_columns(simulated: Simulated) -> dict[str, str]:
     }
 
 
-def sample_times(planned: PlannedRun, simulated: Simulated) -> np.ndarray:
-    """Return when samples are taken, from the start of the run to its end; shape (num_samples,). Unit: ns."""
+def sample_period_ns(planned: PlannedRun, simulated: Simulated) -> int:
+    """Return the time between samples. Unit: ns."""
     total = one_ns(simulated.timeline.step_time_s) * len(planned.point.steps.kinds)
-    period = max(round(planned.point.telemetry_period_s * NS_PER_S), -(-total // _MOST_SAMPLES))
-    return np.append(np.arange(0, total, period), total)
+    return max(round(planned.point.telemetry_period_s * NS_PER_S), -(-total // _MOST_SAMPLES))
+
+
+def sample_times(planned: PlannedRun, simulated: Simulated) -> np.ndarray:
+    """Return when samples are taken, from the start of the run to its end; shape (num_samples,). Unit: ns.
+
+    There is one at every step's end too: counters then give the energy of a step without what lies between samples.
+    """
+    length, num_steps = one_ns(simulated.timeline.step_time_s), len(planned.point.steps.kinds)
+    evenly = np.arange(0, length * num_steps, sample_period_ns(planned, simulated))
+    return np.union1d(evenly, length * np.arange(num_steps + 1))
 
 
 def write_recordings(folder: Path, planned: PlannedRun, simulated: Simulated) -> None:
@@ -59,7 +68,7 @@ def write_recordings(folder: Path, planned: PlannedRun, simulated: Simulated) ->
     """
     t_ns = sample_times(planned, simulated)
     counters, per_node = count_bytes(planned, simulated, t_ns), planned.point.cluster.gpus_per_node
-    period_s = float(t_ns[1] - t_ns[0]) / NS_PER_S
+    period_s = sample_period_ns(planned, simulated) / NS_PER_S
     sensed, recorded = columns_sensed(simulated), recorded_columns(simulated)
     gpu_columns = (*_gpu_columns(simulated), *sensed.gpu)
     for node in range(planned.point.num_nodes):

@@ -20,6 +20,7 @@ from triplepoint.simulate.artefacts.rank_trace import RankTrace
 from triplepoint.simulate.artefacts.recordings import (
     absent_columns,
     recorded_columns,
+    sample_period_ns,
     sample_times,
     write_recordings,
 )
@@ -151,7 +152,7 @@ def _write_trace(
 
 def _nodes(planned: PlannedRun, simulated: Simulated) -> tuple[Node, ...]:
     t_ns = sample_times(planned, simulated)
-    period_s = float(t_ns[1] - t_ns[0]) / NS_PER_S
+    period_s = sample_period_ns(planned, simulated) / NS_PER_S
     measured, absent = recorded_columns(simulated), absent_columns(simulated)
     return describe_nodes(planned.point, simulated.job.gpu.product, period_s, len(t_ns), measured, absent)
 

@@ -1,6 +1,7 @@
 """What runs on the GPUs of a simulated step at any time: its passes, messages and update, one on another."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,12 +11,29 @@ from triplepoint.simulate.operations import StageWork
 from triplepoint.simulate.power.model import Activity, Float, Int64
 from triplepoint.simulate.power.segments import overlay
 from triplepoint.simulate.power.work import UNITS, Workload, activity_of
+from triplepoint.simulate.timeline.expand import TimeOf
 from triplepoint.simulate.timeline.model import Timeline
 from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD
 from triplepoint.units import NS_PER_S
 
 Pieces = tuple[Int64, Activity]
 """Edges in ns, shape (num_pieces + 1,), and what runs between them."""
+
+
+class Ran(NamedTuple):
+    """A simulated step, as far as it says what runs.
+
+    Attributes:
+        job: The job.
+        stages: Work of every pipeline stage.
+        timeline: When everything runs.
+        time_of: Time of one run of an operation. Unit: s.
+    """
+
+    job: Job
+    stages: Sequence[StageWork]
+    timeline: Timeline
+    time_of: TimeOf
 
 
 NOTHING = Activity(*(np.zeros(1) for _ in range(7)))
@@ -29,9 +47,10 @@ class StepPieces:
     A rank with others waits in a kernel that polls, so it is awake all the time.
     """
 
-    def __init__(self, job: Job, stages: Sequence[StageWork], timeline: Timeline, workload: Workload) -> None:
+    def __init__(self, ran: Ran) -> None:
         """Take what was simulated."""
-        self._job, self._stages, self._timeline, self._workload = job, stages, timeline, workload
+        self._job, self._stages, self._timeline = ran.job, ran.stages, ran.timeline
+        self._workload = Workload(ran.job, ran.time_of)
 
     def of(self, stage: int, which: int) -> Pieces:
         """Return what runs on ranks of a stage, in replicas of a class."""

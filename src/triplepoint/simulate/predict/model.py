@@ -12,6 +12,7 @@ from triplepoint.simulate.calibration.intervals import interval
 from triplepoint.simulate.costs import Constants
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.model import MemoryUse, peak_memory
+from triplepoint.simulate.power.step import Ran
 from triplepoint.simulate.predict.bottleneck import name_bottleneck
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power
 from triplepoint.simulate.step import Step, simulate_step
@@ -75,7 +76,7 @@ def predict(
     if not with_power:
         return found
     interval_s = (found.step_time_lo_s, found.step_time_hi_s)
-    return replace(found, power=predict_power(job, step, interval_s, config))
+    return replace(found, power=predict_power(Ran(job, step.stages, step.timeline, step.time_of), interval_s, config))
 
 
 def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibration | None) -> Prediction:

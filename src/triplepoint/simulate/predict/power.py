@@ -22,13 +22,13 @@ from triplepoint.simulate.heat.job import airflow_of, is_known, node_power_of, p
 from triplepoint.simulate.heat.machine import Machine
 from triplepoint.simulate.heat.network import build_network
 from triplepoint.simulate.heat.parts import equal_devices
-from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel, Operation, StageWork
 from triplepoint.simulate.power.config import PowerConfig, read_power
 from triplepoint.simulate.power.model import Activity, Float, gpu_power_w, power_parts, rate_at
 from triplepoint.simulate.power.node import node_power_w
+from triplepoint.simulate.power.step import Ran
 from triplepoint.simulate.power.work import Workload, activity_of
-from triplepoint.simulate.step import Step
+from triplepoint.simulate.timeline.model import Timeline
 
 _WINDOW_S = 0.025
 """Window of an instantaneous power sensor (arXiv:2312.02741): what is shorter shows with what is around it."""
@@ -109,26 +109,26 @@ class Phases(NamedTuple):
     operations: Sequence[Sequence[tuple[Operation, ...]]]
 
 
-def predict_power(job: Job, step: Step, interval_s: tuple[float, float], config: Path) -> PowerPrediction:
+def predict_power(ran: Ran, interval_s: tuple[float, float], config: Path) -> PowerPrediction:
     """Return power and heat of a job under usual conditions.
 
     Args:
-        job: The job.
-        step: Its step.
+        ran: Its step.
         interval_s: What the step's time is known to, 90 %; NaN where it is not. Unit: s.
         config: Folder of the configuration.
     """
+    job, step_s = ran.job, ran.timeline.step_time_s
     if not is_known(job.gpu, config):
         return PowerPrediction()
     power, places = read_power(job.gpu.name, config), places_of(job.gpu, job.fabric.gpus_per_node, config)
-    workload = Workload(job, step.costs.time_of)
-    phases = phases_of(job, step, workload)
+    workload = Workload(job, ran.time_of)
+    phases = phases_of(ran, workload)
     balance = _Balance(power, places, phases, USUAL.inlet_temp_c)
     found, sigma_w = balance.mean_w, balance.sigma_w
     temp, sigma_k = balance.hottest_c(job.num_gpus), balance.temp_sigma_k(sigma_w)
     each = np.full(min(job.fabric.gpus_per_node, job.num_gpus), found)
-    energy = found * job.num_gpus * step.time_s / (job.global_batch_size * job.sequence_length)
-    low, high = (math.exp(math.hypot(_Z90 * sigma_w / found, math.log(end / step.time_s))) for end in interval_s)
+    energy = found * job.num_gpus * step_s / (job.global_batch_size * job.sequence_length)
+    low, high = (math.exp(math.hypot(_Z90 * sigma_w / found, math.log(end / step_s))) for end in interval_s)
     return PowerPrediction(
         gpu_power_w=found,
         gpu_power_lo_w=found - _Z90 * sigma_w,
@@ -169,35 +169,35 @@ def places_of(gpu: GpuConfig, num_devices: int, config: Path) -> Places:
     )
 
 
-def phases_of(job: Job, step: Step, workload: Workload) -> Phases:
+def phases_of(ran: Ran, workload: Workload) -> Phases:
     """Return what the GPUs of every stage do: forward and backward passes, the update, the rest of the step."""
-    durations, num_microbatches = step.timeline.durations, step.timeline.order.num_microbatches
+    timeline = ran.timeline
+    durations, num_microbatches = timeline.durations, timeline.order.num_microbatches
     backward = durations.backward_input.total + durations.backward_weight.total
     passes = np.stack([durations.forward.total[:, :, 0].sum(axis=1), backward[:, :, 0].sum(axis=1)], axis=1)
-    once = passes / step.timeline.order.num_chunks
-    operations = [_operations(stage) for stage in step.stages]
+    once = passes / timeline.order.num_chunks
+    operations = [_operations(stage) for stage in ran.stages]
     own = np.array([[workload.of_all(part) for part in parts] for parts in operations])
     own[:, :2] *= num_microbatches
     seconds = np.concatenate([passes * num_microbatches, durations.optimizer.total[:, :1]], axis=1)
-    rest = np.maximum(step.time_s - seconds.sum(axis=1, keepdims=True), 1e-9)
+    rest = np.maximum(timeline.step_time_s - seconds.sum(axis=1, keepdims=True), 1e-9)
     seconds = np.concatenate([seconds, rest], axis=1)
-    sends = 4 * num_microbatches * (step.timeline.order.num_stages > 1)
+    sends = 4 * num_microbatches * (timeline.order.num_stages > 1)
     between = [
         workload.of(stage.gradient_sync) + sends * workload.sent(stage.chunks[0].send_bytes, is_inside=False)
-        for stage in step.stages
+        for stage in ran.stages
     ]
     work = np.concatenate([own, np.array(between)[:, None]], axis=1)
-    _even_out(step, passes, once, seconds, work)
-    if job.num_gpus > 1:
+    _even_out(timeline, passes, once, seconds, work)
+    if ran.job.num_gpus > 1:
         # A rank with others waits in a kernel that polls.
         work[..., 0] = seconds
     flat = [[tuple(one for some in part for one in some) for part in parts] for parts in operations]
     return Phases(seconds, np.concatenate([once, seconds[:, 2:]], axis=1), work, flat)
 
 
-def _even_out(step: Step, passes: Float, once: Float, seconds: Float, work: Float) -> None:
+def _even_out(timeline: Timeline, passes: Float, once: Float, seconds: Float, work: Float) -> None:
     """Let short passes take up the gaps between them, each with the same mean work: so a governor sees them."""
-    timeline = step.timeline
     fill = (timeline.order.num_stages - 1) * once.sum(axis=1)
     apart = fill + (timeline.final_sync[:, 1] - timeline.final_sync[:, 0])
     is_short = (once < _GOVERNED_S).all(axis=1)
