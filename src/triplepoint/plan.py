@@ -154,7 +154,8 @@ def _expand_study(catalogue: Catalogue, name: str, clusters: set[str] | None, si
         if clusters is not None and cluster.name not in clusters:
             found.elsewhere.add(cluster.name)
             continue
-        for point in make_points(settings, catalogue.model(settings.model, where), cluster):
+        rows = _airflow_rows(cluster, catalogue) if settings.trace_ranks == "roles" else None
+        for point in make_points(settings, catalogue.model(settings.model, where), cluster, rows):
             if cluster.name in simulated:
                 point = as_simulated(point, cluster)
             entry = _make_entry(fold(point), cluster, catalogue, name)
@@ -166,6 +167,16 @@ def _expand_study(catalogue: Catalogue, name: str, clusters: set[str] | None, si
     if reasons and all(entry.invalid_because for entry in found.entries.values()):
         raise UserError(f"{where}: none of its {len(reasons)} points can run; {reasons[0]}")
     return found
+
+
+def _airflow_rows(cluster: ClusterConfig, catalogue: Catalogue) -> list[list[int]] | None:
+    """Return the devices of a cluster's nodes by row of their airflow; None where it is not known, as on cpu."""
+    from triplepoint.simulate.heat.job import airflow_of, is_known
+
+    gpu = catalogue.gpu_of(cluster)
+    if gpu is None or not is_known(gpu, catalogue.folder):
+        return None
+    return airflow_of(cluster.conditions, gpu, cluster.gpus_per_node, catalogue.folder).rows
 
 
 def as_simulated(point: Point, cluster: ClusterConfig) -> Point:

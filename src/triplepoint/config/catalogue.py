@@ -22,7 +22,8 @@ class Catalogue:
 
     def __init__(self, folder: Path) -> None:
         """Use the configuration in `folder`, such as `config/`."""
-        self._folder = folder
+        self.folder = folder
+        """Folder of the configuration."""
         self._read: dict[Path, Strict] = {}
 
     @cached_property
@@ -37,7 +38,7 @@ class Catalogue:
 
     def path_of_study(self, name: str) -> Path:
         """Return the file of a study, for errors."""
-        return self._folder / "studies" / f"{name}.yaml"
+        return self.folder / "studies" / f"{name}.yaml"
 
     def model(self, name: str, where: Path | None = None) -> ModelConfig:
         """Return a model; `where` is the file that names it, for errors. Raises `UserError` as `study` does."""
@@ -53,11 +54,11 @@ class Catalogue:
 
     def gpu_of(self, cluster: ClusterConfig) -> GpuConfig | None:
         """Return the GPU type of a cluster, None on cpu."""
-        where = self._folder / "clusters" / f"{cluster.name}.yaml"
+        where = self.folder / "clusters" / f"{cluster.name}.yaml"
         return None if cluster.gpu is None else self.gpu(cluster.gpu, where)
 
     def _section(self, section: type[Named], folder: str, word: str, name: str, where: Path | None) -> Named:
-        path = self._folder / folder / f"{name}.yaml"
+        path = self.folder / folder / f"{name}.yaml"
         if path not in self._read:
             self._require(name, folder, word, where)
             found = read(section, path)
@@ -72,10 +73,10 @@ class Catalogue:
         known = self._names(folder)
         if name not in known:
             place = f"{where}: " if where else ""
-            raise UserError(f"{place}unknown {word} {name!r} in {self._folder / folder}{_hint(name, known)}")
+            raise UserError(f"{place}unknown {word} {name!r} in {self.folder / folder}{_hint(name, known)}")
 
     def _names(self, folder: str) -> list[str]:
-        paths = sorted((self._folder / folder).glob("*.yaml"))
+        paths = sorted((self.folder / folder).glob("*.yaml"))
         for path in paths:
             # Names reach shells and become parts of file names.
             if not re.fullmatch(NAME_PATTERN, path.stem):

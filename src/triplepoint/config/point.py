@@ -27,7 +27,7 @@ class Steps(Strict):
 
     warmup: Annotated[int, Field(ge=0)] = 2
     """Steps before measuring starts."""
-    measured: Positive = 10
+    measured: Positive = 20
     """Steps timed with telemetry only; every figure of time and power comes from these."""
     profiled: Annotated[int, Field(ge=0)] = 1
     """Steps with the profiler on; traces come from these, times never do."""

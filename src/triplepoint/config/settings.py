@@ -1,6 +1,6 @@
 """Settings of one point as a study writes them: flat keys, most of them with a default."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -22,6 +22,7 @@ from triplepoint.config.point import (
     Sharding,
     Steps,
 )
+from triplepoint.config.roles import ranks_by_role
 from triplepoint.config.task import TARGETS, Inference, Lora, Target, Task
 
 Count = Annotated[int, Field(gt=0, strict=True)]
@@ -104,8 +105,9 @@ class Settings(Strict):
     """Seed of weights and data order."""
     steps: Steps = Steps()
     """Steps of each kind: warmup, measured, profiled."""
-    trace_ranks: Literal["all"] | tuple[int, ...] = "all"
-    """Ranks that write a trace of the profiled steps."""
+    trace_ranks: Literal["all", "roles"] | tuple[int, ...] = "all"
+    """Ranks that write a trace of the profiled steps: `all`; `roles`, one of every pipeline stage and row of the nodes'
+    airflow, those at its inlet and those behind others; or their numbers."""
     telemetry_period_s: Annotated[float, Field(gt=0)] = 0.1
     """Time between telemetry samples. Unit: s."""
     repeats: Count = 1
@@ -118,13 +120,16 @@ class Settings(Strict):
         return self
 
 
-def make_points(settings: Settings, model: ModelConfig, cluster: ClusterConfig) -> Iterator[Point]:
+def make_points(
+    settings: Settings, model: ModelConfig, cluster: ClusterConfig, rows: Sequence[Sequence[int]] | None = None
+) -> Iterator[Point]:
     """Yield the point of each repeat, complete but neither folded nor checked.
 
     Args:
         settings: What the study says.
         model: The model it names.
         cluster: The cluster it names.
+        rows: Devices of its nodes by row of their airflow; None where it is not known.
     """
     num_gpus = settings.num_gpus or cluster.num_gpus
     named = PointCluster(name=cluster.name, device=cluster.device, gpu=cluster.gpu, gpus_per_node=cluster.gpus_per_node)
@@ -144,6 +149,7 @@ def make_points(settings: Settings, model: ModelConfig, cluster: ClusterConfig) 
             sequence_length=sequence_length,
             lora=_lora(settings),
             inference=inference,
+            trace_ranks=_trace_ranks(settings, layout, cluster, rows),
             overlap=tuple(flag for flag in OVERLAPS if flag in settings.overlap),
             offload=tuple(part for part in OFFLOADS if part in settings.offload),
             repeat=repeat,
@@ -153,9 +159,17 @@ def make_points(settings: Settings, model: ModelConfig, cluster: ClusterConfig) 
 
 _SAME = (
     *("engine", "global_batch_size", "recompute", "precision", "task", "weights", "corpus", "samples", "seed"),
-    *("steps", "trace_ranks", "telemetry_period_s"),
+    *("steps", "telemetry_period_s"),
 )
 """Keys that a point has under the same name, taken over as they are."""
+
+
+def _trace_ranks(
+    settings: Settings, layout: Layout, cluster: ClusterConfig, rows: Sequence[Sequence[int]] | None
+) -> Literal["all"] | tuple[int, ...]:
+    if settings.trace_ranks != "roles":
+        return settings.trace_ranks
+    return ranks_by_role(layout, cluster.gpus_per_node, rows or [range(cluster.gpus_per_node)])
 
 
 def _lora(settings: Settings) -> Lora | None:

@@ -16,6 +16,7 @@ from triplepoint.launch.energy_check import ON_CPU, compare_with_zeus
 from triplepoint.launch.health import Health, Seat, find_suspects, read_health
 from triplepoint.launch.provenance import processor, versions
 from triplepoint.launch.verdict import Account, judge, with_suspects
+from triplepoint.launch.watch import read_status
 from triplepoint.manifest import Device, Evidence, Job, Manifest, Node, Placement, Telemetry
 from triplepoint.recording.read import Recording, read_recording
 from triplepoint.tables import STEPS
@@ -74,8 +75,15 @@ def collect(
         nodes=tuple(nodes),
         suspects=suspects,
         job=Job(job_id=account.job_id, state=account.state.state if account.state else "") if account else None,
-        facts=next((report["facts"] for report in reports if report.get("facts")), {}),
+        facts=_facts(raw, reports, evidence) | {"num_steps_finished": min(num_steps.values(), default=0)},
     )
+
+
+def _facts(raw: Path, reports: list[dict[str, Any]], evidence: Evidence | None) -> dict[str, Any]:
+    """Return what the first rank says of itself, or where the launch failed the rank it was seen on first."""
+    if evidence is not None and evidence.rank is not None:
+        return dict((read_status(raw, evidence.rank) or {}).get("facts", {}))
+    return dict(next((report["facts"] for report in reports if report.get("facts")), {}))
 
 
 def _missing(raw: Path, planned: PlannedRun, num_steps: Counter[int]) -> str | None:

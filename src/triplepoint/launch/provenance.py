@@ -4,7 +4,10 @@ import importlib.metadata
 import platform
 from pathlib import Path
 
-PACKAGES = ("triplepoint", "torch", "megatron-core", "deepspeed", "numpy", "submitit", "psutil", "nvidia-ml-py", "zeus")
+PACKAGES = (
+    *("triplepoint", "torch", "megatron-core", "deepspeed", "transformer-engine", "flash-attn", "triton"),
+    *("numpy", "submitit", "psutil", "nvidia-ml-py", "amdsmi", "zeus"),
+)
 """Packages whose versions may change what is measured; those that are not installed are left out."""
 
 

@@ -32,10 +32,13 @@ def main(raw: Path) -> int:
     try:
         point = read_planned_run(raw / "point.json").point
         facts = get_engine(point.engine).train(point, context, StepRecorder(context))
+        from triplepoint.launch.engines.facts import run_facts  # torch is there by now
+
+        facts = run_facts(point) | facts
     except BaseException as error:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second Ctrl-C must not cost the record of the first
         traceback.print_exc()
-        _leave_status(context, _account_of(error))
+        _leave_status(context, {**_account_of(error), "facts": _facts_of_failure()})
         return 1
     _leave_status(context, {"status": "ok", "facts": facts})
     return 0
@@ -49,6 +52,17 @@ def _account_of(error: BaseException) -> dict[str, Any]:
         return {"status": "crashed", "message": str(error), "is_user_error": True}
     text = "".join(traceback.format_exception_only(error))
     return {"status": classify(text), "message": message[:1000], "is_user_error": False}
+
+
+def _facts_of_failure() -> dict[str, Any]:
+    """Return what the rank had of memory; nothing where it did not get as far as torch, or the device is gone."""
+    if "torch" not in sys.modules:
+        return {}
+    with contextlib.suppress(Exception):  # whatever a broken device says must not hide what broke it
+        from triplepoint.launch.engines.facts import memory_facts
+
+        return memory_facts()
+    return {}
 
 
 def _leave_status(context: RankContext, account: dict[str, Any]) -> None:

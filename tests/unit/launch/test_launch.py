@@ -17,6 +17,7 @@ from tests.mounts import needs_mounts
 from tests.points import TINY, planned, tiny_point, write_run
 from triplepoint.config.point import Steps
 from triplepoint.manifest import read_manifest
+from triplepoint.metrics import flops_per_token
 from triplepoint.recording.read import read_recording
 from triplepoint.tables import STEPS
 
@@ -102,6 +103,15 @@ def test_launch_leaves_complete_artefacts_and_keeps_them(tmp_path: Path) -> None
     assert telemetry is not None
     assert telemetry.num_samples == read_recording(raw / "telemetry" / "node0.arrow").samples.num_rows > 0
     assert not (folder / "attempts").exists()
+    facts = manifest.facts
+    # See `test_flops.py` and `test_metrics.py` for the count itself.
+    assert facts["flops_per_token"] == flops_per_token(TINY, 32)
+    assert "arXiv:2204.02311" in str(facts["flops_formula"])
+    assert facts["num_parameters"] == facts["num_parameters_model"] == TINY.num_parameters
+    assert facts["num_steps_finished"] == 4
+    assert (facts["samples"], facts["tokenizer"]) == ("packed", "none")
+    assert facts["collective_settings"]
+    assert facts["peak_memory_bytes"] > 0
 
     before = {path: path.stat().st_mtime_ns for path in raw.rglob("*")}
     status, said = finish(start(folder))
@@ -179,6 +189,10 @@ def test_launch_out_of_memory_is_a_result(tmp_path: Path) -> None:
     manifest = read_manifest(folder / "raw" / "manifest.json")
     assert manifest.status == "oom"
     assert "allocate" in manifest.evidence.message
+    assert manifest.evidence.log_tail
+    # What the rank had by then, and that it had not finished a step.
+    assert manifest.facts["peak_memory_bytes"] > 0
+    assert manifest.facts["num_steps_finished"] == 0
 
 
 def test_launch_missing_corpus_is_one_line(tmp_path: Path) -> None:
