@@ -52,12 +52,12 @@ class Place:
         self.launchers.append(launcher)
         return launcher
 
-    def with_site(self, **gang: Any) -> None:
-        """Change keys of the gangs on h200x32 in the site's file."""
+    def with_site(self, cluster: str = "h200x32", **gang: Any) -> None:
+        """Change keys of the gangs on a cluster in the site's file."""
         import yaml
 
         content = yaml.safe_load(self.site.read_text())
-        content["gangs"]["h200x32"] |= gang
+        content["gangs"][cluster] |= gang
         self.site.write_text(yaml.safe_dump(content))
 
     def end(self) -> None:

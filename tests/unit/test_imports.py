@@ -15,7 +15,7 @@ LAYERS = [
     {"units", "errors", "files", "processes", "commit"},
     {"config", "tables"},
     {"manifest", "recording"},
-    {"metrics"},
+    {"metrics", "slow_nodes"},
     {"flops"},
     {"launch", "telemetry", "trace", "simulate", "doctor"},
     {"plan", "aggregate", "advise"},

@@ -46,12 +46,15 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.jobs is not None and arguments.jobs < 1:
         raise UserError(f"trace: --jobs {arguments.jobs}: expected 1 or more")
     if arguments.run:
+        from triplepoint.slow_nodes import note_slow_gpus
         from triplepoint.trace.runs import join_run, trace_run
 
         if arguments.parse:
             trace_run(run_folder(arguments), load_rules(arguments), say, arguments.jobs)
         else:
             join_run(run_folder(arguments), arguments.traces)
+        for line in note_slow_gpus(run_folder(arguments)):
+            say(f"{arguments.run}: {line}; launches will do without it where they can")
         return
     if arguments.out is None:
         raise UserError("trace: --out DIR is missing; the tables need a folder")

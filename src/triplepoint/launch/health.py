@@ -5,13 +5,14 @@ A gang whose GPUs are all alike accuses nobody, however slow it is: each GPU is 
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from triplepoint.manifest import Suspect
+from triplepoint.metrics import modified_z_scores
 from triplepoint.units import NS_PER_S
 
 HARDWARE_XIDS = frozenset({48, 54, 62, 64, 74, 79, 95, 119, 120, 136, 140})
@@ -29,8 +30,8 @@ SLOW_CLOCK = 0.8
 tenth at one power limit."""
 ODD = 3.5
 """Modified z-score of an outlier. Source: Iglewicz and Hoaglin 1993, "How to Detect and Handle Outliers"."""
-FEWEST_PEERS = 4
-"""GPUs that do the same work, itself among them, among which one can be called odd. Our choice."""
+FEWEST_PEERS = 5
+"""GPUs, itself among them, among which one can be called odd: of four, none can be so far from the others."""
 
 _CAUSES = {
     "heat, by the driver": ("gpu_sw_thermal_s", 0x20),
@@ -149,13 +150,12 @@ def _slow(gang: Mapping[Seat, Health]) -> dict[Seat, str]:
     return found
 
 
-def _odd(values: Mapping[Seat, float]) -> Iterable[Seat]:
+def _odd(values: Mapping[Seat, float]) -> list[Seat]:
     """Return those far below the median, measured by the spread of all."""
     if len(values) < FEWEST_PEERS:
         return []
-    median = statistics.median(values.values())
-    spread = statistics.median(abs(value - median) for value in values.values())
-    return [seat for seat, value in values.items() if 0.6745 * (median - value) > ODD * spread]
+    scores = modified_z_scores(list(values.values()))
+    return [seat for seat, score in zip(values, scores, strict=True) if score < -ODD]
 
 
 def _health(mine: pa.Table, window_ns: tuple[int, int] | None) -> Health:

@@ -35,6 +35,7 @@ from triplepoint.launch.policy import (
 from triplepoint.launch.slurm import usable_nodes
 from triplepoint.launch.slurm_gang import SlurmGang, adopt, submit
 from triplepoint.manifest import Manifest, read_manifest, write_manifest
+from triplepoint.slow_nodes import slow_nodes
 
 Say = Callable[[str], None]
 CanSpare = Callable[[frozenset[str]], bool]
@@ -152,8 +153,23 @@ def _can_spare(
     """Return whether the launch may be submitted once more, and there are nodes enough without some hosts."""
     if planned.limits.executor != "slurm" or not may_requeue(tried, options):
         return False
-    left_out = bad_nodes(results) | hosts | frozenset(options.exclude)
-    return len(usable_nodes(options.partition) - left_out) >= planned.point.num_nodes
+    return _has_room(planned, options, bad_nodes(results) | hosts)
+
+
+def _has_room(planned: PlannedRun, options: GangOptions, left_out: frozenset[str]) -> bool:
+    """Return whether there are nodes enough without some of them."""
+    return len(usable_nodes(options.partition) - left_out - set(options.exclude)) >= planned.point.num_nodes
+
+
+def _to_avoid(
+    results: Path, planned: PlannedRun, options: GangOptions, exclude: frozenset[str], say: Say
+) -> frozenset[str]:
+    """Return the nodes to leave out: those named, those known to be broken, and slow ones where there are others."""
+    broken, slow = exclude | bad_nodes(results), slow_nodes(results)
+    if slow and not _has_room(planned, options, broken | slow):
+        say(f"{planned.run}: {', '.join(sorted(slow))} would be left out as slow, but there are too few other nodes")
+        return broken
+    return broken | slow
 
 
 def _account_of(manifest: Manifest) -> str:
@@ -169,7 +185,7 @@ def _start(folder: Path, planned: PlannedRun, options: GangOptions, exclude: fro
     gang: Gang
     try:
         if planned.limits.executor == "slurm":
-            gang = submit(raw, planned, options, exclude | bad_nodes(folder.parents[1]), say)
+            gang = submit(raw, planned, options, _to_avoid(folder.parents[1], planned, options, exclude, say), say)
         else:
             gang = LocalGang(raw, planned)
     except (OSError, UserError, KeyboardInterrupt):

@@ -115,3 +115,14 @@ def test_launch_keeps_a_slow_gpus_result_where_no_other_node_is(launch_on: Any) 
 def test_launch_on_a_hot_node_whose_gpus_are_all_alike_accuses_nobody(launch_on: Any) -> None:
     folder, _, _ = launch_on([("n1", healthy().set_all(hw_thermal=constant(1.0)))], {"n1", "n2"})
     assert read_manifest(folder / "raw/manifest.json").suspects == ()
+
+
+@pytest.mark.parametrize(("free", "left_out"), [({"n1", "n2"}, {"n1"}), ({"n1"}, set())])
+def test_launch_does_without_a_slow_node_where_it_can(
+    launch_on: Any, tmp_path: Path, free: set[str], left_out: set[str]
+) -> None:
+    (tmp_path / "results/slow_nodes").mkdir(parents=True)
+    (tmp_path / "results/slow_nodes/n1.json").write_text("{}")
+    _, slurm, said = launch_on([("n2", healthy())], free)
+    assert slurm.excluded == [left_out]
+    assert any("n1 would be left out as slow" in line for line in said) == (not left_out)

@@ -1,0 +1,45 @@
+"""Nodes with a GPU whose kernels are far slower than its peers', by the traces: a file for each, until one removes it.
+
+Written by whoever joins the traces of a run, read by launches that have enough other nodes.
+"""
+
+from pathlib import Path
+
+from triplepoint.files import write_json
+from triplepoint.manifest import read_manifest
+from triplepoint.tables.ranks import RANKS
+
+LEAST_EXCESS = 0.25
+"""Computation beyond its peers' median, as a share of it: 0.8 of their clock would do it. Our choice."""
+_FOLDER = "slow_nodes"
+
+
+def note_slow_gpus(run: Path) -> list[str]:
+    """Write down the nodes of a run with a GPU that held the others up, and return a line for each such GPU.
+
+    Processors are left out: their ranks share caches and clocks.
+
+    Args:
+        run: `results/runs/<run>`, its traces joined.
+
+    Raises:
+        UserError: If the manifest or the table is missing or damaged.
+    """
+    manifest = read_manifest(run / "raw" / "manifest.json")
+    devices = {device.rank: (node.host, device) for node in manifest.nodes for device in node.devices}
+    told = []
+    for row in RANKS.read(run / "ranks.parquet").to_pylist():
+        host, device = devices.get(row["rank"], ("", None))
+        is_slow = row["is_straggler"] and row["compute_excess"] >= LEAST_EXCESS
+        if not is_slow or device is None or device.device == "cpu" or manifest.origin != "measured":
+            continue
+        line = f"{device.device} of {host} computes {row['compute_excess']:.0%} longer than its peers and holds them up"
+        note = {"run": manifest.run, "rank": row["rank"], "device": device.device, "uuid": device.uuid, "message": line}
+        write_json(run.parents[1] / _FOLDER / f"{host}.json", note)
+        told.append(line)
+    return told
+
+
+def slow_nodes(results: Path) -> frozenset[str]:
+    """Return the nodes that were written down."""
+    return frozenset(path.stem for path in (results / _FOLDER).glob("*.json"))
