@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.unit.launch.engines.native_points import GPT, GQA, LLAMA, MOE, Trained, make_point, train
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point, Steps
 from triplepoint.errors import UserError
 from triplepoint.launch.engines import deepspeed
+from triplepoint.launch.engines.native.initialise import materialise
+from triplepoint.launch.engines.native.model import FeedForward, Stage, TransformerLayer
+from triplepoint.launch.engines.native.recompute import runner
 from triplepoint.tables import COLLECTIVES
 from triplepoint.trace.inputs import TraceFile
 from triplepoint.trace.parsing import parse_traces
@@ -56,16 +60,32 @@ HALF: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
 
 
 @pytest.fixture(scope="module")
-def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Tiny-llama as another seed draws it."""
+    path = tmp_path_factory.mktemp("checkpoint") / "weights.pt"
+    with torch.device("meta"):
+        layers = {
+            number: TransformerLayer(LLAMA, FeedForward(LLAMA), runner("none")) for number in range(LLAMA.num_layers)
+        }
+        stage = Stage(LLAMA, layers, 32, torch.float32)
+    materialise(stage, "", 7, LLAMA.num_layers, torch.device("cpu"))
+    torch.save(stage.state_dict(), path)
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory, checkpoint: str) -> dict[str, Trained]:
     points = {name: make_point(model, steps=STEPS, trace_ranks=()) for name, model in MODELS.items()}
+    points["checkpoint"] = make_point(LLAMA, steps=STEPS, trace_ranks=(), weights=checkpoint)
     return train(points, tmp_path_factory.mktemp("native"))
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
+def trained(tmp_path_factory: pytest.TempPathFactory, checkpoint: str) -> dict[str, Trained]:
     points = {name: deepspeed_point(model, **changes) for name, (model, changes) in LAYOUTS.items()}
     for name, (model, changes) in HALF.items():
         points[name] = deepspeed_point(model, **changes, precision="bf16")
+    points["checkpoint"] = deepspeed_point(LLAMA, pp=2, dp=2, **ONE_F, weights=checkpoint)
     return train(points, tmp_path_factory.mktemp("deepspeed"), timeout_s=280, gang="deepspeed_gang.py")
 
 
@@ -93,6 +113,13 @@ def test_layout_trains_as_the_native_engine_does(
 def test_bf16_trains(layout: str, references: dict[str, Trained], trained: dict[str, Trained]) -> None:
     assert trained[layout].losses == pytest.approx(references["tiny-llama"].losses, rel=1e-3)
     assert trained[layout].facts["skipped_steps"] == 0
+
+
+@needs_deepspeed
+def test_checkpoint_is_trained_on(references: dict[str, Trained], trained: dict[str, Trained]) -> None:
+    expected = references["checkpoint"].losses
+    assert trained["checkpoint"].losses == pytest.approx(expected, rel=5e-6)
+    assert abs(expected[0] - references["tiny-llama"].losses[0]) > 1e-3
 
 
 KINDS = {"all_gather_into_tensor": "all_gather", "reduce_scatter_tensor": "reduce_scatter"}

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point
+from triplepoint.launch.engines.deepspeed import zero_stage
 from triplepoint.launch.engines.deepspeed.settings import deepspeed_config, dtype_of
 from triplepoint.launch.engines.native.initialise import materialise
 from triplepoint.launch.engines.native.loss import mean_cross_entropy
@@ -26,9 +27,10 @@ class Filler:
         self._device, self._weights = device, weights_of(point, device)
 
     def fill(self, module: nn.Module, prefix: str = "") -> None:
-        """Fill a module; see `materialise`."""
+        """Fill a module, see `materialise`, in the type DeepSpeed trains it in: the model is never all in fp32."""
         point = self.point
         materialise(module, prefix, point.seed, point.model.num_layers, self._device, self._weights)
+        module.to(dtype_of(point))
 
 
 class LanguageModel(nn.Module):
@@ -66,9 +68,8 @@ def make_layer(model: ModelConfig, run: Run) -> TransformerLayer:
 
 
 def _share_out(module: nn.Module, point: Point) -> None:
-    config, dtype = deepspeed_config(point), dtype_of(point)
-    if config["zero_optimization"]["stage"] == 3:
-        deepspeed.zero.Init(module=module.to(dtype), config_dict_or_path=config, dtype=dtype)
+    if zero_stage(point) == 3:
+        deepspeed.zero.Init(module=module, config_dict_or_path=deepspeed_config(point), dtype=dtype_of(point))
 
 
 def plain(function: Any, x: Tensor, rotary: Tensor | None) -> Tensor:

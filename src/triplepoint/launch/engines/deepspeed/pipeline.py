@@ -14,7 +14,6 @@ from torch.profiler import record_function
 
 from triplepoint.config.point import Point
 from triplepoint.launch.engines.deepspeed.model import Filler, make_layer, plain
-from triplepoint.launch.engines.deepspeed.settings import dtype_of
 from triplepoint.launch.engines.native.loss import mean_cross_entropy
 from triplepoint.launch.engines.native.model import Linear, Norm, rotary_tables
 from triplepoint.launch.engines.vocabulary import padded_vocab_size
@@ -70,13 +69,12 @@ class Embedding(nn.Module):
     def __init__(self, filler: Filler) -> None:
         super().__init__()
         model = filler.point.model
-        self.dtype = dtype_of(filler.point)
         self.embedding = nn.Embedding(padded_vocab_size(model.vocab_size), model.hidden_size, device="meta")
         filler.fill(self)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the embedded tokens."""
-        return self.embedding(tokens).to(self.dtype)
+        return self.embedding(tokens)
 
 
 class Positions(nn.Module):
@@ -90,7 +88,7 @@ class Positions(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the residual stream with positions."""
-        return x + self.positions(torch.arange(x.shape[1], device=x.device)).to(x.dtype)
+        return x + self.positions(torch.arange(x.shape[1], device=x.device))
 
 
 class Rotary:
