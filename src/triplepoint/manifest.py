@@ -192,6 +192,9 @@ class Node(Strict):
     """What Zeus measured in the same time, and how it compares."""
     zeus_absent: str | None = None
     """Why Zeus measured nothing, or not all; None where it did, and in simulated runs."""
+    device_problems: tuple[str, ...] = ()
+    """What could not be told of its devices: one given to a rank that the sampler did not find, a slot named for none
+    or for two."""
 
 
 class Manifest(Strict):

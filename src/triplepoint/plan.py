@@ -209,6 +209,7 @@ def _make_entry(point: Point, cluster: ClusterConfig, catalogue: Catalogue, stud
         time_limit_s=cluster.time_limit_s,
         hang_timeout_s=cluster.hang_timeout_s,
         fast_telemetry_period_s=cluster.fast_telemetry_period_s,
+        slots=cluster.slots,
     )
     planned = PlannedRun(run=run_id(point), digest=point.digest(), point=point, limits=limits)
     reason = invalid_because(point, cluster, catalogue.gpu_of(cluster)) or unsupported(point)

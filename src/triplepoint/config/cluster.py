@@ -9,6 +9,10 @@ from triplepoint.config.conditions import USUAL, ConditionsConfig, GpuName, plac
 
 Positive = Annotated[int, Field(gt=0, strict=True)]
 
+_PCI_ADDRESS = r"^[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]$"
+Slots = list[int] | dict[Annotated[str, Field(pattern=_PCI_ADDRESS)], int]
+"""Physical slots of a node's devices, in device order or by PCI address."""
+
 
 class ClusterConfig(Strict):
     """Machines of one kind and how they are joined."""
@@ -34,8 +38,9 @@ class ClusterConfig(Strict):
     cluster is written by `triplepoint calibrate --collectives`."""
     network_link: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     """Kind of link between nodes, likewise; infiniband if not given."""
-    slots: list[int] | None = None
-    """Physical slot of each device of a node in device order, where known; placement and heat maps use it."""
+    slots: Slots | None = None
+    """Physical slot of each device of a node, where known: in device order, or by PCI address (`0000:18:00.0`), as on
+    all nodes. It comes before what driver and kernel say; placement and heat maps use it."""
     slow_gpus: dict[GpuName, Annotated[float, Field(gt=0, le=1)]] = {}
     """Speed of computation of single GPUs against the others, such as `node1.gpu3: 0.93`; simulated runs heed it."""
     conditions: ConditionsConfig = USUAL
@@ -55,7 +60,7 @@ class ClusterConfig(Strict):
             raise ValueError(
                 f"device is {self.device!r} and gpu is {self.gpu!r}; name a gpu exactly when device is not cpu"
             )
-        if self.slots is not None and len(self.slots) != self.gpus_per_node:
+        if isinstance(self.slots, list) and len(self.slots) != self.gpus_per_node:
             raise ValueError(f"slots lists {len(self.slots)} devices, gpus_per_node is {self.gpus_per_node}")
         named = {"slow_gpus": self.slow_gpus, "bad_contact": self.conditions.bad_contact}
         for key, gpus in (named | {"blocked_airflow": self.conditions.blocked_airflow}).items():

@@ -2,11 +2,12 @@
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from triplepoint.config.base import Strict, read_json
+from triplepoint.config.base import Featured, Strict, read_json
+from triplepoint.config.cluster import Slots
 from triplepoint.config.point import Point, canonical
 from triplepoint.errors import UserError
 
@@ -18,8 +19,10 @@ _ADVICE = "write it with 'triplepoint plan --write'"
 RunId = Annotated[str, Field(pattern=RUN_PATTERN)]
 
 
-class Limits(Strict):
+class Limits(Featured):
     """How a run is launched and given up; no part of what it measures, so changing it re-launches nothing."""
+
+    features: ClassVar[frozenset[str]] = frozenset({"slots"})
 
     executor: Literal["local", "slurm"]
     """How the gang is launched."""
@@ -29,6 +32,8 @@ class Limits(Strict):
     """Time without progress after which it is ended. Unit: s."""
     fast_telemetry_period_s: float = 0.05
     """Time between samples of the GPUs' fast sensors. Unit: s."""
+    slots: Slots | None = None
+    """Physical slots of a node's devices, as `cluster.slots`."""
 
 
 class PlannedRun(Strict):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from triplepoint.launch.clock_fit import bursts_from, fit_clock
 from triplepoint.launch.energy_check import ON_CPU, compare_with_zeus
 from triplepoint.launch.health import Health, Seat, find_suspects, read_health
 from triplepoint.launch.provenance import processor, versions
+from triplepoint.launch.seats import devices_of_ranks, slots_of
 from triplepoint.launch.verdict import Account, judge, with_suspects
 from triplepoint.launch.watch import read_status
 from triplepoint.manifest import Device, Evidence, Job, Manifest, Node, Placement, Telemetry
@@ -132,13 +134,8 @@ def _healths(
 
 def _node(raw: Path, report: dict[str, Any], planned: PlannedRun, recording: Recording | None) -> Node:
     on_cpu = planned.point.cluster.device == "cpu"
-    product = processor() if on_cpu else report.get("facts", {}).get("device_name")
-    known = {} if recording is None else {gpu["device"]: gpu for gpu in recording.facts.get("gpus", [])}
     zeus, zeus_absent = compare_with_zeus(raw / "telemetry" / f"zeus{report['node']}.json", recording)
-    first = min(report["ranks"])
-    devices = tuple(
-        _device(rank, "cpu" if on_cpu else f"gpu{rank - first}", product, known) for rank in report["ranks"]
-    )
+    devices, problems = _devices(report, planned, [] if recording is None else recording.facts.get("gpus", []))
     fields = ("node", "host", "monotonic_ns", "wall_ns", "num_cores", "memory_bytes")
     return Node(
         **{name: report[name] for name in fields},
@@ -150,21 +147,34 @@ def _node(raw: Path, report: dict[str, Any], planned: PlannedRun, recording: Rec
         clock_absent=report.get("clock_absent"),
         zeus=zeus,
         zeus_absent=ON_CPU if on_cpu else zeus_absent,
+        device_problems=problems,
     )
 
 
-def _device(rank: int, device: str, product: str | None, known: dict[str, dict[str, Any]]) -> Device:
-    """Return the device of a rank with the identity the sampler found."""
-    found = known.get(device, {})
-    # Boards with sockets for modules number those; elsewhere the kernel names the slot.
-    slot = found.get("slot") if str(found.get("slot")).isdigit() else found.get("module")
-    return Device(
-        rank=rank,
-        device=device,
-        product=product or found.get("product"),
-        uuid=found.get("uuid"),
-        slot=None if slot is None else int(slot),
+def _devices(
+    report: dict[str, Any], planned: PlannedRun, gpus: list[dict[str, Any]]
+) -> tuple[tuple[Device, ...], tuple[str, ...]]:
+    """Return the devices of a node's ranks with the identity the sampler found, and what could not be told of them."""
+    ranks = sorted(report["ranks"])
+    if planned.point.cluster.device == "cpu":
+        return tuple(Device(rank=rank, device="cpu", product=processor()) for rank in ranks), ()
+    names, lost = devices_of_ranks(report["placement"]["devices"], gpus, len(ranks))
+    slots, wrong = slots_of(gpus, planned.limits.slots)
+    for line in (*lost, *wrong):
+        print(f"triplepoint: {report['host']}: {line}", file=sys.stderr)
+    product = report.get("facts", {}).get("device_name")
+    known = {gpu["device"]: gpu for gpu in gpus}
+    devices = (
+        Device(
+            rank=rank,
+            device=name,
+            product=product or known.get(name, {}).get("product"),
+            uuid=known.get(name, {}).get("uuid"),
+            slot=slots.get(name),
+        )
+        for rank, name in zip(ranks, names, strict=True)
     )
+    return tuple(devices), (*lost, *wrong)
 
 
 def _recording(raw: Path, node: int) -> Recording | None:

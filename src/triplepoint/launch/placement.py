@@ -14,6 +14,8 @@ _VISIBLE = {"cuda": "CUDA_VISIBLE_DEVICES", "rocm": "ROCR_VISIBLE_DEVICES"}
 _FILTER_AGAIN = {"cuda": (), "rocm": ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")}
 """Variables that count within the devices left by the one above. Slurm sets them with the same numbers, so devices 4
 to 7 would be looked for among four. Source: ROCm documentation, "GPU isolation techniques"."""
+_ANY = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+"""All variables that choose devices; the first that is set is the one that ranks are left with."""
 _ADAPTERS = Path("/sys/class/infiniband")
 _VMSTAT = Path("/proc/vmstat")
 
@@ -25,7 +27,7 @@ def visible_devices(device: str, environment: Mapping[str, str] = os.environ) ->
         device: cpu, cuda or rocm. On cpu, devices that were given are named all the same.
         environment: Variables of the process.
     """
-    for name in [_VISIBLE[device]] if device in _VISIBLE else _VISIBLE.values():
+    for name in [_VISIBLE[device]] if device in _VISIBLE else _ANY:
         if found := environment.get(name):
             return tuple(found.split(","))
     return None

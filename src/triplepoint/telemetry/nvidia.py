@@ -88,6 +88,7 @@ def _identity(nvml: Nvml, handle: int, device: str) -> dict[str, Any]:
         "device": device,
         "product": nvml.text("nvmlDeviceGetName", handle),
         "uuid": nvml.text("nvmlDeviceGetUUID", handle),
+        "instances": nvml.instances(handle),
         "serial": nvml.text("nvmlDeviceGetSerial", handle),
         "pci_address": address,
         "slot": slot_of(address),

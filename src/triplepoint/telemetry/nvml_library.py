@@ -161,6 +161,17 @@ class Nvml:
         domain, bus, device = np.frombuffer(buffer.raw, "u4", 3, 16).tolist()
         return f"{domain:04x}:{bus:02x}:{device:02x}.0"
 
+    def instances(self, handle: int) -> list[str]:
+        """Return the UUIDs of the MIG instances of a GPU."""
+        if not self.has("nvmlDeviceGetMigDeviceHandleByIndex"):
+            return []
+        get = self.function("nvmlDeviceGetMigDeviceHandleByIndex", ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p)
+        found, instance = [], ctypes.c_void_p()
+        for index in range(self.number("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+            if get(handle, index, ctypes.addressof(instance)) == SUCCESS and instance.value:
+                found.append(self.text("nvmlDeviceGetUUID", instance.value))
+        return [uuid for uuid in found if uuid]
+
     def close(self) -> None:
         """Give the library back."""
         self.function("nvmlShutdown")()
