@@ -1,0 +1,127 @@
+"""What the harness costs a training step, profiler off: `python -m tests.benchmarks.harness_overhead [--pairs N]`.
+
+One rank of the native engine trains on the CPU. In half of the blocks the sampler reads the host and the markers of
+phases and steps are set, in the other half the sampler is stopped and markers do nothing; which comes first in a pair
+is drawn. Printed is the change of the step's time, as the harness reports it and with the row it writes, with the 95 %
+interval of a bootstrap over pairs. CPU time of the rank is given beside wall time: on a machine with other work only
+that is fit to be read.
+"""
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.point import Layout, Point, PointCluster
+from triplepoint.launch.context import RankContext, StepRecorder
+from triplepoint.launch.engines.native import trainer as trainer_module
+from triplepoint.launch.engines.native.mesh import build_mesh
+from triplepoint.launch.engines.native.trainer import Trainer
+from triplepoint.telemetry.characterise import sampling
+from triplepoint.telemetry.overhead import compare
+
+SEED = 8
+BLOCK_S = 0.5
+SWITCH_S = 0.05
+Times = tuple[float, float, float]
+"""Wall time of a step and of a step with its row, CPU time of the latter. Unit: s."""
+
+
+def make_point() -> Point:
+    """Return a point of one rank whose steps take about ten milliseconds."""
+    model = Catalogue(Path("config")).model("tiny-llama")
+    cluster = PointCluster(name="cpu-local", device="cpu", gpu=None, gpus_per_node=8)
+    return Point(
+        model=model, cluster=cluster, engine="native", num_gpus=1, layout=Layout(), micro_batch_size=1,
+        global_batch_size=1, sequence_length=model.sequence_length, precision="fp32",
+    )  # fmt: skip
+
+
+def harnessed(step: Callable[[], Any], recorder: StepRecorder, point: Point) -> Times:
+    """Make a step as a run does."""
+    cpu, start = time.process_time(), time.perf_counter()
+    recorder.begin(0, "measured")
+    with torch.profiler.record_function("ProfilerStep#0"):
+        step()
+    recorder.end()
+    middle = time.perf_counter()
+    recorder.write(1.0, point.num_tokens, 1)
+    return middle - start, time.perf_counter() - start, time.process_time() - cpu
+
+
+def bare(step: Callable[[], Any]) -> Times:
+    """Make a step and nothing else."""
+    cpu, start = time.process_time(), time.perf_counter()
+    step()
+    took = time.perf_counter() - start
+    return took, took, time.process_time() - cpu
+
+
+def block(one: Callable[[], Times]) -> list[Times]:
+    """Make steps for half a second."""
+    stop, times = time.perf_counter() + BLOCK_S, []
+    while time.perf_counter() < stop:
+        times.append(one())
+    return times
+
+
+def measure(folder: Path, num_pairs: int) -> list[tuple[int, bool, *Times]]:
+    """Return a row of every step: pair, whether harnessed, its times."""
+    point = make_point()
+    context = RankContext(0, 1, 0, folder)
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=0, world_size=1)
+    torch.set_num_threads(1)
+    trainer = Trainer(point, build_mesh(point.layout, "cpu"), torch.device("cpu"))
+    tokens = torch.randint(point.model.vocab_size, (point.global_batch_size, point.sequence_length + 1))
+    recorder, rows, chooser = StepRecorder(context), [], random.Random(SEED)
+    silent = patch.object(trainer_module, "record_function", lambda _: contextlib.nullcontext())
+
+    def step() -> None:
+        trainer.step(tokens[:, :-1], tokens[:, 1:])
+
+    with sampling(folder / "node0.arrow", "cpu", 0.05) as sampler:
+        block(lambda: bare(step))
+        for pair in range(num_pairs):
+            for is_on in chooser.sample((True, False), 2):
+                sampler.send_signal(signal.SIGCONT if is_on else signal.SIGSTOP)
+                time.sleep(SWITCH_S)
+                with contextlib.nullcontext() if is_on else silent:
+                    found = block(lambda: harnessed(step, recorder, point)) if is_on else block(lambda: bare(step))
+                rows += [(pair, is_on, *times) for times in found]
+    dist.destroy_process_group()
+    return rows
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=60)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        rows = measure(Path(folder), arguments.pairs)
+    pair, is_on, *times = (np.array(column) for column in zip(*rows, strict=True))
+    print("load of the machine: {:.1f}, {:.1f}, {:.1f}".format(*os.getloadavg()))
+    print(f"{len(rows)} steps, median {1e3 * np.median(times[0][~is_on]):.1f} ms without the harness")
+    for name, column in zip(("step, wall", "step and row, wall", "step and row, CPU"), times, strict=True):
+        found = compare(pair, is_on, column)
+        print(f"{name:20s} {found.change:+.2%}, 95 % interval {found.low:+.2%} to {found.high:+.2%}, "
+              f"{found.num_pairs} pairs")  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
