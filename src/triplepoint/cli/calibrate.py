@@ -11,7 +11,8 @@ def parser() -> argparse.ArgumentParser:
     made = make_parser(
         "calibrate",
         "Fit the one constant of each version of a software stack, and the spread of errors, to measured step times. "
-        "Kernels and collectives are fitted to tables of their own, which 'triplepoint doctor --measure' writes.",
+        "Kernels and collectives are fitted to tables of their own, which 'triplepoint doctor --measure' writes, power "
+        "and cooling to a recording.",
     )
     made.add_argument(
         "tables", nargs="*", type=Path, metavar="IN.csv", help="columns of 'triplepoint predict' and step_time_s"
@@ -22,6 +23,14 @@ def parser() -> argparse.ArgumentParser:
         "--collectives", type=Path, metavar="FILE", help="fit links of a cluster's own to its collectives.csv"
     )
     made.add_argument("--kernels", type=Path, metavar="FILE", help="fit kernels of a GPU type to its kernels.csv")
+    made.add_argument(
+        "--power",
+        type=Path,
+        metavar="DIR",
+        help="fit power and cooling of a GPU type to a recording of kernels and of a step from rest to load, "
+        "as tests/hardware/h200/measure.py writes it",
+    )
+    made.add_argument("--gpu", metavar="NAME", help="GPU type of that recording, a file in CONFIG/gpus")
     made.add_argument("--config", type=Path, default=Path("config"), metavar="DIR", help="folder of the configuration")
     made.add_argument(
         "--out", type=Path, metavar="FILE", help="where to write (default: CONFIG/calibration/fitted.yaml)"
@@ -33,8 +42,13 @@ def run(arguments: argparse.Namespace) -> None:
     """Fit and write the constants."""
     from triplepoint.errors import UserError
 
-    if not (arguments.tables or arguments.collectives or arguments.kernels):
-        raise UserError("calibrate: nothing to fit to; name a table IN.csv, or one with --collectives or --kernels")
+    if not (arguments.tables or arguments.collectives or arguments.kernels or arguments.power):
+        raise UserError(
+            "calibrate: nothing to fit to; name a table IN.csv, or one with --collectives or --kernels, or a recording "
+            "with --power"
+        )
+    if bool(arguments.power) != bool(arguments.gpu):
+        raise UserError("calibrate: --power and --gpu go together; name the recording and the GPU type it is of")
     if arguments.collectives:
         from triplepoint.simulate.collectives.own import calibrate_links
 
@@ -43,6 +57,10 @@ def run(arguments: argparse.Namespace) -> None:
         from triplepoint.simulate.kernels.own import calibrate_kernels
 
         print("\n".join(calibrate_kernels(arguments.kernels, arguments.config)))
+    if arguments.power:
+        from triplepoint.simulate.heat.own import calibrate_power
+
+        print("\n".join(calibrate_power(arguments.power, arguments.gpu, arguments.config)))
     if arguments.tables:
         from triplepoint.simulate.calibration.measured import calibrate_tables
 

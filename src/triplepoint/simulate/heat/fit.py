@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from triplepoint.errors import UserError
+from triplepoint.simulate.estimates import Estimate
 from triplepoint.simulate.fitting import least_squares
 from triplepoint.simulate.heat.config import CoolingConfig
-from triplepoint.simulate.power.config import Estimate
 from triplepoint.simulate.power.model import Float
 
 _NOISE_K = 0.5

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
-from triplepoint.simulate.heat.config import HeatConfig
-from triplepoint.simulate.heat.fit import HeatFit, StepLog, fit_heat
+from triplepoint.simulate.heat.config import CoolingConfig, HeatConfig
+from triplepoint.simulate.heat.fit import HeatFit, StepLog, fit_heat, simulate_log
 from triplepoint.simulate.power.config import PowerConfig
 from triplepoint.simulate.power.fit import KernelTable, PowerFit, fit_power
 from triplepoint.simulate.power.model import Activity, Float, clock_at_limit, rate_at
@@ -38,12 +38,14 @@ class Calibrated:
         sustained: By capped kernel, its FLOP/s from the power limit over the measured ones less 1; each by a fit that
             has not seen its shape.
         energy_error: Modelled over measured energy of the whole grid less 1, each kernel by a fit without it.
+        cooling_rmse_k: Error of the temperature after the load, by a fit to what came before.
     """
 
     power: PowerFit
     heat: HeatFit
     sustained: dict[str, float]
     energy_error: float
+    cooling_rmse_k: float
 
 
 def read_kernel_table(folder: Path, gpu: GpuConfig) -> KernelTable:
@@ -97,12 +99,23 @@ def calibrate(folder: Path, gpu: GpuConfig, power: PowerConfig, heat: HeatConfig
     table = read_kernel_table(folder, gpu)
     found = fit_power(table, power, str(folder))
     weight = table.power_w / table.power_w.sum()
+    log, known = read_step_log(folder), heat.cooling["air"]
     return Calibrated(
         power=found,
-        heat=fit_heat([read_step_log(folder)], heat.cooling["air"], str(folder)),
+        heat=fit_heat([log], known, str(folder)),
         sustained=sustained_error(table, found),
         energy_error=float(weight @ found.held_out_error),
+        cooling_rmse_k=_cooling_rmse_k(log, known, str(folder)),
     )
+
+
+def _cooling_rmse_k(log: StepLog, known: CoolingConfig, source: str) -> float:
+    """Return the error of the part of a log after its load, by a fit that has not seen it."""
+    high = log.power_w > (log.power_w.min() + log.power_w.max()) / 2
+    seen = slice(0, int(np.flatnonzero(high)[-1]) + 1)
+    blind = fit_heat([StepLog(log.t_s[seen], log.power_w[seen], log.temp_c[seen])], known, source)
+    away = log.temp_c - simulate_log(log, blind.cooling, blind.inlet_c[0])
+    return float(np.sqrt((away[seen.stop :] ** 2).mean()))
 
 
 def sustained_error(table: KernelTable, found: PowerFit) -> dict[str, float]:

@@ -4,37 +4,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from triplepoint.config.base import NAME_PATTERN, Quantity, Strict
+from triplepoint.config.base import NAME_PATTERN, Strict
 from triplepoint.config.yaml_file import read
-
-
-class Estimate(Quantity):
-    """A number with its unit, where it comes from, and how far it can be trusted."""
-
-    sigma: Annotated[float, Field(ge=0)]
-    """Standard deviation of `value`, in `unit`; of an assumption, how sure it is."""
-
-
-def _estimate_in(unit: str) -> AfterValidator:
-    def check(found: Estimate) -> Estimate:
-        if found.unit != unit:
-            raise ValueError(f"unit is {found.unit!r}, expected {unit!r}")
-        return found
-
-    return AfterValidator(check)
-
-
-Watt = Annotated[Estimate, _estimate_in("W")]
-Volt = Annotated[Estimate, _estimate_in("V")]
-Megahertz = Annotated[Estimate, _estimate_in("MHz")]
-Ratio = Annotated[Estimate, _estimate_in("1")]
-PerKelvin = Annotated[Estimate, _estimate_in("1/K")]
-Celsius = Annotated[Estimate, _estimate_in("degC")]
-Kelvin = Annotated[Estimate, _estimate_in("K")]
-KelvinPerWatt = Annotated[Estimate, _estimate_in("K/W")]
-Seconds = Annotated[Estimate, _estimate_in("s")]
+from triplepoint.simulate.estimates import Celsius, Megahertz, PerKelvin, Ratio, Volt, Watt
 
 
 class ClockConfig(Strict):

@@ -6,8 +6,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from triplepoint.errors import UserError
+from triplepoint.simulate.estimates import Estimate
 from triplepoint.simulate.fitting import least_squares
-from triplepoint.simulate.power.config import Estimate, PowerConfig
+from triplepoint.simulate.power.config import PowerConfig
 from triplepoint.simulate.power.model import Activity, Float, gpu_power_w
 
 NOISE = 0.02

@@ -1,6 +1,7 @@
 """A GPU whose power can be counted by hand."""
 
-from triplepoint.simulate.power.config import ClockConfig, Estimate, NodePowerConfig, PowerConfig
+from triplepoint.simulate.estimates import Estimate
+from triplepoint.simulate.power.config import ClockConfig, NodePowerConfig, PowerConfig
 
 
 def estimate(value: float, unit: str) -> Estimate:
