@@ -49,6 +49,22 @@ def test_gang_records_where_it_ran(place: Place) -> None:
     assert not (folder / "attempts").exists()
 
 
+def test_gang_compares_the_clocks_of_its_nodes(place: Place) -> None:
+    folder = place.run(SHORT, num_nodes=3)
+    status, said = finish(place.launch(folder))
+    assert status == 0, said
+    first, *others = result(folder).nodes
+    assert (first.clock, first.clock_absent) == (None, None)
+    for node in others:
+        # All nodes of the test cluster are one machine with one clock: the true difference is nothing at all.
+        assert node.clock is not None, node.clock_absent
+        ends_ns = node.clock.offset_ns, node.clock.offset_ns + node.clock.drift_ppm * 1e-6 * node.clock.duration_s * 1e9
+        assert max(map(abs, ends_ns)) <= node.clock.uncertainty_ns + 1000
+        assert node.clock.uncertainty_ns < 1_000_000
+        assert node.clock.num_bursts >= 2
+        assert node.clock.num_round_trips >= 64
+
+
 def test_usable_nodes_are_those_that_take_jobs(cluster: Cluster) -> None:
     assert usable_nodes("mi250") == {"mi250-1", "mi250-2"}
     subprocess.run(["scontrol", "update", "NodeName=h200-3", "State=DRAIN", "Reason=test"], check=True)
