@@ -4,7 +4,7 @@ One rank of the native engine trains on the CPU. In half of the blocks the sampl
 phases and steps are set, in the other half the sampler is stopped and markers do nothing; which comes first in a pair
 is drawn. Printed is the change of the step's time, as the harness reports it and with the row it writes, with the 95 %
 interval of a bootstrap over pairs. CPU time of the rank is given beside wall time: on a machine with other work only
-that is fit to be read.
+that is fit to be read; beside it stand the CPU time the sampler takes, and what a marker and a row cost by themselves.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -78,8 +79,8 @@ def block(one: Callable[[], Times]) -> list[Times]:
     return times
 
 
-def measure(folder: Path, num_pairs: int) -> list[tuple[int, bool, *Times]]:
-    """Return a row of every step: pair, whether harnessed, its times."""
+def measure(folder: Path, num_pairs: int) -> tuple[list[tuple[int, bool, *Times]], float]:
+    """Return a row of every step, pair, whether harnessed, its times; and the sampler's share of a core."""
     point = make_point()
     context = RankContext(0, 1, 0, folder)
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -95,6 +96,7 @@ def measure(folder: Path, num_pairs: int) -> list[tuple[int, bool, *Times]]:
 
     with sampling(folder / "node0.arrow", "cpu", 0.05) as sampler:
         block(lambda: bare(step))
+        began_s, ran_s = sum(psutil.Process(sampler.pid).cpu_times()[:2]), 0.0
         for pair in range(num_pairs):
             for is_on in chooser.sample((True, False), 2):
                 sampler.send_signal(signal.SIGCONT if is_on else signal.SIGSTOP)
@@ -102,8 +104,31 @@ def measure(folder: Path, num_pairs: int) -> list[tuple[int, bool, *Times]]:
                 with contextlib.nullcontext() if is_on else silent:
                     found = block(lambda: harnessed(step, recorder, point)) if is_on else block(lambda: bare(step))
                 rows += [(pair, is_on, *times) for times in found]
+                ran_s += is_on * (SWITCH_S + sum(times[1] for times in found))
+        share = (sum(psutil.Process(sampler.pid).cpu_times()[:2]) - began_s) / ran_s
     dist.destroy_process_group()
-    return rows
+    return rows, share
+
+
+def alone_us(folder: Path, count: int = 2000) -> tuple[float, float]:
+    """Return the CPU time of one marker, and of one row, by themselves. Unit: us."""
+    recorder, found = StepRecorder(RankContext(0, 1, 0, folder)), []
+
+    def mark() -> None:
+        with torch.profiler.record_function("forward stage=0 microbatch=0"):
+            pass
+
+    def write() -> None:
+        recorder.begin(0, "measured")
+        recorder.end()
+        recorder.write(1.0, 1, 1)
+
+    for one in (mark, write):
+        start = time.process_time()
+        for _ in range(count):
+            one()
+        found.append(1e6 * (time.process_time() - start) / count)
+    return found[0], found[1]
 
 
 def main() -> int:
@@ -112,7 +137,8 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=60)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        rows = measure(Path(folder), arguments.pairs)
+        rows, share = measure(Path(folder), arguments.pairs)
+        marker_us, row_us = alone_us(Path(folder))
     pair, is_on, *times = (np.array(column) for column in zip(*rows, strict=True))
     print("load of the machine: {:.1f}, {:.1f}, {:.1f}".format(*os.getloadavg()))
     print(f"{len(rows)} steps, median {1e3 * np.median(times[0][~is_on]):.1f} ms without the harness")
@@ -120,6 +146,7 @@ def main() -> int:
         found = compare(pair, is_on, column)
         print(f"{name:20s} {found.change:+.2%}, 95 % interval {found.low:+.2%} to {found.high:+.2%}, "
               f"{found.num_pairs} pairs")  # fmt: skip
+    print(f"sampler: {share:.2%} of a core; a marker: {marker_us:.1f} us; a row: {row_us:.1f} us of CPU time")
     return 0
 
 

@@ -38,7 +38,9 @@ LAYOUTS: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
-    return train({name: make_point(model) for name, model in MODELS.items()}, tmp_path_factory.mktemp("native"))
+    points = {name: make_point(model) for name, model in MODELS.items()}
+    points["padded"] = make_point(LLAMA, samples="padded")
+    return train(points, tmp_path_factory.mktemp("native"))
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
     points = {name: megatron_point(model, **changes) for name, (model, changes) in LAYOUTS.items()}
     traced = {"steps": Steps(warmup=1, measured=1, profiled=1), "trace_ranks": (0,)}
     points["bf16"] = megatron_point(LLAMA, tp=2, dp=2, precision="bf16", **SP, **OPTIM, **traced)
+    points["padded"] = megatron_point(LLAMA, tp=2, dp=2, samples="padded")
     return train(points, tmp_path_factory.mktemp("megatron"), timeout_s=280, gang="megatron_gang.py")
 
 
@@ -64,6 +67,13 @@ def test_layout_trains_as_the_native_engine_does(
     assert found.losses == pytest.approx(expected.losses, rel=2e-5)
     assert found.facts["gradient_norm"] == pytest.approx(expected.facts["gradient_norm"], rel=5e-4)
     assert found.losses[-1] < found.losses[0]
+
+
+def test_padding_counts_for_nothing_as_in_the_native_engine(
+    references: dict[str, Trained], trained: dict[str, Trained]
+) -> None:
+    assert trained["padded"].losses == pytest.approx(references["padded"].losses, rel=2e-5)
+    assert trained["padded"].losses != references[LLAMA.name].losses
 
 
 def test_bf16_trains_and_traces(references: dict[str, Trained], trained: dict[str, Trained]) -> None:
