@@ -1,6 +1,7 @@
-"""Nodes with a GPU whose kernels are far slower than its peers', by the traces: a file for each, until one removes it.
+"""Nodes with a GPU far slower than its peers: a file for each, until somebody removes it.
 
-Written by whoever joins the traces of a run, read by launches that have enough other nodes.
+Written by launches, from telemetry, and by whoever joins the traces of a run; read by launches that have enough other
+nodes.
 """
 
 from pathlib import Path
@@ -34,10 +35,16 @@ def note_slow_gpus(run: Path) -> list[str]:
         if not is_slow or device is None or device.device == "cpu" or manifest.origin != "measured":
             continue
         line = f"{device.device} of {host} computes {row['compute_excess']:.0%} longer than its peers and holds them up"
-        note = {"run": manifest.run, "rank": row["rank"], "device": device.device, "uuid": device.uuid, "message": line}
-        write_json(run.parents[1] / _FOLDER / f"{host}.json", note)
+        note_slow_node(run.parents[1], host, {"run": manifest.run, "seen_at": manifest.ended_at, "message": line})
         told.append(line)
     return told
+
+
+def note_slow_node(results: Path, host: str, note: dict[str, str]) -> Path:
+    """Write down a node and what is known of it, and return the file."""
+    path = results / _FOLDER / f"{host}.json"
+    write_json(path, note)
+    return path
 
 
 def slow_nodes(results: Path) -> frozenset[str]:

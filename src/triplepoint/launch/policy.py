@@ -8,6 +8,7 @@ from triplepoint.config.plan import PlannedRun
 from triplepoint.config.site import Gang
 from triplepoint.files import write_json
 from triplepoint.manifest import Manifest, Status
+from triplepoint.slow_nodes import note_slow_node
 
 _NOT_ITS_FAULT: frozenset[Status] = frozenset({"preempted", "lost", "bad_node"})
 _WORTH_ANOTHER_TRY: frozenset[Status] = frozenset({"crashed", "collective", "hung"})
@@ -76,12 +77,19 @@ def with_less_time(planned: PlannedRun, wall_s: float | None) -> PlannedRun:
 
 
 def note_bad_node(results: Path, manifest: Manifest) -> Path | None:
-    """Write down a node whose device is broken, for all launches to come; return the file, or None if none is named."""
+    """Write down a node whose device is broken, for all launches to come; return the file, or None if none is named.
+
+    One whose device is only slow is written down too, for launches that can do without it.
+    """
     evidence = manifest.evidence
     if manifest.status != "bad_node" or evidence is None or not evidence.host:
         return None
+    note = {"run": manifest.run, "seen_at": manifest.ended_at, "message": evidence.message}
+    found = [suspect for suspect in manifest.suspects if suspect.host == evidence.host]
+    if found and not any(suspect.is_broken for suspect in found):
+        return note_slow_node(results, evidence.host, note)
     path = results / "bad_nodes" / f"{evidence.host}.json"
-    write_json(path, {"run": manifest.run, "seen_at": manifest.ended_at, "message": evidence.message})
+    write_json(path, note)
     return path
 
 

@@ -139,7 +139,7 @@ def _until_result(
                 say(f"{planned.run}: kept, though {suspect}")
             return manifest
         if noted := note_bad_node(results, manifest):
-            say(f"{planned.run}: {noted.stem} will not be used again; remove {noted} once it is mended")
+            say(f"{planned.run}: {noted.stem} is left out from now on; remove {noted} once it is mended")
         tried.append(manifest)
         how = again(tried, options) if planned.limits.executor == "slurm" else None
         if how is not None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.points import planned, tiny_point
 from triplepoint.config.site import Gang
 from triplepoint.launch.policy import again, bad_nodes, may_requeue, note_bad_node, with_less_time, with_more_time
-from triplepoint.manifest import Evidence, Manifest, Status
+from triplepoint.manifest import Evidence, Manifest, Status, Suspect
 
 FAILURES: tuple[Status, ...] = (
     *("crashed", "collective", "hung", "timeout"),
@@ -108,3 +108,11 @@ def test_may_requeue_agrees_with_again(statuses: list[Status]) -> None:
 
 def test_may_requeue_ends() -> None:
     assert not may_requeue([ended("bad_node")] * 3, Gang(requeues=3))
+
+
+@pytest.mark.parametrize(("is_broken", "folder"), [(True, "bad_nodes"), (False, "slow_nodes")])
+def test_note_bad_node_tells_slow_from_broken(tmp_path: Path, is_broken: bool, folder: str) -> None:
+    found = Suspect(rank=0, host="n7", device="gpu0", uuid=None, message="it is odd", is_broken=is_broken)
+    manifest = ended("bad_node", "n7").model_copy(update={"suspects": (found,)})
+    assert note_bad_node(tmp_path, manifest) == tmp_path / folder / "n7.json"
+    assert bad_nodes(tmp_path) == ({"n7"} if is_broken else frozenset())

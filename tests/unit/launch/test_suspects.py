@@ -95,11 +95,11 @@ def test_launch_with_a_slow_gpu_moves_to_other_nodes(launch_on: Any) -> None:
     assert rejected.evidence is not None
     assert (rejected.evidence.rank, rejected.evidence.host) == (5, "n1")
     assert "heat, by the hardware" in rejected.evidence.message
-    noted = json.loads((folder.parents[1] / "bad_nodes/n1.json").read_text())
+    noted = json.loads((folder.parents[1] / "slow_nodes/n1.json").read_text())
     assert noted["message"] == rejected.evidence.message
     kept = read_manifest(folder / "raw/manifest.json")
     assert (kept.status, kept.nodes[0].host, kept.suspects) == ("ok", "n2", ())
-    assert any("n1 will not be used again" in line for line in said)
+    assert any("n1 is left out from now on" in line for line in said)
 
 
 def test_launch_keeps_a_slow_gpus_result_where_no_other_node_is(launch_on: Any) -> None:
@@ -108,7 +108,7 @@ def test_launch_keeps_a_slow_gpus_result_where_no_other_node_is(launch_on: Any) 
     assert kept.status == "ok"
     assert [suspect.device for suspect in kept.suspects] == ["gpu5"]
     assert len(slurm.excluded) == 1
-    assert not (folder.parents[1] / "bad_nodes").exists()
+    assert not (folder.parents[1] / "slow_nodes").exists()
     assert any("kept, though gpu5" in line for line in said)
 
 
