@@ -11,6 +11,7 @@ from torch.profiler import record_function
 from triplepoint.config.point import Point
 from triplepoint.launch.context import StepRecorder
 from triplepoint.launch.engines.device import synchronise
+from triplepoint.launch.engines.native.gradients import local
 from triplepoint.launch.engines.native.mesh import Mesh
 from triplepoint.launch.engines.native.model import Attention, Stage
 from triplepoint.launch.engines.native.parallel import build_stages, compute_dtype
@@ -130,6 +131,4 @@ class Generator:
 
 def count_parameters(stage: Stage) -> int:
     """Return the parameters of a stage on this rank."""
-    from triplepoint.launch.engines.native.gradients import local
-
     return sum(local(parameter).numel() for parameter in stage.parameters())

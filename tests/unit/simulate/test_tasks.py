@@ -1,0 +1,82 @@
+"""Points of LoRA and inference as they are simulated."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.plan import PlannedRun
+from triplepoint.plan import select
+from triplepoint.recording.read import read_recording
+from triplepoint.simulate.artefacts.run import job_of, simulate_run
+from triplepoint.simulate.inference import Serving, memory_of, predict_inference
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.memory.model import peak_memory
+from triplepoint.simulate.predict.point import predict_point
+from triplepoint.tables import STEPS
+
+CONFIG = Path("config")
+CATALOGUE = Catalogue(CONFIG)
+
+
+def planned(study: str, **fields: Any) -> PlannedRun:
+    """Return the first simulated run of a study whose point has these fields."""
+    plan = select(CONFIG, [study], ["cpu-local"], ["h200x32"])
+    runs = (entry.planned for entry in plan.valid)
+    return next(run for run in runs if all(getattr(run.point, name) == value for name, value in fields.items()))
+
+
+def job(run: PlannedRun) -> Job:
+    return job_of(run.point, CATALOGUE)
+
+
+def test_lora_point_is_a_job_with_its_adapters() -> None:
+    found = job(planned("lora"))
+    assert (found.trainable, found.lora_rank, found.lora_targets) == ("lora", 8, frozenset({"linear_qkv"}))
+    whole = replace(found, trainable="all")
+    # Adam's state of 70 billion parameters on 8 GPUs is what a frozen model saves.
+    assert peak_memory(whole).optimizer > 50 * peak_memory(found).optimizer
+
+
+def test_lora_all_targets_is_none_in_the_job() -> None:
+    plan = select(CONFIG, ["lora"], ["cpu-local"], ["h200x32"])
+    assert {job(entry.planned).lora_targets for entry in plan.valid} == {None, frozenset({"linear_qkv"})}
+
+
+def test_simulated_inference_is_what_is_predicted(tmp_path: Path) -> None:
+    run = planned("inference", global_batch_size=16)
+    manifest = simulate_run(run, tmp_path, CONFIG)
+    expected = predict_inference(job(run), Serving(1024, 128, 16), config=CONFIG)
+    assert manifest.status == "ok"
+    rows = STEPS.read(tmp_path / "steps.parquet").to_pylist()
+    assert len(rows) == 8 * 21
+    first = rows[0]
+    assert (first["t_first_token_ns"] - first["t_start_ns"]) / 1e9 == pytest.approx(expected.prefill_s)
+    whole_s = expected.prefill_s + 127 * expected.time_per_output_token_s
+    assert (first["t_end_ns"] - first["t_start_ns"]) / 1e9 == pytest.approx(whole_s)
+    assert {row["num_tokens"] for row in rows} == {16 * 128}
+    assert predict_point(run.point, CONFIG).step.step_time_s == pytest.approx(whole_s)
+
+
+def test_simulated_inference_energy_is_power_over_time(tmp_path: Path) -> None:
+    run = planned("inference", global_batch_size=64)
+    simulate_run(run, tmp_path, CONFIG)
+    samples = read_recording(tmp_path / "telemetry" / "node0.arrow").samples.to_pandas()
+    gpu = samples[samples["device"] == "gpu3"]
+    seconds = (gpu["t_ns"].iloc[-1] - gpu["t_ns"].iloc[0]) / 1e9
+    assert seconds == pytest.approx(21 * predict_point(run.point, CONFIG).step.step_time_s, rel=1e-3)
+    mean_w = (gpu["gpu_energy_j"].iloc[-1] - gpu["gpu_energy_j"].iloc[0]) / seconds
+    # Two ways to the same mean: a counter, and samples at even times.
+    assert mean_w == pytest.approx(gpu["gpu_power_w"].mean(), rel=0.02)
+
+
+def test_simulated_inference_without_room_is_out_of_memory(tmp_path: Path) -> None:
+    run = planned("inference", global_batch_size=256)
+    crowded = run.point.model_copy(update={"micro_batch_size": 4096, "global_batch_size": 4096})
+    run = run.model_copy(update={"point": crowded, "digest": crowded.digest()})
+    assert not memory_of(job(run), Serving(1024, 128, 4096)).fits
+    manifest = simulate_run(run, tmp_path, CONFIG)
+    assert manifest.status == "oom"
+    assert manifest.evidence is not None and "cache" in manifest.evidence.message
