@@ -4,7 +4,7 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -49,13 +49,7 @@ def collect(
     num_steps = Counter(row["rank"] for row in steps)
     if status == "ok" and (missing := _missing(raw, planned, num_steps)):
         status, evidence = "crashed", Evidence(rank=None, host=reports[0]["host"], message=missing, log_tail=())
-    nodes: list[Node] = []
-    gang: dict[Seat, Health] = {}
-    for report in reports:
-        recording = _recording(raw, report["node"])
-        nodes.append(_node(raw, report, planned, recording))
-        if recording is not None:
-            gang |= _healths(nodes[-1], recording, planned, steps)
+    nodes, gang = _examine(raw, planned, reports, steps)
     suspects = find_suspects(gang)
     status, evidence = with_suspects(status, evidence, suspects, can_spare)
     commit, dirty = git_state(Path(__file__).parent)
@@ -74,7 +68,7 @@ def collect(
         started_at=started.isoformat(),
         ended_at=ended.isoformat(),
         duration_s=(ended - started).total_seconds(),
-        nodes=tuple(nodes),
+        nodes=nodes,
         suspects=suspects,
         job=Job(job_id=account.job_id, state=account.state.state if account.state else "") if account else None,
         facts=_facts(raw, reports, evidence) | {"num_steps_finished": min(num_steps.values(), default=0)},
@@ -114,6 +108,20 @@ def _gather_steps(raw: Path) -> list[dict[str, Any]]:
     STEPS.write(raw / "steps.parquet", STEPS.from_rows(rows))
     shutil.rmtree(raw / "steps", ignore_errors=True)
     return rows
+
+
+def _examine(
+    raw: Path, planned: PlannedRun, reports: Iterable[dict[str, Any]], steps: Sequence[dict[str, Any]]
+) -> tuple[tuple[Node, ...], dict[Seat, Health]]:
+    """Return the record of each node, and the health of the GPUs of all."""
+    nodes: list[Node] = []
+    gang: dict[Seat, Health] = {}
+    for report in reports:
+        recording = _recording(raw, report["node"])
+        nodes.append(_node(raw, report, planned, recording))
+        if recording is not None:
+            gang |= _healths(nodes[-1], recording, planned, steps)
+    return tuple(nodes), gang
 
 
 def _healths(
