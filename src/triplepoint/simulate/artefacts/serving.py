@@ -143,7 +143,8 @@ def _sensed(trace: Trace | None, job: Job, node: int, t_s: Float, columns: tuple
     if trace is None:
         return np.empty((job.fabric.gpus_per_node, len(t_s), 0))
     num_devices = trace.power_w.shape[2]
-    packages = [list(range(first, first + 2)) for first in range(0, num_devices, 2)]
+    size = job.gpu.gpus_per_package
+    packages = [list(range(first, first + size)) for first in range(0, num_devices, size)]
     sensors = nvidia_sensors(num_devices) if job.gpu.vendor == "nvidia" else mi250_sensors(packages)
     found = show(trace, node, sensors, t_s, seed=0)
     return np.stack([found[name] for name in columns], axis=-1).transpose(1, 0, 2)

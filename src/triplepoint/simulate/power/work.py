@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from triplepoint.simulate.collectives.traffic import spread_by, traffic
+from triplepoint.simulate.collectives.traffic import Spread, spread_by, traffic
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel, Message, Operation
 from triplepoint.simulate.power.model import Activity, Float
@@ -29,15 +29,17 @@ class Workload:
         self._hbm, self._sm = gpu.memory_bandwidth.value, gpu.peak_fp32_flops.value
         # Both directions together.
         self._link = 2 * gpu.scale_up_bandwidth.value
-        self._known: dict[Operation, Float] = {}
+        self._spreads: dict[str, Spread] = {}
+        # By identity, and kept alive: to compare operations takes longer than to count their work.
+        self._known: dict[int, tuple[Operation, tuple[float, ...]]] = {}
         self._sums: dict[int, tuple[tuple[Operation, ...], Float]] = {}
 
     def of(self, operations: tuple[Operation, ...]) -> Float:
         """Return the work of operations, all runs of them; shape (len(UNITS),). Unit: s."""
-        # By identity: to compare passes of thousands of operations takes longer than to add them up.
         known = self._sums.get(id(operations))
         if known is None:
-            found = np.sum([self.each(one) * one.count for one in operations], axis=0) if operations else np.zeros(6)
+            count = np.array([one.count for one in operations], dtype=float)
+            found = count @ np.array([self.each(one) for one in operations]).reshape(-1, len(UNITS))
             known = self._sums[id(operations)] = (operations, found)
         return known[1]
 
@@ -45,13 +47,13 @@ class Workload:
         """Return the work of several passes; shape (len(UNITS),). Unit: s."""
         return np.asarray(np.sum([self.of(part) for part in parts], axis=0))
 
-    def each(self, operation: Operation) -> Float:
-        """Return the work of one run of an operation; shape (len(UNITS),). Unit: s."""
-        found = self._known.get(operation)
-        if found is None:
+    def each(self, operation: Operation) -> tuple[float, ...]:
+        """Return the work of one run of an operation, in the order of `UNITS`. Unit: s."""
+        known = self._known.get(id(operation))
+        if known is None:
             made = self._kernel(operation) if isinstance(operation, Kernel) else self._message(operation)
-            found = self._known[operation] = np.array(made)
-        return found
+            known = self._known[id(operation)] = (operation, made)
+        return known[1]
 
     def sent(self, num_bytes: float, is_inside: bool) -> Float:
         """Return the work of a message between two stages, on either side of it, but for its time."""
@@ -68,13 +70,18 @@ class Workload:
 
     def _message(self, message: Message) -> tuple[float, ...]:
         time = self._time_of(message)
-        spread = spread_by(group_of(self._job, message.group), self._job.fabric.gpus_per_node)
+        spread = self._spread(message.group)
         if spread.size == 1:
             return (0.0,) * len(UNITS)
         moved = traffic(message.kind, message.num_bytes, spread)
         # What is sent is read, and what is received, as much again, is written.
         hbm = min(2 * (moved.inside + moved.outside) / self._hbm, time)
         return 0.0 if message.is_overlapped else time, 0.0, 0.0, hbm, min(2 * moved.inside / self._link, time), 0.0
+
+    def _spread(self, group: str) -> Spread:
+        if group not in self._spreads:
+            self._spreads[group] = spread_by(group_of(self._job, group), self._job.fabric.gpus_per_node)
+        return self._spreads[group]
 
     def _peak(self, precision: str) -> float:
         fp8 = self._job.gpu.peak_fp8_flops

@@ -35,7 +35,7 @@ _WINDOW_S = 0.025
 _INLET_SIGMA_K = 4.0
 """Inlets of public nodes, see `ConditionsConfig.inlet_temp_c`, span 18 to 37 degC; most lie within 20 to 28."""
 _Z90 = 1.645
-_BALANCE_TURNS = 3
+_BALANCE_TURNS = 2
 _GOVERNED_S = 4 * Machine.period_s
 """A governor needs some control periods to follow: of shorter passes it sees the mean, with the gaps between them."""
 
@@ -281,7 +281,7 @@ class _Balance:
 
     def _burst_w(self, workload: Workload, stage: int, phase: int) -> float:
         operations = self._phases.operations[stage][phase]
-        kernels = tuple(dict.fromkeys(one for one in operations if isinstance(one, Kernel)))
+        kernels = [one for one in operations if isinstance(one, Kernel)]
         if not kernels:
             return 0.0
         work = np.array([workload.each(one) for one in kernels])
