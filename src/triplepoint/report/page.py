@@ -192,7 +192,20 @@ def _provenance(manifests: list[Manifest], results: Path) -> list[tuple[str, str
         ("Launch time", f"{sum(manifest.duration_s for manifest in manifests):.0f} s over {len(manifests)} runs"),
         ("Seeds", ", ".join(str(seed) for seed in sorted({manifest.seed for manifest in manifests})) or "none"),
         *((name, ", ".join(sorted(found))) for name, found in sorted(versions.items())),
+        *_said(manifests),
     ]
+
+
+def _said(manifests: list[Manifest]) -> list[tuple[str, str]]:
+    """Return what launched runs say of themselves that belongs to where numbers come from; different answers apart."""
+    lines = []
+    for name, key in (
+        ("Model FLOPs per token", "flops_formula"), ("Collectives", "collective_settings"), ("CUDA", "cuda"),
+        ("ROCm", "rocm"), ("NCCL", "nccl"), ("Samples", "samples"),
+    ):  # fmt: skip
+        if found := sorted({str(manifest.facts[key]) for manifest in manifests if manifest.facts.get(key)}):
+            lines.append((name, "; ".join(found)))
+    return lines
 
 
 def _commit(manifest: Manifest) -> str:

@@ -1,4 +1,9 @@
+from tests.points import planned, tiny_point
+from tests.synthetic import Spec, manifest_of
+from triplepoint.report.page import _said
 from triplepoint.report.predictions import sum_up
+
+PLANNED = planned(tiny_point())
 
 EMPTY = dict.fromkeys(
     ("step_time_error", "memory_error", "predicted_step_time_lo_s", "predicted_step_time_hi_s", "step_time_s")
@@ -23,3 +28,11 @@ def test_sum_up_by_hand() -> None:
 
 def test_sum_up_of_simulated_runs_is_nothing() -> None:
     assert sum_up([EMPTY]) == []
+
+
+def test_said_keeps_different_answers_apart() -> None:
+    manifests = [
+        manifest_of(Spec("tiny-llama", {"dp": 2}), PLANNED).model_copy(update={"facts": facts})
+        for facts in ({"nccl": "2.27.5"}, {"nccl": "2.28.1", "samples": "packed"}, {"nccl": "2.27.5", "cuda": None})
+    ]
+    assert _said(manifests) == [("NCCL", "2.27.5; 2.28.1"), ("Samples", "packed")]
