@@ -33,6 +33,8 @@ RENDEZVOUS_S = 300.0
 LOOK_AROUND_S = 1.0
 """Between two looks at what the launcher and the other nodes left in the shared folder."""
 SAMPLER_STOP_S = 5.0
+LAST_MOVE_S = 0.25
+"""Samples go on for so long after the last step: GPUs count energy in steps of 0.1 s, so its end is known only then."""
 DOCTOR_S = 20.0
 """Most that ranks wait for the check of their node; a driver without persistence takes seconds to open 8 GPUs."""
 
@@ -129,6 +131,8 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
     report["checks"] = _hear_doctor(raw, node, doctor)
     try:
         failures = _train(raw, ranks, planned, around, clock)
+        if zeus is not None and not failures:
+            time.sleep(LAST_MOVE_S)
     finally:
         for watcher in filter(None, (zeus, sampler)):
             _stop(watcher)

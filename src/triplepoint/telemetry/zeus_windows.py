@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
@@ -60,27 +61,39 @@ def watch(out: Path, steps: Path, kinds: list[str], num_gpus: int) -> None:
     monitor, absent = _open_monitor(num_gpus)
     write_json(out, {"windows": [], "absent": absent})
     for kind, first, end in blocks(kinds) if monitor is not None else []:
-        while (done := _done(steps)) < first and not stop.asked:
-            time.sleep(POLL_S)
-        if done >= end:
+        if _wait(steps, first, stop) >= end:
             absent = f"Zeus was not ready before the {kind} steps were over"
             continue
-        start_ns = time.monotonic_ns()
-        monitor.begin_window(kind, sync_execution=False)
-        start_ns = (start_ns + time.monotonic_ns()) // 2
-        while (done := _done(steps)) < end and not stop.asked:
-            time.sleep(POLL_S)
-        end_ns = time.monotonic_ns()
-        found = monitor.end_window(kind, sync_execution=False)
-        end_ns = (end_ns + time.monotonic_ns()) // 2
+        try:
+            start_ns, _ = _call(monitor.begin_window, kind)
+            done = _wait(steps, end, stop)
+            end_ns, found = _call(monitor.end_window, kind)
+        except Exception as error:  # whatever Zeus meets, a GPU off the bus too, the manifest says so
+            absent = f"Zeus failed in the {kind} steps ({_one_line(error)})"
+            break
         energy_j = {f"gpu{gpu}": float(joules) for gpu, joules in found.gpu_energy.items()}
         if done >= end:
             windows.append({"kind": kind, "t_start_ns": start_ns, "t_end_ns": end_ns, "energy_j": energy_j})
+            write_json(out, {"windows": windows, "absent": absent})
     write_json(out, {"windows": windows, "absent": absent})
 
 
-def _done(steps: Path) -> int:
-    return steps.read_bytes().count(b"\n") if steps.exists() else 0
+def _wait(steps: Path, number: int, stop: _Stop) -> int:
+    """Wait until so many steps are done, or told to stop, and return how many are."""
+    while (done := steps.read_bytes().count(b"\n") if steps.exists() else 0) < number and not stop.asked:
+        time.sleep(POLL_S)
+    return done
+
+
+def _call(function: Callable[..., Any], kind: str) -> tuple[int, Any]:
+    """Return the time in the middle of a call of Zeus, and what it returned. Unit: ns."""
+    before_ns = time.monotonic_ns()
+    found = function(kind, sync_execution=False)
+    return (before_ns + time.monotonic_ns()) // 2, found
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _open_monitor(num_gpus: int) -> tuple[Any, str | None]:
@@ -96,8 +109,8 @@ def _open_monitor(num_gpus: int) -> tuple[Any, str | None]:
     for every in (1, 2):
         try:
             return ZeusMonitor(gpu_indices=list(range(0, num_gpus, every)), cpu_indices=[]), None
-        except Exception as error:  # noqa: BLE001  (whatever it is, training goes on and the manifest says so)
-            problem = problem or " ".join(f"{type(error).__name__}: {error}".split())
+        except Exception as error:  # whatever it is, training goes on and the manifest says so
+            problem = problem or _one_line(error)
     return None, f"Zeus could not be started ({problem})"
 
 
