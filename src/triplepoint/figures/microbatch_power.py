@@ -27,12 +27,7 @@ _LETTERS = {"oom": "O", "invalid": "I", "timeout": "T", "crashed": "C"}
 class _Panel:
     """One quantity of `_numbers`: spread in `_p10`, `_p90`, the model's interval in `_model_lo`, `_model_hi`.
 
-    Attributes:
-        title: With unit.
-        column: Of `_numbers`.
-        is_power: Whether the reason why power is missing is its own.
-        of_gpu: Whether only GPUs have it.
-        from_zero: Whether its axis begins there.
+    `is_power`: why power is missing is its reason; `of_gpu`: only GPUs have it; `from_zero`: its axis begins there.
     """
 
     title: str
@@ -133,12 +128,8 @@ def _numbers(found: DataFrame) -> DataFrame:
     )
 
 
-def _failing(found: DataFrame) -> DataFrame:
-    return found[found["status"] != "ok"]
-
-
 def _num_failing(found: DataFrame) -> int:
-    return int(_failing(found)["layout"].nunique())
+    return int(found.loc[found["status"] != "ok", "layout"].nunique())
 
 
 def _panels(found: DataFrame) -> list[_Panel]:
@@ -267,7 +258,7 @@ def _draw_lines(axes: Axes, found: DataFrame, panel: _Panel, sizes: list[int]) -
 
 
 def _draw_letters(axes: Axes, found: DataFrame, sizes: list[int], num_rows: int) -> None:
-    failing = _failing(found)
+    failing = found[found["status"] != "ok"]
     looks = _looks(found)
     for number, name in enumerate(dict.fromkeys(failing["layout"])):
         own = failing[failing["layout"] == name].drop_duplicates("micro_batch_size")
