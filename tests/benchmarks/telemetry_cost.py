@@ -4,19 +4,26 @@ Run: python -m tests.benchmarks.telemetry_cost [SECONDS]
 
 The load is a square wave of 0.7 s with pulses of throttling, so that most columns change at every refresh. CPU time is
 that of the sampler's process between its fifth second and the end; what the fake library itself takes is measured
-beside it, since a real driver takes the place of it.
+apart, since a real driver takes the place of it. A loop that only wakes up runs at the same time: what the machine
+takes for waking, and how late it is, is no doing of the sampler.
 """
 
 import ctypes
+import multiprocessing
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import psutil
+import pyarrow as pa
 
 from tests.fakes.host import Port, Rapl
 from tests.fakes.node import FakeNode, fake_node
@@ -25,10 +32,12 @@ from tests.fakes.scenario import Scenario
 from tests.fakes.wave import square
 from triplepoint.recording.read import read_recording
 from triplepoint.recording.write import fast_path
+from triplepoint.telemetry.lane import Lane
 from triplepoint.telemetry.sampler import open_lanes
 
 WARM_UP_S = 5.0
 NS_PER_S = 1_000_000_000
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -68,10 +77,11 @@ def measure(case: Case, seconds: float) -> None:
         with subprocess.Popen([*command, *rates], env=node.env) as run:
             process = psutil.Process(run.pid)
             time.sleep(WARM_UP_S)
-            before, rss_before, calls_before = process.cpu_times(), process.memory_info().rss, node.calls()
+            before, own_before_mb, calls_before = process.cpu_times(), own_memory_mb(run.pid), node.calls()
             size_before, begin_ns = _size(out), time.monotonic_ns()
-            time.sleep(seconds)
-            after, rss, calls = process.cpu_times(), process.memory_info().rss, node.calls()
+            empty_cpu, empty_late_us = alone(empty_loop, case.fast_hz, seconds)
+            after, own_mb, calls = process.cpu_times(), own_memory_mb(run.pid), node.calls()
+            resident_mb = process.memory_info().rss / 1e6
             elapsed_s, size = (time.monotonic_ns() - begin_ns) / NS_PER_S, _size(out)
             run.terminate()
             run.wait()
@@ -84,38 +94,78 @@ def measure(case: Case, seconds: float) -> None:
         f"  CPU                {cpu:8.2%} of a core (figure: {case.most_cpu:.1%}), the fake library about {library:.2%}"
     )
     print(f"  CPU, no sleeping   {back_to_back(case, seconds):8.2%} of a core")
-    print(f"  CPU, empty loop    {empty_loop(case.fast_hz):8.2%} of a core")
-    grown = f"{(rss - rss_before) / 1e6:+.1f} MB in {elapsed_s:.0f} s"
-    print(f"  resident memory    {rss / 1e6:8.1f} MB (figure: 60), {grown}")
+    print(f"  CPU, empty loop    {empty_cpu:8.2%} of a core")
+    grown = f"{own_mb - own_before_mb:+.1f} MB in {elapsed_s:.0f} s"
+    print(f"  resident memory    {resident_mb:8.1f} MB (figure: 60), its own {own_mb:.1f} MB, {grown}")
     print(f"  stream             {(size - size_before) * per_hour:8.2f} MB/h (figure: 20 at 20 Hz)")
-    p50, p99 = np.percentile(late_us, [50, 99])
-    print(f"  lateness           {p50:8.0f} us median, {p99:.0f} us p99 (figure: 2000 at 20 Hz on an idle machine)")
+    for name, late in (("lateness", late_us), ("lateness, empty loop", empty_late_us)):
+        p50, p99 = np.percentile(late, [50, 99])
+        print(f"  {name:<21}{p50:6.0f} us median, {p99:.0f} us p99 (figure: 2000 at 20 Hz on an idle machine)")
 
 
 def back_to_back(case: Case, seconds: float) -> float:
     """Return the share of a core of the reads and flushes alone, without sleeping in between: caches stay warm."""
+    with open_ahead(case) as lanes:
+        begin = time.process_time()
+        read_ahead(lanes, seconds)
+        return (time.process_time() - begin) / seconds
+
+
+def memory_of_hours(case: Case, hours: int) -> list[float]:
+    """Return the memory of this process alone after each simulated hour of reads and flushes, from the first minute on.
+
+    Unit: MB.
+    """
+    found = []
+    with open_ahead(case) as lanes:
+        read_ahead(lanes, 60.0)
+        found.append(own_memory_mb())
+        for _ in range(hours):
+            read_ahead(lanes, 3600.0)
+            found.append(own_memory_mb())
+    return found
+
+
+def own_memory_mb(process: int | str = "self") -> float:
+    """Return the resident memory of a process that is no file's: what it alone has taken. Unit: MB."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) * 1024 / 1e6
+
+
+@contextmanager
+def open_ahead(case: Case) -> Iterator[list[Lane]]:
+    """Open the lanes of a case on deadlines far ahead, so that no tick is ever late."""
+    pool = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())  # as `triplepoint sample` does
     with fake_node(node_of_eight()), tempfile.TemporaryDirectory() as folder:
         lanes = open_lanes(Path(folder) / "node0.arrow", "cuda", 1 / case.slow_hz, 1 / case.fast_hz)
-        begin = time.process_time()
         for lane in lanes:
-            ahead_ns = time.monotonic_ns() + round(1e12)  # never late: each tick moves the deadline by one period
-            lane.start(ahead_ns)
-            while lane.deadline_ns < ahead_ns + seconds * NS_PER_S:
-                lane.tick()
-            lane.flush()
-        spent_s = time.process_time() - begin
+            lane.start(time.monotonic_ns() + 1_000_000 * NS_PER_S)
+        yield lanes
         for lane in lanes:
             lane.close()
-    return spent_s / seconds
+    pa.set_memory_pool(pool)
 
 
-def empty_loop(rate_hz: float, seconds: float = 5.0) -> float:
-    """Return the share of a core of a loop that wakes up and does nothing: what the machine takes for waking."""
-    begin, deadline = time.process_time(), time.monotonic()
-    for _ in range(round(rate_hz * seconds)):
-        deadline += 1 / rate_hz
-        time.sleep(max(0.0, deadline - time.monotonic()))
-    return (time.process_time() - begin) / seconds
+def read_ahead(lanes: list[Lane], seconds: float) -> None:
+    """Make the reads and flushes of a time, as fast as they can be made."""
+    for _ in range(round(seconds)):
+        for lane in lanes:
+            end_ns = lane.deadline_ns + NS_PER_S
+            while lane.deadline_ns < end_ns:
+                lane.tick()
+            lane.flush()
+
+
+def empty_loop(rate_hz: float, seconds: float) -> tuple[float, np.ndarray]:
+    """Return what waking up takes of a core, and how late it is, for a loop that does nothing else. Unit: 1, us."""
+    late_us = np.zeros(round(rate_hz * seconds))
+    begin, deadline_ns = time.process_time(), time.monotonic_ns()
+    for place in range(len(late_us)):
+        deadline_ns += round(NS_PER_S / rate_hz)
+        time.sleep(max(0, deadline_ns - time.monotonic_ns()) / NS_PER_S)
+        late_us[place] = (time.monotonic_ns() - deadline_ns) / 1e3
+    return (time.process_time() - begin) / seconds, late_us
 
 
 def _size(out: Path) -> int:
@@ -125,15 +175,18 @@ def _size(out: Path) -> int:
 def _lateness_us(out: Path, case: Case) -> np.ndarray:
     """Return how far behind its deadline each sweep over the GPUs began. Unit: us.
 
-    Deadlines have one phase, which no read comes before: it is the one after the longest stretch without a read.
+    Deadlines are whole periods after the first sweep, which begins when the sampler is ready.
     """
     samples = read_recording(out).samples.select(["t_ns", "device", "gpu_power_w"]).drop_null()
-    first = np.array(samples["device"].to_pylist()) == "gpu0"
-    period_ns = NS_PER_S / case.fast_hz
-    phases_ns = samples["t_ns"].to_numpy()[first] % period_ns
-    around_ns = np.sort(phases_ns)
-    stretches_ns = np.diff(around_ns, prepend=around_ns[-1] - period_ns)
-    return (phases_ns - around_ns[stretches_ns.argmax()]) % period_ns / 1e3
+    t_ns = samples["t_ns"].to_numpy()[np.array(samples["device"].to_pylist()) == "gpu0"]
+    period_ns, sooner_ns = NS_PER_S / case.fast_hz, NS_PER_S / 1000
+    return ((t_ns - t_ns[0] + sooner_ns) % period_ns - sooner_ns) / 1e3
+
+
+def alone(function: Callable[..., T], *arguments: object) -> T:
+    """Call a function in a fresh process."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
 
 
 def _library_s(node: FakeNode, before: dict[str, int], after: dict[str, int]) -> float:
@@ -169,6 +222,9 @@ def main(seconds: float) -> None:
     )
     for case in CASES:
         measure(case, seconds)
+    hours = alone(memory_of_hours, CASES[0], 2)
+    print(f"memory of its own after a minute, an hour and two of {CASES[0].name}, simulated:")
+    print("  " + ", ".join(f"{memory:.2f} MB" for memory in hours))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from tests.fakes.host import HostParts, Hwmon, Port, Rapl
 from tests.fakes.presets import hgx_h200
 from tests.fakes.wave import constant, square, steps
 from tests.sampling import S, record
+from triplepoint.telemetry.host import Host
 
 LIVELY = square(0.9, 0.5)
 
@@ -129,3 +130,24 @@ def test_counters_of_the_host_begin_at_zero(tmp_path):
     for column in ("infiniband_tx_bytes", "infiniband_rx_bytes", "cpu_energy_j"):
         values = found.rows(column, device="host")[1]
         assert values[0] == 0 and (np.diff(values) >= 0).all(), column
+
+
+def test_inlet_that_only_the_boards_controller_knows_is_said(tmp_path):
+    host = Host(inventory(tmp_path, "class/ipmi/ipmi0"))
+    assert "IPMI" in host.absent["inlet_temp_c"]
+    assert "IPMI" not in Host(inventory(tmp_path / "plain", "class/hwmon")).absent["inlet_temp_c"]
+
+
+def inventory(root, folder):
+    """Return a sysfs with one folder in it."""
+    (root / folder).mkdir(parents=True)
+    return root
+
+
+def test_what_is_costly_to_ask_is_asked_once_a_second(tmp_path):
+    ports = [Port(load=constant(1.0), congestion_per_s=1000.0)]
+    found = record(with_host(ports=ports, hwmon=[Hwmon("coretemp", "Package id 0", constant(50.0))]), tmp_path, 10)
+    for column in ("cpu_temp_c", "rdma_retries"):
+        t_ns, _ = found.rows(column, device="host")
+        assert 9 <= len(t_ns) <= 11 and np.diff(t_ns).max() <= 1.2 * S, column
+    assert len(found.rows("infiniband_tx_bytes", device="host")[0]) == 100
