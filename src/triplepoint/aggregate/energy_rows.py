@@ -55,9 +55,9 @@ def add_phase_energy(
         mine = [row for row in phases if row["rank"] == device.rank]
         if energy is None or energy.counter is None or not mine:
             continue
-        known = {(row["phase"], row["category"]) for row in mine if row["exposed_s"] > 0}
+        exposed_s = {(row["phase"], row["category"]): row["exposed_s"] for row in mine}
         own = Spans(*(values[rank == device.rank] for values in spans))
-        pattern = read_pattern(own, steps.profiled_time_s * NS_PER_S, known)
+        pattern = read_pattern(own, steps.profiled_time_s * NS_PER_S, exposed_s)
         windows_s = manifest.on_first_clock(node, steps.windows_ns[node.node]) / NS_PER_S
         found = phase_energy(energy.counter, windows_s, pattern)
         for row in mine:

@@ -6,7 +6,7 @@ an overdetermined set of equations. What was spent between two moves is then sha
 up. What a rank does when is taken from its profiled step, stretched to each measured one; power never is.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,6 +32,15 @@ _PRIOR = 0.5
 _LEAST = 0.01
 """Lowest power of a phase, as a share of the mean: none is negative."""
 _ROUNDS = 4
+_PIECES = 2000
+"""A step is cut into so many; the timeline shows hardly more."""
+_UNSEEN = 1e-3
+"""Share of a piece anything may have without being seen in the timeline."""
+_FITS = 200
+_NONE = 1e-300
+"""In place of nothing, which cannot be divided by."""
+_FITTED = 1e-3
+"""How far, as a share, a cell's time may be from what is known of it."""
 _TIMING_S = 1e-3
 """How well the moves of a counter are known in time, at best. Unit: s."""
 _SHIFTS = 10
@@ -40,12 +49,12 @@ _SHIFTS = 10
 
 @dataclass(frozen=True)
 class Pattern:
-    """What a rank does in the course of a step."""
+    """What a rank does in the course of a step, whose length is 1."""
 
     borders: np.ndarray
-    """Ascending from 0 to 1, as shares of the step. Shape (num_pieces + 1,)."""
-    cell: np.ndarray
-    """Index into `CELLS` of each piece. Shape (num_pieces,)."""
+    """Ascending from 0 to 1. Shape (num_pieces + 1,)."""
+    shares: np.ndarray
+    """Time of each piece in each of `CELLS`, adding up to the piece. Shape (num_pieces, num_cells)."""
 
 
 @dataclass(frozen=True)
@@ -95,39 +104,50 @@ def _encoded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
     return found.indices.to_numpy(), found.dictionary.to_pylist()
 
 
-def read_pattern(spans: Spans, step_ns: float, known: Collection[Cell]) -> Pattern:
+def read_pattern(spans: Spans, step_ns: float, exposed_s: Mapping[Cell, float]) -> Pattern:
     """Return what a rank does in the course of its profiled step.
+
+    The timeline is thinned: when something ran it shows to a thousandth of the step, not what was hidden behind what.
+    How long each cell lasted in all is known exactly, so the time of every piece is shared out to fit both.
 
     Args:
         spans: Those of the rank.
         step_ns: Length of that step. Unit: ns.
-        known: Cells the rank spends time in; the timeline is thinned, and may show a moment of another.
+        exposed_s: Time of a step in each cell; of those that are missing, none. Unit: s.
     """
+    borders = np.linspace(0.0, 1.0, _PIECES + 1)
     start, end = (np.clip(times / step_ns, 0.0, 1.0) for times in (spans.start_ns, spans.end_ns))
-    borders = np.unique(np.concatenate([[0.0, 1.0], start, end]))
-    middle = (borders[:-1] + borders[1:]) / 2
-    category = np.full(len(middle), CATEGORIES.index("idle"))
-    for name in ("memory", "comm", "compute"):  # the last one counts
-        mine = spans.category == (number := CATEGORIES.index(name))
-        category[_is_covered(middle, start[mine], end[mine])] = number
-    phase = np.full(len(middle), len(PHASES) - 1)
-    for number in range(len(PHASES) - 1):
-        mine = spans.phase == number
-        phase[_is_covered(middle, start[mine], end[mine])] = number
-    return Pattern(borders, _nearest(known)[phase * len(CATEGORIES) + category])
+
+    def covered(mine: np.ndarray) -> np.ndarray:
+        return np.asarray(np.minimum(np.diff(_covered(borders, start[mine], end[mine])) * _PIECES, 1.0))
+
+    ran = np.stack([covered(spans.category == number) for number in range(len(CATEGORIES) - 1)])
+    told = np.stack([covered(spans.phase == number) for number in range(len(PHASES) - 1)])
+    category = np.vstack([ran, np.maximum(1 - ran.sum(axis=0), 0.0)])
+    phase = np.vstack([told, np.maximum(1 - told.sum(axis=0), 0.0)])
+    likely = (phase[:, None] * category[None]).reshape(len(CELLS), _PIECES).T + _UNSEEN
+    total = np.array([exposed_s.get(cell, 0.0) for cell in CELLS])
+    return Pattern(borders, _fitted(likely, total / total.sum()))
 
 
-def _nearest(known: Collection[Cell]) -> np.ndarray:
-    """Return for each cell the one to take it for: itself, another of its category, or any other that is known."""
-    alike = {
-        cell: min(CELLS, key=lambda other: (other not in known, other != cell, other[1] != cell[1])) for cell in CELLS
-    }
-    return np.array([CELLS.index(alike[cell]) for cell in CELLS])
+def _covered(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Return the time covered by spans up to each instant; spans that overlap count twice."""
+    starts, ends = np.sort(start), np.sort(end)
+    begun, ended = np.searchsorted(starts, at, "right"), np.searchsorted(ends, at, "right")
+    sums = [np.concatenate([[0.0], np.cumsum(times)]) for times in (starts, ends)]
+    return np.asarray(begun * at - sums[0][begun] - (ended * at - sums[1][ended]))
 
 
-def _is_covered(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return whether times lie in at least one span."""
-    return np.asarray(np.searchsorted(np.sort(start), at, "right") > np.searchsorted(np.sort(end), at, "right"))
+def _fitted(likely: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """Return shares as near to the likely ones as can be that add up over pieces and over cells (iterative fitting)."""
+    shares = likely * (total > 0)
+    for _ in range(_FITS):
+        excess = total / np.maximum(shares.sum(axis=0), _NONE)
+        if np.abs(excess[total > 0] - 1).max() < _FITTED:
+            break
+        shares *= excess
+        shares *= (1 / _PIECES) / np.maximum(shares.sum(axis=1), _NONE)[:, None]
+    return shares
 
 
 def phase_energy(counter: EnergyCounter, windows_s: np.ndarray, pattern: Pattern) -> dict[Cell, PhaseEnergy]:
@@ -190,17 +210,16 @@ class _Spent:
         self._starts_s, self._pattern = windows_s[:, 0], pattern
         self._lengths_s = windows_s[:, 1] - windows_s[:, 0]
         self._before_s = np.cumsum(self._lengths_s) - self._lengths_s
-        shares = np.zeros((len(pattern.cell), len(CELLS)))
-        shares[np.arange(len(pattern.cell)), pattern.cell] = np.diff(pattern.borders)
-        self._shares = np.concatenate([np.zeros((1, len(CELLS))), np.cumsum(shares, axis=0)])
+        self._shares = np.concatenate([np.zeros((1, len(CELLS))), np.cumsum(pattern.shares, axis=0)])
 
     def until(self, at_s: np.ndarray) -> np.ndarray:
         """Return the time spent from the first step on until given times; shape (num_times, num_cells + 1). Unit: s."""
         step = np.maximum(np.searchsorted(self._starts_s, at_s, "right") - 1, 0)
         share = np.clip((at_s - self._starts_s[step]) / self._lengths_s[step], 0.0, 1.0)
-        piece = np.clip(np.searchsorted(self._pattern.borders, share, "right") - 1, 0, len(self._pattern.cell) - 1)
-        found = self._shares[piece]
-        found[np.arange(len(at_s)), self._pattern.cell[piece]] += share - self._pattern.borders[piece]
+        borders = self._pattern.borders
+        piece = np.clip(np.searchsorted(borders, share, "right") - 1, 0, len(borders) - 2)
+        inside = (share - borders[piece]) / (borders[piece + 1] - borders[piece])
+        found = self._shares[piece] + self._pattern.shares[piece] * inside[:, None]
         found = found * self._lengths_s[step][:, None] + self._shares[-1] * self._before_s[step][:, None]
         return np.column_stack([found, at_s - self._starts_s[0] - found.sum(axis=1)])
 

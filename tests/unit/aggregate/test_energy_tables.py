@@ -9,6 +9,7 @@ from tests.synthetic import CONFIG, H200, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.aggregate.energy import COUNTER
 from triplepoint.aggregate.sensors import read_sensors
+from triplepoint.aggregate.throttle import CAUSES
 from triplepoint.errors import UserError
 from triplepoint.tables import RESULT_TABLES, TELEMETRY
 
@@ -20,7 +21,8 @@ def with_counter(folder: Path) -> dict[str, list[dict]]:
     """Return the tables of a run whose GPU k draws 300 + 10 k W all the time, counted in steps of 2 s."""
     plan = build(folder, [SPEC])
     path = folder / "runs" / plan.entries[0].run / "telemetry.parquet"
-    rows = TELEMETRY.read(path).to_pylist()
+    counters = {f"gpu_{cause}_s": None for cause in CAUSES}
+    rows = [row | counters for row in TELEMETRY.read(path).to_pylist()]
     for gpu in range(8):
         for number in range(450):
             t_ns = 2_000_000_000 * number
