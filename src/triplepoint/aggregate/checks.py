@@ -31,6 +31,8 @@ CHECKS = {
 }
 """Unit and meaning of every check."""
 _SIMULATED = "simulated: nothing was sampled"
+_FARTHEST_S = 0.5
+"""Samples of power farther apart say nothing of the sensor: what a load does between them is not seen."""
 _NO_COUNTER = "no GPU with an energy counter around the measured steps"
 _COLUMNS = ("node", "device", "t_ns", "read_latency_ns", "gpu_power_w", "gpu_energy_j", "is_gap")
 
@@ -107,7 +109,7 @@ def _share(check: str, num: int, total: int, absent: str) -> dict[str, Any]:
 
 
 def _too_short(seconds: int) -> str:
-    return f"no {seconds} s between the first and the last move of an energy counter"
+    return f"no {seconds} s of power sampled twice a second or more while an energy counter moved"
 
 
 def _integrals(columns: Columns, power: Power, seconds: int) -> np.ndarray:
@@ -123,7 +125,7 @@ def _integrals(columns: Columns, power: Power, seconds: int) -> np.ndarray:
             & np.isfinite(columns["gpu_power_w"].astype(float))
         )
         times_s, power_w = columns["t_ns"][mine] / NS_PER_S, columns["gpu_power_w"][mine].astype(float)
-        if not times_s.size:
+        if times_s.size < 2 or times_s[-1] - times_s[0] > _FARTHEST_S * (times_s.size - 1):
             continue
         first, last = max(times_s[0], counter.moved_s[0]), min(times_s[-1], counter.moved_s[-1])
         borders_s = np.arange(first, last, seconds)

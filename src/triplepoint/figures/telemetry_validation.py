@@ -95,8 +95,8 @@ def _panel(canvas: Canvas, top_in: float, title: str, rows: Sequence[_Row], chec
             text = shortened(f"not measured: {_reason(checks, row.check)}", width_in - 0.2, style.SMALL_PT)
             mark_slot(axes, number, text)
             continue
-        subjects = "trials" if row.check == "overhead" else "runs"
-        counted = f"{len(found)} {subjects}, {int(found['num'].sum())} {row.counted}"
+        subject = "trial" if row.check == "overhead" else "run"
+        counted = f"{len(found)} {subject}{'s' if len(found) > 1 else ''}, {int(found['num'].sum())} {row.counted}"
         if row.check == "zeus":
             counted += f", {int(found['of_total'].sum())} agree"
         canvas.text(
@@ -137,6 +137,7 @@ def _draw_differences(axes: Axes, checks: DataFrame) -> None:
 def _draw_times(axes: Axes, checks: DataFrame) -> None:
     axes.set_xscale("log")
     axes.minorticks_off()
+    axes.xaxis.set_major_formatter(lambda at, _: f"{at:g}")  # the usual one writes powers as formulas, which are off
     for number, row in enumerate(_TIMES):
         found = _found(checks, row.check)
         _draw_row(axes, number, found, _MS, _LEAST_MS)

@@ -74,3 +74,10 @@ def test_draw_tells_simulated_from_measured(points: pd.DataFrame) -> None:
         line.get_markerfacecolor() for line in energy.lines if line.get_marker() == "o" and line.get_ydata()[0] < 0.5
     ]
     assert faces.count("white") == 1 and len(faces) == 4
+
+
+def test_draw_labels_ticks_as_plain_numbers(studies: dict) -> None:
+    tables = read(studies["one"])
+    _, time = draw(tables["telemetry_checks"], tables["points"]).axes
+    labels = [label.get_text() for label in time.get_xticklabels()]
+    assert {"0.001", "1", "100"} <= set(labels)
