@@ -1,4 +1,4 @@
-"""What the harness costs a training step, profiler off: `python -m tests.benchmarks.harness_overhead [--pairs N]`.
+"""What the harness costs a training step, profiler off: `python -m tests.benchmarks.harness_overhead`.
 
 One rank of the native engine trains on the CPU. In half of the blocks the sampler reads the host and the markers of
 phases and steps are set, in the other half the sampler is stopped and markers do nothing; which comes first in a pair
@@ -37,8 +37,8 @@ from triplepoint.telemetry.overhead import compare
 SEED = 8
 BLOCK_S = 0.5
 SWITCH_S = 0.05
-Times = tuple[float, float, float]
-"""Wall time of a step and of a step with its row, CPU time of the latter. Unit: s."""
+Times = tuple[float, float, float, float]
+"""Wall time of a step and of a step with its row, CPU time of both. Unit: s."""
 
 
 def make_point() -> Point:
@@ -58,17 +58,17 @@ def harnessed(step: Callable[[], Any], recorder: StepRecorder, point: Point) -> 
     with torch.profiler.record_function("ProfilerStep#0"):
         step()
     recorder.end()
-    middle = time.perf_counter()
+    middle, middle_cpu = time.perf_counter(), time.process_time()
     recorder.write(1.0, point.num_tokens, 1)
-    return middle - start, time.perf_counter() - start, time.process_time() - cpu
+    return middle - start, time.perf_counter() - start, middle_cpu - cpu, time.process_time() - cpu
 
 
 def bare(step: Callable[[], Any]) -> Times:
     """Make a step and nothing else."""
     cpu, start = time.process_time(), time.perf_counter()
     step()
-    took = time.perf_counter() - start
-    return took, took, time.process_time() - cpu
+    took, took_cpu = time.perf_counter() - start, time.process_time() - cpu
+    return took, took, took_cpu, took_cpu
 
 
 def block(one: Callable[[], Times]) -> list[Times]:
@@ -79,8 +79,14 @@ def block(one: Callable[[], Times]) -> list[Times]:
     return times
 
 
-def measure(folder: Path, num_pairs: int) -> tuple[list[tuple[int, bool, *Times]], float]:
-    """Return a row of every step, pair, whether harnessed, its times; and the sampler's share of a core."""
+def measure(folder: Path, num_pairs: int, part: str) -> tuple[list[tuple[int, bool, *Times]], float]:
+    """Return a row of every step, pair, whether harnessed, its times; and the sampler's share of a core.
+
+    Args:
+        folder: For what is written.
+        num_pairs: Pairs of blocks.
+        part: What differs between the blocks of a pair: all, markers, sampler, or none, which shows the method's bias.
+    """
     point = make_point()
     context = RankContext(0, 1, 0, folder)
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -99,10 +105,11 @@ def measure(folder: Path, num_pairs: int) -> tuple[list[tuple[int, bool, *Times]
         began_s, ran_s = sum(psutil.Process(sampler.pid).cpu_times()[:2]), 0.0
         for pair in range(num_pairs):
             for is_on in chooser.sample((True, False), 2):
-                sampler.send_signal(signal.SIGCONT if is_on else signal.SIGSTOP)
+                is_sampled, is_marked = is_on and part in ("all", "sampler"), is_on and part in ("all", "markers")
+                sampler.send_signal(signal.SIGCONT if is_sampled else signal.SIGSTOP)
                 time.sleep(SWITCH_S)
-                with contextlib.nullcontext() if is_on else silent:
-                    found = block(lambda: harnessed(step, recorder, point)) if is_on else block(lambda: bare(step))
+                with contextlib.nullcontext() if is_marked else silent:
+                    found = block(lambda: harnessed(step, recorder, point)) if is_marked else block(lambda: bare(step))
                 rows += [(pair, is_on, *times) for times in found]
                 ran_s += is_on * (SWITCH_S + sum(times[1] for times in found))
         share = (sum(psutil.Process(sampler.pid).cpu_times()[:2]) - began_s) / ran_s
@@ -135,14 +142,16 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=60)
+    parser.add_argument("--part", choices=("all", "markers", "sampler", "none"), default="all")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        rows, share = measure(Path(folder), arguments.pairs)
+        rows, share = measure(Path(folder), arguments.pairs, arguments.part)
         marker_us, row_us = alone_us(Path(folder))
     pair, is_on, *times = (np.array(column) for column in zip(*rows, strict=True))
     print("load of the machine: {:.1f}, {:.1f}, {:.1f}".format(*os.getloadavg()))
-    print(f"{len(rows)} steps, median {1e3 * np.median(times[0][~is_on]):.1f} ms without the harness")
-    for name, column in zip(("step, wall", "step and row, wall", "step and row, CPU"), times, strict=True):
+    wall_ms, cpu_ms = (1e3 * np.median(times[place][~is_on]) for place in (0, 2))
+    print(f"{len(rows)} steps, median {wall_ms:.1f} ms, {cpu_ms:.1f} ms of CPU time, without the harness")
+    for name, column in zip(("step, wall", "step and row, wall", "step, CPU", "step and row, CPU"), times, strict=True):
         found = compare(pair, is_on, column)
         print(f"{name:20s} {found.change:+.2%}, 95 % interval {found.low:+.2%} to {found.high:+.2%}, "
               f"{found.num_pairs} pairs")  # fmt: skip
