@@ -18,6 +18,9 @@ FIGURES = {
     "kernel_breakdown",
     "timeline",
     "telemetry_validation",
+    "thermal_heatmap",
+    "throttle_heatmap",
+    "node_airflow",
     "inference_batch",
 }
 

@@ -180,7 +180,7 @@ def _power_columns(power: Power, throughput: float, point: Point, step_time_s: f
     columns: dict[str, Any] = {"power_absent": power.absent, "gpu_power_source": power.gpu_source, **power.heat}
     for name, mean_w, found in (
         ("gpu", power.gpu_power_w, power.gpu_spread_w),
-        ("node", power.node_power_w, power.node_spread_w),
+        ("host", power.host_power_w, power.host_spread_w),
     ):
         if mean_w is not None:
             columns[f"{name}_power_w"] = mean_w

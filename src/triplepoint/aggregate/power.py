@@ -30,9 +30,9 @@ class Power:
     """Over measured steps that have samples of every GPU. Unit: W."""
     gpu_source: str | None = None
     """What the power of the GPUs is from."""
-    node_power_w: float | None = None
+    host_power_w: float | None = None
     """Mean CPU package and DRAM power, summed over nodes. Unit: W."""
-    node_spread_w: Spread | None = None
+    host_spread_w: Spread | None = None
     """Over measured steps. Unit: W."""
     absent: str | None = None
     """Why the power that matters here (of the GPUs; on cpu, of the nodes) was not measured."""
@@ -73,13 +73,13 @@ def measure_power(
     """
     columns = {name: telemetry[name].to_numpy(zero_copy_only=False) for name in telemetry.column_names}
     rows = _rows_by_device(columns)
-    node_steps_w, node_absent = _node_power(manifest, steps, columns, rows)
+    host_steps_w, host_absent = _host_power(manifest, steps, columns, rows)
     hosts = np.concatenate([_values(columns, "cpu_utilisation", rows, (node.node, "host")) for node in manifest.nodes])
     nodes = Power(
         # Energy over time of all measured steps: long steps weigh more than in the plain mean.
-        node_power_w=None if node_steps_w is None else float(np.average(node_steps_w, weights=steps.step_time_s)),
-        node_spread_w=None if node_steps_w is None else spread(node_steps_w),
-        absent=node_absent,
+        host_power_w=None if host_steps_w is None else float(np.average(host_steps_w, weights=steps.step_time_s)),
+        host_spread_w=None if host_steps_w is None else spread(host_steps_w),
+        absent=host_absent,
         cpu_utilisation=hosts,
     )
     if gpu is None:
@@ -174,7 +174,7 @@ def _check_packages(run: str, devices: list[DeviceKey], powered: set[DeviceKey],
         )
 
 
-def _node_power(
+def _host_power(
     manifest: Manifest, steps: RunSteps, columns: dict[str, np.ndarray], rows: dict[DeviceKey, np.ndarray]
 ) -> tuple[np.ndarray | None, str | None]:
     """Return the power of all nodes in each measured step, or why there is none."""

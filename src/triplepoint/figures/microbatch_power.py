@@ -97,9 +97,9 @@ def _swept(numbers: DataFrame) -> DataFrame:
 
 
 def _numbers(found: DataFrame) -> DataFrame:
-    """Return one group's plotted columns: GPU power where the group has GPUs, node power on cpu."""
+    """Return one group's plotted columns: GPU power where the group has GPUs, host power on cpu."""
     has_gpu = bool(found["gpu"].notna().any())
-    source = "gpu" if has_gpu else "node"
+    source = "gpu" if has_gpu else "host"
     processor = "gpu" if found["gpu_utilisation"].notna().any() else "cpu"
     tokens_per_gpu = found["tokens_per_s_per_gpu"] * found["step_time_s"]
     share = found["num_gpus"] if has_gpu else 1
@@ -122,7 +122,7 @@ def _numbers(found: DataFrame) -> DataFrame:
         tokens_per_s_per_gpu_p90=tokens_per_gpu / found["step_time_p10_s"],
         energy_per_token_j=found[f"{source}_energy_per_token_j"],
         power_peak_w=found["gpu_power_peak_w"],
-        power_of="GPU" if has_gpu else "node",
+        power_of="GPU" if has_gpu else "host",
         utilisation_of=processor.upper(),
         **spreads,
     )

@@ -29,7 +29,7 @@ _COLUMNS = (
     "mfu", "exposed_comm_s", "peak_memory_bytes", "reserved_memory_bytes", "predicted_step_time_s",
     "predicted_step_time_lo_s", "predicted_step_time_hi_s", "step_time_error", "predicted_memory_bytes",
     "memory_error", "prediction_absent", "gpu_power_w", "gpu_energy_per_token_j", "gpu_samples_per_s_mj",
-    "node_power_w", "node_energy_per_token_j", "power_absent", "cpu_utilisation", "gpu_utilisation", "loss_first",
+    "host_power_w", "host_energy_per_token_j", "power_absent", "cpu_utilisation", "gpu_utilisation", "loss_first",
     "loss_last", "studies",
 )  # fmt: skip
 """Columns of `points` in the page's table; one that holds nothing at all is left out."""

@@ -34,7 +34,7 @@ def test_aggregate_step_time_by_hand(tmp_path: Path) -> None:
 def test_aggregate_cpu_has_no_power_and_says_why(tmp_path: Path) -> None:
     (point,) = tables_of(tmp_path, Spec("tiny-llama", {"dp": 2}))["points"]
     assert point["power_absent"] == NO_RAPL
-    assert [point[name] for name in ("gpu_power_w", "node_power_w", "mfu", "gpu")] == [None] * 4
+    assert [point[name] for name in ("gpu_power_w", "host_power_w", "mfu", "gpu")] == [None] * 4
     assert point["cpu_utilisation"] == pytest.approx(0.9)
 
 
@@ -59,7 +59,7 @@ def test_aggregate_gpu_power_by_hand(tmp_path: Path) -> None:
     assert [row["gpu_temp_c"] for row in tables["gpus"]] == pytest.approx([52 + 2 * k for k in range(8)])
 
 
-def test_aggregate_node_power_is_energy_over_time(tmp_path: Path) -> None:
+def test_aggregate_host_power_is_energy_over_time(tmp_path: Path) -> None:
     plan = build(tmp_path, [Spec("tiny-llama", {"dp": 2})])
     path = tmp_path / "runs" / plan.entries[0].run / "telemetry.parquet"
     rows = TELEMETRY.read(path).to_pylist()
@@ -69,9 +69,9 @@ def test_aggregate_node_power_is_energy_over_time(tmp_path: Path) -> None:
     TELEMETRY.write(path, TELEMETRY.from_rows(rows))
     aggregate(plan, tmp_path, CONFIG)
     (point,) = RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet").to_pylist()
-    assert point["node_power_w"] == pytest.approx(55)
-    assert point["node_power_p90_w"] == pytest.approx(55)
-    assert point["node_energy_per_token_j"] == pytest.approx(55 * 0.202 / 2048)
+    assert point["host_power_w"] == pytest.approx(55)
+    assert point["host_power_p90_w"] == pytest.approx(55)
+    assert point["host_energy_per_token_j"] == pytest.approx(55 * 0.202 / 2048)
     assert point["power_absent"] is None
 
 
