@@ -89,8 +89,7 @@ def _missing(raw: Path, planned: PlannedRun, num_steps: Counter[int]) -> str | N
     short = [rank for rank in range(point.num_gpus) if num_steps[rank] != expected]
     if short:
         return f"rank {short[0]} left {num_steps[short[0]]} of {expected} steps; was {raw} changed meanwhile?"
-    traced = range(point.num_gpus) if point.trace_ranks == "all" else point.trace_ranks
-    traces = [raw / "traces" / f"rank{rank}.json.gz" for rank in traced] if point.steps.profiled else []
+    traces = [raw / "traces" / f"rank{rank}.json.gz" for rank in point.traced_ranks]
     lost = [path.name for path in traces if not path.is_file()]
     return f"{lost[0]} is missing; was {raw} changed meanwhile?" if lost else None
 

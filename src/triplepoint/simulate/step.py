@@ -16,8 +16,9 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels.model import KernelModel
 from triplepoint.simulate.operations import ChunkWork, Message, Operation, StageWork
 from triplepoint.simulate.stacks import find_stack
+from triplepoint.simulate.timeline.durations import Durations, Pass
 from triplepoint.simulate.timeline.expand import TimeOf
-from triplepoint.simulate.timeline.model import Durations, Pass, Timeline, run
+from triplepoint.simulate.timeline.model import Timeline, run
 from triplepoint.simulate.timeline.schedule import make_order
 from triplepoint.simulate.work.model import stage_work
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from triplepoint.simulate.timeline.model import Durations, Pass
+from triplepoint.simulate.timeline.durations import Durations, Pass
 
 
 def durations(

@@ -12,7 +12,7 @@ from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.fabric import Fabric, Level
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel, Message, Operation
-from triplepoint.simulate.timeline.model import Durations, Pass
+from triplepoint.simulate.timeline.durations import Durations, Pass
 from triplepoint.simulate.work.model import stage_work
 
 CONFIG = Path(__file__).parents[3] / "config"

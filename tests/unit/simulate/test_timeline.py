@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulate.pipelines import durations
-from triplepoint.simulate.timeline.model import Durations, Timeline, run
+from triplepoint.simulate.timeline.durations import Durations
+from triplepoint.simulate.timeline.model import Timeline, run
 from triplepoint.simulate.timeline.schedule import BACKWARD, FORWARD, Order, make_order
 
 US = 1e-6

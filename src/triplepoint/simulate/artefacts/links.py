@@ -13,7 +13,7 @@ from triplepoint.simulate.artefacts.groups import ProcessGroup, split_sync
 from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.collectives.traffic import Spread, Traffic, spread_of, traffic
 from triplepoint.simulate.operations import Message, Operation
-from triplepoint.simulate.timeline.model import Float
+from triplepoint.simulate.timeline.durations import Float
 from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD
 
 _Add = Callable[..., None]

@@ -11,7 +11,7 @@ from triplepoint.simulate.artefacts.kineto import EPOCH_NS
 from triplepoint.simulate.artefacts.links import Links
 from triplepoint.simulate.artefacts.sensed import columns_sensed, sense_gpus, sense_host
 from triplepoint.simulate.artefacts.simulated import Simulated, one_ns
-from triplepoint.simulate.timeline.model import Float
+from triplepoint.simulate.timeline.durations import Float
 from triplepoint.tables.telemetry import METRICS
 from triplepoint.units import NS_PER_S
 

@@ -10,8 +10,9 @@ import numpy as np
 from triplepoint.simulate.artefacts.groups import lockstep
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import StageWork
+from triplepoint.simulate.timeline.durations import Durations, Float, Pass
 from triplepoint.simulate.timeline.expand import TimeOf
-from triplepoint.simulate.timeline.model import Durations, Float, Pass, Timeline, run
+from triplepoint.simulate.timeline.model import Timeline, run
 from triplepoint.simulate.timeline.schedule import Int64, make_order
 from triplepoint.units import NS_PER_S
 

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from triplepoint.simulate.operations import Message, Operation
-from triplepoint.simulate.timeline.model import Float
+from triplepoint.simulate.timeline.durations import Float
 from triplepoint.simulate.timeline.schedule import Bool, Int64
 
 TimeOf = Callable[[Operation], float]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from triplepoint.config.point import Layout
-from triplepoint.simulate.timeline.model import Durations, Float, Pass
+from triplepoint.simulate.timeline.durations import Durations, Float, Pass
 from triplepoint.simulate.timeline.schedule import Int64
 
 
