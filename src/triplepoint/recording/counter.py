@@ -12,7 +12,7 @@ _LONGEST_PERIOD_S = 0.1
 _SLACK = 0.02
 """How far off the reads around it a move may be put, as a share of the counter's period."""
 _MOSTLY = 0.98
-_PERIODS = 401
+_PERIODS, _LOOKS = 31, 2
 
 
 class EnergyCounter:
@@ -114,10 +114,14 @@ def on_grid(numbers: np.ndarray, before: np.ndarray, after: np.ndarray) -> Grid:
     """
     period_s = float(np.polyfit(numbers, (before + after) / 2, 1)[0])
     reach_s = float(np.median(after - before)) / max(numbers[-1], 1)
-    tried_s = period_s + np.linspace(-reach_s, reach_s, _PERIODS)
-    latest_start = (before[:, None] - numbers[:, None] * tried_s).max(axis=0)
-    earliest_end = (after[:, None] - numbers[:, None] * tried_s).min(axis=0)
-    best = int(np.argmax(earliest_end - latest_start))
-    period_s, phase_s = float(tried_s[best]), float(latest_start[best] + earliest_end[best]) / 2
-    slack_s = max(0.0, float(earliest_end[best] - latest_start[best]) / 2)
+    phase_s = slack_s = 0.0
+    # The room for all of them is concave in the period: around the best of a few lies the best of all.
+    for _ in range(_LOOKS):
+        tried_s = period_s + np.linspace(-reach_s, reach_s, _PERIODS)
+        latest_start = (before[:, None] - numbers[:, None] * tried_s).max(axis=0)
+        earliest_end = (after[:, None] - numbers[:, None] * tried_s).min(axis=0)
+        best = int(np.argmax(earliest_end - latest_start))
+        period_s, phase_s = float(tried_s[best]), float(latest_start[best] + earliest_end[best]) / 2
+        slack_s = max(0.0, float(earliest_end[best] - latest_start[best]) / 2)
+        reach_s *= 2 / (_PERIODS - 1)
     return Grid(period_s, phase_s + period_s * numbers, slack_s)
