@@ -26,7 +26,7 @@ def text_width_in(text: str, size_pt: float, weight: str = "normal") -> float:
     if not text.strip():
         return 0.0
     path = TextPath((0, 0), text, size=size_pt, prop=FontProperties(family="DejaVu Sans", weight=weight), usetex=False)
-    # Outlines have their vertices where they reach farthest: their exact extent is the same and costs thirty times that.
+    # Outlines have vertices where they reach farthest: their exact extent is the same, at hundreds of times the cost.
     return float(path.vertices[:, 0].max()) / POINTS_PER_INCH
 
 
