@@ -73,17 +73,9 @@ def measure_power(
     """
     columns = {name: telemetry[name].to_numpy(zero_copy_only=False) for name in telemetry.column_names}
     rows = _rows_by_device(columns)
-    host_steps_w, host_absent = _host_power(manifest, steps, columns, rows)
-    hosts = np.concatenate([_values(columns, "cpu_utilisation", rows, (node.node, "host")) for node in manifest.nodes])
-    nodes = Power(
-        # Energy over time of all measured steps: long steps weigh more than in the plain mean.
-        host_power_w=None if host_steps_w is None else float(np.average(host_steps_w, weights=steps.step_time_s)),
-        host_spread_w=None if host_steps_w is None else spread(host_steps_w),
-        absent=host_absent,
-        cpu_utilisation=hosts,
-    )
+    hosts = _power_of_hosts(manifest, steps, columns, rows)
     if gpu is None:
-        return nodes
+        return hosts
     devices = sorted({(node.node, device.device) for node in manifest.nodes for device in node.devices})
     energy, refused = _energies(manifest, steps, columns, rows, sensors)
     sampled = {key: {name: _values(columns, name, rows, key) for name in SAMPLED} for key in devices}
@@ -92,7 +84,7 @@ def measure_power(
     steps_w = np.sum([found.power_w for found in energy.values()], axis=0) if energy else np.array([])
     known_w = steps_w[np.isfinite(steps_w)]
     return replace(
-        nodes,
+        hosts,
         gpu_power_w=sum(found.mean_w for found in energy.values()) if energy else None,
         gpu_spread_w=spread(known_w) if known_w.size else None,
         gpu_source="; ".join(dict.fromkeys(found.source for found in energy.values())) or None,
@@ -102,6 +94,21 @@ def measure_power(
         device_throttle=throttle,
         device_heat={key: heat_of_gpu(samples) for key, samples in sampled.items()},
         heat=heat_of_run(sampled.values(), throttle.values()),
+    )
+
+
+def _power_of_hosts(
+    manifest: Manifest, steps: RunSteps, columns: dict[str, np.ndarray], rows: dict[DeviceKey, np.ndarray]
+) -> Power:
+    """Return what the hosts' own sensors say."""
+    steps_w, absent = _host_power(manifest, steps, columns, rows)
+    busy = [_values(columns, "cpu_utilisation", rows, (node.node, "host")) for node in manifest.nodes]
+    return Power(
+        # Energy over time of all measured steps: long steps weigh more than in the plain mean.
+        host_power_w=None if steps_w is None else float(np.average(steps_w, weights=steps.step_time_s)),
+        host_spread_w=None if steps_w is None else spread(steps_w),
+        absent=absent,
+        cpu_utilisation=np.concatenate(busy),
     )
 
 
