@@ -86,7 +86,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, checkpoint: str) -> dict[s
     for name, (model, changes) in HALF.items():
         points[name] = deepspeed_point(model, **changes, precision="bf16")
     points["checkpoint"] = deepspeed_point(LLAMA, pp=2, dp=2, **ONE_F, weights=checkpoint)
-    return train(points, tmp_path_factory.mktemp("deepspeed"), timeout_s=280, gang="deepspeed_gang.py")
+    return train(points, tmp_path_factory.mktemp("deepspeed"), timeout_s=280, gang="engine_gang.py")
 
 
 def deepspeed_point(model: ModelConfig, **changes: Any) -> Point:

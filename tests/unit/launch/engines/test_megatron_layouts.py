@@ -49,7 +49,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
     traced = {"steps": Steps(warmup=1, measured=1, profiled=1), "trace_ranks": (0,)}
     points["bf16"] = megatron_point(LLAMA, tp=2, dp=2, precision="bf16", **SP, **OPTIM, **traced)
     points["padded"] = megatron_point(LLAMA, tp=2, dp=2, samples="padded")
-    return train(points, tmp_path_factory.mktemp("megatron"), timeout_s=280, gang="megatron_gang.py")
+    return train(points, tmp_path_factory.mktemp("megatron"), timeout_s=280, gang="engine_gang.py")
 
 
 def megatron_point(model: ModelConfig, **changes: Any) -> Point:

@@ -1,4 +1,4 @@
-"""One rank of a gang that trains many points on Megatron-Core one after another: `megatron_gang.py FOLDER`."""
+"""One rank of a gang that trains many points one after another, each on its engine: `engine_gang.py FOLDER`."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from triplepoint.config.point import Point
 from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines import megatron
+from triplepoint.launch.engines import get_engine
 from triplepoint.launch.engines.tracing import enable_flight_recorder
 
 
@@ -17,7 +17,8 @@ def main(folder: Path) -> None:
     dist.init_process_group("gloo")
     for name, content in json.loads((folder / "points.json").read_text()).items():
         context = RankContext.from_environment(folder / name)
-        facts = megatron.train(Point.model_validate(content), context, StepRecorder(context))
+        point = Point.model_validate(content)
+        facts = get_engine(point.engine).train(point, context, StepRecorder(context))
         (folder / name / f"facts{context.rank}.json").write_text(json.dumps(facts))
     dist.destroy_process_group()
 
