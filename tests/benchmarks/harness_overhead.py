@@ -28,6 +28,7 @@ import torch.distributed as dist
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Layout, Point, PointCluster
 from triplepoint.launch.context import RankContext, StepRecorder
+from triplepoint.launch.engines.markers import marker
 from triplepoint.launch.engines.native import trainer as trainer_module
 from triplepoint.launch.engines.native.mesh import build_mesh
 from triplepoint.launch.engines.native.trainer import Trainer
@@ -55,7 +56,7 @@ def harnessed(step: Callable[[], Any], recorder: StepRecorder, point: Point) -> 
     """Make a step as a run does."""
     cpu, start = time.process_time(), time.perf_counter()
     recorder.begin(0, "measured")
-    with torch.profiler.record_function("ProfilerStep#0"):
+    with marker("ProfilerStep#0"):
         step()
     recorder.end()
     middle, middle_cpu = time.perf_counter(), time.process_time()
@@ -95,7 +96,7 @@ def measure(folder: Path, num_pairs: int, part: str) -> tuple[list[tuple[int, bo
     trainer = Trainer(point, build_mesh(point.layout, "cpu"), torch.device("cpu"))
     tokens = torch.randint(point.model.vocab_size, (point.global_batch_size, point.sequence_length + 1))
     recorder, rows, chooser = StepRecorder(context), [], random.Random(SEED)
-    silent = patch.object(trainer_module, "record_function", lambda _: contextlib.nullcontext())
+    silent = patch.object(trainer_module, "marker", lambda _: contextlib.nullcontext())
 
     def step() -> None:
         trainer.step(tokens[:, :-1], tokens[:, 1:])
@@ -122,7 +123,7 @@ def alone_us(folder: Path, count: int = 2000) -> tuple[float, float]:
     recorder, found = StepRecorder(RankContext(0, 1, 0, folder)), []
 
     def mark() -> None:
-        with torch.profiler.record_function("forward stage=0 microbatch=0"):
+        with marker("forward stage=0 microbatch=0"):
             pass
 
     def write() -> None:

@@ -5,12 +5,12 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.profiler import record_function
 
 from triplepoint.config.point import Point
 from triplepoint.launch.context import StepRecorder
 from triplepoint.launch.engines.data import Batcher
 from triplepoint.launch.engines.device import peak_memory_bytes, reserved_memory_bytes, synchronise
+from triplepoint.launch.engines.markers import marker
 from triplepoint.launch.engines.tracing import Tracer
 
 
@@ -43,7 +43,7 @@ def train_steps(
         dist.barrier(group=trainer.world, device_ids=None if device.index is None else [device.index])
         synchronise(device)
         recorder.begin(step, kind)
-        with record_function(f"ProfilerStep#{step}"):
+        with marker(f"ProfilerStep#{step}"):
             part = trainer.step(tokens, targets)
             synchronise(device)
         recorder.end()

@@ -10,10 +10,10 @@ import torch.nn.functional as F  # noqa: N812
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from deepspeed.runtime.pipe.topology import PipeDataParallelTopology
 from torch import Tensor, nn
-from torch.profiler import record_function
 
 from triplepoint.config.point import Point
 from triplepoint.launch.engines.deepspeed.model import Filler, make_layer, plain
+from triplepoint.launch.engines.markers import marker
 from triplepoint.launch.engines.native.loss import mean_cross_entropy
 from triplepoint.launch.engines.native.model import Linear, Norm, rotary_tables
 from triplepoint.launch.engines.vocabulary import padded_vocab_size
@@ -52,7 +52,7 @@ def annotate_phases(engine: Any) -> None:
 
         def annotated(engine: Any, **arguments: Any) -> None:
             place = f" stage={engine.stage_id} microbatch={next(calls) % engine.micro_batches}"
-            with record_function(phase + place if phase in ("forward", "backward") else phase):
+            with marker(phase + place if phase in ("forward", "backward") else phase):
                 function(engine, **arguments)
 
         return annotated

@@ -9,13 +9,13 @@ import torch.distributed as dist
 from deepspeed.runtime.fp16.unfused_optimizer import FP16_UnfusedOptimizer
 from deepspeed.runtime.utils import clip_grad_norm_
 from torch import Tensor
-from torch.profiler import record_function
 
 from triplepoint.config.point import Point
 from triplepoint.launch.engines.deepspeed.comms import MessageLog
 from triplepoint.launch.engines.deepspeed.model import build_model, build_optimizer
 from triplepoint.launch.engines.deepspeed.pipeline import annotate_phases, build_pipeline
 from triplepoint.launch.engines.deepspeed.settings import deepspeed_config
+from triplepoint.launch.engines.markers import marker
 from triplepoint.launch.engines.optimizer import MAX_GRADIENT_NORM
 
 
@@ -91,11 +91,11 @@ class DeepSpeedTrainer:
     def _accumulate(self, tokens: Tensor, targets: Tensor) -> Tensor:
         count, losses = self.point.num_microbatches, []
         for number, (inputs, wanted) in enumerate(zip(tokens.chunk(count), targets.chunk(count), strict=True)):
-            with record_function(f"forward stage=0 microbatch={number}"):
+            with marker(f"forward stage=0 microbatch={number}"):
                 loss = self.engine(inputs, wanted)
-            with record_function(f"backward stage=0 microbatch={number}"):
+            with marker(f"backward stage=0 microbatch={number}"):
                 self.engine.backward(loss)
-            with record_function("optimizer") if number == count - 1 else contextlib.nullcontext():
+            with marker("optimizer") if number == count - 1 else contextlib.nullcontext():
                 self.engine.step()
             losses.append(loss.detach())
         return torch.stack(losses).mean()
@@ -115,7 +115,7 @@ def annotate(owner: Any, method: str, name: str) -> None:
     function = getattr(owner, method)
 
     def annotated(*args: Any, **kwargs: Any) -> Any:
-        with record_function(name):
+        with marker(name):
             return function(*args, **kwargs)
 
     setattr(owner, method, annotated)

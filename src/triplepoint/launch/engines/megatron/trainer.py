@@ -9,9 +9,9 @@ from megatron.core import parallel_state
 from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
-from torch.profiler import record_function
 
 from triplepoint.config.point import Point
+from triplepoint.launch.engines.markers import marker
 from triplepoint.launch.engines.megatron.build import build_chunks
 from triplepoint.launch.engines.megatron.settings import optimizer_config, transformer_config
 from triplepoint.launch.engines.megatron.weights import Weights, fill, layer_numbers
@@ -63,7 +63,7 @@ class MegatronTrainer:
             micro_batch_size=point.micro_batch_size,
             forward_only=False,
         )
-        with record_function("optimizer"):
+        with marker("optimizer"):
             _, norm, _ = self.optimizer.step()
         self.gradient_norm = float(norm or 0.0)
         return torch.stack(losses).mean() if losses else torch.zeros((), device=self.device)
@@ -103,7 +103,7 @@ class MegatronTrainer:
     def _forward(self, batches: Iterator[Batch], chunk: Any) -> tuple[Tensor, Any]:
         """Return a chunk's output and what makes its loss, as Megatron's schedules call it."""
         tokens, targets = next(batches)
-        with record_function("forward"):
+        with marker("forward"):
             output = chunk(tokens, self._positions.expand_as(tokens), self._mask, labels=targets.clamp(min=0))
 
         def loss_of(per_token: Tensor) -> tuple[Tensor, Tensor]:

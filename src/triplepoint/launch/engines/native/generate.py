@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.profiler import record_function
 
 from triplepoint.config.point import Point
 from triplepoint.launch.context import StepRecorder
 from triplepoint.launch.engines.device import synchronise
+from triplepoint.launch.engines.markers import marker
 from triplepoint.launch.engines.native.gradients import local
 from triplepoint.launch.engines.native.mesh import Mesh
 from triplepoint.launch.engines.native.model import Attention, Stage
@@ -74,12 +74,12 @@ class Generator:
             targets: Passed over.
         """
         prompts = tokens[:, : self._asked.prompt_tokens]
-        with record_function("prefill"):
+        with marker("prefill"):
             newest = self._prefill(prompts)
             synchronise(self.device)
         self._recorder.first_token()
         made = [newest]
-        with record_function("decode"):
+        with marker("decode"):
             for index in range(1, self._asked.output_tokens):
                 newest = self._next(newest, slice(0, len(prompts)), self._asked.prompt_tokens + index - 1)
                 made.append(newest)

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.profiler import record_function
 
+from triplepoint.launch.engines.markers import marker
 from triplepoint.units import MIB
 
 BUCKET_BYTES = 25 * MIB
@@ -120,7 +120,7 @@ class GradientSynchroniser:
             self._armed.discard(stage)
             late = [bucket for bucket in self._buckets[stage] if bucket.flat is None]
             if late:
-                with record_function("grad_sync"):
+                with marker("grad_sync"):
                     for bucket in late:
                         bucket.launch()
 
@@ -137,7 +137,7 @@ class GradientSynchroniser:
         if stage in self._armed:
             bucket.missing -= 1
             if bucket.missing == 0:
-                with record_function("grad_sync"):
+                with marker("grad_sync"):
                     bucket.launch()
 
 

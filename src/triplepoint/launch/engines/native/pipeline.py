@@ -15,9 +15,9 @@ from torch.distributed.pipelining import (
     ScheduleInterleaved1F1B,
     ScheduleInterleavedZeroBubble,
 )
-from torch.profiler import record_function
 
 from triplepoint.config.point import Point
+from triplepoint.launch.engines.markers import marker
 from triplepoint.launch.engines.native.gradients import GradientSynchroniser
 from triplepoint.launch.engines.native.mesh import Mesh
 from triplepoint.launch.engines.native.model import Stage
@@ -37,7 +37,7 @@ class AnnotatedStage(PipelineStage):
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         """Run the forward pass of one micro-batch."""
-        with record_function(phase("forward", self.stage_index, fwd_chunk_id)):
+        with marker(phase("forward", self.stage_index, fwd_chunk_id)):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(
@@ -45,21 +45,21 @@ class AnnotatedStage(PipelineStage):
     ) -> None:
         """Run the backward pass of one micro-batch, without weight gradients if it is not full."""
         self._begin(full_backward)
-        with record_function(phase("backward", self.stage_index, bwd_chunk_id)):
+        with marker(phase("backward", self.stage_index, bwd_chunk_id)):
             super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
         self._end(full_backward)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
         """Compute the weight gradients of one micro-batch (zero bubble)."""
         self._begin(True)
-        with record_function(phase("backward_weight", self.stage_index, bwd_chunk_id)):
+        with marker(phase("backward_weight", self.stage_index, bwd_chunk_id)):
             super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
         self._end(True)
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
         """Let FSDP reduce its gradients."""
         if isinstance(self.submod, FSDPModule):
-            with record_function("grad_sync"):
+            with marker("grad_sync"):
                 super().perform_reduce_grad(grad_scale_factor)
 
     # Own counting: the schedules' `last_backward` flag is wrong from the second of several stages on, since the

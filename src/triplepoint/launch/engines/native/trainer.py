@@ -6,9 +6,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from torch.profiler import record_function
 
 from triplepoint.config.point import Point
+from triplepoint.launch.engines.markers import marker
 from triplepoint.launch.engines.native.gradients import (
     GradientSynchroniser,
     Placed,
@@ -69,10 +69,10 @@ class Trainer:
             This rank's part of the mean loss, 0 without the last stage.
         """
         losses = self._accumulate(tokens, targets) if self.schedule is None else self._run_schedule(tokens, targets)
-        with record_function("grad_sync"):
+        with marker("grad_sync"):
             self.synchroniser.finish()
             sum_over_tp(self.placed, self.mesh.tp_group)
-        with record_function("optimizer"):
+        with marker("optimizer"):
             self._update()
         return torch.stack(losses).sum() if losses else torch.zeros((), device=tokens.device)
 
@@ -110,11 +110,11 @@ class Trainer:
         for number, (inputs, wanted) in enumerate(zip(tokens.chunk(count), targets.chunk(count), strict=True)):
             is_last = number == count - 1
             self._prepare_fsdp(stage, is_last)
-            with record_function(phase("forward", 0, number)):
+            with marker(phase("forward", 0, number)):
                 loss = self._loss(stage(inputs), wanted)
             if is_last:
                 self.synchroniser.arm(0)
-            with record_function(phase("backward", 0, number)):
+            with marker(phase("backward", 0, number)):
                 loss.backward()
             losses.append(loss.detach())
         self.synchroniser.flush(0)
