@@ -42,13 +42,13 @@ Times = tuple[float, float, float, float]
 """Wall time of a step and of a step with its row, CPU time of both. Unit: s."""
 
 
-def make_point() -> Point:
-    """Return a point of one rank whose steps take about ten milliseconds."""
+def make_point(batch_size: int) -> Point:
+    """Return a point of one rank; a sequence takes about ten milliseconds."""
     model = Catalogue(Path("config")).model("tiny-llama")
     cluster = PointCluster(name="cpu-local", device="cpu", gpu=None, gpus_per_node=8)
     return Point(
-        model=model, cluster=cluster, engine="native", num_gpus=1, layout=Layout(), micro_batch_size=1,
-        global_batch_size=1, sequence_length=model.sequence_length, precision="fp32",
+        model=model, cluster=cluster, engine="native", num_gpus=1, layout=Layout(), micro_batch_size=batch_size,
+        global_batch_size=batch_size, sequence_length=model.sequence_length, precision="fp32",
     )  # fmt: skip
 
 
@@ -80,15 +80,15 @@ def block(one: Callable[[], Times]) -> list[Times]:
     return times
 
 
-def measure(folder: Path, num_pairs: int, part: str) -> tuple[list[tuple[int, bool, *Times]], float]:
+def measure(folder: Path, point: Point, num_pairs: int, part: str) -> tuple[list[tuple[int, bool, *Times]], float]:
     """Return a row of every step, pair, whether harnessed, its times; and the sampler's share of a core.
 
     Args:
         folder: For what is written.
+        point: What is trained.
         num_pairs: Pairs of blocks.
         part: What differs between the blocks of a pair: all, markers, sampler, or none, which shows the method's bias.
     """
-    point = make_point()
     context = RankContext(0, 1, 0, folder)
     os.environ |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=0, world_size=1)
@@ -143,10 +143,11 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=60)
+    parser.add_argument("--batch-size", type=int, default=1, help="sequences in a step")
     parser.add_argument("--part", choices=("all", "markers", "sampler", "none"), default="all")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        rows, share = measure(Path(folder), arguments.pairs, arguments.part)
+        rows, share = measure(Path(folder), make_point(arguments.batch_size), arguments.pairs, arguments.part)
         marker_us, row_us = alone_us(Path(folder))
     pair, is_on, *times = (np.array(column) for column in zip(*rows, strict=True))
     print("load of the machine: {:.1f}, {:.1f}, {:.1f}".format(*os.getloadavg()))
