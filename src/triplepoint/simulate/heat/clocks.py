@@ -46,19 +46,17 @@ class ClockState:
 
     Attributes:
         asked: Place of the clock the power limit leaves; its fraction is kept so that mean power meets the limit.
-        ceiling: Share of the highest clock the driver's thermal limit leaves.
-        slowed_s: How long the hardware's slowdown still holds. Unit: s.
+        ceiling: Place of the highest clock the driver's thermal limit leaves, with its fraction.
+        periods_slowed: For how many control periods more the hardware's slowdown holds.
         place: Place of the clock in force.
-        reasons: Bits of `Reason`.
-        is_held: Whether heat or a brake still holds any of them.
-        is_cut: Whether the hardware's slowdown still holds any of them.
+        is_held: Whether heat or a brake holds any of them.
+        is_cut: Whether the hardware's slowdown holds any of them.
     """
 
     asked: Float
     ceiling: Float
-    slowed_s: Float
+    periods_slowed: Int64
     place: Int64
-    reasons: Int64
     is_held: bool = False
     is_cut: bool = False
 
@@ -66,7 +64,7 @@ class ClockState:
 def free_clocks(table: Clocks, shape: tuple[int, int]) -> ClockState:
     """Return clocks that nothing holds down."""
     top = np.full(shape, len(table.mhz) - 1, dtype=np.int64)
-    return ClockState(top.astype(float), np.ones(shape), np.zeros(shape), top, np.zeros(shape, dtype=np.int64))
+    return ClockState(top.astype(float), top.astype(float), np.zeros_like(top), top)
 
 
 class Governor:
@@ -81,16 +79,24 @@ class Governor:
             brake: Devices whose power brake is pulled; shape (num_nodes, num_devices).
             period_s: How often the driver looks. Unit: s.
         """
-        self._table, self._limits, self._brake, self._period_s = table, limits, brake, period_s
-        self._top = len(table.mhz) - 1
+        self._brake, self._is_braked = brake, bool(brake.any())
+        self._lowest, self._top = np.zeros((1, 1)), np.full((1, 1), len(table.mhz) - 1.0)
         switching = table.energy_share * table.share
         self._growth = np.append(switching[1:] / switching[:-1] - 1.0, 1.0)
         self._cut = table.nearest(table.mhz * limits.slowdown_share.value)
-        self._lowest = float(table.share[0])
-        self._slew = limits.thermal_slew.value * period_s
-        self._is_braked = bool(brake.any())
-        self._release_c = limits.slowdown_temperature.value - limits.hysteresis.value
-        self._watch_c = limits.max_temperature.value - limits.hysteresis.value
+        highest, slowdown = limits.max_temperature.value, limits.slowdown_temperature.value
+        watch, release = highest - limits.hysteresis.value, slowdown - limits.hysteresis.value
+        self._watch_c, self._slowdown_c = watch, slowdown
+        # What heat does depends on the zone between limits a die is in: one look tells, most of the time goes here.
+        self._zones_c = np.sort([watch, release, highest, slowdown])
+        lower = np.append(-np.inf, self._zones_c)
+        a_share = (len(table.mhz) - 1) / (1.0 - float(table.share[0]))
+        slew = limits.thermal_slew.value * period_s * a_share
+        self._lift = slew * (lower < watch) - slew * (lower >= highest)
+        held = int(np.ceil(limits.release_time.value / period_s - _ROUNDING))
+        # Time runs only once it is cool again.
+        self._tick = np.where(lower < release, -1, 0)
+        self._restart = np.where(lower >= slowdown, held, 0)
 
     def steer(self, state: ClockState, over_w: Float, movable_w: Float, temp_c: Float, hottest_c: float) -> None:
         """Set clocks for the next period from what the last one measured.
@@ -103,43 +109,46 @@ class Governor:
             hottest_c: The highest of them. Unit: degC.
         """
         moved = over_w / (movable_w * self._growth[state.place])
-        state.asked = np.minimum(np.maximum(state.asked + moved, 0.0), self._top)
-        state.place = state.asked.astype(np.int64)
+        state.asked = np.minimum(np.maximum(state.asked + moved, self._lowest), self._top)
         # Nearly always nothing is near a limit, and most of the time goes here.
-        if self._is_braked or hottest_c >= self._watch_c or state.is_held:
+        if self._is_braked or state.is_held or hottest_c >= self._watch_c:
             self._hold(state, temp_c, hottest_c)
+        else:
+            state.place = state.asked.astype(np.int64)
 
     def _hold(self, state: ClockState, temp_c: Float, hottest_c: float) -> None:
-        is_cool, is_hot = temp_c < self._watch_c, temp_c > self._limits.max_temperature.value
-        ceiling = state.ceiling + self._slew * is_cool - self._slew * is_hot
-        state.ceiling = np.minimum(np.maximum(ceiling, self._lowest), 1.0)
-        allowed = self._table.share.searchsorted(state.ceiling + _ROUNDING, side="right") - 1
-        is_soft = allowed < state.place
-        state.place = np.minimum(state.place, allowed)
-        state.reasons = is_soft * np.int64(Reason.SW_THERMAL)
-        if self._is_braked or state.is_cut or hottest_c >= self._limits.slowdown_temperature.value:
-            self._cut_clocks(state, temp_c)
-        state.is_held = bool(state.is_cut or state.ceiling.min() < 1.0)
+        zone = self._zones_c.searchsorted(temp_c, side="right")
+        state.ceiling = np.minimum(np.maximum(state.ceiling + self._lift[zone], self._lowest), self._top)
+        state.place = np.minimum(state.asked, state.ceiling).astype(np.int64)
+        if self._is_braked or state.is_cut or hottest_c >= self._slowdown_c:
+            state.periods_slowed = np.maximum(state.periods_slowed + self._tick[zone], self._restart[zone])
+            is_slowed = state.periods_slowed.astype(np.bool_)
+            state.is_cut = bool(np.count_nonzero(is_slowed))
+            is_slowed = is_slowed | self._brake if self._is_braked else is_slowed
+            state.place = np.where(is_slowed, self._cut[state.place], state.place)
+        state.is_held = self._is_braked or state.is_cut or bool(np.minimum.reduce(state.ceiling, axis=None) < self._top)
 
-    def _cut_clocks(self, state: ClockState, temp_c: Float) -> None:
-        limits = self._limits
-        # Time runs only once it is cool again.
-        left = np.maximum(state.slowed_s - self._period_s * (temp_c < self._release_c), 0.0)
-        state.slowed_s = np.where(temp_c >= limits.slowdown_temperature.value, limits.release_time.value, left)
-        is_slowed = state.slowed_s > _ROUNDING
-        state.place = np.where(is_slowed | self._brake, self._cut[state.place], state.place)
-        state.reasons = (
-            state.reasons
-            + is_slowed * np.int64(Reason.HW_THERMAL)
-            + self._brake * np.int64(Reason.POWER_BRAKE)
-            + (is_slowed | self._brake) * np.int64(Reason.HW_SLOWDOWN)
-        )
-        state.is_cut = bool(is_slowed.any())
+    def reasons(self, asked: Float, ceiling: Float, is_slowed: Bool, is_held: Bool | bool) -> Int64:
+        """Return what holds clocks down, bits of `Reason`; arguments as `ClockState` has them, over any times.
 
-    def power_reasons(self, asked: Float, reasons: Int64) -> Int64:
-        """Return `reasons` with the power limit where it holds the clock down and heat does not hold it further."""
-        is_capped = (asked < self._top) & ((reasons & int(Reason.SW_THERMAL)) == 0)
-        return np.asarray(reasons | (is_capped * np.int64(Reason.POWER_CAP)))
+        Args:
+            asked: Shape (..., num_nodes, num_devices), as the next two.
+            ceiling: Left by heat.
+            is_slowed: Whether the hardware's slowdown holds.
+            is_held: Shape (...).
+        """
+        brake = self._brake & np.asarray(is_held)[..., None, None]
+        # Whole places: where both leave the same clock, it is the power limit that holds it.
+        is_soft = np.floor(ceiling) < np.floor(asked)
+        is_capped = (asked < self._top) & ~is_soft
+        causes = {
+            Reason.POWER_CAP: is_capped,
+            Reason.HW_SLOWDOWN: is_slowed | brake,
+            Reason.SW_THERMAL: is_soft,
+            Reason.HW_THERMAL: is_slowed,
+            Reason.POWER_BRAKE: brake,
+        }
+        return np.asarray(sum(np.int64(cause) * holds for cause, holds in causes.items()))
 
 
 def violation_ns(reasons: Int64, period_s: float) -> dict[Reason, Int64]:

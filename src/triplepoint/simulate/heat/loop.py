@@ -114,8 +114,10 @@ class _Stepper:
         self._done = self._at(state.position_s)
         whole = (num_periods, *shape)
         self._power, self._warm, self._slowdown = np.empty(whole), np.empty(whole), np.empty(whole)
-        self._asked = np.empty(whole)
-        self._place, self._reasons = np.empty(whole, dtype=np.int64), np.empty(whole, dtype=np.int64)
+        self._asked, self._place = np.empty(whole), np.empty(whole, dtype=np.int64)
+        # Of heat only the periods in which it holds anything are written down.
+        self._ceiling, self._is_slowed = np.full(whole, float(len(table.mhz))), np.zeros(whole, dtype=np.bool_)
+        self._is_held = np.zeros(num_periods, dtype=np.bool_)
         self._rate, self._position = np.empty(num_periods), np.empty(num_periods)
 
     def _at(self, position_s: float) -> Float:
@@ -147,25 +149,31 @@ class _Stepper:
         self._column[:, self._num_states :, 0] = power
         self._column[:, : self._num_states] = self._both @ self._column
         self._power[index], self._warm[index], self._slowdown[index] = power, warm, slowdown
-        self._asked[index], self._place[index], self._reasons[index] = clocks.asked, place, clocks.reasons
+        self._asked[index], self._place[index] = clocks.asked, place
+        if clocks.is_held:
+            self._is_held[index], self._ceiling[index] = True, clocks.ceiling
+            if clocks.is_cut:
+                self._is_slowed[index] = clocks.periods_slowed
         self._rate[index], self._position[index] = state.rate, state.position_s
         if is_closed:
             self._steer(power, movable, warm)
-        state.rate = 1.0 / float(slowdown.max())
+        state.rate = 1.0 / float(np.maximum.reduce(slowdown, axis=None))
 
     def _steer(self, power: Float, movable: Float, warm: Float) -> None:
         if self._twin is not None:
             # One limit holds for the package: each of its devices is given half of what it takes.
             power, movable = (0.5 * (of + of[:, self._twin]) for of in (power, movable))
         temp = warm + self._inlet
-        self._governor.steer(self._state.clocks, self._limits - power, movable, temp, float(temp.max()))
+        self._governor.steer(
+            self._state.clocks, self._limits - power, movable, temp, float(np.maximum.reduce(temp, axis=None))
+        )
 
     def trace(self) -> Trace:
         """Return what was written down, and leave the state where the loop ended."""
         self._state.heat = self._column[:, : self._num_states, 0].copy()
-        reasons = self._governor.power_reasons(self._asked, self._reasons)
+        reasons = self._governor.reasons(self._asked, self._ceiling, self._is_slowed, self._is_held)
         if self._can_rest:
-            is_idle = (self._place == 0) & (self._asked >= 1.0) & (self._reasons == 0)
+            is_idle = (self._place == 0) & (self._asked >= 1.0) & ((reasons & ~int(Reason.POWER_CAP)) == 0)
             reasons = np.where(is_idle, int(Reason.IDLE), reasons)
         return Trace(
             self._period_s, self._power, self._warm + self._inlet, self._machine.table.mhz[self._place], reasons,
