@@ -41,8 +41,8 @@ class RunSteps:
     reserved_memory_bytes: dict[int, int | None]
     """Highest memory that torch held of each rank's GPU, None where unknown."""
     first_token_s: np.ndarray | None
-    """Slowest rank's time to the first token in each measured step, None in training. Shape (num_measured,).
-    Unit: s."""
+    """Time to the first token in each measured step, of the slowest rank that sees it; None in training.
+    Shape (num_measured,). Unit: s."""
 
 
 def read_steps(entry: PlanEntry, manifest: Manifest, path: Path) -> RunSteps:
@@ -154,11 +154,11 @@ def _num_tokens(entry: PlanEntry, measured: pa.Table) -> int:
 
 
 def _first_token_s(measured: pa.Table, shape: tuple[int, int]) -> np.ndarray | None:
-    first = measured["t_first_token_ns"]
-    if first.null_count:
-        return None
-    time_ns = first.to_numpy() - measured["t_start_ns"].to_numpy()
-    return np.asarray(time_ns.reshape(shape).max(axis=0) / NS_PER_S)
+    # Null on ranks of other stages than the last, which do not see it.
+    time_s = pc.divide(pc.subtract(measured["t_first_token_ns"], measured["t_start_ns"]), float(NS_PER_S))
+    by_rank = time_s.to_numpy().reshape(shape)
+    known = ~np.isnan(by_rank).all(axis=0)
+    return np.nanmax(by_rank, axis=0) if known.all() else None
 
 
 def _loss(table: pa.Table, step: int) -> float | None:

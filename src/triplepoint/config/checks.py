@@ -130,7 +130,10 @@ def check_experts(point: Point) -> str | None:
         return f"{size} is not divisible by ep: {layout.ep}; set ep: {_nearest(layout.ep, both)}"
     if layout.tp > 1 and not layout.sequence_parallel:
         # Megatron-LM's rule (ModelParallelConfig): otherwise every tensor parallel rank would dispatch the same tokens.
-        return f"ep: {layout.ep} with tp: {layout.tp} needs sequence parallelism; set sequence_parallel: true"
+        problem = f"ep: {layout.ep} with tp: {layout.tp} needs sequence parallelism"
+        if point.task == "inference":
+            return f"{problem}, which inference has not; set tp: 1 or ep: 1"
+        return f"{problem}; set sequence_parallel: true"
     return None
 
 

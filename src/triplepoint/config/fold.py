@@ -6,12 +6,14 @@ from triplepoint.config.point import Overlap, Point
 def fold(point: Point) -> Point:
     """Return the point without the settings that can have no effect in it.
 
-    Inference has no backward pass, so no recomputation and nothing of data parallel ranks to share out or overlap.
+    Inference has no backward pass, so no recomputation, nothing of data parallel ranks to share out or overlap, and a
+    pipeline with one way through it.
     Sequence parallelism needs tp above 1, a pipeline schedule needs pp above 1, sharding over data parallel ranks needs
     dp above 1 or says what is offloaded, and each overlap needs the communication it would hide.
     """
     if point.task == "inference":
-        layout = point.layout.model_copy(update={"sequence_parallel": False, "data_parallel_sharding": "no_shard"})
+        useless = {"sequence_parallel": False, "data_parallel_sharding": "no_shard", "vp": 1, "schedule": None}
+        layout = point.layout.model_copy(update=useless)
         point = point.model_copy(update={"layout": layout, "recompute": "none", "overlap": (), "samples": "packed"})
     layout = point.layout
     kept = {

@@ -44,3 +44,13 @@ class Inference(Strict):
     def prompts_together(self) -> int:
         """Prompts that go through the model at once, so that their tokens are no more than `PREFILL_TOKENS`."""
         return max(1, PREFILL_TOKENS // self.prompt_tokens)
+
+    @property
+    def total_tokens(self) -> int:
+        """Tokens of a sequence at its end."""
+        return self.prompt_tokens + self.output_tokens
+
+
+def group_size(batch_size: int, num_stages: int) -> int:
+    """Return how many sequences go through a pipeline together, so that there is a group for every stage to work on."""
+    return -(-batch_size // num_stages)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.points import tiny_point
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.checks import check_corpus, check_task
+from triplepoint.config.checks import check_corpus, check_experts, check_task
 from triplepoint.config.fold import fold
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout, Point
@@ -56,6 +56,25 @@ def test_fold_takes_training_out_of_inference() -> None:
     assert folded == fold(tiny_point(**asked))
 
 
+def test_fold_leaves_one_way_through_a_pipeline_in_inference() -> None:
+    asked = {"task": "inference", "inference": Inference(prompt_tokens=16, output_tokens=16)}
+    layouts = [
+        Layout(pp=2, schedule="1f1b"),
+        Layout(pp=2, schedule="gpipe"),
+        Layout(pp=2, vp=2, schedule="zero_bubble"),
+    ]
+    assert {fold(tiny_point(**asked, layout=layout)).layout for layout in layouts} == {Layout(pp=2)}
+
+
+def test_check_experts_gives_advice_that_helps_inference() -> None:
+    model = ModelConfig(**(tiny_point().model.model_dump() | {"moe": {"num_experts": 2, "top_k": 1}}))
+    asked = {"task": "inference", "inference": Inference(prompt_tokens=16, output_tokens=16), "model": model}
+    layout = Layout(tp=2, dp=2, ep=2, sequence_parallel=True)
+    reason = check_experts(fold(tiny_point(**asked, layout=layout)))
+    # Sequence parallelism, which training needs here, is folded away.
+    assert reason is not None and reason.endswith("set tp: 1 or ep: 1")
+
+
 def test_check_task_adapters_need_a_layer_to_stand_beside() -> None:
     moe = ModelConfig(**(tiny_point().model.model_dump() | {"moe": {"num_experts": 2, "top_k": 1}}))
     lora = Lora(rank=4, alpha=8.0, targets=("linear_fc1",))
@@ -76,8 +95,8 @@ def test_unsupported_tasks_name_the_engine_that_has_them(engine: str) -> None:
     assert reason == f"the {engine} engine has no task: lora; set engine: native or simulated"
 
 
-def test_unsupported_native_inference_has_no_pipeline() -> None:
-    layout = Layout(pp=2, schedule="1f1b")
-    asked = Inference(prompt_tokens=16, output_tokens=16)
-    reason = unsupported(tiny_point(task="inference", inference=asked, layout=layout))
-    assert reason is not None and "set pp: 1, or engine: simulated" in reason
+def test_unsupported_native_inference_has_a_pipeline_that_layers_fill() -> None:
+    asked = {"task": "inference", "inference": Inference(prompt_tokens=16, output_tokens=16)}
+    assert unsupported(fold(tiny_point(**asked, layout=Layout(pp=2, schedule="1f1b")))) is None
+    reason = unsupported(fold(tiny_point(**asked, layout=Layout(pp=64))))
+    assert reason is not None and reason.endswith("do not fill 64 stages (pp*vp); lower pp or vp")

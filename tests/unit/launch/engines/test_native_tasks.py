@@ -37,6 +37,8 @@ ALONE = {
     "padded": make_point(LLAMA, samples="padded"),
     "serve gqa": serve(GQA, 4),
     "serve gpt": serve(GPT, 1),
+    "serve gqa 3": serve(GQA, 3),
+    "serve moe": serve(MOE, 4),
 }
 TOGETHER: dict[str, tuple[str, Point]] = {
     "lora dp": ("lora", make_point(LLAMA, dp=2, **LORA)),
@@ -50,6 +52,21 @@ TOGETHER: dict[str, tuple[str, Point]] = {
     "padded dp": ("padded", make_point(LLAMA, dp=2, samples="padded")),
     "serve gqa tp": ("serve gqa", serve(GQA, 4, tp=2)),
     "serve gqa dp": ("serve gqa", serve(GQA, 4, dp=2)),
+    "serve gqa pp": ("serve gqa", serve(GQA, 4, pp=2)),
+    # Two groups, of two sequences and one.
+    "serve gqa 3 pp": ("serve gqa 3", serve(GQA, 3, pp=2)),
+    "serve gpt pp": ("serve gpt", serve(GPT, 1, pp=2)),
+    "serve moe tp": ("serve moe", serve(MOE, 4, tp=2)),
+    "serve moe ep": ("serve moe", serve(MOE, 4, dp=2, ep=2)),
+    "serve moe pp": ("serve moe", serve(MOE, 4, pp=2)),
+}
+FOUR: dict[str, tuple[str, Point]] = {
+    "serve gqa pp4": ("serve gqa", serve(GQA, 4, pp=4)),
+    "serve gqa 3 pp4": ("serve gqa 3", serve(GQA, 3, pp=4)),
+    "serve gqa pp tp": ("serve gqa", serve(GQA, 4, pp=2, tp=2)),
+    "serve gqa pp dp": ("serve gqa", serve(GQA, 4, pp=2, dp=2)),
+    "serve moe pp ep": ("serve moe", serve(MOE, 4, pp=2, dp=2, ep=2)),
+    "serve moe pp tp": ("serve moe", serve(MOE, 4, pp=2, tp=2)),
 }
 
 
@@ -61,6 +78,14 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
     return train({name: point for name, (_, point) in TOGETHER.items()}, tmp_path_factory.mktemp("together"))
+
+
+@pytest.fixture(scope="module")
+def served(
+    alone: dict[str, Trained], together: dict[str, Trained], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Trained]:
+    four = train({name: point for name, (_, point) in FOUR.items()}, tmp_path_factory.mktemp("four"))
+    return alone | together | four
 
 
 def test_lora_first_loss_is_that_of_the_base_model(alone: dict[str, Trained]) -> None:
@@ -85,23 +110,44 @@ def test_layouts_agree(name: str, alone: dict[str, Trained], together: dict[str,
     assert together[name].facts["num_parameters"] == reference.facts["num_parameters"]
 
 
-@pytest.mark.parametrize("name", ["serve gqa", "serve gpt", "serve gqa tp", "serve gqa dp"])
-def test_inference_steps_have_a_first_token_and_count_those_made(
-    name: str, alone: dict[str, Trained], together: dict[str, Trained]
-) -> None:
-    point = ALONE.get(name) or TOGETHER[name][1]
-    rows = (alone | together)[name].rows
+SERVED = {name: layout for name, layout in (TOGETHER | FOUR).items() if name.startswith("serve")}
+
+
+@pytest.mark.parametrize("name", ["serve gqa", "serve gpt", *SERVED])
+def test_inference_steps_have_a_first_token_and_count_those_made(name: str, served: dict[str, Trained]) -> None:
+    point = ALONE.get(name) or SERVED[name][1]
+    rows = served[name].rows
     assert len(rows) == 2 * point.num_gpus
     assert {row["num_tokens"] for row in rows} == {point.global_batch_size * 8}
-    assert all(row["t_start_ns"] < row["t_first_token_ns"] < row["t_end_ns"] for row in rows)
     assert {row["loss"] for row in rows} == {None}
+    sees = [row for row in rows if row.get("t_first_token_ns") is not None]
+    assert all(row["t_start_ns"] < row["t_first_token_ns"] < row["t_end_ns"] for row in sees)
+    # Ranks of the last stage, and no others.
+    assert sorted({row["rank"] for row in sees}) == last_stage(point)
 
 
-def test_inference_makes_the_same_text_in_every_layout(alone: dict[str, Trained], together: dict[str, Trained]) -> None:
-    whole = text(alone["serve gqa"], 0)
-    assert len(whole) == 4
-    assert text(together["serve gqa tp"], 0) == text(together["serve gqa tp"], 1) == whole
-    assert text(together["serve gqa dp"], 0) + text(together["serve gqa dp"], 1) == whole
+@pytest.mark.parametrize("name", SERVED)
+def test_inference_makes_the_same_text_in_every_layout(name: str, served: dict[str, Trained]) -> None:
+    reference, point = SERVED[name]
+    whole, tp = text(served[reference], 0), point.layout.tp
+    assert len(whole) == point.global_batch_size and {len(row) for row in whole} == {8}
+    replicas = [text(served[name], rank) for rank in last_stage(point)]
+    # Of tensor parallel ranks, which are neighbours, each has all of it.
+    for peer in range(tp):
+        assert [row for replica in replicas[peer::tp] for row in replica] == whole
+
+
+@pytest.mark.parametrize("name", ["serve gqa", *SERVED])
+def test_inference_has_a_cache_of_this_stage(name: str, served: dict[str, Trained]) -> None:
+    point = ALONE.get(name) or SERVED[name][1]
+    model, layout = point.model, point.layout
+    # Keys and values of 24 + 8 tokens in fp32, heads of 8 numbers, 4 layers.
+    whole = 2 * 32 * 4 * 8 * model.num_query_groups * 4 * point.global_batch_size
+    assert served[name].facts["cache_bytes_rank"] == whole / (layout.tp * layout.pp * layout.dp)
+
+
+def last_stage(point: Point) -> list[int]:
+    return list(range(point.num_gpus - point.layout.tp * point.layout.dp, point.num_gpus))
 
 
 def text(trained: Trained, rank: int) -> list[list[int]]:

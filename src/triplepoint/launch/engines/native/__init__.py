@@ -52,14 +52,20 @@ def _pipeline(point: Point) -> str | None:
     layout, stages = point.layout, point.layout.pp * point.layout.vp
     if layout.pp == 1:
         return None if layout.vp == 1 else f"vp: {layout.vp} needs a pipeline; set vp: 1 or pp above 1"
-    if layout.schedule is None:
-        return f"pp: {layout.pp} needs a schedule; set schedule: 1f1b"
-    if layout.vp > 1 and layout.schedule not in STAGES_PER_RANK_SCHEDULES:
-        return f"schedule {layout.schedule} has one stage per rank; set vp: 1 or schedule: interleaved_1f1b"
     if stages > point.model.num_layers:
         return f"{point.model.num_layers} layers do not fill {stages} stages (pp*vp); lower pp or vp"
     if point.model.tie_embeddings:
         return "tied embeddings would lie on two pipeline stages; set tie_embeddings: false or pp: 1"
+    # In inference there is one way through a pipeline, and one stage on each rank.
+    return None if point.task == "inference" else _schedule(point)
+
+
+def _schedule(point: Point) -> str | None:
+    layout = point.layout
+    if layout.schedule is None:
+        return f"pp: {layout.pp} needs a schedule; set schedule: 1f1b"
+    if layout.vp > 1 and layout.schedule not in STAGES_PER_RANK_SCHEDULES:
+        return f"schedule {layout.schedule} has one stage per rank; set vp: 1 or schedule: interleaved_1f1b"
     if layout.schedule == "zero_bubble" and point.recompute != "none":
         return (
             "zero_bubble walks the graph twice, once for inputs and once for weights, which torch's activation "
@@ -74,10 +80,6 @@ def _pipeline(point: Point) -> str | None:
 
 
 def _task(point: Point) -> str | None:
-    if point.task == "inference" and point.layout.pp > 1:
-        return (
-            f"inference on the native engine has no pipeline (pp: {point.layout.pp}); set pp: 1, or engine: simulated"
-        )
     if point.task == "lora" and point.layout.schedule == "zero_bubble":
         return "zero_bubble takes weight gradients apart, and a frozen model has none; set schedule: interleaved_1f1b"
     return None

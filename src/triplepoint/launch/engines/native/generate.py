@@ -1,5 +1,9 @@
 # mypy: disallow-untyped-decorators=False
-"""Inference in one rank: prompts are read (prefill), then one token after the other is made (decode)."""
+"""Inference in one rank: prompts are read (prefill), then one token after the other is made (decode).
+
+In a pipeline the sequences of a replica go through the stages in as many groups as there are stages, one after another,
+so that every stage has one to work on.
+"""
 
 from dataclasses import dataclass
 
@@ -8,13 +12,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from triplepoint.config.point import Point
+from triplepoint.config.task import group_size
 from triplepoint.launch.context import StepRecorder
 from triplepoint.launch.engines.device import synchronise
 from triplepoint.launch.engines.markers import marker
 from triplepoint.launch.engines.native.gradients import local
 from triplepoint.launch.engines.native.mesh import Mesh
-from triplepoint.launch.engines.native.model import Attention, Stage
+from triplepoint.launch.engines.native.model import Attention
 from triplepoint.launch.engines.native.parallel import build_stages, compute_dtype
+from triplepoint.launch.engines.native.pipeline import phase
+from triplepoint.launch.engines.native.relay import Relay
 
 
 @dataclass
@@ -40,6 +47,11 @@ class LayerCache:
         self._keys, self._values = (torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))
         self._cursor = cursor
 
+    @property
+    def num_bytes(self) -> int:
+        """What it takes."""
+        return int(self._keys.nbytes + self._values.nbytes)
+
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Append the keys and values of new tokens and return all so far, new ones included."""
         rows, start = self._cursor.rows, self._cursor.start
@@ -49,16 +61,19 @@ class LayerCache:
 
 
 class Generator:
-    """This rank's model with the caches of its sequences; it takes the place of a trainer."""
+    """This rank's stage of the model with the caches of its sequences; it takes the place of a trainer."""
 
     def __init__(self, point: Point, mesh: Mesh, device: torch.device, recorder: StepRecorder) -> None:
         assert point.inference is not None
         self.point, self.mesh, self.device, self._asked = point, mesh, device, point.inference
         self._recorder = recorder
         self.stages = build_stages(point, mesh, device)
-        (self.stage,) = self.stages.values()
+        ((self._number, self.stage),) = self.stages.items()
+        self._is_first, self._is_last = self.stage.embedding is not None, self.stage.head is not None
+        self._relay = None if point.layout.pp == 1 else Relay(mesh, device)
+        self._together = group_size(point.micro_batch_size, point.layout.pp)
         self._cursor = Cursor(slice(0, point.micro_batch_size))
-        self._give_caches()
+        self._cache_bytes = self._give_caches()
 
     @property
     def world(self) -> dist.ProcessGroup:
@@ -67,39 +82,78 @@ class Generator:
 
     @torch.inference_mode()
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Make text to prompts and return it, shape (sequences, output_tokens); the likeliest token each time.
+        """Make text to prompts, the likeliest token each time.
 
         Args:
             tokens: Their first `prompt_tokens` columns are the prompts.
             targets: Passed over.
+
+        Returns:
+            On ranks of the last stage the text, shape (sequences, output_tokens); on others nothing that is of use.
         """
-        prompts = tokens[:, : self._asked.prompt_tokens]
+        start = self._asked.prompt_tokens
         with marker("prefill"):
-            newest = self._prefill(prompts)
+            made = [self._pass(tokens[:, :start], 0, min(self._asked.prompts_together, self._together))]
             synchronise(self.device)
-        self._recorder.first_token()
-        made = [newest]
+        if self._is_last:
+            self._recorder.first_token()
         with marker("decode"):
-            for index in range(1, self._asked.output_tokens):
-                newest = self._next(newest, slice(0, len(prompts)), self._asked.prompt_tokens + index - 1)
-                made.append(newest)
+            for place in range(start, self._asked.total_tokens - 1):
+                made.append(self._pass(made[-1], place, self._together))
+            if self._relay is not None:
+                self._relay.finish()
         return torch.cat(made, dim=1)
 
     def global_loss(self, part: Tensor) -> float | None:
         """Return None: nothing is learned."""
         return None
 
-    def _prefill(self, prompts: Tensor) -> Tensor:
-        """Return the first token of every sequence, prompts going through the model in groups."""
-        size, parts = self._asked.prompts_together, []
-        for first in range(0, len(prompts), size):
-            rows = slice(first, min(first + size, len(prompts)))
-            parts.append(self._next(prompts[rows], rows, 0))
-        return torch.cat(parts)
+    def facts(self) -> dict[str, int]:
+        """Return what the manifest says of this rank."""
+        parameters = sum(local(parameter).numel() for parameter in self.stage.parameters())
+        return {"num_parameters_rank": parameters, "cache_bytes_rank": self._cache_bytes}
 
-    def _next(self, tokens: Tensor, rows: slice, start: int) -> Tensor:
-        self._cursor.rows, self._cursor.start = rows, start
-        return self._likeliest(self.stage.predict_next(tokens, start))
+    def _pass(self, tokens: Tensor, start: int, together: int) -> Tensor:
+        """Return the next token of every sequence, shape (sequences, 1), groups following one another.
+
+        Ranks of other stages than the last return as many; those of the first are filled in as they come back.
+
+        Args:
+            tokens: The newest of every sequence, shape (sequences, tokens).
+            start: Position of the first of them.
+            together: Sequences in a group.
+        """
+        made = tokens.new_empty((len(tokens), 1))
+        # What is made last is never read.
+        is_read = start + tokens.shape[1] < self._asked.total_tokens - 1
+        for group, first in enumerate(range(0, len(tokens), together)):
+            rows = slice(first, min(first + together, len(tokens)))
+            self._cursor.rows, self._cursor.start = rows, start
+            x = self._receive(tokens, rows)
+            with marker(phase("forward", self._number, group)):
+                found = self.stage.advance(x, start)
+                if self._is_last:
+                    made[rows] = found = self._likeliest(found)
+            if self._relay is not None:
+                self._hand_over(self._relay, found, made, rows, is_read)
+        return made
+
+    def _receive(self, tokens: Tensor, rows: slice) -> Tensor:
+        """Return what this stage has to work on: tokens in the first, else the output of the stage before."""
+        if self._relay is not None and not self._is_first:
+            shape = (rows.stop - rows.start, tokens.shape[1], self.point.model.hidden_size)
+            return self._relay.receive(shape, compute_dtype(self.point))
+        if self._relay is not None:
+            self._relay.take_in(tokens, rows)
+        return tokens[rows]
+
+    def _hand_over(self, relay: Relay, found: Tensor, made: Tensor, rows: slice, is_read: bool) -> None:
+        if not self._is_last:
+            relay.send(found)
+        elif is_read:
+            relay.give_back(found)
+        if self._is_first and is_read:
+            relay.expect(made, rows)
 
     def _likeliest(self, logits: Tensor) -> Tensor:
         """Return the token with the largest logit, shape (sequences, 1); the vocabulary may be split over tp."""
@@ -120,15 +174,14 @@ class Generator:
         width = int(logits.shape[-1])
         return max(1, min(width, self.point.model.vocab_size - rank * width))
 
-    def _give_caches(self) -> None:
+    def _give_caches(self) -> int:
+        """Give every layer of the stage its cache, and return their bytes."""
         point, model = self.point, self.point.model
         heads = model.num_query_groups // point.layout.tp
-        shape = (point.micro_batch_size, heads, point.sequence_length, model.head_size)
+        shape = (point.micro_batch_size, heads, self._asked.total_tokens, model.head_size)
+        num_bytes = 0
         for module in self.stage.modules():
             if isinstance(module, Attention):
                 module.cache = LayerCache(shape, self._cursor, compute_dtype(point), self.device)
-
-
-def count_parameters(stage: Stage) -> int:
-    """Return the parameters of a stage on this rank."""
-    return sum(local(parameter).numel() for parameter in stage.parameters())
+                num_bytes += module.cache.num_bytes
+        return num_bytes

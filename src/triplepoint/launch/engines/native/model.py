@@ -213,25 +213,26 @@ class Stage(nn.Module):
             x = layer(x, rotary)
         return x if self.head is None or self.norm is None else self.head(self.norm(x))
 
-    def predict_next(self, tokens: Tensor, start: int) -> Tensor:
-        """Return the logits after the last of some tokens, of a stage that is the whole model.
+    def advance(self, x: Tensor, start: int) -> Tensor:
+        """Return the stage's output for the next tokens of some sequences.
 
         Args:
-            tokens: Shape (batch, tokens).
+            x: As for `forward`, of the new tokens.
             start: Position of the first of them; those before it are in the caches.
 
         Returns:
-            Logits of shape (batch, 1, vocabulary), this rank's part of the vocabulary with tensor parallelism.
+            Logits after the last token, of shape (batch, 1, vocabulary), this rank's part of the vocabulary with tensor
+            parallelism, from the last stage; else the residual stream of all new tokens.
         """
-        assert self.head is not None and self.norm is not None
         self.sequence_start = start
-        x = self._embed(tokens)
+        if self.embedding is not None:
+            x = self._embed(x)
         rotary = self._rotary_tables(x.device)
         if rotary is not None:
-            rotary = rotary[:, start : start + tokens.shape[1]]
+            rotary = rotary[:, start : start + x.shape[1]]
         for layer in self.layers.values():
             x = layer(x, rotary)
-        return self.head(self.norm(x[:, -1:]))
+        return x if self.head is None or self.norm is None else self.head(self.norm(x[:, -1:]))
 
     def _embed(self, tokens: Tensor) -> Tensor:
         assert self.embedding is not None

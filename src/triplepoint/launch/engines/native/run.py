@@ -10,7 +10,7 @@ from triplepoint.launch.context import RankContext, StepRecorder
 from triplepoint.launch.engines.data import Batcher, open_corpus
 from triplepoint.launch.engines.device import BACKENDS, device_name, open_device
 from triplepoint.launch.engines.loop import train_steps
-from triplepoint.launch.engines.native.generate import Generator, count_parameters
+from triplepoint.launch.engines.native.generate import Generator
 from triplepoint.launch.engines.native.mesh import Mesh, build_mesh
 from triplepoint.launch.engines.native.trainer import Trainer
 from triplepoint.launch.engines.tracing import Tracer, enable_flight_recorder
@@ -28,14 +28,14 @@ def run(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str,
     if is_owner:
         enable_flight_recorder()
         dist.init_process_group(BACKENDS[point.cluster.device])
-    mesh = build_mesh(point.layout, device.type)
+    mesh = build_mesh(point.layout, device.type, has_way_back=point.inference is not None)
     trainer: Trainer | Generator
     trainer = Trainer(point, mesh, device) if point.inference is None else Generator(point, mesh, device, recorder)
     layout = point.layout
     dp_rank = mesh.dp.get_local_rank()
     batcher = Batcher(corpus, point.num_microbatches, point.micro_batch_size, layout.dp, dp_rank)
     train_steps(point, trainer, batcher, Tracer(point, context, mesh.roles(), device), recorder, device)
-    own = _trained(trainer) if isinstance(trainer, Trainer) else _served(trainer)
+    own = _trained(trainer) if isinstance(trainer, Trainer) else trainer.facts()
     facts = {**own, **_facts(mesh, device), **corpus.facts()}
     if is_owner:
         # Only after a normal end: with a rank gone, this would wait for it.
@@ -52,10 +52,6 @@ def _trained(trainer: Trainer) -> dict[str, Any]:
         "num_gradient_buckets": trainer.synchroniser.num_buckets,
         "gradient_norm": float(trainer.gradient_norm),
     }
-
-
-def _served(generator: Generator) -> dict[str, Any]:
-    return {"num_parameters_rank": count_parameters(generator.stage)}
 
 
 def _facts(mesh: Mesh, device: torch.device) -> dict[str, Any]:
