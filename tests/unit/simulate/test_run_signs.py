@@ -111,7 +111,7 @@ def test_recomputation_raises_throttling_of_data_parallel_llama3() -> None:
 
 
 def test_mi250_second_die_of_a_package_is_hotter_in_a_run() -> None:
-    """Published: 5 to 10 K. Only the sign comes out, see docs."""
+    """By air. What sensors show is further apart, as published: `heat/test_paper_signs.py`."""
     temp = warm(job("gpt3-30b_mi250x32_tp2-pp16-dp1-sp_mbs1_act_sim", "mi250x32"), "mi250x32").trace.temp_c.mean(axis=0)
     skew = (temp[:, 1::2] - temp[:, ::2]).mean()
     assert 0.2 < skew < 5

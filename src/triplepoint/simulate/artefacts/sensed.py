@@ -70,6 +70,7 @@ def sense_host(simulated: Simulated, sample_s: Float) -> Float:
 
 
 def _sensors(heated: Heated, vendor: str) -> Sensors:
+    machine = heated.machine
     if vendor == "nvidia":
-        return nvidia_sensors(heated.machine.shape[1])
-    return mi250_sensors(heated.machine.airflow.packages)
+        return nvidia_sensors(machine.shape[1], machine.devices.sensor_k)
+    return mi250_sensors(machine.airflow.packages, machine.devices.sensor_k)

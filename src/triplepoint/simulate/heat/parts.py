@@ -1,7 +1,7 @@
 """How parts differ: spread from part to part, bad contact, blocked air."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,11 +21,13 @@ class Devices:
         die: On the die's resistance.
         leakage: On leakage.
         flow: On the flow of air past the device.
+        sensor_k: No factor: by how much the device's temperature sensor shows its die too warm. Unit: K.
     """
 
     die: Float
     leakage: Float
     flow: Float
+    sensor_k: Float | float = 0.0
 
     @property
     def sink(self) -> Float:
@@ -65,7 +67,7 @@ def draw_devices(
     """Return devices that differ as parts do, the same ones for the same seed, with faults on top.
 
     Args:
-        heat: How far resistances differ, and how often contact is bad.
+        heat: How far resistances and sensors differ, and how often contact is bad.
         power: How far leakage differs.
         shape: Nodes, and devices in each.
         seed: Of the draw.
@@ -75,8 +77,9 @@ def draw_devices(
     die = np.exp(heat.resistance_spread.value * random.standard_normal(shape))
     leakage = np.exp(power.leakage_spread.value * random.standard_normal(shape))
     is_bad = random.random(shape) < heat.bad_contact_share.value
+    sensor_k = heat.sensor_offset.value * random.standard_normal(shape) if heat.sensor_offset else 0.0
     die = np.where(is_bad, die * heat.bad_contact_factor.value, die)
-    return with_faults(Devices(die, leakage, np.ones(shape)), faults)
+    return with_faults(Devices(die, leakage, np.ones(shape), sensor_k), faults)
 
 
 def with_faults(devices: Devices, faults: Sequence[Fault]) -> Devices:
@@ -87,4 +90,4 @@ def with_faults(devices: Devices, faults: Sequence[Fault]) -> Devices:
             die[fault.node, fault.device] *= fault.factor
         else:
             flow[fault.node, list(fault.devices)] *= fault.flow_share
-    return Devices(die, devices.leakage, flow)
+    return replace(devices, die=die, flow=flow)

@@ -34,6 +34,7 @@ class Sensors:
         average_s: Window of the average power. Unit: s.
         temperature_step_k: Steps of temperatures. Unit: K.
         packages: Devices that share a power sensor, the one it shows on first.
+        offset_k: What temperature sensors show beside their dies; shape (num_nodes, num_devices). Unit: K.
     """
 
     vendor: str
@@ -42,16 +43,17 @@ class Sensors:
     average_s: float
     temperature_step_k: float
     packages: tuple[tuple[int, ...], ...]
+    offset_k: Float | float = 0.0
 
 
-def nvidia_sensors(num_devices: int) -> Sensors:
+def nvidia_sensors(num_devices: int, offset_k: Float | float = 0.0) -> Sensors:
     """Return the sensors of H100 and H200."""
-    return Sensors("nvidia", 0.1, 0.025, 1.0, 1.0, tuple((device,) for device in range(num_devices)))
+    return Sensors("nvidia", 0.1, 0.025, 1.0, 1.0, tuple((device,) for device in range(num_devices)), offset_k)
 
 
-def mi250_sensors(packages: Sequence[Sequence[int]]) -> Sensors:
+def mi250_sensors(packages: Sequence[Sequence[int]], offset_k: Float | float = 0.0) -> Sensors:
     """Return the sensors of MI250: an average of a second of the package, no instantaneous one (gpu_metrics v1.3)."""
-    return Sensors("amd", 0.1, 0.0, 1.0, 1.0, tuple(tuple(package) for package in packages))
+    return Sensors("amd", 0.1, 0.0, 1.0, 1.0, tuple(tuple(package) for package in packages), offset_k)
 
 
 def show(trace: Trace, node: int, sensors: Sensors, sample_s: Float, seed: int) -> dict[str, Float]:
@@ -131,7 +133,8 @@ def _clocks_and_heat(trace: Trace, node: int, sensors: Sensors, published: Float
         return np.asarray(np.take_along_axis(values, np.broadcast_to(index, (len(when), values.shape[1])), axis=0))
 
     first = trace.temp_c[-1:, node] if trace.repeats else trace.temp_c[:1, node]
-    temp = np.concatenate([first, trace.temp_c[:, node]])
+    offset_k = np.broadcast_to(sensors.offset_k, trace.temp_c.shape[1:])[node]
+    temp = np.concatenate([first, trace.temp_c[:, node]]) + offset_k
     step = sensors.temperature_step_k
     now = np.broadcast_to(sample_s[:, None], published.shape)
     columns = {

@@ -1,5 +1,7 @@
 """What sensors show: windows, steps and edges, by hand on a made-up trace."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -59,6 +61,16 @@ def test_show_energy_counter_matches_integral_at_its_edges() -> None:
     before = edges[samples[edges] < 1.9]
     assert np.diff(counter[before]) == pytest.approx(10.0, abs=0.002), "100 W for 100 ms"
     assert counter[0] == 0 and counter[-1] == pytest.approx(100 * 1.8 + 500 * 2.0, abs=51)
+
+
+def test_show_temperature_beside_the_die_by_the_sensors_offset() -> None:
+    offset_k = np.array([[0.0, 0.0], [2.6, -2.6]])
+    one = trace(np.full((800, 2), 100.0))
+    both = replace(
+        one, **{name: np.repeat(getattr(one, name), 2, axis=1) for name in ("power_w", "temp_c", "clock_mhz")}
+    )
+    shown = [show(both, node, mi250_sensors([[0, 1]], offset_k), np.array([1.0]), 3)["gpu_temp_c"] for node in (0, 1)]
+    assert [of.tolist() for of in shown] == [[[50.0, 50.0]], [[53.0, 47.0]]]
 
 
 def test_show_temperature_in_whole_degrees() -> None:
