@@ -90,9 +90,15 @@ def test_check_corpus_padding_needs_documents() -> None:
 
 @pytest.mark.parametrize("engine", ["megatron", "deepspeed"])
 def test_unsupported_tasks_name_the_engine_that_has_them(engine: str) -> None:
+    asked = Inference(prompt_tokens=16, output_tokens=16)
+    reason = unsupported(tiny_point(engine=engine, task="inference", inference=asked))
+    assert reason == f"the {engine} engine has no task: inference; set engine: native or simulated"
+
+
+@pytest.mark.parametrize("engine", ["native", "megatron", "deepspeed"])
+def test_every_engine_trains_adapters(engine: str) -> None:
     lora = Lora(rank=4, alpha=8.0, targets=TARGETS)
-    reason = unsupported(tiny_point(engine=engine, task="lora", lora=lora))
-    assert reason == f"the {engine} engine has no task: lora; set engine: native or simulated"
+    assert unsupported(tiny_point(engine=engine, task="lora", lora=lora)) is None
 
 
 def test_unsupported_native_inference_has_a_pipeline_that_layers_fill() -> None:

@@ -6,8 +6,8 @@ from triplepoint.launch.engines.vocabulary import padded_vocab_size
 
 def check_features(point: Point) -> str | None:
     """Check that the point asks only for what its engine has."""
-    if point.engine != "native" and point.task != "pretrain":
-        return f"the {point.engine} engine has no task: {point.task}; set engine: native or simulated"
+    if point.engine != "native" and point.task == "inference":
+        return f"the {point.engine} engine has no task: inference; set engine: native or simulated"
     sections = [section for section in (point.model, point.model.moe) if section]
     for section in sections:
         for key in sorted(section.features):

@@ -7,11 +7,11 @@ import deepspeed
 import torch
 from torch import Tensor, nn
 
-from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point
 from triplepoint.launch.engines.deepspeed import zero_stage
 from triplepoint.launch.engines.deepspeed.settings import deepspeed_config, dtype_of
 from triplepoint.launch.engines.native.initialise import materialise
+from triplepoint.launch.engines.native.lora import add_adapters, freeze
 from triplepoint.launch.engines.native.loss import mean_cross_entropy
 from triplepoint.launch.engines.native.model import FeedForward, Run, Stage, TransformerLayer
 from triplepoint.launch.engines.native.moe import MixtureOfExpertsBlock
@@ -27,9 +27,14 @@ class Filler:
         self._device, self._weights = device, weights_of(point, device)
 
     def fill(self, module: nn.Module, prefix: str = "") -> None:
-        """Fill a module, see `materialise`, in the type DeepSpeed trains it in: the model is never all in fp32."""
+        """Fill a module, see `materialise`, in the type DeepSpeed trains it in: the model is never all in fp32.
+
+        Under LoRA everything but adapters is frozen.
+        """
         point = self.point
         materialise(module, prefix, point.seed, point.model.num_layers, self._device, self._weights)
+        if point.lora is not None:
+            freeze(module, dtype_of(point))
         module.to(dtype_of(point))
 
 
@@ -50,7 +55,7 @@ def build_model(point: Point, device: torch.device) -> LanguageModel:
     model, filler = point.model, Filler(point, device)
     run = _recomputed if point.recompute == "full" else plain
     with torch.device("meta"):
-        layers = {number: make_layer(model, run) for number in range(model.num_layers)}
+        layers = {number: make_layer(point, run) for number in range(model.num_layers)}
         stage = Stage(model, layers, point.sequence_length, dtype_of(point))
     stage.tie()
     for name, layer in stage.layers.items():
@@ -58,13 +63,25 @@ def build_model(point: Point, device: torch.device) -> LanguageModel:
         _share_out(layer, point)
     filler.fill(stage)
     _share_out(stage, point)
+    if stage.embedding is not None:
+        let_recompute(stage.embedding, point)
     return LanguageModel(stage)
 
 
-def make_layer(model: ModelConfig, run: Run) -> TransformerLayer:
-    """Return a layer on the current default device, with all its experts."""
+def make_layer(point: Point, run: Run) -> TransformerLayer:
+    """Return a layer on the current default device, with all its experts, and adapters under LoRA."""
+    model = point.model
     feed_forward = FeedForward(model) if model.moe is None else MixtureOfExpertsBlock(model, 0, None)
-    return TransformerLayer(model, feed_forward, run)
+    layer = TransformerLayer(model, feed_forward, run)
+    if point.lora is not None:
+        add_adapters([layer], point.lora)
+    return layer
+
+
+def let_recompute(embedding: nn.Module, point: Point) -> None:
+    """Let what a frozen embedding gives have a gradient: DeepSpeed recomputes a layer only if its input has one."""
+    if point.lora is not None and point.recompute == "full":
+        embedding.register_forward_hook(lambda module, inputs, output: output.requires_grad_())
 
 
 def _share_out(module: nn.Module, point: Point) -> None:
@@ -83,7 +100,7 @@ def _recomputed(function: Any, x: Tensor, rotary: Tensor | None) -> Tensor:
 
 def build_optimizer(model: nn.Module) -> torch.optim.AdamW:
     """Return AdamW as every engine here has it."""
-    parameters = list(model.parameters())
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     # ZeRO-3 has put the values away, and keeps the shape under another name.
     is_matrix = [len(getattr(parameter, "ds_shape", parameter.shape)) > 1 for parameter in parameters]
     pairs = list(zip(parameters, is_matrix, strict=True))

@@ -12,7 +12,7 @@ from deepspeed.runtime.pipe.topology import PipeDataParallelTopology
 from torch import Tensor, nn
 
 from triplepoint.config.point import Point
-from triplepoint.launch.engines.deepspeed.model import Filler, make_layer, plain
+from triplepoint.launch.engines.deepspeed.model import Filler, let_recompute, make_layer, plain
 from triplepoint.launch.engines.markers import marker
 from triplepoint.launch.engines.native.loss import mean_cross_entropy
 from triplepoint.launch.engines.native.model import Linear, Norm, rotary_tables
@@ -38,6 +38,9 @@ def build_pipeline(point: Point, device: torch.device) -> PipelineModule:
         partition_method=f"type:{PipelineLayer.__name__}",
         checkpointable_layers=[PipelineLayer.__name__],
     )
+    if point.lora is not None:
+        # Tied weights are frozen: there are no gradients to add up, and in 16 bits DeepSpeed would look for some.
+        pipeline.tied_comms.clear()
     for parameter in pipeline.parameters():
         # Without ZeRO, DeepSpeed's norm counts what is not marked so on the first stage alone.
         parameter.model_parallel = not getattr(parameter, "ds_pipe_replicated", False)
@@ -71,6 +74,7 @@ class Embedding(nn.Module):
         model = filler.point.model
         self.embedding = nn.Embedding(padded_vocab_size(model.vocab_size), model.hidden_size, device="meta")
         filler.fill(self)
+        let_recompute(self.embedding, filler.point)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the embedded tokens."""
@@ -112,7 +116,7 @@ class PipelineLayer(nn.Module):
     def __init__(self, filler: Filler, number: int, rotary: Rotary) -> None:
         super().__init__()
         with torch.device("meta"):
-            self.layer = make_layer(filler.point.model, plain)
+            self.layer = make_layer(filler.point, plain)
         self._rotary = rotary
         filler.fill(self.layer, f"layers.{number}.")
 

@@ -76,7 +76,7 @@ class DeepSpeedTrainer:
         """Return facts for the manifest."""
         zero = self.config["zero_optimization"]
         return {
-            "num_parameters_rank": sum(_held(parameter) for parameter in self.engine.module.parameters()),
+            **self._parameters(),
             "gradient_norm": self.gradient_norm,
             "backend": dist.get_backend(self.world),
             "num_threads": torch.get_num_threads(),
@@ -86,6 +86,21 @@ class DeepSpeedTrainer:
             "overlap_comm": zero["overlap_comm"],
             "num_messages": sum(message["count"] for message in self.log.messages),
             "message_bytes": sum(message["bytes"] * message["count"] for message in self.log.messages),
+        }
+
+    def _parameters(self) -> dict[str, int]:
+        """Return the number of parameters of the whole model, of those that are trained, and of this rank."""
+        held = list(self.engine.module.parameters())
+        # Ranks of a stage follow each other, and one of them counts; of tied weights only the first stage's count.
+        is_counting = dist.get_rank() % self.point.layout.dp == 0
+        counted = [p for p in held if is_counting and not getattr(p, "ds_pipe_replicated", False)]
+        trained = [parameter for parameter in counted if parameter.requires_grad]
+        totals = torch.tensor([sum(map(_whole, part)) for part in (counted, trained)], device=self.engine.device)
+        dist.all_reduce(totals, group=self.world)
+        return {
+            "num_parameters": int(totals[0]),
+            "num_parameters_rank": sum(map(_held, held)),
+            "num_trained_parameters": int(totals[1]),
         }
 
     def _accumulate(self, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -119,6 +134,11 @@ def annotate(owner: Any, method: str, name: str) -> None:
             return function(*args, **kwargs)
 
     setattr(owner, method, annotated)
+
+
+def _whole(parameter: Any) -> int:
+    """Return the elements of a parameter, also of one that ZeRO-3 has shared out."""
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
 def _held(parameter: Any) -> int:

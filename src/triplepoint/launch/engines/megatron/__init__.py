@@ -15,7 +15,8 @@ from triplepoint.launch.engines.checks import check_experts, check_features, che
 
 def unsupported(point: Point) -> str | None:
     """Return why this engine cannot run `point`, in one sentence with the remedy, or None."""
-    for check in (check_features, _numbers, check_tensor_parallel, _pipeline, check_experts, _experts, _without_gpu):
+    checks = (check_features, _numbers, check_tensor_parallel, _pipeline, check_experts, _experts, _lora, _without_gpu)
+    for check in checks:
         if reason := check(point):
             return reason
     return None
@@ -73,6 +74,19 @@ def _pipeline(point: Point) -> str | None:
 def _experts(point: Point) -> str | None:
     if point.model.moe is not None and point.layout.tp > 1 and not point.layout.sequence_parallel:
         return "Megatron-Core trains experts with tensor parallelism only if sequences are split; set sequence_parallel"
+    return None
+
+
+def _lora(point: Point) -> str | None:
+    if point.lora is None:
+        return None
+    if point.layout.dp > 1 and point.layout.data_parallel_sharding in ("optim_grads", "optim_grads_params"):
+        return (
+            "Megatron-FSDP keeps no frozen parameters apart from trained ones here; set data_parallel_sharding: optim, "
+            "or engine: native or deepspeed"
+        )
+    if "tp" in point.overlap:
+        return "overlap tp is not set up for frozen weights; remove tp from overlap"
     return None
 
 

@@ -10,11 +10,14 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
-from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer import ModuleSpec, TransformerConfig
+from megatron.core.transformer.mlp import MLP
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from torch import nn
 
 from triplepoint.config.point import Point
+from triplepoint.config.task import Lora
+from triplepoint.launch.engines.megatron.lora import add_adapters
 from triplepoint.launch.engines.megatron.settings import ddp_config, has_transformer_engine, shares_parameters
 from triplepoint.launch.engines.vocabulary import padded_vocab_size
 
@@ -55,7 +58,7 @@ def build_chunks(point: Point, config: TransformerConfig, device: torch.device) 
 
 def _build(point: Point, config: TransformerConfig, stage: int | None) -> GPTModel:
     model = point.model
-    return GPTModel(
+    chunk = GPTModel(
         config=config,
         transformer_layer_spec=_layers(point, config, stage),
         vocab_size=padded_vocab_size(model.vocab_size),
@@ -68,16 +71,34 @@ def _build(point: Point, config: TransformerConfig, stage: int | None) -> GPTMod
         rotary_base=int(model.rope_base),
         vp_stage=stage,
     )
+    if point.lora is not None:
+        add_adapters(chunk, point, point.lora)
+    return chunk
 
 
 def _layers(point: Point, config: TransformerConfig, stage: int | None) -> Any:
     num_experts = None if point.model.moe is None else point.model.moe.num_experts
     if has_transformer_engine(point):
-        return get_gpt_layer_with_transformer_engine_spec(num_experts, config.moe_grouped_gemm)
+        spec = get_gpt_layer_with_transformer_engine_spec(num_experts, config.moe_grouped_gemm)
+        return spec if point.lora is None else _apart_from_norms(spec, point.lora)
     spec = get_gpt_layer_local_spec(num_experts, False, normalization=config.normalization)
     spec.submodules.input_layernorm = Norm
     spec.submodules.pre_mlp_layernorm = Norm
     return TransformerBlockSubmodules([spec] * get_num_layers_to_build(config, vp_stage=stage), Norm)
+
+
+def _apart_from_norms(spec: ModuleSpec, lora: Lora) -> ModuleSpec:
+    """Take norms out of Transformer Engine's fused layers that get adapters: an adapter reads what the norm gives."""
+    from megatron.core.extensions.transformer_engine_spec_provider import TESpecProvider
+
+    backend, layer = TESpecProvider(), spec.submodules
+    if "linear_qkv" in lora.targets:
+        layer.input_layernorm = backend.layer_norm()
+        layer.self_attention.submodules.linear_qkv = backend.column_parallel_linear()
+    if "linear_fc1" in lora.targets and layer.mlp.module is MLP:
+        layer.pre_mlp_layernorm = backend.layer_norm()
+        layer.mlp.submodules.linear_fc1 = backend.column_parallel_linear()
+    return spec
 
 
 def _connect(config: TransformerConfig, chunks: list[DistributedDataParallel], point: Point) -> None:

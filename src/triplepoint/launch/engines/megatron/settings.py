@@ -34,59 +34,84 @@ def shares_parameters(point: Point) -> bool:
     return point.layout.dp > 1 and point.layout.data_parallel_sharding in ("optim_grads", "optim_grads_params")
 
 
+def splits_sequence(point: Point) -> bool:
+    """Return whether activations between tensor parallel regions are split along the sequence."""
+    return point.layout.sequence_parallel and point.layout.tp > 1
+
+
 def dtype_of(point: Point) -> torch.dtype:
     """Return the type of parameters and activations."""
     return _DTYPES[point.precision]
 
 
 def transformer_config(point: Point) -> TransformerConfig:
-    """Return the configuration of the model and of how it is spread."""
-    model, layout = point.model, point.layout
-    is_fused = has_transformer_engine(point)
-    return TransformerConfig(
-        num_layers=model.num_layers,
-        hidden_size=model.hidden_size,
-        ffn_hidden_size=model.ffn_hidden_size,
-        num_attention_heads=model.num_attention_heads,
-        num_query_groups=model.num_query_groups,
-        kv_channels=model.head_size,
-        add_bias_linear=model.add_bias,
-        gated_linear_unit=model.activation == "swiglu",
-        activation_func=F.silu if model.activation == "swiglu" else partial(F.gelu, approximate="tanh"),
-        normalization="RMSNorm" if model.normalization == "rmsnorm" else "LayerNorm",
-        layernorm_epsilon=NORM_EPS,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-        tensor_model_parallel_size=layout.tp,
-        pipeline_model_parallel_size=layout.pp,
-        virtual_pipeline_model_parallel_size=layout.vp if layout.vp > 1 else None,
-        context_parallel_size=layout.cp,
-        expert_model_parallel_size=layout.ep,
-        expert_tensor_parallel_size=1,
-        sequence_parallel=layout.sequence_parallel and layout.tp > 1,
-        pipeline_dtype=dtype_of(point),
-        params_dtype=dtype_of(point),
-        bf16=point.precision in ("bf16", "fp8"),
-        fp16=point.precision == "fp16",
-        fp8="hybrid" if point.precision == "fp8" else None,
-        use_cpu_initialization=point.cluster.device == "cpu",
-        perform_initialization=True,
-        masked_softmax_fusion=False,
-        bias_activation_fusion=is_fused and model.activation == "swiglu",
-        bias_dropout_fusion=is_fused,
-        apply_rope_fusion=is_fused and model.position_embedding == "rope",
-        gradient_accumulation_fusion=False,
-        persist_layer_norm=False,
-        tp_comm_overlap="tp" in point.overlap,
+    """Return the configuration of the model and of how it is spread and computed."""
+    options = (_architecture, _parallelism, _numbers, _fusions, _recomputation, _experts)
+    return TransformerConfig(**{key: value for part in options for key, value in part(point).items()})
+
+
+def _architecture(point: Point) -> dict[str, Any]:
+    model = point.model
+    return {
+        "num_layers": model.num_layers,
+        "hidden_size": model.hidden_size,
+        "ffn_hidden_size": model.ffn_hidden_size,
+        "num_attention_heads": model.num_attention_heads,
+        "num_query_groups": model.num_query_groups,
+        "kv_channels": model.head_size,
+        "add_bias_linear": model.add_bias,
+        "gated_linear_unit": model.activation == "swiglu",
+        "activation_func": F.silu if model.activation == "swiglu" else partial(F.gelu, approximate="tanh"),
+        "normalization": "RMSNorm" if model.normalization == "rmsnorm" else "LayerNorm",
+        "layernorm_epsilon": NORM_EPS,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+    }
+
+
+def _parallelism(point: Point) -> dict[str, Any]:
+    layout = point.layout
+    return {
+        "tensor_model_parallel_size": layout.tp,
+        "pipeline_model_parallel_size": layout.pp,
+        "virtual_pipeline_model_parallel_size": layout.vp if layout.vp > 1 else None,
+        "context_parallel_size": layout.cp,
+        "expert_model_parallel_size": layout.ep,
+        "expert_tensor_parallel_size": 1,
+        "sequence_parallel": splits_sequence(point),
+        # Its values are not kept, but it marks parameters as split, which gradient norms go by.
+        "perform_initialization": True,
+        "tp_comm_overlap": "tp" in point.overlap,
         # Batched, two stages mix up what they send forward and back. Source: Megatron-LM arguments.py, which asks for
         # overlap_p2p_comm or more than two stages with the interleaved schedule.
-        overlap_p2p_comm=layout.vp > 1,
-        batch_p2p_comm=layout.vp == 1,
+        "overlap_p2p_comm": layout.vp > 1,
+        "batch_p2p_comm": layout.vp == 1,
         # Gloo reads what it sends later, when it would be gone; a GPU's stream keeps the order.
-        deallocate_pipeline_outputs=point.cluster.device != "cpu",
-        **_recomputation(point),
-        **_experts(point),
-    )
+        "deallocate_pipeline_outputs": point.cluster.device != "cpu",
+    }
+
+
+def _numbers(point: Point) -> dict[str, Any]:
+    return {
+        "pipeline_dtype": dtype_of(point),
+        "params_dtype": dtype_of(point),
+        "bf16": point.precision in ("bf16", "fp8"),
+        "fp16": point.precision == "fp16",
+        "fp8": "hybrid" if point.precision == "fp8" else None,
+        "use_cpu_initialization": point.cluster.device == "cpu",
+    }
+
+
+def _fusions(point: Point) -> dict[str, Any]:
+    is_fused = has_transformer_engine(point)
+    return {
+        "bias_activation_fusion": is_fused and point.model.activation == "swiglu",
+        "bias_dropout_fusion": is_fused,
+        "apply_rope_fusion": is_fused and point.model.position_embedding == "rope",
+        "masked_softmax_fusion": False,
+        "gradient_accumulation_fusion": False,
+        "persist_layer_norm": False,
+    }
 
 
 def _recomputation(point: Point) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.tensor_parallel import param_is_not_tensor_parallel_duplicate
+from megatron.core.transformer.module import param_is_not_shared
 from torch import Tensor
 
 from triplepoint.config.point import Point
@@ -79,13 +81,26 @@ class MegatronTrainer:
 
     def facts(self) -> dict[str, Any]:
         """Return facts for the manifest."""
-        held = sum(parameter.numel() for chunk in self.chunks for parameter in chunk.parameters())
         return {
-            "num_parameters_rank": held,
+            **self._parameters(),
             "gradient_norm": self.gradient_norm,
             "backend": dist.get_backend(self.world),
             "num_threads": torch.get_num_threads(),
             "layers": type(self.chunks[0].module.decoder.layers[0].self_attention.linear_qkv).__name__,
+        }
+
+    def _parameters(self) -> dict[str, int]:
+        """Return the number of parameters of the whole model, of those that are trained, and of this rank."""
+        held = [(name, parameter) for chunk in self.chunks for name, parameter in chunk.named_parameters()]
+        counted = [parameter for name, parameter in held if answers_for(name, parameter)]
+        trained = [parameter for parameter in counted if parameter.requires_grad]
+        totals = torch.tensor([sum(parameter.numel() for parameter in part) for part in (counted, trained)])
+        totals = totals.to(self.device)
+        dist.all_reduce(totals)
+        return {
+            "num_parameters": int(totals[0]),
+            "num_parameters_rank": sum(parameter.numel() for _, parameter in held),
+            "num_trained_parameters": int(totals[1]),
         }
 
     def _fill(self) -> None:
@@ -113,3 +128,12 @@ class MegatronTrainer:
             return loss, loss.detach().clone()
 
         return output, loss_of
+
+
+def answers_for(name: str, parameter: Tensor) -> bool:
+    """Return whether this rank is the one to count a parameter among those that have the same values of it."""
+    if ".experts." in name:
+        return bool(parallel_state.get_expert_data_parallel_rank() == 0)
+    if parallel_state.get_data_parallel_rank(with_context_parallel=True) > 0:
+        return False
+    return bool(param_is_not_tensor_parallel_duplicate(parameter) and param_is_not_shared(parameter))

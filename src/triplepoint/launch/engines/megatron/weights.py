@@ -1,15 +1,42 @@
 """The weights of `engines.weights` in Megatron-Core's layout: fused projections, parts of tensor parallel ranks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
+from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point
 from triplepoint.launch.engines.vocabulary import padded_vocab_size
-from triplepoint.launch.engines.weights import weights_of
+from triplepoint.launch.engines.weights import ADAPTER, weights_of
 
-Full = Callable[..., Tensor]
+COLUMN = ("linear_qkv", "linear_fc1")
+"""Layers whose outputs are split over tensor parallel ranks; those of the others' inputs are."""
+
+
+def matrices(model: ModelConfig, target: str) -> dict[str, tuple[int, int]]:
+    """Return the matrices that Megatron-Core keeps in one of its layers, by their names in the native engine.
+
+    Args:
+        model: The architecture.
+        target: Name of the layer.
+
+    Returns:
+        Outputs and inputs of each.
+    """
+    hidden, inner = model.hidden_size, model.ffn_hidden_size
+    heads, groups = (number * model.head_size for number in (model.num_attention_heads, model.num_query_groups))
+    into = ("gate", "up") if model.activation == "swiglu" else ("up",)
+    return {
+        "linear_qkv": {
+            "attention.query": (heads, hidden),
+            "attention.key": (groups, hidden),
+            "attention.value": (groups, hidden),
+        },
+        "linear_proj": {"attention.output": (hidden, heads)},
+        "linear_fc1": {f"feed_forward.{name}": (inner, hidden) for name in into},
+        "linear_fc2": {"feed_forward.down": (hidden, inner)},
+    }[target]
 
 
 class Weights:
@@ -110,6 +137,9 @@ def _layer(rest: str, layer: str, first_expert: int, weights: Weights) -> Tensor
     for place, norm in _NORMS.items():
         if rest.startswith(place) and rest[len(place)] in "._":
             return weights.full(f"{layer}{norm}.{rest[len(place) + 1 :]}", model.hidden_size)
+    if ADAPTER in rest:
+        place, key = rest.split(ADAPTER)
+        return _adapter(place.rsplit(".", 1)[1], key, layer, weights)
     place, key = rest.rsplit(".", 1)
     if place == "self_attention.linear_qkv":
         return weights.projection(f"{layer}attention.", key)
@@ -125,6 +155,23 @@ def _layer(rest: str, layer: str, first_expert: int, weights: Weights) -> Tensor
         number, part = place.removeprefix("mlp.experts.local_experts.").split(".")
         return _feed_forward(part, key, f"{layer}feed_forward.experts.{first_expert + int(number)}.", weights, False)
     return _feed_forward(place.removeprefix("mlp."), key, f"{layer}feed_forward.", weights, True)
+
+
+def _adapter(target: str, key: str, layer: str, weights: Weights) -> Tensor:
+    """Return this rank's part of a matrix of the adapters beside a layer, see `lora.py`."""
+    assert weights.point.lora is not None
+    rank, parts = weights.point.lora.rank, matrices(weights.model, target)
+
+    def down(name: str) -> Tensor:
+        return weights.full(f"{layer}{name}{ADAPTER}down", rank, parts[name][1])
+
+    def up(name: str) -> Tensor:
+        return weights.full(f"{layer}{name}{ADAPTER}up", parts[name][0], rank)
+
+    if target in COLUMN:
+        return torch.cat([down(name) if key == "down" else weights.cut(up(name), 0) for name in parts])
+    (name,) = parts
+    return weights.cut(down(name), 1) if key == "down" else up(name)
 
 
 def _feed_forward(part: str, key: str, prefix: str, weights: Weights, is_split: bool) -> Tensor:

@@ -5,7 +5,7 @@ Every linear layer has an adapter with two matrices of its own, queries, keys an
 Source: Hu et al. 2021, arXiv:2106.09685.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
 
 from triplepoint.config.task import Lora
-from triplepoint.launch.engines.native.model import FeedForward, Linear, Stage, TransformerLayer
+from triplepoint.launch.engines.native.model import FeedForward, Linear, TransformerLayer
 
 
 class Adapter(nn.Module):
@@ -30,9 +30,9 @@ class Adapter(nn.Module):
         return F.linear(F.linear(x, self.down.to(x.dtype)), self.up.to(x.dtype)) * self.scale
 
 
-def add_adapters(stage: Stage, lora: Lora) -> None:
+def add_adapters(layers: Iterable[TransformerLayer], lora: Lora) -> None:
     """Put adapters beside the layers that are to have them, split over tensor parallel ranks as those are."""
-    for layer in stage.layers.values():
+    for layer in layers:
         for linear in _targets(layer, lora):
             outputs, inputs = linear.weight.shape
             adapter = Adapter(inputs, outputs, lora)

@@ -73,7 +73,7 @@ def _build(point: Point, mesh: Mesh, device: torch.device, number: int, num_stag
     stage.tie()
     if point.lora is not None:
         with torch.device("meta"):
-            add_adapters(stage, point.lora)
+            add_adapters(stage.layers.values(), point.lora)
     _materialise_and_shard(stage, point, mesh, device)
     return stage
 
