@@ -1,8 +1,8 @@
 """Simulated inference: time to the first token, time per token after it, tokens per second, memory.
 
-A batch of sequences starts together and ends together. Prefill goes through the pipeline in groups of prompts, decode
-in as many groups as there are stages, so that all of them work. Continuous batching, which starts a sequence as another
-ends, keeps the batch full where this lets it run; the time of its steps is the same.
+A batch of sequences starts together and ends together. It goes through the pipeline in as many groups as there are
+stages, so that all of them work, prompts in more where they are long. Continuous batching, which starts a sequence as
+another ends, keeps the batch full where this lets it run; the time of its steps is the same.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from triplepoint.config.point import Point
-from triplepoint.config.task import PREFILL_TOKENS
+from triplepoint.config.task import PREFILL_TOKENS, group_size
 from triplepoint.simulate.costs import Constants, Cost, Costs
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.inference import InferenceMemory, inference_memory
 from triplepoint.simulate.step import costs_of
 from triplepoint.simulate.work.inference import StagePass, decode_work, prefill_work, served
+from triplepoint.simulate.work.parts import FP32_BYTES
 
 REPLAYED = Constants(host_s=0.0)
 """Passes are recorded once and replayed (CUDA graphs), so that the host holds nothing up."""
@@ -29,7 +30,7 @@ class Serving:
         prompt_tokens: Tokens of each prompt.
         output_tokens: Tokens made of each, the first of them by prefill.
         batch_size: Sequences a replica works on at a time.
-        cache_element: Bytes of a number in the cache of keys and values: 2, or 1 for fp8.
+        cache_element: Bytes of a number in the cache of keys and values: 2, 4 for fp32, or 1 for fp8.
     """
 
     prompt_tokens: int
@@ -45,13 +46,37 @@ class Serving:
 
     @property
     def prompts_together(self) -> int:
-        """Prompts that go through the model at once."""
+        """Prompts that go through a model without a pipeline at once."""
         return min(self.batch_size, max(1, PREFILL_TOKENS // self.prompt_tokens))
 
     @property
     def total_tokens(self) -> int:
         """Tokens of a sequence at its end."""
         return self.prompt_tokens + self.output_tokens
+
+
+@dataclass(frozen=True)
+class Groups:
+    """How a batch goes through the pipeline; the last group may be smaller.
+
+    Attributes:
+        prompts: Prompts in a group.
+        num_prompt_groups: Groups of them.
+        sequences: Sequences in a group while tokens are made.
+        num_groups: Groups of them.
+    """
+
+    prompts: int
+    num_prompt_groups: int
+    sequences: int
+    num_groups: int
+
+
+def groups_of(job: Job, serving: Serving) -> Groups:
+    """Return how a batch goes through the pipeline of a job."""
+    sequences = group_size(serving.batch_size, job.layout.pp)
+    prompts = min(sequences, serving.prompts_together)
+    return Groups(prompts, -(-serving.batch_size // prompts), sequences, -(-serving.batch_size // sequences))
 
 
 @dataclass(frozen=True)
@@ -87,15 +112,17 @@ class InferenceStep:
 def serving_of(point: Point) -> Serving:
     """Return what a point of task `inference` asks of a replica."""
     assert point.inference is not None
-    return Serving(point.inference.prompt_tokens, point.inference.output_tokens, point.micro_batch_size)
+    asked = point.inference
+    # Keys and values are kept as they are computed, in fp8 too: the software that is simulated has no fp8 cache.
+    element = FP32_BYTES if point.precision == "fp32" else 2
+    return Serving(asked.prompt_tokens, asked.output_tokens, point.micro_batch_size, element)
 
 
 def passes_of(job: Job, serving: Serving) -> tuple[list[StagePass], list[StagePass]]:
     """Return the passes of a group of prompts, and of a decoded token in the middle for a group of sequences."""
-    job = served(job)
-    prompts = replace(job, micro_batch_size=serving.prompts_together, sequence_length=serving.prompt_tokens)
-    num_groups = min(serving.batch_size, job.layout.pp)
-    group = replace(job, micro_batch_size=-(-serving.batch_size // num_groups))
+    job, groups = served(job), groups_of(job, serving)
+    prompts = replace(job, micro_batch_size=groups.prompts, sequence_length=serving.prompt_tokens)
+    group = replace(job, micro_batch_size=groups.sequences)
     return prefill_work(prompts), decode_work(group, _lengths(serving)[1], serving.cache_element)
 
 
@@ -135,7 +162,12 @@ def predict_inference(
 
 def memory_of(job: Job, serving: Serving) -> InferenceMemory:
     """Return the memory serving takes on the rank that needs most."""
-    together = serving.prompts_together * serving.prompt_tokens
+    return max(memory_by_stage(job, serving), key=lambda use: use.total)
+
+
+def memory_by_stage(job: Job, serving: Serving) -> list[InferenceMemory]:
+    """Return the memory serving takes on a rank of each pipeline stage."""
+    together = groups_of(job, serving).prompts * serving.prompt_tokens
     held = replace(served(job), micro_batch_size=serving.batch_size)
     return inference_memory(held, serving.total_tokens, together, serving.cache_element)
 
@@ -167,11 +199,10 @@ def _lengths(serving: Serving) -> tuple[int, int, int]:
 
 def _prefill_s(job: Job, serving: Serving, costs: Costs) -> float:
     """Return the time of all prompts: groups follow one another through the pipeline."""
-    together = serving.prompts_together
-    passes = prefill_work(replace(job, micro_batch_size=together, sequence_length=serving.prompt_tokens))
+    groups = groups_of(job, serving)
+    passes = prefill_work(replace(job, micro_batch_size=groups.prompts, sequence_length=serving.prompt_tokens))
     times = _times(passes, costs)
-    num_groups = -(-serving.batch_size // together)
-    return sum(times) + (num_groups - 1) * max(times)
+    return sum(times) + (groups.num_prompt_groups - 1) * max(times)
 
 
 class _Decode:
@@ -183,12 +214,11 @@ class _Decode:
     """
 
     def __init__(self, job: Job, serving: Serving, costs: Costs, cached: int) -> None:
-        num_groups = min(serving.batch_size, job.layout.pp)
-        group = replace(job, micro_batch_size=-(-serving.batch_size // num_groups))
-        passes = decode_work(group, cached, serving.cache_element)
+        groups = groups_of(job, serving)
+        passes = decode_work(replace(job, micro_batch_size=groups.sequences), cached, serving.cache_element)
         times = _times(passes, costs)
         # Each group goes round all stages for a token; a stage works on every group meanwhile.
-        self.time_s = max(sum(times), num_groups * max(times))
+        self.time_s = max(sum(times), groups.num_groups * max(times))
         self.cost = Cost()
         for one in passes:
             self.cost.include(costs.price(one.operations))

@@ -11,7 +11,15 @@ from triplepoint.config.plan import PlannedRun
 from triplepoint.plan import select
 from triplepoint.recording.read import read_recording
 from triplepoint.simulate.artefacts.run import job_of, simulate_run
-from triplepoint.simulate.inference import Serving, memory_of, predict_inference
+from triplepoint.simulate.inference import (
+    Groups,
+    Serving,
+    groups_of,
+    memory_by_stage,
+    memory_of,
+    predict_inference,
+    serving_of,
+)
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.model import peak_memory
 from triplepoint.simulate.predict.point import predict_point
@@ -80,3 +88,37 @@ def test_simulated_inference_without_room_is_out_of_memory(tmp_path: Path) -> No
     manifest = simulate_run(run, tmp_path, CONFIG)
     assert manifest.status == "oom"
     assert manifest.evidence is not None and "cache" in manifest.evidence.message
+
+
+def in_stages(pp: int, batch: int = 6, **fields: Any) -> PlannedRun:
+    """Return a simulated run of inference on eight GPUs in as many stages."""
+    run = planned("inference", global_batch_size=16)
+    layout = run.point.layout.model_copy(update={"tp": 8 // pp, "pp": pp})
+    changes = {"layout": layout, "micro_batch_size": batch, "global_batch_size": batch} | fields
+    point = run.point.model_copy(update=changes)
+    return run.model_copy(update={"point": point, "digest": point.digest()})
+
+
+def test_simulated_pipeline_shows_each_stage_its_own_memory_and_the_last_one_the_first_token(tmp_path: Path) -> None:
+    run = in_stages(4)
+    simulate_run(run, tmp_path, CONFIG)
+    rows = STEPS.read(tmp_path / "steps.parquet").to_pylist()
+    stages = memory_by_stage(job(run), serving_of(run.point))
+    # The embedding lies in the first stage, the head with its logits in the last.
+    assert stages[0].weights > stages[1].weights == stages[2].weights
+    assert {row["rank"]: row["peak_memory_bytes"] for row in rows} == {
+        rank: round(stages[rank // 2].total) for rank in range(8)
+    }
+    assert {row["rank"] for row in rows if row["t_first_token_ns"] is not None} == {6, 7}
+    predicted = predict_point(run.point, CONFIG).allocated_bytes
+    assert list(predicted) == [stages[rank // 2].allocated for rank in range(8)]
+
+
+@pytest.mark.parametrize(
+    ("batch", "prompt_tokens", "expected"),
+    [(6, 1024, Groups(2, 3, 2, 3)), (16, 1024, Groups(4, 4, 4, 4)), (64, 1024, Groups(8, 8, 16, 4))],
+)
+def test_groups_are_one_for_each_stage_and_prompts_no_more_than_go_together(
+    batch: int, prompt_tokens: int, expected: Groups
+) -> None:
+    assert groups_of(job(in_stages(4)), Serving(prompt_tokens, 128, batch)) == expected

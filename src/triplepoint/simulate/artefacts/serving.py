@@ -20,7 +20,16 @@ from triplepoint.simulate.heat.job import at_highest_clocks, is_known, machine_o
 from triplepoint.simulate.heat.loop import Trace
 from triplepoint.simulate.heat.machine import Profile
 from triplepoint.simulate.heat.sensor import mi250_sensors, nvidia_sensors, show
-from triplepoint.simulate.inference import REPLAYED, InferenceStep, Serving, passes_of, predict_inference, serving_of
+from triplepoint.simulate.inference import (
+    REPLAYED,
+    InferenceStep,
+    Serving,
+    groups_of,
+    memory_by_stage,
+    passes_of,
+    predict_inference,
+    serving_of,
+)
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel, Operation
 from triplepoint.simulate.power.model import Float
@@ -42,10 +51,12 @@ class Served:
 
     Attributes:
         step: Times and memory.
+        memory_bytes: Of a rank, by pipeline stage.
         trace: Power, heat and clocks of a batch once warm; None where those of the GPU type are not known.
     """
 
     step: InferenceStep
+    memory_bytes: tuple[int, ...]
     trace: Trace | None
 
 
@@ -71,7 +82,8 @@ def simulate_serving(
     if is_known(job.gpu, config):
         profile = _profile(job, serving, step, costs_of(job, REPLAYED, config), shape)
         trace = _warm(profile, job, cluster, shape, config)
-    return _write(out, planned, job, Served(step, trace), started)
+    memory_bytes = tuple(round(use.total) for use in memory_by_stage(job, serving))
+    return _write(out, planned, job, Served(step, memory_bytes, trace), started)
 
 
 def _profile(job: Job, serving: Serving, step: InferenceStep, costs: Costs, shape: tuple[int, int]) -> Profile:
@@ -98,8 +110,8 @@ def _profile(job: Job, serving: Serving, step: InferenceStep, costs: Costs, shap
 
 def _counts(job: Job, serving: Serving) -> tuple[int, int]:
     """Return how often a stage makes the pass of prefill and that of decode in a batch."""
-    groups = -(-serving.batch_size // serving.prompts_together)
-    return groups, min(serving.batch_size, job.layout.pp) * (serving.output_tokens - 1)
+    groups = groups_of(job, serving)
+    return groups.num_prompt_groups, groups.num_groups * (serving.output_tokens - 1)
 
 
 def _warm(profile: Profile, job: Job, cluster: ClusterConfig, shape: tuple[int, int], config: Path) -> Trace:
@@ -114,7 +126,7 @@ def _warm(profile: Profile, job: Job, cluster: ClusterConfig, shape: tuple[int, 
 def _write(out: Path, planned: PlannedRun, job: Job, served: Served, started: datetime) -> Manifest:
     point, step = planned.point, served.step
     total_s = step.prefill_s + step.decode_s
-    _write_steps(out / "steps.parquet", point, step)
+    _write_steps(out / "steps.parquet", point, served)
     t_s = np.linspace(0.0, total_s * len(point.steps.kinds), _MOST_SAMPLES + 1)
     columns = _SENSED if served.trace is not None else ()
     absent = {name: _ABSENT for name in METRICS if name not in columns}
@@ -150,11 +162,13 @@ def _sensed(trace: Trace | None, job: Job, node: int, t_s: Float, columns: tuple
     return np.stack([found[name] for name in columns], axis=-1).transpose(1, 0, 2)
 
 
-def _write_steps(path: Path, point: Point, step: InferenceStep) -> None:
+def _write_steps(path: Path, point: Point, served: Served) -> None:
+    step = served.step
     kinds, ranks = point.steps.kinds, np.arange(point.num_gpus)
     length, first = (round(time * NS_PER_S) for time in (step.prefill_s + step.decode_s, step.prefill_s))
     start = np.tile(EPOCH_NS + length * np.arange(len(kinds)), len(ranks))
     num_rows = len(ranks) * len(kinds)
+    stage = np.repeat(ranks, len(kinds)) // (point.num_gpus // point.layout.pp)
     columns = {
         "rank": np.repeat(ranks, len(kinds)),
         "step": np.tile(np.arange(len(kinds)), len(ranks)),
@@ -163,7 +177,8 @@ def _write_steps(path: Path, point: Point, step: InferenceStep) -> None:
         "t_end_ns": start + length,
         "loss": pa.nulls(num_rows, pa.float64()),
         "num_tokens": np.full(num_rows, point.num_tokens),
-        "peak_memory_bytes": np.full(num_rows, round(step.memory.total)),
-        "t_first_token_ns": start + first,
+        "peak_memory_bytes": np.array(served.memory_bytes)[stage],
+        # Ranks of other stages than the last do not see it.
+        "t_first_token_ns": pa.array(start + first, mask=stage < point.layout.pp - 1),
     }
     STEPS.write(path, pa.table(columns))

@@ -1,4 +1,4 @@
-"""Memory of inference on the rank that needs most: weights, the cache of keys and values, room to work in."""
+"""Memory of inference on a rank of each pipeline stage: weights, the cache of keys and values, room to work in."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from triplepoint.simulate.work.parts import FP32_BYTES, Share, Weights, ceil_div
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceMemory(Need):
-    """Memory of the rank that needs most. Unit of all parts: byte.
+    """Memory of a rank. Unit of all parts: byte.
 
     Attributes:
         weights: Parameters, in the number format of the products.
@@ -30,9 +30,14 @@ class InferenceMemory(Need):
     runtime: float
     fragmentation: float
 
+    @property
+    def allocated(self) -> float:
+        """Peak of what the framework's allocator hands out."""
+        return self.weights + self.cache + self.workspace
 
-def inference_memory(job: Job, tokens: int, prefill_tokens: int, cache_element: int) -> InferenceMemory:
-    """Return the memory of a rank of the stage that needs most.
+
+def inference_memory(job: Job, tokens: int, prefill_tokens: int, cache_element: int) -> list[InferenceMemory]:
+    """Return the memory of a rank of each stage.
 
     Args:
         job: A served job; `micro_batch_size` is the number of sequences on a replica.
@@ -57,7 +62,7 @@ def inference_memory(job: Job, tokens: int, prefill_tokens: int, cache_element: 
             capacity=job.gpu.memory_capacity.value,
         )
         found.append(use)
-    return max(found, key=lambda use: use.total)
+    return found
 
 
 def _weight_bytes(share: Share, weights: Weights) -> float:

@@ -9,9 +9,9 @@ from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.simulate.artefacts.run import job_of
 from triplepoint.simulate.calibration.fitted import Calibration
-from triplepoint.simulate.inference import Serving, predict_inference, serving_of
+from triplepoint.simulate.inference import Serving, memory_by_stage, predict_inference, serving_of
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.memory.model import memory_by_stage
+from triplepoint.simulate.memory.model import memory_by_stage as memory_of_training
 from triplepoint.simulate.predict.model import Prediction, predict
 from triplepoint.units import GIB
 
@@ -45,17 +45,18 @@ def predict_point(point: Point, config: Path) -> PointPrediction:
         catalogue, calibration = _load(config)
         job = job_of(point, catalogue, STACKS.get(point.engine))
         if point.task == "inference":
-            return _served(job, serving_of(point), config)
-        step = predict(job, calibration)
-        stages = memory_by_stage(job)
+            step, stages = _served(job, serving_of(point), config)
+        else:
+            step = predict(job, calibration)
+            stages = [use.allocated for use in memory_of_training(job)]
     except UserError as error:
         return PointPrediction(Prediction("unsupported", str(error)))
     ranks_per_stage = point.num_gpus // point.layout.pp
-    return PointPrediction(step, tuple(stages[rank // ranks_per_stage].allocated for rank in range(point.num_gpus)))
+    return PointPrediction(step, tuple(stages[rank // ranks_per_stage] for rank in range(point.num_gpus)))
 
 
-def _served(job: Job, serving: Serving, config: Path) -> PointPrediction:
-    """Return what is predicted of inference; its step is a whole batch."""
+def _served(job: Job, serving: Serving, config: Path) -> tuple[Prediction, list[float]]:
+    """Return what is predicted of inference, whose step is a whole batch, and what is allocated in each stage."""
     found = predict_inference(job, serving, config=config)
     memory = found.memory
     fits = "" if memory.fits else f"does not fit on a rank of stage {memory.stage}: {memory.explain()}"
@@ -67,7 +68,7 @@ def _served(job: Job, serving: Serving, config: Path) -> PointPrediction:
         memory_gib=memory.total / GIB,
         time_to_first_token_s=found.time_to_first_token_s,
     )
-    return PointPrediction(step, (memory.weights + memory.cache + memory.workspace,) * job.num_gpus)
+    return step, [use.allocated for use in memory_by_stage(job, serving)]
 
 
 @cache

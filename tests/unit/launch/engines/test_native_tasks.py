@@ -2,14 +2,17 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.unit.launch.engines.native_points import GPT, GQA, LLAMA, MOE, Trained, make_point, train
+from tests.unit.simulate.jobs import job
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point, Steps
 from triplepoint.config.task import TARGETS, Inference, Lora
+from triplepoint.simulate.inference import memory_by_stage, serving_of
 
 LORA: dict[str, Any] = {"task": "lora", "lora": Lora(rank=4, alpha=8.0, targets=TARGETS)}
 QKV: dict[str, Any] = {"task": "lora", "lora": Lora(rank=4, alpha=8.0, targets=("linear_qkv",))}
@@ -144,6 +147,15 @@ def test_inference_has_a_cache_of_this_stage(name: str, served: dict[str, Traine
     # Keys and values of 24 + 8 tokens in fp32, heads of 8 numbers, 4 layers.
     whole = 2 * 32 * 4 * 8 * model.num_query_groups * 4 * point.global_batch_size
     assert served[name].facts["cache_bytes_rank"] == whole / (layout.tp * layout.pp * layout.dp)
+
+
+@pytest.mark.parametrize("name", ["serve gqa", "serve gpt", *SERVED])
+def test_inference_keeps_what_the_simulator_says(name: str, served: dict[str, Trained]) -> None:
+    point = ALONE.get(name) or SERVED[name][1]
+    here = {"layout": point.layout, "micro_batch_size": point.micro_batch_size, "precision": "fp32"}
+    predicted = memory_by_stage(replace(job(point.model), **here), serving_of(point))[0]
+    assert served[name].facts["cache_bytes_rank"] == predicted.cache
+    assert served[name].facts["num_parameters_rank"] * 4 == predicted.weights
 
 
 def last_stage(point: Point) -> list[int]:
