@@ -33,7 +33,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--gpu", metavar="NAME", help="GPU type of that recording, a file in CONFIG/gpus")
     made.add_argument("--config", type=Path, default=Path("config"), metavar="DIR", help="folder of the configuration")
     made.add_argument(
-        "--out", type=Path, metavar="FILE", help="where to write (default: CONFIG/calibration/fitted.yaml)"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where to write what tables say (default: CONFIG/calibration/fitted.yaml)",
     )
     return made
 
@@ -49,6 +52,8 @@ def run(arguments: argparse.Namespace) -> None:
         )
     if bool(arguments.power) != bool(arguments.gpu):
         raise UserError("calibrate: --power and --gpu go together; name the recording and the GPU type it is of")
+    if arguments.out and not arguments.tables:
+        raise UserError("calibrate: --out is for constants fitted to tables IN.csv; others are written into --config")
     if arguments.collectives:
         from triplepoint.simulate.collectives.own import calibrate_links
 

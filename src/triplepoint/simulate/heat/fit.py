@@ -6,12 +6,15 @@ import numpy as np
 
 from triplepoint.errors import UserError
 from triplepoint.simulate.estimates import Estimate
-from triplepoint.simulate.fitting import least_squares
+from triplepoint.simulate.fitting import Found, least_squares
 from triplepoint.simulate.heat.config import CoolingConfig
 from triplepoint.simulate.power.model import Float
 
 _NOISE_K = 0.5
 """Temperatures are whole degrees (0.3 K), and power within a sample is not known."""
+
+_DELAY_S = 0.1
+"""How far power and temperature may be shown apart: sensors publish every 100 ms, each at a moment of its own."""
 
 _NAMES = ("die_resistance", "sink_resistance", "die_time", "sink_time")
 
@@ -40,12 +43,14 @@ class HeatFit:
         inlet_c: Coolant at every device. Unit: degC.
         rmse_k: Of every log. Unit: K.
         worst_k: Largest error of all. Unit: K.
+        delay_s: How much later than temperature power is shown. Unit: s.
     """
 
     cooling: CoolingConfig
     inlet_c: tuple[float, ...]
     rmse_k: tuple[float, ...]
     worst_k: float
+    delay_s: float
 
 
 def undo_average(t_s: Float, average_w: Float, window_s: float, age_s: float) -> Float:
@@ -85,6 +90,11 @@ def simulate_log(log: StepLog, cooling: CoolingConfig, inlet_c: float) -> Float:
     return np.asarray(_respond(log, at) + inlet_c)
 
 
+def delayed(log: StepLog, delay_s: float) -> StepLog:
+    """Return a log with its power later by a delay. Unit: s."""
+    return StepLog(log.t_s, np.interp(log.t_s - delay_s, log.t_s, log.power_w), log.temp_c)
+
+
 def _respond(log: StepLog, cooling: Float) -> Float:
     """Return rises over the inlet by cooling alone, in the order of `_NAMES`. Unit: K.
 
@@ -117,34 +127,64 @@ def fit_heat(logs: list[StepLog], known: CoolingConfig, source: str) -> HeatFit:
         source: Where the logs come from.
 
     Raises:
-        UserError: If a log has fewer than ten samples, or power hardly changes in any.
+        UserError: If a log has fewer than ten samples, or power or temperature hardly change in any.
     """
-    if any(len(log.t_s) < 10 for log in logs) or max(float(np.ptp(log.power_w)) for log in logs) < 50.0:
-        raise UserError(f"{source}: ten samples and a change of power by 50 W are needed to fit cooling")
+    swing_w, swing_k = (max(float(np.ptp(values)) for values in part) for part in (
+        [log.power_w for log in logs], [log.temp_c for log in logs]
+    ))  # fmt: skip
+    if any(len(log.t_s) < 10 for log in logs) or swing_w < 50.0 or swing_k < 3.0:
+        raise UserError(
+            f"{source}: power changes by {swing_w:.0f} W and temperature by {swing_k:.0f} K; fitting cooling needs ten "
+            "samples, 50 W and 3 K"
+        )
     priors = [getattr(known, name) for name in _NAMES]
-    start = np.log([prior.value for prior in priors])
-    width = np.maximum([prior.sigma / prior.value for prior in priors], 0.2)
-
-    def errors(at: Float) -> list[Float]:
-        rises = [_respond(log, np.exp(at)) for log in logs]
-        # The inlet is whatever makes the mean right.
-        return [log.temp_c - rise - (log.temp_c - rise).mean() for log, rise in zip(logs, rises, strict=True)]
-
-    found = least_squares(
-        lambda at: np.concatenate([*(error / _NOISE_K for error in errors(at)), (at - start) / width]), start
-    )
-    value, sigma = np.exp(found.at), np.sqrt(np.diag(found.covariance)) * np.exp(found.at)
+    found, delay_s = _search(logs, priors)
+    value, sigma = np.exp(found.at[:-1]), np.sqrt(np.diag(found.covariance))[:-1] * np.exp(found.at[:-1])
     fitted = known.model_copy(update={
         name: Estimate(value=_rounded(value[k]), unit=prior.unit, sigma=_rounded(sigma[k]), source=source)
         for k, (name, prior) in enumerate(zip(_NAMES, priors, strict=True))
     })  # fmt: skip
     inlets, rmse, worst = [], [], 0.0
     for log in logs:
-        away = log.temp_c - simulate_log(log, fitted, 0.0)
+        away = log.temp_c - simulate_log(delayed(log, delay_s), fitted, 0.0)
         inlets.append(float(away.mean()))
         rmse.append(float(away.std()))
         worst = max(worst, float(np.abs(away - away.mean()).max()))
-    return HeatFit(fitted, tuple(inlets), tuple(rmse), worst)
+    return HeatFit(fitted, tuple(inlets), tuple(rmse), worst, delay_s)
+
+
+def _search(logs: list[StepLog], priors: list[Estimate]) -> tuple[Found, float]:
+    """Return the logarithms of the numbers of `_NAMES` and the delay, and the delay by itself. Unit: s."""
+    start = np.array([*np.log([prior.value for prior in priors]), 0.0])
+    width = np.array([*np.maximum([prior.sigma / prior.value for prior in priors], 0.2), _DELAY_S])
+
+    def errors(at: Float) -> list[Float]:
+        rises = [_respond(delayed(log, at[-1]), np.exp(at[:-1])) for log in logs]
+        # The inlet is whatever makes the mean right.
+        return [log.temp_c - rise - (log.temp_c - rise).mean() for log, rise in zip(logs, rises, strict=True)]
+
+    def search(noise_k: list[float], at: Float) -> Found:
+        def residuals(at: Float) -> Float:
+            parts = [error / noise for error, noise in zip(errors(at), noise_k, strict=True)]
+            return np.concatenate([*parts, (at - start) / width])
+
+        return least_squares(residuals, at)
+
+    found = search([_NOISE_K] * len(logs), start)
+    # Errors that hang together say less than their number: whole degrees stay wrong by the same for seconds.
+    noise_k = [max(_NOISE_K, float(error.std())) * correlation_time(error) ** 0.5 for error in errors(found.at)]
+    found = search(noise_k, found.at)
+    return found, float(found.at[-1])
+
+
+def correlation_time(errors: Float) -> float:
+    """Return how many errors in a row count as one, 1 or more: twice their autocorrelation up to its first zero."""
+    away = errors - errors.mean()
+    if not away.any():
+        return 1.0
+    together = np.correlate(away, away, "full")[len(away) - 1 :] / (away @ away)
+    below = np.flatnonzero(together <= 0.0)
+    return float(2.0 * together[: below[0] if below.size else None].sum() - 1.0)
 
 
 def _rounded(value: float) -> float:

@@ -1,18 +1,16 @@
-"""Reads what `tests/hardware/h200/measure.py` recorded of one GPU, and calibrates its power and heat with it."""
+"""Calibrates power and heat of a GPU type with a recording of one."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
 from triplepoint.simulate.heat.config import CoolingConfig, HeatConfig
-from triplepoint.simulate.heat.fit import HeatFit, StepLog, fit_heat, simulate_log
+from triplepoint.simulate.heat.fit import HeatFit, StepLog, delayed, fit_heat, simulate_log
+from triplepoint.simulate.heat.recorded import read_kernels, read_samples, read_windows
 from triplepoint.simulate.power.config import PowerConfig
 from triplepoint.simulate.power.fit import KernelTable, PowerFit, fit_power
 from triplepoint.simulate.power.model import Activity, Float, clock_at_limit, rate_at
@@ -52,11 +50,11 @@ def read_kernel_table(folder: Path, gpu: GpuConfig) -> KernelTable:
     """Return the kernels of a recording, and its rest, with mean power, clock and temperature.
 
     Raises:
-        UserError: If a file is missing or no kernel has samples.
+        UserError: If a file is missing or damaged, or no kernel has samples.
     """
-    samples = _samples(folder, "quick")
-    rows = [row for row in _rows(folder / "kernels.parquet") if row["error"] is None]
-    rest = [row for row in _rows(folder / "windows.parquet") if row["stage"] in _RESTING]
+    samples = read_samples(folder, "quick", gpu.package_power_limit.value)
+    rows = read_kernels(folder)
+    rest = [row for row in read_windows(folder) if row["stage"] in _RESTING]
     names, activities, means = [], [], []
     for row in rows + rest:
         mean = _means(samples, row["t_start_ns"] + _SETTLING_NS, row["t_end_ns"])
@@ -73,18 +71,24 @@ def read_kernel_table(folder: Path, gpu: GpuConfig) -> KernelTable:
     return KernelTable(tuple(names), Activity(**columns), clock, temp, power)
 
 
-def read_step_log(folder: Path) -> StepLog:
-    """Return heating and cooling of a recording. Raises `UserError` if a file or a stage is missing."""
-    windows = [row for row in _rows(folder / "windows.parquet") if row["stage"] in _STEP]
-    if len(windows) < len(_STEP):
-        raise UserError(f"{folder / 'windows.parquet'}: stages {', '.join(_STEP)} are needed to fit heat")
-    samples = _samples(folder, "default")
-    inside = (samples["t_ns"] >= windows[0]["t_start_ns"]) & (samples["t_ns"] <= windows[-1]["t_end_ns"])
-    is_whole = inside & ~np.isnan(samples["gpu_power_w"]) & ~np.isnan(samples["gpu_temp_c"])
-    t_ns = samples["t_ns"][is_whole]
-    if len(t_ns) < 10:
-        raise UserError(f"{folder / 'samples.parquet'}: {len(t_ns)} samples of heating and cooling; expected minutes")
-    return StepLog((t_ns - t_ns[0]) / NS_PER_S, samples["gpu_power_w"][is_whole], samples["gpu_temp_c"][is_whole])
+def read_step_log(folder: Path, gpu: GpuConfig) -> StepLog:
+    """Return heating and cooling of a recording.
+
+    Raises:
+        UserError: If a file or a stage is missing, or there are too few samples.
+    """
+    windows = {row["stage"]: row for row in read_windows(folder)}
+    if missing := [stage for stage in _STEP if stage not in windows]:
+        raise UserError(f"{folder / 'windows.parquet'}: no stage {', '.join(missing)}, which fitting heat needs")
+    samples = read_samples(folder, "default", gpu.package_power_limit.value)
+    t_ns = samples["t_ns"]
+    inside = (t_ns >= windows[_STEP[0]]["t_start_ns"]) & (t_ns <= windows[_STEP[-1]]["t_end_ns"])
+    if inside.sum() < 10:
+        raise UserError(
+            f"{folder / 'samples.parquet'}: {inside.sum()} samples of heating and cooling; expected minutes"
+        )
+    t_s = (t_ns[inside] - t_ns[inside][0]) / NS_PER_S
+    return StepLog(t_s, samples["gpu_power_w"][inside], samples["gpu_temp_c"][inside])
 
 
 def calibrate(folder: Path, gpu: GpuConfig, power: PowerConfig, heat: HeatConfig) -> Calibrated:
@@ -96,16 +100,16 @@ def calibrate(folder: Path, gpu: GpuConfig, power: PowerConfig, heat: HeatConfig
         power: What is known so far.
         heat: What is known so far.
     """
-    table = read_kernel_table(folder, gpu)
-    found = fit_power(table, power, str(folder))
+    table, source = read_kernel_table(folder, gpu), f"recording {folder}"
+    found = fit_power(table, power, source)
     weight = table.power_w / table.power_w.sum()
-    log, known = read_step_log(folder), heat.cooling["air"]
+    log, known = read_step_log(folder, gpu), heat.cooling["air"]
     return Calibrated(
         power=found,
-        heat=fit_heat([log], known, str(folder)),
+        heat=fit_heat([log], known, source),
         sustained=sustained_error(table, found),
         energy_error=float(weight @ found.held_out_error),
-        cooling_rmse_k=_cooling_rmse_k(log, known, str(folder)),
+        cooling_rmse_k=_cooling_rmse_k(log, known, source),
     )
 
 
@@ -114,7 +118,7 @@ def _cooling_rmse_k(log: StepLog, known: CoolingConfig, source: str) -> float:
     high = log.power_w > (log.power_w.min() + log.power_w.max()) / 2
     seen = slice(0, int(np.flatnonzero(high)[-1]) + 1)
     blind = fit_heat([StepLog(log.t_s[seen], log.power_w[seen], log.temp_c[seen])], known, source)
-    away = log.temp_c - simulate_log(log, blind.cooling, blind.inlet_c[0])
+    away = log.temp_c - simulate_log(delayed(log, blind.delay_s), blind.cooling, blind.inlet_c[0])
     return float(np.sqrt((away[seen.stop :] ** 2).mean()))
 
 
@@ -144,29 +148,9 @@ def _activity(row: dict[str, Any], gpu: GpuConfig) -> Activity:
     return kernel_activity(float(is_tensor), row["flops"], row["min_bytes"], row["call_s"], peaks, randomness)
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return list(_read(path).to_pylist())
-
-
-def _read(path: Path) -> pa.Table:
-    try:
-        return pq.read_table(path)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; record it with tests/hardware/h200/measure.py") from None
-
-
-def _samples(folder: Path, recording: str) -> dict[str, Float]:
-    table = _read(folder / "samples.parquet")
-    table = table.filter((pc.field("recording") == recording) & (pc.field("device") == "gpu0"))
-    names = ("t_ns", "gpu_power_w", "gpu_temp_c", "sm_clock_mhz")
-    if missing := [name for name in names if name not in table.column_names]:
-        raise UserError(f"{folder / 'samples.parquet'}: columns {', '.join(missing)} are missing; the driver gave none")
-    return {name: np.asarray(table[name].to_pandas(), dtype=float) for name in names}
-
-
 def _means(samples: dict[str, Float], start_ns: int, end_ns: int) -> tuple[float, float, float] | None:
-    inside = (samples["t_ns"] >= start_ns) & (samples["t_ns"] <= end_ns) & ~np.isnan(samples["gpu_power_w"])
+    inside = (samples["t_ns"] >= start_ns) & (samples["t_ns"] <= end_ns)
     if inside.sum() < 3:
         return None
-    power, clock, temp = (samples[name][inside] for name in ("gpu_power_w", "sm_clock_mhz", "gpu_temp_c"))
-    return float(power.mean()), float(np.nanmean(clock)), float(np.nanmean(temp))
+    power, clock, temp = (samples[name][inside].mean() for name in ("gpu_power_w", "sm_clock_mhz", "gpu_temp_c"))
+    return float(power), float(clock), float(temp)

@@ -40,7 +40,7 @@ def test_fit_heat_finds_what_made_the_log() -> None:
 
 def test_fit_heat_needs_a_change() -> None:
     log = made_log(cooling(), 25.0)
-    with pytest.raises(UserError, match="change of power"):
+    with pytest.raises(UserError, match="power changes by 0 W"):
         fit_heat([StepLog(log.t_s, np.full_like(log.power_w, 300.0), log.temp_c)], cooling(), "flat")
 
 

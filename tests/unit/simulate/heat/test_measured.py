@@ -120,8 +120,8 @@ def test_read_kernel_table_holds_operands_out_together(recording: Path) -> None:
 def test_read_step_log_without_stages(recording: Path, tmp_path: Path) -> None:
     rows = [row for row in pq.read_table(recording / "windows.parquet").to_pylist() if row["stage"] != "cooling"]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "windows.parquet")
-    with pytest.raises(UserError, match="before_heating, heating, cooling are needed"):
-        read_step_log(tmp_path)
+    with pytest.raises(UserError, match="no stage cooling, which"):
+        read_step_log(tmp_path, GPU)
 
 
 def test_calibrate_without_files(tmp_path: Path) -> None:

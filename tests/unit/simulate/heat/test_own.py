@@ -101,6 +101,7 @@ def test_command_finds_power_and_cooling_and_writes_them(
     for name, value in COOLING.items():
         found = getattr(air, name)
         assert 0 < found.sigma < 0.3 * value and str(recording) in found.source
+        assert abs(found.value - value) < 3 * found.sigma, name
 
 
 def test_command_wants_both_recording_and_gpu(recording: Path, capsys: pytest.CaptureFixture[str]) -> None:
