@@ -8,7 +8,7 @@ from pathlib import Path
 
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.config.point import Point
+from triplepoint.config.point import BYTES, Point
 
 BYTE_VOCABULARY = 256
 """Tokens of a corpus of bytes."""
@@ -162,12 +162,14 @@ def check_task(point: Point) -> str | None:
 
 
 def check_corpus(point: Point) -> str | None:
-    """Every token of the corpus is in the vocabulary."""
+    """Every token of the corpus is in the vocabulary, as far as can be told without reading it."""
     if point.samples == "padded" and point.corpus == "random":
         return "samples: padded needs documents, and random tokens have none; set samples: packed"
     if Path(f"{point.corpus}.idx").is_file():
-        return None  # has tokens of its own
-    if point.corpus != "random" and point.model.vocab_size < BYTE_VOCABULARY:
+        if point.tokenizer == BYTES:
+            return None
+        return f"tokenizer: {point.tokenizer}, corpus {point.corpus} has tokens of its own; set tokenizer: {BYTES}"
+    if point.corpus != "random" and point.tokenizer == BYTES and point.model.vocab_size < BYTE_VOCABULARY:
         return f"corpus: {point.corpus} has byte tokens, vocab_size {point.model.vocab_size} is below {BYTE_VOCABULARY}"
     return None
 

@@ -1,6 +1,6 @@
 """Folding: settings that can do nothing are taken out, so that equal measurements are one point."""
 
-from triplepoint.config.point import Overlap, Point
+from triplepoint.config.point import BYTES, Overlap, Point
 
 
 def fold(point: Point) -> Point:
@@ -9,7 +9,8 @@ def fold(point: Point) -> Point:
     Inference has no backward pass, so no recomputation, nothing of data parallel ranks to share out or overlap, and a
     pipeline with one way through it.
     Sequence parallelism needs tp above 1, a pipeline schedule needs pp above 1, sharding over data parallel ranks needs
-    dp above 1 or says what is offloaded, and each overlap needs the communication it would hide.
+    dp above 1 or says what is offloaded, and each overlap needs the communication it would hide. Random tokens need no
+    tokenizer.
     """
     if point.task == "inference":
         useless = {"sequence_parallel": False, "data_parallel_sharding": "no_shard", "vp": 1, "schedule": None}
@@ -21,7 +22,8 @@ def fold(point: Point) -> Point:
         "data_parallel_sharding": layout.data_parallel_sharding if layout.dp > 1 or point.offload else "no_shard",
         "schedule": layout.schedule if layout.pp > 1 else None,
     }
-    folded = point.model_copy(update={"layout": layout.model_copy(update=kept)})
+    tokenizer = BYTES if point.corpus == "random" else point.tokenizer
+    folded = point.model_copy(update={"layout": layout.model_copy(update=kept), "tokenizer": tokenizer})
     return folded.model_copy(update={"overlap": tuple(flag for flag in point.overlap if _can_overlap(flag, folded))})
 
 

@@ -22,6 +22,10 @@ Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"]
 Sharding = Literal["no_shard", "optim", "optim_grads", "optim_grads_params"]
 
 
+BYTES = "bytes"
+"""Tokenizer of texts that needs no file: each byte is a token."""
+
+
 class Steps(Strict):
     """How many steps of each kind a run makes, in this order."""
 
@@ -81,7 +85,9 @@ class Point(Featured):
     The digest of these fields is the identity of a run: when it changes the run is launched again, and only then.
     """
 
-    features: ClassVar[frozenset[str]] = frozenset({"offload", "task", "lora", "inference", "weights", "samples"})
+    features: ClassVar[frozenset[str]] = frozenset(
+        {"offload", "task", "lora", "inference", "weights", "tokenizer", "samples"}
+    )
 
     measurement_version: int = MEASUREMENT_VERSION
     """Way of measuring; raised by the project when it changes."""
@@ -118,7 +124,9 @@ class Point(Featured):
     weights: str = "random"
     """Weights to start from: `random`, or the path of a checkpoint."""
     corpus: str = "random"
-    """Text: `random` tokens, `stdlib` (source of the Python standard library, byte tokens), or a path."""
+    """Text: `random` tokens, `stdlib` (source of the Python standard library), or a path."""
+    tokenizer: str = BYTES
+    """What makes tokens of a text: `bytes`, or the path of a `tokenizer.json`."""
     samples: Samples = "packed"
     """Whether samples are cut from the text as it comes, or each is one document, cut or padded to the sequence."""
     seed: int = 1234

@@ -9,6 +9,7 @@ from triplepoint.config.base import NAME_PATTERN, Strict
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import (
+    BYTES,
     Engine,
     Layout,
     Offload,
@@ -96,8 +97,11 @@ class Settings(Strict):
     """Weights to start from: `random` (what is measured does not depend on their values), or the path of a checkpoint:
     a file of torch with a tensor under each name of the native engine."""
     corpus: str = "random"
-    """Text: `random` tokens, `stdlib` (source of the Python standard library), the path of a text file, both read as
-    bytes, one token each, or that of Megatron-LM's indexed format, without `.bin` or `.idx`."""
+    """Text: `random` tokens, `stdlib` (source of the Python standard library), the path of a text file, or that of
+    Megatron-LM's indexed format, which holds tokens, without `.bin` or `.idx`."""
+    tokenizer: str = BYTES
+    """What makes tokens of a text: `bytes`, each of which is one, or the path of a `tokenizer.json` of Hugging Face;
+    without effect on random tokens."""
     samples: Samples = "packed"
     """`packed`: a sample is cut from the text as it comes, over ends of documents. `padded`: it is one document (of a
     text, a line), cut at the sequence length or padded to it; padding is computed but not learned."""
@@ -158,8 +162,8 @@ def make_points(
 
 
 _SAME = (
-    *("engine", "global_batch_size", "recompute", "precision", "task", "weights", "corpus", "samples", "seed"),
-    *("steps", "telemetry_period_s"),
+    *("engine", "global_batch_size", "recompute", "precision", "task", "weights", "corpus", "tokenizer", "samples"),
+    *("seed", "steps", "telemetry_period_s"),
 )
 """Keys that a point has under the same name, taken over as they are."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 PACKAGES = (
     *("triplepoint", "torch", "megatron-core", "deepspeed", "transformer-engine", "flash-attn", "triton"),
-    *("numpy", "submitit", "psutil", "nvidia-ml-py", "amdsmi", "zeus"),
+    *("tokenizers", "numpy", "submitit", "psutil", "nvidia-ml-py", "amdsmi", "zeus"),
 )
 """Packages whose versions may change what is measured; those that are not installed are left out."""
 

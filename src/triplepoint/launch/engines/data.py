@@ -3,9 +3,11 @@
 Packed samples are cut from the text as it comes; a padded one is a document, cut or filled up with `IGNORED`.
 """
 
+import codecs
 import functools
 import random
 import sysconfig
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,16 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from triplepoint.config.point import Point
+from triplepoint.config.point import BYTES, Point
 from triplepoint.errors import UserError
 from triplepoint.launch.engines.indexed import is_indexed, read_indexed
+from triplepoint.launch.engines.tokenizer import open_tokenizer
 from triplepoint.units import MIB
 
 CORPUS_LIMIT_BYTES = 4 * MIB
 """How much text is kept: far more than the steps of a measurement read, and loaded in a moment."""
 
 BYTE_VALUES = 256
-"""Tokens of texts are bytes."""
+"""Tokens of texts without a tokenizer."""
 
 IGNORED = -100
 """Target of padding. Source: torch, `cross_entropy`, default of `ignore_index`."""
@@ -41,8 +44,8 @@ class Corpus:
     """Tokens; None for random ones."""
     documents: np.ndarray | None = field(default=None, repr=False)
     """First token of each document and one after its last, shape (num_documents, 2); None where samples are packed."""
-    tokenizer: str = "none"
-    """What made the tokens."""
+    made_by: Mapping[str, str | int] = field(default_factory=lambda: {"tokenizer": "none"})
+    """What made the tokens, in words of the manifest."""
 
     def sample(self, step: int, index: int) -> Tensor:
         """Return the tokens of one sample, shape (sequence_length + 1,): inputs and, shifted by one, targets.
@@ -86,7 +89,7 @@ class Corpus:
         return {
             "corpus": self.name,
             "corpus_bytes": size,
-            "tokenizer": self.tokenizer,
+            **self.made_by,
             "samples": "packed" if self.documents is None else "padded",
             "padding_share": self.padding_share(),
         }
@@ -103,24 +106,31 @@ def open_corpus(point: Point) -> Corpus:
         if point.samples == "padded":
             raise UserError("samples: padded needs documents, and random tokens have none; set samples: packed")
         return open_as(None)
-    if is_indexed(point.corpus):
-        found = read_indexed(point.corpus)
-        text, tokenizer = torch.from_numpy(found.tokens), "as stored"
-        documents = np.stack([found.start, found.end], axis=1)
-    else:
-        text, tokenizer = _bytes_of(point), "bytes"
-        documents = _lines(text)
+    text, documents, made_by = _read_tokens(point)
     if point.samples == "padded":
         kept = documents[documents[:, 1] > documents[:, 0] + 1]
         if not len(kept):
             raise UserError(f"corpus {point.corpus}: no document of two tokens or more; set samples: packed")
-        return open_as(text, kept, tokenizer)
+        return open_as(text, kept, made_by)
     if text.numel() <= point.sequence_length:
         raise UserError(
-            f"{point.corpus}: {text.numel()} {'bytes' if tokenizer == 'bytes' else 'tokens'} are too few for "
+            f"{point.corpus}: {text.numel()} {BYTES if made_by['tokenizer'] == BYTES else 'tokens'} are too few for "
             f"sequence_length {point.sequence_length}; use a longer text or a shorter sequence"
         )
-    return open_as(text, None, tokenizer)
+    return open_as(text, None, made_by)
+
+
+def _read_tokens(point: Point) -> tuple[Tensor, np.ndarray, Mapping[str, str | int]]:
+    """Return the tokens of a text, its documents, and what made the tokens."""
+    if is_indexed(point.corpus):
+        found = read_indexed(point.corpus)
+        return torch.from_numpy(found.tokens), np.stack([found.start, found.end], axis=1), {"tokenizer": "as stored"}
+    if point.tokenizer == BYTES:
+        text = _bytes_of(point)
+        return text, _lines(text), {"tokenizer": BYTES}
+    tokenizer = open_tokenizer(point.tokenizer, point.model.vocab_size)
+    tokens, documents = tokenizer.encode(_text_of(point), by_line=point.samples == "padded")
+    return torch.from_numpy(tokens), documents, tokenizer.facts()
 
 
 def _bytes_of(point: Point) -> Tensor:
@@ -129,8 +139,23 @@ def _bytes_of(point: Point) -> Tensor:
             f"corpus {point.corpus}: tokens are bytes, vocab_size {point.model.vocab_size} of {point.model.name} "
             f"is below {BYTE_VALUES}; use corpus: random or a larger vocabulary"
         )
-    data = _standard_library() if point.corpus == "stdlib" else _read(Path(point.corpus))
+    data = _data_of(point)
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
+def _text_of(point: Point) -> str:
+    try:
+        # Not final: the limit may cut a character in two.
+        return codecs.getincrementaldecoder("utf-8")().decode(_data_of(point))
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"corpus {point.corpus}: no UTF-8 text at byte {error.start}, a tokenizer reads text; convert it, or set "
+            f"tokenizer: {BYTES}"
+        ) from error
+
+
+def _data_of(point: Point) -> bytes:
+    return _standard_library() if point.corpus == "stdlib" else _read(Path(point.corpus))
 
 
 def _lines(text: Tensor) -> np.ndarray:
