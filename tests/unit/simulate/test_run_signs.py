@@ -86,10 +86,11 @@ def test_overlap_raises_peak_temperature_and_throttling(text: str) -> None:
     assert throttled(beside) > throttled(apart) + 0.2
 
 
-@pytest.mark.parametrize("text", [LLAMA_TP4, LLAMA_TP8])
-def test_lora_runs_cooler_and_on_less_power(text: str) -> None:
+@pytest.mark.parametrize(("text", "less_w"), [(LLAMA_TP4, 50), (LLAMA_TP8, 5)])
+def test_lora_runs_cooler_and_on_less_power(text: str, less_w: float) -> None:
+    """Least where products are small: kernels that stream take as much either way, and are more of LoRA's step."""
     full, lora = (warm(job(text, recompute="none", trainable=what)) for what in ("all", "lora"))
-    assert lora.trace.power_w.mean() < full.trace.power_w.mean() - 10
+    assert lora.trace.power_w.mean() < full.trace.power_w.mean() - less_w
     assert hottest(lora) < hottest(full) - 3
     assert lora.trace.power_w.max() < full.trace.power_w.max() - 80
 

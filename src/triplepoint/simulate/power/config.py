@@ -86,11 +86,13 @@ class NodePowerConfig(Strict):
     dram: Watt
     """Memory of the host."""
     nic: Watt
-    """One network adapter."""
+    """One network adapter, with its transceiver."""
     storage: Watt
     """Disks."""
     switch: Watt
     """Switches between the GPUs of a node; none on xGMI."""
+    board: Watt
+    """What boards take beside: PCIe switches, retimers, management."""
     fan_idle: Watt
     """All fans at their lowest speed."""
     fan_full: Watt
@@ -99,8 +101,10 @@ class NodePowerConfig(Strict):
     """Temperature of the hottest GPU up to which fans stay at their lowest speed."""
     fan_end: Celsius
     """Temperature of the hottest GPU from which they run at full speed."""
-    conversion_efficiency: Ratio
-    """Direct current at the boards over alternating current at the plug."""
+    converter_efficiency: Ratio
+    """Power at chips and fans over direct current into the boards."""
+    rectifier_efficiency: Ratio
+    """Direct current into the boards over alternating current at the plug."""
 
 
 @lru_cache(maxsize=32)

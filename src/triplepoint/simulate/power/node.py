@@ -7,6 +7,13 @@ import numpy as np
 from triplepoint.simulate.power.config import NodePowerConfig
 from triplepoint.simulate.power.model import Float, Number
 
+TRAINING_SHARE = 0.35
+"""How far host processors are from rest to all cores busy while a job trains: they poll, load and launch.
+
+Source: the least by which nodes without fans take more in MLPerf's 3D U-Net than at rest, GPUs at their limit
+(tests/data/node_power/highest.csv: 7.18 kW of direct current): 130 W of the 380 W between `cpu_idle` and `cpu_busy`.
+"""
+
 
 def fan_power_w(config: NodePowerConfig, hottest_c: Number) -> Float:
     """Return what fans take: they turn faster from `fan_start` to `fan_end`, and power goes with the cube of speed.
@@ -22,24 +29,32 @@ def fan_power_w(config: NodePowerConfig, hottest_c: Number) -> Float:
 
 
 def node_power_w(
-    config: NodePowerConfig, gpu_power_w: Float, hottest_c: Number, num_nics: int, cpu_utilisation: Number = 0.1
+    config: NodePowerConfig, gpu_power_w: Float, hottest_c: Number, num_nics: int, cpu_share: Number = TRAINING_SHARE
 ) -> Float:
-    """Return what a node takes at the plug.
+    """Return what a node takes at the plug. Arguments as of `board_power_w`. Unit: W."""
+    inside = board_power_w(config, gpu_power_w, hottest_c, num_nics, cpu_share)
+    return np.asarray(inside / config.rectifier_efficiency.value)
+
+
+def board_power_w(
+    config: NodePowerConfig, gpu_power_w: Float, hottest_c: Number, num_nics: int, cpu_share: Number = TRAINING_SHARE
+) -> Float:
+    """Return what a node takes behind its power supplies, or in a rack with one supply for all its nodes.
 
     Args:
         config: Of the node.
         gpu_power_w: Of all its GPUs (of packages, counted once); shape (..., num_gpus). Unit: W.
         hottest_c: Temperature of the hottest of them; shape (...). Unit: degC.
         num_nics: Network adapters.
-        cpu_utilisation: Share of all cores busy; training keeps few of them busy.
+        cpu_share: How far host processors are from rest to all cores busy, 0-1.
 
     Returns:
-        Shape (...). Unit: W.
+        Direct current, shape (...). Unit: W.
     """
-    cpu = config.cpu_idle.value + (config.cpu_busy.value - config.cpu_idle.value) * np.asarray(cpu_utilisation)
-    still = config.dram.value + config.storage.value + config.switch.value + num_nics * config.nic.value
-    boards = gpu_power_w.sum(axis=-1) + cpu + still + fan_power_w(config, hottest_c)
-    return np.asarray(boards / config.conversion_efficiency.value)
+    cpu = config.cpu_idle.value + (config.cpu_busy.value - config.cpu_idle.value) * np.asarray(cpu_share)
+    still = config.dram.value + config.storage.value + config.switch.value + config.board.value
+    parts = gpu_power_w.sum(axis=-1) + cpu + still + num_nics * config.nic.value + fan_power_w(config, hottest_c)
+    return np.asarray(parts / config.converter_efficiency.value)
 
 
 def rack_power_w(node_power_w: Float, racks: Sequence[Sequence[int]]) -> Float:

@@ -18,6 +18,26 @@ with the clock."""
 
 _ON_TENSOR = ("gemm", "attention")
 
+FP8_ENERGY = 0.62
+"""Energy of an FP8 operation over that of a BF16 one, where half of it would be as much as twice the rate asks.
+
+Source: at 700 W with random operands, best of all shapes, 1403 and 794 TFLOP/s on an H100, 1453 and 788 on an H200
+(stas00/ml-engineering, compute/accelerator/README.md; the source of `tensor`), while 1661 and 853 TFLOP/s on an H200
+NVL show what FP8 makes of a clock (xzwgit/gpu-flops-bench). The rest is power: 0.67 and 0.58 by `config/power/`.
+"""
+_FP32_FLOPS_PER_BYTE = 3.0
+"""Arithmetic of kernels that stream, in FP32 operations as data sheets count them, two for every instruction.
+
+Source: assumption of three instructions for each 16-bit element read or written; counted by hand, the sum of two
+tensors has 37 for 24 elements (16-byte loads and stores, packed conversions), SwiGLU and norms some four each.
+"""
+_SOFTMAX_SHARE = 22 / 1792
+"""FP32 operations of attention's softmax for each operation of its products, two for every instruction.
+
+Source: five instructions for each score forward (scale, exponential, maximum, sum, convert), six backward, beside 512
+and 1280 operations of products with heads of 128.
+"""
+
 
 class Workload:
     """The work of one job's operations, each counted once."""
@@ -27,6 +47,7 @@ class Workload:
         self._job, self._time_of = job, time_of
         gpu = job.gpu
         self._hbm, self._sm = gpu.memory_bandwidth.value, gpu.peak_fp32_flops.value
+        self._tensor = gpu.peak_bf16_flops.value
         # Both directions together.
         self._link = 2 * gpu.scale_up_bandwidth.value
         self._spreads: dict[str, Spread] = {}
@@ -62,11 +83,19 @@ class Workload:
     def _kernel(self, kernel: Kernel) -> tuple[float, ...]:
         time = self._time_of(kernel)
         on_tensor = kernel.cls in _ON_TENSOR and kernel.precision != "fp32"
-        tensor = kernel.flops / self._peak(kernel.precision) if on_tensor else 0.0
-        sm = 0.0 if on_tensor else kernel.flops / self._sm
+        products = kernel.flops / self._peak(kernel.precision) if on_tensor else 0.0
+        arithmetic = 0.0 if on_tensor else kernel.flops / self._sm
         hbm = min(kernel.num_bytes / self._hbm, time)
-        core, memory = max(tensor, sm) ** OVERLAP_EXPONENT, hbm**OVERLAP_EXPONENT
-        return time, tensor, sm, hbm, 0.0, time * core / (core + memory) if core else 0.0
+        core, memory = max(products, arithmetic) ** OVERLAP_EXPONENT, hbm**OVERLAP_EXPONENT
+        bound = time * core / (core + memory) if core else 0.0
+        tensor = kernel.flops * self._energy(kernel.precision) / self._tensor if on_tensor else 0.0
+        return time, tensor, min(arithmetic + self._beside(kernel), time), hbm, 0.0, bound
+
+    def _beside(self, kernel: Kernel) -> float:
+        """Return the time SMs would take at their peak for what a kernel does beside its counted operations."""
+        if kernel.cls == "attention":
+            return kernel.flops * _SOFTMAX_SHARE / self._sm
+        return 0.0 if kernel.cls == "gemm" else kernel.num_bytes * _FP32_FLOPS_PER_BYTE / self._sm
 
     def _message(self, message: Message) -> tuple[float, ...]:
         time = self._time_of(message)
@@ -82,6 +111,9 @@ class Workload:
         if group not in self._spreads:
             self._spreads[group] = spread_by(group_of(self._job, group), self._job.fabric.gpus_per_node)
         return self._spreads[group]
+
+    def _energy(self, precision: str) -> float:
+        return FP8_ENERGY if precision == "fp8" and self._job.gpu.peak_fp8_flops else 1.0
 
     def _peak(self, precision: str) -> float:
         fp8 = self._job.gpu.peak_fp8_flops

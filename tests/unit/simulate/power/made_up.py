@@ -50,6 +50,7 @@ def node() -> NodePowerConfig:
         "nic": 20.0,
         "storage": 10.0,
         "switch": 200.0,
+        "board": 60.0,
         "fan_idle": 100.0,
         "fan_full": 800.0,
     }
@@ -57,6 +58,7 @@ def node() -> NodePowerConfig:
         name="made-up",
         fan_start=estimate(50, "degC"),
         fan_end=estimate(90, "degC"),
-        conversion_efficiency=estimate(0.8, "1"),
+        converter_efficiency=estimate(0.8, "1"),
+        rectifier_efficiency=estimate(0.5, "1"),
         **{name: estimate(value, "W") for name, value in watts.items()},
     )

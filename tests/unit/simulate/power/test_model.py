@@ -23,7 +23,7 @@ from triplepoint.simulate.power.model import (
     rate_at,
     voltage_v,
 )
-from triplepoint.simulate.power.node import fan_power_w, node_power_w, rack_power_w
+from triplepoint.simulate.power.node import board_power_w, fan_power_w, node_power_w, rack_power_w
 
 CONFIG = Path(__file__).parents[4] / "config"
 share = st.floats(0, 1)
@@ -105,8 +105,10 @@ def test_package_power_w_sums_two_dies() -> None:
 
 
 def test_node_power_w_by_hand() -> None:
-    # 400 GPUs + 140 CPU at a fifth + 50 + 10 + 200 + 40 NICs + 100 fans, over 0.8
-    assert node_power_w(node(), np.array([100.0] * 4), 40.0, 2, 0.2) == pytest.approx(940 / 0.8)
+    # 400 GPUs + 140 CPU at a fifth + 50 + 10 + 200 + 60 + 40 NICs + 100 fans, over 0.8, then over 0.5 at the plug
+    gpus = np.array([100.0] * 4)
+    assert board_power_w(node(), gpus, 40.0, 2, 0.2) == pytest.approx(1250)
+    assert node_power_w(node(), gpus, 40.0, 2, 0.2) == pytest.approx(2500)
     assert rack_power_w(np.array([1.0, 2, 4]), [[0, 2], [1]]).tolist() == [5, 2]
 
 
@@ -132,7 +134,7 @@ def test_config_sustained_throughput_of_an_h200_at_700_w(randomness: float, tflo
 
 
 def test_config_node_reads() -> None:
-    assert read_node_power("hgx-8", CONFIG).conversion_efficiency.value < 1
+    assert read_node_power("hgx-8", CONFIG).rectifier_efficiency.value < 1
 
 
 def test_read_power_names_wrong_unit(tmp_path: Path) -> None:
