@@ -176,7 +176,7 @@ def _airflow_rows(cluster: ClusterConfig, catalogue: Catalogue) -> list[list[int
     gpu = catalogue.gpu_of(cluster)
     if gpu is None or not is_known(gpu, catalogue.folder):
         return None
-    return airflow_of(cluster.conditions, gpu, cluster.gpus_per_node, catalogue.folder).rows
+    return airflow_of(cluster.conditions.airflow, gpu, cluster.gpus_per_node, catalogue.folder).rows
 
 
 def as_simulated(point: Point, cluster: ClusterConfig) -> Point:

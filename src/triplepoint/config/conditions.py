@@ -1,9 +1,9 @@
 """The conditions a cluster's GPUs work under; simulated runs heed them."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from triplepoint.config.base import NAME_PATTERN, Strict
 
@@ -23,13 +23,19 @@ class ConditionsConfig(Strict):
     airflow: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     """Which GPUs stand behind which, a file in `config/heat/airflow/`; the usual one of the GPU type if not given."""
     power_limit_w: Annotated[float, Field(gt=0)] | None = None
-    """Power limit of every GPU; that of the GPU type if not given. Unit: W."""
-    bad_contact: dict[GpuName, Annotated[float, Field(ge=1)]] = {}
+    """Power limit of every GPU, from its power at rest to that of the GPU type, which it is if not given. Unit: W."""
+    bad_contact: dict[GpuName, Annotated[float, Field(ge=1, le=20)]] = {}
     """Single GPUs that touch their heat sink badly: factor on the die's resistance, such as `node1.gpu6: 7`."""
-    blocked_airflow: dict[GpuName, Annotated[float, Field(gt=0, le=1)]] = {}
-    """Single GPUs that see only a share of their air."""
+    blocked_airflow: dict[GpuName, Annotated[float, Field(ge=0.05, le=1)]] = {}
+    """Single GPUs that see only a share of their air, where they are cooled by air."""
     braked_nodes: list[Annotated[int, Field(ge=0)]] = []
     """Nodes whose power brake is pulled, as after the failure of a power supply."""
+
+    @model_validator(mode="after")
+    def _check_coolant(self) -> Self:
+        if self.blocked_airflow and self.coolant != "air":
+            raise ValueError(f"blocked_airflow needs coolant: air, found coolant: {self.coolant}")
+        return self
 
 
 USUAL = ConditionsConfig()

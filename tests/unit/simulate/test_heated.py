@@ -9,6 +9,7 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.conditions import ConditionsConfig
 from triplepoint.config.plan import PlannedRun
+from triplepoint.errors import UserError
 from triplepoint.plan import select
 from triplepoint.recording.read import read_recording
 from triplepoint.simulate.artefacts.heated import Heated, heat_up
@@ -126,3 +127,47 @@ def test_conditions_of_what_is_not_there_are_refused() -> None:
         ClusterConfig.model_validate(cluster | {"conditions": {"bad_contact": {"node4.gpu0": 3}}})
     with pytest.raises(ValueError, match="braked_nodes"):
         ClusterConfig.model_validate(cluster | {"conditions": {"braked_nodes": [4]}})
+
+
+def on_half_a_node(run: PlannedRun) -> PlannedRun:
+    layout = run.point.layout.model_copy(update={"pp": 1, "dp": 1})
+    point = run.point.model_copy(update={"num_gpus": 4, "layout": layout, "global_batch_size": 8})
+    return run.model_copy(update={"point": point})
+
+
+def test_facts_are_of_gpus_that_have_a_rank(llama: PlannedRun) -> None:
+    whole, half = heated(llama)[1], heated(on_half_a_node(llama))[1]
+    assert whole.facts()["gpu_power_w"] == pytest.approx(whole.trace.power_w.mean())
+    assert half.facts()["gpu_power_w"] == pytest.approx(half.trace.power_w[:, 0, :4].mean())
+    assert half.facts()["gpu_power_w"] > 2 * half.trace.power_w[:, 0, 4:].mean()
+
+
+def test_facts_under_a_power_limit_and_a_brake_are_their_own(llama: PlannedRun) -> None:
+    limited, braked = (heated(llama, **where)[1] for where in ({"power_limit_w": 450}, {"braked_nodes": [0, 1, 2, 3]}))
+    usual = heated(llama)[1].facts()
+    facts = limited.facts()
+    assert limited.trace.power_w.max() <= facts["gpu_power_peak_w"] < usual["gpu_power_peak_w"]
+    assert facts["gpu_power_hi_w"] == max(facts["gpu_power_w"], 450)
+    wide, narrow = (found["gpu_power_w"] / found["gpu_power_lo_w"] for found in (usual, facts))
+    assert narrow < wide, "where the limit holds, power is known"
+    assert braked.facts()["gpu_power_peak_w"] == braked.trace.power_w.max() < 0.6 * usual["gpu_power_peak_w"]
+
+
+@pytest.mark.parametrize(("where", "said"), [
+    ({"power_limit_w": 10}, "takes 77 W at rest and is held at 700 W at most"),
+    ({"power_limit_w": 701}, "takes 77 W at rest and is held at 700 W at most"),
+    ({"airflow": "mi250-4x2"}, "other packages than those of h200"),
+    ({"bad_contact": {"node1.gpu6": 20}, "inlet_temp_c": 60}, "node1.gpu6 comes to .* and shuts down at 95 degC"),
+])  # fmt: skip
+def test_conditions_no_gpu_works_under(llama: PlannedRun, where: dict, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        heated(llama, **where)
+
+
+@pytest.mark.parametrize("where", [
+    {"bad_contact": {"node0.gpu0": 1e9}}, {"blocked_airflow": {"node0.gpu0": 1e-9}},
+    {"blocked_airflow": {"node0.gpu0": 0.5}, "coolant": "liquid"},
+])  # fmt: skip
+def test_conditions_that_cannot_be(where: dict) -> None:
+    with pytest.raises(ValueError, match="less than or equal|greater than or equal|needs coolant: air"):
+        ConditionsConfig(**where)

@@ -13,6 +13,7 @@ import numpy as np
 
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.conditions import USUAL
+from triplepoint.errors import UserError
 from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.heat.clocks import Reason
 from triplepoint.simulate.heat.job import (
@@ -56,7 +57,7 @@ class Heated:
         trace: A step of it, which repeats.
         factor: Of every rank, time of its computation over that of the slowest sound GPU under usual conditions, or 1.
         is_settled: Whether temperatures came to rest, but for what clocks dither.
-        known: What power is known to, and its peaks, under usual conditions.
+        known: What power is known to, and its peaks, where GPUs and nodes are sound.
     """
 
     simulated: Simulated
@@ -70,21 +71,32 @@ class Heated:
 
     def facts(self) -> dict[str, int | float | str | bool | None]:
         """Return what the manifest says of it."""
-        power_w = self.trace.power_w
-        mean_w = float(power_w.mean())
-        nodes_w = node_power_w(self.node, power_w, self.trace.temp_c.max(axis=2), self.num_nics)
+        trace, known, limit_w = self.trace, self.known, self.machine.power.power_limit.value
+        mean_w = float(self._of_ranks(trace.power_w).mean())
+        nodes_w = node_power_w(self.node, trace.power_w, trace.temp_c.max(axis=2), self.num_nics)
         return {
             "gpu_power_w": mean_w,
-            "gpu_power_lo_w": mean_w * self.known.gpu_power_lo_w / self.known.gpu_power_w,
-            "gpu_power_hi_w": mean_w * self.known.gpu_power_hi_w / self.known.gpu_power_w,
-            "gpu_power_peak_w": self.known.gpu_power_peak_w,
-            "gpu_temp_max_c": float(self.trace.temp_c.max()),
-            "throttle_fraction": float(((self.trace.reasons & _HELD) != 0).mean()),
+            "gpu_power_lo_w": mean_w * known.gpu_power_lo_w / known.gpu_power_w,
+            # A mean is above the limit only where the lowest clock takes more than that.
+            "gpu_power_hi_w": max(mean_w, min(mean_w * known.gpu_power_hi_w / known.gpu_power_w, limit_w)),
+            "gpu_power_peak_w": self._peak_w(),
+            "gpu_temp_max_c": float(self._of_ranks(trace.temp_c).max()),
+            "throttle_fraction": float(((self._of_ranks(trace.reasons) & _HELD) != 0).mean()),
             "node_power_w": float(nodes_w.mean()),
             "num_slowed_ranks": len(self.factor),
             "heat": "from thermal steady state: every step has the same power, heat and clocks",
             "is_steady": self.is_settled,
         }
+
+    def _of_ranks(self, values: np.ndarray) -> np.ndarray:
+        """Return values of the GPUs that have a rank."""
+        return values.reshape(len(values), -1)[:, : self.simulated.job.num_gpus]
+
+    def _peak_w(self) -> float:
+        """Return the highest power that a sensor shows: of single kernels where clocks are free, of control periods."""
+        seen_w = float(self._of_ranks(self.trace.power_w).max())
+        is_free = not self.machine.brake.any(axis=1).all()
+        return max(seen_w, self.known.gpu_power_peak_w) if is_free else seen_w
 
 
 def heat_up(simulated: Simulated, resimulate: Resimulate, cluster: ClusterConfig, config: Path) -> Heated:
@@ -95,6 +107,9 @@ def heat_up(simulated: Simulated, resimulate: Resimulate, cluster: ClusterConfig
         resimulate: Simulates it once more.
         cluster: Where it runs.
         config: Folder of the configuration.
+
+    Raises:
+        UserError: If GPUs cannot work under these conditions.
     """
     gpu, conditions = simulated.job.gpu, cluster.conditions
     shape = -(-simulated.job.num_gpus // cluster.gpus_per_node), cluster.gpus_per_node
@@ -117,9 +132,22 @@ def heat_up(simulated: Simulated, resimulate: Resimulate, cluster: ClusterConfig
             profile = stretched(high, longer)
             steady = warm_up(machine, profile)
     trace = one_step(machine, profile, steady, simulated.timeline.step_time_s)
+    _check_shutdown(trace, machine, cluster.name)
     num_nics = int(cluster.nics_per_node.value) if cluster.nics_per_node else cluster.gpus_per_node
-    known = predict_power(ran(simulated), (math.nan, math.nan), config)
+    known = predict_power(ran(simulated), (math.nan, math.nan), config, conditions)
     return Heated(simulated, machine, node_power_of(gpu, config), num_nics, trace, factor, steady.is_settled, known)
+
+
+def _check_shutdown(trace: Trace, machine: Machine, cluster: str) -> None:
+    # The mean: hardware cuts clocks within less than the control period that lets a die overshoot here.
+    hottest = trace.temp_c.mean(axis=0)
+    node, gpu = np.unravel_index(hottest.argmax(), hottest.shape)
+    most_c = machine.heat.limits.shutdown_temperature.value
+    if hottest[node, gpu] >= most_c:
+        raise UserError(
+            f"cluster {cluster}: node{node}.gpu{gpu} comes to {hottest[node, gpu]:.0f} degC under its conditions and "
+            f"shuts down at {most_c:g} degC; no job runs on it, ease them"
+        )
 
 
 def ran(simulated: Simulated) -> Ran:

@@ -40,13 +40,37 @@ def is_known(gpu: GpuConfig, config: Path) -> bool:
     return all((config / part / f"{gpu.name}.yaml").is_file() for part in ("power", "heat"))
 
 
-def airflow_of(conditions: ConditionsConfig, gpu: GpuConfig, num_devices: int, config: Path) -> AirflowConfig:
-    """Return the airflow of nodes; one of fewer devices has those that come first.
+def power_of(conditions: ConditionsConfig, gpu: GpuConfig, config: Path) -> PowerConfig:
+    """Return the power of a GPU type, under the power limit of the conditions.
 
     Raises:
-        UserError: If the nodes have more devices than the airflow.
+        UserError: If the GPU takes more than the limit at rest, or the limit is higher than it can be.
     """
-    found = read_airflow(conditions.airflow or _USUAL_NODES[gpu.gpus_per_package], config)
+    power = read_power(gpu.name, config)
+    limit_w = conditions.power_limit_w
+    if limit_w is None:
+        return power
+    rest_w, most_w = gpu.idle_power.value / gpu.gpus_per_package, power.power_limit.value
+    if not rest_w <= limit_w <= most_w:
+        raise UserError(
+            f"conditions.power_limit_w is {limit_w:g} W; a device of {gpu.name} takes {rest_w:g} W at rest and is held "
+            f"at {most_w:g} W at most: give a limit between"
+        )
+    return power.model_copy(update={"power_limit": power.power_limit.model_copy(update={"value": limit_w})})
+
+
+def airflow_of(name: str | None, gpu: GpuConfig, num_devices: int, config: Path) -> AirflowConfig:
+    """Return the airflow of nodes, the usual one without a name; one of fewer devices has those that come first.
+
+    Raises:
+        UserError: If the nodes have more devices than the airflow, or other packages.
+    """
+    found = read_airflow(name or _USUAL_NODES[gpu.gpus_per_package], config)
+    if {len(package) for package in found.packages} != {gpu.gpus_per_package}:
+        raise UserError(
+            f"airflow {found.name} is of other packages than those of {gpu.name}, which hold {gpu.gpus_per_package}; "
+            "name another one in conditions.airflow"
+        )
     if num_devices > found.num_devices:
         raise UserError(
             f"airflow {found.name} has {found.num_devices} devices, nodes of the cluster have {num_devices}; "
@@ -78,8 +102,11 @@ def machine_of(
         shape: Nodes, and devices in each.
         cluster: Name, which parts are drawn by.
         config: Folder of the configuration.
+
+    Raises:
+        UserError: If the GPUs cannot have such an airflow or such a power limit.
     """
-    power, heat = read_power(gpu.name, config), read_heat(gpu.name, config)
+    power, heat = power_of(conditions, gpu, config), read_heat(gpu.name, config)
     none = heat.bad_contact_share.model_copy(update={"value": 0.0})
     seed = zlib.crc32(cluster.encode())
     drawn = draw_devices(
@@ -87,10 +114,9 @@ def machine_of(
     )
     brake = np.zeros(shape, dtype=np.bool_)
     brake[[node for node in conditions.braked_nodes if node < shape[0]]] = True
-    limit = conditions.power_limit_w or power.power_limit.value
     return Machine(
-        power, heat, airflow_of(conditions, gpu, shape[1], config), drawn, np.full(shape[0], conditions.inlet_temp_c),
-        cooling=conditions.coolant, power_limit_w=np.full(shape, limit), brake=brake,
+        power, heat, airflow_of(conditions.airflow, gpu, shape[1], config), drawn,
+        np.full(shape[0], conditions.inlet_temp_c), cooling=conditions.coolant, brake=brake,
     )  # fmt: skip
 
 

@@ -7,27 +7,23 @@ a phase the clock is the highest that the power limit leaves; what a governor di
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.config.conditions import USUAL
-from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.conditions import USUAL, ConditionsConfig
 from triplepoint.simulate.costs import largest_of
 from triplepoint.simulate.fabric import Fabric
-from triplepoint.simulate.heat.config import read_heat
-from triplepoint.simulate.heat.job import airflow_of, is_known, node_power_of, power_at_limit, usual_devices
+from triplepoint.simulate.heat.job import is_known, node_power_of, power_at_limit, power_of
 from triplepoint.simulate.heat.machine import Machine
-from triplepoint.simulate.heat.network import build_network
-from triplepoint.simulate.heat.parts import equal_devices
 from triplepoint.simulate.operations import Kernel, Operation, StageWork
-from triplepoint.simulate.power.config import PowerConfig, read_power
+from triplepoint.simulate.power.config import PowerConfig
 from triplepoint.simulate.power.model import Activity, Float, gpu_power_w, power_parts, rate_at
 from triplepoint.simulate.power.node import node_power_w
 from triplepoint.simulate.power.step import Ran
 from triplepoint.simulate.power.work import Workload, activity_of
+from triplepoint.simulate.predict.places import Places, places_of
 from triplepoint.simulate.timeline.model import Timeline
 
 _WINDOW_S = 0.025
@@ -75,26 +71,6 @@ class PowerPrediction:
     gpu_energy_per_token_hi_j: float = math.nan
 
 
-class Places(NamedTuple):
-    """Where GPUs of a node stand, those alike in one; shape (num_places,).
-
-    Attributes:
-        resistance: Die over inlet for each watt that all GPUs of the node take. Unit: K/W.
-        share: Of the node's GPUs.
-        die: Part of the resistance that follows power at once. Unit: K/W.
-        die_time_s: Time in which it does. Unit: s.
-        sigma: Relative standard deviation of the resistance, of what is known and of parts.
-        spread: Of it, from part to part.
-    """
-
-    resistance: Float
-    share: Float
-    die: float
-    die_time_s: float
-    sigma: float
-    spread: float
-
-
 class Phases(NamedTuple):
     """What the GPUs of stages do; shape (num_stages, num_phases), work with (len(UNITS),) behind.
 
@@ -111,30 +87,39 @@ class Phases(NamedTuple):
     operations: Sequence[Sequence[tuple[Operation, ...]]]
 
 
-def predict_power(ran: Ran, interval_s: tuple[float, float], config: Path) -> PowerPrediction:
-    """Return power and heat of a job under usual conditions.
+def predict_power(
+    ran: Ran, interval_s: tuple[float, float], config: Path, conditions: ConditionsConfig = USUAL
+) -> PowerPrediction:
+    """Return power and heat of a job on sound GPUs.
 
     Args:
         ran: Its step.
         interval_s: What the step's time is known to, 90 %; NaN where it is not. Unit: s.
         config: Folder of the configuration.
+        conditions: Of the cluster; faults of single GPUs and nodes do not count.
     """
     job, step_s = ran.job, ran.timeline.step_time_s
     if not is_known(job.gpu, config):
         return PowerPrediction()
-    power, places = read_power(job.gpu.name, config), places_of(job.gpu, job.fabric.gpus_per_node, config)
+    power = power_of(conditions, job.gpu, config)
+    places = places_of(job.gpu, job.fabric.gpus_per_node, config, conditions.coolant, conditions.airflow)
     workload = Workload(job, ran.time_of)
     phases = phases_of(ran, workload)
-    balance = _Balance(power, places, phases, USUAL.inlet_temp_c)
+    balance = _Balance(power, places, phases, conditions.inlet_temp_c)
     found, sigma_w = balance.mean_w, balance.sigma_w
     temp, sigma_k = balance.hottest_c(job.num_gpus), balance.temp_sigma_k(sigma_w)
     each = np.full(min(job.fabric.gpus_per_node, job.num_gpus), found)
     energy = found * job.num_gpus * step_s / (job.global_batch_size * job.sequence_length)
-    low, high = (math.exp(math.hypot(_Z90 * sigma_w / found, math.log(end / step_s))) for end in interval_s)
+    # A mean is never above the limit.
+    low_w, high_w = found - _Z90 * sigma_w, min(found + _Z90 * sigma_w, power.power_limit.value)
+    low, high = (
+        math.exp(math.hypot(end_w / found - 1.0, math.log(end_s / step_s)))
+        for end_w, end_s in zip((low_w, high_w), interval_s, strict=True)
+    )
     return PowerPrediction(
         gpu_power_w=found,
-        gpu_power_lo_w=found - _Z90 * sigma_w,
-        gpu_power_hi_w=found + _Z90 * sigma_w,
+        gpu_power_lo_w=low_w,
+        gpu_power_hi_w=high_w,
         gpu_power_peak_w=balance.peak_w(workload),
         node_power_w=float(node_power_w(node_power_of(job.gpu, config), each, temp, _num_nics(job.fabric))),
         gpu_temp_max_c=temp,
@@ -153,22 +138,6 @@ def _num_nics(fabric: Fabric) -> int:
         if level.num_gpus > fabric.gpus_per_node and level.single:
             return max(1, round(fabric.gpus_per_node * level.bandwidth / level.single))
     return fabric.gpus_per_node
-
-
-@lru_cache(maxsize=32)
-def places_of(gpu: GpuConfig, num_devices: int, config: Path) -> Places:
-    """Return where the GPUs of a usual node stand."""
-    heat = read_heat(gpu.name, config)
-    num_devices = min(num_devices, usual_devices(gpu, config))
-    airflow, cooling = airflow_of(USUAL, gpu, num_devices, config), heat.cooling[USUAL.coolant]
-    network = build_network(cooling, airflow, equal_devices(1, num_devices))
-    whole = np.round(network.steady(np.ones((1, num_devices)))[0, :num_devices], 6)
-    resistance, count = np.unique(whole, return_counts=True)
-    die, sink = cooling.die_resistance, cooling.sink_resistance
-    sigma = math.hypot(die.sigma, sink.sigma, airflow.preheat.sigma) / float(resistance.max())
-    return Places(
-        resistance, count / num_devices, die.value, cooling.die_time.value, sigma, heat.resistance_spread.value
-    )
 
 
 def phases_of(ran: Ran, workload: Workload) -> Phases:
