@@ -11,9 +11,11 @@ from triplepoint.simulate.costs import Constants
 from triplepoint.simulate.estimates import Estimate
 from triplepoint.simulate.heat.job import node_power_of
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.power.config import NodePowerConfig
+from triplepoint.simulate.power.config import NodePowerConfig, read_power
+from triplepoint.simulate.power.model import Activity, clock_at_limit
 from triplepoint.simulate.power.node import board_power_w, node_power_w
 from triplepoint.simulate.power.step import Ran
+from triplepoint.simulate.power.work import FP8_ENERGY
 from triplepoint.simulate.predict.batch import read_table, settle
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power
 from triplepoint.simulate.predict.rows import read_row
@@ -22,6 +24,10 @@ from triplepoint.simulate.step import Step, simulate_step
 CONFIG = Path("config")
 FOLDER = Path(__file__).parent / "data" / "node_power"
 _NUM_NICS, _TURNS = 8, 12
+_OF_CLOCK = 0.9
+"""Share of what its clock allows that a large bf16 product reaches, as `config/power/` assumes it."""
+_FP8_OF_BF16 = 1660.83 / 853.29
+"""FP8 over bf16 where power holds neither: github xzwgit/gpu-flops-bench, H200 NVL."""
 _NO_FANS = Estimate(value=0.0, unit="W", sigma=0.0, source="nodes in a bath of oil have none")
 
 
@@ -89,6 +95,23 @@ def step_of(job: Job, step_s: float) -> Step:
     for _ in range(_TURNS):
         factor *= step_s / simulate_step(job, Constants(factor=factor), CONFIG).time_s
     return simulate_step(job, Constants(factor=factor), CONFIG)
+
+
+def product_tflops(gpu: str, limit_w: float, what: str = "bf16", randomness: float = 1.0) -> float:
+    """Return what a large product reaches at a power limit, die at 60 degC. Unit: TFLOP/s.
+
+    Args:
+        gpu: H100 or H200: 132 SMs of 4096 bf16 FLOP a clock.
+        limit_w: Power limit. Unit: W.
+        what: bf16 or fp8.
+        randomness: Of operands: 1 random bits, 0 zeros.
+    """
+    power = read_power(gpu, CONFIG)
+    highest = power.clocks.max_clock.value
+    rate = _OF_CLOCK * 132 * 4096 * highest * 1e6 * (_FP8_OF_BF16 if what == "fp8" else 1.0)
+    tensor = rate / 989.4e12 * (FP8_ENERGY if what == "fp8" else 1.0)
+    busy = Activity(1.0, tensor, 0.0, 0.15, randomness=randomness, clock_bound=1.0)
+    return float(rate * clock_at_limit(power, busy, limit_w, 60.0) / highest / 1e12)
 
 
 def _power(job: Job, step: Step) -> PowerPrediction:

@@ -1,10 +1,8 @@
 import pytest
 
-from tests.node_power import CONFIG
+from tests.node_power import product_tflops
 from tests.unit.simulate.jobs import gpt, job
 from triplepoint.simulate.operations import Kernel
-from triplepoint.simulate.power.config import read_power
-from triplepoint.simulate.power.model import Activity, clock_at_limit
 from triplepoint.simulate.power.work import FP8_ENERGY, UNITS, Workload
 
 
@@ -39,8 +37,4 @@ def test_each_is_not_busier_than_its_time() -> None:
 @pytest.mark.parametrize(("name", "tflops"), [("h100", 1403), ("h200", 1453)])
 def test_fp8_throughput_at_700_w_as_published(name: str, tflops: float) -> None:
     """Both were used to set `FP8_ENERGY`, which lies between what they say: this holds it there, to 4 %."""
-    power = read_power(name, CONFIG)
-    of_clock = 0.9 * 1660.83 / 853.29 * 132 * 4096 * power.clocks.max_clock.value * 1e6
-    busy = Activity(1.0, of_clock * FP8_ENERGY / 989.4e12, 0.0, 0.2, clock_bound=1.0)
-    clock = clock_at_limit(power, busy, 700.0, 60.0)
-    assert of_clock * clock / power.clocks.max_clock.value / 1e12 == pytest.approx(tflops, rel=0.04)
+    assert product_tflops(name, 700.0, "fp8") == pytest.approx(tflops, rel=0.04)
