@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulate.power.made_up import clocks, node, power
@@ -59,6 +59,7 @@ def test_idle_power_w_leaks_more_when_hot() -> None:
     assert idle_power_w(power(), 70) == pytest.approx(30 + 25 * math.exp(0.1))
 
 
+@settings(deadline=None)
 @given(activities, st.floats(500, 2000), st.floats(10, 95))
 def test_power_parts_sum_to_power(activity: Activity, clock: float, temp: float) -> None:
     parts = power_parts(power(), activity, clock, temp)
@@ -66,6 +67,7 @@ def test_power_parts_sum_to_power(activity: Activity, clock: float, temp: float)
     assert gpu_power_w(power(), activity, clock, temp) == pytest.approx(whole)
 
 
+@settings(deadline=None)
 @given(activities, st.floats(500, 1990), st.floats(10, 94))
 def test_gpu_power_w_grows_with_clock_temperature_and_work(activity: Activity, clock: float, temp: float) -> None:
     found = gpu_power_w(power(), activity, clock, temp)
@@ -74,6 +76,7 @@ def test_gpu_power_w_grows_with_clock_temperature_and_work(activity: Activity, c
     assert gpu_power_w(power(), activity.at_rate(0.5), clock, temp) <= found
 
 
+@settings(deadline=None)
 @given(activities, st.floats(150, 900), st.floats(20, 90))
 def test_clock_at_limit_is_the_highest_within(activity: Activity, limit: float, temp: float) -> None:
     table = clock_table(clocks())

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulate.power.made_up import power
@@ -62,6 +62,7 @@ def test_bin_means_across_borders() -> None:
     assert found.tolist() == [250, 400]
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 300), st.floats(0, 1), st.floats(0, 1)), min_size=1),
        st.integers(2, 9))  # fmt: skip
 def test_bin_activity_keeps_energy(rows: list[tuple[int, int, float, float]], num_bins: int) -> None:
