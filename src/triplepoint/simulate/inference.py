@@ -11,6 +11,7 @@ from pathlib import Path
 
 from triplepoint.config.point import Point
 from triplepoint.config.task import PREFILL_TOKENS, group_size
+from triplepoint.simulate.calibration.intervals import Uncertainty
 from triplepoint.simulate.costs import Constants, Cost, Costs
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.inference import InferenceMemory, inference_memory
@@ -92,6 +93,8 @@ class InferenceStep:
         memory: Of the rank that needs most; the times are of a GPU with room for it.
         decode: Cost of one token in the middle, all stages, by class of kernel and group of messages. Unit: s.
         decode_s: From the first token to the last.
+        prefill_uncertainty: What the time to the first token is known to.
+        decode_uncertainty: What the time per token after it is known to.
     """
 
     prefill_s: float
@@ -102,6 +105,13 @@ class InferenceStep:
     memory: InferenceMemory
     decode: Cost
     decode_s: float
+    prefill_uncertainty: Uncertainty
+    decode_uncertainty: Uncertainty
+
+    @property
+    def whole_s(self) -> float:
+        """From the start of the batch to its end."""
+        return self.prefill_s + self.decode_s
 
     @property
     def time_to_first_token_s(self) -> float:
@@ -121,9 +131,8 @@ def serving_of(point: Point) -> Serving:
 def passes_of(job: Job, serving: Serving) -> tuple[list[StagePass], list[StagePass]]:
     """Return the passes of a group of prompts, and of a decoded token in the middle for a group of sequences."""
     job, groups = served(job), groups_of(job, serving)
-    prompts = replace(job, micro_batch_size=groups.prompts, sequence_length=serving.prompt_tokens)
     group = replace(job, micro_batch_size=groups.sequences)
-    return prefill_work(prompts), decode_work(group, _lengths(serving)[1], serving.cache_element)
+    return _prompt_passes(job, serving), decode_work(group, _lengths(serving)[1], serving.cache_element)
 
 
 def predict_inference(
@@ -143,7 +152,8 @@ def predict_inference(
     """
     job = served(job)
     costs = costs_of(job, constants, config)
-    prefill = _prefill_s(job, serving, costs)
+    prompts = _prompt_passes(job, serving)
+    prefill = _prefill_s(prompts, groups_of(job, serving), costs)
     first, middle, last = (_Decode(job, serving, costs, cached) for cached in _lengths(serving))
     # Simpson's rule: exact where time grows with the cache in a straight line, or bends once.
     mean = (first.time_s + 4 * middle.time_s + last.time_s) / 6
@@ -157,6 +167,8 @@ def predict_inference(
         memory=memory_of(job, serving),
         decode=middle.cost,
         decode_s=mean * (serving.output_tokens - 1),
+        prefill_uncertainty=_uncertainty_of(prompts, costs),
+        decode_uncertainty=_uncertainty_of(middle.passes, costs),
     )
 
 
@@ -197,10 +209,14 @@ def _lengths(serving: Serving) -> tuple[int, int, int]:
     return first, (first + last) // 2, last
 
 
-def _prefill_s(job: Job, serving: Serving, costs: Costs) -> float:
+def _prompt_passes(job: Job, serving: Serving) -> list[StagePass]:
+    """Return the passes of a group of prompts of a served job."""
+    prompts = groups_of(job, serving).prompts
+    return prefill_work(replace(job, micro_batch_size=prompts, sequence_length=serving.prompt_tokens))
+
+
+def _prefill_s(passes: Sequence[StagePass], groups: Groups, costs: Costs) -> float:
     """Return the time of all prompts: groups follow one another through the pipeline."""
-    groups = groups_of(job, serving)
-    passes = prefill_work(replace(job, micro_batch_size=groups.prompts, sequence_length=serving.prompt_tokens))
     times = _times(passes, costs)
     return sum(times) + (groups.num_prompt_groups - 1) * max(times)
 
@@ -211,16 +227,17 @@ class _Decode:
     Attributes:
         time_s: Until all have it. Unit: s.
         cost: Of all stages for one group of sequences.
+        passes: What the stages do for it.
     """
 
     def __init__(self, job: Job, serving: Serving, costs: Costs, cached: int) -> None:
         groups = groups_of(job, serving)
-        passes = decode_work(replace(job, micro_batch_size=groups.sequences), cached, serving.cache_element)
-        times = _times(passes, costs)
+        self.passes = decode_work(replace(job, micro_batch_size=groups.sequences), cached, serving.cache_element)
+        times = _times(self.passes, costs)
         # Each group goes round all stages for a token; a stage works on every group meanwhile.
         self.time_s = max(sum(times), groups.num_groups * max(times))
         self.cost = Cost()
-        for one in passes:
+        for one in self.passes:
             self.cost.include(costs.price(one.operations))
 
 
@@ -230,3 +247,10 @@ def _times(passes: Sequence[StagePass], costs: Costs) -> list[float]:
         costs.price(one.operations).total_s + (costs.send_s(one.send_bytes, stage) if one.send_bytes else 0.0)
         for stage, one in enumerate(passes)
     ]
+
+
+def _uncertainty_of(passes: Sequence[StagePass], costs: Costs) -> Uncertainty:
+    """Return what the time of passes is known to, after their kernels and messages."""
+    compute_s = sum(costs.price(one.operations).compute_s for one in passes)
+    sigmas = costs.sigmas([operation for one in passes for operation in one.operations])
+    return Uncertainty(*sigmas, min(1.0, compute_s / sum(_times(passes, costs))))

@@ -1,6 +1,6 @@
 """Inference: work by hand, bounds of the roofline, memory by published sizes, and published throughput."""
 
-import csv
+import math
 from functools import lru_cache
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.published_serving import is_shared, read_cases
 from tests.unit.simulate.jobs import flops, gpu, job, llama, message_bytes, mixtral
 from triplepoint.config.attention import LatentAttention, SlidingWindow
 from triplepoint.config.catalogue import Catalogue
@@ -23,7 +24,6 @@ from triplepoint.simulate.predict.spelling import SaidNetwork
 from triplepoint.simulate.work.inference import StagePass, decode_work, prefill_work, served
 
 CONFIG = Path("config")
-PUBLISHED = Path(__file__).parents[2] / "data" / "inference" / "tensorrt_llm.csv"
 BATCH, WIDTH, LAYERS, VOCAB, HEADS = 4, 512, 8, 4096, 8
 MATRICES = LAYERS * (4 * WIDTH * WIDTH + 3 * WIDTH * 1536)
 
@@ -221,41 +221,29 @@ def test_small_memory_is_told_by_its_capacity() -> None:
     assert not memory_of(job(llama(), gpu=gpu(memory_gib=1)), Serving(128, 128, 1)).fits
 
 
-def published_errors(has_groups: bool, column: str, gpu_name: str) -> list[float]:
+def published_errors(has_groups: bool, of_first_token: bool, gpu_name: str) -> list[float]:
     """Return relative errors of the rows of a GPU type, of models whose heads share keys or do not."""
-    catalogue, errors = Catalogue(CONFIG), []
-    with PUBLISHED.open(encoding="utf-8") as lines:
-        rows = [row for row in csv.DictReader(lines) if row[column] and row["gpu"] == gpu_name]
-    for row in rows:
-        known, tp = find_known(row["model"], CONFIG), int(row["tp"])
-        assert known and known.model
-        if (known.model.num_query_groups < known.model.num_attention_heads) != has_groups:
-            continue
-        card = catalogue.gpu(gpu_name)
-        fabric = usual_fabric(card, 8, SaidNetwork(), CONFIG)
-        one = Job(known.model, Layout(tp=tp), 1, 1, 1, card, fabric, precision=row["precision"], stack="TensorRT-LLM")
-        numbers = (int(row[name]) for name in ("prompt_tokens", "output_tokens", "batch_size"))
-        step = predict_inference(one, Serving(*numbers, cache_element=1 if row["precision"] == "fp8" else 2))
-        found = step.tokens_per_s / tp if column == "tokens_per_s_per_gpu" else step.time_to_first_token_s
-        errors.append(found / float(row[column]) - 1)
-    return errors
+    return [
+        math.expm1(case.log_error if of_first_token else -case.log_error)
+        for case in read_cases()
+        if case.is_first_token == of_first_token and is_shared(case) == has_groups and case.job.gpu.name == gpu_name
+    ]
 
 
-# Measured with TensorRT-LLM 0.6.1 (first tokens: 0.5), static batches; fp8 with an fp8 cache on H100. Nothing was
-# fitted to these. Source: NVIDIA/TensorRT-LLM docs/source/performance.md at 138f96d.
+# Nothing was fitted to these.
 @pytest.mark.parametrize(("gpu_name", "worst"), [("a100", 0.15), ("h100", 0.20)])
 def test_throughput_is_near_what_is_published(gpu_name: str, worst: float) -> None:
-    assert np.mean(np.abs(published_errors(False, "tokens_per_s_per_gpu", gpu_name))) < worst
+    assert np.mean(np.abs(published_errors(False, False, gpu_name))) < worst
 
 
 @pytest.mark.parametrize(("gpu_name", "worst"), [("a100", 0.10), ("h100", 0.25)])
 def test_first_token_is_near_what_is_published(gpu_name: str, worst: float) -> None:
-    errors = [published_errors(groups, "time_to_first_token_s", gpu_name) for groups in (False, True)]
+    errors = [published_errors(groups, True, gpu_name) for groups in (False, True)]
     assert np.mean(np.abs(np.concatenate(errors))) < worst
 
 
 def test_shared_keys_were_not_shared_by_software_of_the_time() -> None:
     # NVIDIA/TensorRT-LLM README of 2023/12/04: "2.4x faster on Llama-70B with recent improvements to TensorRT-LLM GQA",
     # which is after these were measured. We are too fast by about as much where the cache is long.
-    errors = published_errors(True, "tokens_per_s_per_gpu", "h100")
+    errors = published_errors(True, False, "h100")
     assert len(errors) == 8 and 0 < np.median(errors) < 0.6

@@ -65,7 +65,12 @@ def test_simulated_inference_is_what_is_predicted(tmp_path: Path) -> None:
     whole_s = expected.prefill_s + 127 * expected.time_per_output_token_s
     assert (first["t_end_ns"] - first["t_start_ns"]) / 1e9 == pytest.approx(whole_s)
     assert {row["num_tokens"] for row in rows} == {16 * 128}
-    assert predict_point(run.point, CONFIG).step.step_time_s == pytest.approx(whole_s)
+    predicted = predict_point(run.point, CONFIG).step
+    assert predicted.step_time_s == pytest.approx(whole_s)
+    for name in ("step_time", "time_to_first_token"):
+        low, high = (getattr(predicted, f"{name}_{end}_s") for end in ("lo", "hi"))
+        assert (manifest.facts[f"{name}_lo_s"], manifest.facts[f"{name}_hi_s"]) == (low, high)
+        assert low < getattr(predicted, f"{name}_s") < high
 
 
 def test_simulated_inference_energy_is_power_over_time(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from triplepoint.manifest import Manifest
 from triplepoint.recording.write import Part, Recorder
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS
 from triplepoint.simulate.artefacts.write import describe_nodes, write_failure, write_manifest_of
+from triplepoint.simulate.calibration.serving import KnownTo, ServingCalibration
 from triplepoint.simulate.costs import Costs
 from triplepoint.simulate.heat.job import at_highest_clocks, is_known, machine_of, one_step, stretched, warm_up
 from triplepoint.simulate.heat.loop import Trace
@@ -51,11 +52,13 @@ class Served:
 
     Attributes:
         step: Times and memory.
+        known_to: What the times are known to.
         memory_bytes: Of a rank, by pipeline stage.
         trace: Power, heat and clocks of a batch once warm; None where those of the GPU type are not known.
     """
 
     step: InferenceStep
+    known_to: KnownTo
     memory_bytes: tuple[int, ...]
     trace: Trace | None
 
@@ -82,8 +85,9 @@ def simulate_serving(
     if is_known(job.gpu, config):
         profile = _profile(job, serving, step, costs_of(job, REPLAYED, config), shape)
         trace = _warm(profile, job, cluster, shape, config)
+    known_to = ServingCalibration.load(config).known_to(job, serving, step)
     memory_bytes = tuple(round(use.total) for use in memory_by_stage(job, serving))
-    return _write(out, planned, job, Served(step, memory_bytes, trace), started)
+    return _write(out, planned, job, Served(step, known_to, memory_bytes, trace), started)
 
 
 def _profile(job: Job, serving: Serving, step: InferenceStep, costs: Costs, shape: tuple[int, int]) -> Profile:
@@ -120,14 +124,14 @@ def _warm(profile: Profile, job: Job, cluster: ClusterConfig, shape: tuple[int, 
     longer = profile.step_s / warm_up(usual, high).step_s
     machine = machine_of(cluster.conditions, job.gpu, shape, cluster.name, config)
     high = stretched(high, longer)
-    return one_step(machine, high, warm_up(machine, high), profile.step_s)
+    return one_step(machine, high, warm_up(machine, high), profile.step_s)[0]
 
 
 def _write(out: Path, planned: PlannedRun, job: Job, served: Served, started: datetime) -> Manifest:
     point, step = planned.point, served.step
-    total_s = step.prefill_s + step.decode_s
+    (low_s, high_s), (first_low_s, first_high_s) = served.known_to.whole_s, served.known_to.first_token_s
     _write_steps(out / "steps.parquet", point, served)
-    t_s = np.linspace(0.0, total_s * len(point.steps.kinds), _MOST_SAMPLES + 1)
+    t_s = np.linspace(0.0, step.whole_s * len(point.steps.kinds), _MOST_SAMPLES + 1)
     columns = _SENSED if served.trace is not None else ()
     absent = {name: _ABSENT for name in METRICS if name not in columns}
     for node in range(point.num_nodes):
@@ -142,8 +146,12 @@ def _write(out: Path, planned: PlannedRun, job: Job, served: Served, started: da
         recorder.close()
     nodes = describe_nodes(point, job.gpu.product, float(t_s[1]), len(t_s), columns, absent)
     facts: dict[str, int | float | str | bool | None] = {
-        "step_time_s": total_s,
+        "step_time_s": step.whole_s,
+        "step_time_lo_s": low_s,
+        "step_time_hi_s": high_s,
         "time_to_first_token_s": step.prefill_s,
+        "time_to_first_token_lo_s": first_low_s,
+        "time_to_first_token_hi_s": first_high_s,
         "time_per_output_token_s": step.time_per_output_token_s,
         "spread": "none: simulated batches are all alike",
     }
@@ -165,7 +173,7 @@ def _sensed(trace: Trace | None, job: Job, node: int, t_s: Float, columns: tuple
 def _write_steps(path: Path, point: Point, served: Served) -> None:
     step = served.step
     kinds, ranks = point.steps.kinds, np.arange(point.num_gpus)
-    length, first = (round(time * NS_PER_S) for time in (step.prefill_s + step.decode_s, step.prefill_s))
+    length, first = (round(time * NS_PER_S) for time in (step.whole_s, step.prefill_s))
     start = np.tile(EPOCH_NS + length * np.arange(len(kinds)), len(ranks))
     num_rows = len(ranks) * len(kinds)
     stage = np.repeat(ranks, len(kinds)) // (point.num_gpus // point.layout.pp)

@@ -95,7 +95,7 @@ class Calibration:
 
     @cached_property
     def _known(self) -> list[Features]:
-        return [_features(place) for place in self.fitted.places]
+        return [features_at(place) for place in self.fitted.places]
 
     @property
     def quantile(self) -> float:
@@ -146,7 +146,8 @@ def features_of(job: Job) -> Features:
     )
 
 
-def _features(place: Place) -> Features:
+def features_at(place: Place) -> Features:
+    """Return where a calibrated configuration stands."""
     numbers = place.num_gpus, place.sequence_length, place.num_parameters
     return Features(place.stack, place.gpu, *map(math.log2, numbers))
 

@@ -33,6 +33,8 @@ OUTPUT = (
     "exposed_comm_s",
     "bottleneck",
     "time_to_first_token_s",
+    "time_to_first_token_lo_s",
+    "time_to_first_token_hi_s",
     # fmt: on
     *(part.name for part in fields(PowerPrediction)),
 )

@@ -38,6 +38,8 @@ class Prediction:
         exposed_comm_s: Communication beside no computation, mean over stages.
         bottleneck: Largest part of the time, with its share.
         time_to_first_token_s: Of inference, whose step is one token more for each sequence.
+        time_to_first_token_lo_s: Lower end of the 90 % interval.
+        time_to_first_token_hi_s: Upper end.
         power: Power and heat of training.
     """
 
@@ -53,6 +55,8 @@ class Prediction:
     exposed_comm_s: float = math.nan
     bottleneck: str = ""
     time_to_first_token_s: float = math.nan
+    time_to_first_token_lo_s: float = math.nan
+    time_to_first_token_hi_s: float = math.nan
     power: PowerPrediction = PowerPrediction()
 
 

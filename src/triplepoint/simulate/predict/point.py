@@ -13,6 +13,7 @@ from triplepoint.simulate.inference import Serving, memory_by_stage, predict_inf
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.model import memory_by_stage as memory_of_training
 from triplepoint.simulate.predict.model import Prediction, predict
+from triplepoint.simulate.predict.serving import serving_calibration
 from triplepoint.units import GIB
 
 STACKS = {"megatron": "Megatron-Core", "deepspeed": "DeepSpeed", "native": "PyTorch"}
@@ -58,15 +59,21 @@ def predict_point(point: Point, config: Path) -> PointPrediction:
 def _served(job: Job, serving: Serving, config: Path) -> tuple[Prediction, list[float]]:
     """Return what is predicted of inference, whose step is a whole batch, and what is allocated in each stage."""
     found = predict_inference(job, serving, config=config)
-    memory = found.memory
+    memory, known_to = found.memory, serving_calibration(config).known_to(job, serving, found)
+    low_s, high_s = known_to.whole_s
+    first_low_s, first_high_s = known_to.first_token_s
     fits = "" if memory.fits else f"does not fit on a rank of stage {memory.stage}: {memory.explain()}"
     step = Prediction(
         "ok" if memory.fits else "oom",
         fits,
-        step_time_s=found.prefill_s + found.decode_s,
+        step_time_s=found.whole_s,
+        step_time_lo_s=low_s,
+        step_time_hi_s=high_s,
         tokens_per_s_per_gpu=found.tokens_per_s / job.num_gpus,
         memory_gib=memory.total / GIB,
         time_to_first_token_s=found.time_to_first_token_s,
+        time_to_first_token_lo_s=first_low_s,
+        time_to_first_token_hi_s=first_high_s,
     )
     return step, [use.allocated for use in memory_by_stage(job, serving)]
 

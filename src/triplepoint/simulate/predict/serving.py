@@ -1,8 +1,10 @@
 """Rows that ask for inference: what is served, and what it takes."""
 
 import re
+from functools import lru_cache
 from pathlib import Path
 
+from triplepoint.simulate.calibration.serving import ServingCalibration
 from triplepoint.simulate.costs import Cost
 from triplepoint.simulate.inference import Serving, predict_inference
 from triplepoint.simulate.job import Job
@@ -32,17 +34,29 @@ def read_serving(cells: Cells, job: Job) -> Serving | None:
 def predict_serving(job: Job, serving: Serving, config: Path) -> Prediction:
     """Return what inference takes; its step is one token more for each sequence, in the mean."""
     found = predict_inference(job, serving, config=config)
-    fits = found.memory.fits
+    known_to, fits = serving_calibration(config).known_to(job, serving, found), found.memory.fits
+    low_s, high_s = known_to.per_token_s
+    first_low_s, first_high_s = known_to.first_token_s
     return Prediction(
         "ok" if fits else "oom",
         "" if fits else f"does not fit on a rank of stage {found.memory.stage}: {found.memory.explain()}",
         step_time_s=found.time_per_output_token_s,
+        step_time_lo_s=low_s,
+        step_time_hi_s=high_s,
         tokens_per_s_per_gpu=found.tokens_per_s / job.num_gpus,
         memory_gib=found.memory.total / GIB,
         exposed_comm_s=found.decode.exposed_s,
         bottleneck=_bottleneck(found.decode),
         time_to_first_token_s=found.time_to_first_token_s,
+        time_to_first_token_lo_s=first_low_s,
+        time_to_first_token_hi_s=first_high_s,
     )
+
+
+@lru_cache(maxsize=4)
+def serving_calibration(config: Path) -> ServingCalibration:
+    """Return how far predictions of inference can be trusted, by a configuration folder."""
+    return ServingCalibration.load(config)
 
 
 def _bottleneck(cost: Cost) -> str:

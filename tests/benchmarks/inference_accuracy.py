@@ -1,0 +1,76 @@
+"""How near predicted inference is to what was published, and how many rows lie in their intervals.
+
+    python -m tests.benchmarks.inference_accuracy [--write]
+
+With `--write` the intervals are made anew: `config/calibration/inference.yaml`.
+"""
+
+import argparse
+import math
+from collections.abc import Callable
+
+import numpy as np
+import yaml
+
+from tests.published_serving import CONFIG, SELECTED, is_selected, is_shared, read_cases
+from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.calibration.serving import ServingCalibration, ServingCase, fit
+
+OUT = CONFIG / "calibration" / "inference.yaml"
+GROUPS: dict[str, Callable[[ServingCase], bool]] = {
+    "first token, A100": lambda case: case.is_first_token and case.job.gpu.name == "a100",
+    "first token, H100": lambda case: case.is_first_token and case.job.gpu.name == "h100",
+    "batches, A100": lambda case: is_selected(case) and not case.is_first_token and case.job.gpu.name == "a100",
+    "batches, H100": lambda case: is_selected(case) and not case.is_first_token and case.job.gpu.name == "h100",
+    "all of these": is_selected,
+    "batches, grouped queries": lambda case: is_shared(case) and not case.is_first_token,
+}
+
+
+def coverage(cases: list[ServingCase], calibration: Callable[[ServingCase], ServingCalibration]) -> float:
+    """Return the share of rows in the intervals of a calibration that is made for each."""
+    made = [(case.score(found), found.fitted.quantile) for case in cases for found in [calibration(case)]]
+    return float(np.mean([score <= quantile for score, quantile in made]))
+
+
+def without_model(cases: list[ServingCase], unknown: float) -> Callable[[ServingCase], ServingCalibration]:
+    """Return what makes the calibration for a row: all rows of other models."""
+    made = {
+        name: fit([case for case in cases if case.job.model.name != name], SELECTED, unknown)
+        for name in {case.job.model.name for case in read_cases()}
+    }
+    return lambda case: made[case.job.model.name]
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--write", action="store_true")
+    write = arguments.parse_args().write
+    unknown = Calibration.load(CONFIG).fitted.unknown_stack_spread
+    cases = [case for case in read_cases() if is_selected(case)]
+    found = fit(cases, SELECTED, unknown)
+    held_out = without_model(cases, unknown)
+    a100 = fit([case for case in cases if case.job.gpu.name == "a100"], SELECTED, unknown)
+    print(f"quantile {found.fitted.quantile}, from A100 alone {a100.fitted.quantile}")
+    print("group, rows, mean error, in interval, model left out, from A100 alone, median factor")
+    for name, belongs in GROUPS.items():
+        rows = [case for case in read_cases() if belongs(case)]
+        error = np.mean([abs(math.expm1(case.log_error)) for case in rows])
+        shares = [coverage(rows, made) for made in (lambda case: found, held_out, lambda case: a100)]
+        wide = np.median([math.exp(found.fitted.quantile * _scale(case, found)) for case in rows])
+        print(f"{name}, {len(rows)}, {error:.3f}, {', '.join(f'{share:.2f}' for share in shares)}, {wide:.2f}")
+    if write:
+        content = yaml.safe_dump(
+            found.fitted.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=160
+        )
+        OUT.write_text(f"# Written by `python -m tests.benchmarks.inference_accuracy --write`.\n{content}", "utf-8")
+        print(f"wrote {OUT}")
+
+
+def _scale(case: ServingCase, calibration: ServingCalibration) -> float:
+    first, _, whole = calibration.scales(case.job, case.serving, case.step)
+    return first if case.is_first_token else whole
+
+
+if __name__ == "__main__":
+    main()
