@@ -1,18 +1,56 @@
-"""One rank of a gang that trains many points one after another, each on its engine: `engine_gang.py FOLDER`."""
+"""One rank of a gang that trains many points one after another, each on its engine: `engine_gang.py FOLDER`.
 
+Of a point with adapters it also writes `weights<N>.json`: of each parameter, a digest of what this rank holds of it
+before the first step and after the last.
+"""
+
+import hashlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import nn
 
 from triplepoint.config.point import Point
 from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines import get_engine
+from triplepoint.launch.engines import get_engine, loop
+from triplepoint.launch.engines.deepspeed import run as deepspeed
+from triplepoint.launch.engines.megatron import run as megatron
 from triplepoint.launch.engines.tracing import enable_flight_recorder
 
 
+def train_steps(point: Point, trainer: Any, *rest: Any) -> None:
+    before = digests(trainer) if point.lora else {}
+    loop.train_steps(point, trainer, *rest)
+    after = digests(trainer) if point.lora else {}
+    changes.clear()
+    changes.update({name: (before[name], after[name]) for name in before})
+
+
+changes: dict[str, tuple[str, str]] = {}
+
+
+def digests(trainer: Any) -> dict[str, str]:
+    chunks = trainer.chunks if hasattr(trainer, "chunks") else [trainer.engine.module]
+    return {
+        name: digest(parameter)
+        for number, chunk in enumerate(chunks)
+        for name, parameter in chunk.named_parameters(prefix=f"chunk{number}")
+    }
+
+
+def digest(parameter: nn.Parameter) -> str:
+    """Return a digest of the bits; of a parameter that ZeRO-3 has shared out, of this rank's part."""
+    held = getattr(parameter, "ds_tensor", parameter).detach().contiguous()
+    return hashlib.sha256(held.view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
 def main(folder: Path) -> None:
+    deepspeed.train_steps = train_steps
+    megatron.train_steps = train_steps
     enable_flight_recorder()
     dist.init_process_group("gloo")
     for name, content in json.loads((folder / "points.json").read_text()).items():
@@ -20,6 +58,8 @@ def main(folder: Path) -> None:
         point = Point.model_validate(content)
         facts = get_engine(point.engine).train(point, context, StepRecorder(context))
         (folder / name / f"facts{context.rank}.json").write_text(json.dumps(facts))
+        if point.lora:
+            (folder / name / f"weights{context.rank}.json").write_text(json.dumps(changes))
     dist.destroy_process_group()
 
 

@@ -1,4 +1,4 @@
-"""Tiny points for the native engine, and a gang that trains them."""
+"""Tiny models and points of them, a checkpoint, and a gang that trains them."""
 
 import json
 import os
@@ -10,8 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout, Point, PointCluster, Steps
+from triplepoint.launch.engines.native.initialise import materialise
+from triplepoint.launch.engines.native.model import FeedForward, Stage, TransformerLayer
+from triplepoint.launch.engines.native.recompute import runner
 
 LLAMA = ModelConfig(
     name="tiny-llama",
@@ -40,6 +45,11 @@ GPT = LLAMA.model_copy(
 MOE = ModelConfig.model_validate(
     {**LLAMA.model_dump(), "name": "tiny-moe", "moe": {"num_experts": 4, "top_k": 2, "capacity_factor": None}}
 )
+TIED = GPT.model_copy(update={"name": "tiny-tied", "tie_embeddings": True})
+WIDE = LLAMA.model_copy(
+    update={"name": "wide", "num_layers": 2, "hidden_size": 128, "ffn_hidden_size": 1024, "vocab_size": 1024}
+)
+"""Its 8 large matrices have 131072 elements each: ZeRO-3 keeps what has fewer than 100000 on every rank."""
 
 
 def make_point(model: ModelConfig = LLAMA, **changes: Any) -> Point:
@@ -109,6 +119,18 @@ def train(
     logs = "\n".join(file.read_text()[-3000:] for file in sorted(folder.glob("rank*.log")))
     assert codes == [0] * world_size, logs
     return {name: Trained(folder / name) for name in points}
+
+
+def save_weights(path: Path, seed: int) -> str:
+    """Write tiny-llama as another seed draws it, and return the path as a point has it."""
+    with torch.device("meta"):
+        layers = {
+            number: TransformerLayer(LLAMA, FeedForward(LLAMA), runner("none")) for number in range(LLAMA.num_layers)
+        }
+        stage = Stage(LLAMA, layers, 32, torch.float32)
+    materialise(stage, "", seed, LLAMA.num_layers, torch.device("cpu"))
+    torch.save(stage.state_dict(), path)
+    return str(path)
 
 
 def _start(folder: Path, gang: str, rank: int, world_size: int, port: int) -> subprocess.Popen[bytes]:

@@ -8,28 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from tests.unit.launch.engines.native_points import GPT, GQA, LLAMA, MOE, Trained, make_point, train
+from tests.unit.launch.engines.native_points import (
+    GPT,
+    GQA,
+    LLAMA,
+    MOE,
+    TIED,
+    WIDE,
+    Trained,
+    make_point,
+    save_weights,
+    train,
+)
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point, Steps
 from triplepoint.errors import UserError
 from triplepoint.launch.engines import deepspeed
-from triplepoint.launch.engines.native.initialise import materialise
-from triplepoint.launch.engines.native.model import FeedForward, Stage, TransformerLayer
-from triplepoint.launch.engines.native.recompute import runner
 from triplepoint.tables import COLLECTIVES
 from triplepoint.trace.inputs import TraceFile
 from triplepoint.trace.parsing import parse_traces
 from triplepoint.trace.taxonomy import load_scheme
 
 needs_deepspeed = pytest.mark.skipif(not deepspeed.is_installed(), reason="deepspeed is not installed")
-
-TIED = GPT.model_copy(update={"name": "tiny-tied", "tie_embeddings": True})
-WIDE = LLAMA.model_copy(
-    update={"name": "wide", "num_layers": 2, "hidden_size": 128, "ffn_hidden_size": 1024, "vocab_size": 1024}
-)
-"""Its 8 large matrices have 131072 elements each: ZeRO-3 keeps what has fewer than 100000 on every rank."""
 
 MODELS = {model.name: model for model in (LLAMA, GPT, GQA, MOE, TIED, WIDE)}
 OPTIM: dict[str, Any] = {"data_parallel_sharding": "optim"}
@@ -61,16 +62,7 @@ HALF: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Tiny-llama as another seed draws it."""
-    path = tmp_path_factory.mktemp("checkpoint") / "weights.pt"
-    with torch.device("meta"):
-        layers = {
-            number: TransformerLayer(LLAMA, FeedForward(LLAMA), runner("none")) for number in range(LLAMA.num_layers)
-        }
-        stage = Stage(LLAMA, layers, 32, torch.float32)
-    materialise(stage, "", 7, LLAMA.num_layers, torch.device("cpu"))
-    torch.save(stage.state_dict(), path)
-    return str(path)
+    return save_weights(tmp_path_factory.mktemp("checkpoint") / "weights.pt", seed=7)
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +98,8 @@ def test_layout_trains_as_the_native_engine_does(
     # Adam makes as much of a small gradient as of a large one, and so of its rounding.
     assert found.facts["gradient_norm"] == pytest.approx(expected.facts["gradient_norm"], rel=1e-4)
     assert found.losses[-1] < found.losses[0]
+    for count in ("num_parameters", "num_trained_parameters"):
+        assert found.facts[count] == expected.facts["num_parameters"]
 
 
 @needs_deepspeed

@@ -5,14 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.launch.engines.native_points import GPT, GQA, LLAMA, MOE, Trained, make_point, train
+from tests.unit.launch.engines.native_points import GPT, GQA, LLAMA, MOE, TIED, Trained, make_point, train
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point, Steps
 from triplepoint.launch.engines import megatron
 
 pytestmark = pytest.mark.skipif(not megatron.is_installed(), reason="megatron-core is not installed")
 
-TIED = GPT.model_copy(update={"name": "tiny-tied", "tie_embeddings": True})
 MODELS = {model.name: model for model in (LLAMA, GPT, GQA, MOE, TIED)}
 SP: dict[str, Any] = {"sequence_parallel": True}
 OPTIM: dict[str, Any] = {"data_parallel_sharding": "optim"}
@@ -67,6 +66,8 @@ def test_layout_trains_as_the_native_engine_does(
     assert found.losses == pytest.approx(expected.losses, rel=2e-5)
     assert found.facts["gradient_norm"] == pytest.approx(expected.facts["gradient_norm"], rel=5e-4)
     assert found.losses[-1] < found.losses[0]
+    for count in ("num_parameters", "num_trained_parameters"):
+        assert found.facts[count] == expected.facts["num_parameters"]
 
 
 def test_padding_counts_for_nothing_as_in_the_native_engine(
