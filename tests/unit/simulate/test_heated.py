@@ -129,6 +129,12 @@ def test_conditions_of_what_is_not_there_are_refused() -> None:
         ClusterConfig.model_validate(cluster | {"conditions": {"braked_nodes": [4]}})
 
 
+@pytest.mark.parametrize("text", ["gpt3-175b_h200x32_tp2-pp16-dp1-sp_mbs1_act_sim", "llama3-70b_h200x32_tp4-pp4-dp2"])
+def test_the_step_that_repeats_is_like_the_one_before(text: str) -> None:
+    found = heated(planned(text))[1]
+    assert found.is_steady and found.facts()["is_steady"] is True
+
+
 def on_half_a_node(run: PlannedRun) -> PlannedRun:
     layout = run.point.layout.model_copy(update={"pp": 1, "dp": 1})
     point = run.point.model_copy(update={"num_gpus": 4, "layout": layout, "global_batch_size": 8})

@@ -150,3 +150,8 @@ def test_make_order_refuses_microbatches_that_leave_a_group_open() -> None:
 def test_make_order_refuses_chunks_without_interleaving() -> None:
     with pytest.raises(UserError, match=r"1f1b has one chunk per stage, found vp: 2"):
         make_order("1f1b", 4, 8, 2)
+
+
+def test_make_order_of_more_passes_than_anybody_trains() -> None:
+    with pytest.raises(UserError, match="= 2000000000000 passes, at most 4000000 are simulated"):
+        make_order("1f1b", 4, 500_000_000_000)

@@ -1,10 +1,12 @@
 """The device a rank computes on, behind one set of calls for CPU, CUDA and ROCm (which torch calls cuda)."""
 
 import os
+import platform
 import resource
 
 import torch
 
+from triplepoint.errors import UserError
 from triplepoint.launch.provenance import processor
 from triplepoint.units import KIB
 
@@ -18,12 +20,21 @@ def open_device(kind: str, local_rank: int) -> torch.device:
     Args:
         kind: cpu, cuda or rocm.
         local_rank: Place of the rank on its node. A launcher may show each rank its own GPU only.
+
+    Raises:
+        UserError: If torch sees no GPU.
     """
     if kind == "cpu":
         # Several ranks share the cores: torch's default, all cores for each of them, makes every rank slower.
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
         return torch.device("cpu")
-    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    if not (num_gpus := torch.cuda.device_count()):
+        raise UserError(
+            f"{platform.node()}: torch {torch.__version__} sees no GPU, and the cluster's device is {kind}; install "
+            "envs/launch-cuda.txt or envs/launch-rocm.txt where there are GPUs, else add the cluster to 'simulated' "
+            "in config/config.yaml"
+        )
+    device = torch.device("cuda", local_rank % num_gpus)
     torch.cuda.set_device(device)
     return device
 

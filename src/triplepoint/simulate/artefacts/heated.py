@@ -56,7 +56,7 @@ class Heated:
         num_nics: Network adapters of a node.
         trace: A step of it, which repeats.
         factor: Of every rank, time of its computation over that of the slowest sound GPU under usual conditions, or 1.
-        is_settled: Whether temperatures came to rest, but for what clocks dither.
+        is_steady: Whether the step before took the same power.
         known: What power is known to, and its peaks, where GPUs and nodes are sound.
     """
 
@@ -66,7 +66,7 @@ class Heated:
     num_nics: int
     trace: Trace
     factor: dict[int, float]
-    is_settled: bool
+    is_steady: bool
     known: PowerPrediction
 
     def facts(self) -> dict[str, int | float | str | bool | None]:
@@ -85,7 +85,7 @@ class Heated:
             "node_power_w": float(nodes_w.mean()),
             "num_slowed_ranks": len(self.factor),
             "heat": "from thermal steady state: every step has the same power, heat and clocks",
-            "is_steady": self.is_settled,
+            "is_steady": self.is_steady,
         }
 
     def _of_ranks(self, values: np.ndarray) -> np.ndarray:
@@ -131,11 +131,11 @@ def heat_up(simulated: Simulated, resimulate: Resimulate, cluster: ClusterConfig
             high = at_highest_clocks(step_profile(simulated, shape), usual, 1.0 / slowdown)
             profile = stretched(high, longer)
             steady = warm_up(machine, profile)
-    trace = one_step(machine, profile, steady, simulated.timeline.step_time_s)
+    trace, is_steady = one_step(machine, profile, steady, simulated.timeline.step_time_s)
     _check_shutdown(trace, machine, cluster.name)
     num_nics = int(cluster.nics_per_node.value) if cluster.nics_per_node else cluster.gpus_per_node
     known = predict_power(ran(simulated), (math.nan, math.nan), config, conditions)
-    return Heated(simulated, machine, node_power_of(gpu, config), num_nics, trace, factor, steady.is_settled, known)
+    return Heated(simulated, machine, node_power_of(gpu, config), num_nics, trace, factor, is_steady, known)
 
 
 def _check_shutdown(trace: Trace, machine: Machine, cluster: str) -> None:

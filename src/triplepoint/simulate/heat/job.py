@@ -28,6 +28,8 @@ _USUAL_NODES = {1: "hgx-8", 2: "mi250-4x2"}
 _SAMPLED_CLOCKS = 12
 _SETTLED_K, _MOST_LEAPS = 0.2, 24
 """A machine is warm once a leap changes no temperature by more; sensors show whole degrees."""
+_LIKE, _MOST_STEPS = 0.001, 20
+"""Steps are alike once their mean power differs by less than this share; and how many there may be until then."""
 _COARSE_BINS = 64
 _FINE_BINS = 800
 """Control periods of a step while the machine warms up, and of the one step that is shown. A longer step has longer
@@ -201,8 +203,8 @@ def compute_slowdown(steady: Steady, compute_share: Float) -> Float:
     return np.asarray(1.0 + np.where(compute_share > 0.0, excess, 0.0))
 
 
-def one_step(machine: Machine, profile: Profile, steady: Steady, step_s: float) -> Trace:
-    """Return a step of a warm job, which repeats, at the control period.
+def one_step(machine: Machine, profile: Profile, steady: Steady, step_s: float) -> tuple[Trace, bool]:
+    """Return a step of a warm job, which repeats, at the control period; and whether the step before was like it.
 
     Args:
         machine: The nodes.
@@ -212,5 +214,10 @@ def one_step(machine: Machine, profile: Profile, steady: Steady, step_s: float) 
     """
     fine = replace(machine, period_s=max(machine.period_s, profile.step_s / _FINE_BINS))
     state = replace(steady.state, position_s=0.0)
-    trace = run(fine, profile, steady.step_s, state)
-    return replace(trace, period_s=step_s / len(trace.rate), repeats=True)
+    trace, is_like = run(fine, profile, steady.step_s, state), False
+    for _ in range(_MOST_STEPS):
+        before, trace = trace, run(fine, profile, steady.step_s, state)
+        is_like = abs(float(trace.power_w.mean() / before.power_w.mean()) - 1.0) < _LIKE
+        if is_like:
+            break
+    return replace(trace, period_s=step_s / len(trace.rate), repeats=True), is_like

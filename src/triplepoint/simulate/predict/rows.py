@@ -21,6 +21,7 @@ from triplepoint.simulate.predict.machines import usual_fabric
 from triplepoint.simulate.predict.serving import read_serving
 from triplepoint.simulate.predict.spelling import UnreadableError, is_blank, shown
 from triplepoint.simulate.stacks import find_stack
+from triplepoint.simulate.timeline.schedule import MOST_PASSES
 
 COLUMNS = (
     # fmt: off
@@ -66,8 +67,7 @@ hidden, layers, heads and seq."""
 _MAX_GPUS = 1_000_000
 _MAX_LAYERS = 10_000
 _MAX_EXPERTS = 100_000
-_MAX_PASSES = 4_000_000
-"""Larger ones are beyond anything trained, and would take minutes; a pass is of one micro-batch through one chunk."""
+"""Larger ones are beyond anything trained, and would take minutes."""
 
 
 @dataclass(frozen=True)
@@ -253,8 +253,8 @@ def _check_batch(global_batch: int, micro_batch: int, layout: Layout) -> None:
     if global_batch % (micro_batch * layout.dp):
         raise UnreadableError(f"gbs {global_batch} is not divisible by mbs*dp = {micro_batch}*{layout.dp}")
     passes = global_batch // (micro_batch * layout.dp) * layout.pp * layout.vp
-    if passes > _MAX_PASSES:
-        raise _UnsupportedError(f"micro-batches*pp*vp = {passes} passes, at most {_MAX_PASSES} are simulated")
+    if passes > MOST_PASSES:
+        raise _UnsupportedError(f"micro-batches*pp*vp = {passes} passes, at most {MOST_PASSES} are simulated")
 
 
 def _precision(cells: Cells, gpu: GpuConfig) -> Literal["fp32", "bf16", "fp16", "fp8"]:

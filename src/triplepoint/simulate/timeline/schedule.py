@@ -97,6 +97,10 @@ class Queue:
     link: Int64
 
 
+MOST_PASSES = 4_000_000
+"""Of a step, of all stages: more is beyond anything trained, and would take minutes."""
+
+
 def make_order(schedule: Schedule | None, num_stages: int, num_microbatches: int, num_chunks: int = 1) -> Order:
     """Return the order of a schedule, the same object when asked again.
 
@@ -107,7 +111,7 @@ def make_order(schedule: Schedule | None, num_stages: int, num_microbatches: int
         num_chunks: Model chunks per stage, vp.
 
     Raises:
-        UserError: If the schedule cannot have that many chunks or micro-batches.
+        UserError: If the schedule cannot have that many chunks or micro-batches, or there are too many.
 
     Source:
         gpipe: Huang et al. 2019, arXiv:1811.06965. 1f1b, interleaved_1f1b: Narayanan et al. 2021, arXiv:2104.04473, in
@@ -121,6 +125,10 @@ def make_order(schedule: Schedule | None, num_stages: int, num_microbatches: int
         raise UserError(
             f"{schedule} takes micro-batches in groups of pp: {num_stages}, which does not divide their number "
             f"{num_microbatches}; change global_batch_size, or set vp: 1"
+        )
+    if (passes := num_microbatches * num_stages * num_chunks) > MOST_PASSES:
+        raise UserError(
+            f"micro-batches*pp*vp = {passes} passes, at most {MOST_PASSES} are simulated; lower global_batch_size"
         )
     return _make_order(schedule, num_stages, num_microbatches, num_chunks)
 
