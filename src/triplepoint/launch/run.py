@@ -134,7 +134,7 @@ def _until_result(
         manifest = attempt.finish(partial(_can_spare, results, planned, options, tried), say)
         if manifest.is_result:
             _install(attempt.raw, folder / "raw")
-            say(f"{planned.run}: {manifest.status} after {manifest.duration_s:.1f} s")
+            say(f"{planned.run}: {manifest.status} after {manifest.duration_s:.1f} s{_why(manifest)}")
             for suspect in manifest.suspects:
                 say(f"{planned.run}: kept, though {suspect}")
             return manifest
@@ -145,6 +145,14 @@ def _until_result(
         if how is not None:
             say(f"{_account_of(manifest)}; submitted again")
     raise LaunchFailed(f"{_account_of(manifest)}; logs in {attempt.raw / 'logs'}")
+
+
+def _why(manifest: Manifest) -> str:
+    """Return why there is no step to speak of in a result, and what to do; nothing where there are steps."""
+    if manifest.evidence is None:
+        return ""
+    ways = "; micro_batch_size 1, recompute: full, data_parallel_sharding or more tp or pp need less memory"
+    return f": {manifest.evidence.message}{ways if manifest.status == 'oom' else ''}"
 
 
 def _can_spare(

@@ -190,6 +190,8 @@ def test_launch_out_of_memory_is_a_result(tmp_path: Path) -> None:
     assert manifest.status == "oom"
     assert "allocate" in manifest.evidence.message
     assert manifest.evidence.log_tail
+    last = said.strip().splitlines()[-1]
+    assert ": oom after" in last and manifest.evidence.message in last and "recompute: full" in last
     # What the rank had by then, and that it had not finished a step.
     assert manifest.facts["peak_memory_bytes"] > 0
     assert manifest.facts["num_steps_finished"] == 0
