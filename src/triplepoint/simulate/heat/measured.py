@@ -1,6 +1,6 @@
 """Calibrates power and heat of a GPU type with a recording of one."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from triplepoint.simulate.power.config import PowerConfig
 from triplepoint.simulate.power.fit import KernelTable, PowerFit, fit_power
 from triplepoint.simulate.power.model import Activity, Float, clock_at_limit, rate_at
 from triplepoint.simulate.power.segments import Peaks, kernel_activity
+from triplepoint.simulate.power.work import FP8_ENERGY, flops_beside
 from triplepoint.units import NS_PER_S
 
 _SETTLING_NS = NS_PER_S * 3 // 10
@@ -145,7 +146,11 @@ def _activity(row: dict[str, Any], gpu: GpuConfig) -> Activity:
     is_tensor = row["family"] in _ON_TENSOR and row["dtype"] != "fp32"
     peaks = Peaks(tensor_flops, gpu.peak_fp32_flops.value, gpu.memory_bandwidth.value, 1.0)
     randomness = 1.0 if row["operands"] == "random" else 0.0
-    return kernel_activity(float(is_tensor), row["flops"], row["min_bytes"], row["call_s"], peaks, randomness)
+    found = kernel_activity(float(is_tensor), row["flops"], row["min_bytes"], row["call_s"], peaks, randomness)
+    beside = flops_beside(row["family"], row["flops"], row["min_bytes"]) / (row["call_s"] * peaks.sm_flops)
+    # By energy, as simulated kernels are counted.
+    energy = 2 * FP8_ENERGY if row["dtype"] == "fp8" else 1.0
+    return replace(found, tensor=found.tensor * energy, sm=np.minimum(found.sm + beside, 1.0))
 
 
 def _means(samples: dict[str, Float], start_ns: int, end_ns: int) -> tuple[float, float, float] | None:

@@ -17,6 +17,7 @@ UNITS = ("awake", "tensor", "sm", "hbm", "link", "clock_bound")
 with the clock."""
 
 _ON_TENSOR = ("gemm", "attention")
+_PRODUCTS = ("gemm", "grouped")
 
 FP8_ENERGY = 0.62
 """Energy of an FP8 operation over that of a BF16 one, where half of it would be as much as twice the rate asks.
@@ -37,6 +38,19 @@ _SOFTMAX_SHARE = 22 / 1792
 Source: five instructions for each score forward (scale, exponential, maximum, sum, convert), six backward, beside 512
 and 1280 operations of products with heads of 128.
 """
+
+
+def flops_beside(cls: str, flops: float, num_bytes: float) -> float:
+    """Return the FP32 operations of a kernel beside the ones counted for it: of softmax, and of what streams.
+
+    Args:
+        cls: Its class; gemm, attention and grouped are products.
+        flops: Counted operations. Unit: FLOP.
+        num_bytes: Read from and written to memory. Unit: byte.
+    """
+    if cls == "attention":
+        return flops * _SOFTMAX_SHARE
+    return 0.0 if cls in _PRODUCTS else num_bytes * _FP32_FLOPS_PER_BYTE
 
 
 class Workload:
@@ -89,13 +103,8 @@ class Workload:
         core, memory = max(products, arithmetic) ** OVERLAP_EXPONENT, hbm**OVERLAP_EXPONENT
         bound = time * core / (core + memory) if core else 0.0
         tensor = kernel.flops * self._energy(kernel.precision) / self._tensor if on_tensor else 0.0
-        return time, tensor, min(arithmetic + self._beside(kernel), time), hbm, 0.0, bound
-
-    def _beside(self, kernel: Kernel) -> float:
-        """Return the time SMs would take at their peak for what a kernel does beside its counted operations."""
-        if kernel.cls == "attention":
-            return kernel.flops * _SOFTMAX_SHARE / self._sm
-        return 0.0 if kernel.cls == "gemm" else kernel.num_bytes * _FP32_FLOPS_PER_BYTE / self._sm
+        beside = flops_beside(kernel.cls, kernel.flops, kernel.num_bytes) / self._sm
+        return time, tensor, min(arithmetic + beside, time), hbm, 0.0, bound
 
     def _message(self, message: Message) -> tuple[float, ...]:
         time = self._time_of(message)
