@@ -128,12 +128,9 @@ def check_experts(point: Point) -> str | None:
         size = f"num_experts {moe.num_experts}" if moe.num_experts % layout.ep else f"dp {layout.dp}"
         both = [ep for ep in range(1, layout.dp + 1) if moe.num_experts % ep == 0 and layout.dp % ep == 0]
         return f"{size} is not divisible by ep: {layout.ep}; set ep: {_nearest(layout.ep, both)}"
-    if layout.tp > 1 and not layout.sequence_parallel:
+    if layout.tp > 1 and not layout.sequence_parallel and point.task != "inference":
         # Megatron-LM's rule (ModelParallelConfig): otherwise every tensor parallel rank would dispatch the same tokens.
-        problem = f"ep: {layout.ep} with tp: {layout.tp} needs sequence parallelism"
-        if point.task == "inference":
-            return f"{problem}, which inference has not; set tp: 1 or ep: 1"
-        return f"{problem}; set sequence_parallel: true"
+        return f"ep: {layout.ep} with tp: {layout.tp} needs sequence parallelism; set sequence_parallel: true"
     return None
 
 

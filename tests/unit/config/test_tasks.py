@@ -66,13 +66,16 @@ def test_fold_leaves_one_way_through_a_pipeline_in_inference() -> None:
     assert {fold(tiny_point(**asked, layout=layout)).layout for layout in layouts} == {Layout(pp=2)}
 
 
-def test_check_experts_gives_advice_that_helps_inference() -> None:
+def test_check_experts_needs_no_sequence_parallelism_in_inference() -> None:
     model = ModelConfig(**(tiny_point().model.model_dump() | {"moe": {"num_experts": 2, "top_k": 1}}))
     asked = {"task": "inference", "inference": Inference(prompt_tokens=16, output_tokens=16), "model": model}
     layout = Layout(tp=2, dp=2, ep=2, sequence_parallel=True)
-    reason = check_experts(fold(tiny_point(**asked, layout=layout)))
-    # Sequence parallelism, which training needs here, is folded away.
-    assert reason is not None and reason.endswith("set tp: 1 or ep: 1")
+    folded = fold(tiny_point(**asked, layout=layout))
+    assert not folded.layout.sequence_parallel
+    assert check_experts(folded) is None and unsupported(folded) is None
+    biased = tiny_point(**(asked | {"model": model.model_copy(update={"add_bias": True})}), layout=layout)
+    reason = unsupported(fold(biased))
+    assert reason == "experts with biases are not split over tp; set add_bias: false, or tp: 1"
 
 
 def test_check_task_adapters_need_a_layer_to_stand_beside() -> None:

@@ -70,6 +70,7 @@ FOUR: dict[str, tuple[str, Point]] = {
     "serve gqa pp dp": ("serve gqa", serve(GQA, 4, pp=2, dp=2)),
     "serve moe pp ep": ("serve moe", serve(MOE, 4, pp=2, dp=2, ep=2)),
     "serve moe pp tp": ("serve moe", serve(MOE, 4, pp=2, tp=2)),
+    "serve moe tp ep": ("serve moe", serve(MOE, 4, tp=2, dp=2, ep=2)),
 }
 
 

@@ -100,8 +100,10 @@ def _experts(point: Point) -> str | None:
     layout = point.layout
     if point.model.moe is None:
         return None
-    if layout.ep > 1 and layout.tp > 1 and not layout.sequence_parallel:
+    is_inference = point.task == "inference"
+    if layout.ep > 1 and layout.tp > 1 and not layout.sequence_parallel and not is_inference:
         return "with ep and tp every rank sends its own part of the sequence; set sequence_parallel: true"
-    if layout.tp > 1 and layout.ep == 1 and point.model.add_bias:
-        return "experts with biases are not split over tp; set add_bias: false, or ep above 1"
+    if layout.tp > 1 and (layout.ep == 1 or is_inference) and point.model.add_bias:
+        instead = "tp: 1" if is_inference else "ep above 1"
+        return f"experts with biases are not split over tp; set add_bias: false, or {instead}"
     return None
