@@ -95,20 +95,23 @@ def test_lora_runs_cooler_and_on_less_power(text: str, less_w: float) -> None:
     assert lora.trace.power_w.max() < full.trace.power_w.max() - 80
 
 
-@pytest.mark.xfail(
-    strict=True, reason="GPT-3 that deep does not fit without recomputation; if it did, it throttled less"
-)
-def test_recomputation_lowers_throttling_of_deep_gpt3() -> None:
-    without, full = (throttled(warm(job(GPT_TP2, recompute=what))) for what in ("none", "full"))
+@pytest.mark.parametrize(("text", "cluster"), [
+    ("gpt3-175b_h100x64_tp4-pp16-dp1-sp_mbs1_act_sim", "h100x64"),
+    pytest.param(GPT_TP2, "h200x32", marks=pytest.mark.xfail(strict=True, reason="forward passes pass the limit")),
+])  # fmt: skip
+def test_recomputation_lowers_throttling_of_deep_gpt3(text: str, cluster: str) -> None:
+    """It makes more of a step forward passes: which way throttling goes hangs on theirs, see docs."""
+    without, full = (throttled(warm(job(text, cluster, recompute=what), cluster)) for what in ("none", "full"))
     assert full < without
 
 
-@pytest.mark.xfail(
-    strict=True, reason="forward passes run once more wait for tensor parallel messages, below the limit"
-)
-def test_recomputation_raises_throttling_of_data_parallel_llama3() -> None:
-    without, full = (throttled(warm(job(LLAMA_TP4, recompute=what))) for what in ("none", "full"))
-    assert full > without
+@pytest.mark.parametrize("text", [
+    "llama3-70b_h200x32_tp2-pp8-dp2-sp-zero1_mbs1_act_sim",
+    pytest.param(LLAMA_TP4, marks=pytest.mark.xfail(strict=True, reason="forward passes stay below the limit")),
+])  # fmt: skip
+def test_recomputation_raises_throttling_of_data_parallel_llama3(text: str) -> None:
+    without, full = (throttled(warm(job(text, recompute=what))) for what in ("none", "full"))
+    assert full > without + 0.02
 
 
 def test_mi250_second_die_of_a_package_is_hotter_in_a_run() -> None:
