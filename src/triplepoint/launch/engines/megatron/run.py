@@ -50,7 +50,7 @@ def open_groups(point: Point) -> list[tuple[str, dist.ProcessGroup]]:
         layout.vp if layout.vp > 1 else None,
         context_parallel_size=layout.cp,
         expert_model_parallel_size=layout.ep,
-        expert_tensor_parallel_size=1 if layout.ep > 1 or point.model.moe else None,
+        expert_tensor_parallel_size=None if point.model.moe is None else 1,
         create_gloo_process_groups=False,
     )
     model_parallel_cuda_manual_seed(point.seed)

@@ -1,9 +1,9 @@
 """The weights of `engines.weights` in Megatron-Core's layout: fused projections, parts of tensor parallel ranks."""
 
-from collections.abc import Iterator
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point
@@ -89,18 +89,18 @@ class Weights:
         return torch.cat([self.cut(part, 0) if tp else part for part in parts])
 
 
-def fill(chunk: nn.Module, first_layer: int, first_expert: int, weights: Weights) -> None:
+def fill(chunk: Any, first_expert: int, weights: Weights) -> None:
     """Put the weights into one chunk of the model.
 
     Args:
         chunk: A `GPTModel`.
-        first_layer: Global number of its first layer.
         first_expert: Global number of this rank's first expert.
         weights: Where they come from.
 
     Raises:
         KeyError: If the chunk has a parameter that no weight is known for.
     """
+    first_layer = chunk.decoder.layers[0].layer_number - 1
     with torch.no_grad():
         for name, parameter in chunk.named_parameters():
             parameter.copy_(_find(name, first_layer, first_expert, weights).to(parameter.dtype))
@@ -184,8 +184,3 @@ def _feed_forward(part: str, key: str, prefix: str, weights: Weights, is_split: 
         return weights.full(f"{prefix}down.bias", model.hidden_size)
     down = weights.full(f"{prefix}down.weight", model.hidden_size, model.ffn_hidden_size)
     return weights.cut(down, 1) if is_split else down
-
-
-def layer_numbers(chunk: nn.Module) -> Iterator[int]:
-    """Yield the global numbers of a chunk's layers, from 0."""
-    return (layer.layer_number - 1 for layer in chunk.decoder.layers)
