@@ -31,7 +31,7 @@ STEPS = Table(
             "t_first_token_ns",
             "int",
             "ns",
-            "When the last sequence had its first token; null but in inference.",
+            "When the last sequence had its first token; null but in inference on ranks of the last stage.",
             True,
             0,
             came_later=True,

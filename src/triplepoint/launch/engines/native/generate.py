@@ -94,9 +94,9 @@ class Generator:
         start = self._asked.prompt_tokens
         with marker("prefill"):
             made = [self._pass(tokens[:, :start], 0, min(self._asked.prompts_together, self._together))]
-            synchronise(self.device)
-        if self._is_last:
-            self._recorder.first_token()
+            if self._is_last:
+                synchronise(self.device)
+                self._recorder.first_token()
         with marker("decode"):
             for place in range(start, self._asked.total_tokens - 1):
                 made.append(self._pass(made[-1], place, self._together))
