@@ -17,7 +17,9 @@ help:
 	@echo "make env     only the environment, in $(VENV)"
 	@echo "make clean   remove results, figures and the report (asks first)"
 
+# Byte code first: where PYTHONDONTWRITEBYTECODE is set, as in many containers, each of 500 processes would compile anew.
 all: env
+	@$(BIN)/python -m compileall -q src
 	$(BIN)/snakemake $(TARGETS)
 
 env: $(READY)

@@ -1,9 +1,11 @@
 """Arguments that several subcommands share."""
 
 import argparse
+import re
 import sys
 from pathlib import Path
 
+from triplepoint.config.names import RUN_PATTERN
 from triplepoint.errors import UserError, nearest
 
 
@@ -33,10 +35,6 @@ def run_folder(arguments: argparse.Namespace) -> Path:
     Raises:
         UserError: If the name cannot be a run id, or there is no such run.
     """
-    import re
-
-    from triplepoint.config.plan import RUN_PATTERN  # not at the top: the sampler starts without pydantic
-
     run: str = arguments.run
     if not re.fullmatch(RUN_PATTERN, run):
         raise UserError(f"{run!r} is not a run id: lower-case letters, digits, '.', '_' and '-' only")

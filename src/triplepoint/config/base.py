@@ -24,9 +24,13 @@ NAME_PATTERN = r"^[a-z0-9][a-z0-9.-]*$"
 
 
 class Strict(BaseModel):
-    """A section of the configuration: unknown keys are refused and values cannot be changed after reading."""
+    """A section of the configuration: unknown keys are refused and values cannot be changed after reading.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, use_attribute_docstrings=True)
+    What stands below a field is its description. `config/reference.py` reads it: pydantic would parse the source of
+    every section at every start.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Featured(Strict):

@@ -8,11 +8,9 @@ from pydantic import Field
 
 from triplepoint.config.base import Featured, Strict, read_json
 from triplepoint.config.cluster import Slots
+from triplepoint.config.names import RUN_PATTERN
 from triplepoint.config.point import Point, canonical
 from triplepoint.errors import UserError
-
-RUN_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,199}$"
-"""Run ids name folders and appear in shell commands."""
 
 _ADVICE = "write it with 'triplepoint plan --write'"
 

@@ -1,14 +1,18 @@
 """Writes `docs/config.md` and `workflow/schemas/` from the sections: `python -m triplepoint.config.reference`."""
 
+import ast
 import inspect
 import json
 import types
 import typing
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
 
 from triplepoint.config.attention import LatentAttention, SlidingWindow
 from triplepoint.config.base import Quantity
@@ -78,7 +82,9 @@ def schemas() -> dict[str, dict[str, Any]]:
         "cluster": ClusterConfig,
         "gpu": GpuConfig,
     }
-    return {name: section.model_json_schema() for name, section in sections.items()} | {"study": _study_schema()}
+    return {name: section.model_json_schema(schema_generator=_Described) for name, section in sections.items()} | {
+        "study": _study_schema()
+    }
 
 
 def files() -> dict[str, str]:
@@ -95,15 +101,38 @@ def main() -> None:
             print(f"wrote {path}")
 
 
+class _Described(GenerateJsonSchema):
+    """Schemas with what stands below each field as its description."""
+
+    def model_schema(self, schema: Any) -> dict[str, Any]:
+        made = super().model_schema(schema)
+        for name, text in _descriptions(schema["cls"]).items():
+            made["properties"][name].setdefault("description", text)
+        return made
+
+
+@cache
+def _descriptions(section: type[BaseModel]) -> dict[str, str]:
+    """Return what stands below each field of a section and of those it extends."""
+    found: dict[str, str] = {}
+    for base in reversed(section.__mro__[: section.__mro__.index(BaseModel)]):
+        (written,) = ast.parse(inspect.getsource(base)).body
+        for field, below in pairwise(written.body if isinstance(written, ast.ClassDef) else ()):
+            match field, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = inspect.cleandoc(text)
+    return found
+
+
 def _chapter(title: str, section: type[BaseModel]) -> str:
-    rows = [_row(name, info) for name, info in section.model_fields.items()]
+    rows = [_row(name, info, _descriptions(section).get(name, "")) for name, info in section.model_fields.items()]
     head = ["| key | type | default | meaning |", "|---|---|---|---|"]
     return "\n".join([f"## {title}", "", _one_line(inspect.getdoc(section) or ""), "", *head, *rows, ""])
 
 
-def _row(name: str, info: FieldInfo) -> str:
+def _row(name: str, info: FieldInfo, meaning: str) -> str:
     default = "required" if info.is_required() else f"`{_yaml(info.get_default(call_default_factory=True))}`"
-    return f"| `{name}` | {_type(info)} | {default} | {_one_line(info.description or '').replace('|', '&#124;')} |"
+    return f"| `{name}` | {_type(info)} | {default} | {_one_line(meaning).replace('|', '&#124;')} |"
 
 
 def _type(info: FieldInfo) -> str:
@@ -150,8 +179,8 @@ def _one_line(text: str) -> str:
 
 def _study_schema() -> dict[str, Any]:
     """Return the schema of a study, with the settings spelled out where the section itself takes any mapping."""
-    schema = Study.model_json_schema()
-    settings = Settings.model_json_schema()
+    schema = Study.model_json_schema(schema_generator=_Described)
+    settings = Settings.model_json_schema(schema_generator=_Described)
     definitions = schema["$defs"] | settings.pop("$defs", {})
     settings.pop("required")
     definitions["Layout"] = settings | {"title": "Layout", "description": "Settings that belong together."}

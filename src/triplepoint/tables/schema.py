@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,10 @@ class Table:
 
     def schema(self) -> pa.Schema:
         """Return the Arrow schema, with unit and meaning of each column in its metadata."""
+        return self._schema
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
         return pa.schema(
             [
                 pa.field(c.name, _TYPES[c.kind], c.nullable, metadata={"unit": c.unit, "about": c.about})

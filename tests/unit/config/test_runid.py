@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.points import tiny_point
 from tests.unit.config.test_checks import make
-from triplepoint.config.plan import RUN_PATTERN
+from triplepoint.config.names import RUN_PATTERN
 from triplepoint.config.point import Layout, Point
 from triplepoint.config.runid import run_id
 

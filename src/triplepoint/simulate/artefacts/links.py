@@ -3,7 +3,7 @@
 What leaves a node crosses the PCIe of its GPU and an adapter of the node.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -12,11 +12,11 @@ import numpy as np
 from triplepoint.simulate.artefacts.groups import ProcessGroup, split_sync
 from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.collectives.traffic import Spread, Traffic, spread_of, traffic
-from triplepoint.simulate.operations import Message, Operation
+from triplepoint.simulate.operations import ChunkWork, Message, Operation
 from triplepoint.simulate.timeline.durations import Float
 from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD
 
-_Add = Callable[..., None]
+_Add = Callable[[float, float, Traffic], None]
 _Lie = tuple[tuple[str, Spread], ...]
 
 
@@ -81,37 +81,41 @@ class Links:
         order, work = timeline.order, self._simulated.stages[stage]
         rows: list[tuple[float, float, Traffic, Traffic]] = []
 
-        def add(start: float, end: float, *parts: tuple[Operation, ...]) -> None:
-            moved = Traffic(*np.sum([self._summed(part, lie) for part in parts], axis=0))
+        def add(start: float, end: float, moved: Traffic) -> None:
             if sum(moved):
                 rows.append((float(start), float(end), moved, moved))
 
-        for place in range(order.num_tasks):
-            chunk = work.chunks[order.chunk[stage, place]]
-            whole = (chunk.backward_input,) if order.is_split else (chunk.backward_input, chunk.backward_weight)
-            parts = {FORWARD: (chunk.forward,), BACKWARD: whole, BACKWARD_WEIGHT: (chunk.backward_weight,)}
-            add(
-                timeline.start[stage, place, which],
-                timeline.end[stage, place, which],
-                *parts[int(order.kind[stage, place])],
-            )
-        self._add_sync(add, stage)
+        # Tasks are many, what a chunk moves in one is little: operations are summed once a chunk.
+        passes = [
+            {kind: self._total(parts, lie) for kind, parts in _parts_of(chunk, order.is_split).items()}
+            for chunk in work.chunks
+        ]
+        tasks = (order.chunk[stage], order.kind[stage], timeline.start[stage, :, which], timeline.end[stage, :, which])
+        for chunk, kind, start, end in zip(*(each.tolist() for each in tasks), strict=True):
+            add(start, end, passes[chunk][kind])
+        self._add_sync(add, stage, lie)
         begin = timeline.optimizer_start
-        add(begin, begin + timeline.durations.optimizer.total[stage, which], work.optimizer)
+        optimizer = self._total((work.optimizer,), lie)
+        add(begin, begin + timeline.durations.optimizer.total[stage, which], optimizer)
         rows += self._sends(stage, which, near)
         times = np.array([row[:2] for row in rows]).reshape(-1, 2)
         sent, received = (np.array([row[at] for row in rows]).reshape(-1, 2) for at in (2, 3))
         return Flow(times[:, 0], times[:, 1], sent, received)
 
-    def _add_sync(self, add: _Add, stage: int) -> None:
+    def _total(self, parts: Iterable[tuple[Operation, ...]], lie: _Lie) -> Traffic:
+        moved = [self._summed(part, lie) for part in parts]
+        return Traffic(sum(each.inside for each in moved), sum(each.outside for each in moved))
+
+    def _add_sync(self, add: _Add, stage: int, lie: _Lie) -> None:
         """Add the messages of the step, each where it runs."""
         timeline = self._simulated.timeline
         gathers, reductions, after = split_sync(self._simulated.stages[stage])
         gathered = float(timeline.durations.gather_overlapped[stage].sum())
-        add(0.0, gathered, *[tuple(gathers)] * timeline.order.num_chunks)
+        add(0.0, gathered, self._total([tuple(gathers)] * timeline.order.num_chunks, lie))
         for begin, end in timeline.sync[stage].tolist():
-            add(begin, end, tuple(reductions))
-        add(*timeline.final_sync[stage].tolist(), tuple(after))
+            add(begin, end, self._total((tuple(reductions),), lie))
+        begin, end = timeline.final_sync[stage].tolist()
+        add(begin, end, self._total((tuple(after),), lie))
 
     def _sends(self, stage: int, which: int, near: tuple[bool, ...]) -> list[tuple[float, float, Traffic, Traffic]]:
         """Return activations and gradients that go to other stages and come from them."""
@@ -130,6 +134,12 @@ class Links:
             times = timeline.sent[other, place, which], timeline.arrival[other, place, which]
             rows.append((float(times[0]), float(times[1]), none, between(other)))
         return rows
+
+
+def _parts_of(chunk: ChunkWork, is_split: bool) -> dict[int, tuple[tuple[Operation, ...], ...]]:
+    """Return the operations of each kind of task."""
+    whole = (chunk.backward_input,) if is_split else (chunk.backward_input, chunk.backward_weight)
+    return {FORWARD: (chunk.forward,), BACKWARD: whole, BACKWARD_WEIGHT: (chunk.backward_weight,)}
 
 
 def _sum(operations: tuple[Operation, ...], lie: _Lie) -> Traffic:
