@@ -184,6 +184,38 @@ def test_deepspeed_reduces_gradients_of_adapters_alone(on_deepspeed: dict[str, T
     assert reduced == [(4 * ADAPTERS, 1)]
 
 
+@needs_megatron
+@pytest.mark.filterwarnings("ignore")  # that Transformer Engine is not here
+@pytest.mark.parametrize(
+    ("num_experts", "target", "replaced"),
+    [
+        (None, "linear_qkv", {"input_layernorm", "linear_qkv"}),
+        (None, "linear_fc1", {"pre_mlp_layernorm", "linear_fc1"}),
+        (None, "linear_fc2", set()),
+        (4, "linear_fc1", set()),  # routed experts have no adapters
+    ],
+)
+def test_norms_stand_apart_from_layers_with_adapters(
+    num_experts: int | None, target: Target, replaced: set[str]
+) -> None:
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+
+    from triplepoint.launch.engines.megatron.build import apart_from_norms
+
+    spec = get_gpt_layer_local_spec(num_experts, False)
+    before = modules(spec)
+    after = modules(apart_from_norms(spec, Lora(rank=4, alpha=8.0, targets=(target,))))
+    assert set(after) == set(before)
+    assert {name for name in after if after[name] != before[name]} == replaced
+
+
+def modules(spec: Any) -> dict[str, Any]:
+    """Return the modules of a layer's specification by name, down to those of attention and feed-forward."""
+    parts = vars(spec.submodules)
+    inside = [vars(parts[name].submodules) for name in ("self_attention", "mlp")]
+    return {**parts, **inside[0], **inside[1], "self_attention": None, "mlp": None}
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -80,14 +80,14 @@ def _layers(point: Point, config: TransformerConfig, stage: int | None) -> Any:
     num_experts = None if point.model.moe is None else point.model.moe.num_experts
     if has_transformer_engine(point):
         spec = get_gpt_layer_with_transformer_engine_spec(num_experts, config.moe_grouped_gemm)
-        return spec if point.lora is None else _apart_from_norms(spec, point.lora)
+        return spec if point.lora is None else apart_from_norms(spec, point.lora)
     spec = get_gpt_layer_local_spec(num_experts, False, normalization=config.normalization)
     spec.submodules.input_layernorm = Norm
     spec.submodules.pre_mlp_layernorm = Norm
     return TransformerBlockSubmodules([spec] * get_num_layers_to_build(config, vp_stage=stage), Norm)
 
 
-def _apart_from_norms(spec: ModuleSpec, lora: Lora) -> ModuleSpec:
+def apart_from_norms(spec: ModuleSpec, lora: Lora) -> ModuleSpec:
     """Take norms out of Transformer Engine's fused layers that get adapters: an adapter reads what the norm gives."""
     from megatron.core.extensions.transformer_engine_spec_provider import TESpecProvider
 
