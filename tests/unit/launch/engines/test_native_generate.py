@@ -21,7 +21,7 @@ from triplepoint.launch.engines.weights import weights_of
 def adapted(targets: tuple[Target, ...] = TARGETS) -> Stage:
     stage = make_stage(LLAMA)
     with torch.device("meta"):
-        add_adapters(stage, Lora(rank=4, alpha=8.0, targets=targets))
+        add_adapters(stage.layers.values(), Lora(rank=4, alpha=8.0, targets=targets))
     filled(stage)
     freeze(stage, torch.float32)
     return stage
