@@ -4,6 +4,7 @@ Everyone waits: the job goes at the speed of its slowest device, and the others 
 followed by position, so that power is over exactly the work of a control period, whatever the clocks.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,9 +93,10 @@ class _Stepper:
         power, table, shape = machine.power, machine.table, machine.shape
         self._machine, self._state, self._period_s = machine, state, machine.period_s
         self._integral = profile.integral(power, shape)
-        self._borders = np.concatenate([[0.0], np.cumsum(profile.duration_s)])
+        self._between = np.diff(self._integral, axis=0)
+        self._borders = [0.0, *np.cumsum(profile.duration_s).tolist()]
         self._step_s = profile.step_s
-        self._can_rest = bool((np.diff(self._integral[:, 2], axis=0) < _AT_REST).any())
+        self._can_rest = bool((self._between[:, 2] < _AT_REST).any())
         self._both = machine.step.both
         self._column = np.concatenate([state.heat, np.zeros(shape)], axis=-1)[..., None]
         self._num_states = state.heat.shape[1]
@@ -111,6 +113,7 @@ class _Stepper:
         self._governor = Governor(table, machine.heat.limits, machine.braked, self._period_s)
         self._limits, self._inlet = machine.limits_w, machine.inlet_c[:, None]
         self._twin = machine.twin if (machine.twin != np.arange(shape[1])).any() else None
+        self._steps, self._whole = 0.0, 0.0 * self._integral[-1]
         self._done = self._at(state.position_s)
         whole = (num_periods, *shape)
         self._power, self._warm, self._slowdown = np.empty(whole), np.empty(whole), np.empty(whole)
@@ -123,11 +126,12 @@ class _Stepper:
     def _at(self, position_s: float) -> Float:
         """Return the profile's integral up to a position in any of its repetitions."""
         steps, within = divmod(position_s, self._step_s)
-        piece = min(int(np.searchsorted(self._borders, within, side="right")) - 1, len(self._borders) - 2)
+        piece = min(bisect_right(self._borders, within) - 1, len(self._borders) - 2)
         low, high = self._borders[piece], self._borders[piece + 1]
+        if steps != self._steps:
+            self._steps, self._whole = steps, steps * self._integral[-1]
         part = (within - low) / (high - low)
-        below = self._integral[piece]
-        return np.asarray(steps * self._integral[-1] + below + part * (self._integral[piece + 1] - below))
+        return np.asarray(self._whole + self._integral[piece] + part * self._between[piece])
 
     def step(self, index: int, is_closed: bool) -> None:
         state, clocks = self._state, self._state.clocks
