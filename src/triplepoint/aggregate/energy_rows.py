@@ -59,7 +59,7 @@ def add_phase_energy(
         own = Spans(*(values[rank == device.rank] for values in spans))
         pattern = read_pattern(own, steps.profiled_time_s * NS_PER_S, exposed_s)
         windows_s = manifest.on_first_clock(node, steps.windows_ns[node.node]) / NS_PER_S
-        found = phase_energy(energy.counter, windows_s, pattern)
+        found = phase_energy(energy.counter, windows_s, pattern, gpu.package_power_limit.value)
         for row in mine:
             if cell := found.get((row["phase"], row["category"])):
                 row |= {"gpu_energy_j": cell.energy_j, "gpu_power_w": cell.power_w, "gpu_power_error_w": cell.error_w}

@@ -6,6 +6,7 @@ an overdetermined set of equations. What was spent between two moves is then sha
 up. What a rank does when is taken from its profiled step, stretched to each measured one; power never is.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from triplepoint.aggregate.phase_fit import TIMING_S, fit, fit_with_care
 from triplepoint.recording.counter import EnergyCounter
 
 Cell = tuple[str, str]
@@ -27,11 +29,6 @@ _LEVEL_OF = [
     PHASES.index(phase) if category == "compute" else len(PHASES) + CATEGORIES[1:].index(category)
     for phase, category in CELLS
 ] + [len(_LEVELS) - 1]
-_PRIOR = 0.5
-"""How far a phase's power is expected from the mean, as a share of it, before anything is known (assumed)."""
-_LEAST = 0.01
-"""Lowest power of a phase, as a share of the mean: none is negative."""
-_ROUNDS = 4
 _PIECES = 2000
 """A step is cut into so many; the timeline shows hardly more."""
 _UNSEEN = 1e-3
@@ -41,8 +38,6 @@ _NONE = 1e-300
 """In place of nothing, which cannot be divided by."""
 _FITTED = 1e-3
 """How far, as a share, a cell's time may be from what is known of it."""
-_TIMING_S = 1e-3
-"""How well the moves of a counter are known in time, at best. Unit: s."""
 _SHIFTS = 10
 """Tried either way over the time by which all moves may be off together, and again around the best."""
 
@@ -150,24 +145,34 @@ def _fitted(likely: np.ndarray, total: np.ndarray) -> np.ndarray:
     return shares
 
 
-def phase_energy(counter: EnergyCounter, windows_s: np.ndarray, pattern: Pattern) -> dict[Cell, PhaseEnergy]:
+def phase_energy(
+    counter: EnergyCounter, windows_s: np.ndarray, pattern: Pattern, power_limit_w: float = math.inf
+) -> dict[Cell, PhaseEnergy]:
     """Return the energy of each cell that takes time, which add up to that of the steps.
 
     Args:
         counter: The GPU's energy counter, reaching around all steps.
         windows_s: Start and end of each measured step, by time. Shape (num_steps, 2). Unit: s.
         pattern: What the rank does in the course of a step, stretched to each of them.
+        power_limit_w: Of the GPU. Unit: W.
     """
     at_s, energy_j = _moves_around(counter, windows_s[0, 0], windows_s[-1, 1])
     mean_w = float(energy_j.sum() / np.diff(at_s).sum())
     spent = _Spent(windows_s, pattern)
 
-    def fit(shift_s: float) -> tuple[_Fit, np.ndarray]:
-        time_s = np.diff(spent.until(at_s + shift_s), axis=0)
+    def moves(shift_s: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return time spent in each cell between moves, and which of them lie within steps."""
         is_inside = (at_s[:-1] + shift_s >= windows_s[0, 0]) & (at_s[1:] + shift_s <= windows_s[-1, 1])
-        return _fit(_by_level(time_s[is_inside]), energy_j[is_inside], mean_w), time_s
+        return np.diff(spent.until(at_s + shift_s), axis=0), is_inside
 
-    (power_w, error_w, _), time_s = fit(_best_shift_s(lambda shift_s: fit(shift_s)[0].residual_j, counter.slack_s))
+    def residual_j(shift_s: float) -> float:
+        time_s, is_inside = moves(shift_s)
+        return fit(_by_level(time_s[is_inside]), energy_j[is_inside], mean_w).residual_j
+
+    shift_s = _best_shift_s(residual_j, counter.slack_s)
+    time_s, is_inside = moves(shift_s)
+    place = spent.place((at_s[:-1] + at_s[1:]) / 2 + shift_s)[is_inside]
+    power_w, error_w, _ = fit_with_care(_by_level(time_s[is_inside]), energy_j[is_inside], mean_w, place, power_limit_w)
     modelled_j = time_s * power_w[_LEVEL_OF]
     shared_j = (modelled_j * (energy_j / modelled_j.sum(axis=1))[:, None])[:, : len(CELLS)].sum(axis=0)
     # At both ends the counter moves outside of the steps; what the steps took of that is known from the counter.
@@ -188,7 +193,7 @@ def phase_energy(counter: EnergyCounter, windows_s: np.ndarray, pattern: Pattern
 def _best_shift_s(residual_j: Callable[[float], float], slack_s: float) -> float:
     """Return by how much the moves of a counter are to be shifted, within what is not known of them. Unit: s."""
     best_s, reach_s = 0.0, slack_s
-    while reach_s > _TIMING_S:
+    while reach_s > TIMING_S:
         tried_s = [best_s + reach_s * n / _SHIFTS for n in range(-_SHIFTS, _SHIFTS + 1)]
         best_s = min(tried_s, key=residual_j)
         reach_s /= _SHIFTS
@@ -212,10 +217,17 @@ class _Spent:
         self._before_s = np.cumsum(self._lengths_s) - self._lengths_s
         self._shares = np.concatenate([np.zeros((1, len(CELLS))), np.cumsum(pattern.shares, axis=0)])
 
+    def place(self, at_s: np.ndarray) -> np.ndarray:
+        """Return how far into its step each time is, 0 to 1."""
+        step = self._step(at_s)
+        return np.asarray(np.clip((at_s - self._starts_s[step]) / self._lengths_s[step], 0.0, 1.0))
+
+    def _step(self, at_s: np.ndarray) -> np.ndarray:
+        return np.asarray(np.maximum(np.searchsorted(self._starts_s, at_s, "right") - 1, 0))
+
     def until(self, at_s: np.ndarray) -> np.ndarray:
         """Return the time spent from the first step on until given times; shape (num_times, num_cells + 1). Unit: s."""
-        step = np.maximum(np.searchsorted(self._starts_s, at_s, "right") - 1, 0)
-        share = np.clip((at_s - self._starts_s[step]) / self._lengths_s[step], 0.0, 1.0)
+        step, share = self._step(at_s), self.place(at_s)
         borders = self._pattern.borders
         piece = np.clip(np.searchsorted(borders, share, "right") - 1, 0, len(borders) - 2)
         inside = (share - borders[piece]) / (borders[piece + 1] - borders[piece])
@@ -229,32 +241,3 @@ def _by_level(time_s: np.ndarray) -> np.ndarray:
     for number, level in enumerate(_LEVEL_OF):
         sums[:, level] += time_s[:, number]
     return sums
-
-
-class _Fit(NamedTuple):
-    """Power of each level and its standard error, and what is left. Units: W, W, J."""
-
-    power_w: np.ndarray
-    error_w: np.ndarray
-    residual_j: float
-
-
-def _fit(time_s: np.ndarray, energy_j: np.ndarray, mean_w: float) -> _Fit:
-    """Return the power of each level: least squares, drawn to the mean where little is known.
-
-    Args:
-        time_s: Time in each level between moves. Shape (num_moves, num_levels). Unit: s.
-        energy_j: Energy of each. Shape (num_moves,). Unit: J.
-        mean_w: Mean power. Unit: W.
-    """
-    prior = np.eye(len(_LEVELS)) / (_PRIOR * mean_w) ** 2
-    excess_j = energy_j - time_s.sum(axis=1) * mean_w
-    squares, least = time_s.T @ time_s, (_TIMING_S * mean_w) ** 2
-    variance = max(least, float(np.mean(excess_j**2)) if len(excess_j) else 0.0)
-    for _ in range(_ROUNDS):
-        spread = np.linalg.inv(squares / variance + prior)
-        power_w = mean_w + spread @ (time_s.T @ excess_j) / variance
-        residual = float(np.sum((energy_j - time_s @ power_w) ** 2))
-        num_free = len(energy_j) - float(np.trace(spread @ squares)) / variance
-        variance = max(least, residual / num_free) if num_free > 1 else variance
-    return _Fit(np.maximum(power_w, _LEAST * mean_w), np.sqrt(np.diag(spread)), residual**0.5)
