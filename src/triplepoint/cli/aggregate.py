@@ -1,15 +1,14 @@
 """`triplepoint aggregate`."""
 
 import argparse
-from pathlib import Path
 
-from triplepoint.cli.arguments import add_results, make_parser, say
+from triplepoint.cli.arguments import add_config, add_results, make_parser, say
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser("aggregate", "Join all runs of RESULTS/plan.json into RESULTS/tables; refuse incomplete ones.")
-    made.add_argument("--config", type=Path, default=Path("config"), metavar="DIR", help="folder of the configuration")
+    add_config(made)
     add_results(made)
     return made
 

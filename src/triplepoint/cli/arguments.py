@@ -29,6 +29,13 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add_results(parser)
 
 
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Add `--config`, the folder of the configuration."""
+    parser.add_argument(
+        "--config", type=Path, default=Path("config"), metavar="DIR", help="folder of the configuration"
+    )
+
+
 def run_folder(arguments: argparse.Namespace) -> Path:
     """Return the folder of the run that was named.
 

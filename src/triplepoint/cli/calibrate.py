@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from triplepoint.cli.arguments import make_parser, say
+from triplepoint.cli.arguments import add_config, make_parser, say
 
 
 def parser() -> argparse.ArgumentParser:
@@ -31,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
         "as tests/hardware/h200/measure.py writes it",
     )
     made.add_argument("--gpu", metavar="NAME", help="GPU type of that recording, a file in CONFIG/gpus")
-    made.add_argument("--config", type=Path, default=Path("config"), metavar="DIR", help="folder of the configuration")
+    add_config(made)
     made.add_argument(
         "--out",
         type=Path,

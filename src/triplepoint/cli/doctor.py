@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from triplepoint.cli.arguments import add_results, make_parser, say
+from triplepoint.cli.arguments import add_config, add_results, make_parser, say
 
 if TYPE_CHECKING:
     from triplepoint.doctor.expected import Expected
@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
         "--largest", type=_positive, default=256, metavar="MIB", help="largest message of the measurement"
     )
     made.add_argument("--json", action="store_true", help="print JSON in place of a table")
-    made.add_argument("--config", type=Path, default=Path("config"), metavar="DIR", help="folder of the configuration")
+    add_config(made)
     add_results(made)
     return made
 

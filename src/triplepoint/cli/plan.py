@@ -1,10 +1,9 @@
 """`triplepoint plan [STUDY...]`."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from triplepoint.cli.arguments import add_results, make_parser, say
+from triplepoint.cli.arguments import add_config, add_results, make_parser, say
 
 if TYPE_CHECKING:
     from triplepoint.config.plan import Plan
@@ -18,7 +17,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("studies", nargs="*", metavar="STUDY", help="studies in CONFIG/studies; all if none is named")
     made.add_argument("--cluster", action="append", metavar="NAME", help="only points on this cluster; repeatable")
     made.add_argument("--simulated", action="append", metavar="NAME", help="simulate this cluster; repeatable")
-    made.add_argument("--config", type=Path, default=Path("config"), metavar="DIR", help="folder of the configuration")
+    add_config(made)
     made.add_argument("--write", action="store_true", help="write RESULTS/plan.json and point.json of each run")
     made.add_argument("--summary", action="store_true", help="only what exists, and what is ahead will cost")
     add_results(made)

@@ -2,7 +2,7 @@
 
 import argparse
 
-from triplepoint.cli.arguments import add_run, make_parser, run_folder, say
+from triplepoint.cli.arguments import add_config, add_run, make_parser, run_folder, say
 from triplepoint.errors import UserError
 
 
@@ -12,6 +12,7 @@ def parser() -> argparse.ArgumentParser:
         "simulate", "Simulate one run: what a launch would leave, with the step time and the traces of the model."
     )
     add_run(made)
+    add_config(made)
     return made
 
 
@@ -26,5 +27,5 @@ def run(arguments: argparse.Namespace) -> None:
     if planned.point.engine != "simulated":
         raise UserError(f"{planned.run}: its engine is {planned.point.engine}; launch it, or plan it with --simulated")
     with whole_folder(folder / "raw") as raw:
-        manifest = simulate_run(planned, raw)
+        manifest = simulate_run(planned, raw, arguments.config)
     say(f"{planned.run}: {manifest.status}")
