@@ -27,6 +27,8 @@ class ClusterConfig(Strict):
     """Nodes in the cluster."""
     gpus_per_node: Positive
     """Devices the driver shows on each node: 8 on HGX, 8 GCDs for 4 MI250 packages; on cpu, the ranks allowed."""
+    nodes_per_rack: Positive | None = None
+    """Nodes that share a rack, in order; where given, simulated runs say what the rack that takes most does."""
     executor: Literal["local", "slurm"]
     """How gangs are launched: on this machine, or through Slurm."""
     nics_per_node: Annotated[Quantity, unit_is("NIC")] | None = None

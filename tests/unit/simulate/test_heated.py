@@ -1,5 +1,6 @@
 """Simulated runs with their power, heat and clocks: what sensors show, and what hot GPUs do to the step."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,14 @@ def test_facts_are_of_gpus_that_have_a_rank(llama: PlannedRun) -> None:
     assert whole.facts()["gpu_power_w"] == pytest.approx(whole.trace.power_w.mean())
     assert half.facts()["gpu_power_w"] == pytest.approx(half.trace.power_w[:, 0, :4].mean())
     assert half.facts()["gpu_power_w"] > 2 * half.trace.power_w[:, 0, 4:].mean()
+
+
+def test_facts_of_the_rack_that_takes_most(llama: PlannedRun) -> None:
+    two, all_four = (replace(heated(llama)[1], nodes_per_rack=size).facts() for size in (2, 4))
+    assert all_four["rack_power_w"] == pytest.approx(4 * all_four["node_power_w"])
+    assert 2 * two["node_power_w"] <= two["rack_power_w"] < 1.02 * 2 * two["node_power_w"], "nodes differ little"
+    assert two["rack_power_w"] < two["rack_power_peak_w"] < all_four["rack_power_peak_w"]
+    assert "rack_power_w" not in heated(llama)[1].facts()
 
 
 def test_facts_under_a_power_limit_and_a_brake_are_their_own(llama: PlannedRun) -> None:

@@ -30,7 +30,7 @@ from triplepoint.simulate.heat.loop import Trace
 from triplepoint.simulate.heat.machine import Machine, Profile, profile_from
 from triplepoint.simulate.power.config import NodePowerConfig
 from triplepoint.simulate.power.model import Float
-from triplepoint.simulate.power.node import node_power_w
+from triplepoint.simulate.power.node import node_power_w, rack_power_w
 from triplepoint.simulate.power.step import NOTHING, Ran, StepPieces
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power
 from triplepoint.units import NS_PER_S
@@ -54,6 +54,7 @@ class Heated:
         machine: The nodes.
         node: What they take beside their GPUs.
         num_nics: Network adapters of a node.
+        nodes_per_rack: Nodes that share a rack; None where that is not known.
         trace: A step of it, which repeats.
         factor: Of every rank, time of its computation over that of the slowest sound GPU under usual conditions, or 1.
         is_steady: Whether the step before took the same power.
@@ -64,6 +65,7 @@ class Heated:
     machine: Machine
     node: NodePowerConfig
     num_nics: int
+    nodes_per_rack: int | None
     trace: Trace
     factor: dict[int, float]
     is_steady: bool
@@ -83,10 +85,19 @@ class Heated:
             "gpu_temp_max_c": float(self._of_ranks(trace.temp_c).max()),
             "throttle_fraction": float(((self._of_ranks(trace.reasons) & _HELD) != 0).mean()),
             "node_power_w": float(nodes_w.mean()),
+            **self._rack_facts(nodes_w),
             "num_slowed_ranks": len(self.factor),
             "heat": "from thermal steady state: every step has the same power, heat and clocks",
             "is_steady": self.is_steady,
         }
+
+    def _rack_facts(self, nodes_w: Float) -> dict[str, float]:
+        """Return mean and highest power of the rack that takes most; nodes of shape (num_bins, num_nodes)."""
+        if (size := self.nodes_per_rack) is None:
+            return {}
+        numbers = range(nodes_w.shape[1])
+        racks_w = rack_power_w(nodes_w, [numbers[low : low + size] for low in numbers[::size]])
+        return {"rack_power_w": float(racks_w.mean(axis=0).max()), "rack_power_peak_w": float(racks_w.max())}
 
     def _of_ranks(self, values: np.ndarray) -> np.ndarray:
         """Return values of the GPUs that have a rank."""
@@ -135,7 +146,8 @@ def heat_up(simulated: Simulated, resimulate: Resimulate, cluster: ClusterConfig
     _check_shutdown(trace, machine, cluster.name)
     num_nics = int(cluster.nics_per_node.value) if cluster.nics_per_node else cluster.gpus_per_node
     known = predict_power(ran(simulated), (math.nan, math.nan), config, conditions)
-    return Heated(simulated, machine, node_power_of(gpu, config), num_nics, trace, factor, is_steady, known)
+    node = node_power_of(gpu, config)
+    return Heated(simulated, machine, node, num_nics, cluster.nodes_per_rack, trace, factor, is_steady, known)
 
 
 def _check_shutdown(trace: Trace, machine: Machine, cluster: str) -> None:
