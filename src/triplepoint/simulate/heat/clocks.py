@@ -47,7 +47,8 @@ class ClockState:
     Attributes:
         asked: Place of the clock the power limit leaves; its fraction is kept so that mean power meets the limit.
         ceiling: Place of the highest clock the driver's thermal limit leaves, with its fraction.
-        periods_slowed: For how many control periods more the hardware's slowdown holds.
+        slowed_s: How long the hardware's slowdown still holds. Unit: s.
+        is_slowed: Whether it does.
         place: Place of the clock in force.
         is_held: Whether heat or a brake holds any of them.
         is_cut: Whether the hardware's slowdown holds any of them.
@@ -55,7 +56,8 @@ class ClockState:
 
     asked: Float
     ceiling: Float
-    periods_slowed: Int64
+    slowed_s: Float
+    is_slowed: Bool
     place: Int64
     is_held: bool = False
     is_cut: bool = False
@@ -64,7 +66,7 @@ class ClockState:
 def free_clocks(table: Clocks, shape: tuple[int, int]) -> ClockState:
     """Return clocks that nothing holds down."""
     top = np.full(shape, len(table.mhz) - 1, dtype=np.int64)
-    return ClockState(top.astype(float), top.astype(float), np.zeros_like(top), top)
+    return ClockState(top.astype(float), top.astype(float), np.zeros(shape), np.zeros(shape, dtype=np.bool_), top)
 
 
 class Governor:
@@ -93,10 +95,9 @@ class Governor:
         a_share = (len(table.mhz) - 1) / (1.0 - float(table.share[0]))
         slew = limits.thermal_slew.value * period_s * a_share
         self._lift = slew * (lower < watch) - slew * (lower >= highest)
-        held = int(np.ceil(limits.release_time.value / period_s - _ROUNDING))
         # Time runs only once it is cool again.
-        self._tick = np.where(lower < release, -1, 0)
-        self._restart = np.where(lower >= slowdown, held, 0)
+        self._tick_s = -period_s * (lower < release)
+        self._restart_s = limits.release_time.value * (lower >= slowdown)
 
     def steer(self, state: ClockState, over_w: Float, movable_w: Float, temp_c: Float, hottest_c: float) -> None:
         """Set clocks for the next period from what the last one measured.
@@ -121,11 +122,11 @@ class Governor:
         state.ceiling = np.minimum(np.maximum(state.ceiling + self._lift[zone], self._lowest), self._top)
         state.place = np.minimum(state.asked, state.ceiling).astype(np.int64)
         if self._is_braked or state.is_cut or hottest_c >= self._slowdown_c:
-            state.periods_slowed = np.maximum(state.periods_slowed + self._tick[zone], self._restart[zone])
-            is_slowed = state.periods_slowed.astype(np.bool_)
-            state.is_cut = bool(np.count_nonzero(is_slowed))
-            is_slowed = is_slowed | self._brake if self._is_braked else is_slowed
-            state.place = np.where(is_slowed, self._cut[state.place], state.place)
+            state.slowed_s = np.maximum(state.slowed_s + self._tick_s[zone], self._restart_s[zone])
+            state.is_slowed = state.slowed_s > _ROUNDING
+            state.is_cut = bool(np.count_nonzero(state.is_slowed))
+            is_lower = state.is_slowed | self._brake if self._is_braked else state.is_slowed
+            state.place = np.where(is_lower, self._cut[state.place], state.place)
         state.is_held = self._is_braked or state.is_cut or bool(np.minimum.reduce(state.ceiling, axis=None) < self._top)
 
     def reasons(self, asked: Float, ceiling: Float, is_slowed: Bool, is_held: Bool | bool) -> Int64:

@@ -157,7 +157,7 @@ class _Stepper:
         if clocks.is_held:
             self._is_held[index], self._ceiling[index] = True, clocks.ceiling
             if clocks.is_cut:
-                self._is_slowed[index] = clocks.periods_slowed
+                self._is_slowed[index] = clocks.is_slowed
         self._rate[index], self._position[index] = state.rate, state.position_s
         if is_closed:
             self._steer(power, movable, warm)
