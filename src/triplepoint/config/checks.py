@@ -78,16 +78,40 @@ def check_tensor_parallel(point: Point) -> str | None:
 
 
 def check_pipeline(point: Point) -> str | None:
-    """Layers split evenly over the stages."""
+    """Layers split over the stages: evenly, or as said."""
     layout, layers = point.layout, point.model.num_layers
     stages = layout.pp * layout.vp
     if layout.vp > 1 and layout.pp == 1:
         return f"vp: {layout.vp} needs pipeline parallelism, pp is 1; set vp: 1"
+    if layout.pipeline_layers:
+        return _check_pipeline_layers(point)
     if layers % stages:
         ranks = point.num_gpus // (layout.tp * layout.cp)
         fits = [pp for pp in range(1, layers + 1) if layers % (pp * layout.vp) == 0 and ranks % pp == 0]
         advice = f"set pp: {_nearest(layout.pp, fits)}" if fits else "set vp: 1"
+        if layers > stages:
+            advice += " or give pipeline_layers"
         return f"num_layers {layers} is not divisible by pp*vp = {layout.pp}*{layout.vp} = {stages}; {advice}"
+    return None
+
+
+def _check_pipeline_layers(point: Point) -> str | None:
+    layout, given, layers = point.layout, point.layout.pipeline_layers, point.model.num_layers
+    stages = layout.pp * layout.vp
+    if len(given) != stages:
+        number = f"{layout.pp}*{layout.vp} = {stages}"
+        return f"pipeline_layers: {len(given)} stages, pp*vp = {number}; give one number for each of the {stages}"
+    if sum(given) != layers:
+        return f"pipeline_layers: {sum(given)} layers in all, num_layers is {layers}; let the sum be {layers}"
+    return None
+
+
+def check_recompute(point: Point) -> str | None:
+    """No more layers of a stage are recomputed than the largest one has."""
+    layers, most = point.recompute_layers, max(point.layout.stage_layers(point.model.num_layers))
+    if layers is not None and layers > most:
+        where = "stage" if point.layout.pp > 1 else "model"
+        return f"recompute_layers: {layers}, the largest {where} has {most}; set at most {most}, or none for all"
     return None
 
 
@@ -189,6 +213,7 @@ def check_trace_ranks(point: Point) -> str | None:
 CHECKS: tuple[Callable[[Point], str | None], ...] = (
     check_tensor_parallel,
     check_pipeline,
+    check_recompute,
     check_batch,
     check_schedule,
     check_sequence,

@@ -1,6 +1,6 @@
 """Folding: settings that can do nothing are taken out, so that equal measurements are one point."""
 
-from triplepoint.config.point import BYTES, Overlap, Point
+from triplepoint.config.point import BYTES, Layout, Overlap, Point
 
 
 def fold(point: Point) -> Point:
@@ -9,7 +9,8 @@ def fold(point: Point) -> Point:
     Inference has no backward pass, so no recomputation, nothing of data parallel ranks to share out or overlap, and a
     pipeline with one way through it.
     Sequence parallelism needs tp above 1, a pipeline schedule needs pp above 1, sharding over data parallel ranks needs
-    dp above 1 or says what is offloaded, and each overlap needs the communication it would hide. Random tokens need no
+    dp above 1 or says what is offloaded, and each overlap needs the communication it would hide. Layers of stages that
+    are all alike say nothing, nor does a number of recomputed layers that is all of them. Random tokens need no
     tokenizer.
     """
     if point.task == "inference":
@@ -21,10 +22,28 @@ def fold(point: Point) -> Point:
         "sequence_parallel": layout.sequence_parallel and layout.tp > 1,
         "data_parallel_sharding": layout.data_parallel_sharding if layout.dp > 1 or point.offload else "no_shard",
         "schedule": layout.schedule if layout.pp > 1 else None,
+        "pipeline_layers": () if layout.pp == 1 or _is_even(layout, point.model.num_layers) else layout.pipeline_layers,
     }
-    tokenizer = BYTES if point.corpus == "random" else point.tokenizer
-    folded = point.model_copy(update={"layout": layout.model_copy(update=kept), "tokenizer": tokenizer})
+    kept_point = {
+        "layout": layout.model_copy(update=kept),
+        "tokenizer": BYTES if point.corpus == "random" else point.tokenizer,
+        "recompute_layers": None if _recomputes_alike(point) else point.recompute_layers,
+    }
+    folded = point.model_copy(update=kept_point)
     return folded.model_copy(update={"overlap": tuple(flag for flag in point.overlap if _can_overlap(flag, folded))})
+
+
+def _is_even(layout: Layout, num_layers: int) -> bool:
+    """Return whether the layers of stages are as they would be if nothing were said."""
+    stages = layout.pp * layout.vp
+    return num_layers % stages == 0 and layout.pipeline_layers == (num_layers // stages,) * stages
+
+
+def _recomputes_alike(point: Point) -> bool:
+    """Return whether the number of recomputed layers changes nothing."""
+    return point.recompute != "full" or {point.recompute_layers} == set(
+        point.layout.stage_layers(point.model.num_layers)
+    )
 
 
 def _can_overlap(flag: Overlap, point: Point) -> bool:

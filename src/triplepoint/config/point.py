@@ -42,8 +42,10 @@ class Steps(Strict):
         return ["warmup"] * self.warmup + ["measured"] * self.measured + ["profiled"] * self.profiled
 
 
-class Layout(Strict):
+class Layout(Featured):
     """How the model is spread over the ranks; degrees spelled as Megatron-LM spells them."""
+
+    features: ClassVar[frozenset[str]] = frozenset({"pipeline_layers"})
 
     tp: Positive = 1
     """Tensor parallel degree."""
@@ -64,6 +66,16 @@ class Layout(Strict):
     (ZeRO-2), parameters too (FSDP, ZeRO-3)."""
     schedule: Schedule | None = None
     """Pipeline schedule; none without pipeline parallelism."""
+    pipeline_layers: tuple[Positive, ...] = ()
+    """Layers of each pipeline stage, virtual ones too, in the order of the model; empty for an even split."""
+
+    def stage_layers(self, num_layers: int) -> tuple[int, ...]:
+        """Return the layers of every stage in the order of the model: virtual stage v of rank s is number v*pp + s.
+
+        Where nothing is said shares are even, and the first stages take what is left over.
+        """
+        share, rest = divmod(num_layers, self.pp * self.vp)
+        return self.pipeline_layers or tuple(share + (stage < rest) for stage in range(self.pp * self.vp))
 
 
 class PointCluster(Strict):
@@ -86,7 +98,7 @@ class Point(Featured):
     """
 
     features: ClassVar[frozenset[str]] = frozenset(
-        {"offload", "task", "lora", "inference", "weights", "tokenizer", "samples"}
+        {"recompute_layers", "offload", "task", "lora", "inference", "weights", "tokenizer", "samples"}
     )
 
     measurement_version: int = MEASUREMENT_VERSION
@@ -109,6 +121,9 @@ class Point(Featured):
     """Tokens per sequence."""
     recompute: Recompute = "none"
     """Activations recomputed in the backward pass: none, all but matrix products, or whole layers."""
+    recompute_layers: Positive | None = None
+    """With `full`, how many layers of each pipeline stage, virtual ones too, are recomputed, the first ones; none for
+    all."""
     overlap: tuple[Overlap, ...] = ()
     """Communication overlapped with computation: gradient reduction, parameter gathering, tensor parallel."""
     offload: tuple[Offload, ...] = ()
@@ -162,6 +177,11 @@ class Point(Featured):
         if not self.steps.profiled:
             return []
         return list(range(self.num_gpus)) if self.trace_ranks == "all" else sorted(set(self.trace_ranks))
+
+    def recompute_at(self, place: int) -> Recompute:
+        """Return what is recomputed of a layer, by its place in its stage, from 0."""
+        is_kept = self.recompute_layers is not None and place >= self.recompute_layers
+        return "none" if is_kept else self.recompute
 
     def digest(self) -> str:
         """Return the identity of the point: SHA-256 over its canonical JSON."""

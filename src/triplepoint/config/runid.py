@@ -1,5 +1,7 @@
 """Run ids: readable labels made from a point alone, so that a run is called the same in every selection."""
 
+import itertools
+
 from triplepoint.config.point import Layout, Point
 from triplepoint.config.settings import Settings, usual_schedule
 from triplepoint.config.task import TARGETS
@@ -16,9 +18,9 @@ def run_id(point: Point) -> str:
     """Return the label of a point, such as `llama3-70b_h200x32_tp4-pp4-dp2-sp-zero1_mbs1_act_r1`.
 
     Model, cluster, layout, micro-batch size and repeat are always there. What is as usual is left out: global batch
-    size 128, the model's sequence length, pretraining, packed samples, no recomputation, no overlap, no offload, bf16,
-    the default seed, and the usual engine of the device (native on cpu, megatron on GPUs). A label is not parsed: facts
-    are in `point.json`.
+    size 128, the model's sequence length, pretraining, packed samples, an even split of the layers, no recomputation,
+    no overlap, no offload, bf16, the default seed, and the usual engine of the device (native on cpu, megatron on
+    GPUs). A label is not parsed: facts are in `point.json`.
     """
     batch, length = point.global_batch_size, point.sequence_length
     parts = [
@@ -31,7 +33,7 @@ def run_id(point: Point) -> str:
         f"seq{length}" if length != point.model.sequence_length and point.inference is None else "",
         _task(point),
         "padded" if point.samples == "padded" else "",
-        _RECOMPUTE.get(point.recompute, ""),
+        f"{_RECOMPUTE.get(point.recompute, '')}{point.recompute_layers or ''}",
         "-".join(["cc", *point.overlap]) if point.overlap else "",
         "-".join(["off", *point.offload]) if point.offload else "",
         point.precision if point.precision != "bf16" else "",
@@ -46,11 +48,19 @@ def layout_label(layout: Layout) -> str:
     """Return the degrees and switches of a layout, such as `tp2-pp2-dp8-ep8-sp-zero1`."""
     parts = [f"tp{layout.tp}", f"pp{layout.pp}", f"dp{layout.dp}"]
     parts += [f"{name}{degree}" for name in ("cp", "ep", "vp") if (degree := getattr(layout, name)) > 1]
+    if layout.pipeline_layers:
+        parts.append("l" + _layers_label(layout.pipeline_layers))
     if layout.sequence_parallel:
         parts.append("sp")
     if layout.data_parallel_sharding in _SHARDING:
         parts.append(_SHARDING[layout.data_parallel_sharding])
     return "-".join(parts)
+
+
+def _layers_label(layers: tuple[int, ...]) -> str:
+    """Return the layers of stages, a run of equal ones once with its length: `3.5`, `9.10x6.11`."""
+    runs = [(count, len(list(found))) for count, found in itertools.groupby(layers)]
+    return ".".join(f"{count}x{length}" if length > 1 else str(count) for count, length in runs)
 
 
 def _task(point: Point) -> str:

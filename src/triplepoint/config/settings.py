@@ -64,6 +64,9 @@ class Settings(Strict):
     too (FSDP, ZeRO-3); without effect at dp 1."""
     schedule: Schedule | None = None
     """Pipeline schedule. None: 1f1b where pp is above 1, interleaved_1f1b where vp is too; without effect at pp 1."""
+    pipeline_layers: tuple[Count, ...] = ()
+    """Layers of each pipeline stage, such as `[3, 5]`: one number for each of
+    pp*vp, in the order of the model: the first virtual stages of all ranks, then the second ones. Empty: all alike."""
     micro_batch_size: Count = 1
     """Sequences per rank and micro-batch."""
     global_batch_size: Count
@@ -72,6 +75,9 @@ class Settings(Strict):
     """Tokens per sequence. None: the model's."""
     recompute: Recompute = "none"
     """Activations recomputed in the backward pass: none, all but matrix products, or whole layers."""
+    recompute_layers: Count | None = None
+    """With `recompute: full`, how many layers of each pipeline stage, or virtual stage, are recomputed; the others keep
+    their activations. None: all of them; without effect on other kinds of recomputation."""
     overlap: tuple[Overlap, ...] = ()
     """Communication overlapped with computation: gradient reduction, parameter gathering, tensor parallel; a flag that
     can do nothing in a point is left out of it."""
@@ -162,8 +168,8 @@ def make_points(
 
 
 _SAME = (
-    *("engine", "global_batch_size", "recompute", "precision", "task", "weights", "corpus", "tokenizer", "samples"),
-    *("seed", "steps", "telemetry_period_s"),
+    *("engine", "global_batch_size", "recompute", "recompute_layers", "precision", "task"),
+    *("weights", "corpus", "tokenizer", "samples", "seed", "steps", "telemetry_period_s"),
 )
 """Keys that a point has under the same name, taken over as they are."""
 
@@ -202,6 +208,7 @@ def _layout(settings: Settings, num_gpus: int) -> Layout:
         sequence_parallel=settings.sequence_parallel,
         data_parallel_sharding=settings.data_parallel_sharding,
         schedule=settings.schedule or usual_schedule(settings.pp, settings.vp),
+        pipeline_layers=settings.pipeline_layers,
     )
 
 

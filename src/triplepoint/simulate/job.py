@@ -23,7 +23,7 @@ class Job:
         fabric: How the GPUs are joined.
         precision: Number format of the matrix products; parameters and activations are 2 bytes but in fp32.
         recompute: Activations recomputed in the backward pass.
-        recompute_layers: With `full`, how many layers of each stage are recomputed; None for all.
+        recompute_layers: With `full`, how many layers of each chunk are recomputed, the first ones; None for all.
         overlap: Communication overlapped with computation: grad, param, tp.
         expert_tp: Tensor parallel degree inside experts; None for that of the layout.
         trainable: All parameters, or adapters of a rank only (LoRA).
@@ -37,7 +37,6 @@ class Job:
             what is usual with the software.
         context_exchange: How context parallel ranks meet keys and values: sent round a ring, or gathered before.
         stack: Framework and its version; the one thing step times may be calibrated by.
-        layers_per_stage: Layers of every pipeline stage; None for an even split.
     """
 
     model: ModelConfig
@@ -60,7 +59,6 @@ class Job:
     expert_imbalance: float | None = None
     context_exchange: Literal["ring", "all_gather"] = "ring"
     stack: str = ""
-    layers_per_stage: tuple[int, ...] | None = None
 
     @property
     def num_gpus(self) -> int:

@@ -49,8 +49,8 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"num_gpus": 12}, "num_gpus: 12 does not fill whole nodes of 8 GPUs; set num_gpus: 8"),
     ({"model": "gpt3-30b", "tp": 32}, "num_attention_heads 56 is not divisible by tp: 32; set tp: 28"),
     ({"tp": 16}, "num_query_groups 8 is not divisible by tp: 16; set tp: 8"),
-    ({"pp": 32}, "num_layers 80 is not divisible by pp*vp = 32*1 = 32; set pp: 16"),
-    ({"pp": 4, "vp": 3}, "num_layers 80 is not divisible by pp*vp = 4*3 = 12; set vp: 1"),
+    ({"pp": 32}, "num_layers 80 is not divisible by pp*vp = 32*1 = 32; set pp: 16 or give pipeline_layers"),
+    ({"pp": 4, "vp": 3}, "num_layers 80 is not divisible by pp*vp = 4*3 = 12; set vp: 1 or give pipeline_layers"),
     ({"vp": 2}, "vp: 2 needs pipeline parallelism, pp is 1; set vp: 1"),
     (
         {"micro_batch_size": 8},

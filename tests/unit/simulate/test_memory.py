@@ -220,7 +220,7 @@ def test_a_job_that_needs_more_than_there_is_does_not_fit() -> None:
 def test_the_stage_named_is_the_worst() -> None:
     use = peak_memory(job(gpt(tie_embeddings=False), pp=4, micro_batch_size=1, schedule="1f1b"))
     assert (use.stage, use.num_stages) == (0, 4)
-    heavy = job(gpt(tie_embeddings=False), pp=4, layers_per_stage=(1, 1, 5, 1), schedule="1f1b", micro_batch_size=8)
+    heavy = job(gpt(tie_embeddings=False), pp=4, pipeline_layers=(1, 1, 5, 1), schedule="1f1b", micro_batch_size=8)
     assert peak_memory(heavy).stage == 2
 
 

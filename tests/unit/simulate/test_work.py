@@ -162,13 +162,15 @@ def test_full_recomputation_repeats_the_layers_and_their_messages_first() -> Non
     assert extra == 2 * LAYERS * TOKENS * WIDTH * 2
 
 
-def test_recomputed_layers_are_counted_per_stage() -> None:
+def test_recomputed_layers_are_counted_by_chunk() -> None:
     def extra(**changes: Any) -> float:
         whole = flops(operations(stage_work(job(pp=2, recompute="full", **changes))))
         return whole - flops(operations(stage_work(job(pp=2, **changes))))
 
     assert extra(recompute_layers=1) == extra() / 4
-    assert extra(recompute_layers=3, vp=2) == extra() * 3 / 4
+    # As in Megatron-LM: two chunks of two layers each.
+    assert extra(recompute_layers=1, vp=2) == extra() / 2
+    assert extra(recompute_layers=3, vp=2) == extra()
 
 
 def test_selective_recomputation_repeats_the_core_of_attention() -> None:
@@ -187,7 +189,7 @@ def test_layers_split_unevenly() -> None:
     assert counts(7, pp=4) == [[2], [2], [2], [1]]
     assert counts(6, pp=4) == [[1], [2], [2], [1]]
     assert counts(14, pp=4, vp=2) == [[1, 2], [2, 2], [2, 2], [2, 1]]
-    assert counts(8, pp=4, layers_per_stage=(3, 2, 2, 1)) == [[3], [2], [2], [1]]
+    assert counts(8, pp=4, pipeline_layers=(3, 2, 2, 1)) == [[3], [2], [2], [1]]
 
 
 @given(num_layers=st.integers(1, 130), pp=st.integers(1, 16), vp=st.integers(1, 8))

@@ -138,6 +138,7 @@ def job_of(point: Point, catalogue: Catalogue, stack: str | None = None) -> Job:
         fabric=fabric_of(cluster, gpu),
         precision=point.precision,
         recompute=point.recompute,
+        recompute_layers=point.recompute_layers,
         overlap=frozenset(point.overlap),
         stack=stack or STACK,
         **_adapters(point),

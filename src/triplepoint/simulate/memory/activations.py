@@ -2,8 +2,11 @@
 
 from typing import NamedTuple
 
+import numpy as np
+
 from triplepoint.config.model import LayerKind
 from triplepoint.simulate.job import Job
+from triplepoint.simulate.timeline.schedule import BACKWARD, FORWARD, make_order
 from triplepoint.simulate.work.blocks import Blocks, Chunk, Layer
 from triplepoint.simulate.work.cores import core_of
 from triplepoint.simulate.work.ends import vocabulary
@@ -34,18 +37,39 @@ def activations(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int) -> Activa
         Korthikanti et al. 2022, arXiv:2205.05198, section 4; the bytes are those our own parts keep.
     """
     share, job = blocks.share, blocks.share.job
-    per_pass = sum(_chunk_saved(blocks, chunk) for chunk in chunks)
-    in_flight = passes_in_flight(job, stage)
     received = _RECEIVES * share.split_tokens * job.model.hidden_size * share.element * (job.layout.pp > 1)
-    layers = max(_layer_moment(share, kind) + _recomputed(blocks, kind) for chunk in chunks for kind, _ in chunk.layers)
+    layers = max(
+        _layer_moment(share, kind) + _recomputed(blocks, chunk, kind) for chunk in chunks for kind, _ in chunk.layers
+    )
     moment = max(layers, _head_moment(blocks, chunks))
-    return Activations(per_pass * in_flight / job.layout.vp, moment + received)
+    return Activations(_saved(job, stage, [_chunk_saved(blocks, chunk) for chunk in chunks]), moment + received)
 
 
-def _recomputed(blocks: Blocks, kind: LayerKind) -> float:
-    """Return what one layer keeps while it is recomputed."""
+def _recomputed(blocks: Blocks, chunk: Chunk, kind: LayerKind) -> float:
+    """Return what one layer keeps while it is recomputed, beyond what is kept when the backward pass begins.
+
+    The first layers are recomputed, when those that are not are done with: only a layer that keeps more than they did
+    adds to the peak. Its input counts once more, as it does where all layers are recomputed.
+    """
     layer, recompute = blocks.layer(kind), blocks.share.job.recompute
-    return layer.whole.saved if recompute == "full" else layer.core.saved * (recompute == "selective")
+    if recompute != "full":
+        return layer.core.saved * (recompute == "selective")
+    if chunk.recomputed == chunk.layers:
+        return layer.whole.saved
+    again = dict(chunk.recomputed)
+    done = sum((count - again.get(found.kind, 0)) * found.whole.saved for found, count in blocks.in_chunk(chunk))
+    return max(_layer_input(blocks.share), layer.whole.saved - done)
+
+
+def _saved(job: Job, stage: int, by_chunk: list[float]) -> float:
+    """Return what a stage keeps at most, of what a pass of each of its chunks does."""
+    if not job.layout.pipeline_layers or job.layout.vp == 1:
+        # Chunks are alike, or nearly.
+        return sum(by_chunk) * passes_in_flight(job, stage) / job.layout.vp
+    order = make_order(job.layout.schedule, job.layout.pp, job.num_microbatches, job.layout.vp)
+    kind = order.kind[stage]
+    kept = np.array(by_chunk)[order.chunk[stage]] * ((kind == FORWARD).astype(int) - (kind == BACKWARD))
+    return float(np.cumsum(kept).max())
 
 
 def passes_in_flight(job: Job, stage: int) -> int:
@@ -73,7 +97,7 @@ def passes_in_flight(job: Job, stage: int) -> int:
 def _chunk_saved(blocks: Blocks, chunk: Chunk) -> float:
     """Return what one pass of a chunk keeps: of a recomputed layer its input only; logits are counted apart."""
     share = blocks.share
-    layer_input = share.split_tokens * share.job.model.hidden_size * share.element
+    layer_input = _layer_input(share)
     recomputed = dict(chunk.recomputed)
     saved = 0.0
     for layer, count in blocks.in_chunk(chunk):
@@ -84,6 +108,10 @@ def _chunk_saved(blocks: Blocks, chunk: Chunk) -> float:
     if chunk.is_last:
         saved += 2 * layer_input
     return saved
+
+
+def _layer_input(share: Share) -> int:
+    return share.split_tokens * share.job.model.hidden_size * share.element
 
 
 def _layer_saved(blocks: Blocks, layer: Layer) -> float:

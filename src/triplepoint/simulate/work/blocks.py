@@ -119,25 +119,25 @@ class Blocks:
 def split_layers(job: Job) -> list[tuple[Chunk, ...]]:
     """Return the chunks of every stage.
 
-    Layers are split as evenly as can be. Chunks that have one layer less than others are the last of the model, which
+    Layers are split as the layout says, else as evenly as can be. Then chunks that have one layer less than others are the last of the model, which
     has the output projection too, then the first, which has the embedding, then those before the last.
 
     Source:
-        NVIDIA/Megatron-LM, account_for_loss_in_pipeline_split and account_for_embedding_in_pipeline_split.
+        NVIDIA/Megatron-LM, account_for_loss_in_pipeline_split and account_for_embedding_in_pipeline_split; what is
+        recomputed of each chunk: transformer_block.py, recompute_method block.
     """
     pp, vp = job.layout.pp, job.layout.vp
     counts, kinds = _counts(job), job.model.layer_kinds
     starts = [sum(counts[:index]) for index in range(pp * vp)]
     stages = []
     for stage in range(pp):
-        left = _num_recomputed(job, sum(counts[stage::pp]))
         chunks = []
         for index in range(stage, pp * vp, pp):
             is_last = index == pp * vp - 1
             own = kinds[starts[index] : starts[index] + counts[index]]
             own += kinds[-1:] * (job.model.num_mtp_layers * is_last)
-            chunks.append(Chunk(_by_kind(own), _by_kind(own[:left]), index == 0, is_last))
-            left = max(0, left - counts[index])
+            recomputed = own[: _num_recomputed(job, counts[index], len(own))]
+            chunks.append(Chunk(_by_kind(own), _by_kind(recomputed), index == 0, is_last))
         stages.append(tuple(chunks))
     return stages
 
@@ -148,13 +148,9 @@ def _by_kind(kinds: tuple[LayerKind, ...]) -> Layers:
 
 def _counts(job: Job) -> list[int]:
     """Return layers of every chunk in the order of the model: chunk c of stage s is number c*pp + s."""
-    pp, number = job.layout.pp, job.layout.pp * job.layout.vp
-    if job.layers_per_stage:
-        return [
-            job.layers_per_stage[index % pp] // job.layout.vp
-            + (index // pp < job.layers_per_stage[index % pp] % job.layout.vp)
-            for index in range(number)
-        ]
+    if job.layout.pipeline_layers:
+        return list(job.layout.pipeline_layers)
+    number = job.layout.pp * job.layout.vp
     each, extra = divmod(job.model.num_layers, number)
     if not extra:
         return [each] * number
@@ -162,9 +158,8 @@ def _counts(job: Job) -> list[int]:
     return [each + (index not in lightest) for index in range(number)]
 
 
-def _num_recomputed(job: Job, num_layers: int) -> int:
+def _num_recomputed(job: Job, num_layers: int, num_all: int) -> int:
+    """Return the layers of a chunk that are recomputed; those of multi-token prediction are if all are."""
     if job.recompute != "full":
         return 0
-    if job.recompute_layers is None:
-        return num_layers + job.model.num_mtp_layers
-    return min(num_layers, job.recompute_layers)
+    return num_all if job.recompute_layers is None else min(num_layers, job.recompute_layers)

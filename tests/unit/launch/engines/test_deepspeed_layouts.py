@@ -52,6 +52,11 @@ LAYOUTS: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "pp x dp, recomputed": (GQA, {"pp": 2, "dp": 2, **ONE_F, "recompute": "full"}),
     "pp x dp, zero 1, offloaded": (MOE, {"pp": 2, "dp": 2, **ONE_F, **OPTIM, "offload": ("optim",)}),
     "tied pp x dp": (TIED, {"pp": 2, "dp": 2, **ONE_F}),
+    "pp uneven x dp, one layer of each recomputed": (
+        GPT,
+        {"pp": 2, "dp": 2, **ONE_F, "pipeline_layers": (1, 3), "recompute": "full", "recompute_layers": 1},
+    ),
+    "zero 3, two layers recomputed": (GPT, {"dp": 4, **PARAMS, "recompute": "full", "recompute_layers": 2}),
 }
 HALF: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "bf16, zero 0": (LLAMA, {"dp": 4}),

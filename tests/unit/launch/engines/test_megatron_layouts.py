@@ -12,7 +12,8 @@ from triplepoint.launch.engines import megatron
 
 pytestmark = pytest.mark.skipif(not megatron.is_installed(), reason="megatron-core is not installed")
 
-MODELS = {model.name: model for model in (LLAMA, GPT, GQA, MOE, TIED)}
+DEEP = LLAMA.model_copy(update={"name": "tiny-deep", "num_layers": 6})
+MODELS = {model.name: model for model in (LLAMA, GPT, GQA, MOE, TIED, DEEP)}
 SP: dict[str, Any] = {"sequence_parallel": True}
 OPTIM: dict[str, Any] = {"data_parallel_sharding": "optim"}
 V: dict[str, Any] = {"schedule": "interleaved_1f1b", "vp": 2}
@@ -31,6 +32,14 @@ LAYOUTS: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "tp x pp, attention recomputed": (GQA, {"tp": 2, "pp": 2, **ONE_F, "recompute": "selective"}),
     "ep x edp, distributed optimizer": (MOE, {"dp": 4, "ep": 2, **OPTIM}),
     "ep x tp, sequence parallel": (MOE, {"dp": 2, "ep": 2, "tp": 2, **SP}),
+    "pp uneven x dp, one layer of each recomputed": (
+        GPT,
+        {"pp": 2, "dp": 2, **ONE_F, "pipeline_layers": (1, 3), "recompute": "full", "recompute_layers": 1},
+    ),
+    "pp uneven interleaved x dp, overlapped": (
+        DEEP,
+        {"pp": 2, "dp": 2, **V, **OPTIM, "overlap": ("grad",), "pipeline_layers": (2, 1, 1, 2)},
+    ),
     "ep x pp, recomputed": (MOE, {"dp": 2, "ep": 2, "pp": 2, **ONE_F, "recompute": "full"}),
 }
 

@@ -56,6 +56,11 @@ LAYOUTS: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "gqa dp x tp, selectively recomputed": (GQA, {"dp": 2, "tp": 2, **SP, "recompute": "selective"}),
     "tied fsdp x tp": (TIED, {"dp": 2, "tp": 2, **FSDP, **SP}),
     "five layers on four stages": (ODD, {"dp": 2, "pp": 2, **INTERLEAVED}),
+    "uneven stages, interleaved": (ODD, {"dp": 2, "pp": 2, **INTERLEAVED, "pipeline_layers": (1, 2, 1, 1)}),
+    "uneven stages, one layer of each recomputed": (
+        ODD,
+        {"dp": 2, "pp": 2, "schedule": "1f1b", "pipeline_layers": (1, 4), "recompute": "full", "recompute_layers": 1},
+    ),
     "experts dp": (MOE, {"dp": 4}),
     "ep": (MOE, {"dp": 4, "ep": 4}),
     "ep x edp, overlapped": (MOE, {"dp": 4, "ep": 2, **OVERLAP}),

@@ -53,9 +53,8 @@ class LanguageModel(nn.Module):
 def build_model(point: Point, device: torch.device) -> LanguageModel:
     """Return the model with its weights; with ZeRO-3 each layer is shared out before the next one is made."""
     model, filler = point.model, Filler(point, device)
-    run = _recomputed if point.recompute == "full" else plain
     with torch.device("meta"):
-        layers = {number: make_layer(point, run) for number in range(model.num_layers)}
+        layers = {number: make_layer(point, _runner(point, number)) for number in range(model.num_layers)}
         stage = Stage(model, layers, point.sequence_length, dtype_of(point))
     stage.tie()
     for name, layer in stage.layers.items():
@@ -87,6 +86,10 @@ def let_recompute(embedding: nn.Module, point: Point) -> None:
 def _share_out(module: nn.Module, point: Point) -> None:
     if zero_stage(point) == 3:
         deepspeed.zero.Init(module=module, config_dict_or_path=deepspeed_config(point), dtype=dtype_of(point))
+
+
+def _runner(point: Point, number: int) -> Run:
+    return _recomputed if point.recompute_at(number) == "full" else plain
 
 
 def plain(function: Any, x: Tensor, rotary: Tensor | None) -> Tensor:

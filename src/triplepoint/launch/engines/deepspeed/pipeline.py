@@ -29,9 +29,10 @@ _PHASES = {
 
 
 def build_pipeline(point: Point, device: torch.device) -> PipelineModule:
-    """Return this rank's stage as DeepSpeed cuts it out of the list: as many transformer layers on each as may be."""
+    """Return this rank's stage, cut out of the list as the layout says, else as evenly as may be."""
     layout = point.layout
-    pipeline = PipelineModule(
+    pipeline = Pipeline(
+        point,
         layers=_layers(Filler(point, device)),
         topology=PipeDataParallelTopology(num_pp=layout.pp, num_dp=layout.dp),
         loss_fn=partial(mean_cross_entropy, group=None),
@@ -45,6 +46,34 @@ def build_pipeline(point: Point, device: torch.device) -> PipelineModule:
         # Without ZeRO, DeepSpeed's norm counts what is not marked so on the first stage alone.
         parameter.model_parallel = not getattr(parameter, "ds_pipe_replicated", False)
     return pipeline
+
+
+class Pipeline(PipelineModule):
+    """DeepSpeed's pipeline, which has no option for the layers of each stage or for how many of them are recomputed."""
+
+    is_checkpointable_results: list[bool]
+
+    def __init__(self, point: Point, **options: Any) -> None:
+        # First, since the construction that follows cuts the stage out.
+        self._point = point
+        super().__init__(**options)
+
+    def _partition_layers(self, method: str = "uniform") -> None:
+        super()._partition_layers(method)
+        if self._point.layout.pipeline_layers:
+            places = self._find_layer_type(PipelineLayer.__name__)
+            # What comes before the first layer is with it, and what comes after the last one with that.
+            firsts = itertools.accumulate(self._point.layout.pipeline_layers[:-1])
+            self.parts = [0, *(places[first] for first in firsts), len(self._layer_specs)]
+            self._set_bounds(self.parts[self.stage_id], self.parts[self.stage_id + 1])
+
+    def _precompute_checkpointable_values(self) -> None:
+        super()._precompute_checkpointable_values()
+        places = itertools.accumulate(map(bool, self.is_checkpointable_results))
+        self.is_checkpointable_results = [
+            is_one and self._point.recompute_at(place - 1) == "full"
+            for is_one, place in zip(self.is_checkpointable_results, places, strict=True)
+        ]
 
 
 def annotate_phases(engine: Any) -> None:

@@ -58,10 +58,10 @@ def _pipeline(point: Point) -> str | None:
         return None if layout.vp == 1 else f"vp: {layout.vp} needs a pipeline; set vp: 1 or pp above 1"
     if layout.schedule not in ("1f1b", "interleaved_1f1b"):
         return f"Megatron-Core has no schedule {layout.schedule}; set schedule: 1f1b, or engine: native"
-    if point.model.num_layers % (layout.pp * layout.vp):
+    if not layout.pipeline_layers and point.model.num_layers % (layout.pp * layout.vp):
         return (
             f"{point.model.num_layers} layers do not split over {layout.pp * layout.vp} stages (pp*vp); "
-            "choose degrees that divide them, or engine: native"
+            "choose degrees that divide them, or give pipeline_layers"
         )
     if layout.vp > 1 and point.num_microbatches % layout.pp:
         return (

@@ -74,6 +74,7 @@ def _parallelism(point: Point) -> dict[str, Any]:
     return {
         "tensor_model_parallel_size": layout.tp,
         "pipeline_model_parallel_size": layout.pp,
+        "pipeline_model_parallel_layout": _stages(layout.pipeline_layers),
         "virtual_pipeline_model_parallel_size": layout.vp if layout.vp > 1 else None,
         "context_parallel_size": layout.cp,
         "expert_model_parallel_size": layout.ep,
@@ -89,6 +90,14 @@ def _parallelism(point: Point) -> dict[str, Any]:
         # Gloo reads what it sends later, when it would be gone; a GPU's stream keeps the order.
         "deallocate_pipeline_outputs": point.cluster.device != "cpu",
     }
+
+
+def _stages(layers: tuple[int, ...]) -> list[list[str]] | None:
+    """Return what stands on every stage, or None for an even split."""
+    if not layers:
+        return None
+    stages = [["decoder"] * count for count in layers]
+    return [["embedding", *stages[0]], *stages[1:-1], [*stages[-1], "loss"]]
 
 
 def _numbers(point: Point) -> dict[str, Any]:
@@ -116,7 +125,10 @@ def _fusions(point: Point) -> dict[str, Any]:
 
 def _recomputation(point: Point) -> dict[str, Any]:
     if point.recompute == "full":
-        return {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
+        number = point.recompute_layers
+        # Uniform with one layer is every layer alone, block the first ones alone.
+        method = {"recompute_method": "block" if number else "uniform", "recompute_num_layers": number or 1}
+        return {"recompute_granularity": "full", **method}
     if point.recompute == "selective":
         return {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
     return {}

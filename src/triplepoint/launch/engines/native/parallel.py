@@ -41,11 +41,11 @@ def is_sharded(point: Point) -> bool:
     return point.layout.data_parallel_sharding != "no_shard" and point.layout.dp > 1
 
 
-def layers_of_stage(num_layers: int, num_stages: int, stage: int) -> range:
-    """Return the global numbers of a stage's layers: even shares, the first stages take what is left over."""
-    share, rest = divmod(num_layers, num_stages)
-    start = stage * share + min(stage, rest)
-    return range(start, start + share + (stage < rest))
+def layers_of_stage(point: Point, stage: int) -> range:
+    """Return the global numbers of a stage's layers."""
+    counts = point.layout.stage_layers(point.model.num_layers)
+    start = sum(counts[:stage])
+    return range(start, start + counts[stage])
 
 
 def build_stages(point: Point, mesh: Mesh, device: torch.device) -> dict[int, Stage]:
@@ -56,16 +56,15 @@ def build_stages(point: Point, mesh: Mesh, device: torch.device) -> dict[int, St
     layout = point.layout
     num_stages = layout.pp * layout.vp
     numbers = range(mesh.pp.get_local_rank(), num_stages, layout.pp)
-    return {number: _build(point, mesh, device, number, num_stages) for number in numbers}
+    return {number: _build(point, mesh, device, number) for number in numbers}
 
 
-def _build(point: Point, mesh: Mesh, device: torch.device, number: int, num_stages: int) -> Stage:
+def _build(point: Point, mesh: Mesh, device: torch.device, number: int) -> Stage:
     model = point.model
-    run = runner(point.recompute)
     with torch.device("meta"):
         layers = {
-            layer: TransformerLayer(model, _feed_forward(model, mesh), run)
-            for layer in layers_of_stage(model.num_layers, num_stages, number)
+            layer: TransformerLayer(model, _feed_forward(model, mesh), runner(point.recompute_at(place)))
+            for place, layer in enumerate(layers_of_stage(point, number))
         }
         stage = Stage(model, layers, point.sequence_length, compute_dtype(point))
     if point.layout.tp > 1:
