@@ -15,9 +15,10 @@ columns of IN.csv, one configuration a row; blanks are derived or take the defau
   seq mbs gbs   tokens per sequence, sequences per micro-batch and rank, sequences per step
   gpu n_gpus    such as H100-SXM-80GB; memory in the name is followed
   tp pp vp cp ep etp dp                                  parallel degrees; dp follows from n_gpus
+  pipeline_layers  of each stage, or of each of pp*vp virtual ones in the order of the model (blank: an even split)
   fsdp          DDP, distributed optimizer, ZeRO-1 to 3, FSDP
   precision     bf16, fp16, fp8, fp32
-  recompute     none, selective, full, full N layers (blank: the least that fits in memory)
+  recompute     none, selective, full, full N layers of each (virtual) stage (blank: the least that fits in memory)
   seq_parallel  yes or no
   framework     software stack and version, such as 'NeMo dgxc v25.04'
   trainable     all, or LoRA with its rank (blank: LoRA if a part of `notes` begins so)

@@ -100,7 +100,7 @@ def _check_pipeline_layers(point: Point) -> str | None:
     stages = layout.pp * layout.vp
     if len(given) != stages:
         number = f"{layout.pp}*{layout.vp} = {stages}"
-        return f"pipeline_layers: {len(given)} stages, pp*vp = {number}; give one number for each of the {stages}"
+        return f"pipeline_layers has length {len(given)}, pp*vp = {number}; give the layers of each stage"
     if sum(given) != layers:
         return f"pipeline_layers: {sum(given)} layers in all, num_layers is {layers}; let the sum be {layers}"
     return None

@@ -28,6 +28,8 @@ def reason(**settings: Any) -> str | None:
 
 MOE = {"model": "mixtral-8x7b"}
 
+FULL: dict[str, Any] = {"recompute": "full"}
+
 CASES: list[tuple[dict[str, Any], str]] = [
     (
         {"tp": 4, "pp": 4, "dp": 4},
@@ -51,6 +53,19 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"tp": 16}, "num_query_groups 8 is not divisible by tp: 16; set tp: 8"),
     ({"pp": 32}, "num_layers 80 is not divisible by pp*vp = 32*1 = 32; set pp: 16 or give pipeline_layers"),
     ({"pp": 4, "vp": 3}, "num_layers 80 is not divisible by pp*vp = 4*3 = 12; set vp: 1 or give pipeline_layers"),
+    (
+        {"pp": 2, "pipeline_layers": [40]},
+        "pipeline_layers has length 1, pp*vp = 2*1 = 2; give the layers of each stage",
+    ),
+    ({"pp": 2, "pipeline_layers": [40, 41]}, "pipeline_layers: 81 layers in all, num_layers is 80; let the sum be 80"),
+    (
+        FULL | {"recompute_layers": 81},
+        "recompute_layers: 81, the largest model has 80; set at most 80, or none for all",
+    ),
+    (
+        FULL | {"pp": 2, "pipeline_layers": [30, 50], "recompute_layers": 51},
+        "recompute_layers: 51, the largest stage has 50; set at most 50",
+    ),
     ({"vp": 2}, "vp: 2 needs pipeline parallelism, pp is 1; set vp: 1"),
     (
         {"micro_batch_size": 8},
@@ -121,6 +136,8 @@ def test_invalid_because_ffn_not_divisible() -> None:
         {"tp": 8, "pp": 4, "sequence_parallel": True},
         {"pp": 4, "vp": 2, "data_parallel_sharding": "optim"},
         {"pp": 4, "data_parallel_sharding": "optim_grads_params"},
+        {"pp": 2, "pipeline_layers": [39, 41], "recompute": "full", "recompute_layers": 41},
+        {"pp": 2, "vp": 3, "pipeline_layers": [13, 13, 14, 14, 13, 13]},
         {"num_gpus": 4, "tp": 2},
         {"precision": "fp8"},
         MOE | {"tp": 2, "ep": 8, "sequence_parallel": True},
@@ -161,6 +178,27 @@ def test_valid_point_splits_without_remainder(
 def test_fold_twice_is_fold_once(settings: dict[str, Any], overlap: list[str]) -> None:
     point = make(**settings | {"overlap": overlap})
     assert fold(point) == point
+
+
+LAYERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"pp": 2, "pipeline_layers": [40, 40]}, {"pp": 2}),
+    ({"pp": 2, "vp": 2, "pipeline_layers": [20] * 4}, {"pp": 2, "vp": 2}),
+    ({"pipeline_layers": [80]}, {}),
+    (FULL | {"pp": 2, "recompute_layers": 40}, FULL | {"pp": 2}),
+    ({"recompute": "selective", "recompute_layers": 3}, {"recompute": "selective"}),
+    ({"recompute_layers": 3}, {}),
+]
+
+
+@pytest.mark.parametrize(("said", "plain"), LAYERS)
+def test_fold_takes_out_numbers_of_layers_that_change_nothing(said: dict[str, Any], plain: dict[str, Any]) -> None:
+    assert make(**said) == make(**plain)
+
+
+@pytest.mark.parametrize("recompute_layers", [None, 40, 41])
+def test_fold_keeps_numbers_of_layers_that_count(recompute_layers: int | None) -> None:
+    point = make(pp=2, pipeline_layers=[39, 41], recompute="full", recompute_layers=recompute_layers)
+    assert (point.layout.pipeline_layers, point.recompute_layers) == ((39, 41), recompute_layers)
 
 
 FOLDS: list[tuple[dict[str, Any], tuple[str, ...]]] = [

@@ -43,6 +43,8 @@ CHANGES: list[dict[str, Any]] = [
     {"layout": Layout(tp=2)},
     {"micro_batch_size": 2},
     {"recompute": "full"},
+    {"recompute_layers": 1},
+    {"layout": Layout(dp=2, pipeline_layers=(2,))},
     {"overlap": ("grad",)},
     {"offload": ("optim",)},
     {"precision": "bf16"},

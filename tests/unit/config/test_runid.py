@@ -23,6 +23,16 @@ LABELS: list[tuple[dict[str, Any], str]] = [
         "llama3-70b_h200x32_tp4-pp4-dp2-sp-zero1_mbs1_cc-grad-param-tp_r1",
     ),
     (
+        {
+            "pp": 4,
+            "pipeline_layers": [19, 21, 21, 19],
+            "recompute": "full",
+            "recompute_layers": 8,
+            "engine": "megatron",
+        },
+        "llama3-70b_h200x32_tp1-pp4-dp8-l19.21x2.19_mbs1_act8_r1",
+    ),
+    (
         {"model": "mixtral-8x7b", "ep": 8, "micro_batch_size": 4} | OPTIM,
         "mixtral-8x7b_h200x32_tp1-pp1-dp32-ep8-zero1_mbs4_simulated_r1",
     ),
@@ -59,6 +69,7 @@ LAYOUTS = st.builds(
     **{name: st.integers(1, 4096) for name in ("tp", "pp", "dp", "cp", "ep", "vp")},
     sequence_parallel=st.booleans(),
     data_parallel_sharding=st.sampled_from(["no_shard", "optim", "optim_grads", "optim_grads_params"]),
+    pipeline_layers=st.lists(st.integers(1, 128), max_size=8).map(tuple),
     schedule=st.sampled_from([None, "gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"]),
 )
 POINTS = st.builds(
@@ -71,6 +82,7 @@ POINTS = st.builds(
     overlap=st.lists(st.sampled_from(["grad", "param", "tp"]), unique=True).map(tuple),
     offload=st.sampled_from([(), ("optim",), ("optim", "params")]),
     recompute=st.sampled_from(["none", "selective", "full"]),
+    recompute_layers=st.none() | st.integers(1, 128),
     precision=st.sampled_from(["fp32", "bf16", "fp16", "fp8"]),
     engine=st.sampled_from(["native", "megatron", "deepspeed", "simulated"]),
     seed=st.integers(0, 2**63),

@@ -85,6 +85,7 @@ def test_read_row_follows_memory_in_the_gpu_name() -> None:
         ({"gbs": "63"}, "invalid", "gbs 63 is not divisible by mbs*dp = 4*4"),
         ({"heads": "47"}, "invalid", "hidden 6144 is not divisible by heads 47"),
         ({"tp": "0"}, "invalid", "tp is 0"),
+        ({"pipeline_layers": "3 5"}, "invalid", "pipeline_layers is '3 5', expected 1 numbers with sum"),
         ({"gpu": "A100-SXM-80GB", "precision": "FP8"}, "invalid", "fp8, which a100 does not have"),
         ({"tp": "5", "dp": "", "n_gpus": "20"}, "invalid", "heads 48 is not divisible by tp 5"),
         ({"ep": "2"}, "invalid", "experts 0 is not divisible by ep 2"),
@@ -106,6 +107,13 @@ def test_read_row_says_why_there_is_no_job(changes: dict[str, str], status: str,
 def test_read_row_hybrid_sharding_is_inside_a_node(fsdp: str, size: int | None) -> None:
     job = read(fsdp=fsdp).job
     assert job and job.shard_size == size
+
+
+@pytest.mark.parametrize("text", ["20 28", "[20, 28]", "20;28"])
+def test_read_row_takes_the_layers_of_each_stage(text: str) -> None:
+    row = read(pp="2", dp="2", layers="48", model="", pipeline_layers=text)
+    assert row.job is not None
+    assert row.job.layout.pipeline_layers == (20, 28)
 
 
 def test_read_row_without_id_is_known_by_its_number() -> None:

@@ -43,6 +43,7 @@ COLUMNS = (
     "tp",
     "pp",
     "vp",
+    "pipeline_layers",
     "cp",
     "ep",
     "etp",
@@ -195,6 +196,7 @@ def _read_layout(cells: Cells, model: ModelConfig, expert_parallel: int | None) 
         sequence_parallel=spelling.read_sequence_parallel(cells.get("seq_parallel", ""), tp),
         data_parallel_sharding=shards.sharding,
         schedule=None if pp == 1 else "interleaved_1f1b" if vp > 1 else "1f1b",
+        pipeline_layers=spelling.read_stages(cells.get("pipeline_layers", ""), pp * vp, model.num_layers),
     )
     _check_layout(layout, model, _sequence_length(cells, model))
     if shards.is_offloaded:

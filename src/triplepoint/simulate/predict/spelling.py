@@ -81,7 +81,7 @@ def read_precision(text: str) -> Precision:
 
 
 def read_recompute(text: str) -> tuple[Recompute | None, int | None]:
-    """Return what is recomputed, and of how many layers per stage with `full`; None where the cell does not say.
+    """Return what is recomputed, and of how many layers per (virtual) stage with `full`; None where it is not said.
 
     Raises:
         UnreadableError: If the words mean nothing here.
@@ -97,6 +97,21 @@ def read_recompute(text: str) -> tuple[Recompute | None, int | None]:
     if re.search(r"full|block|uniform|checkpoint|\b(yes|true|on|all)\b", low) or layers:
         return "full", int(next(found for found in layers.groups() if found)) if layers else None
     raise UnreadableError(f"recompute is {shown(text)}, expected none, selective or full")
+
+
+def read_stages(text: str, num_stages: int, num_layers: int) -> tuple[int, ...]:
+    """Return the layers of each pipeline stage; empty where the cell does not say.
+
+    Raises:
+        UnreadableError: If they are not `num_layers` on `num_stages`.
+    """
+    if is_blank(text.strip()):
+        return ()
+    words = re.split(r"[\s,;]+", text.strip(" []()"))
+    layers = tuple(int(word) for word in words if re.fullmatch("[1-9][0-9]{0,5}", word))
+    if len(layers) != len(words) or len(layers) != num_stages or sum(layers) != num_layers:
+        raise UnreadableError(f"pipeline_layers is {shown(text)}, expected {num_stages} numbers with sum {num_layers}")
+    return layers
 
 
 @dataclass(frozen=True)

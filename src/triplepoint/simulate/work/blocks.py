@@ -119,8 +119,9 @@ class Blocks:
 def split_layers(job: Job) -> list[tuple[Chunk, ...]]:
     """Return the chunks of every stage.
 
-    Layers are split as the layout says, else as evenly as can be. Then chunks that have one layer less than others are the last of the model, which
-    has the output projection too, then the first, which has the embedding, then those before the last.
+    Layers are split as the layout says, else as evenly as can be. Then chunks that have one layer less than others are
+    the last of the model, which has the output projection too, then the first, which has the embedding, then those
+    before the last.
 
     Source:
         NVIDIA/Megatron-LM, account_for_loss_in_pipeline_split and account_for_embedding_in_pipeline_split; what is

@@ -1,5 +1,6 @@
 """Tiny models and points of them, a checkpoint, and a gang that trains them."""
 
+import gzip
 import json
 import os
 import socket
@@ -92,6 +93,11 @@ class Trained:
                 by_step.setdefault(row["step"], set()).add(row["loss"])
         assert by_step and all(len(losses) == 1 for losses in by_step.values()), by_step
         return [losses.pop() for _, losses in sorted(by_step.items())]
+
+    def count_in_trace(self, rank: int, name: str) -> int:
+        """Return how often an operation stands in the trace of a rank."""
+        with gzip.open(self.folder / "traces" / f"rank{rank}.json.gz") as trace:
+            return sum(event.get("name") == name for event in json.load(trace)["traceEvents"])
 
     @property
     def facts(self) -> dict[str, Any]:

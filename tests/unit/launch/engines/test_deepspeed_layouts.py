@@ -54,7 +54,7 @@ LAYOUTS: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "tied pp x dp": (TIED, {"pp": 2, "dp": 2, **ONE_F}),
     "pp uneven x dp, one layer of each recomputed": (
         GPT,
-        {"pp": 2, "dp": 2, **ONE_F, "pipeline_layers": (1, 3), "recompute": "full", "recompute_layers": 1},
+        {"pp": 2, "dp": 2, **ONE_F, "pipeline_layers": (3, 1), "recompute": "full", "recompute_layers": 1},
     ),
     "zero 3, two layers recomputed": (GPT, {"dp": 4, **PARAMS, "recompute": "full", "recompute_layers": 2}),
 }
@@ -105,6 +105,18 @@ def test_layout_trains_as_the_native_engine_does(
     assert found.losses[-1] < found.losses[0]
     for count in ("num_parameters", "num_trained_parameters"):
         assert found.facts[count] == expected.facts["num_parameters"]
+
+
+@needs_deepspeed
+@pytest.mark.parametrize(
+    ("layout", "microbatches", "layers", "again"),
+    [("pp uneven x dp, one layer of each recomputed", 4, 3, 1), ("zero 3, two layers recomputed", 2, 4, 2)],
+)
+def test_as_many_layers_are_recomputed_as_asked(
+    layout: str, microbatches: int, layers: int, again: int, trained: dict[str, Trained]
+) -> None:
+    assert trained[layout].count_in_trace(0, "aten::gelu") == microbatches * (layers + again)
+    assert trained[layout].count_in_trace(0, "aten::gelu_backward") == microbatches * layers
 
 
 @needs_deepspeed

@@ -18,6 +18,7 @@ SP: dict[str, Any] = {"sequence_parallel": True}
 OPTIM: dict[str, Any] = {"data_parallel_sharding": "optim"}
 V: dict[str, Any] = {"schedule": "interleaved_1f1b", "vp": 2}
 ONE_F: dict[str, Any] = {"schedule": "1f1b"}
+TRACED: dict[str, Any] = {"steps": Steps(warmup=1, measured=1, profiled=1), "trace_ranks": (0, 2)}
 
 LAYOUTS: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "dp": (LLAMA, {"dp": 4}),
@@ -34,7 +35,7 @@ LAYOUTS: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "ep x tp, sequence parallel": (MOE, {"dp": 2, "ep": 2, "tp": 2, **SP}),
     "pp uneven x dp, one layer of each recomputed": (
         GPT,
-        {"pp": 2, "dp": 2, **ONE_F, "pipeline_layers": (1, 3), "recompute": "full", "recompute_layers": 1},
+        {"pp": 2, "dp": 2, **ONE_F, "pipeline_layers": (1, 3), "recompute": "full", "recompute_layers": 1, **TRACED},
     ),
     "pp uneven interleaved x dp, overlapped": (
         DEEP,
@@ -79,6 +80,13 @@ def test_layout_trains_as_the_native_engine_does(
         assert found.facts[count] == expected.facts["num_parameters"]
 
 
+@pytest.mark.parametrize(("rank", "layers"), [(0, 1), (2, 3)])
+def test_as_many_layers_are_recomputed_as_asked(rank: int, layers: int, trained: dict[str, Trained]) -> None:
+    traced, microbatches = trained["pp uneven x dp, one layer of each recomputed"], 4
+    assert traced.count_in_trace(rank, "aten::gelu") == microbatches * (layers + 1)
+    assert traced.count_in_trace(rank, "aten::gelu_backward") == microbatches * layers
+
+
 def test_padding_counts_for_nothing_as_in_the_native_engine(
     references: dict[str, Trained], trained: dict[str, Trained]
 ) -> None:
@@ -102,7 +110,7 @@ def test_bf16_trains_and_traces(references: dict[str, Trained], trained: dict[st
         ({"cp": 2}, "Transformer Engine"),
         ({"precision": "fp8"}, "needs a GPU"),
         ({"pp": 4, "schedule": "zero_bubble"}, "no schedule zero_bubble"),
-        ({"pp": 4, "schedule": "interleaved_1f1b", "vp": 2}, "do not split over 8 stages"),
+        ({"pp": 4, "schedule": "interleaved_1f1b", "vp": 2}, "or give pipeline_layers"),
         ({"dp": 2, "data_parallel_sharding": "optim_grads_params"}, "engine: native"),
         ({"dp": 2, "overlap": ("param",)}, "data_parallel_sharding: optim"),
         ({"model": MOE, "tp": 2}, "sequence_parallel"),

@@ -27,12 +27,17 @@ OVERLAP: dict[str, Any] = {"overlap": ("grad",)}
 ZB: dict[str, Any] = {"schedule": "zero_bubble"}
 INTERLEAVED: dict[str, Any] = {"schedule": "interleaved_1f1b", "vp": 2}
 TRACED: dict[str, Any] = {"steps": Steps(warmup=1, measured=1, profiled=1)}
+ONE_RECOMPUTED: dict[str, Any] = {"recompute": "full", "recompute_layers": 1}
 
 # Traced points come first: torch's DTensor remembers results by the shape of the mesh, so that a later point may
 # run its collectives in an earlier one's groups. A real run has one point per process.
 LAYOUTS: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "traced fsdp x tp": (LLAMA, {"dp": 2, "tp": 2, **FSDP, **SP, **TRACED, "trace_ranks": (0, 3)}),
     "traced ep x pp, zero bubble": (MOE, {"dp": 2, "ep": 2, "pp": 2, "vp": 2, **ZB, **TRACED}),
+    "traced uneven stages, one layer of each recomputed": (
+        ODD,
+        {"dp": 2, "pp": 2, "schedule": "1f1b", "pipeline_layers": (1, 4), **ONE_RECOMPUTED, **TRACED},
+    ),
     "dp": (LLAMA, {"dp": 4}),
     "dp, overlapped": (LLAMA, {"dp": 4, **OVERLAP, **TRACED}),
     "fsdp": (LLAMA, {"dp": 4, **FSDP}),
@@ -57,10 +62,6 @@ LAYOUTS: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "tied fsdp x tp": (TIED, {"dp": 2, "tp": 2, **FSDP, **SP}),
     "five layers on four stages": (ODD, {"dp": 2, "pp": 2, **INTERLEAVED}),
     "uneven stages, interleaved": (ODD, {"dp": 2, "pp": 2, **INTERLEAVED, "pipeline_layers": (1, 2, 1, 1)}),
-    "uneven stages, one layer of each recomputed": (
-        ODD,
-        {"dp": 2, "pp": 2, "schedule": "1f1b", "pipeline_layers": (1, 4), "recompute": "full", "recompute_layers": 1},
-    ),
     "experts dp": (MOE, {"dp": 4}),
     "ep": (MOE, {"dp": 4, "ep": 4}),
     "ep x edp, overlapped": (MOE, {"dp": 4, "ep": 2, **OVERLAP}),
@@ -122,6 +123,14 @@ def test_train_one_rank_learns_from_an_even_guess(references: dict[str, Trained]
 @pytest.mark.parametrize("recompute", ["selective", "full"])
 def test_train_recomputation_changes_nothing(recompute: str, references: dict[str, Trained]) -> None:
     assert references[recompute].losses == references[MOE.name].losses
+
+
+@pytest.mark.parametrize(("rank", "layers"), [(0, 1), (3, 4)])
+def test_train_recomputes_as_many_layers_as_asked(rank: int, layers: int, gang: dict[str, Trained]) -> None:
+    traced = gang["traced uneven stages, one layer of each recomputed"]
+    microbatches = 4
+    assert traced.count_in_trace(rank, "aten::silu") == microbatches * (layers + 1)
+    assert traced.count_in_trace(rank, "aten::silu_backward") == microbatches * layers
 
 
 def test_train_shares_parameters_out(gang: dict[str, Trained]) -> None:
