@@ -254,7 +254,7 @@ def _cells(entry: PlanEntry) -> tuple[str, ...]:
         str(point.micro_batch_size),
         str(point.global_batch_size),
         str(point.num_microbatches) if whole else "-",
-        point.recompute,
+        f"{point.recompute} {point.recompute_layers or ''}".rstrip(),
         ",".join(point.overlap) or "none",
         "valid" if entry.invalid_because is None else "invalid",
         entry.run,

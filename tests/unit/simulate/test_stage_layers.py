@@ -1,5 +1,7 @@
 """Stages of unequal layers, and stages some of whose layers are recomputed: their work, memory and time."""
 
+import gzip
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulate.jobs import gpt, job, llama, mixtral
+from tests.unit.simulate.test_run import planned
 from triplepoint.config.catalogue import Catalogue
+from triplepoint.simulate.artefacts.run import simulate_run
 from triplepoint.simulate.fabric import fabric_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.model import memory_by_stage, peak_memory
@@ -99,6 +103,25 @@ def test_the_stage_with_more_layers_sets_the_pace() -> None:
     even, uneven = (job(llama(), pipeline_layers=layers, **ONE_F) for layers in ((4, 4), (2, 6)))
     # 32 micro-batches: the larger stage works on nearly all the time.
     assert 1.2 < step_time_s(uneven) / step_time_s(even) < 1.5
+
+
+def test_traces_of_a_simulated_run_have_the_layers_of_their_stage(tmp_path: Path) -> None:
+    run = planned("llama3-70b_h200x32_tp4-pp4")
+    layout = run.point.layout.model_copy(update={"pipeline_layers": (10, 20, 20, 30)})
+    small = {"global_batch_size": 8, "trace_ranks": (0, 24)}
+    point = run.point.model_copy(update={"layout": layout, "recompute_layers": 15, **small})
+    assert simulate_run(run.model_copy(update={"point": point}), tmp_path, CONFIG).status == "ok"
+
+    def count(rank: int, pattern: str) -> int:
+        with gzip.open(tmp_path / "traces" / f"rank{rank}.json.gz") as trace:
+            names = [
+                str(event.get("name")) for event in json.load(trace)["traceEvents"] if event.get("cat") == "kernel"
+            ]
+        return sum(pattern in name for name in names)
+
+    for rank, layers, again in ((0, 10, 10), (24, 30, 15)):
+        assert count(rank, "flash_fwd") == point.num_microbatches * (layers + again)
+        assert count(rank, "flash_bwd_dq_dk_dv") == point.num_microbatches * layers
 
 
 def test_fewer_layers_beside_the_head_even_the_stages_out() -> None:
