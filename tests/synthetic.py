@@ -16,6 +16,8 @@ from triplepoint.units import NS_PER_S
 
 CONFIG = Path(__file__).parents[1] / "config"
 MS = 1_000_000
+PEAK_OF_MODEL_W = 540.0
+"""What made-up simulated runs have as their highest power; their samples reach 535 W."""
 NO_RAPL = "no /sys/class/powercap/intel-rapl on this host"
 CPU = PointCluster(name="cpu-local", device="cpu", gpu=None, gpus_per_node=8)
 H200 = PointCluster(name="h200x32", device="cuda", gpu="h200", gpus_per_node=8)
@@ -122,7 +124,8 @@ def manifest_of(spec: Spec, planned: PlannedRun) -> Manifest:
         git_commit="7a8460e5aa3f4b97f20e6024b9a2d13f8c807296", git_dirty=False, seed=1234,
         started_at="2026-01-01T00:00:00+00:00", ended_at="2026-01-01T00:01:00+00:00", duration_s=60.0,
         nodes=tuple(node_of(spec, point, node) for node in range(point.num_nodes)),
-        facts={"num_parameters": 123456, "backend": "gloo"},
+        facts={"num_parameters": 123456, "backend": "gloo"}
+        | ({"gpu_power_peak_w": PEAK_OF_MODEL_W} if spec.engine == "simulated" else {}),
     )  # fmt: skip
 
 

@@ -11,12 +11,17 @@ from triplepoint.aggregate.steps import RunSteps
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import PlanEntry
 from triplepoint.config.point import Point
+from triplepoint.config.runid import layers_label
 from triplepoint.errors import UserError
 from triplepoint.flops import model_flops_per_token
 from triplepoint.manifest import Manifest
 
 _PEAK = {"fp32": "peak_fp32_flops", "bf16": "peak_bf16_flops", "fp16": "peak_bf16_flops", "fp8": "peak_fp8_flops"}
 """Peak an MFU is taken against; fp16 and bf16 matrix units run at one rate on every GPU here."""
+
+
+_TIMES = ("step_time", "time_to_first_token", "time_per_output_token")
+"""What simulated runs have intervals of."""
 
 
 def unfinished_row(entry: PlanEntry, manifest: Manifest | None) -> dict[str, Any]:
@@ -63,6 +68,7 @@ def finished_row(
             **_tokens_apart(point, steps),
         }
         | _power_columns(power, throughput, point, time_s.median)
+        | _peak_of_model(manifest)
     )
 
 
@@ -78,15 +84,26 @@ def _tokens_apart(point: Point, steps: RunSteps) -> dict[str, Any]:
     }
     if point.inference.output_tokens > 1:
         each = metrics.spread((steps.step_time_s - steps.first_token_s) / (point.inference.output_tokens - 1))
-        columns["time_per_output_token_s"] = each.median
+        columns |= {
+            "time_per_output_token_s": each.median,
+            "time_per_output_token_p10_s": each.p10,
+            "time_per_output_token_p90_s": each.p90,
+        }
     return columns
 
 
-def _known_to(manifest: Manifest) -> dict[str, Any]:
-    """Return the intervals of a simulated step's time and of its power."""
+def _peak_of_model(manifest: Manifest) -> dict[str, Any]:
+    """Return the highest power of a GPU of a simulated run, which knows single kernels; samples hardly meet them."""
     if manifest.origin != "simulated":
         return {}
-    found = {name: manifest.facts.get(name) for name in ("step_time_lo_s", "step_time_hi_s")}
+    return {"gpu_power_peak_w": manifest.facts.get("gpu_power_peak_w")}
+
+
+def _known_to(manifest: Manifest) -> dict[str, Any]:
+    """Return the intervals of a simulated step's times and of its power."""
+    if manifest.origin != "simulated":
+        return {}
+    found = {f"{time}_{end}_s": manifest.facts.get(f"{time}_{end}_s") for time in _TIMES for end in ("lo", "hi")}
     num_gpus = sum(len(node.devices) for node in manifest.nodes)
     for name in ("gpu_power_lo_w", "gpu_power_hi_w"):
         of_one = manifest.facts.get(name)
@@ -116,6 +133,8 @@ def gpu_rows(run: str, manifest: Manifest, steps: RunSteps, power: Power) -> lis
                     **_device_columns(power, (node.node, device.device)),
                 }
             )
+            if manifest.origin == "simulated":
+                rows[-1].pop("gpu_power_peak_w", None)
     return sorted(rows, key=lambda row: int(row["rank"]))
 
 
@@ -130,6 +149,7 @@ def _planned(entry: PlanEntry) -> dict[str, Any]:
     point = entry.planned.point
     layout = point.layout.model_dump()
     return layout | {
+        "pipeline_layers": layers_label(point.layout.pipeline_layers) or None,
         "run": entry.run,
         "studies": list(entry.studies),
         "engine": point.engine,
@@ -143,11 +163,16 @@ def _planned(entry: PlanEntry) -> dict[str, Any]:
         "sequence_length": point.sequence_length,
         "task": point.task,
         "lora_rank": point.lora.rank if point.lora else None,
+        "lora_targets": list(point.lora.targets) if point.lora else [],
         "prompt_tokens": point.inference.prompt_tokens if point.inference else None,
         "output_tokens": point.inference.output_tokens if point.inference else None,
         "recompute": point.recompute,
+        "recompute_layers": point.recompute_layers,
         "overlap": list(point.overlap),
+        "offload": list(point.offload),
         "precision": point.precision,
+        "samples": point.samples,
+        "seed": point.seed,
         "repeat": point.repeat,
     }
 

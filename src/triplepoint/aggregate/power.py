@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from triplepoint.aggregate.energy import DeviceEnergy, NotMeasuredError, measure_energy
-from triplepoint.aggregate.heat import SAMPLED, heat_of_gpu, heat_of_run
+from triplepoint.aggregate.heat import SAMPLED, heat_of_gpu, heat_of_run, peak_column
 from triplepoint.aggregate.sensors import NONE, Sensors
 from triplepoint.aggregate.steps import RunSteps
 from triplepoint.aggregate.throttle import throttle_shares
@@ -92,8 +92,8 @@ def measure_power(
         gpu_utilisation=np.concatenate([_values(columns, "gpu_utilisation", rows, key) for key in devices]),
         device_energy=energy,
         device_throttle=throttle,
-        device_heat={key: heat_of_gpu(samples) for key, samples in sampled.items()},
-        heat=heat_of_run(sampled.values(), throttle.values()),
+        device_heat={key: heat_of_gpu(samples, peak_column(gpu)) for key, samples in sampled.items()},
+        heat=heat_of_run(sampled.values(), throttle.values(), peak_column(gpu)),
     )
 
 

@@ -28,7 +28,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Show the plan with what it costs, or write it."""
     from triplepoint.plan import select, write_plan
 
-    plan = select(arguments.config, arguments.studies or None, arguments.cluster, arguments.simulated or ())
+    simulated, clusters = arguments.simulated or (), arguments.cluster
+    if clusters is not None:
+        # `select` takes a cluster named in both for one that is reached.
+        clusters = [name for name in clusters if name not in simulated]
+    plan = select(arguments.config, arguments.studies or None, clusters, simulated)
     if not arguments.write:
         _show(plan, arguments)
         return

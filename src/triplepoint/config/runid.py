@@ -49,7 +49,7 @@ def layout_label(layout: Layout) -> str:
     parts = [f"tp{layout.tp}", f"pp{layout.pp}", f"dp{layout.dp}"]
     parts += [f"{name}{degree}" for name in ("cp", "ep", "vp") if (degree := getattr(layout, name)) > 1]
     if layout.pipeline_layers:
-        parts.append("l" + _layers_label(layout.pipeline_layers))
+        parts.append("l" + layers_label(layout.pipeline_layers))
     if layout.sequence_parallel:
         parts.append("sp")
     if layout.data_parallel_sharding in _SHARDING:
@@ -57,7 +57,7 @@ def layout_label(layout: Layout) -> str:
     return "-".join(parts)
 
 
-def _layers_label(layers: tuple[int, ...]) -> str:
+def layers_label(layers: tuple[int, ...]) -> str:
     """Return the layers of stages, a run of equal ones once with its length: `3.5`, `9.10x6.11`."""
     runs = [(count, len(list(found))) for count, found in itertools.groupby(layers)]
     return ".".join(f"{count}x{length}" if length > 1 else str(count) for count, length in runs)

@@ -1,25 +1,31 @@
-"""Inference over the number of sequences that start together: throughput, time to the first token, energy per token."""
+"""Inference over the sequences that start together: throughput, time to the first and further tokens, energy."""
 
 from collections.abc import Mapping
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pandas import DataFrame, Series
+from pandas import DataFrame, Series, concat
 
 from triplepoint.figures import labels, style
 from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, Canvas
+from triplepoint.figures.scales import scale
 
 TABLES = ("points",)
 
 _PANELS = {
     "tokens_per_s": "tokens made (token/s)",
-    "time_to_first_token_s": "time to first token (s)",
-    "gpu_energy_per_token_j": "GPU energy (J/token made)",
+    "first_token_s": "time to first token (s)",
+    "next_token_s": "time per further token (s)",
+    "energy_per_token_j": "GPU energy (J/token made)",
 }
+"""Columns of `numbers_of`: spread over steps in `_p10`, `_p90`, the model's interval in `_model_lo`, `_model_hi`."""
+
+_ENDS = ("p10", "p90", "model_lo", "model_hi")
 _PLOTTED = [
     "group", "layout", "run", "repeat", "origin", "status", "reason", "global_batch_size", "prompt_tokens",
-    "output_tokens", "num_measured_steps", "tokens_per_s", "time_to_first_token_s", "time_to_first_token_p10_s",
-    "time_to_first_token_p90_s", "time_per_output_token_s", "gpu_energy_per_token_j", "power_absent",
+    "output_tokens", "num_measured_steps",
+    *(f"{column}{end}" for column in _PANELS for end in ("", *(f"_{end}" for end in _ENDS))), "power_absent",
 ]  # fmt: skip
 _PANEL_IN, _LEFT_IN, _BOTTOM_IN, _LEGEND_LINE_IN = 1.35, 0.55, 0.42, 0.13
 
@@ -37,9 +43,8 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         canvas.stamp(tables["points"])
         canvas.text(style.COLUMN_WIDTH_IN / 2, 0.5, "no point of inference", ha="center", va="center")
         return canvas.figure, DataFrame(columns=_PLOTTED)
-    points = labels.prepare(points)
-    keys = ["group", "layout", "precision", "prompt_tokens", "output_tokens"]
-    lines = {_name(found.iloc[0]): found for _, found in points.groupby(keys, sort=False)}
+    points = numbers_of(labels.prepare(points))
+    lines = {str(name): DataFrame(found) for name, found in points.groupby("line", sort=False)}
     canvas = Canvas.make(
         style.PAGE_WIDTH_IN, HEAD_IN + _PANEL_IN + _BOTTOM_IN + _LEGEND_LINE_IN * len(lines) + MARGIN_IN
     )
@@ -55,17 +60,48 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     return canvas.figure, points[_PLOTTED]
 
 
-def _name(row: Series) -> str:
+def numbers_of(points: DataFrame) -> DataFrame:
+    """Return points with the plotted columns, and the line each is on."""
+    made = points["tokens_per_s"] * points["step_time_s"]
+    columns = {
+        "tokens_per_s": points["tokens_per_s"],
+        "tokens_per_s_p10": made / points["step_time_p90_s"],
+        "tokens_per_s_p90": made / points["step_time_p10_s"],
+        "tokens_per_s_model_lo": made / points["step_time_hi_s"],
+        "tokens_per_s_model_hi": made / points["step_time_lo_s"],
+        "energy_per_token_j": points["gpu_energy_per_token_j"],
+    }
+    for name, column in (("first_token", "time_to_first_token"), ("next_token", "time_per_output_token")):
+        columns |= {f"{name}_s": points[f"{column}_s"]}
+        columns |= {f"{name}_s_{end}": points[f"{column}_{end.removeprefix('model_')}_s"] for end in _ENDS}
+    # Each end of power with the same end of time: as if they went together, which is more than 90 %.
+    for end, power, time in (
+        ("p10", "p10", "p10"), ("p90", "p90", "p90"), ("model_lo", "lo", "lo"), ("model_hi", "hi", "hi"),
+    ):  # fmt: skip
+        joules = points[f"gpu_power_{power}_w"] * points[f"step_time_{time}_s"]
+        columns[f"energy_per_token_j_{end}"] = joules / made
+    return points.assign(line=[_name(row, points) for _, row in points.iterrows()], **columns)
+
+
+def _name(row: Series, points: DataFrame) -> str:
+    """Return the name of the line a point is on: all it is but for its batch, and the precision always."""
     asked = f"{int(row['prompt_tokens'])} tokens read, {int(row['output_tokens'])} made"
-    return f"{row['group']}, {row['layout']}, {row['precision']}, {asked}"
+    usual = {column for column in labels.SETTING if points[column].nunique() < 2} - {"precision"}
+    without = tuple({*labels.SIZES, "recompute", "overlap", *usual})
+    return f"{row['group']}, {row['layout']}, {labels.setting_text(row, without)}, {asked}"
 
 
 def _draw_panel(axes: Axes, column: str, label: str, lines: dict[str, DataFrame]) -> None:
     for number, (name, found) in enumerate(lines.items()):
         done = found[found["status"] == "ok"].dropna(subset=[column]).sort_values("global_batch_size")
+        at, colour = done["global_batch_size"], style.LINES[number % len(style.LINES)]
+        low, high, model_low, model_high = (done[f"{column}_{end}"] for end in _ENDS)
+        axes.vlines(at, low, high, color=colour, linewidth=1.6, alpha=0.45)
+        # Thin and dotted: what a model is known to is no spread of measurements.
+        axes.vlines(at, model_low, model_high, color=colour, linewidth=0.7, linestyle=":")
         axes.plot(
-            done["global_batch_size"], done[column].astype(float), label=name, markersize=3, linewidth=0.9,
-            color=style.LINES[number % len(style.LINES)], marker=style.MARKERS[number % len(style.MARKERS)],
+            at, done[column].astype(float), label=name, markersize=3, linewidth=0.9, color=colour,
+            marker=style.MARKERS[number % len(style.MARKERS)],
         )  # fmt: skip
     sizes = sorted({size for found in lines.values() for size in labels.batches(found["global_batch_size"])})
     axes.set_xscale("log", base=2)
@@ -73,13 +109,15 @@ def _draw_panel(axes: Axes, column: str, label: str, lines: dict[str, DataFrame]
     axes.minorticks_off()
     axes.set_xlabel("sequences together", labelpad=1)
     axes.set_ylabel(label, labelpad=2)
-    values = [value for found in lines.values() for value in found[column].dropna()]
-    if not values:
-        absent = [reason for found in lines.values() for reason in found["power_absent"].dropna()]
-        text = absent[0] if absent and column.startswith("gpu_energy") else "not measured"
+    ends = [column, f"{column}_model_lo", f"{column}_model_hi"]
+    done = concat([found[found["status"] == "ok"] for found in lines.values()])
+    values = done[ends].to_numpy(float).ravel()
+    if not np.isfinite(values).any():
+        absent = list(done["power_absent"].dropna())
+        text = absent[0] if absent and column.startswith("energy") else "not measured"
         axes.text(
             0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize=style.SMALL_PT, wrap=True
         )
         axes.set_yticks([])
         return
-    axes.set_ylim(0, 1.08 * max(values))
+    scale(axes, "y", values, 4)

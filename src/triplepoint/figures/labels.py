@@ -5,13 +5,26 @@ from typing import Any
 
 from pandas import DataFrame, Series, isna
 
+from triplepoint.config.point import Point
+from triplepoint.config.task import TARGETS
+
 GROUP = ["model", "cluster", "engine", "origin"]
 """Points that share these are drawn together."""
-SETTING = ["micro_batch_size", "global_batch_size", "sequence_length", "recompute", "overlap", "precision"]
+SIZES = ["micro_batch_size", "global_batch_size", "sequence_length"]
+SETTING = [*SIZES, "recompute", "recompute_layers", "overlap", "offload", "precision", "samples", "seed"]
 """What a point sets beside its layout."""
 DEGREES = ["tp", "pp", "dp", "cp", "ep", "vp"]
-LAYOUT = [*DEGREES, "data_parallel_sharding", "sequence_parallel", "schedule"]
+LAYOUT = [*DEGREES, "data_parallel_sharding", "sequence_parallel", "schedule", "pipeline_layers"]
 
+_SEED = Point.model_fields["seed"].default
+_PREFIX = {
+    "micro_batch_size": "mbs",
+    "global_batch_size": "gbs",
+    "sequence_length": "seq",
+    "precision": "",
+    "seed": "seed",
+}
+_FLAGS = {"overlap": "cc", "offload": "off"}
 _SHARDING = {"no_shard": "", "optim": "ZeRO-1", "optim_grads": "ZeRO-2", "optim_grads_params": "FSDP"}
 _SCHEDULE = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved_1f1b": "interleaved", "zero_bubble": "zero-bubble"}
 _RECOMPUTE = {"none": "", "selective": "sel", "full": "act"}
@@ -24,10 +37,14 @@ def prepare(points: DataFrame) -> DataFrame:
     Groups keep the order of the table; inside a group layouts stand in numeric order, sharded ones last.
     """
     named = points.copy()
-    named["overlap"] = Series([tuple(names) for names in points["overlap"]], points.index, dtype=object)
+    for column in ("overlap", "offload"):
+        named[column] = Series([tuple(names) for names in points[column]], points.index, dtype=object)
+    # Nulls would be left out where points are grouped by their setting.
+    named["recompute_layers"] = points["recompute_layers"].fillna(0).astype(int)
+    named["pipeline_layers"] = points["pipeline_layers"].fillna("")
     named["schedule"] = points["schedule"].astype(object).where(points["schedule"].notna(), None)
     named["place"] = [place_name(row) for _, row in named.iterrows()]
-    named["group"] = named["model"] + [_adapters(rank) for rank in named["lora_rank"]] + " on " + named["place"]
+    named["group"] = named["model"] + [_adapters(row) for _, row in named.iterrows()] + " on " + named["place"]
     order = {name: index for index, name in enumerate(dict.fromkeys(named["group"]))}
     keys = [(order[row["group"]], *_sort_key(row)) for _, row in named.iterrows()]
     sequence = sorted(range(len(named)), key=keys.__getitem__)
@@ -39,8 +56,12 @@ def prepare(points: DataFrame) -> DataFrame:
     return named
 
 
-def _adapters(rank: Any) -> str:
-    return "" if isna(rank) else f" LoRA {int(rank)}"
+def _adapters(row: Series) -> str:
+    if isna(row["lora_rank"]):
+        return ""
+    targets = tuple(row["lora_targets"])
+    beside = "" if targets == TARGETS else " " + "+".join(name.removeprefix("linear_") for name in targets)
+    return f" LoRA {int(row['lora_rank'])}{beside}"
 
 
 def place_name(row: Series) -> str:
@@ -55,8 +76,12 @@ def setting_text(row: Series, without: tuple[str, ...] = ()) -> str:
         "global_batch_size": f"batch {row['global_batch_size']}",
         "sequence_length": f"sequence {row['sequence_length']}",
         "recompute": _RECOMPUTE_LONG[row["recompute"]],
+        "recompute_layers": f"of {row['recompute_layers']} layers a stage" if row["recompute_layers"] else "",
         "overlap": f"overlap {'+'.join(row['overlap'])}" if row["overlap"] else "",
+        "offload": f"offload {'+'.join(row['offload'])}" if row["offload"] else "",
         "precision": row["precision"],
+        "samples": "" if row["samples"] == "packed" else f"{row['samples']} samples",
+        "seed": "" if row["seed"] == _SEED else f"seed {row['seed']}",
     }
     return ", ".join(text for column, text in texts.items() if text and column not in without)
 
@@ -76,11 +101,12 @@ def common_setting(members: DataFrame, free: tuple[str, ...] = ()) -> DataFrame:
         key, chosen = item
         values = dict(zip(fixed, key, strict=True))
         covered = len(chosen[[*LAYOUT, *free]].drop_duplicates())
-        plain = list(_RECOMPUTE).index(values["recompute"]), len(values["overlap"]), values["overlap"]
-        sizes = [
-            values[name] for name in ("micro_batch_size", "global_batch_size", "sequence_length") if name in values
-        ]
-        return (-covered, *plain, *sizes, values["precision"])
+        overlap, offload = values["overlap"], values["offload"]
+        recomputed = list(_RECOMPUTE).index(values["recompute"]), values["recompute_layers"]
+        plain = *recomputed, len(overlap), overlap, len(offload), offload
+        sizes = [values[name] for name in SIZES if name in values]
+        others = values["samples"] != "packed", values["seed"] != _SEED, values["seed"]
+        return (-covered, *plain, *sizes, values["precision"], *others)
 
     return min(choices.items(), key=rank)[1]
 
@@ -97,10 +123,13 @@ def run_labels(members: DataFrame) -> dict[Any, str]:
 def _short(column: str, value: Any) -> str:
     if column == "recompute":
         return _RECOMPUTE[value]
-    if column == "overlap":
-        return f"cc:{'+'.join(value)}" if value else ""
-    prefix = {"micro_batch_size": "mbs", "global_batch_size": "gbs", "sequence_length": "seq", "precision": ""}[column]
-    return f"{prefix}{value}"
+    if column in ("overlap", "offload"):
+        return f"{_FLAGS[column]}:{'+'.join(value)}" if value else ""
+    if column == "recompute_layers":
+        return f"{value}l" if value else ""
+    if column == "samples":
+        return "" if value == "packed" else str(value)
+    return f"{_PREFIX[column]}{value}"
 
 
 def _sort_key(row: Series) -> tuple:
@@ -133,6 +162,7 @@ def _layout_labels(members: DataFrame) -> dict[Any, str]:
 def _degrees(row: Series) -> str:
     sharding = _SHARDING[row["data_parallel_sharding"]]
     parts = [f"{degree.upper()}{row[degree]}" for degree in DEGREES if row[degree] > 1]
+    parts += [f"L{row['pipeline_layers']}"] if row["pipeline_layers"] else []
     if sharding == "FSDP":
         parts = [part.replace("DP", "FSDP") if part.startswith("DP") else part for part in parts]
         return "·".join(parts) or "FSDP1"

@@ -1,7 +1,6 @@
 """Throughput, power, heat, clocks, energy and utilisation over the micro-batch size: a column per model and cluster."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,6 +10,8 @@ from pandas import DataFrame, concat
 
 from triplepoint.figures import labels, style
 from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, Canvas, shortened, wrapped
+from triplepoint.figures.microbatch_numbers import PANELS, PLOTTED, Panel, numbers_of, swept
+from triplepoint.figures.scales import scale
 
 TABLES = ("points",)
 
@@ -23,41 +24,6 @@ _AXIS_IN = 0.32
 _LETTERS = {"oom": "O", "invalid": "I", "timeout": "T", "crashed": "C"}
 
 
-@dataclass(frozen=True)
-class _Panel:
-    """One quantity of `_numbers`: spread in `_p10`, `_p90`, the model's interval in `_model_lo`, `_model_hi`.
-
-    `is_power`: why power is missing is its reason; `of_gpu`: only GPUs have it; `from_zero`: its axis begins there.
-    """
-
-    title: str
-    column: str
-    is_power: bool = False
-    of_gpu: bool = False
-    from_zero: bool = True
-
-
-_PANELS = (
-    _Panel("throughput (token/s per {rank})", "tokens_per_s_per_gpu"),
-    _Panel("{source} power{per} (W)", "power_w", is_power=True),
-    _Panel("highest power of a GPU (W)", "power_peak_w", is_power=True, of_gpu=True),
-    _Panel("GPU temperature (°C), ^ highest", "temp_c", of_gpu=True, from_zero=False),
-    _Panel("GPU clock (GHz)", "clock_ghz", of_gpu=True, from_zero=False),
-    _Panel("{source} energy per token ({prefix}J)", "energy_per_token_j", is_power=True),
-    _Panel("{processor} utilisation (%)", "utilisation_percent"),
-)
-
-_PLOTTED = [
-    "group", "setting", "layout", "micro_batch_size", "run", "repeat", "origin", "status", "reason", "num_gpus",
-    "tokens_per_s_per_gpu", "tokens_per_s_per_gpu_p10", "tokens_per_s_per_gpu_p90",
-    "tokens_per_s_per_gpu_model_lo", "tokens_per_s_per_gpu_model_hi",
-    "power_w", "power_w_p10", "power_w_p90", "power_w_model_lo", "power_w_model_hi", "power_peak_w", "power_of",
-    "temp_c", "temp_c_p10", "temp_c_p90", "temp_c_max", "clock_ghz", "clock_ghz_p10", "clock_ghz_p90",
-    "energy_per_token_j", "energy_per_token_j_model_lo", "energy_per_token_j_model_hi", "power_absent",
-    "utilisation_percent", "utilisation_percent_p10", "utilisation_percent_p90", "utilisation_of",
-]  # fmt: skip
-
-
 @style.styled
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots, one row per point.
@@ -68,7 +34,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     chosen = [
         labels.common_setting(members, free=("micro_batch_size",)) for _, members in points.groupby("group", sort=False)
     ]
-    numbers = _swept(concat([_numbers(found) for found in chosen], ignore_index=True))
+    numbers = swept(concat([numbers_of(found) for found in chosen], ignore_index=True))
     columns = [found for _, found in numbers.groupby("group", sort=False)]
     rows = [columns[at : at + _MAX_COLUMNS] for at in range(0, len(columns), _MAX_COLUMNS)]
     width_in = style.COLUMN_WIDTH_IN if len(columns) == 1 else style.PAGE_WIDTH_IN
@@ -87,57 +53,19 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
             _draw_column(canvas, found, (left_in, HEAD_IN + sum(heights[:number]), column_in), strips[number])
     legend = "   ".join(f"{_LETTERS[status]} {style.word(status)}" for status in _LETTERS if status in failing)
     canvas.text(MARGIN_IN, canvas.height_in - MARGIN_IN, legend, va="bottom", fontsize=style.SMALL_PT, weight="bold")
-    return canvas.figure, numbers[_PLOTTED]
-
-
-def _swept(numbers: DataFrame) -> DataFrame:
-    """Return the layouts that were tried at several micro-batch sizes; all of them if none was."""
-    is_swept = numbers.groupby(["group", "layout"])["micro_batch_size"].transform("nunique") > 1
-    return numbers[is_swept].reset_index(drop=True) if is_swept.any() else numbers
-
-
-def _numbers(found: DataFrame) -> DataFrame:
-    """Return one group's plotted columns: GPU power where the group has GPUs, host power on cpu."""
-    has_gpu = bool(found["gpu"].notna().any())
-    source = "gpu" if has_gpu else "host"
-    processor = "gpu" if found["gpu_utilisation"].notna().any() else "cpu"
-    tokens_per_gpu = found["tokens_per_s_per_gpu"] * found["step_time_s"]
-    share = found["num_gpus"] if has_gpu else 1
-    spreads = {}
-    for end in ("", "_p10", "_p90"):
-        spreads[f"utilisation_percent{end}"] = found[f"{processor}_utilisation{end}"] * 100
-    for end, name in (("", "power_w"), ("_p10", "power_p10_w"), ("_p90", "power_p90_w")):
-        spreads[f"power_w{end}"] = found[f"{source}_{name}"] / share
-    for end in ("lo", "hi"):
-        other = "hi" if end == "lo" else "lo"
-        spreads[f"tokens_per_s_per_gpu_model_{end}"] = tokens_per_gpu / found[f"step_time_{other}_s"]
-        spreads[f"power_w_model_{end}"] = found[f"gpu_power_{end}_w"] / share
-        joules = spreads[f"power_w_model_{end}"] * found[f"step_time_{end}_s"]
-        spreads[f"energy_per_token_j_model_{end}"] = joules / tokens_per_gpu
-    spreads |= {f"temp_c{end}": found[f"gpu_temp{end}_c"] for end in ("", "_p10", "_p90", "_max")}
-    spreads |= {f"clock_ghz{end}": found[f"sm_clock{end}_mhz"] / 1000 for end in ("", "_p10", "_p90")}
-    return found.assign(
-        setting=labels.setting_text(found.iloc[0], without=("micro_batch_size",)),
-        tokens_per_s_per_gpu_p10=tokens_per_gpu / found["step_time_p90_s"],
-        tokens_per_s_per_gpu_p90=tokens_per_gpu / found["step_time_p10_s"],
-        energy_per_token_j=found[f"{source}_energy_per_token_j"],
-        power_peak_w=found["gpu_power_peak_w"],
-        power_of="GPU" if has_gpu else "host",
-        utilisation_of=processor.upper(),
-        **spreads,
-    )
+    return canvas.figure, numbers[PLOTTED]
 
 
 def _num_failing(found: DataFrame) -> int:
     return int(found.loc[found["status"] != "ok", "layout"].nunique())
 
 
-def _panels(found: DataFrame) -> list[_Panel]:
+def _panels(found: DataFrame) -> list[Panel]:
     """Return what is drawn of a group: without GPUs there is less."""
-    return [panel for panel in _PANELS if found["power_of"].iloc[0] == "GPU" or not panel.of_gpu]
+    return [panel for panel in PANELS if found["power_of"].iloc[0] == "GPU" or not panel.of_gpu]
 
 
-def _absent(found: DataFrame, panel: _Panel) -> str | None:
+def _absent(found: DataFrame, panel: Panel) -> str | None:
     """Return why a whole panel is empty, or None if something is drawn in it."""
     if found[panel.column].notna().any():
         return None
@@ -204,12 +132,13 @@ def _draw_column(canvas: Canvas, found: DataFrame, place: tuple[float, float, fl
     _draw_legend(canvas, found, left_in, top_in + _AXIS_IN)
 
 
-def _title(panel: _Panel, found: DataFrame) -> str:
+def _title(panel: Panel, found: DataFrame) -> str:
     return panel.title.format(
         rank=labels.rank_word(found),
         source=found["power_of"].iloc[0],
         per=", mean over GPUs" if found["power_of"].iloc[0] == "GPU" else "",
         processor=found["utilisation_of"].iloc[0],
+        device=found["power_peak_of"].iloc[0],
         prefix="m" if _in_millijoule(found) else "",
     )
 
@@ -231,18 +160,18 @@ def _looks(found: DataFrame) -> dict[str, tuple[str, str, float]]:
     }
 
 
-def _draw_lines(axes: Axes, found: DataFrame, panel: _Panel, sizes: list[int]) -> None:
-    scale = 1000 if panel.column == "energy_per_token_j" and _in_millijoule(found) else 1
+def _draw_lines(axes: Axes, found: DataFrame, panel: Panel, sizes: list[int]) -> None:
+    factor = 1000 if panel.column == "energy_per_token_j" and _in_millijoule(found) else 1
     for name, (colour, marker, shift) in _looks(found).items():
         own = found[(found["layout"] == name) & (found["status"] == "ok")]
         at = np.array([sizes.index(int(size)) for size in own["micro_batch_size"]], dtype=float) + shift
-        values = own[panel.column].to_numpy(float) * scale
+        values = own[panel.column].to_numpy(float) * factor
         if f"{panel.column}_p10" in own:
             low, high = own[f"{panel.column}_p10"], own[f"{panel.column}_p90"]
             axes.vlines(at, low, high, color=colour, linewidth=1.2, alpha=0.5)
         if f"{panel.column}_model_lo" in own:
             # Thin and dotted: what a model is known to is no spread of measurements.
-            low, high = (own[f"{panel.column}_model_{end}"] * scale for end in ("lo", "hi"))
+            low, high = (own[f"{panel.column}_model_{end}"] * factor for end in ("lo", "hi"))
             axes.vlines(at, low, high, color=colour, linewidth=0.7, linestyle=":")
         if f"{panel.column}_max" in own:
             axes.plot(at, own[f"{panel.column}_max"], "^", color=colour, markersize=2, markeredgewidth=0, alpha=0.7)
@@ -251,10 +180,21 @@ def _draw_lines(axes: Axes, found: DataFrame, panel: _Panel, sizes: list[int]) -
         line[np.round(at[is_first]).astype(int)] = values[is_first]
         axes.plot(np.arange(len(sizes)) + shift, line, color=colour, marker=marker, markersize=3, markeredgewidth=0)
         axes.plot(at[~is_first], values[~is_first], marker, color=colour, markersize=3, markerfacecolor="white")
-    if panel.from_zero:
-        axes.set_ylim(0, 105 if panel.column == "utilisation_percent" else 1.08 * axes.get_ylim()[1])
-    axes.locator_params(axis="y", nbins=4)
+    if panel.column == "utilisation_percent":
+        axes.set_ylim(0, 105)
+    elif panel.from_zero:
+        _scale_y(axes, found, panel, factor)
+    if not panel.from_zero or panel.column == "utilisation_percent":
+        axes.locator_params(axis="y", nbins=4)
     axes.grid(axis="y")
+
+
+def _scale_y(axes: Axes, found: DataFrame, panel: Panel, factor: float) -> None:
+    """Scale the axis of a quantity that begins at zero."""
+    ends = [panel.column + end for end in ("", "_model_lo", "_model_hi") if panel.column + end in found]
+    values = found.loc[found["status"] == "ok", ends].to_numpy(float).ravel() * factor
+    axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
+    scale(axes, "y", values, 4)
 
 
 def _draw_letters(axes: Axes, found: DataFrame, sizes: list[int], num_rows: int) -> None:

@@ -12,6 +12,7 @@ from pandas import DataFrame, Series, concat
 
 from triplepoint.figures import labels, style
 from triplepoint.figures.rows import Block, mark_slot, place_blocks, row_axes
+from triplepoint.figures.scales import fit_ticks, scale
 
 TABLES = ("points",)
 
@@ -33,6 +34,9 @@ _PLOTTED = [
     "temp_c", "temp_c_p10", "temp_c_p90", "temp_c_max", "clock_ghz", "clock_ghz_p10", "clock_ghz_p90",
     "energy_per_token_j", "energy_per_token_j_model_lo", "energy_per_token_j_model_hi",
 ]  # fmt: skip
+
+
+_ABOUT_TICKS = "; power and temperature: mean of a GPU, | highest of any"
 
 
 class _Quantity(NamedTuple):
@@ -63,7 +67,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     chosen = {name: _with_gaps(members) for name, members in points.groupby("group", sort=False)}
     numbers = concat([_numbers(found) for found in chosen.values()], ignore_index=True)
     blocks = [
-        Block(str(name), found["setting"].iloc[0], labels.slots(found, "layout"))
+        Block(str(name), f"{found['setting'].iloc[0]}{_ABOUT_TICKS * _has_ticks(found)}", labels.slots(found, "layout"))
         for name, found in numbers.groupby("group", sort=False)
     ]
     canvas, places = place_blocks(blocks, points, list(_PARTS.values()), is_wide=True)
@@ -73,6 +77,10 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         for quantity in _QUANTITIES:
             _draw_quantity(row_axes(canvas, place, *quantity.place), place.block, quantity)
     return canvas.figure, numbers[_PLOTTED]
+
+
+def _has_ticks(found: DataFrame) -> bool:
+    return bool(found[["power_w_max", "temp_c_max"]].notna().any(axis=None))
 
 
 def _with_gaps(members: DataFrame) -> DataFrame:
@@ -134,10 +142,7 @@ def _draw_throughput(axes: Axes, block: Block) -> None:
             known = [row["tokens_per_s_per_gpu_model_lo"], row["tokens_per_s_per_gpu_model_hi"]]
             axes.plot(known, [y, y], color=style.BLUE, linewidth=0.7, linestyle=":")
             axes.plot([row["tokens_per_s_per_gpu"]], [y], "o", color=style.BLUE, markersize=3, markeredgewidth=0)
-    axes.set_xlim(0, axes.get_xlim()[1] if axes.lines else 1)
-    axes.locator_params(axis="x", nbins=4)
-    if not axes.lines:
-        axes.set_xticks([])
+    _scale_x(axes, block, "tokens_per_s_per_gpu", 4)
     axes.set_xlabel(f"token/s per {labels.rank_word(block.rows[0][1])}", labelpad=1)
 
 
@@ -176,13 +181,22 @@ def _draw_quantity(axes: Axes, block: Block, quantity: _Quantity) -> None:
             if f"{column}_max" in row:
                 axes.plot([row[f"{column}_max"]], [y], "|", color=style.BLACK, markersize=4)
             axes.plot([row[column]], [y], "o", color=colour, markersize=3, markeredgewidth=0)
-    if quantity.from_zero and axes.lines:
-        axes.set_xlim(0, axes.get_xlim()[1])
-    elif axes.lines:
+    if quantity.from_zero or not axes.lines:
+        _scale_x(axes, block, column, 2)
+    else:
         low, high = axes.get_xlim()
         # Clocks that differ by a step of 15 MHz are as good as the same.
         axes.set_xlim(min(low, high - 0.1), high)
-    axes.locator_params(axis="x", nbins=2, prune=None)
-    if not axes.lines:
-        axes.set_xticks([])
+        fit_ticks(axes, "x", 5)
     axes.set_xlabel(quantity.title, labelpad=1)
+
+
+def _scale_x(axes: Axes, block: Block, column: str, nbins: int) -> None:
+    """Scale the axis of a quantity that begins at zero; without ticks where nothing is drawn."""
+    if not axes.lines:
+        axes.set_xlim(0, 1)
+        axes.set_xticks([])
+        return
+    done = concat([found[found["status"] == "ok"] for _, found in block.rows])
+    ends = [name for name in (column, f"{column}_model_lo", f"{column}_model_hi", f"{column}_max") if name in done]
+    scale(axes, "x", done[ends].to_numpy(float).ravel(), nbins)

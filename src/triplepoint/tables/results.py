@@ -20,17 +20,23 @@ _POINT = (
     Column("sequence_parallel", "bool", "1", "Whether sequence parallelism is on."),
     text("data_parallel_sharding", "What data parallel ranks share out."),
     text("schedule", "Pipeline schedule; null without a pipeline.", True),
+    text("pipeline_layers", "Layers of each stage in turn, such as 9.10x6.11; null for an even split.", True),
     count("micro_batch_size", "Sequences per micro-batch."),
     count("global_batch_size", "Sequences per step."),
     count("num_microbatches", "Micro-batches per rank and step."),
     count("sequence_length", "Tokens per sequence."),
     text("task", "pretrain, lora or inference; of inference a step is a batch from its start to its end."),
     count("lora_rank", "Rank of the adapters; null without.", True),
+    Column("lora_targets", "names", "", "Linear layers that have adapters; empty without."),
     count("prompt_tokens", "Tokens of each prompt; null in training.", True),
     count("output_tokens", "Tokens made of each prompt; null in training.", True),
     text("recompute", "Activation recomputation."),
+    count("recompute_layers", "Of each stage, layers recomputed where not all are; null otherwise.", True),
     Column("overlap", "names", "", "Communication overlapped with computation."),
+    Column("offload", "names", "", "What ranks keep in the memory of their host."),
     text("precision", "Number format."),
+    text("samples", "packed or padded."),
+    count("seed", "Of weights and data order."),
     count("repeat", "Repeat of the same measurement, from 1."),
 )
 
@@ -43,6 +49,12 @@ _HEAT = (
     amount("sm_clock_p10_mhz", "MHz", "10th percentile over samples."),
     amount("sm_clock_p90_mhz", "MHz", "90th percentile over samples."),
 )
+
+_PEAK = "highest sample of its sensor where measured, what a window of 25 ms can show at most where simulated"
+_PEAK_OF_GPU = (
+    "highest sample; null where GPUs share a sensor, and where simulated, which has one of the run, in points"
+)
+_SHARED = " (of a package, on its first GPU, where GPUs share a sensor)"
 
 POINTS = Table(
     "points",
@@ -58,7 +70,13 @@ POINTS = Table(
         amount("time_to_first_token_s", "s", "Until the last sequence of a batch has it, median; null in training."),
         amount("time_to_first_token_p10_s", "s", "10th percentile over measured steps."),
         amount("time_to_first_token_p90_s", "s", "90th percentile over measured steps."),
+        amount("time_to_first_token_lo_s", "s", "Lower end of the model's 90 % interval; null unless simulated."),
+        amount("time_to_first_token_hi_s", "s", "Upper end of it."),
         amount("time_per_output_token_s", "s", "Per token after the first, median; null in training."),
+        amount("time_per_output_token_p10_s", "s", "10th percentile over measured steps."),
+        amount("time_per_output_token_p90_s", "s", "90th percentile over measured steps."),
+        amount("time_per_output_token_lo_s", "s", "Lower end of the model's 90 % interval; null unless simulated."),
+        amount("time_per_output_token_hi_s", "s", "Upper end of it."),
         amount("tokens_per_s", "token/s", "Tokens of the global batch, in inference those made, over the step time."),
         amount("tokens_per_s_per_gpu", "token/s", "The same per rank."),
         amount("flops_per_token", "FLOP/token", "Model FLOPs; formulas by task in `triplepoint/flops.py`."),
@@ -80,12 +98,17 @@ POINTS = Table(
         text("gpu_power_source", "What GPU power and energy are from; null where not measured.", True),
         amount("gpu_power_lo_w", "W", "Lower end of the model's 90 % interval; null unless simulated."),
         amount("gpu_power_hi_w", "W", "Upper end of it."),
-        amount("gpu_power_peak_w", "W", "Highest sample of a GPU (of a package, where they share a sensor)."),
+        amount("gpu_power_peak_w", "W", f"Highest power of any GPU: {_PEAK}; null where not known of single GPUs."),
+        amount("package_power_peak_w", "W", "Highest sample of a package whose GPUs share a sensor; null elsewhere."),
         *_HEAT,
-        ratio("throttle_share", "Share of measured time clocks were held down by any cause, mean over GPUs."),
+        ratio("throttle_fraction", "Share of measured time clocks were held down by any cause, mean over GPUs."),
         amount("gpu_energy_per_token_j", "J/token", "GPU energy per token; null where not measured."),
         amount("gpu_samples_per_s_mj", "sample/(s*MJ)", "Efficiency of the reference study, on GPU energy."),
-        amount("host_power_w", "W", "Mean CPU package and DRAM power of all nodes (RAPL); null where not measured."),
+        amount(
+            "host_power_w",
+            "W",
+            "Mean CPU package and DRAM power of all nodes (RAPL), no GPUs; null where not measured.",
+        ),
         amount("host_power_p10_w", "W", "10th percentile over measured steps."),
         amount("host_power_p90_w", "W", "90th percentile over measured steps."),
         amount("host_energy_per_token_j", "J/token", "The same per token; null where not measured."),
@@ -126,9 +149,14 @@ GPUS = Table(
         amount("reserved_memory_bytes", "byte", "Highest memory torch held of the GPU; null on cpu."),
         amount("predicted_memory_bytes", "byte", "Predicted peak of the allocator; null on cpu and where simulated."),
         Column("memory_error", "float", "1", "Predicted over measured peak, less 1.", True),
-        amount("gpu_power_w", "W", "Mean power over measured steps; null where not measured."),
+        amount("gpu_power_w", "W", f"Mean power over measured steps{_SHARED}; null where not measured."),
         text("gpu_power_source", "What power and energy are from; null where not measured.", True),
-        amount("gpu_power_peak_w", "W", "Highest sample in measured steps; null where not measured."),
+        amount("gpu_power_peak_w", "W", f"Highest power: {_PEAK_OF_GPU}."),
+        amount(
+            "package_power_peak_w",
+            "W",
+            "Highest sample of the package, on its first GPU; null unless GPUs share a sensor.",
+        ),
         *_HEAT,
         ratio(
             "power_cap_share", "Share of measured time clocks were held down by the power limit; null if not counted."
@@ -148,8 +176,8 @@ STEP_ENERGY = Table(
         RANK,
         STEP,
         amount("step_time_s", "s", "From the first start to the last end among the ranks of the node.", False),
-        amount("gpu_power_w", "W", "Mean power in the step.", False),
-        amount("gpu_energy_j", "J", "Energy of the step.", False),
+        amount("gpu_power_w", "W", f"Mean power in the step{_SHARED}.", False),
+        amount("gpu_energy_j", "J", f"Energy of the step{_SHARED}.", False),
         text("source", "What they are from."),
     ),
 )
