@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -86,11 +86,11 @@ def _lanes(table: pa.Table) -> list[LaneSpans]:
 
 
 def _lane(name: str, table: pa.Table) -> LaneSpans:
-    looks: dict[Look, int] = {}
+    looks: dict[tuple[Any, ...], int] = {}
     rows = zip(*(table[column].to_pylist() for column in _LOOK), strict=True)
-    look = np.array([looks.setdefault(Look(*row), len(looks)) for row in rows], dtype=np.int64)
+    look = np.array([looks.setdefault(row, len(looks)) for row in rows], dtype=np.int64)
     start = table["t_start_ns"].to_numpy()
-    return LaneSpans(name, list(looks), start, start + table["duration_ns"].to_numpy(), look)
+    return LaneSpans(name, [Look(*row) for row in looks], start, start + table["duration_ns"].to_numpy(), look)
 
 
 def _aligned(lane: LaneSpans, align: Callable[[Int64], Int64]) -> LaneSpans:

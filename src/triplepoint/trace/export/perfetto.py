@@ -132,9 +132,9 @@ def _lane_events(pid: int, lane: LaneSpans, base_ns: int) -> Iterator[str]:
         yield _metadata("thread_name", pid, tid, name=lane.lane if row == 0 else f"{lane.lane} ({row + 1})")
         yield _metadata("thread_sort_index", pid, tid, sort_index=tid)
         head = f'{{"ph":"X","pid":{pid},"tid":{tid},"ts":'
-        columns = (lane.start[spans] - base_ns, lane.end[spans] - lane.start[spans], lane.look[spans])
-        for start, duration, look in zip(*(column.tolist() for column in columns), strict=True):
-            yield f'{head}{_us(start)},"dur":{_us(duration)},{looks[look]}'
+        starts, durations = _us(lane.start[spans] - base_ns), _us(lane.end[spans] - lane.start[spans])
+        for start, duration, look in zip(starts, durations, lane.look[spans].tolist(), strict=True):
+            yield f'{head}{start},"dur":{duration},{looks[look]}'
 
 
 def _look_text(lane: str, look: Look) -> str:
@@ -165,9 +165,9 @@ def _counter_events(track: CounterTrack, base_ns: int) -> Iterator[str]:
     measured = np.isfinite(track.value)
     head = f'{{"ph":"C","pid":{track.process.pid},"tid":0,"name":{_dump(track.name)},"ts":'
     unit = _dump(track.unit)
-    times, values = (track.t_ns[measured] - base_ns).tolist(), track.value[measured].tolist()
+    times, values = _us(track.t_ns[measured] - base_ns), track.value[measured].tolist()
     for time, value in zip(times, values, strict=True):
-        yield f'{head}{_us(time)},"args":{{{unit}:{value:.6g}}}}}'
+        yield f'{head}{time},"args":{{{unit}:{value:.6g}}}}}'
 
 
 def _metadata(kind: str, pid: int, tid: int, **arguments: Any) -> str:
@@ -178,8 +178,8 @@ def _dump(content: Any) -> str:
     return json.dumps(content, separators=(",", ":"), allow_nan=False)
 
 
-def _us(time_ns: int) -> str:
+def _us(times_ns: Int64) -> list[str]:
     """Return nanoseconds as microseconds, exactly."""
-    sign = "-" if time_ns < 0 else ""
-    whole_us, rest_ns = divmod(abs(time_ns), NS_PER_US)
-    return f"{sign}{whole_us}.{rest_ns:03d}"
+    whole_us, rest_ns = (part.tolist() for part in np.divmod(np.abs(times_ns), NS_PER_US))
+    texts = [f"{us}.{ns:03d}" for us, ns in zip(whole_us, rest_ns, strict=True)]
+    return [f"-{text}" if time < 0 else text for time, text in zip(times_ns.tolist(), texts, strict=True)]
