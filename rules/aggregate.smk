@@ -19,8 +19,9 @@ rule aggregate:
         "logs/benchmarks/aggregate.tsv"
     conda:
         "../envs/analysis.yaml"
+    threads: 4
     params:
         code=STUDY.code("aggregate"),
         machines=STUDY.machines,
     shell:
-        "triplepoint aggregate 2> {log}"
+        "triplepoint aggregate --jobs {threads} 2> {log}"

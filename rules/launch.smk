@@ -1,7 +1,8 @@
 # Trains one run. It costs GPU hours, so only a changed point starts it again: STUDY.point() is ancient() unless the result
 # there is of another point, the result is update()d, never removed first, and `triplepoint launch` keeps one of the very
 # same point. On this machine it takes all cores: nothing else may run beside a measurement. On a cluster it waits here for a
-# job of its own, one of as many as there are nodes for; what is worth another try it tries itself, by outcome.
+# job of its own, one of as many as there are nodes for; what is worth another try it tries itself, by outcome. No `benchmark`:
+# Snakemake would walk through the memory of every rank twice a second, while steps are measured.
 rule launch:
     input:
         point=lambda wildcards: STUDY.point(wildcards.run, ancient),
@@ -9,8 +10,6 @@ rule launch:
         manifest=update("results/runs/{run}/raw/manifest.json"),
     log:
         "logs/launch/{run}.log",
-    benchmark:
-        "logs/benchmarks/launch/{run}.tsv"
     wildcard_constraints:
         run=STUDY.launched_pattern,
     retries: 0

@@ -15,7 +15,7 @@ LAYERS = [
     {"units", "errors", "files", "processes", "commit"},
     {"config", "tables"},
     {"manifest", "recording"},
-    {"metrics", "slow_nodes"},
+    {"metrics", "slow_nodes", "jobs"},
     {"flops"},
     {"launch", "telemetry", "trace", "simulate", "doctor"},
     {"plan", "aggregate", "advise"},

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -18,11 +18,17 @@ from triplepoint.aggregate.traces import read_timeline, read_traces
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.yaml_file import read
+from triplepoint.jobs import in_processes
 from triplepoint.manifest import Manifest
 from triplepoint.tables import RESULT_TABLES, RUN_TIMELINE, TELEMETRY
 
+_Rows = dict[str, list[dict[str, Any]]]
+"""Rows by table."""
 
-def aggregate(plan: Plan, results: Path, config: Path, progress: Callable[[str], None] = lambda _: None) -> None:
+
+def aggregate(
+    plan: Plan, results: Path, config: Path, progress: Callable[[str], None] = lambda _: None, num_jobs: int = 1
+) -> None:
     """Write `results/tables/*.parquet` and `.csv` from the runs of `plan`.
 
     Every number is checked before the first table is written, so a refusal leaves the tables as they were.
@@ -32,6 +38,7 @@ def aggregate(plan: Plan, results: Path, config: Path, progress: Callable[[str],
         results: Folder with `runs/` and perhaps `sensors/`, and with `tables/` afterwards.
         config: Folder of the configuration: peaks of the plan's GPU types, and what predictions are made of.
         progress: Told one line per run.
+        num_jobs: Processes to read runs with.
 
     Raises:
         UserError: If a run is incomplete, was measured for another point, or failed; such a run is never left out.
@@ -39,22 +46,17 @@ def aggregate(plan: Plan, results: Path, config: Path, progress: Callable[[str],
     outcomes = read_outcomes(plan, results / "runs")
     names = {entry.planned.point.cluster.gpu for entry in plan.valid} - {None}
     types = {name: read(GpuConfig, config / "gpus" / f"{name}.yaml") for name in sorted(map(str, names))}
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in RESULT_TABLES if name != "timeline"}
+    rows: _Rows = {name: [] for name in RESULT_TABLES if name != "timeline"}
     sensors, timelines = read_sensors(results / "sensors"), []
-    for number, entry in enumerate(plan.entries, 1):
-        progress(f"{number}/{len(plan.entries)} {entry.run}")
-        manifest = outcomes.get(entry.run)
-        if manifest is None or manifest.status != "ok":
-            row = unfinished_row(entry, manifest)
-            if manifest is not None:
-                set_beside(entry.planned.point, manifest, row, [], config)
-            rows["points"].append(row)
-            continue
-        found, timeline = _join(entry, manifest, results / "runs" / entry.run, types, sensors)
-        set_beside(entry.planned.point, manifest, found["points"][0], found["gpus"], config)
+    tasks = [
+        _Task(entry, outcomes.get(entry.run), results / "runs" / entry.run, types, sensors, config)
+        for entry in plan.entries
+    ]
+    for number, (found, timeline) in enumerate(in_processes(_rows_of, tasks, num_jobs, "reading runs"), 1):
+        progress(f"{number}/{len(tasks)} {tasks[number - 1].entry.run}")
         for name, more in found.items():
             rows[name].extend(more)
-        timelines.append(timeline)
+        timelines.extend([timeline] if timeline is not None else [])
     rows["telemetry_checks"].extend(sensor_checks(sensors))
     written = {name: RESULT_TABLES[name].from_rows(found) for name, found in rows.items()}
     written["timeline"] = pa.concat_tables(timelines) if timelines else RUN_TIMELINE.schema().empty_table()
@@ -63,12 +65,35 @@ def aggregate(plan: Plan, results: Path, config: Path, progress: Callable[[str],
         RESULT_TABLES[name].write_csv(results / "tables" / f"{name}.csv", [table])
 
 
-def _join(
-    entry: PlanEntry, manifest: Manifest, folder: Path, types: dict[str, GpuConfig], sensors: Sensors
-) -> tuple[dict[str, list[dict[str, Any]]], pa.Table]:
+class _Task(NamedTuple):
+    """One entry of the plan, with what its rows are made of; `manifest` is None where it could not run."""
+
+    entry: PlanEntry
+    manifest: Manifest | None
+    folder: Path
+    types: dict[str, GpuConfig]
+    sensors: Sensors
+    config: Path
+
+
+def _rows_of(task: _Task) -> tuple[_Rows, pa.Table | None]:
+    """Return the rows of one entry by table, and the timeline of a finished run."""
+    entry, manifest = task.entry, task.manifest
+    if manifest is not None and manifest.status == "ok":
+        found, timeline = _join(task, manifest)
+        set_beside(entry.planned.point, manifest, found["points"][0], found["gpus"], task.config)
+        return found, timeline
+    row = unfinished_row(entry, manifest)
+    if manifest is not None:
+        set_beside(entry.planned.point, manifest, row, [], task.config)
+    return {"points": [row]}, None
+
+
+def _join(task: _Task, manifest: Manifest) -> tuple[_Rows, pa.Table]:
     """Return the rows of one finished run by table, and its timeline."""
+    entry, folder, sensors = task.entry, task.folder, task.sensors
     point = entry.planned.point
-    gpu = types.get(point.cluster.gpu or "")
+    gpu = task.types.get(point.cluster.gpu or "")
     steps = read_steps(entry, manifest, folder / "raw" / "steps.parquet")
     telemetry = TELEMETRY.read(folder / "telemetry.parquet")
     power = measure_power(entry.run, manifest, steps, telemetry, gpu, sensors)

@@ -9,6 +9,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser("aggregate", "Join all runs of RESULTS/plan.json into RESULTS/tables; refuse incomplete ones.")
     add_config(made)
+    made.add_argument("--jobs", type=int, default=1, metavar="N", help="runs to read at once")
     add_results(made)
     return made
 
@@ -18,4 +19,4 @@ def run(arguments: argparse.Namespace) -> None:
     from triplepoint.aggregate import aggregate
     from triplepoint.config.plan import read_plan
 
-    aggregate(read_plan(arguments.results / "plan.json"), arguments.results, arguments.config, say)
+    aggregate(read_plan(arguments.results / "plan.json"), arguments.results, arguments.config, say, arguments.jobs)

@@ -2,12 +2,10 @@
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
-from triplepoint.errors import UserError
+from triplepoint.jobs import in_processes
 from triplepoint.trace.inputs import TraceFile, rank_of
 from triplepoint.trace.rank.found import Reading
 from triplepoint.trace.rank.groups import read_groups
@@ -59,18 +57,9 @@ def parse_traces(
     if num_jobs <= 1:
         return [_parse(task, _numbered(progress, index, len(tasks))) for index, task in enumerate(tasks)]
     summaries = []
-    with ProcessPoolExecutor(num_jobs) as pool:
-        try:
-            for summary in pool.map(_parse_elsewhere, tasks):
-                summaries.append(summary)
-                progress(f"{Path(summary.path).name} ({len(summaries)} of {len(tasks)})")
-        except BrokenProcessPool:
-            raise UserError(
-                f"a process parsing one of {len(tasks)} traces was killed (out of memory?); run again with --jobs 1"
-            ) from None
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    for summary in in_processes(_parse_elsewhere, tasks, num_jobs, f"parsing one of {len(tasks)} traces"):
+        summaries.append(summary)
+        progress(f"{Path(summary.path).name} ({len(summaries)} of {len(tasks)})")
     return summaries
 
 

@@ -31,6 +31,17 @@ def test_aggregate_step_time_by_hand(tmp_path: Path) -> None:
     assert point["tokens_per_s_per_gpu"] == pytest.approx(16 * 128 / 0.202 / 2)
 
 
+def test_aggregate_in_processes_writes_the_same(tmp_path: Path) -> None:
+    specs = (Spec("tiny-llama", {"dp": 2}), Spec("tiny-llama", {"tp": 2}), ONE_NODE)
+    plans = {jobs: build(tmp_path / str(jobs), specs) for jobs in (1, 2)}
+    for jobs, plan in plans.items():
+        aggregate(plan, tmp_path / str(jobs), CONFIG, num_jobs=jobs)
+    for name, table in RESULT_TABLES.items():
+        alone, shared = (table.read(tmp_path / f"{jobs}/tables/{name}.parquet") for jobs in (1, 2))
+        assert alone.equals(shared), name
+    assert RESULT_TABLES["points"].read(tmp_path / "2/tables/points.parquet").num_rows == len(specs)
+
+
 def test_aggregate_cpu_has_no_power_and_says_why(tmp_path: Path) -> None:
     (point,) = tables_of(tmp_path, Spec("tiny-llama", {"dp": 2}))["points"]
     assert point["power_absent"] == NO_RAPL

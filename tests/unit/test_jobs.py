@@ -1,0 +1,51 @@
+"""Work in other processes gives what it gives in this one."""
+
+import os
+import signal
+
+import pytest
+
+from triplepoint.errors import UserError
+from triplepoint.jobs import in_processes
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def where(number: int) -> int:
+    return os.getpid()
+
+
+def refuse_three(number: int) -> int:
+    if number == 3:
+        raise UserError("3 is refused")
+    return number
+
+
+def die_at_three(number: int) -> int:
+    if number == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+@pytest.mark.parametrize("num_jobs", [1, 2, 9])
+def test_results_are_in_the_order_of_tasks(num_jobs: int) -> None:
+    assert list(in_processes(square, [3, 1, 2], num_jobs, "squaring")) == [9, 1, 4]
+
+
+def test_one_job_is_done_here() -> None:
+    assert set(in_processes(where, [1, 2], 1, "looking")) == {os.getpid()}
+    assert os.getpid() not in set(in_processes(where, [1, 2], 2, "looking"))
+
+
+@pytest.mark.parametrize("num_jobs", [1, 2])
+def test_errors_of_tasks_arrive(num_jobs: int) -> None:
+    with pytest.raises(UserError, match="^3 is refused$"):
+        list(in_processes(refuse_three, [1, 2, 3, 4], num_jobs, "refusing"))
+
+
+def test_killed_process_is_one_line() -> None:
+    expected = r"^a process dying was killed \(out of memory\?\); run again with --jobs 1$"
+    with pytest.raises(UserError, match=expected):
+        list(in_processes(die_at_three, [1, 2, 3, 4], 2, "dying"))
