@@ -1,12 +1,14 @@
 """The model against what its definition says, on one rank without process groups."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.unit.launch.engines.native_points import GPT, GQA, LLAMA, MOE
+from tests.unit.launch.engines.native_points import GPT, GQA, LLAMA, MOE, make_point
 from triplepoint.config.model import MixtureOfExperts, ModelConfig
 from triplepoint.launch.engines.native.initialise import materialise
 from triplepoint.launch.engines.native.model import (
@@ -131,9 +133,12 @@ def test_materialise_draws_each_parameter_anew_with_the_right_spread() -> None:
 
 
 def test_layers_of_stage_covers_all_layers_once() -> None:
-    parts = [layers_of_stage(10, 4, stage) for stage in range(4)]
-    assert [len(part) for part in parts] == [3, 3, 2, 2]
-    assert [number for part in parts for number in part] == list(range(10))
+    model = LLAMA.model_copy(update={"num_layers": 10})
+    for said, found in ((), [3, 3, 2, 2]), ((1, 4, 2, 3), [1, 4, 2, 3]):
+        point = make_point(model, pp=4, pipeline_layers=said)
+        parts = [layers_of_stage(point, stage) for stage in range(4)]
+        assert [len(part) for part in parts] == found
+        assert [number for part in parts for number in part] == list(range(10))
 
 
 class Counting(TorchDispatchMode):
@@ -163,6 +168,37 @@ def test_runner_recomputes_what_it_says() -> None:
     # Recomputation stops when the last tensor the backward pass asked for is there: before the last product.
     assert count("full") == (3 * forward + 4 * 6, 8)
     assert count("selective") == (3 * forward, 8)
+
+
+def saved_bytes(**recompute: Any) -> int:
+    """Memory of what autograd keeps of a forward pass, but for what is recomputed."""
+    point = make_point(LLAMA, **recompute)
+    with torch.device("meta"):
+        run = {place: runner(point.recompute_at(place)) for place in range(4)}
+        layers = {number: TransformerLayer(LLAMA, FeedForward(LLAMA), run[number]) for number in range(4)}
+        stage = Stage(LLAMA, layers, 32, torch.float32)
+    filled(stage)
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in stage.parameters()}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        loss = stage(torch.arange(32).unsqueeze(0)).square().mean()
+    found = sum(size for storage, size in kept.items() if storage not in parameters)
+    assert loss.requires_grad
+    return found
+
+
+def test_each_recomputed_layer_keeps_less() -> None:
+    found = [saved_bytes(recompute="full", recompute_layers=number) for number in range(1, 4)]
+    none, full = saved_bytes(), saved_bytes(recompute="full")
+    kept = [none, *found, full]
+    assert kept == sorted(kept, reverse=True)
+    # Layers are alike, so each saves as much.
+    assert found[0] - found[1] == found[1] - found[2] > 32 * 32 * 4
 
 
 def test_linear_casts_its_weight_once_per_step() -> None:

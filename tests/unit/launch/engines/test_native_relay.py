@@ -52,7 +52,7 @@ def serve(pp: int, batch: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[li
     """Return the text the last of `pp` stages makes, when it has it, and what is left on the line."""
     line, texts, clocks = Line(pp), {}, {}
     monkeypatch.setattr(relay, "dist", line)
-    stages = {number: make_stage(GQA, numbers=layers_of_stage(4, pp, number)) for number in range(pp)}
+    stages = {number: make_stage(GQA, numbers=layers_of_stage(make_point(GQA, pp=pp), number)) for number in range(pp)}
     monkeypatch.setattr(generate, "build_stages", lambda point, mesh, device: {mesh.place: stages[mesh.place]})
     asked = Inference(prompt_tokens=PROMPT, output_tokens=OUTPUT)
     point = make_point(GQA, pp=pp, task="inference", inference=asked, micro_batch_size=batch, global_batch_size=batch)
