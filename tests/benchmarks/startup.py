@@ -1,34 +1,50 @@
-"""CPU time of `triplepoint` subcommands before their first work, beside a bare interpreter and heavy imports.
+"""CPU time of `triplepoint` subcommands: before their first work, and of each stage for runs of the simulated grid.
 
-Run: python tests/benchmarks/startup.py [REPEATS]
+Run: python tests/benchmarks/startup.py [REPEATS [RUNS]]
+
+What launches cost, the stages around them show in `logs/benchmarks/` after `snakemake all`.
 """
 
+import json
 import resource
+import statistics
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
+
+from triplepoint.figures import NAMES
+
+ROOT = Path(__file__).parents[2]
+GRID = ["--cluster", "cpu-local", "--simulated", "h200x32", "--simulated", "h100x64", "--simulated", "mi250x32"]
 
 CASES = {
     "bare interpreter": ["-c", "pass"],
     "triplepoint --help": ["-m", "triplepoint", "--help"],
     "triplepoint plan --help": ["-m", "triplepoint", "plan", "--help"],
     "triplepoint launch: imports": ["-c", "import triplepoint.cli.launch, triplepoint.launch.run, submitit"],
+    "triplepoint simulate: imports": ["-c", "import triplepoint.cli.simulate, triplepoint.simulate.artefacts.run"],
     "triplepoint telemetry: imports": ["-c", "import triplepoint.cli.telemetry, triplepoint.telemetry.align"],
-    "triplepoint trace: imports": ["-c", "import triplepoint.cli.trace, triplepoint.trace.tables"],
+    "triplepoint trace: imports": [
+        "-c",
+        "import triplepoint.cli.trace, triplepoint.slow_nodes, triplepoint.trace.runs",
+    ],
     "triplepoint aggregate: imports": ["-c", "import triplepoint.cli.aggregate, triplepoint.aggregate"],
     "triplepoint figure: imports": ["-c", "import triplepoint.figures.write as w; w.load('timeline')"],
     "torch alone": ["-c", "import torch"],
 }
 
 
-def cpu_s(arguments: list[str]) -> float:
-    """Return user and system time of one interpreter run. Unit: s."""
+def cpu_s(arguments: list[str], folder: Path = ROOT) -> float:
+    """Return user and system time of one interpreter run, its children's too. Unit: s."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run([sys.executable, *arguments], check=True, cwd=folder, **quiet)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def main(repeats: int) -> None:
+def starts(repeats: int) -> None:
     """Print the median of each case, and its ratio to the bare interpreter."""
     samples: dict[str, list[float]] = {name: [] for name in CASES}
     for arguments in CASES.values():
@@ -41,5 +57,43 @@ def main(repeats: int) -> None:
         print(f"{name:32} {median:6.3f} CPU s   {median / medians['bare interpreter']:6.1f} x bare")
 
 
+def stages(num_runs: int) -> None:
+    """Print what each stage costs for some runs of the grid, evenly drawn."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for name in ("config", "workflow"):
+            (folder / name).symlink_to(ROOT / name)
+
+        def stage(*words: str) -> float:
+            return cpu_s(["-m", "triplepoint", *words], folder)
+
+        _show("plan", [stage("plan", *GRID, "--write")])
+        runs = _keep(folder / "results" / "plan.json", num_runs)
+        _show("simulate", [stage("simulate", run) for run in runs])
+        _show("telemetry", [stage("telemetry", run) for run in runs])
+        _show("trace", [stage("trace", "--run", run, "--parse", "--jobs", "1") for run in runs])
+        _show(f"aggregate of {num_runs} runs", [stage("aggregate")])
+        _show("figure", [stage("figure", name) for name in NAMES])
+        _show("report", [stage("report")])
+
+
+def _keep(plan: Path, num_runs: int) -> list[str]:
+    """Leave so many simulated runs in a plan, all of them traced, and return them."""
+    content = json.loads(plan.read_text())
+    points = {entry["run"]: entry["planned"]["point"] for entry in content["entries"] if entry["planned"]}
+    traced = {run for run, point in points.items() if point["engine"] == "simulated" and point["steps"]["profiled"]}
+    simulated = [entry for entry in content["entries"] if entry["run"] in traced]
+    kept = simulated[:: max(1, len(simulated) // num_runs)][:num_runs]
+    plan.write_text(json.dumps(content | {"entries": kept}))
+    return [entry["run"] for entry in kept]
+
+
+def _show(name: str, costs: list[float]) -> None:
+    spread = f"   from {min(costs):.3f} to {max(costs):.3f}" if len(costs) > 1 else ""
+    print(f"{name:32} {statistics.mean(costs):6.3f} CPU s on average of {len(costs)}{spread}", flush=True)
+
+
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
+    numbers = [int(word) for word in sys.argv[1:]]
+    starts(numbers[0] if numbers else 5)
+    stages(numbers[1] if len(numbers) > 1 else 12)
