@@ -2,7 +2,7 @@
 
 Run: python tests/benchmarks/startup.py [REPEATS [RUNS]]
 
-What launches cost, the stages around them show in `logs/benchmarks/` after `snakemake all`.
+Launches are left out, since they train.
 """
 
 import json
