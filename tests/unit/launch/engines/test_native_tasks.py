@@ -50,12 +50,17 @@ TOGETHER: dict[str, tuple[str, Point]] = {
     "lora tp": ("lora", make_point(LLAMA, tp=2, **LORA, **SP)),
     "lora tp, recomputed": ("lora", make_point(LLAMA, tp=2, **LORA, recompute="full")),
     "lora pp": ("lora", make_point(LLAMA, pp=2, schedule="1f1b", **LORA)),
+    "lora pp, uneven, one layer recomputed": (
+        "lora",
+        make_point(LLAMA, pp=2, schedule="1f1b", **LORA, pipeline_layers=(1, 3), recompute="full", recompute_layers=1),
+    ),
     "lora ep": ("lora moe", make_point(MOE, dp=2, ep=2, **QKV)),
     "padded tp": ("padded", make_point(LLAMA, tp=2, samples="padded")),
     "padded dp": ("padded", make_point(LLAMA, dp=2, samples="padded")),
     "serve gqa tp": ("serve gqa", serve(GQA, 4, tp=2)),
     "serve gqa dp": ("serve gqa", serve(GQA, 4, dp=2)),
     "serve gqa pp": ("serve gqa", serve(GQA, 4, pp=2)),
+    "serve gqa pp, uneven": ("serve gqa", serve(GQA, 4, pp=2, pipeline_layers=(3, 1))),
     # Two groups, of two sequences and one.
     "serve gqa 3 pp": ("serve gqa 3", serve(GQA, 3, pp=2)),
     "serve gpt pp": ("serve gpt", serve(GPT, 1, pp=2)),
@@ -145,9 +150,10 @@ def test_inference_makes_the_same_text_in_every_layout(name: str, served: dict[s
 def test_inference_has_a_cache_of_this_stage(name: str, served: dict[str, Trained]) -> None:
     point = ALONE.get(name) or SERVED[name][1]
     model, layout = point.model, point.layout
-    # Keys and values of 24 + 8 tokens in fp32, heads of 8 numbers, 4 layers.
-    whole = 2 * 32 * 4 * 8 * model.num_query_groups * 4 * point.global_batch_size
-    assert served[name].facts["cache_bytes_rank"] == whole / (layout.tp * layout.pp * layout.dp)
+    # Keys and values of 24 + 8 tokens in fp32, heads of 8 numbers, 4 layers in all.
+    layers = layout.pipeline_layers[0] if layout.pipeline_layers else 4 / layout.pp
+    of_stage = 2 * 32 * 4 * 8 * model.num_query_groups * layers * point.global_batch_size
+    assert served[name].facts["cache_bytes_rank"] == of_stage / (layout.tp * layout.dp)
 
 
 @pytest.mark.parametrize("name", ["serve gqa", "serve gpt", *SERVED])
