@@ -65,8 +65,8 @@ class Settings(Strict):
     schedule: Schedule | None = None
     """Pipeline schedule. None: 1f1b where pp is above 1, interleaved_1f1b where vp is too; without effect at pp 1."""
     pipeline_layers: tuple[Count, ...] = ()
-    """Layers of each pipeline stage, such as `[3, 5]`: one number for each of
-    pp*vp, in the order of the model: the first virtual stages of all ranks, then the second ones. Empty: all alike."""
+    """Layers of each pipeline stage, such as `[3, 5]`: pp*vp numbers in the order of the model, so the first virtual
+    stages of all ranks, then the second ones. Empty: the same number on each."""
     micro_batch_size: Count = 1
     """Sequences per rank and micro-batch."""
     global_batch_size: Count
