@@ -56,7 +56,7 @@ def test_inference_batch_draws_one_line(served: Path) -> None:
         assert row["next_token_s"] == done.loc[batch, "time_per_output_token_s"]
         # Ends of time the other way round: the longest batch makes the fewest tokens a second.
         assert row["tokens_per_s_model_lo"] == pytest.approx(batch * 128 / done.loc[batch, "step_time_hi_s"])
-        for column in ("tokens_per_s", "first_token_s"):
+        for column in ("tokens_per_s", "first_token_s", "next_token_s", "energy_per_token_j"):
             assert row[f"{column}_model_lo"] < row[column] < row[f"{column}_model_hi"]
             assert row[f"{column}_p10"] == pytest.approx(row[column], rel=0.05), "simulated batches are alike"
     assert "llama3-70b on h200x32, simulated, TP8, bf16, 1024 tokens read, 128 made" in {

@@ -78,8 +78,13 @@ def test_simulated_inference_energy_is_power_over_time(tmp_path: Path) -> None:
     simulate_run(run, tmp_path, CONFIG)
     samples = read_recording(tmp_path / "telemetry" / "node0.arrow").samples.to_pandas()
     gpu = samples[samples["device"] == "gpu3"]
+    steps = STEPS.read(tmp_path / "steps.parquet").to_pandas()
+    start_ns, end_ns = steps["t_start_ns"].min(), steps["t_end_ns"].max()
+    assert (end_ns - start_ns) / 1e9 == pytest.approx(21 * predict_point(run.point, CONFIG).step.step_time_s, rel=1e-3)
+    # Sampling goes on until the energy counter has moved once more.
+    assert gpu["t_ns"].iloc[0] == start_ns and gpu["t_ns"].iloc[-1] > end_ns + 200_000_000
+    gpu = gpu[gpu["t_ns"] <= end_ns]
     seconds = (gpu["t_ns"].iloc[-1] - gpu["t_ns"].iloc[0]) / 1e9
-    assert seconds == pytest.approx(21 * predict_point(run.point, CONFIG).step.step_time_s, rel=1e-3)
     mean_w = (gpu["gpu_energy_j"].iloc[-1] - gpu["gpu_energy_j"].iloc[0]) / seconds
     # Two ways to the same mean: a counter, and samples at even times.
     assert mean_w == pytest.approx(gpu["gpu_power_w"].mean(), rel=0.02)

@@ -73,17 +73,10 @@ class Heated:
 
     def facts(self) -> dict[str, int | float | str | bool | None]:
         """Return what the manifest says of it."""
-        trace, known, limit_w = self.trace, self.known, self.machine.power.power_limit.value
-        mean_w = float(self._of_ranks(trace.power_w).mean())
+        trace = self.trace
         nodes_w = node_power_w(self.node, trace.power_w, trace.temp_c.max(axis=2), self.num_nics)
         return {
-            "gpu_power_w": mean_w,
-            "gpu_power_lo_w": mean_w * known.gpu_power_lo_w / known.gpu_power_w,
-            # A mean is above the limit only where the lowest clock takes more than that.
-            "gpu_power_hi_w": max(mean_w, min(mean_w * known.gpu_power_hi_w / known.gpu_power_w, limit_w)),
-            "gpu_power_peak_w": self._peak_w(),
-            "gpu_temp_max_c": float(self._of_ranks(trace.temp_c).max()),
-            "throttle_fraction": float(((self._of_ranks(trace.reasons) & _HELD) != 0).mean()),
+            **gpu_facts(trace, self.machine, self.known, self.simulated.job.num_gpus),
             "node_power_w": float(nodes_w.mean()),
             **self._rack_facts(nodes_w),
             "num_slowed_ranks": len(self.factor),
@@ -99,15 +92,36 @@ class Heated:
         racks_w = rack_power_w(nodes_w, [numbers[low : low + size] for low in numbers[::size]])
         return {"rack_power_w": float(racks_w.mean(axis=0).max()), "rack_power_peak_w": float(racks_w.max())}
 
-    def _of_ranks(self, values: np.ndarray) -> np.ndarray:
-        """Return values of the GPUs that have a rank."""
-        return values.reshape(len(values), -1)[:, : self.simulated.job.num_gpus]
 
-    def _peak_w(self) -> float:
-        """Return the highest power that a sensor shows: of single kernels where clocks are free, of control periods."""
-        seen_w = float(self._of_ranks(self.trace.power_w).max())
-        is_free = not self.machine.brake.any(axis=1).all()
-        return max(seen_w, self.known.gpu_power_peak_w) if is_free else seen_w
+def gpu_facts(
+    trace: Trace, machine: Machine, known: PowerPrediction, num_gpus: int
+) -> dict[str, int | float | str | bool | None]:
+    """Return what the manifest says of power, heat and clocks of the GPUs that have a rank.
+
+    Args:
+        trace: A step, which repeats.
+        machine: The nodes.
+        known: What power is known to, and its peaks, where GPUs and nodes are sound.
+        num_gpus: Ranks.
+    """
+
+    def of_ranks(values: np.ndarray) -> np.ndarray:
+        return values.reshape(len(values), -1)[:, :num_gpus]
+
+    limit_w, power_w = machine.power.power_limit.value, of_ranks(trace.power_w)
+    mean_w = float(power_w.mean())
+    # The highest that a sensor shows: of single kernels and of passes that begin, where clocks are free; of periods.
+    is_free = not machine.brake.any(axis=1).all()
+    peaks_w = [float(power_w.max()), *([known.gpu_power_peak_w] if is_free else [])]
+    return {
+        "gpu_power_w": mean_w,
+        "gpu_power_lo_w": mean_w * known.gpu_power_lo_w / known.gpu_power_w,
+        # A mean is above the limit only where the lowest clock takes more than that.
+        "gpu_power_hi_w": max(mean_w, min(mean_w * known.gpu_power_hi_w / known.gpu_power_w, limit_w)),
+        "gpu_power_peak_w": max(peaks_w),
+        "gpu_temp_max_c": float(of_ranks(trace.temp_c).max()),
+        "throttle_fraction": float(((of_ranks(trace.reasons) & _HELD) != 0).mean()),
+    }
 
 
 def heat_up(simulated: Simulated, resimulate: Resimulate, cluster: ClusterConfig, config: Path) -> Heated:

@@ -12,10 +12,9 @@ from triplepoint.simulate.power.model import Float
 _CPU_UTILISATION = 0.1
 """Share of all cores busy. Assumed, as in `node_power_w`: training keeps few of them busy."""
 _BOTH = ("gpu_power_average_w", "gpu_power_w", "gpu_energy_j", "gpu_power_limit_w", "gpu_temp_c", "sm_clock_mhz")
-_NVIDIA = (
-    "gpu_temp_margin_c", "gpu_throttle_reasons", "gpu_power_cap_s", "gpu_sw_thermal_s", "gpu_hw_thermal_s",
-    "gpu_power_brake_s",
-)  # fmt: skip
+COUNTED = ("gpu_throttle_reasons", "gpu_power_cap_s", "gpu_sw_thermal_s", "gpu_hw_thermal_s", "gpu_power_brake_s")
+"""What holds clocks down, and for how long each cause has: shown by NVIDIA's GPUs alone."""
+_NVIDIA = ("gpu_temp_margin_c", *COUNTED)
 _HOST = ("inlet_temp_c", "cpu_energy_j", "dram_energy_j")
 
 

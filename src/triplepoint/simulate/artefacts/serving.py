@@ -1,6 +1,7 @@
 """One simulated run of inference: a step is a batch, its prompts read and its tokens made; it leaves no traces."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -13,13 +14,15 @@ from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Point
 from triplepoint.manifest import Manifest
 from triplepoint.recording.write import Part, Recorder
+from triplepoint.simulate.artefacts.heated import gpu_facts
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS
+from triplepoint.simulate.artefacts.sensed import COUNTED
 from triplepoint.simulate.artefacts.write import describe_nodes, write_failure, write_manifest_of
 from triplepoint.simulate.calibration.serving import KnownTo, ServingCalibration
 from triplepoint.simulate.costs import Costs
 from triplepoint.simulate.heat.job import at_highest_clocks, is_known, machine_of, one_step, stretched, warm_up
 from triplepoint.simulate.heat.loop import Trace
-from triplepoint.simulate.heat.machine import Profile
+from triplepoint.simulate.heat.machine import Machine, Profile
 from triplepoint.simulate.heat.sensor import mi250_sensors, nvidia_sensors, show
 from triplepoint.simulate.inference import (
     REPLAYED,
@@ -35,7 +38,10 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel, Operation
 from triplepoint.simulate.power.model import Float
 from triplepoint.simulate.power.work import UNITS, Workload, activity_of
+from triplepoint.simulate.predict.phases import Phases
+from triplepoint.simulate.predict.power import Repeated, power_in_balance
 from triplepoint.simulate.step import costs_of
+from triplepoint.simulate.timeline.expand import TimeOf
 from triplepoint.tables import STEPS
 from triplepoint.tables.telemetry import METRICS
 from triplepoint.units import NS_PER_S
@@ -43,6 +49,8 @@ from triplepoint.units import NS_PER_S
 _SENSED = ("gpu_power_average_w", "gpu_power_w", "gpu_energy_j", "gpu_temp_c", "sm_clock_mhz")
 _MOST_SAMPLES = 200
 """Of one device in a run; energy is a counter, so that nothing between them is lost."""
+_AFTER_S = 0.3
+"""Sampled on after the last batch, three times what an energy counter takes to move. Unit: s."""
 _ABSENT = "simulated inference has power, heat and clocks of GPUs only"
 
 
@@ -55,12 +63,14 @@ class Served:
         known_to: What the times are known to.
         memory_bytes: Of a rank, by pipeline stage.
         trace: Power, heat and clocks of a batch once warm; None where those of the GPU type are not known.
+        facts: Of them, for the manifest.
     """
 
     step: InferenceStep
     known_to: KnownTo
     memory_bytes: tuple[int, ...]
-    trace: Trace | None
+    trace: Trace | None = None
+    facts: Mapping[str, int | float | str | bool | None] = field(default_factory=dict)
 
 
 def simulate_serving(
@@ -81,35 +91,49 @@ def simulate_serving(
     if not step.memory.fits:
         return write_failure(out, planned, "oom", step.memory.explain(), started)
     shape = planned.point.num_nodes, planned.point.cluster.gpus_per_node
-    trace = None
-    if is_known(job.gpu, config):
-        profile = _profile(job, serving, step, costs_of(job, REPLAYED, config), shape)
-        trace = _warm(profile, job, cluster, shape, config)
     known_to = ServingCalibration.load(config).known_to(job, serving, step)
     memory_bytes = tuple(round(use.total) for use in memory_by_stage(job, serving))
-    return _write(out, planned, job, Served(step, known_to, memory_bytes, trace), started)
+    served = Served(step, known_to, memory_bytes)
+    if is_known(job.gpu, config):
+        workload = Workload(job, _time_of(costs_of(job, REPLAYED, config)))
+        phases = _phases(job, serving, step, workload)
+        machine, trace = _warm(_profile(job, phases, shape), job, cluster, shape, config)
+        batch = Repeated(step.whole_s, planned.point.num_tokens, phases)
+        known = power_in_balance(batch, workload, known_to.whole_s, config, cluster.conditions)
+        served = replace(served, trace=trace, facts=gpu_facts(trace, machine, known, job.num_gpus))
+    return _write(out, planned, job, served, started)
 
 
-def _profile(job: Job, serving: Serving, step: InferenceStep, costs: Costs, shape: tuple[int, int]) -> Profile:
-    """Return what every device does in a batch: as in the mean over prefill, then over decode."""
-
+def _time_of(costs: Costs) -> TimeOf:
     def time_of(operation: Operation) -> float:
         time = costs.kernel_s(operation) if isinstance(operation, Kernel) else costs.message_s(operation)
         return float(time / operation.count)
 
-    workload, ranks_per_stage = Workload(job, time_of), job.num_gpus // job.layout.pp
-    durations, works = [], []
-    for duration_s, stages, count in zip(
-        (step.prefill_s, step.decode_s), passes_of(job, serving), _counts(job, serving), strict=True
-    ):
-        if duration_s > 0.0:
-            of_stage = np.array([workload.of(one.operations) * count for one in stages])
-            of_device = np.zeros((shape[0] * shape[1], len(UNITS)))
-            of_device[: job.num_gpus] = np.repeat(of_stage, ranks_per_stage, axis=0)
-            durations.append(duration_s)
-            works.append(of_device.reshape(*shape, len(UNITS)))
-    seconds = np.array(durations)
-    return Profile(seconds, activity_of(np.array(works), seconds[:, None, None]))
+    return time_of
+
+
+def _phases(job: Job, serving: Serving, step: InferenceStep, workload: Workload) -> Phases:
+    """Return what the GPUs of every stage do in a batch: prefill, then decode, each as in its mean."""
+    rows = [
+        (duration_s, [workload.of(one.operations) * count for one in stages], [one.operations for one in stages])
+        for duration_s, stages, count in zip(
+            (step.prefill_s, step.decode_s), passes_of(job, serving), _counts(job, serving), strict=True
+        )
+        if duration_s > 0.0
+    ]
+    seconds = np.tile([duration_s for duration_s, _, _ in rows], (job.layout.pp, 1))
+    work = np.array([works for _, works, _ in rows]).swapaxes(0, 1)
+    operations = [tuple(each) for each in zip(*(found for _, _, found in rows), strict=True)]
+    return Phases(seconds, seconds, work, operations, seconds, work)
+
+
+def _profile(job: Job, phases: Phases, shape: tuple[int, int]) -> Profile:
+    """Return what every device does in a batch."""
+    num_phases = phases.seconds.shape[1]
+    of_device = np.zeros((num_phases, shape[0] * shape[1], len(UNITS)))
+    of_device[:, : job.num_gpus] = np.repeat(phases.work.swapaxes(0, 1), job.num_gpus // job.layout.pp, axis=1)
+    seconds = phases.seconds[0]
+    return Profile(seconds, activity_of(of_device.reshape(-1, *shape, len(UNITS)), seconds[:, None, None]))
 
 
 def _counts(job: Job, serving: Serving) -> tuple[int, int]:
@@ -118,21 +142,29 @@ def _counts(job: Job, serving: Serving) -> tuple[int, int]:
     return groups.num_prompt_groups, groups.num_groups * (serving.output_tokens - 1)
 
 
-def _warm(profile: Profile, job: Job, cluster: ClusterConfig, shape: tuple[int, int], config: Path) -> Trace:
+def _warm(
+    profile: Profile, job: Job, cluster: ClusterConfig, shape: tuple[int, int], config: Path
+) -> tuple[Machine, Trace]:
     usual = machine_of(ConditionsConfig(), job.gpu, shape, cluster.name, config)
     high = at_highest_clocks(profile, usual)
     longer = profile.step_s / warm_up(usual, high).step_s
     machine = machine_of(cluster.conditions, job.gpu, shape, cluster.name, config)
     high = stretched(high, longer)
-    return one_step(machine, high, warm_up(machine, high), profile.step_s)[0]
+    return machine, one_step(machine, high, warm_up(machine, high), profile.step_s)[0]
 
 
 def _write(out: Path, planned: PlannedRun, job: Job, served: Served, started: datetime) -> Manifest:
     point, step = planned.point, served.step
     (low_s, high_s), (first_low_s, first_high_s) = served.known_to.whole_s, served.known_to.first_token_s
+    each_low_s, each_high_s = served.known_to.per_token_s
     _write_steps(out / "steps.parquet", point, served)
-    t_s = np.linspace(0.0, step.whole_s * len(point.steps.kinds), _MOST_SAMPLES + 1)
-    columns = _SENSED if served.trace is not None else ()
+    # The energy counter has to move once more after the last batch.
+    t_s = np.linspace(
+        0.0, step.whole_s * len(point.steps.kinds) * (1 + 2 / _MOST_SAMPLES) + _AFTER_S, _MOST_SAMPLES + 1
+    )
+    columns: tuple[str, ...] = ()
+    if served.trace is not None:
+        columns = _SENSED + COUNTED if job.gpu.vendor == "nvidia" else _SENSED
     absent = {name: _ABSENT for name in METRICS if name not in columns}
     for node in range(point.num_nodes):
         recorder = Recorder(out / "telemetry" / f"node{node}.arrow", float(t_s[1]), absent, columns)
@@ -153,6 +185,9 @@ def _write(out: Path, planned: PlannedRun, job: Job, served: Served, started: da
         "time_to_first_token_lo_s": first_low_s,
         "time_to_first_token_hi_s": first_high_s,
         "time_per_output_token_s": step.time_per_output_token_s,
+        "time_per_output_token_lo_s": each_low_s,
+        "time_per_output_token_hi_s": each_high_s,
+        **served.facts,
         "spread": "none: simulated batches are all alike",
     }
     return write_manifest_of(out, planned, "ok", None, nodes, facts, started)

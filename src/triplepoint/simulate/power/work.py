@@ -58,7 +58,7 @@ class Workload:
 
     def __init__(self, job: Job, time_of: TimeOf) -> None:
         """Take the job, and the time of one run of an operation in s."""
-        self._job, self._time_of = job, time_of
+        self.job, self._time_of = job, time_of
         gpu = job.gpu
         self._hbm, self._sm = gpu.memory_bandwidth.value, gpu.peak_fp32_flops.value
         self._tensor = gpu.peak_bf16_flops.value
@@ -118,15 +118,15 @@ class Workload:
 
     def _spread(self, group: str) -> Spread:
         if group not in self._spreads:
-            self._spreads[group] = spread_by(group_of(self._job, group), self._job.fabric.gpus_per_node)
+            self._spreads[group] = spread_by(group_of(self.job, group), self.job.fabric.gpus_per_node)
         return self._spreads[group]
 
     def _energy(self, precision: str) -> float:
-        return FP8_ENERGY if precision == "fp8" and self._job.gpu.peak_fp8_flops else 1.0
+        return FP8_ENERGY if precision == "fp8" and self.job.gpu.peak_fp8_flops else 1.0
 
     def _peak(self, precision: str) -> float:
-        fp8 = self._job.gpu.peak_fp8_flops
-        return fp8.value if precision == "fp8" and fp8 else self._job.gpu.peak_bf16_flops.value
+        fp8 = self.job.gpu.peak_fp8_flops
+        return fp8.value if precision == "fp8" and fp8 else self.job.gpu.peak_bf16_flops.value
 
 
 def activity_of(work: Float, duration_s: Float | float) -> Activity:

@@ -5,7 +5,6 @@ a phase the clock is the highest that the power limit leaves; what a governor di
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import NamedTuple
@@ -16,15 +15,14 @@ from triplepoint.config.conditions import USUAL, ConditionsConfig
 from triplepoint.simulate.costs import largest_of
 from triplepoint.simulate.fabric import Fabric
 from triplepoint.simulate.heat.job import is_known, node_power_of, power_at_limit, power_of
-from triplepoint.simulate.heat.machine import Machine
-from triplepoint.simulate.operations import Kernel, Operation, StageWork
+from triplepoint.simulate.operations import Kernel
 from triplepoint.simulate.power.config import PowerConfig
 from triplepoint.simulate.power.model import Activity, Float, gpu_power_w, power_parts, rate_at
 from triplepoint.simulate.power.node import node_power_w
 from triplepoint.simulate.power.step import Ran
 from triplepoint.simulate.power.work import Workload, activity_of
+from triplepoint.simulate.predict.phases import Phases, phases_of
 from triplepoint.simulate.predict.places import Places, places_of
-from triplepoint.simulate.timeline.model import Timeline
 
 _WINDOW_S = 0.025
 """Window of an instantaneous power sensor (arXiv:2312.02741): what is shorter shows with what is around it."""
@@ -34,8 +32,6 @@ _HELD_SIGMA = 0.01
 """Relative: GPUs at their limit of 700 W show 686 to 699 W, nodes A and E of tests/data/heat and tests/data/power."""
 _Z90 = 1.645
 _BALANCE_TURNS = 2
-_GOVERNED_S = 4 * Machine.period_s
-"""A governor needs some control periods to follow: of shorter passes it sees the mean, with the gaps between them."""
 
 
 @dataclass(frozen=True)
@@ -71,20 +67,18 @@ class PowerPrediction:
     gpu_energy_per_token_hi_j: float = math.nan
 
 
-class Phases(NamedTuple):
-    """What the GPUs of stages do; shape (num_stages, num_phases), work with (len(UNITS),) behind.
+class Repeated(NamedTuple):
+    """What GPUs do over and over.
 
     Attributes:
-        seconds: Of the step. Unit: s.
-        once_s: Of a single pass. Unit: s.
-        work: Of the step.
-        operations: Of a single pass, by stage and phase.
+        time_s: Of once. Unit: s.
+        num_tokens: That energy is counted by.
+        phases: What it is made of; all but the last are passes with operations.
     """
 
-    seconds: Float
-    once_s: Float
-    work: Float
-    operations: Sequence[Sequence[tuple[Operation, ...]]]
+    time_s: float
+    num_tokens: int
+    phases: Phases
 
 
 def predict_power(
@@ -98,18 +92,38 @@ def predict_power(
         config: Folder of the configuration.
         conditions: Of the cluster; faults of single GPUs and nodes do not count.
     """
-    job, step_s = ran.job, ran.timeline.step_time_s
+    job = ran.job
     if not is_known(job.gpu, config):
         return PowerPrediction()
+    workload = Workload(job, ran.time_of)
+    step = Repeated(ran.timeline.step_time_s, job.global_batch_size * job.sequence_length, phases_of(ran, workload))
+    return power_in_balance(step, workload, interval_s, config, conditions)
+
+
+def power_in_balance(
+    step: Repeated,
+    workload: Workload,
+    interval_s: tuple[float, float],
+    config: Path,
+    conditions: ConditionsConfig = USUAL,
+) -> PowerPrediction:
+    """Return power and heat of sound GPUs of a known type that do a step over and over.
+
+    Args:
+        step: What they do.
+        workload: Work of the job's operations.
+        interval_s: What the step's time is known to, 90 %; NaN where it is not. Unit: s.
+        config: Folder of the configuration.
+        conditions: Of the cluster; faults of single GPUs and nodes do not count.
+    """
+    job, step_s = workload.job, step.time_s
     power = power_of(conditions, job.gpu, config)
     places = places_of(job.gpu, job.fabric.gpus_per_node, config, conditions.coolant, conditions.airflow)
-    workload = Workload(job, ran.time_of)
-    phases = phases_of(ran, workload)
-    balance = _Balance(power, places, phases, conditions.inlet_temp_c)
+    balance = _Balance(power, places, step.phases, conditions.inlet_temp_c)
     found, sigma_w = balance.mean_w, balance.sigma_w
     temp, sigma_k = balance.hottest_c(job.num_gpus), balance.temp_sigma_k(sigma_w)
     each = np.full(min(job.fabric.gpus_per_node, job.num_gpus), found)
-    energy = found * job.num_gpus * step_s / (job.global_batch_size * job.sequence_length)
+    energy = found * job.num_gpus * step_s / step.num_tokens
     # A mean is never above the limit.
     low_w, high_w = found - _Z90 * sigma_w, min(found + _Z90 * sigma_w, power.power_limit.value)
     low, high = (
@@ -138,52 +152,6 @@ def _num_nics(fabric: Fabric) -> int:
         if level.num_gpus > fabric.gpus_per_node and level.single:
             return max(1, round(fabric.gpus_per_node * level.bandwidth / level.single))
     return fabric.gpus_per_node
-
-
-def phases_of(ran: Ran, workload: Workload) -> Phases:
-    """Return what the GPUs of every stage do: forward and backward passes, the update, the rest of the step."""
-    timeline = ran.timeline
-    durations, num_microbatches = timeline.durations, timeline.order.num_microbatches
-    backward = durations.backward_input.total + durations.backward_weight.total
-    passes = np.stack([durations.forward.total[:, :, 0].sum(axis=1), backward[:, :, 0].sum(axis=1)], axis=1)
-    once = passes / timeline.order.num_chunks
-    operations = [_operations(stage) for stage in ran.stages]
-    own = np.array([[workload.of_all(part) for part in parts] for parts in operations])
-    own[:, :2] *= num_microbatches
-    seconds = np.concatenate([passes * num_microbatches, durations.optimizer.total[:, :1]], axis=1)
-    rest = np.maximum(timeline.step_time_s - seconds.sum(axis=1, keepdims=True), 1e-9)
-    seconds = np.concatenate([seconds, rest], axis=1)
-    sends = 4 * num_microbatches * (timeline.order.num_stages > 1)
-    between = [
-        workload.of(stage.gradient_sync) + sends * workload.sent(stage.chunks[0].send_bytes, is_inside=False)
-        for stage in ran.stages
-    ]
-    work = np.concatenate([own, np.array(between)[:, None]], axis=1)
-    _even_out(timeline, passes, once, seconds, work)
-    if ran.job.num_gpus > 1:
-        # A rank with others waits in a kernel that polls.
-        work[..., 0] = seconds
-    flat = [[tuple(one for some in part for one in some) for part in parts] for parts in operations]
-    return Phases(seconds, np.concatenate([once, seconds[:, 2:]], axis=1), work, flat)
-
-
-def _even_out(timeline: Timeline, passes: Float, once: Float, seconds: Float, work: Float) -> None:
-    """Let short passes take up the gaps between them, each with the same mean work: so a governor sees them."""
-    fill = (timeline.order.num_stages - 1) * once.sum(axis=1)
-    apart = fill + (timeline.final_sync[:, 1] - timeline.final_sync[:, 0])
-    is_short = (once < _GOVERNED_S).all(axis=1)
-    gaps = np.where(is_short, np.maximum(seconds[:, 3] - apart, 0.0), 0.0)[:, None]
-    share = passes / passes.sum(axis=1, keepdims=True)
-    both = work[:, :2].sum(axis=1, keepdims=True) * share[..., None]
-    work[:, :2] = np.where(is_short.reshape(-1, 1, 1), both, work[:, :2])
-    seconds[:, :2] += gaps * share
-    seconds[:, 3:] = np.maximum(seconds[:, 3:] - gaps, 1e-9)
-
-
-def _operations(stage: StageWork) -> list[list[tuple[Operation, ...]]]:
-    forward = [chunk.forward for chunk in stage.chunks]
-    backward = [part for chunk in stage.chunks for part in (chunk.backward_input, chunk.backward_weight)]
-    return [forward, backward, [stage.optimizer]]
 
 
 class _Balance:
@@ -245,11 +213,34 @@ class _Balance:
 
     def peak_w(self, workload: Workload) -> float:
         """Return the highest power over a sensor's window: a kernel, with its phase where it is shorter."""
-        passes = self._watts[:, :3].max(axis=2)
+        # Governors follow the mean of short passes and the gaps between them, and any pass only once it has begun.
+        part = np.minimum(self._phases.once_s / _WINDOW_S, 1.0)[..., None]
+        around = self._watts.copy()
+        # Passes are among passes, an update is by itself.
+        around[:, 2:] = self._stage_w
+        begins = part * self._alone_w(self._onset_share()) + (1.0 - part) * around
+        passes = begins[:, :3].max(axis=2)
         # Of the stage that takes most and of the last one, which has the largest product of all.
         stages = {int(passes.max(axis=1).argmax()), len(passes) - 1}
         bursts = [self._burst_w(workload, stage, phase) for stage in stages for phase in (0, 1)]
         return max(float(passes.max()), *bursts)
+
+    def _alone_w(self, share: Float) -> Float:
+        """Return the power of every phase without the gaps between passes, at shares of the highest clock."""
+        phases = self._phases
+        found = activity_of(phases.alone, phases.alone_s)
+        own = Activity(**{part.name: np.asarray(getattr(found, part.name))[..., None] for part in fields(found)})
+        if len(phases.seconds) == 1:
+            bound = np.asarray(own.clock_bound)
+            own = own.at_rate(rate_at(share, bound) / rate_at(self._share, bound))
+        # In a pipeline other stages are held meanwhile, and all go at the speed of the slowest, as in the closed loop.
+        return gpu_power_w(self._power, own, share * self._power.clocks.max_clock.value, self._temp_c)
+
+    def _onset_share(self) -> Float:
+        """Return the share of the highest clock that phases begin with: all of it, after one that no limit held."""
+        is_seen = (self._phases.once_s >= _WINDOW_S)[..., None]
+        has_rest = (~self._is_held() & is_seen).any(axis=1, keepdims=True)
+        return np.asarray(np.where(has_rest & is_seen, 1.0, self._share))
 
     def _burst_w(self, workload: Workload, stage: int, phase: int) -> float:
         operations = self._phases.operations[stage][phase]
