@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.conftest import REPOSITORY, WriteStudy, config_dir, write_study
+from triplepoint.cli import plan as cli_plan
 from triplepoint.config.plan import read_plan, read_planned_run
 from triplepoint.errors import UserError
 from triplepoint.plan import render, select, write_plan
@@ -114,6 +115,17 @@ def test_select_named_study_not_on_cluster_is_refused(config_dir: Path, write_st
 def test_select_all_skips_studies_on_other_clusters() -> None:
     plan = select(REPOSITORY / "config", None, ["cpu-local"])
     assert {entry.studies for entry in plan.entries} == {("smoke",)}
+
+
+def test_plan_of_a_cluster_that_is_also_simulated_is_simulated(
+    config_dir: Path, write_study: WriteStudy, tmp_path: Path
+) -> None:
+    write_study("  - axes: {cluster: [cpu-local, h200x32], engine: [native]}")
+    for simulated, engine in (([], "native"), (["--simulated", "h200x32"], "simulated")):
+        asked = ["--cluster", "h200x32", *simulated, "--config", str(config_dir), "--write", "--results", str(tmp_path)]
+        cli_plan.run(cli_plan.parser().parse_args(["test", *asked]))
+        points = [entry.planned.point for entry in read_plan(tmp_path / "plan.json").entries]
+        assert [(point.cluster.name, point.engine) for point in points] == [("h200x32", engine)]
 
 
 def test_select_asks_the_engine(config_dir: Path, write_study: WriteStudy) -> None:

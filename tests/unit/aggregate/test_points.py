@@ -1,5 +1,6 @@
 """Numbers of the tables, worked out by hand from the made-up runs in `tests.synthetic`."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.synthetic import CONFIG, CPU, H200, NO_RAPL, Spec, build
+from tests.synthetic import CONFIG, CPU, H200, NO_RAPL, PEAK_OF_MODEL_W, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.manifest import read_manifest, write_manifest
 from triplepoint.tables import RESULT_TABLES, STEPS, TELEMETRY
@@ -183,3 +184,25 @@ def test_aggregate_does_not_depend_on_row_order(tmp_path: Path, seed: object) ->
     STEPS.write(path, table.take(pa.array(order)))
     aggregate(plan, tmp_path, CONFIG)
     assert (tmp_path / "tables/points.csv").read_bytes() == before
+
+
+def test_aggregate_highest_power_of_measured_gpus_is_their_highest_sample(tmp_path: Path) -> None:
+    tables = tables_of(tmp_path, ONE_NODE)
+    # GPU k reaches 485 - 5 k + 50 W in step 5.
+    assert [row["gpu_power_peak_w"] for row in tables["gpus"]] == pytest.approx([535 - 5 * k for k in range(8)])
+    assert tables["points"][0]["gpu_power_peak_w"] == pytest.approx(535)
+    assert tables["points"][0]["package_power_peak_w"] is None
+
+
+def test_aggregate_highest_power_of_a_simulated_run_is_the_models(tmp_path: Path) -> None:
+    tables = tables_of(tmp_path, replace(ONE_NODE, engine="simulated"))
+    assert tables["points"][0]["gpu_power_peak_w"] == PEAK_OF_MODEL_W
+    assert {row["gpu_power_peak_w"] for row in tables["gpus"]} == {None}
+
+
+def test_aggregate_highest_power_of_a_shared_sensor_is_of_a_package(tmp_path: Path) -> None:
+    mi250 = H200.model_copy(update={"name": "mi250x32", "gpu": "mi250"})
+    tables = tables_of(tmp_path, replace(ONE_NODE, cluster=mi250, step_ms=400_000))
+    (point,) = tables["points"]
+    assert point["gpu_power_peak_w"] is None and point["package_power_peak_w"] == pytest.approx(535)
+    assert {row["gpu_power_peak_w"] for row in tables["gpus"]} == {None}
