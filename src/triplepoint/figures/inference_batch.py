@@ -109,7 +109,7 @@ def _draw_panel(axes: Axes, column: str, label: str, lines: dict[str, DataFrame]
     axes.minorticks_off()
     axes.set_xlabel("sequences together", labelpad=1)
     axes.set_ylabel(label, labelpad=2)
-    ends = [column, f"{column}_model_lo", f"{column}_model_hi"]
+    ends = [column, *(f"{column}_{end}" for end in _ENDS)]
     done = concat([found[found["status"] == "ok"] for found in lines.values()])
     values = done[ends].to_numpy(float).ravel()
     if not np.isfinite(values).any():

@@ -11,7 +11,7 @@ from pandas import DataFrame, concat
 from triplepoint.figures import labels, style
 from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, Canvas, shortened, wrapped
 from triplepoint.figures.microbatch_numbers import PANELS, PLOTTED, Panel, numbers_of, swept
-from triplepoint.figures.scales import scale
+from triplepoint.figures.scales import ENDS, scale
 
 TABLES = ("points",)
 
@@ -191,7 +191,7 @@ def _draw_lines(axes: Axes, found: DataFrame, panel: Panel, sizes: list[int]) ->
 
 def _scale_y(axes: Axes, found: DataFrame, panel: Panel, factor: float) -> None:
     """Scale the axis of a quantity that begins at zero."""
-    ends = [panel.column + end for end in ("", "_model_lo", "_model_hi") if panel.column + end in found]
+    ends = [panel.column + end for end in ENDS if panel.column + end in found]
     values = found.loc[found["status"] == "ok", ends].to_numpy(float).ravel() * factor
     axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
     scale(axes, "y", values, 4)

@@ -12,7 +12,7 @@ from pandas import DataFrame, Series, concat
 
 from triplepoint.figures import labels, style
 from triplepoint.figures.rows import Block, mark_slot, place_blocks, row_axes
-from triplepoint.figures.scales import fit_ticks, scale
+from triplepoint.figures.scales import ENDS, fit_ticks, scale
 
 TABLES = ("points",)
 
@@ -198,5 +198,5 @@ def _scale_x(axes: Axes, block: Block, column: str, nbins: int) -> None:
         axes.set_xticks([])
         return
     done = concat([found[found["status"] == "ok"] for _, found in block.rows])
-    ends = [name for name in (column, f"{column}_model_lo", f"{column}_model_hi", f"{column}_max") if name in done]
+    ends = [column + end for end in ENDS if column + end in done]
     scale(axes, "x", done[ends].to_numpy(float).ravel(), nbins)

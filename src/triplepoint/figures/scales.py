@@ -19,6 +19,8 @@ DECADE = 10.0
 _BETWEEN_IN = 0.06
 """Least distance between labels of ticks. Unit: inch."""
 _ROOM = 1.15
+ENDS = ("", "_p10", "_p90", "_model_lo", "_model_hi", "_max")
+"""Of a plotted quantity's columns: its value, its spread, the model's interval, the highest."""
 
 
 def scale(axes: Axes, which: Which, values: Iterable[float], nbins: int) -> None:
