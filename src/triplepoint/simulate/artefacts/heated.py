@@ -28,7 +28,7 @@ from triplepoint.simulate.heat.job import (
 )
 from triplepoint.simulate.heat.loop import Trace
 from triplepoint.simulate.heat.machine import Machine, Profile, profile_from
-from triplepoint.simulate.power.config import NodePowerConfig
+from triplepoint.simulate.power.config import NodePowerConfig, PowerConfig
 from triplepoint.simulate.power.model import Float
 from triplepoint.simulate.power.node import node_power_w, rack_power_w
 from triplepoint.simulate.power.step import NOTHING, Ran, StepPieces
@@ -116,8 +116,9 @@ def gpu_facts(
     return {
         "gpu_power_w": mean_w,
         "gpu_power_lo_w": mean_w * known.gpu_power_lo_w / known.gpu_power_w,
-        # A mean is above the limit only where the lowest clock takes more than that.
-        "gpu_power_hi_w": max(mean_w, min(mean_w * known.gpu_power_hi_w / known.gpu_power_w, limit_w)),
+        # As far up as down: what is known ends at the limit as seen from its own mean. A run's mean is above the limit
+        # only where the lowest clock takes more than that.
+        "gpu_power_hi_w": max(mean_w, min(mean_w * (2.0 - known.gpu_power_lo_w / known.gpu_power_w), limit_w)),
         "gpu_power_peak_w": max(peaks_w),
         "gpu_temp_max_c": float(of_ranks(trace.temp_c).max()),
         "throttle_fraction": float(((of_ranks(trace.reasons) & _HELD) != 0).mean()),
@@ -139,7 +140,7 @@ def heat_up(simulated: Simulated, resimulate: Resimulate, cluster: ClusterConfig
     gpu, conditions = simulated.job.gpu, cluster.conditions
     shape = -(-simulated.job.num_gpus // cluster.gpus_per_node), cluster.gpus_per_node
     usual = machine_of(USUAL, gpu, shape, cluster.name, config)
-    high = at_highest_clocks(step_profile(simulated, shape), usual)
+    high = at_highest_clocks(step_profile(simulated, shape, usual.power), usual)
     steady = warm_up(usual, high)
     # Clocks dither, which no calibration has: under usual conditions the step is as long as calibrated.
     longer = simulated.timeline.step_time_s / steady.step_s
@@ -153,7 +154,7 @@ def heat_up(simulated: Simulated, resimulate: Resimulate, cluster: ClusterConfig
             if (now := _factors(slowdown / slowest, simulated.job.num_gpus)) == factor:
                 break
             factor, simulated = now, resimulate(now)
-            high = at_highest_clocks(step_profile(simulated, shape), usual, 1.0 / slowdown)
+            high = at_highest_clocks(step_profile(simulated, shape, usual.power), usual, 1.0 / slowdown)
             profile = stretched(high, longer)
             steady = warm_up(machine, profile)
     trace, is_steady = one_step(machine, profile, steady, simulated.timeline.step_time_s)
@@ -181,10 +182,10 @@ def ran(simulated: Simulated) -> Ran:
     return Ran(simulated.job, simulated.stages, simulated.timeline, simulated.time_of)
 
 
-def step_profile(simulated: Simulated, shape: tuple[int, int]) -> Profile:
+def step_profile(simulated: Simulated, shape: tuple[int, int], power: PowerConfig) -> Profile:
     """Return what every device does in a step; those without a rank do nothing."""
     timeline = simulated.timeline
-    pieces = StepPieces(ran(simulated))
+    pieces = StepPieces(ran(simulated), power)
     total_ns = round(timeline.step_time_s * NS_PER_S)
     places = [simulated.place(rank) for rank in range(simulated.job.num_gpus)]
     known = {place: pieces.of(*place) for place in dict.fromkeys(places)}

@@ -58,6 +58,8 @@ class PowerConfig(Strict):
     """Leakage grows with this power of the voltage."""
     clock_tree: Watt
     """Clock distribution and everything that switches while a kernel runs, whatever it does."""
+    polling_share: Ratio
+    """Share of `clock_tree` that a kernel drives which only waits for others."""
     tensor: Watt
     """Tensor units at the peak rate of `config/gpus/`, operands random, with what feeds them inside the SMs."""
     sm: Watt

@@ -30,7 +30,7 @@ class Activity:
     NVIDIA gives peaks at a clock below the highest (1830 MHz on H100), so tensor and SM may pass 1 a little.
 
     Attributes:
-        awake: Share of the time a kernel runs, 0-1.
+        awake: Share of the time a kernel runs, 0-1; one that only waits for others counts by `polling_share`.
         tensor: Matrix products: FLOP/s over peak bf16 FLOP/s, FP8 ones by their energy.
         sm: Other arithmetic and data movement inside SMs, as a share of what they can issue.
         hbm: Bytes/s from and to memory over peak bandwidth.

@@ -1,6 +1,7 @@
 """What runs on the GPUs of a simulated step at any time: its passes, messages and update, one on another."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from triplepoint.simulate.artefacts.groups import split_sync
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import StageWork
+from triplepoint.simulate.power.config import PowerConfig
 from triplepoint.simulate.power.model import Activity, Float, Int64
 from triplepoint.simulate.power.segments import overlay
 from triplepoint.simulate.power.work import UNITS, Workload, activity_of
@@ -44,11 +46,12 @@ class StepPieces:
     """The segments of a step, of any stage and class of replica.
 
     A pass is as its mean: kernels are shorter than what governors and sensors see, see `bursts` for those that are not.
-    A rank with others waits in a kernel that polls, so it is awake all the time.
+    A rank with others waits in a kernel that polls.
     """
 
-    def __init__(self, ran: Ran) -> None:
-        """Take what was simulated."""
+    def __init__(self, ran: Ran, power: PowerConfig) -> None:
+        """Take what was simulated, and the power of the GPU type."""
+        self._polling_share = power.polling_share.value if ran.job.num_gpus > 1 else 0.0
         self._job, self._stages, self._timeline = ran.job, ran.stages, ran.timeline
         self._workload = Workload(ran.job, ran.time_of)
 
@@ -58,15 +61,14 @@ class StepPieces:
         begin = self._timeline.optimizer_start
         end = begin + float(self._timeline.durations.optimizer.total[stage, which])
         rows.append((np.array([[begin, end]]), self._workload.of(self._stages[stage].optimizer)))
-        step_s = self._timeline.step_time_s
-        if self._job.num_gpus > 1:
-            rows.append((np.array([[0.0, step_s]]), np.array([step_s] + [0.0] * (len(UNITS) - 1))))
         times = np.concatenate([times for times, _ in rows])
         works = np.concatenate([np.broadcast_to(work, (len(times), len(UNITS))) for times, work in rows])
         kept = times[:, 1] > times[:, 0]
         times, works = times[kept], works[kept]
         start_ns, end_ns = np.rint(times.T * NS_PER_S).astype(np.int64)
-        return overlay(start_ns, end_ns, activity_of(works, times[:, 1] - times[:, 0]), round(step_s * NS_PER_S))
+        activity = activity_of(works, times[:, 1] - times[:, 0])
+        edges, found = overlay(start_ns, end_ns, activity, round(self._timeline.step_time_s * NS_PER_S))
+        return edges, replace(found, awake=found.awake + self._polling_share * (1.0 - found.awake))
 
     def _tasks(self, stage: int, which: int) -> list[tuple[Float, Float]]:
         timeline, order = self._timeline, self._timeline.order

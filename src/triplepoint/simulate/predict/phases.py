@@ -10,6 +10,7 @@ from triplepoint.simulate.operations import Operation, StageWork
 from triplepoint.simulate.power.model import Float
 from triplepoint.simulate.power.step import Ran
 from triplepoint.simulate.power.work import Workload
+from triplepoint.simulate.predict.governed import Stretches, stretches_of
 from triplepoint.simulate.timeline.model import Timeline
 
 _GOVERNED_S = 4 * Machine.period_s
@@ -26,6 +27,7 @@ class Phases(NamedTuple):
         operations: Of a single pass, by stage and phase.
         alone_s: Of the step, as `seconds`, without gaps between passes. Unit: s.
         alone: Work in that time.
+        stretches: Of the step, for the governor; without them it finds a clock for every phase.
     """
 
     seconds: Float
@@ -34,10 +36,17 @@ class Phases(NamedTuple):
     operations: Sequence[Sequence[tuple[Operation, ...]]]
     alone_s: Float
     alone: Float
+    stretches: Stretches | None = None
 
 
-def phases_of(ran: Ran, workload: Workload) -> Phases:
-    """Return what the GPUs of every stage do: forward and backward passes, the update, the rest of the step."""
+def phases_of(ran: Ran, workload: Workload, polling_share: float) -> Phases:
+    """Return what the GPUs of every stage do: forward and backward passes, the update, the rest of the step.
+
+    Args:
+        ran: The step.
+        workload: Work of the job's operations.
+        polling_share: Share of the clock tree that waiting drives.
+    """
     timeline = ran.timeline
     durations, num_microbatches = timeline.durations, timeline.order.num_microbatches
     backward = durations.backward_input.total + durations.backward_weight.total
@@ -55,13 +64,14 @@ def phases_of(ran: Ran, workload: Workload) -> Phases:
         for stage in ran.stages
     ]
     work = np.concatenate([own, np.array(between)[:, None]], axis=1)
-    alone_s, alone = seconds.copy(), work.copy()
-    _even_out(timeline, passes, once, seconds, work)
     if ran.job.num_gpus > 1:
         # A rank with others waits in a kernel that polls.
-        work[..., 0], alone[..., 0] = seconds, alone_s
+        work[..., 0] += polling_share * np.maximum(seconds - work[..., 0], 0.0)
+    alone_s, alone = seconds.copy(), work.copy()
+    stretches = stretches_of(timeline, alone_s, alone)
+    _even_out(timeline, passes, once, seconds, work)
     flat = [[tuple(one for some in part for one in some) for part in parts] for parts in operations]
-    return Phases(seconds, np.concatenate([once, seconds[:, 2:]], axis=1), work, flat, alone_s, alone)
+    return Phases(seconds, np.concatenate([once, seconds[:, 2:]], axis=1), work, flat, alone_s, alone, stretches)
 
 
 def _even_out(timeline: Timeline, passes: Float, once: Float, seconds: Float, work: Float) -> None:
@@ -73,6 +83,10 @@ def _even_out(timeline: Timeline, passes: Float, once: Float, seconds: Float, wo
     share = passes / passes.sum(axis=1, keepdims=True)
     both = work[:, :2].sum(axis=1, keepdims=True) * share[..., None]
     work[:, :2] = np.where(is_short.reshape(-1, 1, 1), both, work[:, :2])
+    # What a gap takes comes along, its share of work between passes.
+    moved = gaps[..., None] * work[:, 3:] / seconds[:, 3:, None]
+    work[:, :2] += moved * share[..., None]
+    work[:, 3:] -= moved
     seconds[:, :2] += gaps * share
     seconds[:, 3:] = np.maximum(seconds[:, 3:] - gaps, 1e-9)
 

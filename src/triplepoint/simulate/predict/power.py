@@ -1,7 +1,8 @@
 """Power, heat and throttling of a job in balance, without going through time: the same model as simulated runs have.
 
-Each pipeline stage is a few phases (kinds of passes, the update, the rest), each place in a node's air a resistance. In
-a phase the clock is the highest that the power limit leaves; what a governor dithers around it is left out.
+Each pipeline stage is a few phases (kinds of passes, the update, the rest), each place in a node's air a resistance.
+What the power limit takes is what the governor takes from stretches of the step; peaks and the highest temperature are
+of phases, each at the highest clock that the limit leaves it.
 """
 
 import math
@@ -14,13 +15,15 @@ import numpy as np
 from triplepoint.config.conditions import USUAL, ConditionsConfig
 from triplepoint.simulate.costs import largest_of
 from triplepoint.simulate.fabric import Fabric
+from triplepoint.simulate.heat.config import LimitConfig, read_heat
 from triplepoint.simulate.heat.job import is_known, node_power_of, power_at_limit, power_of
 from triplepoint.simulate.operations import Kernel
-from triplepoint.simulate.power.config import PowerConfig
+from triplepoint.simulate.power.config import PowerConfig, read_power
 from triplepoint.simulate.power.model import Activity, Float, gpu_power_w, power_parts, rate_at
 from triplepoint.simulate.power.node import node_power_w
 from triplepoint.simulate.power.step import Ran
 from triplepoint.simulate.power.work import Workload, activity_of
+from triplepoint.simulate.predict.governed import govern
 from triplepoint.simulate.predict.phases import Phases, phases_of
 from triplepoint.simulate.predict.places import Places, places_of
 
@@ -96,7 +99,8 @@ def predict_power(
     if not is_known(job.gpu, config):
         return PowerPrediction()
     workload = Workload(job, ran.time_of)
-    step = Repeated(ran.timeline.step_time_s, job.global_batch_size * job.sequence_length, phases_of(ran, workload))
+    phases = phases_of(ran, workload, read_power(job.gpu.name, config).polling_share.value)
+    step = Repeated(ran.timeline.step_time_s, job.global_batch_size * job.sequence_length, phases)
     return power_in_balance(step, workload, interval_s, config, conditions)
 
 
@@ -119,7 +123,8 @@ def power_in_balance(
     job, step_s = workload.job, step.time_s
     power = power_of(conditions, job.gpu, config)
     places = places_of(job.gpu, job.fabric.gpus_per_node, config, conditions.coolant, conditions.airflow)
-    balance = _Balance(power, places, step.phases, conditions.inlet_temp_c)
+    limits = read_heat(job.gpu.name, config).limits
+    balance = _Balance(power, places, step.phases, conditions.inlet_temp_c, limits)
     found, sigma_w = balance.mean_w, balance.sigma_w
     temp, sigma_k = balance.hottest_c(job.num_gpus), balance.temp_sigma_k(sigma_w)
     each = np.full(min(job.fabric.gpus_per_node, job.num_gpus), found)
@@ -157,7 +162,7 @@ def _num_nics(fabric: Fabric) -> int:
 class _Balance:
     """Power and temperature of all phases, in balance; shape (num_stages, num_phases, num_places)."""
 
-    def __init__(self, power: PowerConfig, places: Places, phases: Phases, inlet_c: float) -> None:
+    def __init__(self, power: PowerConfig, places: Places, phases: Phases, inlet_c: float, limits: LimitConfig) -> None:
         """Find it."""
         self._power, self._places, self._phases, self._inlet_c = power, places, phases, inlet_c
         self._weight = phases.seconds / phases.seconds.sum(axis=1, keepdims=True)
@@ -170,6 +175,11 @@ class _Balance:
             self._share, self._watts = power_at_limit(self._activity, power, self._temp_c)
             self._stage_w = (self._watts * self._weight[..., None]).sum(axis=1, keepdims=True)
             self._temp_c = inlet_c + places.resistance * self._stage_w
+        self._held_share = (self._weight[..., None] * self._is_held()).sum(axis=1)
+        if phases.stretches is not None:
+            lost_w, self._held_share = govern(phases.stretches, power, limits, self._temp_c[:, 0])
+            free_w = gpu_power_w(power, self._activity, power.clocks.max_clock.value, self._temp_c)
+            self._stage_w = ((free_w * self._weight[..., None]).sum(axis=1) - lost_w)[:, None]
 
     @property
     def mean_w(self) -> float:
@@ -179,7 +189,7 @@ class _Balance:
     @property
     def throttle_fraction(self) -> float:
         """Share of GPU time under the power limit."""
-        return float((self._weight[..., None] * self._is_held() @ self._places.share).sum(axis=1).mean())
+        return float((self._held_share @ self._places.share).mean())
 
     def _is_held(self) -> np.ndarray:
         return np.asarray(self._share < 0.999)
