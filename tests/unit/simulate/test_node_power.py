@@ -16,7 +16,7 @@ NAMES = ("lora-1 dc", "lora-1 ac", "lora-8 dc", "lora-8 ac", "lora-64 dc", "lora
 TUNED = {"lora-1 dc", "lora-1 ac", "lora-8-air ac"}
 WHY = "steps are predicted 12 to 16 % longer than these stacks, tuned for the contest, take; so the node works less"
 
-COOLER = "-8.3 %; -8.0 % while waiting took the whole clock tree. What fans take by air is known from one maximum"
+COOLER = "-8.4 %; -8.0 % while waiting took the whole clock tree. What fans take by air is known from one maximum"
 
 
 def judged() -> dict[str, Judged]:
