@@ -100,3 +100,16 @@ def test_inference_has_the_same_facts(served: dict[int, Manifest]) -> None:
         assert 0 <= facts["throttle_fraction"] <= 1
     by_batch = [float(served[batch].facts["gpu_power_w"] or 0) for batch in sorted(served)]
     assert by_batch == sorted(by_batch), "more sequences together, more power"
+
+
+@pytest.mark.parametrize(("output_tokens", "pp"), [(1, 1), (2, 1), (1, 4), (8, 4)])
+def test_inference_of_few_tokens_and_in_stages_has_power(output_tokens: int, pp: int, tmp_path: Path) -> None:
+    run = next(entry.planned for entry in select(CONFIG, ["inference"], ["cpu-local"], ["h200x32"]).valid)
+    assert run.point.inference is not None
+    asked = run.point.inference.model_copy(update={"output_tokens": output_tokens})
+    layout = run.point.layout.model_copy(update={"tp": 8 // pp, "pp": pp})
+    sizes = {"micro_batch_size": 16, "global_batch_size": 16}
+    point = run.point.model_copy(update={"inference": asked, "layout": layout} | sizes)
+    found = simulate_run(run.model_copy(update={"point": point, "digest": point.digest()}), tmp_path, CONFIG)
+    facts = {name: float(value) for name, value in found.facts.items() if isinstance(value, (int, float))}
+    assert 100 < facts["gpu_power_lo_w"] < facts["gpu_power_w"] < facts["gpu_power_peak_w"] < 900

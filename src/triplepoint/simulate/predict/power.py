@@ -222,7 +222,7 @@ class _Balance:
         return math.hypot(_INLET_SIGMA_K, rise * self._places.sigma, rise * sigma_w / self.mean_w)
 
     def peak_w(self, workload: Workload) -> float:
-        """Return the highest power over a sensor's window: a kernel, with its phase where it is shorter."""
+        """Return the highest power over a sensor's window: a pass, or a kernel with its pass where it is shorter."""
         # Governors follow the mean of short passes and the gaps between them, and any pass only once it has begun.
         part = np.minimum(self._phases.once_s / _WINDOW_S, 1.0)[..., None]
         around = self._watts.copy()
@@ -232,7 +232,10 @@ class _Balance:
         passes = begins[:, :3].max(axis=2)
         # Of the stage that takes most and of the last one, which has the largest product of all.
         stages = {int(passes.max(axis=1).argmax()), len(passes) - 1}
-        bursts = [self._burst_w(workload, stage, phase) for stage in stages for phase in (0, 1)]
+        operations = self._phases.operations
+        bursts = [
+            self._burst_w(workload, stage, phase) for stage in stages for phase in range(len(operations[stage][:2]))
+        ]
         return max(float(passes.max()), *bursts)
 
     def _alone_w(self, share: Float) -> Float:
