@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from triplepoint.cli.arguments import add_run, make_parser, run_folder, say
+from triplepoint.cli.arguments import add_config, add_run, make_parser, run_folder, say
 
 WALL_MARGIN = 2.0
 """The scheduler is asked for so many times the upper end of the predicted wall time: longer jobs wait longer to start,
@@ -22,6 +22,7 @@ def parser() -> argparse.ArgumentParser:
         "Exit status 0: a result (ok, oom, invalid); 1: it crashed, hung or was lost; 2: something you can mend.",
     )
     add_run(made)
+    add_config(made)
     made.add_argument("--force", action="store_true", help="launch again even if the result is there")
     return made
 
@@ -32,19 +33,18 @@ def run(arguments: argparse.Namespace) -> int:
     from triplepoint.launch.run import LaunchFailed, launch
 
     try:
-        launch(folder, say, arguments.force, _wall_s(folder, arguments.results))
+        launch(folder, say, arguments.force, _wall_s(folder, arguments.results, arguments.config))
     except LaunchFailed as error:
         print(f"triplepoint: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _wall_s(folder: Path, results: Path) -> float | None:
+def _wall_s(folder: Path, results: Path, config: Path) -> float | None:
     """Return the wall time to ask a scheduler for; None where there is none, or no prediction. Unit: s."""
     from triplepoint.config.plan import Plan, PlanEntry, read_planned_run
 
     planned = read_planned_run(folder / "point.json")
-    config = Path("config")
     if planned.limits.executor != "slurm" or planned.point.cluster.device == "cpu" or not config.is_dir():
         return None
     from triplepoint.advise.cost import plan_cost
