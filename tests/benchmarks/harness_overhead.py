@@ -1,10 +1,11 @@
 """What the harness costs a training step, profiler off: `python -m tests.benchmarks.harness_overhead`.
 
 One rank of the native engine trains on the CPU. In half of the blocks the sampler reads the host and the markers of
-phases and steps are set, in the other half the sampler is stopped and markers do nothing; which comes first in a pair
-is drawn. Printed is the change of the step's time, as the harness reports it and with the row it writes, with the 95 %
-interval of a bootstrap over pairs. CPU time of the rank is given beside wall time: on a machine with other work only
-that is fit to be read; beside it stand the CPU time the sampler takes, and what a marker and a row cost by themselves.
+phases and steps are asked for, as in steps that are not profiled; in the other half the sampler is stopped and
+markers do nothing; which comes first in a pair is drawn. Printed is the change of the step's time, as the harness
+reports it and with the row it writes, with the 95 % interval of a bootstrap over pairs. CPU time of the rank is given
+beside wall time: on a machine with other work only that is fit to be read; beside it stand the CPU time the sampler
+takes, and what a marker and a row cost by themselves.
 """
 
 import argparse

@@ -1,16 +1,20 @@
 """Points of LoRA and inference as they are simulated."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.conditions import ConditionsConfig
 from triplepoint.config.plan import PlannedRun
+from triplepoint.errors import UserError
 from triplepoint.plan import select
 from triplepoint.recording.read import read_recording
 from triplepoint.simulate.artefacts.run import job_of, simulate_run
+from triplepoint.simulate.artefacts.serving import simulate_serving
 from triplepoint.simulate.inference import (
     Groups,
     Serving,
@@ -57,7 +61,7 @@ def test_simulated_inference_is_what_is_predicted(tmp_path: Path) -> None:
     run = planned("inference", global_batch_size=16)
     manifest = simulate_run(run, tmp_path, CONFIG)
     expected = predict_inference(job(run), Serving(1024, 128, 16), config=CONFIG)
-    assert manifest.status == "ok"
+    assert manifest.status == "ok" and manifest.facts["is_steady"] is True
     rows = STEPS.read(tmp_path / "steps.parquet").to_pylist()
     assert len(rows) == 8 * 21
     first = rows[0]
@@ -88,6 +92,14 @@ def test_simulated_inference_energy_is_power_over_time(tmp_path: Path) -> None:
     mean_w = (gpu["gpu_energy_j"].iloc[-1] - gpu["gpu_energy_j"].iloc[0]) / seconds
     # Two ways to the same mean: a counter, and samples at even times.
     assert mean_w == pytest.approx(gpu["gpu_power_w"].mean(), rel=0.02)
+
+
+def test_simulated_inference_where_a_gpu_shuts_down(tmp_path: Path) -> None:
+    run = planned("inference", global_batch_size=16)
+    hot = ConditionsConfig(inlet_temp_c=60, bad_contact={"node0.gpu6": 20})
+    cluster = CATALOGUE.cluster("h200x32").model_copy(update={"conditions": hot})
+    with pytest.raises(UserError, match="node0.gpu6 comes to .* and shuts down at 95 degC"):
+        simulate_serving(run, job(run), cluster, tmp_path, CONFIG, datetime.now(UTC))
 
 
 def test_simulated_inference_without_room_is_out_of_memory(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.conditions import USUAL
-from triplepoint.errors import UserError
 from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.heat.clocks import Reason
 from triplepoint.simulate.heat.job import (
@@ -158,23 +157,10 @@ def heat_up(simulated: Simulated, resimulate: Resimulate, cluster: ClusterConfig
             profile = stretched(high, longer)
             steady = warm_up(machine, profile)
     trace, is_steady = one_step(machine, profile, steady, simulated.timeline.step_time_s)
-    _check_shutdown(trace, machine, cluster.name)
     num_nics = int(cluster.nics_per_node.value) if cluster.nics_per_node else cluster.gpus_per_node
     known = predict_power(ran(simulated), (math.nan, math.nan), config, conditions)
     node = node_power_of(gpu, config)
     return Heated(simulated, machine, node, num_nics, cluster.nodes_per_rack, trace, factor, is_steady, known)
-
-
-def _check_shutdown(trace: Trace, machine: Machine, cluster: str) -> None:
-    # The mean: hardware cuts clocks within less than the control period that lets a die overshoot here.
-    hottest = trace.temp_c.mean(axis=0)
-    node, gpu = np.unravel_index(hottest.argmax(), hottest.shape)
-    most_c = machine.heat.limits.shutdown_temperature.value
-    if hottest[node, gpu] >= most_c:
-        raise UserError(
-            f"cluster {cluster}: node{node}.gpu{gpu} comes to {hottest[node, gpu]:.0f} degC under its conditions and "
-            f"shuts down at {most_c:g} degC; no job runs on it, ease them"
-        )
 
 
 def ran(simulated: Simulated) -> Ran:

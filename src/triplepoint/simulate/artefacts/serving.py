@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from triplepoint.config.cluster import ClusterConfig
-from triplepoint.config.conditions import ConditionsConfig
+from triplepoint.config.conditions import USUAL
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Point
 from triplepoint.manifest import Manifest
@@ -97,10 +97,11 @@ def simulate_serving(
     if is_known(job.gpu, config):
         workload = Workload(job, _time_of(costs_of(job, REPLAYED, config)))
         phases = _phases(job, serving, step, workload)
-        machine, trace = _warm(_profile(job, phases, shape), job, cluster, shape, config)
+        machine, trace, is_steady = _warm(_profile(job, phases, shape), job, cluster, shape, config)
         batch = Repeated(step.whole_s, planned.point.num_tokens, phases)
         known = power_in_balance(batch, workload, known_to.whole_s, config, cluster.conditions)
-        served = replace(served, trace=trace, facts=gpu_facts(trace, machine, known, job.num_gpus))
+        facts = gpu_facts(trace, machine, known, job.num_gpus) | {"is_steady": is_steady}
+        served = replace(served, trace=trace, facts=facts)
     return _write(out, planned, job, served, started)
 
 
@@ -144,13 +145,13 @@ def _counts(job: Job, serving: Serving) -> tuple[int, int]:
 
 def _warm(
     profile: Profile, job: Job, cluster: ClusterConfig, shape: tuple[int, int], config: Path
-) -> tuple[Machine, Trace]:
-    usual = machine_of(ConditionsConfig(), job.gpu, shape, cluster.name, config)
+) -> tuple[Machine, Trace, bool]:
+    usual = machine_of(USUAL, job.gpu, shape, cluster.name, config)
     high = at_highest_clocks(profile, usual)
     longer = profile.step_s / warm_up(usual, high).step_s
     machine = machine_of(cluster.conditions, job.gpu, shape, cluster.name, config)
     high = stretched(high, longer)
-    return machine, one_step(machine, high, warm_up(machine, high), profile.step_s)[0]
+    return machine, *one_step(machine, high, warm_up(machine, high), profile.step_s)
 
 
 def _write(out: Path, planned: PlannedRun, job: Job, served: Served, started: datetime) -> Manifest:

@@ -211,6 +211,9 @@ def one_step(machine: Machine, profile: Profile, steady: Steady, step_s: float) 
         profile: Of a step at the highest clocks.
         steady: The job, warm.
         step_s: Length the step has by the timeline; the loop's own differs by what its governor dithers. Unit: s.
+
+    Raises:
+        UserError: If a GPU would shut down.
     """
     fine = replace(machine, period_s=max(machine.period_s, profile.step_s / _FINE_BINS))
     state = replace(steady.state, position_s=0.0)
@@ -220,4 +223,17 @@ def one_step(machine: Machine, profile: Profile, steady: Steady, step_s: float) 
         is_like = abs(float(trace.power_w.mean() / before.power_w.mean()) - 1.0) < _LIKE
         if is_like:
             break
+    _check_shutdown(trace, machine)
     return replace(trace, period_s=step_s / len(trace.rate), repeats=True), is_like
+
+
+def _check_shutdown(trace: Trace, machine: Machine) -> None:
+    # The mean: hardware cuts clocks within less than the control period that lets a die overshoot here.
+    hottest = trace.temp_c.mean(axis=0)
+    node, gpu = np.unravel_index(hottest.argmax(), hottest.shape)
+    most_c = machine.heat.limits.shutdown_temperature.value
+    if hottest[node, gpu] >= most_c:
+        raise UserError(
+            f"node{node}.gpu{gpu} comes to {hottest[node, gpu]:.0f} degC under the conditions of its cluster and shuts "
+            f"down at {most_c:g} degC; no job runs on it, ease them"
+        )
