@@ -13,7 +13,7 @@ PACKAGE = Path(triplepoint.__file__).parent
 
 LAYERS = [
     {"units", "errors", "files", "processes", "commit"},
-    {"config", "tables"},
+    {"config", "tables", "claims"},
     {"manifest", "recording"},
     {"metrics", "slow_nodes", "jobs"},
     {"flops"},
