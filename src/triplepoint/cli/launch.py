@@ -24,6 +24,7 @@ def parser() -> argparse.ArgumentParser:
     add_run(made)
     add_config(made)
     made.add_argument("--force", action="store_true", help="launch again even if the result is there")
+    made.add_argument("--log", type=Path, metavar="FILE", help="say there too what is said here")
     return made
 
 

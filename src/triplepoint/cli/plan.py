@@ -1,9 +1,11 @@
 """`triplepoint plan [STUDY...]`."""
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING
 
 from triplepoint.cli.arguments import add_config, add_results, make_parser, say
+from triplepoint.figures import NAMES, is_drawn
 
 if TYPE_CHECKING:
     from triplepoint.config.plan import Plan
@@ -17,6 +19,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("studies", nargs="*", metavar="STUDY", help="studies in CONFIG/studies; all if none is named")
     made.add_argument("--cluster", action="append", metavar="NAME", help="only points on this cluster; repeatable")
     made.add_argument("--simulated", action="append", metavar="NAME", help="simulate this cluster; repeatable")
+    made.add_argument(
+        "--figure", action="append", choices=NAMES, metavar="NAME", help="only runs this figure draws; repeatable"
+    )
     add_config(made)
     made.add_argument("--write", action="store_true", help="write RESULTS/plan.json and point.json of each run")
     made.add_argument("--summary", action="store_true", help="only what exists, and what is ahead will cost")
@@ -26,17 +31,21 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Show the plan with what it costs, or write it."""
-    from triplepoint.plan import select, write_plan
+    from triplepoint.claims import claim_results
+    from triplepoint.plan import only_needed, select, write_plan
 
     simulated, clusters = arguments.simulated or (), arguments.cluster
     if clusters is not None:
         # `select` takes a cluster named in both for one that is reached.
         clusters = [name for name in clusters if name not in simulated]
     plan = select(arguments.config, arguments.studies or None, clusters, simulated)
+    if arguments.figure:
+        plan = only_needed(plan, partial(is_drawn, names=arguments.figure), arguments.results)
     if not arguments.write:
         _show(plan, arguments)
         return
-    write_plan(plan, arguments.results)
+    with claim_results(arguments.results).acquire_or_refuse():
+        write_plan(plan, arguments.results)
     say(f"plan: {len(plan.entries)} points, {len(plan.valid)} runs to have")
 
 

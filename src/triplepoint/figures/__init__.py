@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from triplepoint.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from matplotlib.figure import Figure
     from pandas import DataFrame
@@ -67,9 +67,9 @@ NEEDS = {
 """Which points each figure can draw."""
 
 
-def needs(name: str, point: "Point") -> bool:
-    """Return whether the figure called `name` draws a planned point."""
-    return NEEDS[name].admits(point.task, point.cluster.gpu)
+def is_drawn(point: "Point", names: "Iterable[str]") -> bool:
+    """Return whether one of some figures draws a planned point."""
+    return any(NEEDS[name].admits(point.task, point.cluster.gpu) for name in names)
 
 
 class FigureModule(Protocol):
