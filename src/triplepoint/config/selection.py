@@ -25,7 +25,7 @@ class Selection(Strict):
     simulated: Names = ()
     """Clusters to simulate, but for those named in `clusters`: their points run on the engine `simulated`, and one rank
     of each of up to four pipeline stages is traced."""
-    ranks_per_part: Annotated[int, Field(gt=0, strict=True)] = 32
+    ranks_per_part: Annotated[int, Field(gt=0, le=1_000_000, strict=True)] = 32
     """Ranks whose traces one `parse` job takes, side by side where it has the cores."""
     trace_rules: str | None = None
     """YAML file of rules that go before the project's own in sorting kernels into classes, see `extending.md`. None:
