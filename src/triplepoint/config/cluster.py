@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from triplepoint.config.base import NAME_PATTERN, Devices, Quantity, Strict, unit_is
 from triplepoint.config.conditions import USUAL, ConditionsConfig, GpuName, place_of
+from triplepoint.units import S_PER_YEAR
 
 _PCI_ADDRESS = r"^[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]$"
 Slots = list[int] | dict[Annotated[str, Field(pattern=_PCI_ADDRESS)], int]
