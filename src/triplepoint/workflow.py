@@ -174,7 +174,7 @@ class Binding:
     @property
     def arguments(self) -> str:
         """The selection as arguments of `triplepoint plan`."""
-        clusters = [f"--cluster {name}" for name in self._selection.clusters or ()]
+        clusters = [f"--cluster {name}" for name in self._selection.clusters or ()] or ["--all-clusters"]
         simulated = [f"--simulated {name}" for name in self._selection.simulated]
         return " ".join([*(self._selection.studies or ()), *clusters, *simulated])
 

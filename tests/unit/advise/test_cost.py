@@ -27,7 +27,7 @@ def one(cluster: str, prediction: Prediction, results: Path = Path("nowhere"), l
     limits = entry.planned.limits.model_copy(update={"time_limit_s": limit_s})
     planned = entry.planned.model_copy(update={"limits": limits})
     entry = entry.model_copy(update={"planned": planned})
-    with patch.object(cost_module, "predict", lambda job, calibration, with_power: prediction):
+    with patch.object(cost_module, "predict", lambda job, calibration, config, with_power: prediction):
         (found,) = plan_cost(Plan(entries=(entry,)), results, CONFIG)
     return found
 
