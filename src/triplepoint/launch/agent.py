@@ -4,6 +4,7 @@ One agent runs on each node as a task of the submitit job. It is the parent of t
 ended, which no launcher further away does.
 """
 
+import errno
 import json
 import os
 import signal
@@ -32,6 +33,9 @@ spinning threads of ranks that share cores make a step twenty times slower."""
 RENDEZVOUS_S = 300.0
 LOOK_AROUND_S = 1.0
 """Between two looks at what the launcher and the other nodes left in the shared folder."""
+ABSENT_S = 60.0
+"""How long the shared folder may be out of reach before that means that it was removed: an automount or a file server
+that restarts comes back."""
 SAMPLER_STOP_S = 5.0
 LAST_MOVE_S = 0.25
 """Samples go on for so long after the last step: GPUs count energy in steps of 0.1 s, so its end is known only then."""
@@ -72,6 +76,7 @@ class Surroundings:
     """Who waits for the gang, if the gang is to go with it."""
     _told: Ending | None = field(default=None, init=False)
     _next_look: float = field(default=0.0, init=False)
+    _absent_since: float | None = field(default=None, init=False)
 
     def listen(self) -> None:
         """Note the signals Slurm sends before it kills, so that there is time for a report.
@@ -92,11 +97,25 @@ class Surroundings:
             return Ending("cancelled", "told to end: the launcher has gone")
         if self._told is None and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK_AROUND_S
-            if is_told_to_stop(self.raw):
-                self._told = Ending("cancelled", "told to end: the launcher gave the attempt up")
-            elif failed := [node for node in failed_nodes(self.raw) if node != self.node]:
-                self._told = Ending("crashed", f"told to end: node {failed[0]} failed")
+            self._told = self._told or self._look()
         return self._told
+
+    def _look(self) -> Ending | None:
+        """Return why to end by what stands in the shared folder; one out of reach says nothing until it stays so."""
+        try:
+            self.raw.stat()
+            given_up = is_told_to_stop(self.raw)
+            failed = [node for node in failed_nodes(self.raw) if node != self.node]
+        except OSError:  # absent, or ESTALE, EIO and the like
+            now = time.monotonic()
+            self._absent_since = now if self._absent_since is None else self._absent_since
+            if now - self._absent_since < ABSENT_S:
+                return None
+            return Ending("cancelled", f"told to end: {self.raw} has been out of reach for {ABSENT_S:.0f} s")
+        self._absent_since = None
+        if given_up:
+            return Ending("cancelled", "told to end: the launcher gave the attempt up")
+        return Ending("crashed", f"told to end: node {failed[0]} failed") if failed else None
 
     def _terminated(self, number: int, frame: object) -> None:
         self._told = self._told or Ending("cancelled", "told to end: SIGTERM from Slurm")
@@ -145,7 +164,22 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
         report["failure"] = asdict(root_cause(failures))
     else:
         report["facts"] = (read_status(raw, ranks[0]) or {}).get("facts", {})
-    write_json(raw / "nodes" / f"node{node}.json", report)
+    _leave_report(raw, node, report)
+
+
+def _leave_report(raw: Path, node: int, report: dict[str, Any]) -> None:
+    """Write the report of a node, waiting for a shared folder that is out of reach for a while."""
+    is_given_up = report["failure"] is not None and report["failure"]["status"] == "cancelled"
+    deadline = time.monotonic() + (0.0 if is_given_up else ABSENT_S)
+    while True:
+        try:
+            raw.stat()  # writing would make the folder anew, below a mount that is not there
+            write_json(raw / "nodes" / f"node{node}.json", report)
+            return
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) or time.monotonic() > deadline:
+                raise
+        time.sleep(LOOK_AROUND_S)
 
 
 def _describe_node(node: int) -> dict[str, Any]:
@@ -224,15 +258,22 @@ def _rendezvous(raw: Path, around: Surroundings, clock: NodeClock) -> tuple[str,
             port = probe.getsockname()[1]
         write_json(path, {"address": address, "port": port, "clock_port": clock.port})
     deadline = time.monotonic() + RENDEZVOUS_S
-    while not path.exists():
+    while (meeting := _read_meeting(path)) is None:
         if ending := around.ending():
             return ending
         if time.monotonic() > deadline:
             return Ending("lost", f"node 0 has not come within {RENDEZVOUS_S:.0f} s")
         time.sleep(0.05)
-    meeting = json.loads(path.read_text())
     clock.follow(meeting["address"], meeting["clock_port"])
     return meeting["address"], meeting["port"]
+
+
+def _read_meeting(path: Path) -> dict[str, Any] | None:
+    try:
+        meeting: dict[str, Any] = json.loads(path.read_text())
+    except OSError:  # not there yet, or the folder is out of reach for a moment
+        return None
+    return meeting
 
 
 def _start_doctor(raw: Path, node: int, planned: PlannedRun) -> subprocess.Popen[bytes]:

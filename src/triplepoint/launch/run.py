@@ -225,7 +225,10 @@ class _Progress:
         self._run, self._say, self._done = planned.run, say, 0
 
     def __call__(self) -> None:
-        done = self._file.read_bytes().count(b"\n") if self._file.exists() else 0
+        try:
+            done = self._file.read_bytes().count(b"\n")
+        except OSError:  # not there yet, or out of reach for a moment
+            return
         if self._done < done <= len(self._kinds):
             self._say(f"{self._run}: step {done}/{len(self._kinds)} ({self._kinds[done - 1]})")
             self._done = done

@@ -69,14 +69,18 @@ class SlurmGang:
         Raises:
             UserError: If Slurm will never start the job.
         """
-        num_reports = self._num_reports()
+        try:
+            num_reports = self._num_reports()
+            has_failed = bool(num_reports and failed_nodes(self._raw))
+        except OSError:  # out of reach for a moment; Slurm still says how the job stands
+            num_reports, has_failed = 0, False
         if num_reports == self._num_nodes:
             return True
         self._ask_slurm()
         ended = self._state is not None and self._state.is_final and self._num_gone in (0, GONE_TIMES)
         if ended and self._state is not None and not self._state.nodes:
             return True  # it never started
-        if ended or (num_reports and failed_nodes(self._raw)):
+        if ended or has_failed:
             # Other agents follow at once; what is silent still is dead, or its file has not come through.
             self._silent_since = self._silent_since or time.monotonic()
             return time.monotonic() - self._silent_since > self._options.file_lag_s

@@ -71,7 +71,7 @@ class Ranks:
     def steps_written(self) -> int:
         """Return the size of the step files and traces: it grows while the ranks make progress. Unit: byte."""
         files = [*self.raw.glob("steps/rank*.jsonl"), *self.raw.glob("traces/*")]
-        return sum(path.stat().st_size for path in files if path.exists())
+        return sum(map(_size, files))
 
     def stop(self) -> None:
         """End the ranks that still run."""
@@ -114,6 +114,13 @@ class Ranks:
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGUSR1)
         time.sleep(GRACE_S)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # a scratch file that has gone, or a file system that is out of reach for a moment
+        return 0
 
 
 def read_status(raw: Path, rank: int) -> dict[str, Any] | None:

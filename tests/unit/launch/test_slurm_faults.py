@@ -1,5 +1,6 @@
 """What a launcher makes of Slurm's answers and of signals; Slurm is four small programs on the PATH."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -85,6 +86,21 @@ def test_gang_that_is_held_is_waited_for(slurm: FakeSlurm, tmp_path: Path, reaso
     assert said == [
         f"tiny: job 7 is held ({reason}); it waits for 'scontrol release 7' or 'scancel 7'",
     ]
+
+
+def test_gang_whose_folder_is_out_of_reach_for_a_moment_goes_on(
+    slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm.answers("squeue", "RUNNING|n[1-2]|triplepoint:x|None\n")
+    said: list[str] = []
+    gang = watch(tmp_path, said)
+
+    def stale(path: Path, pattern: str) -> list[Path]:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    monkeypatch.setattr(Path, "glob", stale)
+    assert not gang.is_over()
+    assert said == ["tiny: job 7 is running on n[1-2]"]
 
 
 def test_gang_that_can_never_start_is_an_error(slurm: FakeSlurm, tmp_path: Path) -> None:
