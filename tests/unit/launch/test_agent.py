@@ -4,6 +4,7 @@ import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -29,8 +30,7 @@ class VirtualTime:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
     made = VirtualTime()
-    monkeypatch.setattr(agent.time, "monotonic", made.monotonic)
-    monkeypatch.setattr(agent.time, "sleep", made.sleep)
+    monkeypatch.setattr(agent, "time", made)
     return made
 
 
@@ -104,7 +104,7 @@ def test_leave_report_waits_for_a_folder_that_is_away(
         if clock.now_s > 1010.0 and away.exists():
             away.rename(raw)
 
-    monkeypatch.setattr(agent.time, "sleep", sleep)
+    monkeypatch.setattr(agent, "time", SimpleNamespace(sleep=sleep, monotonic=clock.monotonic))
     agent._leave_report(raw, 0, {"node": 0, "failure": None})
     assert (raw / "nodes" / "node0.json").is_file()
     assert 1010.0 < clock.now_s < 1020.0

@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -123,7 +124,7 @@ def test_submit_while_munge_is_away_tries_until_it_is_back(
         if len(slept) == 3:
             slurm.answers("sbatch", "Submitted batch job 7\n")
 
-    monkeypatch.setattr(slurm_gang.time, "sleep", sleep)
+    monkeypatch.setattr(slurm_gang, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
     run = slurm_run()
     said: list[str] = []
     gang = submit(new_attempt(tmp_path / "runs" / run.run, run, 1), run, Gang(), frozenset(), said.append)
