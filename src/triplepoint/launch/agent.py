@@ -4,6 +4,7 @@ One agent runs on each node as a task of the submitit job. It is the parent of t
 ended, which no launcher further away does.
 """
 
+import contextlib
 import errno
 import json
 import os
@@ -21,7 +22,7 @@ import psutil
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.files import write_json
 from triplepoint.launch.attempt import failed_nodes, is_told_to_stop
-from triplepoint.launch.clock import NodeClock
+from triplepoint.launch.clock import Meeting, NodeClock
 from triplepoint.launch.outcome import Failure, judge_kill, root_cause
 from triplepoint.launch.placement import count_host_kills, missing_devices, placement, rank_environment
 from triplepoint.launch.watch import Ending, Ranks, read_status
@@ -39,6 +40,7 @@ that restarts comes back."""
 SAMPLER_STOP_S = 5.0
 LAST_MOVE_S = 0.25
 """Samples go on for so long after the last step: GPUs count energy in steps of 0.1 s, so its end is known only then."""
+_MEETING = "rendezvous.json"
 DOCTOR_S = 20.0
 """Most that ranks wait for the check of their node; a driver without persistence takes seconds to open 8 GPUs."""
 
@@ -156,6 +158,8 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
         for watcher in filter(None, (zeus, sampler)):
             _stop(watcher)
     bursts, report["clock_absent"] = clock.finish(has_failed=bool(failures))
+    if node == 0:
+        _forget_meeting(raw)
     report["clock"] = [asdict(burst) for burst in bursts]
     report["ranks"] = list(ranks)
     report["failure"] = None
@@ -249,14 +253,15 @@ def _start_ranks(raw: Path, ranks: range, planned: PlannedRun, meeting: tuple[st
 
 def _rendezvous(raw: Path, around: Surroundings, clock: NodeClock) -> tuple[str, int] | Ending:
     """Return address and port where the ranks meet: node 0 chooses them, the others read its choice and its clock."""
-    path = raw / "rendezvous.json"
+    path = raw / _MEETING
     if around.node == 0:
         several = int(os.environ.get("SLURM_NNODES", "1")) > 1
         address = socket.gethostname() if several else "127.0.0.1"
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
-        write_json(path, {"address": address, "port": port, "clock_port": clock.port})
+        meeting = asdict(clock.meeting) if clock.meeting else None
+        write_json(path, {"address": address, "port": port, "clock": meeting}, is_private=True)
     deadline = time.monotonic() + RENDEZVOUS_S
     while (meeting := _read_meeting(path)) is None:
         if ending := around.ending():
@@ -264,7 +269,7 @@ def _rendezvous(raw: Path, around: Surroundings, clock: NodeClock) -> tuple[str,
         if time.monotonic() > deadline:
             return Ending("lost", f"node 0 has not come within {RENDEZVOUS_S:.0f} s")
         time.sleep(0.05)
-    clock.follow(meeting["address"], meeting["clock_port"])
+    clock.follow(meeting["address"], Meeting(**meeting["clock"]) if meeting["clock"] else None)
     return meeting["address"], meeting["port"]
 
 
@@ -274,6 +279,12 @@ def _read_meeting(path: Path) -> dict[str, Any] | None:
     except OSError:  # not there yet, or the folder is out of reach for a moment
         return None
     return meeting
+
+
+def _forget_meeting(raw: Path) -> None:
+    """Remove the file with the token of the clock: it is of no use any more, and private."""
+    with contextlib.suppress(OSError):
+        (raw / _MEETING).unlink()
 
 
 def _start_doctor(raw: Path, node: int, planned: PlannedRun) -> subprocess.Popen[bytes]:
