@@ -25,6 +25,7 @@ from triplepoint.launch.attempt import failed_nodes, is_told_to_stop
 from triplepoint.launch.clock import Meeting, NodeClock
 from triplepoint.launch.outcome import Failure, judge_kill, root_cause
 from triplepoint.launch.placement import count_host_kills, missing_devices, placement, rank_environment
+from triplepoint.launch.standstill import Watch
 from triplepoint.launch.watch import Ending, Ranks, read_status
 from triplepoint.processes import die_with_parent
 
@@ -150,8 +151,9 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
     zeus = _start_zeus(raw, node, planned, ranks)
     clock = NodeClock(node, planned.point.num_nodes)
     report["checks"] = _hear_doctor(raw, node, doctor)
+    watch = Watch()
     try:
-        failures = _train(raw, ranks, planned, around, clock)
+        failures = _train(raw, ranks, planned, around, clock, watch)
         if zeus is not None and not failures:
             time.sleep(LAST_MOVE_S)
     finally:
@@ -161,6 +163,7 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
     if node == 0:
         _forget_meeting(raw)
     report["clock"] = [asdict(burst) for burst in bursts]
+    report["standstills"] = [asdict(standstill) for standstill in watch.found]
     report["ranks"] = list(ranks)
     report["failure"] = None
     if failures:
@@ -215,7 +218,9 @@ def _ranks_of(node: int, planned: PlannedRun) -> range:
     return range(first, min(first + planned.point.cluster.gpus_per_node, planned.point.num_gpus))
 
 
-def _train(raw: Path, ranks: range, planned: PlannedRun, around: Surroundings, clock: NodeClock) -> list[Failure]:
+def _train(
+    raw: Path, ranks: range, planned: PlannedRun, around: Surroundings, clock: NodeClock, watch: Watch
+) -> list[Failure]:
     """Run the node's ranks to their end and return what went wrong."""
     problem = missing_devices(planned.point.cluster.device, len(ranks))
     if problem:
@@ -225,7 +230,8 @@ def _train(raw: Path, ranks: range, planned: PlannedRun, around: Surroundings, c
         return [Failure(ranks[0], meeting.status, meeting.message, time.time_ns())]
     started = _start_ranks(raw, ranks, planned, meeting)
     around.listen_for_limit()
-    return started.wait(around.ending)
+    with watch.over({rank: process.pid for rank, process in started.processes.items()}):
+        return started.wait(around.ending)
 
 
 def _start_ranks(raw: Path, ranks: range, planned: PlannedRun, meeting: tuple[str, int]) -> Ranks:

@@ -144,6 +144,8 @@ def _until_result(
             say(f"{planned.run}: {manifest.status} after {manifest.duration_s:.1f} s{_why(manifest)}")
             for suspect in manifest.suspects:
                 say(f"{planned.run}: kept, though {suspect}")
+            for note in manifest.step_notes:
+                say(f"{planned.run}: {note}")
             return manifest
         if noted := note_bad_node(results, manifest):
             say(f"{planned.run}: {noted.stem} is left out from now on; remove {noted} once it is mended")

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from triplepoint.files import write_json
-from triplepoint.launch import agent
+from triplepoint.launch import agent, watch
 from triplepoint.launch.agent import Surroundings
 from triplepoint.launch.attempt import tell_to_stop
+from triplepoint.launch.watch import Ranks
 
 
 @dataclass
@@ -108,3 +109,36 @@ def test_leave_report_waits_for_a_folder_that_is_away(
     agent._leave_report(raw, 0, {"node": 0, "failure": None})
     assert (raw / "nodes" / "node0.json").is_file()
     assert 1010.0 < clock.now_s < 1020.0
+
+
+class Rank:
+    """A process that ends at a given time."""
+
+    def __init__(self, clock: VirtualTime, end_s: float) -> None:
+        self._clock, self._end_s = clock, end_s
+
+    def poll(self) -> int | None:
+        return 0 if self._clock.now_s >= self._end_s else None
+
+    def terminate(self) -> None:
+        self._end_s = 0.0
+
+
+@pytest.mark.parametrize(("is_suspended", "failed"), [(True, []), (False, ["hung"])])
+def test_ranks_time_of_a_suspension_does_not_count(
+    raw: Path, monkeypatch: pytest.MonkeyPatch, is_suspended: bool, failed: list[str]
+) -> None:
+    clock = VirtualTime()
+
+    def sleep(seconds: float) -> None:
+        # The gang is suspended for an hour with its agent, or hangs while the agent looks at it.
+        clock.now_s += 3600.0 if is_suspended and 1010.0 <= clock.now_s < 1020.0 else seconds
+
+    fake = SimpleNamespace(monotonic=clock.monotonic, sleep=sleep, time_ns=lambda: 0)
+    monkeypatch.setattr(watch, "time", fake)
+    monkeypatch.setattr(Ranks, "_ask_for_stacks", lambda self: None)
+    (raw / "steps").mkdir()
+    (raw / "steps" / "rank0.jsonl").write_text("{}\n")
+    rank = Rank(clock, end_s=4650.0)
+    ranks = Ranks(raw, {0: rank}, time_limit_s=3000.0, hang_timeout_s=100.0, _started=clock.now_s)  # type: ignore[dict-item]
+    assert [failure.status for failure in ranks.wait(lambda: None)] == failed
