@@ -121,7 +121,8 @@ def pass_interrupts_on() -> None:
     """Let an interrupt of this Snakemake end the launches it started.
 
     Snakemake cancels the jobs of its Slurm executor, but waits for local ones; an interrupt from a terminal reaches
-    these by itself, one from `kill` does not.
+    these by itself, one from `kill` does not. SIGTERM is not passed on: Snakemake waits for what runs, and where the
+    whole session ends, launchers leave their jobs of Slurm to those who come next.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
@@ -131,7 +132,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     for process in psutil.Process().children(recursive=True):
         try:
             if {"launch", "triplepoint"} <= {word.rpartition("/")[2] for word in process.cmdline()}:
-                process.send_signal(signal.SIGTERM)
+                process.send_signal(signal.SIGINT)
         except psutil.NoSuchProcess:
             continue
     signal.default_int_handler(number, frame)
