@@ -152,7 +152,7 @@ def submit(raw: Path, planned: PlannedRun, options: GangOptions, exclude: frozen
     Raises:
         UserError: If Slurm refuses the request, or cannot be reached for long.
     """
-    submission = note_intention(raw)
+    submission = note_intention(raw, options.mem)
     deadline = time.monotonic() + SUBMIT_S
     while True:
         problem = _try_to_submit(raw, planned, options, exclude, submission)
