@@ -33,7 +33,6 @@ def parser() -> argparse.ArgumentParser:
     add_config(made)
     made.add_argument("--log", type=Path, metavar="FILE", help="file to write what is said to as well")
     made.add_argument("--force", action="store_true", help="launch again even if the result is there")
-    made.add_argument("--log", type=Path, metavar="FILE", help="say there too what is said here")
     return made
 
 
