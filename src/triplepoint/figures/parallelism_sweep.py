@@ -70,7 +70,8 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         Block(str(name), f"{found['setting'].iloc[0]}{_ABOUT_TICKS * _has_ticks(found)}", labels.slots(found, "layout"))
         for name, found in numbers.groupby("group", sort=False)
     ]
-    canvas, places = place_blocks(blocks, points, list(_PARTS.values()), is_wide=True)
+    drawn = points[points["run"].isin(numbers["run"])]
+    canvas, places = place_blocks(blocks, drawn, list(_PARTS.values()), is_wide=True)
     for place in places:
         _draw_throughput(row_axes(canvas, place, 0.0, 0.25), place.block)
         _draw_parts(row_axes(canvas, place, 0.285, 0.44), place.block)
@@ -168,7 +169,7 @@ def _draw_quantity(axes: Axes, block: Block, quantity: _Quantity) -> None:
     for number, (_, found) in enumerate(block.rows):
         done = found[(found["status"] == "ok") & found[column].notna()]
         if done.empty:
-            mark_slot(axes, number, "" if (found["status"] != "ok").any() else "not measured")
+            mark_slot(axes, number, "" if (found["status"] != "ok").any() else style.absent(found))
         step = 0.5 / max(len(done), 1)
         for index, (_, row) in enumerate(done.iterrows()):
             y = number + (index - (len(done) - 1) / 2) * step
