@@ -16,6 +16,9 @@ from triplepoint.figures.scales import ENDS, fit_ticks, scale
 
 TABLES = ("points",)
 
+STUDY = "parallelism"
+"""Its points are drawn where it is in the selection: other studies try the same layouts at plainer settings."""
+
 _PARTS = {
     "compute_s": ("computation", style.BLUE, ""),
     "exposed_comm_s": ("exposed communication", style.VERMILION, "//////"),
@@ -61,7 +64,8 @@ _QUANTITIES = (
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots, one row per point or layout not run at its block's setting.
 
-    In each block only the layout differs: see `labels.common_setting` for which micro-batch size and recomputation.
+    In each block only the layout differs: see `labels.common_setting` for which micro-batch size and recomputation. Of
+    `STUDY` all layouts are drawn; one that it tries at another setting alone says which.
     """
     points = labels.prepare(tables["points"])
     chosen = {name: _with_gaps(members) for name, members in points.groupby("group", sort=False)}
@@ -86,12 +90,16 @@ def _has_ticks(found: DataFrame) -> bool:
 
 def _with_gaps(members: DataFrame) -> DataFrame:
     """Return the comparable points of one group, with a row without status for each layout not run at that setting."""
-    chosen = labels.common_setting(members)
-    absent = members[~members["layout"].isin(chosen["layout"])].drop_duplicates("layout")
+    own = members[[STUDY in studies for studies in members["studies"]]]
+    chosen = labels.common_setting(members if own.empty else own)
+    others = own[~own["layout"].isin(chosen["layout"])]
+    absent = members[~members["layout"].isin([*chosen["layout"], *others["layout"]])].drop_duplicates("layout")
     gaps = absent[["group", "layout", "gpu", "num_gpus"]].assign(reason="not run at this setting")
     gaps = gaps.set_index(absent.index)
+    elsewhere = [labels.common_setting(found) for _, found in others.groupby("layout", sort=False)]
+    named = [found.assign(layout=labels.layout_at(found.iloc[0], chosen.iloc[0])) for found in elsewhere]
     setting = labels.setting_text(chosen.iloc[0])
-    return concat([chosen, gaps]).sort_index().assign(setting=setting)
+    return concat([chosen, *named, gaps]).sort_index().assign(setting=setting)
 
 
 def _numbers(found: DataFrame) -> DataFrame:
