@@ -19,7 +19,9 @@ def parser() -> argparse.ArgumentParser:
     made.epilog = "Without --cluster, --simulated and --all-clusters, CONFIG/config.yaml decides, as in snakemake."
     made.add_argument("studies", nargs="*", metavar="STUDY", help="studies in CONFIG/studies (default: all)")
     made.add_argument("--cluster", action="append", metavar="NAME", help="only points on this cluster; repeatable")
-    made.add_argument("--simulated", action="append", metavar="NAME", help="simulate points on this cluster; repeatable")
+    made.add_argument(
+        "--simulated", action="append", metavar="NAME", help="simulate points on this cluster; repeatable"
+    )
     made.add_argument("--all-clusters", action="store_true", help="points on all others too, reached or not")
     add_config(made)
     made.add_argument("--write", action="store_true", help="write RESULTS/plan.json and point.json of each run")
