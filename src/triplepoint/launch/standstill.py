@@ -9,14 +9,13 @@ import contextlib
 import statistics
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from triplepoint.manifest import Interruption, SlowStep
+from triplepoint.manifest import SLOW, Interruption, SlowStep, SlowSteps
 from triplepoint.units import NS_PER_S
 
 TICK_S = 0.2
@@ -24,8 +23,8 @@ TICK_S = 0.2
 LATE_S = 1.0
 """How much later than it should come a look means that the agent, and so its node, stood still. Our choice: far above
 what a loaded machine makes a thread wait, which is tens of milliseconds."""
-SLOW = 3.0
-"""Times the median from which a measured step is named. Our choice: steps of one run differ by a few percent."""
+MOST_NAMED = 4
+"""Of slow steps: on a machine that others use too there may be many."""
 
 _STOPPED = frozenset("Tt")
 """States of a process that is stopped by a signal or by a tracer. Source: proc_pid_stat(5)."""
@@ -136,23 +135,25 @@ def interruptions(reports: Iterable[Mapping[str, Any]], steps: Sequence[Mapping[
     return tuple(found)
 
 
-def slow_steps(steps: Iterable[Mapping[str, Any]], interrupted: frozenset[int]) -> tuple[SlowStep, ...]:
+def slow_steps(steps: Iterable[Mapping[str, Any]], interrupted: frozenset[int]) -> SlowSteps | None:
     """Return measured steps that took far longer than the others though nothing was seen to stand still.
 
     Args:
         steps: Rows of `steps.parquet`.
         interrupted: Steps whose reason is known.
     """
-    times: dict[int, dict[int, float]] = defaultdict(dict)
+    longest: dict[int, SlowStep] = {}
     for row in steps:
-        if row["kind"] == "measured" and row["step"] not in interrupted:
-            times[row["step"]][row["rank"]] = (row["t_end_ns"] - row["t_start_ns"]) / NS_PER_S
-    if not times:
-        return ()
-    median_s = statistics.median(max(by_rank.values()) for by_rank in times.values())
-    found = []
-    for step, by_rank in sorted(times.items()):
-        rank = max(by_rank, key=by_rank.__getitem__)
-        if by_rank[rank] > SLOW * median_s:
-            found.append(SlowStep(step=step, rank=rank, time_s=by_rank[rank], median_s=median_s))
-    return tuple(found)
+        step, time_s = row["step"], (row["t_end_ns"] - row["t_start_ns"]) / NS_PER_S
+        if row["kind"] != "measured" or step in interrupted:
+            continue
+        if step not in longest or time_s > longest[step].time_s:
+            longest[step] = SlowStep(step=step, rank=row["rank"], time_s=time_s)
+    if not longest:
+        return None
+    median_s = statistics.median(found.time_s for found in longest.values())
+    slow = [found for found in longest.values() if found.time_s > SLOW * median_s]
+    if not slow:
+        return None
+    slow.sort(key=lambda found: -found.time_s)
+    return SlowSteps(num=len(slow), num_measured=len(longest), median_s=median_s, longest=tuple(slow[:MOST_NAMED]))
