@@ -6,12 +6,12 @@ the step is named as slow.
 """
 
 import contextlib
+import math
 import statistics
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -111,28 +111,45 @@ def interruptions(reports: Iterable[Mapping[str, Any]], steps: Sequence[Mapping[
         reports: Of the agents.
         steps: Rows of `steps.parquet`, by rank and step.
     """
+    seen = [(report, Standstill(**fields)) for report in reports for fields in report.get("standstills", ())]
+    if not seen:
+        return ()
+    by_rank: dict[int, list[Mapping[str, Any]]] = {}
+    for row in steps:
+        by_rank.setdefault(row["rank"], []).append(row)
+    longest = _longest(steps)
+    late_s = SLOW * statistics.median(step.time_s for step in longest.values()) if longest else math.inf
     found = []
-    for report in reports:
-        for seen in (Standstill(**fields) for fields in report.get("standstills", ())):
-            ranks = set(report["ranks"]) if seen.rank is None else {seen.rank}
-            hit = {
-                row["step"]: row["kind"]
-                for before, row in pairwise([{"rank": None}, *steps])
-                if row["rank"] in ranks
-                # A rank that stands still between two steps holds up the second one on all others.
-                and (before["t_end_ns"] if before["rank"] == row["rank"] else row["t_start_ns"]) <= seen.to_ns
-                and row["t_end_ns"] >= seen.from_ns
-            }
-            found.append(
-                Interruption(
-                    host=report["host"],
-                    rank=seen.rank,
-                    duration_s=seen.duration_s,
-                    steps=tuple(sorted(hit)),
-                    measured_steps=tuple(sorted(step for step, kind in hit.items() if kind == "measured")),
-                )
+    for report, standstill in seen:
+        hit: dict[int, str] = {}
+        for rank in report["ranks"] if standstill.rank is None else [standstill.rank]:
+            hit |= _steps_within(by_rank.get(rank, []), standstill)
+        # Others may have finished that step before, and wait for the rank in the next one.
+        if hit and (following := longest.get(max(hit) + 1)) and following.time_s > late_s:
+            hit[following.step] = "measured"
+        found.append(
+            Interruption(
+                host=report["host"],
+                rank=standstill.rank,
+                duration_s=standstill.duration_s,
+                steps=tuple(sorted(hit)),
+                measured_steps=tuple(sorted(step for step, kind in hit.items() if kind == "measured")),
             )
+        )
     return tuple(found)
+
+
+def _steps_within(rows: Sequence[Mapping[str, Any]], standstill: Standstill) -> dict[int, str]:
+    """Return the steps of one rank that a standstill fell into, with their kinds.
+
+    A rank that stands still between two steps holds up the second one on all others.
+    """
+    begins = [row["t_start_ns"] for row in rows[:1]] + [row["t_end_ns"] for row in rows[:-1]]
+    return {
+        row["step"]: row["kind"]
+        for begin, row in zip(begins, rows, strict=True)
+        if begin <= standstill.to_ns and row["t_end_ns"] >= standstill.from_ns
+    }
 
 
 def slow_steps(steps: Iterable[Mapping[str, Any]], interrupted: frozenset[int]) -> SlowSteps | None:
@@ -142,13 +159,7 @@ def slow_steps(steps: Iterable[Mapping[str, Any]], interrupted: frozenset[int]) 
         steps: Rows of `steps.parquet`.
         interrupted: Steps whose reason is known.
     """
-    longest: dict[int, SlowStep] = {}
-    for row in steps:
-        step, time_s = row["step"], (row["t_end_ns"] - row["t_start_ns"]) / NS_PER_S
-        if row["kind"] != "measured" or step in interrupted:
-            continue
-        if step not in longest or time_s > longest[step].time_s:
-            longest[step] = SlowStep(step=step, rank=row["rank"], time_s=time_s)
+    longest = {step: found for step, found in _longest(steps).items() if step not in interrupted}
     if not longest:
         return None
     median_s = statistics.median(found.time_s for found in longest.values())
@@ -157,3 +168,13 @@ def slow_steps(steps: Iterable[Mapping[str, Any]], interrupted: frozenset[int]) 
         return None
     slow.sort(key=lambda found: -found.time_s)
     return SlowSteps(num=len(slow), num_measured=len(longest), median_s=median_s, longest=tuple(slow[:MOST_NAMED]))
+
+
+def _longest(steps: Iterable[Mapping[str, Any]]) -> dict[int, SlowStep]:
+    """Return each measured step with the rank that took longest."""
+    longest: dict[int, SlowStep] = {}
+    for row in steps:
+        step, time_s = row["step"], (row["t_end_ns"] - row["t_start_ns"]) / NS_PER_S
+        if row["kind"] == "measured" and (step not in longest or time_s > longest[step].time_s):
+            longest[step] = SlowStep(step=step, rank=row["rank"], time_s=time_s)
+    return longest

@@ -111,6 +111,16 @@ def test_interruptions_between_two_steps_spoil_the_second() -> None:
     assert found.measured_steps == (1,)
 
 
+def test_interruptions_spoil_the_step_in_which_others_wait() -> None:
+    watch = Watch()
+    look_until(watch, 20.0, {1: (5.0, 13.0)}, jump=(99, 99))
+    rows = [row(rank, step, 13.3 + step, 13.4 + step) for rank in (0, 1) for step in range(1, 6)]
+    # Rank 1 is stopped at the end of step 0, which rank 0 has finished: that waits in step 1.
+    rows = [row(0, 0, 4.8, 4.9), row(0, 1, 4.9, 13.4), *rows[1:5], row(1, 0, 4.8, 13.2), *rows[5:]]
+    (found,) = interruptions([report(watch, [0, 1])], rows)
+    assert found.measured_steps == (0, 1)
+
+
 def test_interruptions_before_the_first_step_spoil_none() -> None:
     watch = Watch()
     look_until(watch, 20.0, {}, jump=(1.0, 3.0))
