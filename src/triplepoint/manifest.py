@@ -8,6 +8,7 @@ from pydantic import Field
 
 from triplepoint.config.base import Strict, read_json
 from triplepoint.files import write_text
+from triplepoint.units import NS_PER_S
 
 Status = Literal[
     "ok", "oom", "invalid",
@@ -215,6 +216,17 @@ class ZeusWindow(Strict):
     """Whether the difference is within that."""
 
 
+class SamplerEnd(Strict):
+    """That a node's sampler ended while the ranks trained."""
+
+    t_ns: int
+    """When that was seen, on the node's monotonic clock. Unit: ns."""
+    message: str
+    """How it ended, and the last it said."""
+    was_restarted: bool
+    """Whether it was started again; the recording has a gap there."""
+
+
 class NodeCheck(Strict):
     """What `triplepoint doctor` found of a node in one respect."""
 
@@ -245,6 +257,10 @@ class Node(Strict):
     """Devices of the node's ranks."""
     telemetry: Telemetry | None
     """The sampler's account; None if it left none."""
+    telemetry_absent: str | None = None
+    """Why it left none; None where it did, and in manifests written before this was."""
+    sampler_ends: tuple[SamplerEnd, ...] = ()
+    """Each time the sampler ended by itself."""
     placement: Placement | None = None
     """What it was given; None where nothing was launched."""
     checks: tuple[NodeCheck, ...] | None = None
@@ -290,7 +306,7 @@ class Manifest(Strict):
     ended_at: str
     """UTC, ISO 8601."""
     duration_s: Annotated[float, Field(ge=0)]
-    """Wall time of the launch. Unit: s."""
+    """From the first agent's start to its report, by its host's monotonic clock; the longest of all nodes. Unit: s."""
     nodes: tuple[Node, ...]
     """Nodes that took part."""
     suspects: tuple[Suspect, ...] = ()
@@ -303,6 +319,18 @@ class Manifest(Strict):
     """The job it ran in; None without a scheduler."""
     facts: dict[str, int | float | str | bool | None]
     """What the engine says of itself: number of parameters, collective backend, and the like."""
+
+    def warnings(self) -> list[str]:
+        """Return what was not recorded although the launch is a result, a line for each."""
+        found = []
+        for node in self.nodes:
+            for end in node.sampler_ends:
+                after_s = (end.t_ns - node.monotonic_ns) / NS_PER_S
+                then = "started again" if end.was_restarted else "not started again"
+                found.append(f"the sampler of {node.host} ended after {after_s:.1f} s: {end.message}; {then}")
+            if node.telemetry is None and node.telemetry_absent:
+                found.append(f"{node.host} has no telemetry: {node.telemetry_absent}")
+        return found
 
     @property
     def is_result(self) -> bool:

@@ -1,17 +1,25 @@
-"""What a site's file changes in a running Snakemake, and what an interrupt of it must reach."""
+"""What the project changes in a running Snakemake: a site's resources, interrupts, what runs again, idle work."""
 
 import gc
+import os
 import re
 import signal
 import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import psutil
+from snakemake.cli import parse_args
+from snakemake.dag import DAG
+from snakemake.scheduling.job_scheduler import JobScheduler
 
 from triplepoint.config.site import read_site
 from triplepoint.errors import USER_ERROR, UserError
 
+_FIGURES = "TRIPLEPOINT_FIGURES"
 ROOM = "gang_nodes"
 """Resource of Snakemake that launches use up: nodes."""
 
@@ -53,6 +61,60 @@ def _work_out_once(defaults: Any) -> None:
 def collect_rarely() -> None:
     """Let Python look for garbage less often: a plan of a thousand runs is a million objects, all of them in use."""
     gc.set_threshold(100_000, 50, 100)
+
+
+def asked_figures(is_main_process: bool) -> tuple[str, ...] | None:
+    """Return the figures that Snakemake was asked for, None where it was asked for anything else.
+
+    Jobs that Snakemake starts in processes of their own are told in the environment, since they see other targets.
+
+    Args:
+        is_main_process: Whether this is the process that was asked.
+    """
+    if is_main_process:
+        is_command = Path(sys.argv[0]).name in ("snakemake", "__main__.py")
+        targets = parse_args(sys.argv[1:])[1].targets if is_command else ()
+        found = [re.fullmatch(r"figs/([a-z_]+)\.(?:pdf|png|csv)", target) for target in targets]
+        os.environ[_FIGURES] = " ".join(each[1] for each in found if each) if all(found) else ""
+    return tuple(os.environ.get(_FIGURES, "").split()) or None
+
+
+def make_again(files: Iterable[str], rules: Iterable[str]) -> None:
+    """Let every job run that makes one of some files or is of one of some rules, where a target needs it.
+
+    `--forcerun` would make them targets too.
+    """
+    init = DAG.init
+
+    async def init_and_force(dag: DAG, *arguments: Any, **options: Any) -> None:
+        dag.forcefiles.update(files)
+        dag.forcerules.update(rule for rule in dag.rules if rule.name in rules)
+        await init(dag, *arguments, **options)
+
+    DAG.init = init_and_force
+
+
+def wake_scheduler_rarely() -> None:
+    """Let the scheduler wake up for its limit of jobs a second only where that holds a job back.
+
+    Snakemake 9.27 starts a timer after each pass, and each timer starts a pass: one endless chain for every job that
+    has finished, and a fifth of a core after 500 of them, while ranks are timed on the same machine.
+    """
+    pending = threading.Event()
+
+    def wake_later(scheduler: JobScheduler, delay: float) -> None:
+        if scheduler.job_rate_limiter.get_free_jobs() or pending.is_set():
+            return
+        pending.set()
+        timer = threading.Timer(delay, wake, [scheduler])
+        timer.daemon = True
+        timer.start()
+
+    def wake(scheduler: JobScheduler) -> None:
+        pending.clear()
+        scheduler._open_jobs.release()
+
+    JobScheduler._schedule_reevalutation = wake_later
 
 
 def pass_interrupts_on() -> None:

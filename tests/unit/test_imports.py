@@ -13,12 +13,12 @@ PACKAGE = Path(triplepoint.__file__).parent
 
 LAYERS = [
     {"units", "errors", "files", "processes", "commit"},
-    {"config", "tables"},
+    {"config", "tables", "claims"},
     {"manifest", "recording"},
     {"metrics", "slow_nodes", "jobs"},
     {"flops"},
     {"launch", "telemetry", "trace", "simulate", "doctor"},
-    {"plan", "aggregate", "advise"},
+    {"plan", "outdated", "aggregate", "advise"},
     {"figures"},
     {"report"},
     {"workflow", "workflow_site", "cli"},

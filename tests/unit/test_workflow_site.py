@@ -1,53 +1,94 @@
-"""Signals that reach a running Snakemake, and what its launches hear of them."""
+"""What the project changes in a running Snakemake."""
 
-import os
-import signal
-import subprocess
-import sys
+import threading
 import time
-from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-LAUNCH = """
-import signal, sys, time
-from pathlib import Path
-heard = Path(sys.argv[3])
-def note(number, frame):
-    heard.write_text(signal.Signals(number).name)
-    sys.exit()
-for number in (signal.SIGINT, signal.SIGTERM):
-    signal.signal(number, note)
-heard.with_suffix(".ready").touch()
-time.sleep(60)
-"""
-SNAKEMAKE = """
-import signal, subprocess, sys
-from triplepoint.workflow_site import pass_interrupts_on
-signal.signal(signal.SIGINT, signal.default_int_handler)
-pass_interrupts_on()
-command = [sys.executable, "-c", sys.argv[1], "triplepoint", "launch", sys.argv[2]]
-subprocess.Popen(command, start_new_session=True).wait()
-"""
+from triplepoint import workflow_site
+from triplepoint.workflow_site import DAG, JobScheduler
 
 
-@pytest.mark.parametrize(("number", "heard"), [(signal.SIGINT, "SIGINT"), (signal.SIGTERM, None)])
-def test_pass_interrupts_on(tmp_path: Path, number: int, heard: str | None) -> None:
-    file = tmp_path / "heard"
-    # The launch has a session of its own, so that it hears nothing but what is passed on.
-    snakemake = subprocess.Popen([sys.executable, "-c", SNAKEMAKE, LAUNCH, str(file)], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not file.with_suffix(".ready").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    children = Path(f"/proc/{snakemake.pid}/task/{snakemake.pid}/children").read_text().split()
-    snakemake.send_signal(number)
-    snakemake.wait(60)
-    if heard is None:
-        assert not file.exists()
-        os.kill(int(children[0]), signal.SIGKILL)
-        return
-    while not file.exists() or not file.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    assert file.read_text() == heard
+@pytest.fixture
+def rarely(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The scheduler's own method, as `wake_scheduler_rarely` leaves it."""
+    monkeypatch.setattr(JobScheduler, "_schedule_reevalutation", JobScheduler._schedule_reevalutation)
+    workflow_site.wake_scheduler_rarely()
+    return JobScheduler._schedule_reevalutation
+
+
+def scheduler(num_free: int) -> Any:
+    limiter = SimpleNamespace(get_free_jobs=lambda: num_free)
+    return SimpleNamespace(job_rate_limiter=limiter, _open_jobs=threading.Semaphore(0))
+
+
+def test_scheduler_sleeps_while_no_limit_holds_jobs_back(rarely: Any) -> None:
+    before = threading.active_count()
+    for _ in range(50):
+        rarely(scheduler(num_free=1), 60)
+    assert threading.active_count() == before
+
+
+def test_scheduler_is_woken_once_by_its_limit_however_often_it_passes(rarely: Any) -> None:
+    before, held = threading.active_count(), scheduler(num_free=0)
+    for _ in range(50):
+        rarely(held, 0.05)
+    assert threading.active_count() == before + 1
+    assert held._open_jobs.acquire(timeout=10)
+    assert not held._open_jobs.acquire(blocking=False)
+    rarely(held, 0.0)
+    assert held._open_jobs.acquire(timeout=10), "and again after that"
+
+
+def test_scheduler_of_snakemake_still_starts_a_timer_at_every_pass() -> None:
+    """Once this fails, Snakemake has mended it, and `wake_scheduler_rarely` can go."""
+    before, held = threading.active_count(), scheduler(num_free=1)
+    for _ in range(5):
+        JobScheduler._schedule_reevalutation(held, 0.2)
+    assert threading.active_count() == before + 5
+    time.sleep(0.4)
+
+
+def test_make_again_forces_files_and_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+
+    async def init(dag: Any, *arguments: Any) -> None:
+        done.append((dag.forcefiles, dag.forcerules, arguments))
+
+    monkeypatch.setattr(DAG, "init", init)
+    workflow_site.make_again({"a"}, ("trace",))
+    rules = [SimpleNamespace(name=name) for name in ("launch", "trace")]
+    dag = SimpleNamespace(forcefiles={"b"}, forcerules=set(), rules=rules)
+    dag.forcerules = _Rules()
+    coroutine = DAG.init(dag, "progress")
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
+    assert done == [({"a", "b"}, [rules[1]], ("progress",))]
+
+
+class _Rules(list):  # type: ignore[type-arg]
+    """A set that takes what cannot be hashed."""
+
+    def update(self, rules: Any) -> None:
+        self.extend(rules)
+
+
+@pytest.mark.parametrize(
+    ("words", "figures"),
+    [
+        (["figs/timeline.pdf", "figs/node_airflow.csv", "--cores", "1"], ("timeline", "node_airflow")),
+        (["figs/timeline.pdf", "report.html"], None),
+        (["-n", "all"], None),
+        ([], None),
+    ],
+)
+def test_asked_figures_are_those_of_the_command_line(
+    words: list[str], figures: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIPLEPOINT_FIGURES", "left over")
+    monkeypatch.setattr("sys.argv", ["/bin/snakemake", *words])
+    assert workflow_site.asked_figures(is_main_process=True) == figures
+    monkeypatch.setattr("sys.argv", ["snakemake", "--target-jobs", "aggregate:"])
+    assert workflow_site.asked_figures(is_main_process=False) == figures, "jobs of their own follow"

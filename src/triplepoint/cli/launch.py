@@ -1,11 +1,19 @@
 """`triplepoint launch RUN`."""
 
 import argparse
+import contextlib
+import io
+import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 from triplepoint.cli.arguments import add_config, add_run, make_parser, run_folder, say
 
+STDERR = 2
 WALL_MARGIN = 2.0
 """The scheduler is asked for so many times the upper end of the predicted wall time: longer jobs wait longer to start,
 and a prediction is no promise."""
@@ -23,12 +31,14 @@ def parser() -> argparse.ArgumentParser:
     )
     add_run(made)
     add_config(made)
+    made.add_argument("--log", type=Path, metavar="FILE", help="file to write what is said to as well")
     made.add_argument("--force", action="store_true", help="launch again even if the result is there")
     return made
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Launch the run; return 1 if it ended without a result."""
+    sys.stderr = tell(arguments.log)
     folder = run_folder(arguments)
     from triplepoint.launch.run import LaunchFailed, launch
 
@@ -38,6 +48,41 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"triplepoint: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+class _Tell(io.RawIOBase):
+    """Standard error and a log, as far as they take what is said: a launch does not fail for want of a listener."""
+
+    def __init__(self, log: int | None) -> None:
+        self._files = [STDERR, *([log] if log is not None else [])]
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return STDERR
+
+    def write(self, text: "ReadableBuffer") -> int:
+        """Write to both; a full disk, a reader that has gone and a log that was removed are borne."""
+        for file in self._files:
+            with contextlib.suppress(OSError):
+                os.write(file, text)
+        return len(memoryview(text))
+
+
+def tell(log: Path | None) -> TextIO:
+    """Return a text stream to standard error and a log.
+
+    Args:
+        log: The file, which is begun anew; None for standard error alone.
+    """
+    file = None
+    if log is not None:
+        with contextlib.suppress(OSError):
+            log.parent.mkdir(parents=True, exist_ok=True)
+            file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    out = io.BufferedWriter(_Tell(file))
+    return io.TextIOWrapper(out, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def _wall_s(folder: Path, results: Path, config: Path) -> float | None:

@@ -25,11 +25,14 @@ from triplepoint.errors import UserError
 from triplepoint.files import write_json
 from triplepoint.launch.attempt import CONTENTS, failed_nodes, is_told_to_stop
 from triplepoint.launch.clock import Meeting, NodeClock
+from triplepoint.launch.memory import memory_limit
 from triplepoint.launch.outcome import Failure, judge_kill, root_cause
 from triplepoint.launch.placement import count_host_kills, missing_devices, placement, rank_environment
+from triplepoint.launch.sampling import Sampler, stop
 from triplepoint.launch.standstill import Watch
 from triplepoint.launch.watch import Ending, Ranks, read_status
-from triplepoint.processes import die_with_parent
+from triplepoint.processes import die_with_parent, has_ended, start_ticks
+from triplepoint.units import NS_PER_S
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 """Set for every rank to its share of the cores, whatever the caller has: Snakemake exports them for its own jobs, and
@@ -40,7 +43,6 @@ LOOK_AROUND_S = 1.0
 ABSENT_S = 60.0
 """How long the shared folder may be out of reach before that means that it was removed: an automount or a file server
 that restarts comes back."""
-SAMPLER_STOP_S = 5.0
 LAST_MOVE_S = 0.25
 """Samples go on for so long after the last step: GPUs count energy in steps of 0.1 s, so its end is known only then."""
 _MEETING = "rendezvous.json"
@@ -54,21 +56,19 @@ class Launcher:
 
     host: str
     pid: int
-    created: float
+    ticks: int | None
+    """When it started, which no change of the wall clock moves."""
 
     @classmethod
     def this(cls) -> "Launcher":
         """Return the current process."""
-        return cls(socket.gethostname(), os.getpid(), psutil.Process().create_time())
+        return cls(socket.gethostname(), os.getpid(), start_ticks(os.getpid()))
 
     def is_gone(self) -> bool:
         """Return whether the launcher ended; always False on another host, where that cannot be seen."""
-        if self.host != socket.gethostname():
+        if self.host != socket.gethostname() or self.ticks is None:
             return False
-        try:
-            return psutil.Process(self.pid).create_time() != self.created
-        except psutil.NoSuchProcess:
-            return True
+        return has_ended(self.pid, self.ticks) is True
 
 
 @dataclass
@@ -143,29 +143,31 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
     if launcher is None:
         around.listen()
     report = _describe_node(node)
-    _claim(raw, node, report["host"])
+    _begin(raw, report)
     for folder in ("logs", "steps", "status", "telemetry", "traces"):
         (raw / folder).mkdir(exist_ok=True)
     kills = count_host_kills()
     doctor = _start_doctor(raw, node, planned)
-    sampler = _start_sampler(raw, node, planned)
+    sampler = Sampler(raw, node, planned)
     ranks = _ranks_of(node, planned)
     zeus = _start_zeus(raw, node, planned, ranks)
     clock = NodeClock(node, planned.point.num_nodes)
     report["checks"] = _hear_doctor(raw, node, doctor)
     watch = Watch()
     try:
-        failures = _train(raw, ranks, planned, around, clock, watch)
+        failures = _train(raw, ranks, planned, around, clock, watch, sampler)
         if zeus is not None and not failures:
             time.sleep(LAST_MOVE_S)
     finally:
-        for watcher in filter(None, (zeus, sampler)):
-            _stop(watcher)
+        if zeus is not None:
+            stop(zeus)
+        sampler.stop()
     bursts, report["clock_absent"] = clock.finish(has_failed=bool(failures))
     if node == 0:
         _forget_meeting(raw)
     report["clock"] = [asdict(burst) for burst in bursts]
     report["standstills"] = [asdict(standstill) for standstill in watch.found]
+    report["sampler_ends"] = sampler.ends
     report["ranks"] = list(ranks)
     report["failure"] = None
     if failures:
@@ -173,6 +175,7 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
         report["failure"] = asdict(root_cause(failures))
     else:
         report["facts"] = (read_status(raw, ranks[0]) or {}).get("facts", {})
+    report["duration_s"] = (time.monotonic_ns() - report["monotonic_ns"]) / NS_PER_S
     _leave_report(raw, node, report)
 
 
@@ -203,16 +206,20 @@ def _describe_node(node: int) -> dict[str, Any]:
     }
 
 
-def _claim(raw: Path, node: int, host: str) -> None:
+def _begin(raw: Path, report: dict[str, Any]) -> None:
     """Mark this node's share as begun; a second beginning in the same folder would mix two gangs.
+
+    How much memory it may use is noted here: where that runs out, there may be no one left to report it.
 
     Raises:
         FileExistsError: If it was begun before.
     """
-    path = raw / "nodes" / f"begun{node}.json"
+    limit = memory_limit(report["memory_bytes"])
+    begun = {key: report[key] for key in ("node", "host", "memory_bytes")}
+    path = raw / "nodes" / f"begun{report['node']}.json"
     path.parent.mkdir(exist_ok=True)
     with path.open("x") as file:
-        json.dump({"node": node, "host": host}, file)
+        json.dump(begun | {"memory_limit": asdict(limit) if limit else None}, file)
 
 
 def _ranks_of(node: int, planned: PlannedRun) -> range:
@@ -221,7 +228,13 @@ def _ranks_of(node: int, planned: PlannedRun) -> range:
 
 
 def _train(
-    raw: Path, ranks: range, planned: PlannedRun, around: Surroundings, clock: NodeClock, watch: Watch
+    raw: Path,
+    ranks: range,
+    planned: PlannedRun,
+    around: Surroundings,
+    clock: NodeClock,
+    watch: Watch,
+    sampler: Sampler,
 ) -> list[Failure]:
     """Run the node's ranks to their end and return what went wrong."""
     problem = missing_devices(planned.point.cluster.device, len(ranks))
@@ -236,8 +249,13 @@ def _train(
         return [Failure(ranks[0], meeting.status, meeting.message, time.time_ns())]
     started = _start_ranks(raw, ranks, planned, meeting)
     around.listen_for_limit()
+
+    def ending() -> Ending | None:
+        sampler.watch()
+        return around.ending()
+
     with watch.over({rank: process.pid for rank, process in started.processes.items()}):
-        return started.wait(around.ending)
+        return started.wait(ending)
 
 
 def _start_ranks(raw: Path, ranks: range, planned: PlannedRun, meeting: tuple[str, int]) -> Ranks:
@@ -324,15 +342,6 @@ def _checks(raw: Path, node: int) -> Path:
     return raw / "nodes" / f"checks{node}.json"
 
 
-def _start_sampler(raw: Path, node: int, planned: PlannedRun) -> subprocess.Popen[bytes]:
-    out = raw / "telemetry" / f"node{node}.arrow"
-    command = [sys.executable, "-m", "triplepoint", "sample", str(out)]
-    command += ["--device", planned.point.cluster.device, "--period", str(planned.point.telemetry_period_s)]
-    command += ["--fast-period", str(planned.limits.fast_telemetry_period_s)]
-    with (raw / "logs" / f"sampler{node}.log").open("wb") as log:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-
-
 def _start_zeus(raw: Path, node: int, planned: PlannedRun, ranks: range) -> subprocess.Popen[bytes] | None:
     """Start Zeus beside the sampler, where there are GPUs: it measures the same steps on its own."""
     if planned.point.cluster.device == "cpu":
@@ -341,12 +350,3 @@ def _start_zeus(raw: Path, node: int, planned: PlannedRun, ranks: range) -> subp
     command += [str(raw / "steps" / f"rank{ranks[0]}.jsonl"), json.dumps(planned.point.steps.kinds), str(len(ranks))]
     with (raw / "logs" / f"zeus{node}.log").open("wb") as log:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-
-
-def _stop(watcher: subprocess.Popen[bytes]) -> None:
-    watcher.terminate()
-    try:
-        watcher.wait(SAMPLER_STOP_S)
-    except subprocess.TimeoutExpired:
-        watcher.kill()
-        watcher.wait()

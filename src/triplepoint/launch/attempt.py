@@ -22,6 +22,8 @@ CONTENTS = "contents.json"
 """Digests of the files the point names, as the launcher knew them: agents read only those that look different."""
 _SUBMISSION = "submission.json"
 _STOP = "stop"
+REPLACED = ".replaced"
+"""Ends the name of a result that another one takes the place of, until it is removed."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Submission:
     """UTC, ISO 8601."""
     job_id: str | None = None
     """Number of the job; None until Slurm has given one."""
+    mem: str = "0"
+    """Memory of each node the job was asked for with, as `--mem` takes it; 0 is all of it."""
 
     @property
     def started(self) -> datetime:
@@ -70,11 +74,16 @@ def note_contents(raw: Path, planned: PlannedRun) -> None:
         write_json(raw / CONTENTS, digests.used)
 
 
-def note_intention(raw: Path) -> Submission:
-    """Write down that a job is about to be submitted for the attempt in `raw`, and return how it will be called."""
+def note_intention(raw: Path, mem: str) -> Submission:
+    """Write down that a job is about to be submitted for the attempt in `raw`, and return how it will be called.
+
+    Args:
+        raw: Folder of the attempt.
+        mem: Memory it asks for on each node.
+    """
     run = raw.parents[1]
     name = f"{run.name[:100]}.{hashlib.sha256(str(run).encode()).hexdigest()[:8]}"
-    submission = Submission(name, f"triplepoint:{raw.name}", datetime.now(UTC).isoformat())
+    submission = Submission(name, f"triplepoint:{raw.name}", datetime.now(UTC).isoformat(), mem=mem)
     write_json(raw / _SUBMISSION, asdict(submission))
     return submission
 
@@ -106,8 +115,23 @@ def is_told_to_stop(raw: Path) -> bool:
 
 
 def read_reports(raw: Path) -> list[dict[str, Any]]:
-    """Return what the agents reported so far, by node; each file is whole or not there."""
-    return [json.loads(path.read_text()) for path in sorted(raw.glob("nodes/node*.json"))]
+    """Return what the agents reported so far, by node; one that a crash of its host cut off is left out."""
+    return [report for path in sorted(raw.glob("nodes/node*.json")) if (report := _read(path)) is not None]
+
+
+def read_beginnings(raw: Path) -> list[dict[str, Any]]:
+    """Return what the agents wrote down before they started anything."""
+    return [begun for path in sorted(raw.glob("nodes/begun*.json")) if (begun := _read(path)) is not None]
+
+
+def is_complete(raw: Path, planned: PlannedRun) -> bool:
+    """Return whether the ranks of this very point all finished, as the agents of all nodes reported.
+
+    Such an attempt is never thrown away: whatever keeps it from being collected now, a later launch collects it.
+    """
+    reports = read_reports(raw)
+    done = {report["node"] for report in reports if not report["failure"]}
+    return len(reports) == len(done) == planned.point.num_nodes and _digest(raw) == planned.digest
 
 
 def failed_nodes(raw: Path) -> list[int]:
@@ -124,7 +148,7 @@ def open_attempts(folder: Path, planned: PlannedRun) -> tuple[list[Path], list[P
     resumable: list[Path] = []
     hopeless: list[Path] = []
     for raw in sorted(folder.glob("attempts/*"), reverse=True):
-        if (raw / "manifest.json").is_file():
+        if (raw / "manifest.json").is_file() or is_complete(raw, planned):
             continue
         keep = read_submission(raw) is not None and not is_told_to_stop(raw) and _digest(raw) == planned.digest
         (resumable if keep else hopeless).append(raw.resolve())
@@ -134,6 +158,14 @@ def open_attempts(folder: Path, planned: PlannedRun) -> tuple[list[Path], list[P
 def discard(raw: Path) -> None:
     """Remove an attempt that holds neither result nor evidence."""
     shutil.rmtree(raw, ignore_errors=True)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return content
 
 
 def _digest(raw: Path) -> str | None:

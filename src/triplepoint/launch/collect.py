@@ -1,16 +1,21 @@
-"""From what agents and ranks left to the record of the launch: `manifest.json` and `steps.parquet`."""
+"""From what agents and ranks left to the record of the launch: `steps.parquet`, then `manifest.json`.
 
+What the ranks left is removed only once both stand, so that collecting can be done again after any end of the launcher.
+"""
+
+import contextlib
 import json
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from triplepoint.commit import git_state
 from triplepoint.config.plan import PlannedRun
+from triplepoint.errors import UserError
 from triplepoint.launch.attempt import read_reports
 from triplepoint.launch.clock_fit import bursts_from, fit_clock
 from triplepoint.launch.energy_check import ON_CPU, compare_with_zeus
@@ -20,30 +25,51 @@ from triplepoint.launch.seats import devices_of_ranks, slots_of
 from triplepoint.launch.standstill import interruptions, slow_steps
 from triplepoint.launch.verdict import Account, judge, with_suspects
 from triplepoint.launch.watch import read_status
-from triplepoint.manifest import Device, Evidence, Interruption, Job, Manifest, Node, Placement, Telemetry
+from triplepoint.manifest import (
+    Device,
+    Evidence,
+    Interruption,
+    Job,
+    Manifest,
+    Node,
+    Placement,
+    SamplerEnd,
+    Telemetry,
+    write_manifest,
+)
 from triplepoint.recording.read import Recording, read_recording
 from triplepoint.tables import STEPS
+from triplepoint.units import NS_PER_S
 
 
-def collect(
+def conclude(
     raw: Path,
     planned: PlannedRun,
-    started: datetime,
     account: Account | None = None,
     can_spare: Callable[[frozenset[str]], bool] = lambda hosts: False,
 ) -> Manifest:
-    """Gather the steps of all ranks into `steps.parquet` and return the manifest of the launch.
+    """Write `steps.parquet` and `manifest.json` of a launch that is over, and return the manifest.
 
     Args:
         raw: Folder of the attempt.
         planned: What was launched.
-        started: When.
         account: What Slurm says of the job; None where there was none.
         can_spare: Tells whether the launch could be done again without some hosts; asked where a GPU is slow.
 
     Raises:
         UserError: If the launch failed by something the user can mend: a missing corpus, a full disk.
+        OSError: If the disk is full.
     """
+    manifest = _collect(raw, planned, account, can_spare)
+    write_manifest(raw / "manifest.json", manifest)
+    shutil.rmtree(raw / "steps", ignore_errors=True)
+    return manifest
+
+
+def _collect(
+    raw: Path, planned: PlannedRun, account: Account | None, can_spare: Callable[[frozenset[str]], bool]
+) -> Manifest:
+    """Gather the steps of all ranks into `steps.parquet` and return the manifest of the launch."""
     reports = sorted(read_reports(raw), key=lambda report: report["node"])
     status, evidence = judge(raw, planned, reports, account)
     steps = _gather_steps(raw)
@@ -59,7 +85,7 @@ def collect(
     suspects = find_suspects(gang)
     status, evidence = with_suspects(status, evidence, suspects, can_spare)
     commit, dirty = git_state(Path(__file__).parent)
-    ended = datetime.now(UTC)
+    started, duration_s = _time_of(raw, reports, steps)
     return Manifest(
         run=planned.run,
         digest=planned.digest,
@@ -72,8 +98,8 @@ def collect(
         git_dirty=dirty,
         seed=planned.point.seed,
         started_at=started.isoformat(),
-        ended_at=ended.isoformat(),
-        duration_s=(ended - started).total_seconds(),
+        ended_at=(started + timedelta(seconds=duration_s)).isoformat(),
+        duration_s=duration_s,
         nodes=nodes,
         suspects=suspects,
         interruptions=interrupted,
@@ -86,6 +112,19 @@ def collect(
 def _of_interruption(found: Interruption) -> Evidence:
     message = f"every measured step was interrupted; {found}"
     return Evidence(rank=found.rank, host=found.host, message=message, log_tail=())
+
+
+def _time_of(raw: Path, reports: list[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> tuple[datetime, float]:
+    """Return when the agents began, and how long the longest of them took, in s; wall clocks may be set meanwhile."""
+    if not reports:  # then nobody measured how long
+        return datetime.fromtimestamp(raw.joinpath("point.json").stat().st_mtime, UTC), 0.0
+    took_s = []
+    for report in reports:
+        # Agents did not always say; then it is until the last step.
+        ends_ns = [row["t_end_ns"] for row in steps if row["rank"] in report["ranks"]]
+        until_last_s = (max(ends_ns, default=report["monotonic_ns"]) - report["monotonic_ns"]) / NS_PER_S
+        took_s.append(float(report.get("duration_s", max(until_last_s, 0.0))))
+    return datetime.fromtimestamp(min(report["wall_ns"] for report in reports) / NS_PER_S, UTC), max(took_s)
 
 
 def _facts(raw: Path, reports: list[dict[str, Any]], evidence: Evidence | None) -> dict[str, Any]:
@@ -108,8 +147,15 @@ def _missing(raw: Path, planned: PlannedRun, num_steps: Counter[int]) -> str | N
 
 
 def _gather_steps(raw: Path) -> list[dict[str, Any]]:
-    """Join the ranks' step files to `steps.parquet`, dropping a last line that was cut off, and return the rows."""
+    """Join the ranks' step files to `steps.parquet`, dropping a last line that was cut off, and return the rows.
+
+    A `steps.parquet` of an earlier try is taken as it is: it was written in one piece, before any file was removed.
+    """
     rows: list[dict[str, Any]] = []
+    with contextlib.suppress(UserError):
+        rows = STEPS.read(raw / "steps.parquet").to_pylist()
+    if rows:
+        return rows
     for path in raw.glob("steps/rank*.jsonl"):
         for line in path.read_text(encoding="utf-8").splitlines():
             try:
@@ -118,7 +164,6 @@ def _gather_steps(raw: Path) -> list[dict[str, Any]]:
                 break
     rows.sort(key=lambda row: (row["rank"], row["step"]))
     STEPS.write(raw / "steps.parquet", STEPS.from_rows(rows))
-    shutil.rmtree(raw / "steps", ignore_errors=True)
     return rows
 
 
@@ -129,8 +174,8 @@ def _examine(
     nodes: list[Node] = []
     gang: dict[Seat, Health] = {}
     for report in reports:
-        recording = _recording(raw, report["node"])
-        nodes.append(_node(raw, report, planned, recording))
+        recording, absent = _recording(raw, report["node"])
+        nodes.append(_node(raw, report, planned, recording, absent))
         if recording is not None:
             gang |= _healths(nodes[-1], recording, planned, steps)
     return tuple(nodes), gang
@@ -152,7 +197,9 @@ def _healths(
     }
 
 
-def _node(raw: Path, report: dict[str, Any], planned: PlannedRun, recording: Recording | None) -> Node:
+def _node(
+    raw: Path, report: dict[str, Any], planned: PlannedRun, recording: Recording | None, absent: str | None
+) -> Node:
     on_cpu = planned.point.cluster.device == "cpu"
     zeus, zeus_absent = compare_with_zeus(raw / "telemetry" / f"zeus{report['node']}.json", recording)
     devices, problems = _devices(report, planned, [] if recording is None else recording.facts.get("gpus", []))
@@ -161,6 +208,8 @@ def _node(raw: Path, report: dict[str, Any], planned: PlannedRun, recording: Rec
         **{name: report[name] for name in fields},
         devices=devices,
         telemetry=None if recording is None else _telemetry(recording),
+        telemetry_absent=absent,
+        sampler_ends=tuple(SamplerEnd(**end) for end in report.get("sampler_ends", ())),
         placement=Placement(**report["placement"]),
         checks=report.get("checks"),
         clock=fit_clock(bursts_from(report["clock"])) if report.get("clock") else None,
@@ -197,9 +246,12 @@ def _devices(
     return tuple(devices), (*lost, *wrong)
 
 
-def _recording(raw: Path, node: int) -> Recording | None:
-    path = raw / "telemetry" / f"node{node}.arrow"
-    return read_recording(path) if path.is_file() else None
+def _recording(raw: Path, node: int) -> tuple[Recording | None, str | None]:
+    """Return what a node's sampler recorded, or why there is nothing: the steps are a result without it."""
+    try:
+        return read_recording(raw / "telemetry" / f"node{node}.arrow"), None
+    except UserError as error:
+        return None, str(error).removeprefix(f"{raw / 'telemetry'}/")
 
 
 def _telemetry(found: Recording) -> Telemetry:

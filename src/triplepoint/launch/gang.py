@@ -3,6 +3,9 @@
 import contextlib
 import math
 import os
+import pwd
+import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +20,9 @@ MARGIN_MIN = 2
 """The agents end a gang at its time limit; the scheduler's own limit only stands behind them. Unit: minute."""
 POLL_S = 0.2
 CANCEL_S = 10.0
+MACHINE = "TRIPLEPOINT_MACHINE"
+"""Environment variable with the name under which local gangs exclude one another, in place of `triplepoint-gang`."""
+_MOST_WAITING = 128
 
 
 class Gang(Protocol):
@@ -68,6 +74,51 @@ class LocalGang:
         deadline = time.monotonic() + CANCEL_S
         while not self._job.done() and time.monotonic() < deadline:
             time.sleep(POLL_S)
+
+
+@contextlib.contextmanager
+def alone_on_machine(run: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Wait until no other gang trains on this machine, whoever started it: two at once would slow each other.
+
+    What is held is a name in the kernel, an abstract Unix socket, which is free again however its process ends.
+    Source: Linux, unix(7).
+
+    Args:
+        run: Run id, for what is said.
+        say: Told who is waited for.
+    """
+    name = "\0" + os.environ.get(MACHINE, "triplepoint-gang")
+    with socket.socket(socket.AF_UNIX) as held:
+        told = None
+        while not _bind(held, name):
+            if (owner := _owner_of(name)) is not None and owner != told:
+                say(f"{run}: {owner} measures on this machine; waiting")
+                told = owner
+            time.sleep(POLL_S)
+        held.listen(_MOST_WAITING)
+        yield
+
+
+def _bind(held: socket.socket, name: str) -> bool:
+    try:
+        held.bind(name)
+    except OSError:
+        return False
+    return True
+
+
+def _owner_of(name: str) -> str | None:
+    """Return who listens under a name; None if nobody does, or too many have asked."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.setblocking(False)
+        try:
+            asking.connect(name)
+        except OSError:
+            return None
+        pid, uid, _ = struct.unpack("3i", asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    with contextlib.suppress(KeyError):
+        return f"process {pid} of {pwd.getpwuid(uid).pw_name}"
+    return f"process {pid} of user {uid}"
 
 
 def time_limit_min(planned: PlannedRun) -> int:

@@ -9,6 +9,8 @@ from pathlib import Path
 from triplepoint.manifest import Status
 
 LOG_TAIL_LINES = 15
+HOST_MEMORY = "host memory"
+"""Begins what is said where it is the memory of the host that ran out, not that of a device."""
 
 _OUT_OF_MEMORY = re.compile(
     r"CUDA out of memory|HIP out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA error: out of memory"
@@ -71,7 +73,7 @@ def judge_kill(failure: Failure, num_host_kills: int) -> Failure:
     """Return the failure as out of memory if a rank was killed while the kernel ended processes for want of memory."""
     if num_host_kills <= 0 or "SIGKILL" not in failure.message:
         return failure
-    return replace(failure, status="oom", message=f"host memory: the kernel ended the rank; {failure.message}")
+    return replace(failure, status="oom", message=f"{HOST_MEMORY}: the kernel ended the rank; {failure.message}")
 
 
 def says_host_out_of_memory(lines: Iterable[str]) -> str | None:

@@ -6,23 +6,23 @@ where it is a job of Slurm, which did not notice.
 """
 
 import contextlib
-import fcntl
 import os
 import signal
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from triplepoint.claims import Claim
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.config.site import Gang as GangOptions
 from triplepoint.config.site import gang_of, read_site
 from triplepoint.errors import UserError
-from triplepoint.launch.attempt import discard, new_attempt, note_contents, open_attempts
-from triplepoint.launch.collect import collect
+from triplepoint.launch.attempt import discard, is_complete, new_attempt, note_contents, open_attempts
+from triplepoint.launch.collect import conclude
 from triplepoint.launch.engines import get_engine
-from triplepoint.launch.gang import Gang, LocalGang, wait
+from triplepoint.launch.gang import Gang, LocalGang, alone_on_machine, wait
+from triplepoint.launch.installing import find_result, install
 from triplepoint.launch.policy import (
     Again,
     again,
@@ -34,7 +34,7 @@ from triplepoint.launch.policy import (
 )
 from triplepoint.launch.slurm import usable_nodes
 from triplepoint.launch.slurm_gang import SlurmGang, adopt, submit
-from triplepoint.manifest import Manifest, read_manifest, write_manifest
+from triplepoint.manifest import Manifest
 from triplepoint.slow_nodes import slow_nodes
 
 Say = Callable[[str], None]
@@ -67,25 +67,16 @@ def launch(folder: Path, say: Say, force: bool = False, wall_s: float | None = N
     get_engine(planned.point.engine)
     options = gang_of(planned.point.cluster.name, read_site())
     _listen()
-    with _only_one(folder, say):
-        kept = None if force else _finished(folder, planned)
+    with Claim(folder / ".claim", planned.run).acquire(say) as claim:
+        found = find_result(folder, planned, say)
+        kept = None if force else found
         resumed = _clear(folder, planned, options, say, resume=kept is None)
         if kept is not None:
             say(f"{planned.run}: already measured ({kept.status}, {kept.ended_at}); kept")
             return kept
-        return _until_result(folder, with_less_time(planned, wall_s), options, say, resumed)
-
-
-def _finished(folder: Path, planned: PlannedRun) -> Manifest | None:
-    """Return the manifest of an earlier launch of the very same point, if it ended in a result."""
-    path = folder / "raw" / "manifest.json"
-    if not path.is_file():
-        return None
-    try:
-        manifest = read_manifest(path)
-    except UserError:
-        return None
-    return manifest if manifest.digest == planned.digest and manifest.is_result else None
+        is_local = planned.limits.executor == "local"
+        with alone_on_machine(planned.run, say) if is_local else contextlib.nullcontext():
+            return _until_result(folder, with_less_time(planned, wall_s), options, say, resumed, claim)
 
 
 def _clear(folder: Path, planned: PlannedRun, options: GangOptions, say: Say, resume: bool) -> "_Attempt | None":
@@ -96,7 +87,7 @@ def _clear(folder: Path, planned: PlannedRun, options: GangOptions, say: Say, re
         gang = adopt(raw, planned, options, say)
         if gang is not None and resume and resumed is None and raw in resumable:
             say(f"{planned.run}: going on with job {gang.submission.job_id}, whose launcher had gone")
-            resumed = _Attempt(raw, read_planned_run(raw / "point.json"), gang, gang.submission.started)
+            resumed = _Attempt(raw, read_planned_run(raw / "point.json"), gang)
             continue
         if gang is not None:
             gang.cancel()
@@ -107,29 +98,33 @@ def _clear(folder: Path, planned: PlannedRun, options: GangOptions, say: Say, re
 class _Attempt:
     """One gang from its start to its manifest."""
 
-    def __init__(self, raw: Path, planned: PlannedRun, gang: Gang, started: datetime) -> None:
-        self.raw, self._planned, self._gang, self._started = raw, planned, gang, started
+    def __init__(self, raw: Path, planned: PlannedRun, gang: Gang) -> None:
+        self.raw, self._planned, self._gang = raw, planned, gang
 
     def finish(self, can_spare: CanSpare, say: Say) -> Manifest:
-        """Wait for the gang, collect what it left, and write the manifest."""
+        """Wait for the gang, collect what it left, and write the manifest.
+
+        Whatever goes wrong once all ranks have finished, the attempt stays, for the next launch to collect.
+        """
         try:
             wait(self._gang, _Progress(self.raw, self._planned, say))
             account = self._gang.account() if isinstance(self._gang, SlurmGang) else None
-            manifest = collect(self.raw, self._planned, self._started, account, can_spare)
-            write_manifest(self.raw / "manifest.json", manifest)
+            return conclude(self.raw, self._planned, account, can_spare)
         except (OSError, UserError, KeyboardInterrupt) as error:
             _ignore_signals()  # an impatient second Ctrl-C must not leave the gang running
             if isinstance(error, Terminated) and isinstance(self._gang, SlurmGang):
                 say(_goes_on(self._planned, self._gang))
                 raise
+            if is_complete(self.raw, self._planned):
+                say(f"{self._planned.run}: all ranks had finished; kept in {self.raw}, the next launch collects it")
+                raise
             self._gang.cancel()
             discard(self.raw)  # the line that is shown tells it all; a full disk is left no fuller
             raise
-        return manifest
 
 
 def _until_result(
-    folder: Path, planned: PlannedRun, options: GangOptions, say: Say, resumed: _Attempt | None
+    folder: Path, planned: PlannedRun, options: GangOptions, say: Say, resumed: _Attempt | None, claim: Claim
 ) -> Manifest:
     """Launch, and again where the outcome deserves it, until there is a result."""
     results = folder.parents[1]
@@ -140,8 +135,11 @@ def _until_result(
         resumed = None
         manifest = attempt.finish(partial(_can_spare, results, planned, options, tried), say)
         if manifest.is_result:
-            _install(attempt.raw, folder / "raw")
+            claim.check()
+            install(attempt.raw, folder / "raw")
             say(f"{planned.run}: {manifest.status} after {manifest.duration_s:.1f} s{_why(manifest)}")
+            for warning in manifest.warnings():
+                say(f"{planned.run}: {warning}")
             for suspect in manifest.suspects:
                 say(f"{planned.run}: kept, though {suspect}")
             for note in manifest.step_notes:
@@ -197,7 +195,6 @@ def _account_of(manifest: Manifest) -> str:
 
 
 def _start(folder: Path, planned: PlannedRun, options: GangOptions, exclude: frozenset[str], say: Say) -> _Attempt:
-    started = datetime.now(UTC)
     raw = new_attempt(folder, planned, os.getpid())
     gang: Gang
     try:
@@ -216,7 +213,7 @@ def _start(folder: Path, planned: PlannedRun, options: GangOptions, exclude: fro
         discard(raw)
         raise
     say(f"{planned.run}: started {planned.point.num_gpus} ranks")
-    return _Attempt(raw, planned, gang, started)
+    return _Attempt(raw, planned, gang)
 
 
 class _Progress:
@@ -259,26 +256,3 @@ def _goes_on(planned: PlannedRun, gang: SlurmGang | None) -> str:
 def _ignore_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _install(attempt: Path, raw: Path) -> None:
-    """Move a finished attempt to `raw`; what stood there before goes first to the side, then away."""
-    old = attempt.with_name(attempt.name + ".replaced")
-    if raw.exists():
-        raw.rename(old)
-    attempt.rename(raw)
-    discard(old)
-    with contextlib.suppress(OSError):  # not empty: earlier attempts that failed stay
-        attempt.parent.rmdir()
-
-
-@contextlib.contextmanager
-def _only_one(folder: Path, say: Say) -> Iterator[None]:
-    """Hold the run's lock; the kernel gives it back however this process ends, so a stale one cannot exist."""
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"{folder.name}: another launch of this run is going on; waiting for it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

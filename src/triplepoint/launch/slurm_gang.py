@@ -163,7 +163,7 @@ def submit(raw: Path, planned: PlannedRun, options: GangOptions, exclude: frozen
     Raises:
         UserError: If Slurm refuses the request, or cannot be reached for long.
     """
-    submission = note_intention(raw)
+    submission = note_intention(raw, options.mem)
     deadline = time.monotonic() + SUBMIT_S
     problem: str | None = None
     may_submit = True

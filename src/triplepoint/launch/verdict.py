@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from triplepoint.config.plan import PlannedRun
+from triplepoint.config.site import site_file
 from triplepoint.errors import UserError
-from triplepoint.launch.outcome import Failure, find_hung, log_tail, root_cause, says_host_out_of_memory
+from triplepoint.launch.attempt import read_beginnings, read_submission
+from triplepoint.launch.memory import MemoryLimit
+from triplepoint.launch.outcome import HOST_MEMORY, Failure, find_hung, log_tail, root_cause, says_host_out_of_memory
 from triplepoint.launch.slurm import GONE, JobState, hosts, node_state
 from triplepoint.manifest import Evidence, Status, Suspect
 from triplepoint.units import MIB
@@ -74,6 +77,8 @@ def judge(
     if not failures and not silent:
         return "ok", None
     cause = root_cause(failures) if failures else None
+    if cause is not None and cause.status == "oom" and cause.message.startswith(HOST_MEMORY):
+        _refuse_limited(raw, planned, cause.message)
     if cause is not None and cause.is_user_error:
         raise UserError(cause.message)
     if shutil.disk_usage(raw).free < MIB:
@@ -81,9 +86,11 @@ def judge(
     if cause is not None and not cause.is_aftershock:
         return _of_rank(raw, cause, reports)
     if account is not None and account.status is not None:
+        if account.status == "oom":
+            _refuse_limited(raw, planned, f"{HOST_MEMORY}: job {account.job_id} ended as OUT_OF_MEMORY")
         return account.status, _of_slurm(raw, account, silent)
     if silent:
-        return _of_silence(raw, silent, account)
+        return _of_silence(raw, planned, silent, account)
     assert cause is not None, "without silent nodes there is a failure"
     return _of_rank(raw, cause, reports)
 
@@ -135,10 +142,11 @@ def _of_slurm(raw: Path, account: Account, silent: list[int]) -> Evidence:
     return Evidence(rank=None, host=host, message=" ".join(words), log_tail=_job_log(raw))
 
 
-def _of_silence(raw: Path, silent: list[int], account: Account | None) -> tuple[Status, Evidence]:
+def _of_silence(raw: Path, planned: PlannedRun, silent: list[int], account: Account | None) -> tuple[Status, Evidence]:
     log = _job_log(raw)
     if line := says_host_out_of_memory(log):
-        return "oom", Evidence(rank=None, host="", message=f"host memory: {line}", log_tail=log)
+        _refuse_limited(raw, planned, f"{HOST_MEMORY}: {line}")
+        return "oom", Evidence(rank=None, host="", message=f"{HOST_MEMORY}: {line}", log_tail=log)
     names = _names(raw, silent, account)
     last = f"; its log ends: {log[-1]}" if log else ""
     message = f"no report from node {', '.join(map(str, silent))}: its agent was killed or could not start{last}"
@@ -150,6 +158,28 @@ def _of_silence(raw: Path, silent: list[int], account: Account | None) -> tuple[
         return "crashed", Evidence(rank=None, host="", message=f"no agent started{last}", log_tail=log)
     host = names[0] if len(names) == 1 else ""
     return "lost", Evidence(rank=None, host=host, message=f"{message} ({_describe(names)})", log_tail=log)
+
+
+def _refuse_limited(raw: Path, planned: PlannedRun, message: str) -> None:
+    """Refuse to take host memory for exhausted where the launch was not allowed all of it: the point may well fit.
+
+    Raises:
+        UserError: If so.
+    """
+    submission, begun = read_submission(raw), read_beginnings(raw)
+    limits = [MemoryLimit(**found) for one in begun if (found := one.get("memory_limit"))]
+    allowed = str(min(limits, key=lambda limit: limit.limit_bytes)) if limits else ""
+    way = "start this where all memory of the machine may be used"
+    if submission is not None:
+        if not submission.mem.strip("kKmMgGtT0") or (begun and not limits):
+            return
+        allowed = allowed or submission.mem
+        way = f"raise `mem` of gangs: {planned.point.cluster.name} in {site_file()} ('0' is all)"
+    if allowed:
+        raise UserError(
+            f"{planned.run}: {message}; the launch was allowed {allowed} of it, less than the node has, so this is "
+            f"no result of the point; {way}"
+        )
 
 
 def _names(raw: Path, nodes: Iterable[int], account: Account | None) -> list[str]:

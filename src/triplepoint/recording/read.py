@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from triplepoint.errors import UserError
-from triplepoint.recording.write import ABSENT, COLUMNS, FACTS, PERIOD, fast_path
+from triplepoint.recording.write import ABSENT, COLUMNS, FACTS, PERIOD, again_path, fast_path
 from triplepoint.tables import SAMPLES
-from triplepoint.tables.telemetry import METRICS
+from triplepoint.tables.telemetry import CUMULATIVE, METRICS
 from triplepoint.units import NS_PER_S
 
 _MOVING = ("gpu_energy_j", "cpu_energy_j")
@@ -66,20 +66,67 @@ def read_recording(path: Path) -> Recording:
     """Return every whole batch of the streams at `path`; a batch cut off by a kill is left out.
 
     Args:
-        path: `node<N>.arrow`; its fast lane is read too, where there is one.
+        path: `node<N>.arrow`; its fast lane is read too, where there is one, and what a second sampler went on with.
 
     Raises:
-        UserError: If the file is missing or is not such a stream.
+        UserError: If the file is missing or is not such a stream, and that of a second sampler neither.
     """
+    again = again_path(path)
+    lives: list[Recording] = []
+    problems: list[UserError] = []
+    for each in (path, again) if again.is_file() else (path,):
+        try:
+            lives.append(_read_life(each))
+        except UserError as error:
+            problems.append(error)
+    if not lives:
+        raise problems[0]
+    return lives[0] if len(lives) == 1 else _join(lives)
+
+
+def _join(lives: list[Recording]) -> Recording:
+    """Return two recordings as one.
+
+    What grows since the first sample grows from 0 again in the second, by an unknown amount between the two: it is kept
+    in the longer one only.
+    """
+    tables = [life.samples for life in lives]
+    shorter = int(np.argmin([_length_ns(table) for table in tables]))
+    for place, name in enumerate(tables[shorter].column_names):
+        if name in CUMULATIVE:
+            nothing = pa.nulls(tables[shorter].num_rows, tables[shorter].schema.field(name).type)
+            tables[shorter] = tables[shorter].set_column(place, name, nothing)
+    samples = pa.concat_tables(tables)
+    order = np.argsort(samples["t_ns"].to_numpy(), kind="stable")
+    return Recording(
+        samples=samples.take(pa.array(order)),
+        period_s=lives[-1].period_s,
+        absent=lives[0].absent | lives[-1].absent,
+        facts=lives[-1].facts,
+        fast_period_s=lives[-1].fast_period_s or lives[0].fast_period_s,
+        is_fast=np.concatenate([life.is_fast for life in lives])[order],
+    )
+
+
+def _length_ns(samples: pa.Table) -> int:
+    t_ns = samples["t_ns"].to_numpy()
+    return int(t_ns[-1] - t_ns[0]) if t_ns.size else 0
+
+
+def _read_life(path: Path) -> Recording:
+    """Return what one sampler recorded; without its fast lane where that is damaged."""
     slow, metadata = _read_lane(path)
-    parts, fast_period_s = [slow], None
+    parts, fast_period_s, why_empty = [slow], None, NEVER
     if fast_path(path).is_file():
-        fast, fast_metadata = _read_lane(fast_path(path))
-        parts.append(fast)
-        fast_period_s = float(fast_metadata[PERIOD])
+        try:
+            fast, fast_metadata = _read_lane(fast_path(path))
+            parts.append(fast)
+            fast_period_s = float(fast_metadata[PERIOD])
+        except UserError as error:
+            why_empty = str(error)
     samples = pa.concat_tables(parts)
     order = np.argsort(samples["t_ns"].to_numpy(), kind="stable")
-    empty = {name: NEVER for name in METRICS if samples[name].null_count == samples.num_rows}
+    empty = {name: why_empty for name in METRICS if samples[name].null_count == samples.num_rows}
     return Recording(
         samples=samples.take(pa.array(order)),
         period_s=float(metadata[PERIOD]),

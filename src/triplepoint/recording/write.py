@@ -40,6 +40,11 @@ def fast_path(path: Path) -> Path:
     return path.with_suffix(f".fast{path.suffix}")
 
 
+def again_path(path: Path) -> Path:
+    """Return where a sampler that was started again goes on with the recording at `path`."""
+    return path.with_suffix(f".again{path.suffix}")
+
+
 @dataclass(frozen=True)
 class Part:
     """Samples of one device in time order."""

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest, Node, read_manifest
-from triplepoint.recording.read import read_recording
+from triplepoint.recording.read import Recording, read_recording
 from triplepoint.tables import SAMPLES, STEPS, TELEMETRY
 from triplepoint.units import NS_PER_S
 
@@ -17,25 +17,29 @@ def align_run(raw: Path, out: Path) -> None:
 
     Args:
         raw: Folder of the run's raw artefacts.
-        out: File to write, `tables.TELEMETRY`; empty for a run that ended before it could be sampled.
+        out: File to write, `tables.TELEMETRY`; without rows of nodes that left no telemetry, as the manifest says.
 
     Raises:
-        UserError: If a recording is missing from a run that finished.
+        UserError: If a recording has gone that was there when the run ended.
     """
     manifest = read_manifest(raw / "manifest.json")
     parts = []
     for node in manifest.nodes:
         recording = raw / "telemetry" / f"node{node.node}.arrow"
-        if recording.is_file():
-            parts.append(_align_node(recording, node, manifest, raw))
-        elif manifest.status == "ok":
-            raise UserError(f"{recording}: no such file, but the run finished; launch {manifest.run} again")
+        try:
+            found = read_recording(recording)
+        except UserError as error:
+            if node.telemetry is None:
+                continue
+            raise UserError(
+                f"{error}; it was whole when the run ended: triplepoint launch {manifest.run} --force"
+            ) from None
+        parts.append(_align_node(found, recording, node, manifest, raw))
     table = pa.concat_tables(parts) if parts else TELEMETRY.schema().empty_table()
     TELEMETRY.write(out, table)
 
 
-def _align_node(recording: Path, node: Node, manifest: Manifest, raw: Path) -> pa.Table:
-    found = read_recording(recording)
+def _align_node(found: Recording, recording: Path, node: Node, manifest: Manifest, raw: Path) -> pa.Table:
     samples = found.samples
     t_ns = samples["t_ns"].to_numpy()
     step, kind = _steps_at(t_ns, node, raw / "steps.parquet")

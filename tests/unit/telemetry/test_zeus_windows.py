@@ -16,8 +16,9 @@ from tests.fakes.scenario import Scenario
 from tests.fakes.wave import square
 from tests.points import planned, tiny_point
 from triplepoint.config.point import PointCluster
-from triplepoint.launch.agent import _start_zeus, _stop
+from triplepoint.launch.agent import _start_zeus
 from triplepoint.launch.energy_check import compare_with_zeus
+from triplepoint.launch.sampling import stop
 from triplepoint.recording.read import read_recording
 from triplepoint.telemetry.zeus_windows import blocks
 
@@ -89,7 +90,7 @@ def test_agent_starts_zeus_where_there_are_gpus(tmp_path: Path, monkeypatch: pyt
         deadline = time.monotonic() + 60
         while not (tmp_path / "telemetry/zeus0.json").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        _stop(zeus)
+        stop(zeus)
     assert json.loads((tmp_path / "telemetry/zeus0.json").read_text()) == {"windows": [], "absent": None}
     assert "Traceback" not in (tmp_path / "logs/zeus0.log").read_text()
 
