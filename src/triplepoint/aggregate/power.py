@@ -188,7 +188,7 @@ def _why_lost(run: str, manifest: Manifest, lost: list[DeviceKey]) -> str:
             f"run {run}: no power samples in measured steps for {', '.join(unexplained)}, but for the other GPUs; "
             "a sum over fewer GPUs is no result: launch it again"
         )
-    return "; ".join(gap for node in sorted({node for node, _ in lost}) for gap in gaps[node])
+    return "; ".join(gaps[node][-1] for node in sorted({node for node, _ in lost}))
 
 
 def _host_power(
@@ -230,9 +230,9 @@ def _counter(samples: dict[str, np.ndarray], name: str, at_ns: np.ndarray) -> np
 def _reason(manifest: Manifest, column: str) -> str:
     for node in manifest.nodes:
         if node.telemetry is None:
-            return "; ".join(node.gaps) or f"the sampler of {node.host} left no account"
+            return node.gaps[-1] if node.gaps else f"the sampler of {node.host} left no account"
         if column in node.telemetry.absent:
             return node.telemetry.absent[column]
         if node.gaps:
-            return "; ".join(node.gaps)
+            return node.gaps[-1]
     return "no samples around the measured steps; use a shorter telemetry_period_s or more steps"
