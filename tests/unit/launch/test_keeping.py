@@ -17,7 +17,7 @@ from triplepoint.launch import run as launching
 from triplepoint.launch.attempt import REPLACED
 from triplepoint.launch.collect import conclude
 from triplepoint.launch.installing import install
-from triplepoint.launch.run import launch
+from triplepoint.launch.run import LaunchFailed, launch
 from triplepoint.manifest import Manifest, read_manifest, write_manifest
 
 RUN = tiny_run()
@@ -113,6 +113,19 @@ def test_launch_unreadable_manifest_of_nothing_whole_is_measured(folder: Path, g
     (folder / "raw" / "manifest.json").touch()
     assert launched(folder)[0].status == "ok"
     assert gang.started == 1
+
+
+def test_launch_raw_that_lost_its_steps_gets_no_manifest_of_a_failure(
+    folder: Path, gang: type[FakeGang], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = leave(folder, RUN)
+    shutil.rmtree(raw / "steps")
+    raw.rename(folder / "raw")
+    monkeypatch.setattr(gang, "finishes", False)
+    with pytest.raises(LaunchFailed):
+        launched(folder)
+    assert gang.started == 1
+    assert not (folder / "raw" / "manifest.json").exists()
 
 
 def test_launch_attempt_of_another_point_is_not_taken(folder: Path, gang: type[FakeGang]) -> None:
