@@ -21,8 +21,9 @@ include: "rules/report.smk"
 rule all:
     default_target: True
     input:
-        # Named here too, so that a run's table that was removed is made again although no figure is out of date.
+        # Named here too: Snakemake does not miss a file that only stands behind others.
         expand("results/runs/{run}/{product}", run=STUDY.runs, product=STUDY.products),
+        STUDY.table_files,
         expand(
             "figs/{figure}.{format}",
             figure=STUDY.figures,

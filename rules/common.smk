@@ -1,4 +1,4 @@
-# Binds the configuration to the rules: which points there are, and which source files a stage depends on.
+# Binds the configuration to the rules: which runs there are, what of them is outdated, which source files a stage depends on.
 from triplepoint import workflow as triplepoint_workflow, workflow_site
 
 
@@ -6,9 +6,14 @@ configfile: "config/config.yaml"
 
 
 workflow_site.collect_rarely()
-STUDY = triplepoint_workflow.bind(config, workflow.basedir)
+STUDY = triplepoint_workflow.bind(
+    config, workflow.basedir, workflow_site.asked_figures(workflow.is_main_process)
+)
 workflow_site.apply_site(workflow)
 workflow_site.pass_interrupts_on()
+workflow_site.wake_scheduler_rarely()
+if workflow.is_main_process:
+    workflow_site.make_again(STUDY.outdated(), STUDY.outdated_rules)
 
 
 wildcard_constraints:

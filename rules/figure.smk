@@ -13,8 +13,6 @@ rule figure:
         csv="figs/{figure}.csv",
     log:
         "logs/figure/{figure}.log",
-    benchmark:
-        "logs/benchmarks/figure/{figure}.tsv"
     conda:
         "../envs/analysis.yaml"
     params:

@@ -7,8 +7,6 @@ rule parse:
         directory("results/runs/{run}/ranks/{part}"),
     log:
         "logs/parse/{run}/{part}.log",
-    benchmark:
-        "logs/benchmarks/parse/{run}/{part}.tsv"
     conda:
         "../envs/analysis.yaml"
     threads: lambda wildcards: STUDY.num_traces(wildcards.run, wildcards.part)

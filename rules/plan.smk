@@ -1,17 +1,4 @@
-# Expands the selected studies to points; rewrites point.json only where its content changes.
-rule plan:
-    output:
-        plan="results/plan.json",
-        points=update(expand("results/runs/{run}/point.json", run=STUDY.runs)),
-    log:
-        "logs/plan.log",
-    benchmark:
-        "logs/benchmarks/plan.tsv"
-    localrule: True
-    conda:
-        "../envs/analysis.yaml"
-    params:
-        digest=STUDY.digest,
-        selection=STUDY.arguments,
-    shell:
-        "triplepoint plan {params.selection} --write 2> {log}"
+# Writes `results/plan.json` and the `point.json` of every run, before the first job and not in a dry run. No rule: a run is
+# called after the digest of its point, so no job depends on these files being new.
+onstart:
+    STUDY.write_plan()

@@ -8,8 +8,6 @@ rule report:
         "report.html",
     log:
         "logs/report.log",
-    benchmark:
-        "logs/benchmarks/report.tsv"
     conda:
         "../envs/analysis.yaml"
     params:

@@ -1,13 +1,9 @@
 # Simulates one run in place of a launch. It costs a second, so unlike a launch it is made again when what it depends on changes.
 rule simulate:
-    input:
-        point="results/runs/{run}/point.json",
     output:
         manifest="results/runs/{run}/raw/manifest.json",
     log:
         "logs/simulate/{run}.log",
-    benchmark:
-        "logs/benchmarks/simulate/{run}.tsv"
     wildcard_constraints:
         run=STUDY.simulated_pattern,
     conda:

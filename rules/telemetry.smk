@@ -6,8 +6,6 @@ rule telemetry:
         "results/runs/{run}/telemetry.parquet",
     log:
         "logs/telemetry/{run}.log",
-    benchmark:
-        "logs/benchmarks/telemetry/{run}.tsv"
     conda:
         "../envs/analysis.yaml"
     params:

@@ -17,8 +17,6 @@ rule trace:
         ),
     log:
         "logs/trace/{run}.log",
-    benchmark:
-        "logs/benchmarks/trace/{run}.tsv"
     conda:
         "../envs/analysis.yaml"
     params:

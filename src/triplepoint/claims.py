@@ -131,6 +131,20 @@ class Claim:
         threading.Thread(target=self._beat, args=(self._released,), name="claim", daemon=True).start()
         return None
 
+    def acquire_or_refuse(self) -> "Claim":
+        """Take the claim unless a living process has it, and return it.
+
+        Raises:
+            UserError: If one has it. An owner on another host is watched for `STALE_S` first.
+            OSError: If the folder cannot be written to.
+        """
+        deadline = time.monotonic() + STALE_S + BEAT_S
+        while (owner := self.try_acquire()) is not None:
+            if owner.has_ended is False or time.monotonic() > deadline:
+                raise UserError(f"{self._what}: in use by {owner}; wait until that has ended, or stop it")
+            time.sleep(POLL_S)
+        return self
+
     def check(self) -> None:
         """Make sure that the claim is still held, before what cannot be undone.
 
@@ -233,6 +247,11 @@ class Claim:
         while not released.wait(BEAT_S):
             with contextlib.suppress(OSError):  # taken or removed, which `check` says; or a file system that is away
                 os.utime(file)
+
+
+def claim_results(results: Path) -> Claim:
+    """Return the claim on a whole folder of results: one workflow or command at a time changes plan and tables."""
+    return Claim(results.resolve() / ".claim", str(results))
 
 
 def _place() -> str:

@@ -11,11 +11,12 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def whole(path: Path, is_private: bool = False) -> Iterator[Path]:
     """Yield a scratch path beside `path`; move it there when the block succeeds, remove it when it raises.
 
     Args:
         path: Where the finished file belongs. Its folder is made if needed.
+        is_private: Whether only its owner may read it.
 
     Raises:
         OSError: From the file system, with the folder left as it was.
@@ -26,7 +27,7 @@ def whole(path: Path) -> Iterator[Path]:
     scratch = Path(name)
     try:
         yield scratch
-        scratch.chmod(0o666 & ~_umask())
+        scratch.chmod(0o600 if is_private else 0o666 & ~_umask())
         scratch.replace(path)
     except BaseException:
         scratch.unlink(missing_ok=True)
@@ -51,15 +52,15 @@ def whole_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, is_private: bool = False) -> None:
     """Write `text` to `path` in one piece."""
-    with whole(path) as scratch:
+    with whole(path, is_private) as scratch:
         scratch.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any, is_private: bool = False) -> None:
     """Write `content` to `path` as indented JSON in one piece."""
-    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n", is_private)
 
 
 def write_text_if_changed(path: Path, text: str) -> bool:

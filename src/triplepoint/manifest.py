@@ -22,6 +22,10 @@ RESULTS: frozenset[Status] = frozenset({"ok", "oom", "invalid"})
 """Statuses that are results; the others fail the launch, which may then be tried again."""
 
 
+_LISTED = 8
+"""Most steps a line names."""
+
+
 class Evidence(Strict):
     """Why a run is not ok."""
 
@@ -55,6 +59,53 @@ class Suspect(Strict):
         """Return one line that names it."""
         named = f"{self.device} ({self.uuid})" if self.uuid else self.device
         return f"{named} of {self.host}: {self.message}"
+
+
+class Interruption(Strict):
+    """Time in which ranks stood still: suspended, stopped, or with their whole host."""
+
+    host: str
+    """Their host."""
+    rank: int | None
+    """The rank; None where everything on the host stood still."""
+    duration_s: Annotated[float, Field(ge=0)]
+    """At least so long. Unit: s."""
+    steps: tuple[int, ...]
+    """Steps it fell into; none where it was before, between or after steps."""
+    measured_steps: tuple[int, ...]
+    """Those of them that are measured steps: they are left out of times, power and energy."""
+
+    def __str__(self) -> str:
+        """Return one line that names it."""
+        who = self.host if self.rank is None else f"rank {self.rank} on {self.host}"
+        where = f"in {_steps(self.steps)}" if self.steps else "outside of steps"
+        left_out = f"; measured {_steps(self.measured_steps)} left out" if self.measured_steps else ""
+        return f"{who} stood still for {self.duration_s:.1f} s or more {where}{left_out}"
+
+
+class SlowStep(Strict):
+    """A measured step far longer than the others of its run, with no reason seen; it counts."""
+
+    step: int
+    """Its number."""
+    rank: int
+    """Rank that took longest."""
+    time_s: float
+    """Of that rank. Unit: s."""
+    median_s: float
+    """Of the measured steps of the run. Unit: s."""
+
+    def __str__(self) -> str:
+        """Return one line that names it."""
+        return (
+            f"measured step {self.step} took {self.time_s:.3g} s, longest on rank {self.rank}; the median is "
+            f"{self.median_s:.3g} s; it counts"
+        )
+
+
+def _steps(numbers: tuple[int, ...]) -> str:
+    listed = ", ".join(map(str, numbers[:_LISTED])) + (", ..." if len(numbers) > _LISTED else "")
+    return f"step {listed}" if len(numbers) == 1 else f"steps {listed}"
 
 
 class Telemetry(Strict):
@@ -258,6 +309,10 @@ class Manifest(Strict):
     """Nodes that took part."""
     suspects: tuple[Suspect, ...] = ()
     """GPUs that its telemetry shows to be broken or slow, whatever the outcome."""
+    interruptions: tuple[Interruption, ...] = ()
+    """What stood still meanwhile."""
+    slow_steps: tuple[SlowStep, ...] = ()
+    """Measured steps that took far longer than the others, with no reason seen."""
     job: Job | None = None
     """The job it ran in; None without a scheduler."""
     facts: dict[str, int | float | str | bool | None]
@@ -267,6 +322,16 @@ class Manifest(Strict):
     def is_result(self) -> bool:
         """Whether the outcome is a result to keep, not a failure to try again."""
         return self.status in RESULTS
+
+    @property
+    def interrupted_steps(self) -> frozenset[int]:
+        """Measured steps in which a rank stood still: no statistics are made of them."""
+        return frozenset(step for found in self.interruptions for step in found.measured_steps)
+
+    @property
+    def step_notes(self) -> list[str]:
+        """What is to be said of single steps, a line each."""
+        return [*map(str, self.interruptions), *map(str, self.slow_steps)]
 
     def on_first_clock(self, node: Node, t_ns: np.ndarray) -> np.ndarray:
         """Return times of one node's monotonic clock as times of the first node's.

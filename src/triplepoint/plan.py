@@ -1,6 +1,7 @@
 """The plan: which points the selected studies come to, which of them can run, and why the others cannot."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.fold import fold
 from triplepoint.config.plan import Limits, Plan, PlanEntry, PlannedRun
 from triplepoint.config.point import Point
-from triplepoint.config.runid import layout_label, run_id
+from triplepoint.config.runid import layout_label, run_id, run_label
 from triplepoint.config.settings import make_points
 from triplepoint.config.study import expand
 from triplepoint.errors import UserError
 from triplepoint.files import write_text_if_changed
 from triplepoint.launch.engines import unsupported
+from triplepoint.manifest import read_manifest
 
 _HEADINGS = ("layout", "mbs", "gbs", "micro-batches", "recompute", "overlap", "state", "run")
 MOST_TRACED_STAGES = 4
@@ -44,8 +46,7 @@ def select(
         simulated: Names of clusters whose points are simulated, but for those named in `clusters`.
 
     Raises:
-        UserError: If a name is unknown, a file is wrong, a study has no point or none that can run, or two different
-            points would be called the same.
+        UserError: If a name is unknown, a file is wrong, or a study has no point or none that can run.
     """
     catalogue = Catalogue(Path(config_dir))
     for name in (*(clusters or ()), *simulated):
@@ -66,6 +67,23 @@ def select(
     return Plan(entries=tuple(collected.entries.values()), num_folded=collected.num_folded)
 
 
+def only_needed(plan: Plan, is_needed: Callable[[Point], bool], results: Path) -> Plan:
+    """Return a plan without the runs that are not needed and not there yet.
+
+    Args:
+        plan: All of the selection.
+        is_needed: Tells whether a point is needed.
+        results: Folder of results.
+    """
+
+    def is_kept(entry: PlanEntry) -> bool:
+        if entry.invalid_because or is_needed(entry.planned.point):
+            return True
+        return (results / "runs" / entry.run / "raw" / "manifest.json").is_file()
+
+    return plan.model_copy(update={"entries": tuple(filter(is_kept, plan.entries))})
+
+
 def write_plan(plan: Plan, results: Path) -> None:
     """Write `point.json` of each valid run and `plan.json`, each only where its content changes.
 
@@ -73,8 +91,20 @@ def write_plan(plan: Plan, results: Path) -> None:
         OSError: From the file system.
     """
     for entry in plan.valid:
-        write_text_if_changed(results / "runs" / entry.run / "point.json", _text(entry.planned))
+        folder = results / "runs" / entry.run
+        write_text_if_changed(folder / "point.json", _text(entry.planned))
+        _move_unnamed(entry, folder)
     write_text_if_changed(results / "plan.json", _text(plan))
+
+
+def _move_unnamed(entry: PlanEntry, folder: Path) -> None:
+    """Move a measurement of this very point here from the folder that version 0.1.0 named by the label alone."""
+    raw = folder.with_name(run_label(entry.planned.point)) / "raw"
+    if entry.planned.point.engine == "simulated" or not raw.is_dir() or (folder / "raw").exists():
+        return
+    with contextlib.suppress(UserError):  # damaged: stays where it is
+        if read_manifest(raw / "manifest.json").digest == entry.planned.digest:
+            raw.rename(folder / "raw")
 
 
 @dataclass(frozen=True)
@@ -128,19 +158,15 @@ class _Expanded:
 
 @dataclass
 class _Collected:
-    """All studies so far: their points by digest, and the digest each label stands for."""
+    """All studies so far: their points by digest."""
 
     entries: dict[str, PlanEntry] = field(default_factory=dict)
-    labels: dict[str, str] = field(default_factory=dict)
     num_folded: int = 0
 
     def add(self, study: str, found: _Expanded) -> None:
         """Add the points of a study, joining those that are there already."""
         self.num_folded += found.num_folded
         for digest, entry in found.entries.items():
-            known = self.labels.setdefault(entry.run, digest)
-            if known != digest:
-                raise UserError(_explain_collision(self.entries[known], entry))
             if digest in self.entries:
                 joined = self.entries[digest].studies + (study,)
                 entry = entry.model_copy(update={"studies": joined})
@@ -214,23 +240,6 @@ def _make_entry(point: Point, cluster: ClusterConfig, catalogue: Catalogue, stud
     planned = PlannedRun(run=run_id(point), digest=point.digest(), point=point, limits=limits)
     reason = invalid_because(point, cluster, catalogue.gpu_of(cluster)) or unsupported(point)
     return PlanEntry(run=planned.run, studies=(study,), invalid_because=reason, planned=planned)
-
-
-def _explain_collision(first: PlanEntry, second: PlanEntry) -> str:
-    contents = [entry.planned.point.model_dump(mode="json") for entry in (first, second)]
-    key, one, other = _first_difference(contents[0], contents[1])
-    studies = " and ".join(dict.fromkeys([first.studies[0], second.studies[0]]))
-    return (
-        f"run {first.run} stands for two different points, in {studies}: {key} is {one!r} and {other!r}; make them "
-        "equal, or plan the studies apart in different results folders"
-    )
-
-
-def _first_difference(one: dict[str, Any], other: dict[str, Any], place: str = "") -> tuple[str, Any, Any]:
-    key = next(key for key in one if one[key] != other[key])
-    if isinstance(one[key], dict) and isinstance(other[key], dict):
-        return _first_difference(one[key], other[key], f"{place}{key}.")
-    return f"{place}{key}", one[key], other[key]
 
 
 def _names(names: Iterable[str] | None) -> str:

@@ -1,42 +1,52 @@
-"""What the Snakemake rules need to know: the runs of the selection, and the source files each stage depends on."""
+"""What the Snakemake rules need to know: the runs of the plan, what is out of date, the source files of each stage."""
 
 import ast
+import atexit
 import hashlib
-import json
 import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache, cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, cached_property, partial
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
 
 from triplepoint import figures
 from triplepoint.advise.dry_run import tell_cost
+from triplepoint.claims import claim_results
 from triplepoint.config.base import parse
-from triplepoint.config.plan import Plan, PlanEntry
+from triplepoint.config.plan import TABLES_DIGEST, Plan, PlanEntry
 from triplepoint.config.selection import Selection
-from triplepoint.errors import USER_ERROR, UserError
-from triplepoint.plan import select
+from triplepoint.errors import USER_ERROR, UserError, explain_os_error
+from triplepoint.figures import is_drawn
+from triplepoint.outdated import are_records_lost, outdated_files
+from triplepoint.plan import only_needed, select, write_plan
 
 PACKAGE = Path(__file__).parent
 ROOT_MODULE = __package__
 DATA_SUFFIXES = (".yaml", ".html")
 RUN_PATTERN = "[^/]+"
-"""Regular expression of any run id; one that is not planned has no `point.json`, which Snakemake says."""
+"""Regular expression of any run id; of one that is not planned the stages say that there is no such run."""
+
+_RESULTS = Path("results")
+
+CHEAP_RULES = ("simulate", "telemetry", "parse", "trace", "aggregate", "figure", "report")
+"""All rules but the one that costs GPU hours."""
 
 TRACE_TABLES = ("kernels", "intervals", "categories", "collectives", "ranks", "critical_path", "timeline")
 """Tables of a run that `triplepoint trace` writes."""
 
 
-def bind(config: Mapping[str, Any], base: str) -> "Binding":
+def bind(config: Mapping[str, Any], base: str, figures: Sequence[str] | None) -> "Binding":
     """Return what the rules need, or end the process with one line and status 2 if the configuration is wrong.
 
     Args:
         config: Snakemake's configuration.
         base: Folder of the Snakefile.
+        figures: Figures that are asked for; None where anything else is too. Runs that are still to be made and that
+            none of them draws are left out.
     """
     # Rules call `triplepoint`, which stands beside the interpreter also where its environment is not activated.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -44,13 +54,14 @@ def bind(config: Mapping[str, Any], base: str) -> "Binding":
         selection = parse(Selection, dict(config), "config/config.yaml or --config")
         if selection.trace_rules is not None and not Path(selection.trace_rules).is_file():
             raise UserError(f"config/config.yaml or --config: trace_rules: no file {selection.trace_rules!r}")
-        binding = Binding(
-            selection, Path(base), select(Path("config"), selection.studies, selection.clusters, selection.simulated)
-        )
+        plan = select(Path("config"), selection.studies, selection.clusters, selection.simulated)
+        if figures is not None:
+            plan = only_needed(plan, partial(is_drawn, names=figures), _RESULTS)
+        binding = Binding(selection, Path(base), plan)
     except UserError as error:
         print(f"triplepoint: {error}", file=sys.stderr)
         sys.exit(USER_ERROR)
-    tell_cost(binding.arguments)
+    tell_cost(" ".join([binding.arguments, *(f"--figure {name}" for name in figures or ())]))
     return binding
 
 
@@ -89,6 +100,12 @@ class Binding:
         return list(self._digests)
 
     @property
+    def table_files(self) -> list[str]:
+        """What `aggregate` writes."""
+        names = [f"{table}.{kind}" for table in self.tables for kind in ("parquet", "csv")]
+        return [str(_RESULTS / "tables" / name) for name in (*names, TABLES_DIGEST)]
+
+    @property
     def simulated_pattern(self) -> str:
         """Regular expression of the ids of the runs that are simulated."""
         return self._pattern(lambda entry: entry.planned.point.engine == "simulated")
@@ -98,19 +115,27 @@ class Binding:
         """The same of the runs that are launched."""
         return self._pattern(lambda entry: entry.planned.point.engine != "simulated")
 
-    def point(self, run: str, ancient: Callable[[str], str]) -> str:
-        """Return `point.json` of a run, marked `ancient` unless the result there is of another point.
+    def write_plan(self) -> None:
+        """Claim the results and write `plan.json` and all `point.json`, or end with one line and status 2.
 
-        Snakemake alone cannot tell: when `plan` runs, it takes what depends on it through ancient files only for up to
-        date, without looking at changed parameters.
+        The claim is this process's until it ends; its jobs may write, other workflows and commands may not.
         """
-        folder = Path("results") / "runs" / run
         try:
-            measured = json.loads((folder / "raw" / "manifest.json").read_text(encoding="utf-8"))["digest"]
-        except (OSError, ValueError, KeyError, TypeError):
-            measured = None  # nothing there, or nothing whole: made anew for that reason already
-        path = str(folder / "point.json")
-        return path if measured not in (None, self._digests.get(run)) else ancient(path)
+            atexit.register(claim_results(_RESULTS).acquire_or_refuse().release)
+            write_plan(self._plan, _RESULTS)
+        except (OSError, UserError) as error:
+            line = explain_os_error(error) if isinstance(error, OSError) else None
+            print(f"triplepoint: {line or error}", file=sys.stderr)
+            sys.exit(USER_ERROR)
+
+    def outdated(self) -> set[str]:
+        """Return files to be made again although Snakemake would take them for up to date."""
+        return outdated_files(self._plan, _RESULTS, self.products, self.aggregated, self.table_files)
+
+    @property
+    def outdated_rules(self) -> tuple[str, ...]:
+        """Rules of which every job is to run again."""
+        return CHEAP_RULES if are_records_lost(self.table_files) else ()
 
     def num_nodes(self, run: str) -> int:
         """Return how many nodes the gang of a run fills."""
@@ -149,7 +174,7 @@ class Binding:
     @property
     def arguments(self) -> str:
         """The selection as arguments of `triplepoint plan`."""
-        clusters = [f"--cluster {name}" for name in self._selection.clusters or ()]
+        clusters = [f"--cluster {name}" for name in self._selection.clusters or ()] or ["--all-clusters"]
         simulated = [f"--simulated {name}" for name in self._selection.simulated]
         return " ".join([*(self._selection.studies or ()), *clusters, *simulated])
 

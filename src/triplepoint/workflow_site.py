@@ -1,17 +1,25 @@
-"""What a site's file changes in a running Snakemake, and what an interrupt of it must reach."""
+"""What the project changes in a running Snakemake: a site's resources, interrupts, what runs again, idle work."""
 
 import gc
+import os
 import re
 import signal
 import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import psutil
+from snakemake.cli import parse_args
+from snakemake.dag import DAG
+from snakemake.scheduling.job_scheduler import JobScheduler
 
 from triplepoint.config.site import read_site
 from triplepoint.errors import USER_ERROR, UserError
 
+_FIGURES = "TRIPLEPOINT_FIGURES"
 ROOM = "gang_nodes"
 """Resource of Snakemake that launches use up: nodes."""
 
@@ -55,11 +63,66 @@ def collect_rarely() -> None:
     gc.set_threshold(100_000, 50, 100)
 
 
+def asked_figures(is_main_process: bool) -> tuple[str, ...] | None:
+    """Return the figures that Snakemake was asked for, None where it was asked for anything else.
+
+    Jobs that Snakemake starts in processes of their own are told in the environment, since they see other targets.
+
+    Args:
+        is_main_process: Whether this is the process that was asked.
+    """
+    if is_main_process:
+        is_command = Path(sys.argv[0]).name in ("snakemake", "__main__.py")
+        targets = parse_args(sys.argv[1:])[1].targets if is_command else ()
+        found = [re.fullmatch(r"figs/([a-z_]+)\.(?:pdf|png|csv)", target) for target in targets]
+        os.environ[_FIGURES] = " ".join(each[1] for each in found if each) if all(found) else ""
+    return tuple(os.environ.get(_FIGURES, "").split()) or None
+
+
+def make_again(files: Iterable[str], rules: Iterable[str]) -> None:
+    """Let every job run that makes one of some files or is of one of some rules, where a target needs it.
+
+    `--forcerun` would make them targets too.
+    """
+    init = DAG.init
+
+    async def init_and_force(dag: DAG, *arguments: Any, **options: Any) -> None:
+        dag.forcefiles.update(files)
+        dag.forcerules.update(rule for rule in dag.rules if rule.name in rules)
+        await init(dag, *arguments, **options)
+
+    DAG.init = init_and_force
+
+
+def wake_scheduler_rarely() -> None:
+    """Let the scheduler wake up for its limit of jobs a second only where that holds a job back.
+
+    Snakemake 9.27 starts a timer after each pass, and each timer starts a pass: one endless chain for every job that
+    has finished, and a fifth of a core after 500 of them, while ranks are timed on the same machine.
+    """
+    pending = threading.Event()
+
+    def wake_later(scheduler: JobScheduler, delay: float) -> None:
+        if scheduler.job_rate_limiter.get_free_jobs() or pending.is_set():
+            return
+        pending.set()
+        timer = threading.Timer(delay, wake, [scheduler])
+        timer.daemon = True
+        timer.start()
+
+    def wake(scheduler: JobScheduler) -> None:
+        pending.clear()
+        scheduler._open_jobs.release()
+
+    JobScheduler._schedule_reevalutation = wake_later
+
+
 def pass_interrupts_on() -> None:
     """Let an interrupt of this Snakemake end the launches it started.
 
     Snakemake cancels the jobs of its Slurm executor, but waits for local ones; an interrupt from a terminal reaches
-    these by itself, one from `kill` does not.
+    these by itself, one from `kill` does not. SIGTERM is not passed on: Snakemake waits for what runs, and where the
+    whole session ends, launchers leave their jobs of Slurm to those who come next.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
@@ -69,7 +132,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     for process in psutil.Process().children(recursive=True):
         try:
             if {"launch", "triplepoint"} <= {word.rpartition("/")[2] for word in process.cmdline()}:
-                process.send_signal(signal.SIGTERM)
+                process.send_signal(signal.SIGINT)
         except psutil.NoSuchProcess:
             continue
     signal.default_int_handler(number, frame)

@@ -17,14 +17,17 @@ from math import exp
 from pathlib import Path
 
 from triplepoint.simulate.collectives.fit import Links, Row, fit_collectives, log_errors, read_fabrics, read_rows
-from triplepoint.simulate.collectives.links import FOLDER, load_link
+from triplepoint.simulate.collectives.links import load_link
 from triplepoint.simulate.collectives.model import CollectiveModel
 from triplepoint.simulate.fabric import Fabric, Group, Level, Network, network_levels, scale_up_levels
 from triplepoint.units import MIB
 
-FABRICS = read_fabrics()
-ROWS = read_rows(FABRICS)
-LINKS: Links = {path.stem: load_link(path.stem) for path in sorted((FOLDER / "links").glob("*.yaml"))}
+CONFIG = Path("config")
+FABRICS = read_fabrics(CONFIG)
+ROWS = read_rows(FABRICS, CONFIG / "collectives" / "measured.csv")
+LINKS: Links = {
+    path.stem: load_link(path.stem, CONFIG) for path in sorted((CONFIG / "collectives" / "links").glob("*.yaml"))
+}
 
 
 def errors(rows: Sequence[Row], links: Links) -> list[float]:

@@ -26,9 +26,6 @@ PARTS = ("Snakefile", "rules", "workflow", "profiles", "config", "envs")
 NOTHING = f"""#!/bin/sh
 # Stands for `triplepoint`: touches what the stage writes, and does nothing else.
 case $1 in
-plan)
-    mkdir -p results && touch results/plan.json
-    for r in $RUNS; do mkdir -p results/runs/$r && touch results/runs/$r/point.json; done;;
 launch|simulate) touch results/runs/$2/raw/manifest.json;;
 telemetry) touch results/runs/$2/telemetry.parquet;;
 parse) mkdir results/runs/$2/ranks/$3;;
@@ -38,7 +35,7 @@ trace)
     for t in {" ".join(TRACE_TABLES)}; do touch $t.parquet; done
     touch perfetto.json.gz;;
 aggregate)
-    cd results/tables
+    cd results/tables && touch plan.digest
     for t in {" ".join(RESULT_TABLES)}; do touch $t.parquet $t.csv; done;;
 figure) touch figs/$2.pdf figs/$2.png figs/$2.csv;;
 report) touch report.html;;

@@ -45,7 +45,7 @@ class Cluster:
     def _start(self) -> None:
         self._check_machine()
         self._write_files()
-        self._start_munge()
+        self.start_munge()
         self._start_accounting()
         self.start_controller()
         for node in self.nodes:
@@ -164,7 +164,12 @@ class Cluster:
         lines = [f"127.0.0.1 {node} {HOSTS_MARK}\n" for node in self.nodes if f" {node} {HOSTS_MARK}" not in known]
         HOSTS.write_text(known + "".join(lines))
 
-    def _start_munge(self) -> None:
+    def stop_munge(self) -> None:
+        """Stop munged: no command of Slurm can prove who calls it."""
+        self._stop("munged")
+
+    def start_munge(self) -> None:
+        """Start munged unless it runs."""
         if self._pid("munged") is not None:
             return
         run = self.root / "run"

@@ -51,8 +51,16 @@ def test_gang_records_where_it_ran(place: Place) -> None:
 
 def test_gang_compares_the_clocks_of_its_nodes(place: Place) -> None:
     folder = place.run(SHORT, num_nodes=3)
-    status, said = finish(place.launch(folder))
+    launcher = place.launch(folder)
+    ranks = held(folder, num_ranks=3)
+    (meeting,) = folder.glob("attempts/*/rendezvous.json")
+    assert meeting.stat().st_mode & 0o077 == 0, "the token of the clock is private"
+    # Each node reaches the others of the test cluster through the loopback, so nothing else is listened to.
+    assert json.loads(meeting.read_text())["clock"]["address"] == "127.0.0.1"
+    let_go(ranks)
+    status, said = finish(launcher)
     assert status == 0, said
+    assert not (folder / "raw" / meeting.name).exists()
     first, *others = result(folder).nodes
     assert (first.clock, first.clock_absent) == (None, None)
     for node in others:
@@ -203,6 +211,34 @@ def test_submission_without_a_controller_is_tried_until_it_is_back(place: Place,
     cluster.start_controller()
     status, said = finish(launcher)
     assert status == 0, said
+    assert len(jobs_of(folder)) == 1
+
+
+def test_submission_without_munge_is_tried_until_it_is_back(place: Place, cluster: Cluster) -> None:
+    cluster.stop_munge()
+    folder = place.run(SHORT)
+    launcher = place.launch(folder)
+    time.sleep(12)
+    assert launcher.poll() is None
+    cluster.start_munge()
+    status, said = finish(launcher)
+    assert status == 0, said
+    assert "Slurm is out of reach" in said
+    assert len(jobs_of(folder)) == 1
+
+
+def test_held_job_waits_until_it_is_released(place: Place) -> None:
+    place.with_site(sbatch={"hold": True})
+    folder = place.run(SHORT)
+    launcher = place.launch(folder)
+    wait_until(lambda: list(folder.glob("attempts/*/submission.json")) and job_of(folder) != "None", "it is submitted")
+    subprocess.run(["scontrol", "hold", job_of(folder)], check=True)  # by root: JobHeldAdmin
+    time.sleep(4)  # the launcher asks every 3 s
+    assert launcher.poll() is None
+    subprocess.run(["scontrol", "release", job_of(folder)], check=True)
+    status, said = finish(launcher)
+    assert status == 0, said
+    assert "is held (JobHeldAdmin); it waits for 'scontrol release" in said
     assert len(jobs_of(folder)) == 1
 
 

@@ -111,3 +111,16 @@ def test_interrupted_snakemake_cancels_its_gangs(project: Project) -> None:
     )
     assert rows.stdout.startswith(("CANCELLED", "COMPLETED"))  # COMPLETED where its agents had ended first
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(run) in " ".join(p.info["cmdline"] or [])]
+
+
+def test_end_of_the_session_leaves_the_gangs(project: Project) -> None:
+    study = project.folder / "config/studies/mini.yaml"
+    study.write_text(STUDY.replace("measured: 2", "measured: 100000").replace("[1, 2]", "[1]"))
+    snakemake = start(project, "all")
+    (run,) = wait_until(lambda: [f for f in launched(project) if list(f.glob("attempts/*/steps/*"))], "it trains")
+    job_id = json.loads(next(run.glob("attempts/*/submission.json")).read_text())["job_id"]
+    os.killpg(snakemake.pid, signal.SIGTERM)  # as systemd does to a session: Snakemake, its shells and its launchers
+    snakemake.wait(60)
+    state = subprocess.run(["squeue", "-h", "-j", job_id, "-o", "%T"], capture_output=True, text=True)
+    assert state.stdout.strip() == "RUNNING"
+    assert not no_ranks(run)

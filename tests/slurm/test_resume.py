@@ -87,12 +87,28 @@ def test_interrupted_launcher_ends_its_job(place: Place) -> None:
     assert not list(folder.glob("attempts/*"))
 
 
+def test_launcher_ended_by_sigterm_leaves_its_job_to_the_next(place: Place) -> None:
+    folder = place.run(launches.SHORT)
+    first = place.launch(folder)
+    ranks = launches.held(folder)
+    job_id = launches.job_of(folder)
+    first.terminate()
+    _, said = launches.finish(first, 30)
+    assert f"job {job_id} goes on" in said
+    second = place.launch(folder)
+    launches.let_go(ranks)
+    status, said = launches.finish(second)
+    assert status == 0, said
+    assert f"going on with job {job_id}" in said
+    assert [job for job, *_ in launches.jobs_of(folder)] == [job_id]
+
+
 def test_ranks_end_without_a_controller_too(place: Place, cluster: Cluster) -> None:
     folder = place.run(launches.ENDLESS)
     launcher = place.launch(folder)
     launches.training(folder)
     cluster.kill_controller()
-    launcher.terminate()
+    launcher.send_signal(signal.SIGINT)
     launches.wait_until(lambda: launches.no_ranks(folder), "the agents end them, told by the folder", 30)
     cluster.start_controller()
     launches.finish(launcher)

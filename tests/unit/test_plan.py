@@ -6,6 +6,7 @@ import pytest
 from tests.unit.config.conftest import REPOSITORY, WriteStudy, config_dir, write_study
 from triplepoint.cli import plan as cli_plan
 from triplepoint.config.plan import read_plan, read_planned_run
+from triplepoint.config.runid import run_label
 from triplepoint.errors import UserError
 from triplepoint.plan import render, select, write_plan
 
@@ -58,7 +59,7 @@ def test_select_empty_folder_is_refused(tmp_path: Path) -> None:
 def test_select_study_without_valid_point_names_first_reason(config_dir: Path, write_study: WriteStudy) -> None:
     path = write_study("  - axes: {tp: [16, 3]}")
     assert error(config_dir) == (
-        f"{path}: none of its 2 points can run; tiny-llama_cpu-local_tp16-pp1-dp1_mbs1_gbs8_simulated_r1: "
+        f"{path}: none of its 2 points can run; tiny-llama_cpu-local_tp16-pp1-dp1_mbs1_gbs8_simulated_r1_3b6021: "
         "tp*pp*cp*dp = 16*1*1*1 = 16, num_gpus is 4; choose tp, pp and cp whose product divides 4"
     )
 
@@ -87,18 +88,14 @@ def test_select_shared_point_is_one_entry_of_both_studies(config_dir: Path, writ
     assert studies == {1: ("first",), 2: ("first", "second"), 4: ("second",)}
 
 
-def test_select_same_label_for_different_points_is_refused(config_dir: Path, write_study: WriteStudy) -> None:
+def test_select_different_points_of_one_label_are_two_runs(config_dir: Path, write_study: WriteStudy) -> None:
     write_study("  - set: {steps: {measured: 10}}", name="first")
-    write_study("  - set: {steps: {measured: 20}}", name="second")
-    assert error(config_dir) == (
-        "run tiny-llama_cpu-local_tp1-pp1-dp4_mbs1_gbs8_simulated_r1 stands for two different points, in first and "
-        "second: steps.measured is 10 and 20; make them equal, or plan the studies apart in different results folders"
-    )
-
-
-def test_select_same_label_within_a_study_is_refused(config_dir: Path, write_study: WriteStudy) -> None:
-    write_study("  - axes: {corpus: [random, stdlib]}")
-    assert "two different points, in test: corpus is 'random' and 'stdlib'" in error(config_dir)
+    write_study("  - set: {steps: {measured: 20}}\n  - set: {corpus: stdlib}", name="second")
+    entries = select(config_dir).entries
+    assert len({entry.run for entry in entries}) == 3
+    assert {run_label(entry.planned.point) for entry in entries} == {
+        "tiny-llama_cpu-local_tp1-pp1-dp4_mbs1_gbs8_simulated_r1"
+    }
 
 
 def test_select_clusters_leaves_out_the_others(config_dir: Path, write_study: WriteStudy) -> None:
@@ -157,13 +154,14 @@ def test_digest_of_plan_changes_with_studies_and_contents(config_dir: Path, writ
     assert select(config_dir).digest() != first
 
 
-def test_digest_of_plan_ignores_comments_and_limits(config_dir: Path, write_study: WriteStudy) -> None:
+def test_digest_of_plan_is_that_of_what_is_written(config_dir: Path, write_study: WriteStudy) -> None:
     path = write_study("  - axes: {tp: [1, 2]}")
     first = select(config_dir).digest()
     path.write_text("# a remark\n" + path.read_text())
+    assert select(config_dir).digest() == first
     cluster = config_dir / "clusters" / "cpu-local.yaml"
     cluster.write_text(cluster.read_text().replace("time_limit_s: 600", "time_limit_s: 700"))
-    assert select(config_dir).digest() == first
+    assert select(config_dir).digest() != first
 
 
 def test_write_plan_writes_valid_runs_and_reads_back(config_dir: Path, write_study: WriteStudy, tmp_path: Path) -> None:

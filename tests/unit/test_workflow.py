@@ -66,26 +66,6 @@ def test_binding_runs_are_the_valid_points(binding: Binding) -> None:
 
 
 @pytest.mark.parametrize(
-    ("manifest", "expected"),
-    [
-        (None, "old:results/runs/tiny/point.json"),
-        ("not json", "old:results/runs/tiny/point.json"),
-        ("[]", "old:results/runs/tiny/point.json"),
-        ('{"digest": "of another point"}', "results/runs/tiny/point.json"),
-        (f'{{"digest": "{tiny_point().digest()}"}}', "old:results/runs/tiny/point.json"),
-    ],
-)
-def test_binding_point_is_ancient_unless_the_result_is_of_another(
-    binding: Binding, tmp_path: Path, manifest: str | None, expected: str
-) -> None:
-    if manifest is not None:
-        path = tmp_path / "results/runs/tiny/raw/manifest.json"
-        path.parent.mkdir(parents=True)
-        path.write_text(manifest)
-    assert binding.point("tiny", lambda path: f"old:{path}") == expected
-
-
-@pytest.mark.parametrize(
     ("trace_ranks", "profiled", "expected"),
     [
         ("all", 1, {"0-2": 3, "3-5": 3, "6-7": 2}),

@@ -127,7 +127,7 @@ def _predict(point: Point, config: Path) -> Prediction:
         return predict_point(point, config).step
     catalogue, calibration = _load(config)
     try:
-        return predict(job_of(point, catalogue, STACKS.get(point.engine)), calibration, with_power=False)
+        return predict(job_of(point, catalogue, STACKS.get(point.engine)), calibration, config, with_power=False)
     except UserError as error:
         return Prediction("unsupported", str(error))
 

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from triplepoint.config.plan import PlannedRun
 from triplepoint.manifest import RESULTS
 
-State = Literal["done", "stale", "failed", "missing"]
+State = Literal["done", "failed", "missing"]
 
-STATES: tuple[State, ...] = ("done", "stale", "failed", "missing")
+STATES: tuple[State, ...] = ("done", "failed", "missing")
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,7 @@ class Existing:
     """What is there of one run.
 
     Attributes:
-        state: done (a result of this very point), stale (a result of another point under this label), failed (attempts
-            that left no result) or missing. All but done are launched.
+        state: done (a result), failed (attempts that left no result) or missing. All but done are launched.
         status: Outcome of what is there: ok, oom, invalid, or how the last attempt failed; empty if missing.
         duration_s: Wall time of the launch that is there, None without one. Unit: s.
     """
@@ -34,7 +33,7 @@ class Existing:
 def find_existing(planned: PlannedRun, results: Path) -> Existing:
     """Return what `results` has of a run.
 
-    A manifest that is damaged counts as a failed attempt: the launch stage makes such a run again.
+    A manifest that is damaged, or of another point, counts as a failed attempt: the run is launched again.
 
     Args:
         planned: The run.
@@ -42,9 +41,10 @@ def find_existing(planned: PlannedRun, results: Path) -> Existing:
     """
     folder = results / "runs" / planned.run
     manifest = _read(folder / "raw" / "manifest.json")
+    if manifest is not None and manifest.get("digest") != planned.digest:
+        manifest = {}
     if manifest is not None and manifest.get("status") in RESULTS:
-        state: State = "done" if manifest.get("digest") == planned.digest else "stale"
-        return Existing(state, manifest["status"], manifest.get("duration_s"))
+        return Existing("done", manifest["status"], manifest.get("duration_s"))
     attempts = sorted((folder / "attempts").glob("*/manifest.json"))
     last = _read(attempts[-1]) if attempts else manifest
     if last is not None:

@@ -16,8 +16,9 @@ from triplepoint.aggregate.sensors import Sensors, read_sensors
 from triplepoint.aggregate.steps import read_steps
 from triplepoint.aggregate.traces import read_timeline, read_traces
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.config.plan import Plan, PlanEntry
+from triplepoint.config.plan import TABLES_DIGEST, Plan, PlanEntry
 from triplepoint.config.yaml_file import read
+from triplepoint.files import write_text
 from triplepoint.jobs import in_processes
 from triplepoint.manifest import Manifest
 from triplepoint.tables import RESULT_TABLES, RUN_TIMELINE, TELEMETRY
@@ -29,7 +30,7 @@ _Rows = dict[str, list[dict[str, Any]]]
 def aggregate(
     plan: Plan, results: Path, config: Path, progress: Callable[[str], None] = lambda _: None, num_jobs: int = 1
 ) -> None:
-    """Write `results/tables/*.parquet` and `.csv` from the runs of `plan`.
+    """Write `results/tables/*.parquet` and `.csv` from the runs of `plan`, and last the digest of the plan.
 
     Every number is checked before the first table is written, so a refusal leaves the tables as they were.
 
@@ -60,9 +61,12 @@ def aggregate(
     rows["telemetry_checks"].extend(sensor_checks(sensors))
     written = {name: RESULT_TABLES[name].from_rows(found) for name, found in rows.items()}
     written["timeline"] = pa.concat_tables(timelines) if timelines else RUN_TIMELINE.schema().empty_table()
+    is_of = results / "tables" / TABLES_DIGEST
+    is_of.unlink(missing_ok=True)  # until all tables are written they are of no plan
     for name, table in written.items():
         RESULT_TABLES[name].write(results / "tables" / f"{name}.parquet", table)
         RESULT_TABLES[name].write_csv(results / "tables" / f"{name}.csv", [table])
+    write_text(is_of, plan.digest() + "\n")
 
 
 class _Task(NamedTuple):

@@ -69,7 +69,7 @@ def run_checks(planned: PlannedRun, manifest: Manifest, telemetry: pa.Table, pow
     rows += [_stale(manifest), _zeus(manifest), _clock(manifest)]
     if manifest.origin == "simulated":
         rows = [row if row["check"].startswith("integral") else _none(row["check"], _SIMULATED) for row in rows]
-    return [{"subject": manifest.run, "origin": manifest.origin, **row} for row in rows]
+    return [{"subject": planned.run, "origin": manifest.origin, **row} for row in rows]
 
 
 def sensor_checks(sensors: Sensors) -> list[dict[str, Any]]:

@@ -49,6 +49,8 @@ def add_phase_energy(
     """
     if gpu is None or gpu.gpus_per_package > 1 or steps.profiled_time_s is None:
         return
+    if manifest.interrupted_steps:
+        return  # moves of the counter are laid over steps that follow one another
     spans, rank = read_spans(timeline), timeline["rank"].to_numpy()
     for node, device in _ranks(manifest):
         energy = power.device_energy.get((node.node, device.device))

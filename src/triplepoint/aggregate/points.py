@@ -53,6 +53,8 @@ def finished_row(
         | _launched(manifest)
         | {
             "num_measured_steps": len(steps.measured),
+            "num_interrupted_steps": len(manifest.interrupted_steps) or None,
+            "step_notes": "; ".join(manifest.step_notes) or None,
             "step_time_s": time_s.median,
             "step_time_p10_s": time_s.p10,
             "step_time_p90_s": time_s.p90,

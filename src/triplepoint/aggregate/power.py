@@ -73,6 +73,8 @@ def measure_power(
             look efficient.
     """
     columns = {name: telemetry[name].to_numpy(zero_copy_only=False) for name in telemetry.column_names}
+    if manifest.interrupted_steps:
+        columns["kind"] = np.where(np.isin(columns["step"], list(manifest.interrupted_steps)), None, columns["kind"])
     rows = _rows_by_device(columns)
     hosts = _power_of_hosts(manifest, steps, columns, rows)
     if gpu is None:

@@ -17,7 +17,7 @@ from triplepoint.units import NS_PER_S
 
 @dataclass(frozen=True)
 class RunSteps:
-    """The steps of one run; times are of measured steps only."""
+    """The steps of one run; times are of measured steps only, without those in which a rank stood still."""
 
     step_time_s: np.ndarray
     """Slowest rank's time of each measured step. Shape (num_measured,). Unit: s."""
@@ -58,7 +58,11 @@ def read_steps(entry: PlanEntry, manifest: Manifest, path: Path) -> RunSteps:
     profiled = _of_kind(entry, table, "profiled", point.steps.profiled)
     # All ranks have the same ones, so a row of each matrix is a rank.
     shape = (point.num_gpus, point.steps.measured)
-    start, end = (measured[name].to_numpy().reshape(shape) for name in ("t_start_ns", "t_end_ns"))
+    numbers = measured["step"][: shape[1]].to_pylist()
+    kept = [at for at, step in enumerate(numbers) if step not in manifest.interrupted_steps]
+    if not kept:
+        raise UserError(f"run {entry.run}: a rank stood still in every measured step; launch it again")
+    start, end = (measured[name].to_numpy().reshape(shape)[:, kept] for name in ("t_start_ns", "t_end_ns"))
     windows = {
         node: np.stack([start[ranks].min(axis=0), end[ranks].max(axis=0)], axis=1)
         for node, ranks in _ranks_by_node(entry, manifest).items()
@@ -67,7 +71,7 @@ def read_steps(entry: PlanEntry, manifest: Manifest, path: Path) -> RunSteps:
     return RunSteps(
         step_time_s=_gang_time_s(windows, rank_time_s),
         rank_time_s=rank_time_s,
-        measured=tuple(measured["step"][: shape[1]].to_pylist()),
+        measured=tuple(numbers[at] for at in kept),
         profiled=tuple(profiled["step"][: point.steps.profiled].to_pylist()),
         windows_ns=windows,
         profiled_time_s=_first_time_s(profiled),
@@ -75,7 +79,7 @@ def read_steps(entry: PlanEntry, manifest: Manifest, path: Path) -> RunSteps:
         losses=(_loss(table, table["step"][0].as_py()), _loss(table, table["step"][-1].as_py())),
         peak_memory_bytes=_highest(table, "peak_memory_bytes"),
         reserved_memory_bytes=_highest(table, "reserved_memory_bytes"),
-        first_token_s=_first_token_s(measured, shape),
+        first_token_s=_first_token_s(measured, shape, kept),
     )
 
 
@@ -153,10 +157,10 @@ def _num_tokens(entry: PlanEntry, measured: pa.Table) -> int:
     return planned
 
 
-def _first_token_s(measured: pa.Table, shape: tuple[int, int]) -> np.ndarray | None:
+def _first_token_s(measured: pa.Table, shape: tuple[int, int], kept: list[int]) -> np.ndarray | None:
     # Null on ranks of other stages than the last, which do not see it.
     time_s = pc.divide(pc.subtract(measured["t_first_token_ns"], measured["t_start_ns"]), float(NS_PER_S))
-    by_rank = time_s.to_numpy().reshape(shape)
+    by_rank = time_s.to_numpy().reshape(shape)[:, kept]
     known = ~np.isnan(by_rank).all(axis=0)
     return np.nanmax(by_rank, axis=0) if known.all() else None
 

@@ -1,12 +1,16 @@
 """`triplepoint plan [STUDY...]`."""
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING
 
 from triplepoint.cli.arguments import add_config, add_results, make_parser, say
+from triplepoint.errors import UserError
+from triplepoint.figures import NAMES, is_drawn
 
 if TYPE_CHECKING:
     from triplepoint.config.plan import Plan
+    from triplepoint.config.selection import Names
 
 
 def parser() -> argparse.ArgumentParser:
@@ -14,9 +18,14 @@ def parser() -> argparse.ArgumentParser:
     made = make_parser(
         "plan", "Expand studies to points and show which can run and why others cannot, and what they will cost."
     )
-    made.add_argument("studies", nargs="*", metavar="STUDY", help="studies in CONFIG/studies; all if none is named")
+    made.epilog = "Without --cluster, --simulated and --all-clusters, CONFIG/config.yaml decides, as in snakemake."
+    made.add_argument("studies", nargs="*", metavar="STUDY", help="studies in CONFIG/studies (default: all)")
     made.add_argument("--cluster", action="append", metavar="NAME", help="only points on this cluster; repeatable")
     made.add_argument("--simulated", action="append", metavar="NAME", help="simulate this cluster; repeatable")
+    made.add_argument(
+        "--figure", action="append", choices=NAMES, metavar="NAME", help="only runs this figure draws; repeatable"
+    )
+    made.add_argument("--all-clusters", action="store_true", help="points on every cluster, reached or not")
     add_config(made)
     made.add_argument("--write", action="store_true", help="write RESULTS/plan.json and point.json of each run")
     made.add_argument("--summary", action="store_true", help="only what exists, and what is ahead will cost")
@@ -26,18 +35,35 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Show the plan with what it costs, or write it."""
-    from triplepoint.plan import select, write_plan
+    from triplepoint.claims import claim_results
+    from triplepoint.plan import only_needed, select, write_plan
 
-    simulated, clusters = arguments.simulated or (), arguments.cluster
-    if clusters is not None:
-        # `select` takes a cluster named in both for one that is reached.
-        clusters = [name for name in clusters if name not in simulated]
-    plan = select(arguments.config, arguments.studies or None, clusters, simulated)
+    plan = select(arguments.config, *_selection(arguments))
+    if arguments.figure:
+        plan = only_needed(plan, partial(is_drawn, names=arguments.figure), arguments.results)
     if not arguments.write:
         _show(plan, arguments)
         return
-    write_plan(plan, arguments.results)
+    with claim_results(arguments.results).acquire_or_refuse():
+        write_plan(plan, arguments.results)
     say(f"plan: {len(plan.entries)} points, {len(plan.valid)} runs to have")
+
+
+def _selection(arguments: argparse.Namespace) -> "tuple[Names | None, Names | None, Names]":
+    """Return studies, clusters and simulated clusters: as the command line says, else as `config.yaml` does."""
+    from triplepoint.config.selection import read_selection
+
+    studies, simulated = tuple(arguments.studies) or None, tuple(arguments.simulated or ())
+    if arguments.all_clusters:
+        if arguments.cluster:
+            raise UserError("plan: --cluster and --all-clusters contradict each other; leave one out")
+        return studies, None, simulated
+    if arguments.cluster or arguments.simulated:
+        # `select` takes a cluster named in both for one that is reached.
+        clusters = arguments.cluster and tuple(name for name in arguments.cluster if name not in simulated)
+        return studies, clusters, simulated
+    chosen = read_selection(arguments.config)
+    return studies or chosen.studies, chosen.clusters, chosen.simulated
 
 
 def _show(plan: "Plan", arguments: argparse.Namespace) -> None:

@@ -19,8 +19,16 @@ from triplepoint.errors import UserError, nearest
 
 Section = TypeVar("Section", bound="Strict")
 
-NAME_PATTERN = r"^[a-z0-9][a-z0-9.-]*$"
-"""Names become parts of file names and run ids: lower-case letters, digits, dots and dashes only."""
+NAME_PATTERN = r"^[a-z0-9][a-z0-9.-]{0,63}$"
+"""Names become parts of file names and run ids: lower-case letters, digits, dots and dashes only, and few of them."""
+NAME_EXPECTED = "expected at most 64 lower-case letters, digits, dots and dashes"
+
+Size = Annotated[int, Field(gt=0, lt=2**31, strict=True)]
+"""What is counted: sequences, tokens, widths. Strict, since YAML reads `yes` as true and true would count as 1."""
+Devices = Annotated[int, Field(gt=0, le=1_000_000, strict=True)]
+"""Ranks, nodes and degrees of parallelism: more than anyone has, fewer than cannot be listed."""
+Layers = Annotated[int, Field(gt=0, le=10_000, strict=True)]
+"""Layers and experts, which are gone through one by one."""
 
 
 class Strict(BaseModel):
@@ -122,9 +130,16 @@ def _explain(section: type[BaseModel], error: ValidationError) -> str:
     if first["type"] == "missing":
         return f"key '{place}' is missing{more}"
     message = first["msg"].removeprefix("Value error, ")
+    if first.get("ctx", {}).get("pattern") == NAME_PATTERN:
+        message = NAME_EXPECTED
     found = first["input"]
-    shown = f", found {found!r}" if isinstance(found, str | int | float | bool | datetime.date) else ""
+    shown = f", found {_short(found)}" if isinstance(found, str | int | float | bool | datetime.date) else ""
     return f"{place + ': ' if place else ''}{message}{shown}{more}"
+
+
+def _short(found: str | int | float | datetime.date) -> str:
+    text = repr(found)
+    return text if len(text) <= 80 else f"{text[:60]}... of {len(text)} characters"
 
 
 def _keys_at(section: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from triplepoint.config.base import NAME_PATTERN, Strict
+from triplepoint.config.base import NAME_EXPECTED, NAME_PATTERN, Strict
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
@@ -80,7 +80,7 @@ class Catalogue:
         for path in paths:
             # Names reach shells and become parts of file names.
             if not re.fullmatch(NAME_PATTERN, path.stem):
-                raise UserError(f"{str(path)!r}: file names here are lower-case letters, digits, dots and dashes only")
+                raise UserError(f"{str(path)!r}: {NAME_EXPECTED} in front of .yaml, found {len(path.stem)}; rename it")
         return [path.stem for path in paths]
 
 

@@ -4,10 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
+from triplepoint.config.base import NAME_PATTERN, Devices, Quantity, Strict, unit_is
 from triplepoint.config.conditions import USUAL, ConditionsConfig, GpuName, place_of
-
-Positive = Annotated[int, Field(gt=0, strict=True)]
+from triplepoint.units import S_PER_YEAR
 
 _PCI_ADDRESS = r"^[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]$"
 Slots = list[int] | dict[Annotated[str, Field(pattern=_PCI_ADDRESS)], int]
@@ -23,11 +22,11 @@ class ClusterConfig(Strict):
     """What the ranks compute on. On cpu, processes stand in for GPUs."""
     gpu: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     """GPU type, a file in `config/gpus/`; none on cpu."""
-    num_nodes: Positive
+    num_nodes: Devices
     """Nodes in the cluster."""
-    gpus_per_node: Positive
+    gpus_per_node: Devices
     """Devices the driver shows on each node: 8 on HGX, 8 GCDs for 4 MI250 packages; on cpu, the ranks allowed."""
-    nodes_per_rack: Positive | None = None
+    nodes_per_rack: Devices | None = None
     """Nodes that share a rack, in order; where given, simulated runs say what the rack that takes most does."""
     executor: Literal["local", "slurm"]
     """How gangs are launched: on this machine, or through Slurm."""
@@ -47,9 +46,9 @@ class ClusterConfig(Strict):
     """Speed of computation of single GPUs against the others, such as `node1.gpu3: 0.93`; simulated runs heed it."""
     conditions: ConditionsConfig = USUAL
     """Room, cooling, power limit and faults; simulated runs heed them."""
-    time_limit_s: Annotated[float, Field(gt=0)] = 3600.0
+    time_limit_s: Annotated[float, Field(gt=0, le=S_PER_YEAR)] = 3600.0
     """Wall time after which a launch is ended as `timeout`. Unit: s."""
-    hang_timeout_s: Annotated[float, Field(gt=0)] = 300.0
+    hang_timeout_s: Annotated[float, Field(gt=0, le=S_PER_YEAR)] = 300.0
     """Time without progress of any rank after which a launch is ended as `timeout`. Unit: s."""
 
     fast_telemetry_period_s: Annotated[float, Field(ge=0.01, le=1.0)] = 0.05

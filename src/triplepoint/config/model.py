@@ -5,9 +5,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from triplepoint.config.attention import LatentAttention, SlidingWindow
-from triplepoint.config.base import NAME_PATTERN, Featured
-
-Positive = Annotated[int, Field(gt=0, strict=True)]
+from triplepoint.config.base import NAME_PATTERN, Featured, Layers, Size
 
 
 class LayerKind(NamedTuple):
@@ -29,19 +27,19 @@ class MixtureOfExperts(Featured):
         {"shared_ffn_hidden_size", "num_dense_layers", "layer_interval", "dense_ffn_hidden_size"}
     )
 
-    num_experts: Positive
+    num_experts: Layers
     """Experts per layer."""
-    top_k: Positive
+    top_k: Size
     """Experts each token is sent to."""
     capacity_factor: Annotated[float, Field(gt=0)] | None = None
     """Tokens an expert takes, over the even share; tokens beyond it are dropped. None: dropless."""
-    shared_ffn_hidden_size: Positive | None = None
+    shared_ffn_hidden_size: Size | None = None
     """Inner width of the experts every token passes, all of them together. None: there are none."""
-    num_dense_layers: Annotated[int, Field(ge=0, strict=True)] = 0
+    num_dense_layers: Annotated[int, Field(ge=0, le=10_000, strict=True)] = 0
     """First layers that have no experts."""
-    layer_interval: Positive = 1
+    layer_interval: Size = 1
     """Each so many-th layer has experts, the last of each group."""
-    dense_ffn_hidden_size: Positive | None = None
+    dense_ffn_hidden_size: Size | None = None
     """Inner width of the feed-forward block of layers without experts. None: that of an expert."""
 
     @model_validator(mode="after")
@@ -62,19 +60,19 @@ class ModelConfig(Featured):
     """Name of the model; the file is called the same."""
     source: Annotated[str, Field(min_length=8)]
     """Where the architecture is published."""
-    num_layers: Positive
+    num_layers: Layers
     """Transformer layers."""
-    hidden_size: Positive
+    hidden_size: Size
     """Width of the residual stream."""
-    ffn_hidden_size: Positive
+    ffn_hidden_size: Size
     """Inner width of the feed-forward block, of one expert where there are experts."""
-    num_attention_heads: Positive
+    num_attention_heads: Size
     """Query heads."""
-    num_query_groups: Positive
+    num_query_groups: Size
     """Key/value heads; equal to `num_attention_heads` without grouped-query attention."""
-    vocab_size: Positive
+    vocab_size: Size
     """Tokens in the vocabulary, before padding."""
-    sequence_length: Positive
+    sequence_length: Size
     """Sequence length of the published training set-up; a study may choose another. Unit: token."""
     activation: Literal["gelu", "swiglu"]
     """Feed-forward activation; swiglu has a gate and so three matrices instead of two."""
@@ -90,7 +88,7 @@ class ModelConfig(Featured):
     """Whether the output projection shares the token embedding."""
     moe: MixtureOfExperts | None = None
     """Experts; None for a dense model."""
-    kv_channels: Positive | None = None
+    kv_channels: Size | None = None
     """Width of an attention head. None: hidden_size / num_attention_heads."""
     add_qkv_bias: bool = False
     """Whether the projection to queries, keys and values has a bias where other linear layers have none."""
@@ -100,7 +98,7 @@ class ModelConfig(Featured):
     """Layers whose attention sees the last tokens only. None: there are none."""
     latent: LatentAttention | None = None
     """Compressed keys and values; with them `num_query_groups` and `kv_channels` are without effect."""
-    num_mtp_layers: Annotated[int, Field(ge=0, strict=True)] = 0
+    num_mtp_layers: Annotated[int, Field(ge=0, le=10_000, strict=True)] = 0
     """Layers that predict tokens further on in training (multi-token prediction), each with norms and a projection."""
 
     @model_validator(mode="after")

@@ -12,6 +12,9 @@ from triplepoint.config.names import RUN_PATTERN
 from triplepoint.config.point import Point, canonical
 from triplepoint.errors import UserError
 
+TABLES_DIGEST = "plan.digest"
+"""File beside the result tables that says which plan they are of: `Plan.digest()`."""
+
 _ADVICE = "write it with 'triplepoint plan --write'"
 
 RunId = Annotated[str, Field(pattern=RUN_PATTERN)]
@@ -74,9 +77,8 @@ class Plan(Strict):
         return [entry for entry in self.entries if entry.invalid_because is None]
 
     def digest(self) -> str:
-        """Return the identity of the selection: SHA-256 over runs, studies, validity and contents."""
-        content = [[e.run, e.studies, e.invalid_because, e.planned.digest] for e in self.entries]
-        return hashlib.sha256(canonical(content).encode()).hexdigest()
+        """Return the identity of the plan: SHA-256 over all that is written of it, limits too."""
+        return hashlib.sha256(canonical(self.model_dump(mode="json")).encode()).hexdigest()
 
 
 def read_plan(path: Path) -> Plan:

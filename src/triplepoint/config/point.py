@@ -26,14 +26,18 @@ BYTES = "bytes"
 """Tokenizer of texts that needs no file: each byte is a token."""
 
 
+NumSteps = Annotated[int, Field(ge=0, le=1_000_000)]
+"""Each step has a row in the tables of its run."""
+
+
 class Steps(Strict):
     """How many steps of each kind a run makes, in this order."""
 
-    warmup: Annotated[int, Field(ge=0)] = 2
+    warmup: NumSteps = 2
     """Steps before measuring starts."""
-    measured: Positive = 20
+    measured: Annotated[NumSteps, Field(gt=0)] = 20
     """Steps timed with telemetry only; every figure of time and power comes from these."""
-    profiled: Annotated[int, Field(ge=0)] = 1
+    profiled: NumSteps = 1
     """Steps with the profiler on; traces come from these, times never do."""
 
     @property

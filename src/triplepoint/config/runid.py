@@ -1,4 +1,4 @@
-"""Run ids: readable labels made from a point alone, so that a run is called the same in every selection."""
+"""Run ids: a readable label and the beginning of the digest, made from a point alone."""
 
 import itertools
 
@@ -9,12 +9,26 @@ from triplepoint.config.task import TARGETS
 USUAL_GLOBAL_BATCH_SIZE = 128
 """Left out of labels: the published study trains nearly everything with it."""
 
+DIGEST_DIGITS = 6
+"""Of the digest in a run id: enough for the points of one label. Stages compare whole digests."""
+_MOST_LABEL = 180
+"""Longest label. File systems take names of 255 bytes, and logs and scratch files add to them. Unit: character."""
+
 _SHARDING = {"optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "fsdp"}
 _RECOMPUTE = {"full": "act", "selective": "sel"}
 _USUAL_ENGINE = {"cpu": "native", "cuda": "megatron", "rocm": "megatron"}
 
 
 def run_id(point: Point) -> str:
+    """Return the name of a run, such as `llama3-70b_h200x32_tp4-pp4-dp2_mbs1_act_r1_3f9a01`: label and digest.
+
+    The digest makes the name that of one point only. A changed point is another run beside the first, whose results
+    are kept, and found again when the change is taken back.
+    """
+    return f"{run_label(point)[:_MOST_LABEL]}_{point.digest()[:DIGEST_DIGITS]}"
+
+
+def run_label(point: Point) -> str:
     """Return the label of a point, such as `llama3-70b_h200x32_tp4-pp4-dp2-sp-zero1_mbs1_act_r1`.
 
     Model, cluster, layout, micro-batch size and repeat are always there. What is as usual is left out: global batch

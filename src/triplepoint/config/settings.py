@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from triplepoint.config.base import NAME_PATTERN, Strict
+from triplepoint.config.base import NAME_PATTERN, Devices, Layers, Size, Strict
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import (
@@ -26,9 +26,6 @@ from triplepoint.config.point import (
 from triplepoint.config.roles import ranks_by_role
 from triplepoint.config.task import TARGETS, Inference, Lora, Target, Task
 
-Count = Annotated[int, Field(gt=0, strict=True)]
-"""Strict, since YAML reads `yes` as true and true would count as 1."""
-
 OVERLAPS: tuple[Overlap, ...] = ("grad", "param", "tp")
 OFFLOADS: tuple[Offload, ...] = ("optim", "params")
 """The order flags are kept in, so that the same set is the same point."""
@@ -43,19 +40,19 @@ class Settings(Strict):
     """Cluster, a file in `config/clusters/`."""
     engine: Engine
     """What trains, or `simulated`."""
-    num_gpus: Count | None = None
+    num_gpus: Devices | None = None
     """World size. None: all of the cluster; a part of a cluster is used only where this says so."""
-    tp: Count = 1
+    tp: Devices = 1
     """Tensor parallel degree."""
-    pp: Count = 1
+    pp: Devices = 1
     """Pipeline parallel degree."""
-    dp: Count | None = None
+    dp: Devices | None = None
     """Data parallel degree. None: num_gpus / (tp*pp*cp)."""
-    cp: Count = 1
+    cp: Devices = 1
     """Context parallel degree."""
-    ep: Count = 1
+    ep: Devices = 1
     """Expert parallel degree; its ranks are taken from the data parallel ones."""
-    vp: Count = 1
+    vp: Layers = 1
     """Virtual pipeline stages per rank."""
     sequence_parallel: bool = False
     """Whether activations between tensor parallel regions are split along the sequence; without effect at tp 1."""
@@ -64,18 +61,18 @@ class Settings(Strict):
     too (FSDP, ZeRO-3); without effect at dp 1."""
     schedule: Schedule | None = None
     """Pipeline schedule. None: 1f1b where pp is above 1, interleaved_1f1b where vp is too; without effect at pp 1."""
-    pipeline_layers: tuple[Count, ...] = ()
+    pipeline_layers: tuple[Layers, ...] = ()
     """Layers of each pipeline stage, such as `[3, 5]`: pp*vp numbers in the order of the model, so the first virtual
     stages of all ranks, then the second ones. Empty: the same number on each."""
-    micro_batch_size: Count = 1
+    micro_batch_size: Size = 1
     """Sequences per rank and micro-batch."""
-    global_batch_size: Count
+    global_batch_size: Size
     """Sequences per step."""
-    sequence_length: Count | None = None
+    sequence_length: Size | None = None
     """Tokens per sequence. None: the model's."""
     recompute: Recompute = "none"
     """Activations recomputed in the backward pass: none, all but matrix products, or whole layers."""
-    recompute_layers: Count | None = None
+    recompute_layers: Layers | None = None
     """With `recompute: full`, how many layers of each pipeline stage, or virtual stage, are recomputed; the others keep
     their activations. None: all of them; without effect on other kinds of recomputation."""
     overlap: tuple[Overlap, ...] = ()
@@ -88,16 +85,16 @@ class Settings(Strict):
     """Number format of the matrix products."""
     task: Task = "pretrain"
     """What is done: `pretrain`, `lora` (adapters beside a frozen model) or `inference` (prompts read, text made)."""
-    lora_rank: Count = 16
+    lora_rank: Size = 16
     """Width between the two matrices of an adapter; with task `lora`."""
     lora_alpha: Annotated[float, Field(gt=0)] = 32.0
     """What an adapter adds is scaled by alpha over rank."""
     lora_targets: Annotated[tuple[Target, ...], Field(min_length=1)] = TARGETS
     """Layers that have adapters, as Megatron-LM calls them; routed experts have none."""
-    prompt_tokens: Count | None = None
+    prompt_tokens: Size | None = None
     """Tokens of each prompt; with task `inference`, where `global_batch_size` sequences start together, in equal parts
     on the data parallel replicas, and `sequence_length` and `micro_batch_size` follow."""
-    output_tokens: Count | None = None
+    output_tokens: Size | None = None
     """Tokens made of each, the first of them as the prompt is read."""
     weights: str = "random"
     """Weights to start from: `random` (what is measured does not depend on their values), or the path of a checkpoint:
@@ -111,16 +108,16 @@ class Settings(Strict):
     samples: Samples = "packed"
     """`packed`: a sample is cut from the text as it comes, over ends of documents. `padded`: it is one document (of a
     text, a line), cut at the sequence length or padded to it; padding is computed but not learned."""
-    seed: Annotated[int, Field(ge=0, strict=True)] = 1234
-    """Seed of weights and data order."""
+    seed: Annotated[int, Field(ge=0, lt=2**32, strict=True)] = 1234
+    """Seed of weights and data order, of 32 bits: numpy takes no more, torch takes 64."""
     steps: Steps = Steps()
     """Steps of each kind: warmup, measured, profiled."""
     trace_ranks: Literal["all", "roles"] | tuple[int, ...] = "all"
     """Ranks that write a trace of the profiled steps: `all`; `roles`, one of every pipeline stage and row of the nodes'
     airflow, those at its inlet and those behind others; or their numbers."""
-    telemetry_period_s: Annotated[float, Field(gt=0)] = 0.1
+    telemetry_period_s: Annotated[float, Field(ge=0.001, le=3600)] = 0.1
     """Time between telemetry samples. Unit: s."""
-    repeats: Count = 1
+    repeats: Annotated[int, Field(gt=0, le=1000, strict=True)] = 1
     """How often the same measurement is made; each is a run of its own."""
 
     @model_validator(mode="after")

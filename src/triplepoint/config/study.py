@@ -1,6 +1,7 @@
 """Studies: `config/studies/*.yaml`, and their expansion to the settings of every point."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +14,9 @@ from triplepoint.errors import UserError, nearest
 
 LAYOUT = "layout"
 """The one key that is not a setting: a mapping of settings that belong together."""
+
+MOST_POINTS = 20_000
+"""Of a study, repeats included: eighty times what all studies here have together."""
 
 Mapped = dict[str, Any]
 
@@ -48,8 +52,10 @@ def expand(study: Study, where: Path) -> Iterator[Settings]:
         where: Its file, named in errors.
 
     Raises:
-        UserError: If a key or a value is not a setting, or if two axes set the same key.
+        UserError: If a key or a value is not a setting, if two axes set the same key, or if there are too many points.
     """
+    _refuse_too_many(sum(math.prod(map(len, sweep.axes.values())) for sweep in study.sweeps), where)
+    num_points = 0
     defaults = _flatten(study.defaults, "defaults", where)
     for number, sweep in enumerate(study.sweeps):
         place = f"sweeps.{number}"
@@ -57,7 +63,18 @@ def expand(study: Study, where: Path) -> Iterator[Settings]:
         axes = [_values(key, values, f"{place}.axes", where) for key, values in sweep.axes.items()]
         _refuse_overlap(axes, f"{place}.axes", where)
         for chosen in itertools.product(*axes):
-            yield parse(Settings, _merge(fixed, *chosen), where)
+            settings = parse(Settings, _merge(fixed, *chosen), where)
+            num_points += settings.repeats
+            _refuse_too_many(num_points, where)
+            yield settings
+
+
+def _refuse_too_many(num_points: int, where: Path) -> None:
+    if num_points > MOST_POINTS:
+        raise UserError(
+            f"{where}: {num_points} points or more, a study has at most {MOST_POINTS}; shorten its axes, or vary fewer "
+            "of them together"
+        )
 
 
 def _values(key: str, values: list[Any], place: str, where: Path) -> list[Mapped]:

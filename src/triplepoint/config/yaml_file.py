@@ -1,6 +1,9 @@
 """Sections in YAML files, read with one-line errors."""
 
+import math
 import re
+import stat
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
@@ -9,23 +12,65 @@ import yaml
 from triplepoint.config.base import Section, parse
 from triplepoint.errors import UserError, nearest
 
+MOST_BYTES = 1 << 20
+"""Largest file that is read: forty times the largest one here."""
+MOST_LEVELS = 100
+"""Deepest nesting that is read: libyaml recurses, and ends the process where its stack does."""
+MOST_BITS = 63
+"""Of an integer: what tables hold."""
+
+_KINDS = {
+    stat.S_ISDIR: "a folder",
+    stat.S_ISFIFO: "a FIFO",
+    stat.S_ISSOCK: "a socket",
+    stat.S_ISCHR: "a device",
+    stat.S_ISBLK: "a device",
+}
+
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file.
 
     Raises:
-        UserError: If the file is missing, is not YAML, or does not hold a mapping.
+        UserError: If the file is missing, is no regular file or a large one, is not YAML, or does not hold a mapping.
     """
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        content = _load(_read_regular(path))
     except FileNotFoundError:
         known = sorted(p.stem for p in path.parent.glob("*.yaml"))
         raise UserError(f"{path}: no such file{nearest(path.stem, known) if known else ''}") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    # PyYAML lets through what Python says of a date or a number that there is none like.
+    except (yaml.YAMLError, ValueError, KeyError) as error:
         raise UserError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise UserError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
     return content
+
+
+def _read_regular(path: Path) -> str:
+    """Return the text of a regular file; opening a FIFO would wait for whoever writes to it."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        found = next((word for is_kind, word in _KINDS.items() if is_kind(mode)), "no regular file")
+        raise UserError(f"{path}: is {found}, expected a YAML file; move it elsewhere")
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise UserError(
+            f"{path}: {path.stat().st_size} bytes, at most {MOST_BYTES} are read; split it into several files"
+        )
+    return content.decode("utf-8")
+
+
+def _load(text: str) -> Any:
+    level = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if level > MOST_LEVELS:
+            raise yaml.YAMLError(f"nested more than {MOST_LEVELS} levels deep, {str(event.start_mark).strip()}")
+    return yaml.load(text, Loader=_Loader)
 
 
 def read(section: type[Section], path: Path) -> Section:
@@ -38,12 +83,26 @@ class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoa
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return the mapping, or raise if a key stands in it twice."""
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.YAMLError(f"key {key!r} given twice, {str(node.start_mark).strip()}")
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            # One that cannot be hashed is refused below.
+            if isinstance(key, Hashable):
+                if key in seen:
+                    raise yaml.YAMLError(f"key {key!r} given twice, {str(node.start_mark).strip()}")
+                seen.add(key)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping
+
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        """Return a number that tables and files can hold, or raise."""
+        is_integer = node.tag.endswith(":int")
+        number: int | float = self.construct_yaml_int(node) if is_integer else self.construct_yaml_float(node)
+        # YAML's `.inf` and `.nan` are no quantities, and 1e400 is read as the first of them.
+        if number.bit_length() > MOST_BITS if isinstance(number, int) else not math.isfinite(number):
+            shown = node.value if len(node.value) <= 40 else f"{node.value[:20]}... of {len(node.value)} characters"
+            raise yaml.YAMLError(f"{shown} is out of range, {str(node.start_mark).strip()}")
+        return number
 
 
 # YAML 1.1 reads 989.4e12 as text: its floats want a signed exponent.
@@ -52,3 +111,5 @@ _Loader.add_implicit_resolver(
     re.compile(r"^[-+]?(?:[0-9][0-9_]*)(?:\.[0-9]*)?[eE][-+]?[0-9]+$"),
     list("-+0123456789"),
 )
+for _tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float"):
+    _Loader.add_constructor(_tag, _Loader.construct_number)

@@ -1,15 +1,18 @@
 """The figures: one module each, found by name; only the module of the figure that is drawn is imported."""
 
 import importlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
 from triplepoint.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from matplotlib.figure import Figure
     from pandas import DataFrame
+
+    from triplepoint.config.point import Point
 
 NAMES = (
     "parallelism_sweep",
@@ -23,6 +26,50 @@ NAMES = (
     "inference_batch",
 )
 """Figure = module here = `figs/<name>.pdf` = `workflow/report/<name>.rst`, in the order of the report."""
+
+TRAINING = frozenset({"pretrain", "lora"})
+INFERENCE = frozenset({"inference"})
+
+
+@dataclass(frozen=True)
+class Need:
+    """Points a figure can draw; results of others need not be there for it.
+
+    Attributes:
+        tasks: Tasks of its points.
+        on_gpus: Whether it draws points on GPUs alone.
+        nothing: What it says where there is no such point.
+    """
+
+    tasks: frozenset[str]
+    on_gpus: bool = False
+    nothing: str = "no point of training"
+
+    def admits(self, task: str, gpu: str | None) -> bool:
+        """Return whether a point of this task on this GPU type (None: cpu) is drawn."""
+        return task in self.tasks and (gpu is not None or not self.on_gpus)
+
+
+_TRAINING = Need(TRAINING)
+_GPUS = Need(TRAINING, on_gpus=True, nothing="no point of training on GPUs")
+
+NEEDS = {
+    "parallelism_sweep": _TRAINING,
+    "microbatch_power": _TRAINING,
+    "kernel_breakdown": _TRAINING,
+    "timeline": _TRAINING,
+    "telemetry_validation": Need(TRAINING | INFERENCE),
+    "thermal_heatmap": _GPUS,
+    "throttle_heatmap": _GPUS,
+    "node_airflow": _GPUS,
+    "inference_batch": Need(INFERENCE, nothing="no point of inference"),
+}
+"""Which points each figure can draw."""
+
+
+def is_drawn(point: "Point", names: "Iterable[str]") -> bool:
+    """Return whether one of some figures draws a planned point."""
+    return any(NEEDS[name].admits(point.task, point.cluster.gpu) for name in names)
 
 
 class FigureModule(Protocol):

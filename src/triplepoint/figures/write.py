@@ -3,17 +3,14 @@
 from pathlib import Path
 
 from matplotlib.figure import Figure
-from pandas import DataFrame
+from pandas import DataFrame, isna
 
-from triplepoint.figures import FigureModule, load, style
+from triplepoint.figures import NEEDS, FigureModule, Need, load, style
 from triplepoint.figures.canvas import Canvas
 from triplepoint.files import whole, write_text
 from triplepoint.tables import RESULT_TABLES
 
 PNG_DPI = 200
-
-OF_INFERENCE = frozenset({"inference_batch"})
-"""Figures of batches of inference; the others are of training."""
 
 # Nothing that changes from day to day or machine to machine: the same tables give the same bytes.
 _PDF_METADATA = {"CreationDate": None, "ModDate": None, "Creator": "triplepoint", "Producer": "matplotlib"}
@@ -34,7 +31,7 @@ def write_figure(name: str, tables_dir: Path, out_dir: Path) -> None:
     """
     module = load(name)
     found = {table: RESULT_TABLES[table].read(tables_dir / f"{table}.parquet").to_pandas() for table in module.TABLES}
-    figure, numbers = _draw_training(module, found) if name not in OF_INFERENCE else module.draw(found)
+    figure, numbers = _draw(module, found, NEEDS[name])
     write_text(out_dir / f"{name}.csv", to_csv(numbers))
     with whole(out_dir / f"{name}.png") as scratch:
         figure.savefig(scratch, dpi=PNG_DPI, metadata=_PNG_METADATA)
@@ -42,16 +39,18 @@ def write_figure(name: str, tables_dir: Path, out_dir: Path) -> None:
         figure.savefig(scratch, metadata=_PDF_METADATA)
 
 
-def _draw_training(module: FigureModule, tables: dict[str, DataFrame]) -> tuple[Figure, DataFrame]:
-    """Return a figure of training: a batch of inference is no step that it could be compared with."""
+def _draw(module: FigureModule, tables: dict[str, DataFrame], need: Need) -> tuple[Figure, DataFrame]:
+    """Return a figure of the points it can draw: those of other tasks are nothing they could be compared with."""
     points = tables["points"]
-    trained = points[points["task"] != "inference"]
-    if trained.empty and len(points):
+    is_drawn = [
+        need.admits(task, None if isna(gpu) else gpu) for task, gpu in zip(points["task"], points["gpu"], strict=True)
+    ]
+    if len(points) and not any(is_drawn):
         canvas = Canvas.make(style.COLUMN_WIDTH_IN, 0.8)
         canvas.stamp(points)
-        canvas.text(style.COLUMN_WIDTH_IN / 2, 0.5, "no point of training", ha="center", va="center")
-        return canvas.figure, trained[["run"]]
-    return module.draw(tables | {"points": trained})
+        canvas.text(style.COLUMN_WIDTH_IN / 2, 0.5, need.nothing, ha="center", va="center")
+        return canvas.figure, points.loc[is_drawn, ["run"]]
+    return module.draw(tables | {"points": points[is_drawn]})
 
 
 def to_csv(numbers: DataFrame) -> str:

@@ -4,6 +4,8 @@ One agent runs on each node as a task of the submitit job. It is the parent of t
 ended, which no launcher further away does.
 """
 
+import contextlib
+import errno
 import json
 import os
 import signal
@@ -20,11 +22,12 @@ import psutil
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.files import write_json
 from triplepoint.launch.attempt import failed_nodes, is_told_to_stop
-from triplepoint.launch.clock import NodeClock
+from triplepoint.launch.clock import Meeting, NodeClock
 from triplepoint.launch.memory import memory_limit
 from triplepoint.launch.outcome import Failure, judge_kill, root_cause
 from triplepoint.launch.placement import count_host_kills, missing_devices, placement, rank_environment
 from triplepoint.launch.sampling import Sampler, stop
+from triplepoint.launch.standstill import Watch
 from triplepoint.launch.watch import Ending, Ranks, read_status
 from triplepoint.processes import die_with_parent, has_ended, start_ticks
 from triplepoint.units import NS_PER_S
@@ -35,8 +38,12 @@ spinning threads of ranks that share cores make a step twenty times slower."""
 RENDEZVOUS_S = 300.0
 LOOK_AROUND_S = 1.0
 """Between two looks at what the launcher and the other nodes left in the shared folder."""
+ABSENT_S = 60.0
+"""How long the shared folder may be out of reach before that means that it was removed: an automount or a file server
+that restarts comes back."""
 LAST_MOVE_S = 0.25
 """Samples go on for so long after the last step: GPUs count energy in steps of 0.1 s, so its end is known only then."""
+_MEETING = "rendezvous.json"
 DOCTOR_S = 20.0
 """Most that ranks wait for the check of their node; a driver without persistence takes seconds to open 8 GPUs."""
 
@@ -72,6 +79,7 @@ class Surroundings:
     """Who waits for the gang, if the gang is to go with it."""
     _told: Ending | None = field(default=None, init=False)
     _next_look: float = field(default=0.0, init=False)
+    _absent_since: float | None = field(default=None, init=False)
 
     def listen(self) -> None:
         """Note the signals Slurm sends before it kills, so that there is time for a report.
@@ -92,11 +100,25 @@ class Surroundings:
             return Ending("cancelled", "told to end: the launcher has gone")
         if self._told is None and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK_AROUND_S
-            if is_told_to_stop(self.raw):
-                self._told = Ending("cancelled", "told to end: the launcher gave the attempt up")
-            elif failed := [node for node in failed_nodes(self.raw) if node != self.node]:
-                self._told = Ending("crashed", f"told to end: node {failed[0]} failed")
+            self._told = self._told or self._look()
         return self._told
+
+    def _look(self) -> Ending | None:
+        """Return why to end by what stands in the shared folder; one out of reach says nothing until it stays so."""
+        try:
+            self.raw.stat()
+            given_up = is_told_to_stop(self.raw)
+            failed = [node for node in failed_nodes(self.raw) if node != self.node]
+        except OSError:  # absent, or ESTALE, EIO and the like
+            now = time.monotonic()
+            self._absent_since = now if self._absent_since is None else self._absent_since
+            if now - self._absent_since < ABSENT_S:
+                return None
+            return Ending("cancelled", f"told to end: {self.raw} has been out of reach for {ABSENT_S:.0f} s")
+        self._absent_since = None
+        if given_up:
+            return Ending("cancelled", "told to end: the launcher gave the attempt up")
+        return Ending("crashed", f"told to end: node {failed[0]} failed") if failed else None
 
     def _terminated(self, number: int, frame: object) -> None:
         self._told = self._told or Ending("cancelled", "told to end: SIGTERM from Slurm")
@@ -129,8 +151,9 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
     zeus = _start_zeus(raw, node, planned, ranks)
     clock = NodeClock(node, planned.point.num_nodes)
     report["checks"] = _hear_doctor(raw, node, doctor)
+    watch = Watch()
     try:
-        failures = _train(raw, ranks, planned, around, clock, sampler)
+        failures = _train(raw, ranks, planned, around, clock, watch, sampler)
         if zeus is not None and not failures:
             time.sleep(LAST_MOVE_S)
     finally:
@@ -138,7 +161,10 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
             stop(zeus)
         sampler.stop()
     bursts, report["clock_absent"] = clock.finish(has_failed=bool(failures))
+    if node == 0:
+        _forget_meeting(raw)
     report["clock"] = [asdict(burst) for burst in bursts]
+    report["standstills"] = [asdict(standstill) for standstill in watch.found]
     report["sampler_ends"] = sampler.ends
     report["ranks"] = list(ranks)
     report["failure"] = None
@@ -148,7 +174,22 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
     else:
         report["facts"] = (read_status(raw, ranks[0]) or {}).get("facts", {})
     report["duration_s"] = (time.monotonic_ns() - report["monotonic_ns"]) / NS_PER_S
-    write_json(raw / "nodes" / f"node{node}.json", report)
+    _leave_report(raw, node, report)
+
+
+def _leave_report(raw: Path, node: int, report: dict[str, Any]) -> None:
+    """Write the report of a node, waiting for a shared folder that is out of reach for a while."""
+    is_given_up = report["failure"] is not None and report["failure"]["status"] == "cancelled"
+    deadline = time.monotonic() + (0.0 if is_given_up else ABSENT_S)
+    while True:
+        try:
+            raw.stat()  # writing would make the folder anew, below a mount that is not there
+            write_json(raw / "nodes" / f"node{node}.json", report)
+            return
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT) or time.monotonic() > deadline:
+                raise
+        time.sleep(LOOK_AROUND_S)
 
 
 def _describe_node(node: int) -> dict[str, Any]:
@@ -185,7 +226,13 @@ def _ranks_of(node: int, planned: PlannedRun) -> range:
 
 
 def _train(
-    raw: Path, ranks: range, planned: PlannedRun, around: Surroundings, clock: NodeClock, sampler: Sampler
+    raw: Path,
+    ranks: range,
+    planned: PlannedRun,
+    around: Surroundings,
+    clock: NodeClock,
+    watch: Watch,
+    sampler: Sampler,
 ) -> list[Failure]:
     """Run the node's ranks to their end and return what went wrong."""
     problem = missing_devices(planned.point.cluster.device, len(ranks))
@@ -201,7 +248,8 @@ def _train(
         sampler.watch()
         return around.ending()
 
-    return started.wait(ending)
+    with watch.over({rank: process.pid for rank, process in started.processes.items()}):
+        return started.wait(ending)
 
 
 def _start_ranks(raw: Path, ranks: range, planned: PlannedRun, meeting: tuple[str, int]) -> Ranks:
@@ -229,24 +277,38 @@ def _start_ranks(raw: Path, ranks: range, planned: PlannedRun, meeting: tuple[st
 
 def _rendezvous(raw: Path, around: Surroundings, clock: NodeClock) -> tuple[str, int] | Ending:
     """Return address and port where the ranks meet: node 0 chooses them, the others read its choice and its clock."""
-    path = raw / "rendezvous.json"
+    path = raw / _MEETING
     if around.node == 0:
         several = int(os.environ.get("SLURM_NNODES", "1")) > 1
         address = socket.gethostname() if several else "127.0.0.1"
         with socket.socket() as probe:
             probe.bind(("", 0))
             port = probe.getsockname()[1]
-        write_json(path, {"address": address, "port": port, "clock_port": clock.port})
+        meeting = asdict(clock.meeting) if clock.meeting else None
+        write_json(path, {"address": address, "port": port, "clock": meeting}, is_private=True)
     deadline = time.monotonic() + RENDEZVOUS_S
-    while not path.exists():
+    while (meeting := _read_meeting(path)) is None:
         if ending := around.ending():
             return ending
         if time.monotonic() > deadline:
             return Ending("lost", f"node 0 has not come within {RENDEZVOUS_S:.0f} s")
         time.sleep(0.05)
-    meeting = json.loads(path.read_text())
-    clock.follow(meeting["address"], meeting["clock_port"])
+    clock.follow(meeting["address"], Meeting(**meeting["clock"]) if meeting["clock"] else None)
     return meeting["address"], meeting["port"]
+
+
+def _read_meeting(path: Path) -> dict[str, Any] | None:
+    try:
+        meeting: dict[str, Any] = json.loads(path.read_text())
+    except OSError:  # not there yet, or the folder is out of reach for a moment
+        return None
+    return meeting
+
+
+def _forget_meeting(raw: Path) -> None:
+    """Remove the file with the token of the clock: it is of no use any more, and private."""
+    with contextlib.suppress(OSError):
+        (raw / _MEETING).unlink()
 
 
 def _start_doctor(raw: Path, node: int, planned: PlannedRun) -> subprocess.Popen[bytes]:

@@ -90,13 +90,13 @@ def read_submission(raw: Path) -> Submission | None:
 
 def tell_to_stop(raw: Path) -> None:
     """Leave word for the agents that the attempt is given up; they look once a second, Slurm or no Slurm."""
-    with contextlib.suppress(OSError):  # removed already, or a full disk: removing it says the same
+    with contextlib.suppress(OSError):  # removed already, or a full disk: agents notice that it was removed
         (raw / _STOP).touch()
 
 
 def is_told_to_stop(raw: Path) -> bool:
-    """Return whether the attempt was given up: said so, or removed."""
-    return (raw / _STOP).exists() or not raw.exists()
+    """Return whether the launcher left word that the attempt is given up."""
+    return (raw / _STOP).exists()
 
 
 def read_reports(raw: Path) -> list[dict[str, Any]]:

@@ -2,15 +2,21 @@
 
 The agent of node 0 answers, the others ask: many times at the start and at the end, now and then in between. Nothing
 but monotonic clocks is read, so a wall clock that is set meanwhile does no harm.
+
+It answers only who knows the token that it leaves in the shared folder, readable by the owner alone.
 """
 
 import contextlib
+import os
+import secrets
 import socket
 import struct
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from triplepoint.launch.slurm import hosts
 
 EDGE_TRIPS = 32
 """Round trips at the start and at the end: enough that some are not held up in either direction."""
@@ -20,7 +26,13 @@ ANSWER_S = 5.0
 """How long an answer is waited for."""
 LAST_S = 60.0
 """How long the first node, once done, waits for the others' last questions: theirs may still write traces."""
+HELLO_S = 5.0
+"""How long a connection may take to present the token."""
+_TOKEN_BYTES = 32
+_SELF = "SLURMD_NODENAME"
 _QUESTION = b"?"
+_PORT_OF_NOTHING = 9
+"""Port of the discard service; nothing is sent there."""
 _ANSWER = struct.Struct("!qq")
 
 Clock = Callable[[], int]
@@ -45,43 +57,70 @@ class Bounds:
     """Round trips of the burst."""
 
 
+@dataclass(frozen=True)
+class Meeting:
+    """Where the first node's agent answers, and what it wants to hear first."""
+
+    address: str | None
+    """Address it listens at; None for all of its host's."""
+    port: int
+    token: str
+    """Hexadecimal."""
+
+
 class ClockServer:
     """Answers the other agents with the time a question came and the time the answer leaves."""
 
-    def __init__(self, clock: Clock = time.monotonic_ns) -> None:
+    def __init__(self, clock: Clock = time.monotonic_ns, address: str | None = "127.0.0.1") -> None:
         """Listen on a free port.
 
         Args:
             clock: The clock to tell.
+            address: Where to listen; None for all addresses of this host.
         """
         self._clock = clock
-        self._socket = socket.create_server(("", 0))
-        self.port: int = self._socket.getsockname()[1]
-        self._answering: list[threading.Thread] = []
+        self._socket = socket.create_server((address or "", 0))
+        self._token = secrets.token_bytes(_TOKEN_BYTES)
+        self.meeting = Meeting(address, self._socket.getsockname()[1], self._token.hex())
+        self._admitted: list[threading.Thread] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # closed
             while True:
                 connection, _ = self._socket.accept()
-                self._answering.append(threading.Thread(target=self._answer, args=(connection,), daemon=True))
-                self._answering[-1].start()
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
     def _answer(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError), connection:  # an agent that died takes its connection with it
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if not self._admits(connection):
+                return
+            self._admitted.append(threading.current_thread())
             while connection.recv(1):
                 came_ns = self._clock()
                 connection.sendall(_ANSWER.pack(came_ns, self._clock()))
 
+    def _admits(self, connection: socket.socket) -> bool:
+        """Return whether a connection presents the token, all of it in time."""
+        deadline, said = time.monotonic() + HELLO_S, b""
+        while len(said) < _TOKEN_BYTES and (left_s := deadline - time.monotonic()) > 0:
+            connection.settimeout(left_s)
+            part = connection.recv(_TOKEN_BYTES - len(said))
+            if not part:
+                return False
+            said += part
+        connection.settimeout(None)
+        return secrets.compare_digest(said, self._token)
+
     def close(self, wait_s: float = LAST_S) -> None:
-        """Wait until the others have asked their last question, then stop listening.
+        """Wait until the admitted have asked their last question, then stop listening.
 
         Args:
             wait_s: How long to wait for them at most. Unit: s.
         """
         deadline = time.monotonic() + wait_s
-        for thread in list(self._answering):
+        for thread in list(self._admitted):
             thread.join(max(0.0, deadline - time.monotonic()))
         with contextlib.suppress(OSError):  # wakes the thread that waits for connections
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -91,12 +130,14 @@ class ClockServer:
 class ClockClient:
     """Asks the first node's agent for its time, in a thread of its own."""
 
-    def __init__(self, address: str, port: int, clock: Clock = time.monotonic_ns, between_s: float = BETWEEN_S) -> None:
+    def __init__(
+        self, address: str, meeting: Meeting, clock: Clock = time.monotonic_ns, between_s: float = BETWEEN_S
+    ) -> None:
         """Connect and ask for the first time.
 
         Args:
-            address: Of the first node.
-            port: Of its clock.
+            address: Of the first node, where its clock names none.
+            meeting: Of its clock.
             clock: The clock to compare with it.
             between_s: Time between bursts. Unit: s.
 
@@ -108,8 +149,9 @@ class ClockClient:
         self.problem: str | None = None
         """Why no more was asked, if so."""
         self._is_over = threading.Event()
-        self._socket = socket.create_connection((address, port), ANSWER_S)
+        self._socket = socket.create_connection((meeting.address or address, meeting.port), ANSWER_S)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket.sendall(bytes.fromhex(meeting.token))
         self._thread = threading.Thread(target=self._ask, daemon=True)
         self._thread.start()
 
@@ -156,23 +198,24 @@ class NodeClock:
 
     def __init__(self, node: int, num_nodes: int) -> None:
         self._node = node
-        self._server = ClockServer() if node == 0 and num_nodes > 1 else None
+        self._server = ClockServer(address=own_address()) if node == 0 and num_nodes > 1 else None
         self._client: ClockClient | None = None
         self._problem: str | None = "the gang ended before its agents met" if node else None
 
     @property
-    def port(self) -> int | None:
+    def meeting(self) -> Meeting | None:
         """Where this agent answers; None where it does not."""
-        return self._server.port if self._server else None
+        return self._server.meeting if self._server else None
 
-    def follow(self, address: str, port: int | None) -> None:
+    def follow(self, address: str, meeting: Meeting | None) -> None:
         """Begin to compare this node's clock with the first node's."""
-        if self._node == 0 or port is None:
+        if self._node == 0 or meeting is None:
             return
         try:
-            self._client, self._problem = ClockClient(address, port), None
+            self._client, self._problem = ClockClient(address, meeting), None
         except OSError as error:
-            self._problem = f"the first node's agent at {address}:{port} cannot be reached ({error})"
+            where = f"{meeting.address or address}:{meeting.port}"
+            self._problem = f"the first node's agent at {where} cannot be reached ({error})"
 
     def finish(self, has_failed: bool) -> tuple[list[Bounds], str | None]:
         """Compare for the last time and return what was learned, and why not all, if so.
@@ -185,3 +228,15 @@ class NodeClock:
         if self._client is None:
             return [], self._problem
         return self._client.finish(), self._client.problem
+
+
+def own_address() -> str | None:
+    """Return this host's address on the way to another node of its Slurm job; None if that cannot be told."""
+    peers = [node for node in hosts(os.environ.get("SLURM_JOB_NODELIST", "")) if node != os.environ.get(_SELF)]
+    if not peers:
+        return None
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((peers[0], _PORT_OF_NOTHING))  # sends nothing, but looks up the way
+        address: str = probe.getsockname()[0]
+        return address
+    return None

@@ -22,11 +22,13 @@ from triplepoint.launch.energy_check import ON_CPU, compare_with_zeus
 from triplepoint.launch.health import Health, Seat, find_suspects, read_health
 from triplepoint.launch.provenance import processor, versions
 from triplepoint.launch.seats import devices_of_ranks, slots_of
+from triplepoint.launch.standstill import interruptions, slow_steps
 from triplepoint.launch.verdict import Account, judge, with_suspects
 from triplepoint.launch.watch import read_status
 from triplepoint.manifest import (
     Device,
     Evidence,
+    Interruption,
     Job,
     Manifest,
     Node,
@@ -74,7 +76,12 @@ def _collect(
     num_steps = Counter(row["rank"] for row in steps)
     if status == "ok" and (missing := _missing(raw, planned, num_steps)):
         status, evidence = "crashed", Evidence(rank=None, host=reports[0]["host"], message=missing, log_tail=())
-    nodes, gang = _examine(raw, planned, reports, steps)
+    interrupted = interruptions(reports, steps)
+    spoiled = frozenset(step for found in interrupted for step in found.measured_steps)
+    if status == "ok" and len(spoiled) == planned.point.steps.measured:
+        status, evidence = "crashed", _of_interruption(interrupted[0])
+    # Clocks sink while a rank stands still, and nobody is to blame for that.
+    nodes, gang = _examine(raw, planned, reports, [] if spoiled else steps)
     suspects = find_suspects(gang)
     status, evidence = with_suspects(status, evidence, suspects, can_spare)
     commit, dirty = git_state(Path(__file__).parent)
@@ -95,9 +102,16 @@ def _collect(
         duration_s=duration_s,
         nodes=nodes,
         suspects=suspects,
+        interruptions=interrupted,
+        slow_steps=slow_steps(steps, spoiled),
         job=Job(job_id=account.job_id, state=account.state.state if account.state else "") if account else None,
         facts=_facts(raw, reports, evidence) | {"num_steps_finished": min(num_steps.values(), default=0)},
     )
+
+
+def _of_interruption(found: Interruption) -> Evidence:
+    message = f"every measured step was interrupted; {found}"
+    return Evidence(rank=found.rank, host=found.host, message=message, log_tail=())
 
 
 def _time_of(raw: Path, reports: list[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> tuple[datetime, float]:

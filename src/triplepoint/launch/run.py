@@ -42,6 +42,10 @@ CanSpare = Callable[[frozenset[str]], bool]
 FIRST = Again(exclude=frozenset(), time_factor=1.0)
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: the login node shuts down, or the session ends. A job of Slurm goes on; a local gang does not."""
+
+
 class LaunchFailed(Exception):  # noqa: N818  (an outcome, as the manifest words it)
     """The gang crashed, hung or was lost: no result, worth another try. The message is one line with the evidence."""
 
@@ -62,7 +66,7 @@ def launch(folder: Path, say: Say, force: bool = False, wall_s: float | None = N
     planned = read_planned_run(folder / "point.json")
     get_engine(planned.point.engine)
     options = gang_of(planned.point.cluster.name, read_site())
-    signal.signal(signal.SIGTERM, _interrupt)
+    _listen()
     with Claim(folder / ".claim", planned.run).acquire(say) as claim:
         found = find_result(folder, planned, say)
         kept = None if force else found
@@ -106,8 +110,11 @@ class _Attempt:
             wait(self._gang, _Progress(self.raw, self._planned, say))
             account = self._gang.account() if isinstance(self._gang, SlurmGang) else None
             return conclude(self.raw, self._planned, account, can_spare)
-        except (OSError, UserError, KeyboardInterrupt):
+        except (OSError, UserError, KeyboardInterrupt) as error:
             _ignore_signals()  # an impatient second Ctrl-C must not leave the gang running
+            if isinstance(error, Terminated) and isinstance(self._gang, SlurmGang):
+                say(_goes_on(self._planned, self._gang))
+                raise
             if is_complete(self.raw, self._planned):
                 say(f"{self._planned.run}: all ranks had finished; kept in {self.raw}, the next launch collects it")
                 raise
@@ -135,6 +142,8 @@ def _until_result(
                 say(f"{planned.run}: {gap}")
             for suspect in manifest.suspects:
                 say(f"{planned.run}: kept, though {suspect}")
+            for note in manifest.step_notes:
+                say(f"{planned.run}: {note}")
             return manifest
         if noted := note_bad_node(results, manifest):
             say(f"{planned.run}: {noted.stem} is left out from now on; remove {noted} once it is mended")
@@ -193,8 +202,11 @@ def _start(folder: Path, planned: PlannedRun, options: GangOptions, exclude: fro
             gang = submit(raw, planned, options, _to_avoid(folder.parents[1], planned, options, exclude, say), say)
         else:
             gang = LocalGang(raw, planned)
-    except (OSError, UserError, KeyboardInterrupt):
+    except (OSError, UserError, KeyboardInterrupt) as error:
         _ignore_signals()
+        if isinstance(error, Terminated) and planned.limits.executor == "slurm":
+            say(_goes_on(planned, adopt(raw, planned, options, say)))
+            raise  # the note of the submission stays: the next launch finds the job by it
         if orphan := adopt(raw, planned, options, say):
             orphan.cancel()
         discard(raw)
@@ -212,14 +224,32 @@ class _Progress:
         self._run, self._say, self._done = planned.run, say, 0
 
     def __call__(self) -> None:
-        done = self._file.read_bytes().count(b"\n") if self._file.exists() else 0
+        try:
+            done = self._file.read_bytes().count(b"\n")
+        except OSError:  # not there yet, or out of reach for a moment
+            return
         if self._done < done <= len(self._kinds):
             self._say(f"{self._run}: step {done}/{len(self._kinds)} ({self._kinds[done - 1]})")
             self._done = done
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def _listen() -> None:
+    """Let SIGINT give the launch up, and SIGTERM leave a job of Slurm to the next launcher."""
+    signal.signal(signal.SIGTERM, _end)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as a shell sets it for background jobs
+        signal.signal(signal.SIGINT, _end)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    # From a terminal Ctrl-C comes twice, of it and of Snakemake: the second must not interrupt what the first began.
+    _ignore_signals()
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+def _goes_on(planned: PlannedRun, gang: SlurmGang | None) -> str:
+    """Return the line on a launcher that ends while its job does not."""
+    job = f"job {gang.submission.job_id}" if gang is not None else "a job that Slurm may have accepted"
+    return f"{planned.run}: told to end by SIGTERM; {job} goes on, and the next launch of this run goes on with it"
 
 
 def _ignore_signals() -> None:

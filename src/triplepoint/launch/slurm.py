@@ -19,10 +19,14 @@ UNFINISHED = frozenset(
 GONE = "GONE"
 """Our word for a job that neither slurmctld nor the accounting knows."""
 NEVER = frozenset(
-    {"PartitionTimeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS", "AccountNotAllowed", "JobHeldAdmin"}
-    | {"DependencyNeverSatisfied", "launch_failed_requeued_held"}
+    {"PartitionTimeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS", "AccountNotAllowed"}
+    | {"DependencyNeverSatisfied"}
 )
 """Reasons for which a job waits in vain. Source: squeue(1), job reason codes."""
+HELD = frozenset(
+    {"JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue", "launch_failed_requeued_held"} | {"job_requeued_in_held_state"}
+)
+"""Reasons for which a job waits until somebody releases it. Source: squeue(1), job reason codes."""
 TOO_MANY_NODES = "PartitionNodeLimit"
 """A reason that is for ever where the partition is too small, and for a while where some of its nodes are down."""
 
@@ -46,7 +50,16 @@ class JobState:
     @property
     def waits_in_vain(self) -> bool:
         """Whether the job can never start."""
-        return self.state == "PENDING" and self.reason.strip("()") in NEVER
+        return self.state == "PENDING" and self._reason_code in NEVER
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the job waits until its owner or an operator releases it."""
+        return self.state == "PENDING" and self._reason_code in HELD
+
+    @property
+    def _reason_code(self) -> str:
+        return self.reason.strip("()").replace(" ", "_")
 
 
 def query(job_id: str, comment: str) -> JobState | None:

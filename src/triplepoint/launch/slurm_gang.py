@@ -30,8 +30,13 @@ SUBMIT_S = 300.0
 """How long to go on submitting while slurmctld cannot be reached."""
 RETRY_S = 5.0
 
-_OUT_OF_REACH = ("Unable to contact", "Socket timed out", "Connection refused", "temporarily unable", "try again")
-"""What sbatch says where slurmctld is away, not where the request is wrong. Source: Slurm 22.05, slurm_errno.c."""
+_OUT_OF_REACH = (
+    *("Unable to contact", "Socket timed out", "Connection refused", "temporarily unable", "try again"),
+    *("Zero Bytes were transmitted", "Communication connection failure"),
+    *("Munge encode failed", "Protocol authentication error", "Invalid authentication credential"),
+)
+"""What sbatch says where slurmctld or the authentication daemon is away, on this host or on slurmctld's, not where the
+request is wrong. Source: Slurm 22.05, slurm_errno.c, and auth_munge.c for munge."""
 
 Say = Callable[[str], None]
 
@@ -64,14 +69,18 @@ class SlurmGang:
         Raises:
             UserError: If Slurm will never start the job.
         """
-        num_reports = self._num_reports()
+        try:
+            num_reports = self._num_reports()
+            has_failed = bool(num_reports and failed_nodes(self._raw))
+        except OSError:  # out of reach for a moment; Slurm still says how the job stands
+            num_reports, has_failed = 0, False
         if num_reports == self._num_nodes:
             return True
         self._ask_slurm()
         ended = self._state is not None and self._state.is_final and self._num_gone in (0, GONE_TIMES)
         if ended and self._state is not None and not self._state.nodes:
             return True  # it never started
-        if ended or (num_reports and failed_nodes(self._raw)):
+        if ended or has_failed:
             # Other agents follow at once; what is silent still is dead, or its file has not come through.
             self._silent_since = self._silent_since or time.monotonic()
             return time.monotonic() - self._silent_since > self._options.file_lag_s
@@ -135,7 +144,9 @@ class SlurmGang:
             )
         if self._state is None or (state.state, state.reason) != (self._state.state, self._state.reason):
             where = f" on {state.nodes}" if state.nodes else f" ({state.reason})"
-            self._say(f"{self._planned.run}: job {self.submission.job_id} is {state.state.lower()}{where}")
+            how = "held" if state.is_held else state.state.lower()
+            until = f"; it waits for 'scontrol release {self._job_id}' or 'scancel {self._job_id}'"
+            self._say(f"{self._planned.run}: job {self._job_id} is {how}{where}{until if state.is_held else ''}")
         self._state = state
 
 
@@ -154,12 +165,18 @@ def submit(raw: Path, planned: PlannedRun, options: GangOptions, exclude: frozen
     """
     submission = note_intention(raw, options.mem)
     deadline = time.monotonic() + SUBMIT_S
+    problem: str | None = None
+    may_submit = True
     while True:
-        problem = _try_to_submit(raw, planned, options, exclude, submission)
+        if may_submit:
+            problem = _try_to_submit(raw, planned, options, exclude, submission)
         gang = adopt(raw, planned, options, say)
         if gang is not None:
             return gang
         assert problem is not None, "a submission has a job or a problem"
+        # A job may be there though the answer got lost: nothing is submitted again until Slurm says that there is none.
+        jobs = slurm.find_jobs(submission.name)
+        may_submit = jobs is not None and submission.comment not in jobs.values()
         if not any(text in problem for text in _OUT_OF_REACH) or time.monotonic() > deadline:
             raise UserError(
                 f"{planned.run}: sbatch: {problem}; asked for {_request(planned, options, exclude)}; "

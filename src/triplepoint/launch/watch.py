@@ -18,6 +18,8 @@ GRACE_S = 1.0
 """After the first failure, how long other ranks get to tell theirs: the first to be seen is not always the cause."""
 STARTUP_S = 600.0
 """How long the first step may take: imports, rendezvous and allocation are slow on a large or loaded machine."""
+STOOD_S = 10.0
+"""A poll that comes so much later than it should was suspended with its node. Above what a slow file system costs."""
 STOP_S = 3.0
 """How long ranks get between SIGTERM and SIGKILL."""
 
@@ -50,8 +52,12 @@ class Ranks:
             Failures seen, empty if all ranks finished.
         """
         progress, progress_at = self.steps_written(), time.monotonic()
+        last = time.monotonic()
         while any(process.poll() is None for process in self.processes.values()):
             now = time.monotonic()
+            if (stood_s := now - last - POLL_S) > STOOD_S:  # suspended, and the ranks with us: that time does not count
+                self._started, progress_at = self._started + stood_s, progress_at + stood_s
+            last = now
             if self._ended_badly():
                 time.sleep(GRACE_S)
                 break
@@ -71,7 +77,7 @@ class Ranks:
     def steps_written(self) -> int:
         """Return the size of the step files and traces: it grows while the ranks make progress. Unit: byte."""
         files = [*self.raw.glob("steps/rank*.jsonl"), *self.raw.glob("traces/*")]
-        return sum(path.stat().st_size for path in files if path.exists())
+        return sum(map(_size, files))
 
     def stop(self) -> None:
         """End the ranks that still run."""
@@ -114,6 +120,13 @@ class Ranks:
             if process.poll() is None:
                 os.kill(process.pid, signal.SIGUSR1)
         time.sleep(GRACE_S)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # a scratch file that has gone, or a file system that is out of reach for a moment
+        return 0
 
 
 def read_status(raw: Path, rank: int) -> dict[str, Any] | None:

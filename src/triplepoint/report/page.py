@@ -24,20 +24,20 @@ _HEADING = {"oom": "out of memory", "timeout": "timed out"}
 _TEMPLATES = ("templates/report.html", "templates/zoom.html", "templates/zoom_draw.html", "templates/zoom_move.html")
 
 _COLUMNS = (
-    "run", "status", "reason", "num_gpus", "micro_batch_size", "num_microbatches", "step_time_s", "step_time_p10_s",
-    "step_time_p90_s", "time_to_first_token_s", "time_per_output_token_s", "tokens_per_s", "tokens_per_s_per_gpu",
-    "mfu", "exposed_comm_s", "peak_memory_bytes", "reserved_memory_bytes", "predicted_step_time_s",
-    "predicted_step_time_lo_s", "predicted_step_time_hi_s", "step_time_error", "predicted_memory_bytes",
-    "memory_error", "prediction_absent", "gpu_power_w", "gpu_energy_per_token_j", "gpu_samples_per_s_mj",
-    "host_power_w", "host_energy_per_token_j", "power_absent", "cpu_utilisation", "gpu_utilisation", "loss_first",
-    "loss_last", "studies",
+    "run", "status", "reason", "step_notes", "num_gpus", "micro_batch_size", "num_microbatches", "step_time_s",
+    "step_time_p10_s", "step_time_p90_s", "time_to_first_token_s", "time_per_output_token_s", "tokens_per_s",
+    "tokens_per_s_per_gpu", "mfu", "exposed_comm_s", "peak_memory_bytes", "reserved_memory_bytes",
+    "predicted_step_time_s", "predicted_step_time_lo_s", "predicted_step_time_hi_s", "step_time_error",
+    "predicted_memory_bytes", "memory_error", "prediction_absent", "gpu_power_w", "gpu_energy_per_token_j",
+    "gpu_samples_per_s_mj", "host_power_w", "host_energy_per_token_j", "power_absent", "cpu_utilisation",
+    "gpu_utilisation", "loss_first", "loss_last", "studies",
 )  # fmt: skip
 """Columns of `points` in the page's table; one that holds nothing at all is left out."""
 
 _SUFFIX = {"s": "_s", "byte": "_bytes", "W": "_w", "J/token": "_j"}
 """End of a column's name that its unit repeats."""
 
-_LONG = {"reason", "power_absent", "prediction_absent", "run"}
+_LONG = {"reason", "step_notes", "power_absent", "prediction_absent", "run"}
 
 
 def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Sequence[str] = figures.NAMES) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
-from triplepoint.simulate.collectives.links import load_overlap
+from triplepoint.simulate.collectives.links import Overlap
 from triplepoint.simulate.collectives.model import CollectiveModel
 from triplepoint.simulate.fabric import Group
 from triplepoint.simulate.job import Job
@@ -86,17 +86,21 @@ class Costs:
     """Prices operations of one job."""
 
     def __init__(
-        self, job: Job, kernels: KernelModel, collectives: CollectiveModel, stack: Stack, constants: Constants
+        self,
+        job: Job,
+        models: tuple[KernelModel, CollectiveModel],
+        overlap: Overlap,
+        stack: Stack,
+        constants: Constants,
     ) -> None:
-        """Use these models, and what the software stack does and adds."""
+        """Use these models, what computation loses to messages, and what the software stack does and adds."""
         self._job = job
-        self._kernels = kernels
-        self._collectives = collectives
+        self._kernels, self._collectives = models
         self._attention_slowdown = stack.attention_slowdown
         self._sends_tokens_once = software_of(job.stack).sends_tokens_once
         self._constants = constants
         self._slowest = slowest_of(job.num_gpus)
-        self.slowdown = load_overlap().compute_slowdown.value
+        self.slowdown = overlap.compute_slowdown.value
         self._known: dict[tuple[tuple[Operation, ...], int], Cost] = {}
         self._messages: dict[tuple[str, str, float], float] = {}
 

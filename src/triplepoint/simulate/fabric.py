@@ -26,6 +26,7 @@ class Level:
         link: Kind of link, a file in `config/collectives/links/`; empty if `name` is one.
         single: Bandwidth one GPU reaches while its neighbours are silent: a whole adapter; None if that is its share.
             Unit: byte/s.
+        is_network: Whether it joins nodes.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Level:
     has_reduction: bool = False
     link: str = ""
     single: float | None = None
+    is_network: bool = False
 
     @property
     def kind(self) -> str:
@@ -51,7 +53,7 @@ class Fabric:
     @property
     def gpus_per_node(self) -> int:
         """GPUs joined by scale-up links: the last level that is no network."""
-        inside = [level.num_gpus for level in self.levels if not load_link(level.kind).is_network]
+        inside = [level.num_gpus for level in self.levels if not level.is_network]
         return max(inside, default=1)
 
     def merged(self) -> "Fabric":
@@ -105,14 +107,13 @@ class Network:
     oversubscription: float = 1.0
 
 
-def fabric_of(cluster: ClusterConfig, gpu: GpuConfig) -> Fabric:
-    """Return the fabric of a cluster.
+def fabric_of(cluster: ClusterConfig, gpu: GpuConfig, config: Path) -> Fabric:
+    """Return the fabric of a cluster, with the kinds of link in the folder of the configuration.
 
     Raises:
         UserError: If it has several nodes and its adapters are not given.
     """
-    own = load_link(cluster.scale_up_link) if cluster.scale_up_link else None
-    inside = node_levels(gpu, cluster.gpus_per_node, link=own)
+    inside = node_levels(gpu, cluster.gpus_per_node, config, link=cluster.scale_up_link)
     if cluster.num_nodes == 1:
         return Fabric(inside)
     if cluster.nics_per_node is None or cluster.nic_bandwidth is None:
@@ -122,7 +123,7 @@ def fabric_of(cluster: ClusterConfig, gpu: GpuConfig) -> Fabric:
     num_nics = int(cluster.nics_per_node.value)
     bandwidth = num_nics * cluster.nic_bandwidth.value
     network = Network(bandwidth, num_nics, cluster.network_link or Network.link)
-    link = load_link(network.link)
+    link = load_link(network.link, config)
     return Fabric(inside + network_levels(network, link, cluster.gpus_per_node, cluster.num_gpus))
 
 
@@ -130,6 +131,7 @@ def fabric_from(
     gpu_name: str,
     gpus_per_node: int,
     nic_bytes_per_s_per_node: float,
+    config: Path,
     num_gpus: int = WHOLE_CLUSTER,
     network: Network | None = None,
 ) -> Fabric:
@@ -139,30 +141,32 @@ def fabric_from(
         gpu_name: GPU type, a file in `config/gpus/`.
         gpus_per_node: GPUs joined by scale-up links.
         nic_bytes_per_s_per_node: All adapters of a node together, one direction; 0 for none. Unit: byte/s.
+        config: Folder of the configuration.
         num_gpus: GPUs of the cluster.
         network: More about the network; its bandwidth is replaced by the one given.
     """
-    gpu = Catalogue(Path("config")).gpu(gpu_name)
-    inside = node_levels(gpu, gpus_per_node)
+    gpu = Catalogue(config).gpu(gpu_name)
+    inside = node_levels(gpu, gpus_per_node, config)
     if not nic_bytes_per_s_per_node:
         return Fabric(inside)
     found = replace(network or Network(0.0), bytes_per_s_per_node=nic_bytes_per_s_per_node)
-    return Fabric(inside + network_levels(found, load_link(found.link), gpus_per_node, num_gpus))
+    return Fabric(inside + network_levels(found, load_link(found.link, config), gpus_per_node, num_gpus))
 
 
 def node_levels(
-    gpu: GpuConfig, gpus_per_node: int, has_reduction: bool | None = None, link: Link | None = None
+    gpu: GpuConfig, gpus_per_node: int, config: Path, has_reduction: bool | None = None, link: str | None = None
 ) -> tuple[Level, ...]:
     """Return the levels inside a node.
 
     Args:
         gpu: The GPU type.
         gpus_per_node: GPUs of a node.
+        config: Folder of the configuration.
         has_reduction: Whether the switches reduce; None for what the link has.
         link: Kind of link; None for that of the GPU type.
     """
-    link = link or link_of_gpu(gpu.name)
-    return scale_up_levels(link, gpus_per_node, gpu.scale_up_bandwidth.value, has_reduction)
+    found = load_link(link, config) if link else link_of_gpu(gpu.name, config)
+    return scale_up_levels(found, gpus_per_node, gpu.scale_up_bandwidth.value, has_reduction)
 
 
 def scale_up_levels(
@@ -195,7 +199,7 @@ def network_levels(network: Network, link: Link, gpus_per_node: int, num_gpus: i
     # More adapters than GPUs: each GPU has several. Fewer: one GPU alone has a whole one.
     adapters = network.nics_per_node or gpus_per_node
     single = network.bytes_per_s_per_node / min(adapters, gpus_per_node)
-    whole = Level("rail", num_gpus, share, link.latency_s, network.has_reduction, link.name, single)
+    whole = Level("rail", num_gpus, share, link.latency_s, network.has_reduction, link.name, single, True)
     if network.gpus_per_leaf is None or network.gpus_per_leaf >= num_gpus:
         return (whole,)
     leaf = replace(whole, name="leaf", num_gpus=network.gpus_per_leaf)

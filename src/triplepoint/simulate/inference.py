@@ -135,17 +135,15 @@ def passes_of(job: Job, serving: Serving) -> tuple[list[StagePass], list[StagePa
     return _prompt_passes(job, serving), decode_work(group, _lengths(serving)[1], serving.cache_element)
 
 
-def predict_inference(
-    job: Job, serving: Serving, constants: Constants = REPLAYED, config: Path = Path("config")
-) -> InferenceStep:
+def predict_inference(job: Job, serving: Serving, config: Path, constants: Constants = REPLAYED) -> InferenceStep:
     """Return what serving takes on a job's model, layout and machines.
 
     Args:
         job: Model, layout, machines and number format; its batch and sequence length are passed over. Context
             parallelism and sequence parallelism of single tokens are not used.
         serving: What is asked.
-        constants: What the software adds to kernel tables.
         config: Folder of the configuration.
+        constants: What the software adds to kernel tables.
 
     Raises:
         UserError: If nothing is known of the GPU.
@@ -185,10 +183,10 @@ def memory_by_stage(job: Job, serving: Serving) -> list[InferenceMemory]:
 
 
 def sweep_batches(
-    job: Job, serving: Serving, sizes: Iterable[int], constants: Constants = REPLAYED, config: Path = Path("config")
+    job: Job, serving: Serving, sizes: Iterable[int], config: Path, constants: Constants = REPLAYED
 ) -> list[InferenceStep]:
     """Return what serving takes at several batch sizes; other arguments are those of `predict_inference`."""
-    return [predict_inference(job, replace(serving, batch_size=size), constants, config) for size in sizes]
+    return [predict_inference(job, replace(serving, batch_size=size), config, constants) for size in sizes]
 
 
 def largest_batch(job: Job, serving: Serving) -> int:

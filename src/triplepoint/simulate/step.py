@@ -9,8 +9,9 @@ import numpy as np
 
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.simulate.calibration.intervals import Uncertainty
+from triplepoint.simulate.collectives.links import load_overlap
 from triplepoint.simulate.collectives.model import CollectiveModel
-from triplepoint.simulate.costs import AS_TABLES, HOST_OPERATIONS_OUTSIDE, Constants, Cost, Costs
+from triplepoint.simulate.costs import HOST_OPERATIONS_OUTSIDE, Constants, Cost, Costs
 from triplepoint.simulate.fabric import Fabric
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels.model import KernelModel
@@ -51,7 +52,7 @@ class Step:
         return float(self.timeline.accounts.exposed_comm_s.mean())
 
 
-def simulate_step(job: Job, constants: Constants = AS_TABLES, config: Path = Path("config")) -> Step:
+def simulate_step(job: Job, constants: Constants, config: Path) -> Step:
     """Return one step of a job.
 
     Args:
@@ -84,10 +85,11 @@ def uncertainty_of(timeline: Timeline, costs: Costs, stage: StageWork) -> Uncert
     return Uncertainty(*costs.sigmas(_operations(stage)), min(1.0, share))
 
 
-def costs_of(job: Job, constants: Constants = AS_TABLES, config: Path = Path("config")) -> Costs:
+def costs_of(job: Job, constants: Constants, config: Path) -> Costs:
     """Return what prices the operations of a job; arguments and errors are those of `simulate_step`."""
     stack = find_stack(job.stack, config)
-    return Costs(job, *load_models(job.gpu, job.fabric, stack.attention, config), stack, constants)
+    models = load_models(job.gpu, job.fabric, stack.attention, config)
+    return Costs(job, models, load_overlap(config), stack, constants)
 
 
 @lru_cache(maxsize=128)
@@ -102,7 +104,7 @@ def load_models(
         attention: Implementation of fused attention that is taken where it is known for the GPU.
         config: Folder of the configuration.
     """
-    return _kernels_of(gpu, attention, config), CollectiveModel.load(fabric, gpu)
+    return _kernels_of(gpu, attention, config), CollectiveModel.load(fabric, config)
 
 
 @lru_cache(maxsize=32)

@@ -62,6 +62,8 @@ POINTS = Table(
     (
         *_POINT,
         count("num_measured_steps", "Measured steps behind the figures.", True),
+        count("num_interrupted_steps", "Measured steps left out, since a rank stood still; null where none was.", True),
+        text("step_notes", "What stood still, and steps far longer than the others; null where nothing did.", True),
         amount("step_time_s", "s", "Median over measured steps of the slowest rank's step."),
         amount("step_time_p10_s", "s", "10th percentile over measured steps."),
         amount("step_time_p90_s", "s", "90th percentile over measured steps."),

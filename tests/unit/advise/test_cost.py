@@ -27,7 +27,7 @@ def one(cluster: str, prediction: Prediction, results: Path = Path("nowhere"), l
     limits = entry.planned.limits.model_copy(update={"time_limit_s": limit_s})
     planned = entry.planned.model_copy(update={"limits": limits})
     entry = entry.model_copy(update={"planned": planned})
-    with patch.object(cost_module, "predict", lambda job, calibration, with_power: prediction):
+    with patch.object(cost_module, "predict", lambda job, calibration, config, with_power: prediction):
         (found,) = plan_cost(Plan(entries=(entry,)), results, CONFIG)
     return found
 
@@ -95,10 +95,10 @@ def test_plan_cost_repeats_are_predicted_once() -> None:
 def test_summarise_says_what_is_there_and_what_is_ahead() -> None:
     todo = one("h200x32", STEP_10_S)
     done = replace(todo, existing=Existing("done", "ok", 400.0))
-    stale = replace(todo, existing=Existing("stale", "ok", 400.0))
+    failed = replace(todo, existing=Existing("failed", "crashed"))
     run = todo.entry.run
-    assert summarise([todo, todo, done, stale, one("h200x32", OOM)]).splitlines()[:4] == [
-        "h200x32, megatron: 5 runs: 1 done, 1 stale, 3 missing",
+    assert summarise([todo, todo, done, failed, one("h200x32", OOM)]).splitlines()[:4] == [
+        "h200x32, megatron: 5 runs: 1 done, 1 failed, 3 missing",
         "  ahead: 4 launches, jobs of 4 nodes: 4",
         # (3 * 430 s + 120 s) and (3 * 492 s + 120 s) on 32 GPUs.
         "  expected: 24 min wall with the cluster to itself (to 27 min), 12.5 GPU h (to 14.2), "

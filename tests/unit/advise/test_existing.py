@@ -25,9 +25,9 @@ def test_find_existing_result_of_this_point_is_done(tmp_path: Path, status: str)
     assert find_existing(PLANNED, tmp_path) == Existing("done", status, 7.5)
 
 
-def test_find_existing_result_of_another_point_is_stale(tmp_path: Path) -> None:
+def test_find_existing_result_of_another_point_is_none(tmp_path: Path) -> None:
     write_manifest(tmp_path, "raw", digest="0" * 64)
-    assert find_existing(PLANNED, tmp_path).state == "stale"
+    assert find_existing(PLANNED, tmp_path) == Existing("failed", "damaged")
 
 
 def test_find_existing_last_attempt_tells_why_it_failed(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.synthetic import CONFIG, CPU, H200, NO_RAPL, PEAK_OF_MODEL_W, Spec, build
 from triplepoint.aggregate import aggregate
-from triplepoint.manifest import read_manifest, write_manifest
+from triplepoint.manifest import Interruption, SlowStep, read_manifest, write_manifest
 from triplepoint.tables import RESULT_TABLES, STEPS, TELEMETRY
 
 ONE_NODE = Spec("llama3-70b", {"tp": 8}, cluster=H200, step_ms=100_000)
@@ -30,6 +30,46 @@ def test_aggregate_step_time_by_hand(tmp_path: Path) -> None:
     assert point["num_measured_steps"] == 5
     assert point["tokens_per_s"] == pytest.approx(16 * 128 / 0.202)
     assert point["tokens_per_s_per_gpu"] == pytest.approx(16 * 128 / 0.202 / 2)
+
+
+def interrupt(folder: Path, run: str, step: int) -> None:
+    """Let the manifest of a run say that a rank stood still in a measured step."""
+    path = folder / "runs" / run / "raw" / "manifest.json"
+    manifest = read_manifest(path)
+    found = Interruption(host="node0", rank=1, duration_s=8.0, steps=(step,), measured_steps=(step,))
+    slow = SlowStep(step=2, rank=0, time_s=1.0, median_s=0.2)
+    write_manifest(path, manifest.model_copy(update={"interruptions": (found,), "slow_steps": (slow,)}))
+
+
+def test_aggregate_step_in_which_a_rank_stood_still_is_left_out(tmp_path: Path) -> None:
+    plan = build(tmp_path, [Spec("tiny-llama", {"dp": 2})])
+    interrupt(tmp_path, plan.entries[0].run, step=4)
+    aggregate(plan, tmp_path, CONFIG)
+    (point,) = RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet").to_pylist()
+    # Without the step of 220 ms: 196, 200, 202, 208.
+    assert point["step_time_s"] == pytest.approx(0.201)
+    assert (point["num_measured_steps"], point["num_interrupted_steps"]) == (4, 1)
+    assert point["step_notes"] == (
+        "rank 1 on node0 stood still for 8.0 s or more in step 4; measured step 4 left out; "
+        "measured step 2 took 1 s, longest on rank 0; the median is 0.2 s; it counts"
+    )
+
+
+def test_aggregate_power_of_an_interrupted_step_is_left_out(tmp_path: Path) -> None:
+    plan = build(tmp_path, [ONE_NODE])
+    interrupt(tmp_path, plan.entries[0].run, step=5)
+    aggregate(plan, tmp_path, CONFIG)
+    tables = {
+        name: table.read(tmp_path / f"tables/{name}.parquet").to_pylist() for name, table in RESULT_TABLES.items()
+    }
+    # GPU k draws 490 - 5 (k + 1) + 10 step W in steps 1 to 4.
+    assert [row["gpu_power_w"] for row in tables["gpus"]] == pytest.approx([510 - 5 * k for k in range(8)])
+    assert {row["step"] for row in tables["step_energy"]} == {1, 2, 3, 4}
+
+
+def test_aggregate_without_interruptions_says_nothing_of_them(tmp_path: Path) -> None:
+    (point,) = tables_of(tmp_path, Spec("tiny-llama", {"dp": 2}))["points"]
+    assert (point["num_interrupted_steps"], point["step_notes"]) == (None, None)
 
 
 def test_aggregate_in_processes_writes_the_same(tmp_path: Path) -> None:

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.points import tiny_point
+from tests.points import TINY, tiny_point
 from tests.unit.config.test_checks import make
 from triplepoint.config.names import RUN_PATTERN
-from triplepoint.config.point import Layout, Point
-from triplepoint.config.runid import run_id
+from triplepoint.config.point import Layout, Point, Steps
+from triplepoint.config.runid import run_id, run_label
 
 OPTIM = {"data_parallel_sharding": "optim"}
 
@@ -56,12 +56,27 @@ LABELS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("settings", "label"), LABELS, ids=[label for _, label in LABELS])
-def test_run_id_is_readable(settings: dict[str, Any], label: str) -> None:
-    assert run_id(make(**settings)) == label
+def test_run_label_is_readable(settings: dict[str, Any], label: str) -> None:
+    assert run_label(make(**settings)) == label
 
 
-def test_run_id_ends_in_repeat() -> None:
-    assert run_id(tiny_point(repeat=12)).endswith("_r12")
+def test_run_label_ends_in_repeat() -> None:
+    assert run_label(tiny_point(repeat=12)).endswith("_r12")
+
+
+def test_run_id_ends_in_the_digest_of_its_point() -> None:
+    one, other = tiny_point(steps=Steps(measured=10)), tiny_point(steps=Steps(measured=20))
+    assert run_label(one) == run_label(other)
+    assert run_id(one) == f"{run_label(one)}_{one.digest()[:6]}"
+    assert run_id(one) != run_id(other)
+
+
+def test_run_id_of_long_names_is_cut_and_stays_apart() -> None:
+    long = [
+        tiny_point(model=TINY.model_copy(update={"name": "m" * 190 + end}), global_batch_size=10**30) for end in "ab"
+    ]
+    assert all(len(run_id(point)) <= 200 for point in long)
+    assert run_id(long[0]) != run_id(long[1])
 
 
 LAYOUTS = st.builds(

@@ -1,9 +1,12 @@
 """Clocks of two nodes: what round trips allow, and a real exchange between two agents."""
 
 import json
+import os
 import random
+import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.telemetry.test_align import node, run_folder
-from triplepoint.launch.clock import Bounds, ClockClient, ClockServer, NodeClock
+from triplepoint.files import write_json
+from triplepoint.launch import clock
+from triplepoint.launch.clock import Bounds, ClockClient, ClockServer, NodeClock, own_address
 from triplepoint.launch.clock_fit import bursts_from, fit_clock
 from triplepoint.manifest import Clock, Manifest, read_manifest
 
@@ -114,8 +119,8 @@ AGENT = """
 import json, sys, time
 from dataclasses import asdict
 from tests.unit.launch.test_clock import shifted_ns
-from triplepoint.launch.clock import ClockClient
-client = ClockClient("127.0.0.1", int(sys.argv[1]), shifted_ns, between_s=0.2)
+from triplepoint.launch.clock import ClockClient, Meeting
+client = ClockClient("first", Meeting(**json.loads(sys.argv[1])), shifted_ns, between_s=0.2)
 time.sleep(1.5)
 print(json.dumps([asdict(burst) for burst in client.finish()]))
 """
@@ -123,8 +128,9 @@ print(json.dumps([asdict(burst) for burst in client.finish()]))
 
 def test_exchange_between_two_processes_over_loopback() -> None:
     server = ClockServer()
+    meeting = json.dumps(asdict(server.meeting))
     done = subprocess.run(
-        [sys.executable, "-c", AGENT, str(server.port)], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", AGENT, meeting], capture_output=True, text=True, check=True, timeout=60
     )
     server.close()
     bursts = bursts_from(json.loads(done.stdout))
@@ -140,11 +146,11 @@ def test_exchange_between_two_processes_over_loopback() -> None:
 
 def test_client_of_an_agent_that_ends_says_so() -> None:
     server = ClockServer()
-    client = ClockClient("127.0.0.1", server.port, between_s=0.05)
+    client = ClockClient("first", server.meeting, between_s=0.05)
     while not client.bounds:
         time.sleep(0.01)
     server._socket.close()
-    for thread in server._answering:
+    for thread in server._admitted:
         assert thread.is_alive()
     client._socket.shutdown(2)
     client._thread.join(10)
@@ -153,19 +159,69 @@ def test_client_of_an_agent_that_ends_says_so() -> None:
 
 
 def test_node_clock_that_reaches_nobody_gives_the_reason() -> None:
-    clock = NodeClock(1, 2)
+    node_clock = NodeClock(1, 2)
     with_server = ClockServer()
-    port = with_server.port
     with_server.close()
-    clock.follow("127.0.0.1", port)
-    bursts, problem = clock.finish(has_failed=False)
-    assert bursts == [] and problem is not None and f"127.0.0.1:{port}" in problem
+    node_clock.follow("first", with_server.meeting)
+    bursts, problem = node_clock.finish(has_failed=False)
+    assert bursts == [] and problem is not None and f"127.0.0.1:{with_server.meeting.port}" in problem
+
+
+def test_server_does_not_wait_for_strangers() -> None:
+    server = ClockServer()
+    known = ClockClient("first", server.meeting, between_s=0.05)
+    strangers = [socket.create_connection(("127.0.0.1", server.meeting.port)) for _ in range(3)]
+    strangers[1].sendall(b"?")
+    strangers[2].sendall(bytes(32))
+    assert strangers[2].recv(16) == b""  # sent away: this is no token of ours
+    while not known.bounds:
+        time.sleep(0.01)
+    closer = threading.Thread(target=server.close)
+    closer.start()
+    assert known.finish() and known.problem is None
+    closer.join(20)  # a stranger would hold it for 60 s
+    assert not closer.is_alive()
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_server_sends_a_silent_connection_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "HELLO_S", 0.05)
+    server = ClockServer()
+    with socket.create_connection(("127.0.0.1", server.meeting.port), 20) as stranger:
+        assert stranger.recv(16) == b""
+    server.close()
+
+
+def test_server_listens_at_its_address_only() -> None:
+    server = ClockServer(address="127.0.0.1")
+    assert server._socket.getsockname()[0] == "127.0.0.1"
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.2", server.meeting.port), 5)
+    server.close()
+
+
+def test_own_address_is_the_one_towards_another_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text("#!/bin/sh\nprintf 'h200-1\\nlocalhost\\n'\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "h200-1,localhost")
+    monkeypatch.setenv("SLURMD_NODENAME", "h200-1")
+    assert own_address() == "127.0.0.1"
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "")
+    assert own_address() is None
+
+
+def test_write_json_private_is_read_by_nobody_else(tmp_path: Path) -> None:
+    write_json(tmp_path / "rendezvous.json", {"token": "x"}, is_private=True)
+    assert (tmp_path / "rendezvous.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_node_clock_of_one_node_does_nothing() -> None:
-    clock = NodeClock(0, 1)
-    assert clock.port is None
-    assert clock.finish(has_failed=False) == ([], None)
+    node_clock = NodeClock(0, 1)
+    assert node_clock.meeting is None
+    assert node_clock.finish(has_failed=False) == ([], None)
 
 
 def test_manifest_keeps_the_clock_of_a_node(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel, Message, Operation, StageWork
 
 SOURCE = "made up for tests"
-FABRIC = Fabric((Level("nvlink", 8, 450e9, 1e-6), Level("rail", 1 << 20, 50e9, 5e-6)))
+FABRIC = Fabric((Level("nvlink", 8, 450e9, 1e-6), Level("rail", 1 << 20, 50e9, 5e-6, is_network=True)))
 
 
 def gpu(memory_gib: float = 80) -> GpuConfig:

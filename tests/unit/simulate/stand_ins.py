@@ -47,7 +47,7 @@ def simulated(
         "global_batch_size": 4 * layout.dp,
         "sequence_length": 2048,
         "gpu": catalogue.gpu(gpu),
-        "fabric": Fabric((Level("nvlink", 8, 450e9, 1e-6), Level("rail", max(world, 9), 50e9, 1e-5))),
+        "fabric": Fabric((Level("nvlink", 8, 450e9, 1e-6), Level("rail", max(world, 9), 50e9, 1e-5, is_network=True))),
     }
     job = Job(**(fields | changes))
     stages = stage_work(job)

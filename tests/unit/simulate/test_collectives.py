@@ -16,6 +16,7 @@ from triplepoint.simulate.fabric import Fabric, Group, Level, Network, fabric_fr
 from triplepoint.simulate.operations import CommKind
 from triplepoint.units import MIB
 
+CONFIG = Path("config")
 KINDS: tuple[CommKind, ...] = get_args(CommKind)
 RINGS: tuple[CommKind, ...] = ("all_gather", "reduce_scatter", "broadcast")
 
@@ -24,7 +25,7 @@ DATA = Path(__file__).parents[2] / "data" / "simulate"
 
 def ideal(name: str, is_network: bool) -> Link:
     """A link that loses nothing: 10 us to start, 1 us a hop, latency and transfer added."""
-    return load_link("nvlink4").model_copy(
+    return load_link("nvlink4", CONFIG).model_copy(
         update={
             "name": name,
             "is_network": is_network,
@@ -55,9 +56,9 @@ def two_levels(node_bandwidth: float = 400e9, num_nics: int = 8) -> CollectiveMo
 
 def real(has_reduction: bool = True) -> CollectiveModel:
     """1024 H100 with an adapter of 400 Gb/s each."""
-    fabric = fabric_from("h100", 8, 400e9, 1024)
+    fabric = fabric_from("h100", 8, 400e9, CONFIG, 1024)
     inside = replace(fabric.levels[0], has_reduction=has_reduction)
-    return CollectiveModel.load(Fabric((inside, *fabric.levels[1:])))
+    return CollectiveModel.load(Fabric((inside, *fabric.levels[1:])), CONFIG)
 
 
 groups = st.builds(Group, st.integers(0, 7).map(lambda n: 2**n), st.integers(0, 3).map(lambda n: 2**n))
@@ -165,13 +166,15 @@ def test_subgroups_use_the_node_and_are_no_flat_ring() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("group", [Group(8192, 1), Group(64, 1), Group(8, 1), Group(4, 1), Group(64, 8), Group(16, 4)])
 def test_time_s_does_not_depend_on_spelling(kind: CommKind, group: Group) -> None:
-    fabric = fabric_from("h100", 8, 400e9, 8192)
+    fabric = fabric_from("h100", 8, 400e9, CONFIG, 8192)
     inside, rail = fabric.levels
     halves = (replace(inside, name="half", num_gpus=4, link="nvlink4"), replace(inside, name="node", link="nvlink4"))
     racks = (replace(rail, name="rack", num_gpus=256), replace(rail, name="hall"))
-    expected = CollectiveModel.load(fabric).time_s(kind, 64 * MIB, group)
+    expected = CollectiveModel.load(fabric, CONFIG).time_s(kind, 64 * MIB, group)
     for levels in [(*halves, rail), (inside, *racks), (*halves, *racks)]:
-        assert CollectiveModel.load(Fabric(levels)).time_s(kind, 64 * MIB, group) == pytest.approx(expected, rel=1e-12)
+        assert CollectiveModel.load(Fabric(levels), CONFIG).time_s(kind, 64 * MIB, group) == pytest.approx(
+            expected, rel=1e-12
+        )
 
 
 @given(kinds, sizes)
@@ -227,7 +230,7 @@ def test_oversubscribed_spine_slows_what_crosses_it_only() -> None:
 
 
 def test_package_of_mi250_is_faster_than_its_node() -> None:
-    model = CollectiveModel.load(fabric_from("mi250", 8, 12.5e9, 32))
+    model = CollectiveModel.load(fabric_from("mi250", 8, 12.5e9, CONFIG, 32), CONFIG)
     pair, node, all_nodes = (model.time_s("all_reduce", 1e9, Group(size, 1)) for size in (2, 8, 32))
     assert pair < node < all_nodes
 
@@ -250,7 +253,7 @@ def test_sigma_widens_outside_of_what_was_measured() -> None:
 
 
 def test_load_overlap_is_the_published_mean() -> None:
-    assert load_overlap().compute_slowdown.value == 0.189
+    assert load_overlap(CONFIG).compute_slowdown.value == 0.189
 
 
 # An independent simulator, and why it says something else.

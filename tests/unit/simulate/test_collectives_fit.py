@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.collectives import FABRICS, LINKS, ROWS, errors, every_other_size, held_out
+from tests.benchmarks.collectives import CONFIG, FABRICS, LINKS, ROWS, errors, every_other_size, held_out
 from triplepoint.config.yaml_file import read_yaml
 from triplepoint.errors import UserError
 from triplepoint.simulate.collectives.fit import Row, fit_collectives, log_errors, read_rows, write_link
-from triplepoint.simulate.collectives.links import FOLDER, load_link
+from triplepoint.simulate.collectives.links import load_link
 
 HEADER = "fabric,kind,num_gpus,num_bytes,value,unit,read_error,source\n"
 
@@ -63,7 +63,7 @@ def test_fit_collectives_without_rows_is_the_prior() -> None:
 
 
 def test_sources_of_all_rows_are_told() -> None:
-    assert {row.source for row in ROWS} == set(read_yaml(FOLDER / "sources.yaml"))
+    assert {row.source for row in ROWS} == set(read_yaml(CONFIG / "collectives" / "sources.yaml"))
 
 
 def test_read_rows_bandwidths_in_gb_of_powers_of_ten(tmp_path: Path) -> None:
@@ -96,6 +96,6 @@ def test_read_rows_wrong_row_is_refused(row: str, told: str, tmp_path: Path) -> 
 
 
 def test_write_link_reads_back(tmp_path: Path) -> None:
-    (tmp_path / "links").mkdir()
+    (tmp_path / "collectives" / "links").mkdir(parents=True)
     write_link(LINKS["xgmi2"], tmp_path)
     assert load_link("xgmi2", tmp_path) == LINKS["xgmi2"]

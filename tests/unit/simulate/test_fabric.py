@@ -18,12 +18,13 @@ from triplepoint.simulate.fabric import (
     node_levels,
 )
 
-CATALOGUE = Catalogue(Path("config"))
+CONFIG = Path("config")
+CATALOGUE = Catalogue(CONFIG)
 
 
 def test_fabric_of_h100_shares_the_only_adapter() -> None:
     cluster = CATALOGUE.cluster("h100x64")
-    inside, between = fabric_of(cluster, CATALOGUE.gpu("h100")).levels
+    inside, between = fabric_of(cluster, CATALOGUE.gpu("h100"), CONFIG).levels
     assert (inside.name, inside.num_gpus, inside.bandwidth, inside.has_reduction) == ("nvlink4", 8, 450e9, True)
     # One adapter of 100 Gb/s: an eighth of it each, all of it for one GPU alone.
     assert (between.num_gpus, between.bandwidth, between.single) == (64, 12.5e9 / 8, 12.5e9)
@@ -31,35 +32,35 @@ def test_fabric_of_h100_shares_the_only_adapter() -> None:
 
 def test_fabric_of_one_node_has_no_network() -> None:
     cluster = CATALOGUE.cluster("h100x64").model_copy(update={"num_nodes": 1})
-    assert [level.name for level in fabric_of(cluster, CATALOGUE.gpu("h100")).levels] == ["nvlink4"]
+    assert [level.name for level in fabric_of(cluster, CATALOGUE.gpu("h100"), CONFIG).levels] == ["nvlink4"]
 
 
 def test_fabric_of_nodes_without_adapters_is_refused() -> None:
     cluster = CATALOGUE.cluster("h100x64").model_copy(update={"nics_per_node": None})
     with pytest.raises(UserError, match="h100x64.*nics_per_node"):
-        fabric_of(cluster, CATALOGUE.gpu("h100"))
+        fabric_of(cluster, CATALOGUE.gpu("h100"), CONFIG)
 
 
 def test_node_levels_of_mi250_have_the_package_inside() -> None:
-    package, node = node_levels(CATALOGUE.gpu("mi250"), 8)
+    package, node = node_levels(CATALOGUE.gpu("mi250"), 8, CONFIG)
     assert (package.num_gpus, package.bandwidth) == (2, 200e9)
     assert (node.num_gpus, node.bandwidth) == (8, 150e9)
 
 
 def test_fabric_from_numbers_of_a_table() -> None:
-    fabric = fabric_from("a100", 8, 200e9, 512)
+    fabric = fabric_from("a100", 8, 200e9, CONFIG, 512)
     assert [(level.num_gpus, level.bandwidth) for level in fabric.levels] == [(8, 300e9), (512, 25e9)]
     assert fabric.levels[1].single == 25e9
     assert fabric.gpus_per_node == 8
 
 
 def test_fabric_from_no_adapters_is_one_node() -> None:
-    assert len(fabric_from("h200", 8, 0.0).levels) == 1
+    assert len(fabric_from("h200", 8, 0.0, CONFIG).levels) == 1
 
 
 def test_network_levels_oversubscribed_spine_is_slower() -> None:
     network = Network(400e9, gpus_per_leaf=256, oversubscription=4.0)
-    leaf, spine = network_levels(network, load_link("infiniband"), 8, 1024)
+    leaf, spine = network_levels(network, load_link("infiniband", CONFIG), 8, 1024)
     assert (leaf.name, leaf.num_gpus, leaf.bandwidth) == ("leaf", 256, 50e9)
     assert (spine.name, spine.num_gpus, spine.bandwidth) == ("spine", 1024, 12.5e9)
 
@@ -67,7 +68,7 @@ def test_network_levels_oversubscribed_spine_is_slower() -> None:
 @pytest.mark.parametrize("network", [Network(0.0), Network(50e9, oversubscription=0.5)])
 def test_network_levels_without_bandwidth_are_refused(network: Network) -> None:
     with pytest.raises(UserError, match="expected a positive bandwidth"):
-        network_levels(network, load_link("infiniband"), 8, 64)
+        network_levels(network, load_link("infiniband", CONFIG), 8, 64)
 
 
 def test_merged_joins_levels_that_differ_in_name_and_size_only() -> None:
@@ -79,9 +80,9 @@ def test_merged_joins_levels_that_differ_in_name_and_size_only() -> None:
 
 def test_link_of_gpu_unknown_gpu_is_refused() -> None:
     with pytest.raises(UserError, match="no link lists gpu 'abacus'"):
-        link_of_gpu("abacus")
+        link_of_gpu("abacus", CONFIG)
 
 
 def test_load_link_unknown_name_hints_at_the_nearest() -> None:
     with pytest.raises(UserError, match="infiniband"):
-        load_link("infinband")
+        load_link("infinband", CONFIG)

@@ -158,7 +158,7 @@ def test_largest_batch_is_the_last_that_fits() -> None:
 )
 def test_no_token_is_faster_than_memory(batch: int, prompt: int, output: int, tp: int, pp: int, name: str) -> None:
     one, asked = real(name, tp=tp, pp=pp), Serving(prompt, output, batch)
-    step = predict_inference(one, asked)
+    step = predict_inference(one, asked, CONFIG)
     bandwidth = one.gpu.memory_bandwidth.value
     passed = find_known(name, CONFIG)
     assert passed and passed.model
@@ -174,7 +174,7 @@ def test_no_token_is_faster_than_memory(batch: int, prompt: int, output: int, tp
 
 
 def test_larger_batches_make_more_tokens_and_no_faster_ones() -> None:
-    steps = sweep_batches(real("Llama3-8B"), Serving(512, 128, 1), [1, 4, 16, 64])
+    steps = sweep_batches(real("Llama3-8B"), Serving(512, 128, 1), [1, 4, 16, 64], CONFIG)
     assert all(a.tokens_per_s < b.tokens_per_s for a, b in zip(steps, steps[1:], strict=False))
     assert all(a.time_per_output_token_s <= b.time_per_output_token_s for a, b in zip(steps, steps[1:], strict=False))
 
@@ -183,15 +183,17 @@ def test_pipeline_halves_memory_not_the_wait_of_one_sequence() -> None:
     whole, halved = real("Llama3-8B"), real("Llama3-8B", pp=2)
     asked = Serving(512, 128, 1)
     assert memory_of(halved, asked).weights < 0.6 * memory_of(whole, asked).weights
-    one, two = predict_inference(whole, asked), predict_inference(halved, asked)
+    one, two = predict_inference(whole, asked, CONFIG), predict_inference(halved, asked, CONFIG)
     assert two.time_per_output_token_s == pytest.approx(one.time_per_output_token_s, rel=0.05)
     many = Serving(512, 128, 64)
-    assert predict_inference(halved, many).tokens_per_s > 1.2 * predict_inference(whole, many).tokens_per_s
+    assert (
+        predict_inference(halved, many, CONFIG).tokens_per_s > 1.2 * predict_inference(whole, many, CONFIG).tokens_per_s
+    )
 
 
 def test_replicas_multiply_throughput() -> None:
     asked = Serving(512, 128, 8)
-    one, four = (predict_inference(real("Llama3-8B", dp=dp), asked) for dp in (1, 4))
+    one, four = (predict_inference(real("Llama3-8B", dp=dp), asked, CONFIG) for dp in (1, 4))
     assert four.tokens_per_s == pytest.approx(4 * one.tokens_per_s, rel=0.05)
     assert four.tokens_per_s < 4 * one.tokens_per_s
 

@@ -29,19 +29,16 @@ TRUTH = {
 
 
 @pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the configuration, where the simulator looks for it."""
-    found = shutil.copytree("config", tmp_path / "config")
-    monkeypatch.chdir(tmp_path)
-    load_link.cache_clear()
-    return found
+def config(tmp_path: Path) -> Path:
+    """A copy of the configuration, elsewhere."""
+    return shutil.copytree("config", tmp_path / "config")
 
 
 @pytest.fixture
 def table(config: Path, tmp_path: Path) -> Path:
     """Collectives of a cluster whose links are slower than their kind, timed by the model itself."""
-    links = {name: load_link(name).model_copy(update=changes) for name, changes in TRUTH.items()}
-    levels = fabric_of(H200X32, H200).levels
+    links = {name: load_link(name, config).model_copy(update=changes) for name, changes in TRUTH.items()}
+    levels = fabric_of(H200X32, H200, config).levels
     # A level carries its hop from the link it was made of; those of the truth have the same.
     model = CollectiveModel(Fabric(levels), links)
     rows = [
@@ -61,16 +58,16 @@ def table(config: Path, tmp_path: Path) -> Path:
 def test_calibrate_links_finds_the_links_and_the_simulator_takes_them(config: Path, table: Path) -> None:
     told = calibrate_links(table, config)
     assert f"set scale_up_link: h200x32-node in {config}/clusters/h200x32.yaml" in "\n".join(told)
-    node, network = load_link("h200x32-node"), load_link("h200x32-network")
+    node, network = load_link("h200x32-node", config), load_link("h200x32-network", config)
     assert node.exchange_efficiency == pytest.approx(0.4, rel=0.1)
     assert network.efficiency == pytest.approx(0.6, rel=0.1)
     own = H200X32.model_copy(update={"scale_up_link": node.name, "network_link": network.name})
-    fabric = fabric_of(own, H200)
+    fabric = fabric_of(own, H200, config)
     assert [level.kind for level in fabric.levels] == ["h200x32-node", "h200x32-network"]
     # An all-reduce of 256 MiB over all GPUs takes 1 / 0.6 of the time that InfiniBand's 0.96 gives: 1.6 times.
     usual, found = (
-        CollectiveModel.load(levels).time_s("all_reduce", 1 << 28, Group(32, 1))
-        for levels in (fabric_of(H200X32, H200), fabric)
+        CollectiveModel.load(levels, config).time_s("all_reduce", 1 << 28, Group(32, 1))
+        for levels in (fabric_of(H200X32, H200, config), fabric)
     )
     assert found == pytest.approx(1.6 * usual, rel=0.1)
     assert not node.gpus, "else two links would claim the GPU type"

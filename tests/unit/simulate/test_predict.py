@@ -15,7 +15,7 @@ from triplepoint.config.point import Layout
 from triplepoint.simulate.calibration import intervals
 from triplepoint.simulate.calibration.fitted import Calibration
 from triplepoint.simulate.calibration.intervals import Features, Uncertainty
-from triplepoint.simulate.costs import Constants, slowest_of
+from triplepoint.simulate.costs import AS_TABLES, Constants, slowest_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.predict.batch import OUTPUT, settle
 from triplepoint.simulate.predict.model import predict
@@ -36,7 +36,7 @@ def calibration() -> Calibration:
 
 def test_predict_numbers_agree_with_each_other(calibration: Calibration) -> None:
     job = job_of()
-    found = predict(job, calibration)
+    found = predict(job, calibration, CONFIG)
     assert found.status == "ok"
     tokens_per_s = 64 * 4096 / found.step_time_s
     assert found.tokens_per_s_per_gpu == pytest.approx(tokens_per_s / 16)
@@ -47,47 +47,52 @@ def test_predict_numbers_agree_with_each_other(calibration: Calibration) -> None
 
 
 def test_predict_too_large_says_by_how_much(calibration: Calibration) -> None:
-    found = predict(job_of(tp="1", dp="16", mbs="1"), calibration)
+    found = predict(job_of(tp="1", dp="16", mbs="1"), calibration, CONFIG)
     assert found.status == "oom"
     assert found.memory_gib > 80
     assert "weights" in found.reason and "GiB" in found.reason
 
 
 def test_predict_schedule_that_cannot_run_is_invalid(calibration: Calibration) -> None:
-    found = predict(job_of(pp="2", vp="2", tp="2", gbs="12", mbs="1", dp="4"), calibration)
+    found = predict(job_of(pp="2", vp="2", tp="2", gbs="12", mbs="1", dp="4"), calibration, CONFIG)
     assert (found.status, math.isnan(found.step_time_s)) == ("invalid", True)
     assert "micro-batches" in found.reason
 
 
 def test_step_bubble_of_a_pipeline_with_equal_stages() -> None:
     job = job_of(pp="4", tp="4", dp="1", gbs="32", mbs="1")
-    step = simulate_step(job)
+    step = simulate_step(job, AS_TABLES, CONFIG)
     # (pp-1)/m of the ideal time for m micro-batches, were the stages equal: the last one has the output layer.
     assert 0.5 < step.timeline.bubble_fraction / (3 / (32 + 3)) < 4
 
 
 def test_step_more_kernel_time_is_never_faster() -> None:
     job = job_of()
-    assert simulate_step(job, Constants(factor=1.2)).time_s > simulate_step(job).time_s
+    assert simulate_step(job, Constants(factor=1.2), CONFIG).time_s > simulate_step(job, AS_TABLES, CONFIG).time_s
 
 
 def test_step_slow_host_holds_up_small_kernels_only() -> None:
     small = job_of(hidden="1024", heads="16", kv_heads="16", ffn="4096", params_B="", mbs="1")
     slow, fast = Constants(host_s=100e-6), Constants(host_s=1e-6)
-    assert simulate_step(small, slow).time_s > 2 * simulate_step(small, fast).time_s
+    assert simulate_step(small, slow, CONFIG).time_s > 2 * simulate_step(small, fast, CONFIG).time_s
     large = job_of()
-    assert simulate_step(large, slow).time_s == pytest.approx(simulate_step(large, fast).time_s, rel=0.02)
+    assert simulate_step(large, slow, CONFIG).time_s == pytest.approx(
+        simulate_step(large, fast, CONFIG).time_s, rel=0.02
+    )
 
 
 def test_step_twice_the_batch_takes_no_more_than_twice() -> None:
-    once, twice = simulate_step(job_of()).time_s, simulate_step(job_of(gbs="128")).time_s
+    once, twice = (
+        simulate_step(job_of(), AS_TABLES, CONFIG).time_s,
+        simulate_step(job_of(gbs="128"), AS_TABLES, CONFIG).time_s,
+    )
     assert once < twice <= 2 * once
 
 
 def test_step_more_replicas_cost_little() -> None:
     job = job_of()
     wide = replace(job, layout=Layout(**(job.layout.model_dump() | {"dp": 64})), global_batch_size=1024)
-    assert 1 < simulate_step(wide).time_s / simulate_step(job).time_s < 1.1
+    assert 1 < simulate_step(wide, AS_TABLES, CONFIG).time_s / simulate_step(job, AS_TABLES, CONFIG).time_s < 1.1
 
 
 def test_slowest_of_many_by_hand() -> None:

@@ -26,7 +26,7 @@ def predicted() -> list[tuple[Cells, Prediction]]:
     calibration = Calibration.load(CONFIG)
     tables = [read_table(DATA / name) for name in ("training_throughput.csv", "vtrain_single_node.csv")]
     rows = [cells for table in tables for cells in table if cells["step_time_s"]]
-    return [(cells, predict_row(read_row(cells, 1, CONFIG), calibration)) for cells in rows]
+    return [(cells, predict_row(read_row(cells, 1, CONFIG), calibration, CONFIG)) for cells in rows]
 
 
 def is_of(stack: str, precision: str = "", *, is_moe: bool | None = None) -> Callable[[Cells], bool]:

@@ -16,7 +16,7 @@ CALIBRATION = Calibration.load(CONFIG)
 
 
 def predict(**changes: str) -> Prediction:
-    return predict_row(read_row(NEMOTRON | changes, 1, CONFIG), CALIBRATION)
+    return predict_row(read_row(NEMOTRON | changes, 1, CONFIG), CALIBRATION, CONFIG)
 
 
 def width(found: Prediction) -> float:

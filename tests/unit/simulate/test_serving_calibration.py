@@ -97,7 +97,7 @@ def test_a_predicted_row_has_both_intervals() -> None:
     row = read_row(
         cells | {"task": "inference", "output_tokens": "128", "framework": "TensorRT-LLM"}, 1, Path("config")
     )
-    found = predict_row(row, None)
+    found = predict_row(row, None, CONFIG)
     assert found.status == "ok"
     assert found.step_time_lo_s < found.step_time_s < found.step_time_hi_s
     assert found.time_to_first_token_lo_s < found.time_to_first_token_s < found.time_to_first_token_hi_s

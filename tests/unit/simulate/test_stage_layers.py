@@ -36,8 +36,8 @@ PLACES: list[dict[str, Any]] = [
 
 
 def step_time_s(found: Job) -> float:
-    real = replace(found, gpu=GPU, fabric=fabric_of(CLUSTER, GPU))
-    return predict(real, config=CONFIG, with_power=False).step_time_s
+    real = replace(found, gpu=GPU, fabric=fabric_of(CLUSTER, GPU, CONFIG))
+    return predict(real, None, CONFIG, with_power=False).step_time_s
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -1,5 +1,7 @@
 """Attention kernel by kernel, as stacks before flash attention run it, and what a slow host does to small kernels."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.unit.simulate.jobs import job, operations
@@ -10,6 +12,7 @@ from triplepoint.simulate.step import costs_of
 from triplepoint.simulate.work.model import stage_work
 from triplepoint.simulate.work.parts import streaming
 
+CONFIG = Path("config")
 STACK = "Megatron-DeepSpeed"
 SCORES = 2 * 8 * 1024 * 1024  # sequences, heads, queries, keys
 
@@ -45,8 +48,8 @@ def test_pipeline_of_deepspeed_sends_a_part_of_the_activation_from_each_rank() -
 
 @pytest.mark.parametrize("share", [0.5, 1.0, 2.0])
 def test_pass_takes_longer_than_both_host_and_gpu(share: float) -> None:
-    one = job(fabric=fabric_from("h100", 8, 400e9))
+    one = job(fabric=fabric_from("h100", 8, 400e9, CONFIG))
     kernel = streaming("elementwise", "add", 1e9)
-    alone = costs_of(one, Constants(host_s=1e-12)).price((kernel,)).total_s
-    time = costs_of(one, Constants(host_s=share * alone)).price((kernel,)).total_s
+    alone = costs_of(one, Constants(host_s=1e-12), CONFIG).price((kernel,)).total_s
+    time = costs_of(one, Constants(host_s=share * alone), CONFIG).price((kernel,)).total_s
     assert time == pytest.approx(alone * (1 + share**LAUNCH_BEND) ** (1 / LAUNCH_BEND))

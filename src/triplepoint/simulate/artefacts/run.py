@@ -34,7 +34,7 @@ STACK = "Megatron-Core r0.8"
 """Software that runs are simulated on: that of the published study, in the version step times were calibrated with."""
 
 
-def simulate_run(planned: PlannedRun, out: Path, config: Path = Path("config")) -> Manifest:
+def simulate_run(planned: PlannedRun, out: Path, config: Path) -> Manifest:
     """Simulate a run and write its raw artefacts; a job that cannot run leaves a manifest that says why.
 
     Args:
@@ -135,7 +135,7 @@ def job_of(point: Point, catalogue: Catalogue, stack: str | None = None) -> Job:
         global_batch_size=point.global_batch_size,
         sequence_length=point.sequence_length,
         gpu=gpu,
-        fabric=fabric_of(cluster, gpu),
+        fabric=fabric_of(cluster, gpu, catalogue.folder),
         precision=point.precision,
         recompute=point.recompute,
         recompute_layers=point.recompute_layers,

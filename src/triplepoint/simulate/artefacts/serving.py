@@ -87,7 +87,7 @@ def simulate_serving(
         started: When.
     """
     serving = serving_of(planned.point)
-    step = predict_inference(job, serving, config=config)
+    step = predict_inference(job, serving, config)
     if not step.memory.fits:
         return write_failure(out, planned, "oom", step.memory.explain(), started)
     shape = planned.point.num_nodes, planned.point.cluster.gpus_per_node

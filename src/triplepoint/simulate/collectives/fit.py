@@ -17,7 +17,7 @@ from triplepoint.config.base import Strict, parse
 from triplepoint.config.yaml_file import read_yaml
 from triplepoint.errors import UserError, nearest
 from triplepoint.metrics import bus_factor, robust_sigma
-from triplepoint.simulate.collectives.links import FOLDER, Link
+from triplepoint.simulate.collectives.links import Link
 from triplepoint.simulate.collectives.model import CollectiveModel
 from triplepoint.simulate.fabric import Fabric, Group, Network, network_levels, scale_up_levels
 from triplepoint.simulate.operations import CommKind
@@ -107,13 +107,13 @@ class Row:
     source: str
 
 
-def read_fabrics(folder: Path = FOLDER) -> dict[str, MeasuredFabric]:
+def read_fabrics(config: Path) -> dict[str, MeasuredFabric]:
     """Return what was measured on, by name. Raises `UserError` if the file is wrong."""
-    path = folder / "fabrics.yaml"
+    path = config / "collectives" / "fabrics.yaml"
     return {name: parse(MeasuredFabric, content, f"{path}: {name}") for name, content in read_yaml(path).items()}
 
 
-def read_rows(fabrics: Mapping[str, MeasuredFabric], path: Path = FOLDER / "measured.csv") -> list[Row]:
+def read_rows(fabrics: Mapping[str, MeasuredFabric], path: Path) -> list[Row]:
     """Return measured collectives from a table.
 
     `GB/s` is bus bandwidth; `GB/s crossing` what leaves the node, or the GPU within one, over time; `us` time.
@@ -191,14 +191,14 @@ def _described(link: Link, rows: Sequence[Row], fabrics: Mapping[str, MeasuredFa
     )
 
 
-def write_link(link: Link, folder: Path = FOLDER) -> None:
-    """Write a link to its file, numbers to four digits."""
+def write_link(link: Link, config: Path) -> None:
+    """Write a link to its file in the folder of the configuration, numbers to four digits."""
     content = {
         key: float(f"{value:.4g}") if isinstance(value, float) else value
         for key, value in link.model_dump(exclude_defaults=True).items()
     }
     text = yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
-    (folder / "links" / f"{link.name}.yaml").write_text(text, encoding="utf-8")
+    (config / "collectives" / "links" / f"{link.name}.yaml").write_text(text, encoding="utf-8")
 
 
 def _fit_link(rows: Sequence[Row], fabrics: Mapping[str, MeasuredFabric], links: dict[str, Link], name: str) -> Link:

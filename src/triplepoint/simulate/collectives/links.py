@@ -10,8 +10,6 @@ from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
 from triplepoint.config.yaml_file import read
 from triplepoint.errors import UserError, nearest
 
-FOLDER = Path("config/collectives")
-
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
@@ -101,33 +99,43 @@ class Overlap(Strict):
 
 
 @cache
-def load_overlap(folder: Path = FOLDER) -> Overlap:
+def load_overlap(config: Path) -> Overlap:
     """Return what computation loses to collectives beside it. Raises `UserError` if the file is missing or wrong."""
-    return read(Overlap, folder / "overlap.yaml")
+    return read(Overlap, config / "collectives" / "overlap.yaml")
 
 
 @cache
-def load_link(name: str, folder: Path = FOLDER) -> Link:
+def load_link(name: str, config: Path) -> Link:
     """Return a kind of link.
+
+    Args:
+        name: Of the kind.
+        config: Folder of the configuration.
 
     Raises:
         UserError: If there is none of that name, naming the nearest, or its file is wrong.
     """
-    known = sorted(path.stem for path in (folder / "links").glob("*.yaml"))
+    folder = config / "collectives" / "links"
+    known = sorted(path.stem for path in folder.glob("*.yaml"))
     if name not in known:
-        raise UserError(f"unknown link {name!r} in {folder / 'links'}{nearest(name, known) if known else ''}")
-    return read(Link, folder / "links" / f"{name}.yaml")
+        raise UserError(f"unknown link {name!r} in {folder}{nearest(name, known) if known else ''}")
+    return read(Link, folder / f"{name}.yaml")
 
 
 @cache
-def link_of_gpu(gpu_name: str, folder: Path = FOLDER) -> Link:
+def link_of_gpu(gpu_name: str, config: Path) -> Link:
     """Return the scale-up link of a GPU type.
+
+    Args:
+        gpu_name: Name of the GPU type.
+        config: Folder of the configuration.
 
     Raises:
         UserError: If no link lists it.
     """
-    links = [load_link(path.stem, folder) for path in sorted((folder / "links").glob("*.yaml"))]
+    folder = config / "collectives" / "links"
+    links = [load_link(path.stem, config) for path in sorted(folder.glob("*.yaml"))]
     for link in links:
         if gpu_name in link.gpus:
             return link
-    raise UserError(f"{folder / 'links'}: no link lists gpu {gpu_name!r}; add it to `gpus` of its scale-up link")
+    raise UserError(f"{folder}: no link lists gpu {gpu_name!r}; add it to `gpus` of its scale-up link")

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log2
+from pathlib import Path
 
-from triplepoint.config.gpu import GpuConfig
 from triplepoint.simulate.collectives.algorithms import Cost, costs
 from triplepoint.simulate.collectives.links import Link, load_link
 from triplepoint.simulate.collectives.route import Crossing, crossings
@@ -33,18 +33,17 @@ class CollectiveModel:
     _times: dict[tuple[_Key, float], float] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def load(cls, fabric: Fabric, gpu: GpuConfig | None = None) -> "CollectiveModel":
-        """Return the model of a fabric with the links in `config/collectives/`.
+    def load(cls, fabric: Fabric, config: Path) -> "CollectiveModel":
+        """Return the model of a fabric.
 
         Args:
             fabric: How the GPUs are joined; it carries what depends on the GPU.
-            gpu: Not needed, taken so that all models of a job are loaded alike.
+            config: Folder of the configuration.
 
         Raises:
             UserError: If a level's kind of link is not known.
         """
-        del gpu
-        return cls(fabric, {level.kind: load_link(level.kind) for level in fabric.levels})
+        return cls(fabric, {level.kind: load_link(level.kind, config) for level in fabric.levels})
 
     def time_s(self, kind: CommKind, num_bytes: float, group: Group, num_sharing: int | None = None) -> float:
         """Return how long a collective takes once all ranks are there.

@@ -33,20 +33,20 @@ def calibrate_links(table: Path, config: Path) -> list[str]:
     Raises:
         UserError: If the table is missing or is not of one cluster of the configuration.
     """
-    catalogue, folder = Catalogue(config), config / "collectives"
+    catalogue = Catalogue(config)
     levels = _levels(table)
     (name,) = {fabric.rpartition("-")[0] for fabric in levels}
     cluster = catalogue.cluster(name, table)
     gpu = catalogue.gpu_of(cluster)
-    bases = {level: load_link(_base(cluster, gpu, level, folder), folder) for level in LEVELS}
+    bases = {level: load_link(_base(cluster, gpu, level, config), config) for level in LEVELS}
     links = {f"{name}-{level}": _own(base, f"{name}-{level}") for level, base in bases.items()}
     rows = read_rows({fabric: _fabric(cluster, gpu, links, fabric, {}) for fabric in levels}, table)
     fabrics = {fabric: _fabric(cluster, gpu, links, fabric, _fastest(rows)) for fabric in levels}
     fitted = fit_collectives(rows, fabrics, links)
     told = []
     for fabric in levels:
-        write_link(fitted[fabric], folder)
-        told.append(f"{folder / 'links' / fabric}.yaml: {fitted[fabric].fitted_to}")
+        write_link(fitted[fabric], config)
+        told.append(f"{config / 'collectives' / 'links' / fabric}.yaml: {fitted[fabric].fitted_to}")
         if gpu is not None:
             key = "network_link" if fitted[fabric].is_network else "scale_up_link"
             told.append(f"    to simulate with it, set {key}: {fabric} in {config / 'clusters' / name}.yaml")
@@ -76,11 +76,11 @@ def _levels(table: Path) -> list[str]:
     return [f"{name}-{level}" for level in LEVELS if f"{name}-{level}" in found]
 
 
-def _base(cluster: ClusterConfig, gpu: GpuConfig | None, level: str, folder: Path) -> str:
+def _base(cluster: ClusterConfig, gpu: GpuConfig | None, level: str, config: Path) -> str:
     """Return the kind of link that a level is one of."""
     if level == "network":
         return CPU_NETWORK if gpu is None else NETWORK
-    return CPU_LINK if gpu is None else link_of_gpu(gpu.name, folder).name
+    return CPU_LINK if gpu is None else link_of_gpu(gpu.name, config).name
 
 
 def _own(base: Link, name: str) -> Link:

@@ -35,7 +35,7 @@ class KernelModel:
     _known: dict[tuple[object, ...], float] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def load(cls, gpu: GpuConfig, folder: Path = Path("config"), attention: str | None = None) -> "KernelModel":
+    def load(cls, gpu: GpuConfig, folder: Path, attention: str | None = None) -> "KernelModel":
         """Return the model of a GPU type.
 
         Args:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from pydantic import ValidationError
+
 from triplepoint.config.model import ModelConfig
 from triplepoint.simulate.predict.cells import Cells, count
 from triplepoint.simulate.predict.spelling import UnreadableError, read_count, read_number
@@ -180,7 +182,7 @@ def _head_width(shape: Shape) -> int | None:
 
 
 def _name(shape: Shape) -> str:
-    return re.sub(r"[^a-z0-9.-]+", "-", shape.name.lower()).strip("-.") or "model"
+    return re.sub(r"[^a-z0-9.-]+", "-", shape.name.lower()).strip("-.")[:64] or "model"
 
 
 def _model(content: dict[str, Any]) -> ModelConfig:
@@ -193,4 +195,8 @@ def _model(content: dict[str, Any]) -> ModelConfig:
     moe = content.get("moe")
     if moe and moe["top_k"] > moe["num_experts"]:
         raise UnreadableError(f"topk is {moe['top_k']}, expected 1 to experts {moe['num_experts']}")
-    return ModelConfig.model_validate(content)
+    try:
+        return ModelConfig.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UnreadableError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None

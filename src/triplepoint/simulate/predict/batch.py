@@ -74,7 +74,7 @@ def predict_table(source: Path, target: Path, config: Path, say: Callable[[str],
     return f"predict: {len(rows)} rows to {target}: " + ", ".join(f"{n} {word}" for word, n in sorted(counts.items()))
 
 
-def predict_row(row: Row, calibration: Calibration | None, config: Path = Path("config")) -> Prediction:
+def predict_row(row: Row, calibration: Calibration | None, config: Path) -> Prediction:
     """Return the prediction of one row; whatever is wrong with it is its status."""
     if row.job is None:
         assert row.status

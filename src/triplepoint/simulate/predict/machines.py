@@ -45,13 +45,13 @@ def usual_fabric(gpu: GpuConfig, num_gpus: int, said: SaidNetwork, config: Path)
     networks = _read(config).networks
     usual = next((one for one in networks if one.gpu == gpu.name), networks[0])
     node = said.domain_size or usual.gpus_per_node
-    inside = node_levels(gpu, node)
+    inside = node_levels(gpu, node, config)
     if num_gpus <= node:
         return Fabric(inside)
     bandwidth = said.bandwidth or usual.node_bandwidth.value
     share = bandwidth if said.bandwidth and said.is_per_gpu else bandwidth / usual.gpus_per_node
     network = Network(share * node, link=said.link, has_reduction=said.has_reduction)
-    return Fabric(inside + network_levels(network, load_link(network.link), node, num_gpus))
+    return Fabric(inside + network_levels(network, load_link(network.link, config), node, num_gpus))
 
 
 @lru_cache(maxsize=4)

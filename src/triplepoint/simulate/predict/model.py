@@ -60,9 +60,7 @@ class Prediction:
     power: PowerPrediction = PowerPrediction()
 
 
-def predict(
-    job: Job, calibration: Calibration | None = None, config: Path = Path("config"), with_power: bool = True
-) -> Prediction:
+def predict(job: Job, calibration: Calibration | None, config: Path, with_power: bool = True) -> Prediction:
     """Return what a job takes; a job that cannot run has a status that says why.
 
     Args:

@@ -48,7 +48,7 @@ def predict_point(point: Point, config: Path) -> PointPrediction:
         if point.task == "inference":
             step, stages = _served(job, serving_of(point), config)
         else:
-            step = predict(job, calibration)
+            step = predict(job, calibration, config)
             stages = [use.allocated for use in memory_of_training(job)]
     except UserError as error:
         return PointPrediction(Prediction("unsupported", str(error)))
@@ -58,7 +58,7 @@ def predict_point(point: Point, config: Path) -> PointPrediction:
 
 def _served(job: Job, serving: Serving, config: Path) -> tuple[Prediction, list[float]]:
     """Return what is predicted of inference, whose step is a whole batch, and what is allocated in each stage."""
-    found = predict_inference(job, serving, config=config)
+    found = predict_inference(job, serving, config)
     memory, known_to = found.memory, serving_calibration(config).known_to(job, serving, found)
     low_s, high_s = known_to.whole_s
     first_low_s, first_high_s = known_to.first_token_s

@@ -33,7 +33,7 @@ def read_serving(cells: Cells, job: Job) -> Serving | None:
 
 def predict_serving(job: Job, serving: Serving, config: Path) -> Prediction:
     """Return what inference takes; its step is one token more for each sequence, in the mean."""
-    found = predict_inference(job, serving, config=config)
+    found = predict_inference(job, serving, config)
     known_to, fits = serving_calibration(config).known_to(job, serving, found), found.memory.fits
     low_s, high_s = known_to.per_token_s
     first_low_s, first_high_s = known_to.first_token_s

@@ -1,0 +1,94 @@
+"""What the project changes in a running Snakemake."""
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from triplepoint import workflow_site
+from triplepoint.workflow_site import DAG, JobScheduler
+
+
+@pytest.fixture
+def rarely(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The scheduler's own method, as `wake_scheduler_rarely` leaves it."""
+    monkeypatch.setattr(JobScheduler, "_schedule_reevalutation", JobScheduler._schedule_reevalutation)
+    workflow_site.wake_scheduler_rarely()
+    return JobScheduler._schedule_reevalutation
+
+
+def scheduler(num_free: int) -> Any:
+    limiter = SimpleNamespace(get_free_jobs=lambda: num_free)
+    return SimpleNamespace(job_rate_limiter=limiter, _open_jobs=threading.Semaphore(0))
+
+
+def test_scheduler_sleeps_while_no_limit_holds_jobs_back(rarely: Any) -> None:
+    before = threading.active_count()
+    for _ in range(50):
+        rarely(scheduler(num_free=1), 60)
+    assert threading.active_count() == before
+
+
+def test_scheduler_is_woken_once_by_its_limit_however_often_it_passes(rarely: Any) -> None:
+    before, held = threading.active_count(), scheduler(num_free=0)
+    for _ in range(50):
+        rarely(held, 0.05)
+    assert threading.active_count() == before + 1
+    assert held._open_jobs.acquire(timeout=10)
+    assert not held._open_jobs.acquire(blocking=False)
+    rarely(held, 0.0)
+    assert held._open_jobs.acquire(timeout=10), "and again after that"
+
+
+def test_scheduler_of_snakemake_still_starts_a_timer_at_every_pass() -> None:
+    """Once this fails, Snakemake has mended it, and `wake_scheduler_rarely` can go."""
+    before, held = threading.active_count(), scheduler(num_free=1)
+    for _ in range(5):
+        JobScheduler._schedule_reevalutation(held, 0.2)
+    assert threading.active_count() == before + 5
+    time.sleep(0.4)
+
+
+def test_make_again_forces_files_and_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+
+    async def init(dag: Any, *arguments: Any) -> None:
+        done.append((dag.forcefiles, dag.forcerules, arguments))
+
+    monkeypatch.setattr(DAG, "init", init)
+    workflow_site.make_again({"a"}, ("trace",))
+    rules = [SimpleNamespace(name=name) for name in ("launch", "trace")]
+    dag = SimpleNamespace(forcefiles={"b"}, forcerules=set(), rules=rules)
+    dag.forcerules = _Rules()
+    coroutine = DAG.init(dag, "progress")
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
+    assert done == [({"a", "b"}, [rules[1]], ("progress",))]
+
+
+class _Rules(list):  # type: ignore[type-arg]
+    """A set that takes what cannot be hashed."""
+
+    def update(self, rules: Any) -> None:
+        self.extend(rules)
+
+
+@pytest.mark.parametrize(
+    ("words", "figures"),
+    [
+        (["figs/timeline.pdf", "figs/node_airflow.csv", "--cores", "1"], ("timeline", "node_airflow")),
+        (["figs/timeline.pdf", "report.html"], None),
+        (["-n", "all"], None),
+        ([], None),
+    ],
+)
+def test_asked_figures_are_those_of_the_command_line(
+    words: list[str], figures: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIPLEPOINT_FIGURES", "left over")
+    monkeypatch.setattr("sys.argv", ["/bin/snakemake", *words])
+    assert workflow_site.asked_figures(is_main_process=True) == figures
+    monkeypatch.setattr("sys.argv", ["snakemake", "--target-jobs", "aggregate:"])
+    assert workflow_site.asked_figures(is_main_process=False) == figures, "jobs of their own follow"

@@ -1,0 +1,152 @@
+"""Nothing lost, nothing stale: what a failed stage, an edit, another selection or a lost record must not lead to."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.workflow.conftest import Project
+from triplepoint.claims import HELD, claim_results
+
+pytestmark = pytest.mark.workflow
+
+OTHER = """\
+description: One of the runs of the study mini, alone.
+defaults: {cluster: cpu-local, engine: native, model: test-llama, num_gpus: 2, global_batch_size: 4, precision: fp32,
+           telemetry_period_s: 0.05, steps: {warmup: 1, measured: 3, profiled: 1}}
+sweeps: [{}]
+"""
+
+
+def run_of(project: Project) -> Path:
+    return project.folder / "results/runs" / sorted(project.manifests())[0]
+
+
+def points(project: Project) -> int:
+    return len((project.folder / "results/tables/points.csv").read_text().splitlines()) - 1
+
+
+def test_failed_aggregate_is_run_again_for_all_and_for_one_figure(project: Project) -> None:
+    (run_of(project) / "kernels.parquet").write_text("damaged by hand")
+    for target in ("all", "all", "figs/timeline.pdf"):
+        outcome = project.snakemake(target)
+        assert outcome.status != 0, outcome.output
+        assert outcome.of("aggregate") == [""], "yesterday's figures are not up to date"
+
+
+@pytest.mark.parametrize("target", ["all", "figs/timeline.pdf"])
+def test_missing_table_behind_finished_figures_is_made_again(project: Project, target: str) -> None:
+    (project.folder / "results/tables/gpus.parquet").unlink()
+    outcome = project.snakemake("-n", target)
+    assert "aggregate" in outcome.rules
+    assert "figure" in outcome.rules
+    assert not {"launch", "telemetry", "trace"} & outcome.rules
+
+
+@pytest.mark.parametrize(
+    ("product", "rule"),
+    [("raw/manifest.json", "launch"), ("telemetry.parquet", "telemetry"), ("ranks.parquet", "trace")],
+)
+def test_empty_file_is_made_again(project: Project, product: str, rule: str) -> None:
+    run = run_of(project)
+    (run / product).write_bytes(b"")
+    outcome = project.snakemake("-n", "figs/timeline.pdf")
+    assert outcome.of(rule) == [run.name]
+    assert {"aggregate", "figure"} <= outcome.rules
+
+
+def test_launch_that_failed_on_a_changed_point_is_launched_again_with_the_limits_of_today(project: Project) -> None:
+    """Also: results of the point as it was are kept, and found again."""
+    before = project.manifests()
+    project.edit("config/models/test-llama.yaml", "ffn_hidden_size: 64", "ffn_hidden_size: 96")
+    project.edit("config/clusters/cpu-local.yaml", "time_limit_s: 600", "time_limit_s: 1")
+    failed = project.snakemake("all")
+    assert failed.status != 0
+    assert "time limit of 1 s reached" in failed.output
+    assert project.manifests() == before
+    project.edit("config/clusters/cpu-local.yaml", "time_limit_s: 1", "time_limit_s: 600")
+    mended = project.snakemake("all", "--quiet")
+    assert mended.status == 0, mended.output
+    after = project.manifests()
+    assert len(after) == len(before) + 2
+    assert before.items() <= after.items()
+    project.edit("config/models/test-llama.yaml", "ffn_hidden_size: 96", "ffn_hidden_size: 64")
+    assert project.snakemake("-n", "all").of("launch") == []
+
+
+def test_executor_and_slots_of_today_reach_the_launch(project: Project) -> None:
+    shutil.rmtree(run_of(project) / "raw")
+    project.edit("config/clusters/cpu-local.yaml", "executor: local", "executor: slurm")
+    run = run_of(project)
+    project.snakemake("all")  # fails where there is no Slurm
+    assert all(
+        json.loads(path.read_text())["limits"]["executor"] == "slurm"
+        for path in project.folder.glob("results/runs/*/point.json")
+    )
+    assert run.is_dir()
+
+
+def test_plan_of_another_selection_written_by_hand_does_not_reach_the_figures(project: Project) -> None:
+    (project.folder / "config/studies/other.yaml").write_text(OTHER)
+    for command in (("plan", "other", "--write"), ("aggregate",)):
+        done = project.triplepoint(*command)
+        assert done.returncode == 0, done.stderr
+    assert points(project) == 1
+    (project.folder / "config/studies/other.yaml").unlink()
+    outcome = project.snakemake("all")
+    assert outcome.status == 0, outcome.output
+    assert outcome.rules == {"aggregate", "figure", "report"}
+    assert points(project) == 3
+
+
+def test_aggregate_refuses_another_plan_than_the_rules_ask_for(project: Project) -> None:
+    before = {path: path.read_bytes() for path in project.folder.glob("results/tables/*")}
+    done = project.triplepoint("aggregate", "--plan", "0" * 64)
+    assert done.returncode == 2
+    assert "holds another plan" in done.stderr
+    assert {path: path.read_bytes() for path in project.folder.glob("results/tables/*")} == before
+
+
+@pytest.mark.parametrize("command", ["snakemake", "plan", "aggregate"])
+def test_results_in_use_elsewhere_are_left_alone(
+    project: Project, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two terminals, or two clones with one folder of results."""
+    (project.folder / "results/tables/points.csv").unlink()
+    held = claim_results(project.folder / "results").acquire_or_refuse()
+    monkeypatch.delenv(HELD)  # else it would be let through, as a job of this process
+    try:
+        if command == "snakemake":
+            outcome = project.snakemake("all")
+            status, output = outcome.status, outcome.output
+        else:
+            done = project.triplepoint(command, *(["--write"] if command == "plan" else []))
+            status, output = done.returncode, done.stderr
+    finally:
+        held.release()
+    assert status == 2, output
+    assert "triplepoint: results: in use by process" in output
+    assert not (project.folder / "results/tables/points.csv").exists()
+
+
+def test_lost_records_of_snakemake_run_all_stages_but_launches(project: Project) -> None:
+    shutil.rmtree(project.folder / ".snakemake")
+    outcome = project.snakemake("-n", "all")
+    assert outcome.rules == {"telemetry", "parse", "trace", "aggregate", "figure", "report"}
+
+
+def test_figure_of_other_points_starts_no_launch(fresh: Project) -> None:
+    outcome = fresh.snakemake("figs/inference_batch.pdf")
+    assert outcome.status == 0, outcome.output
+    assert outcome.rules == {"aggregate", "figure"}
+
+
+def test_results_named_by_label_alone_are_taken_over(project: Project) -> None:
+    for run in sorted((project.folder / "results/runs").iterdir()):
+        run.rename(run.with_name(run.name.rpartition("_")[0]))
+    shutil.rmtree(project.folder / ".snakemake")
+    outcome = project.snakemake("all")
+    assert outcome.status == 0, outcome.output
+    assert outcome.output.count("already measured") == 2
+    assert len(project.manifests()) == 2
