@@ -277,6 +277,18 @@ class Node(Strict):
     """What could not be told of its devices: one given to a rank that the sampler did not find, a slot named for none
     or for two."""
 
+    @property
+    def gaps(self) -> tuple[str, ...]:
+        """What is missing of its telemetry, a line for each."""
+        found = []
+        for end in self.sampler_ends:
+            after_s = (end.t_ns - self.monotonic_ns) / NS_PER_S
+            then = "started again" if end.was_restarted else "not started again"
+            found.append(f"the sampler of {self.host} ended after {after_s:.1f} s: {end.message}; {then}")
+        if self.telemetry_absent is not None:
+            found.append(f"{self.host} has no telemetry: {self.telemetry_absent}")
+        return tuple(found)
+
 
 class Manifest(Strict):
     """The record of one launch."""
@@ -319,18 +331,6 @@ class Manifest(Strict):
     """The job it ran in; None without a scheduler."""
     facts: dict[str, int | float | str | bool | None]
     """What the engine says of itself: number of parameters, collective backend, and the like."""
-
-    def warnings(self) -> list[str]:
-        """Return what was not recorded although the launch is a result, a line for each."""
-        found = []
-        for node in self.nodes:
-            for end in node.sampler_ends:
-                after_s = (end.t_ns - node.monotonic_ns) / NS_PER_S
-                then = "started again" if end.was_restarted else "not started again"
-                found.append(f"the sampler of {node.host} ended after {after_s:.1f} s: {end.message}; {then}")
-            if node.telemetry is None and node.telemetry_absent:
-                found.append(f"{node.host} has no telemetry: {node.telemetry_absent}")
-        return found
 
     @property
     def is_result(self) -> bool:

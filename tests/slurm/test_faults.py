@@ -274,3 +274,16 @@ def test_full_disk_is_one_line_and_leaves_nothing(place: Place, tmp_path: Path) 
         assert not (folder / "raw").exists()
     finally:
         subprocess.run(["umount", "-l", str(place.results)], check=True)
+
+
+def test_memory_limit_of_the_job_is_no_result(place: Place) -> None:
+    place.with_site(mem="60M")
+    folder = place.run(SHORT)
+    status, said = finish(place.launch(folder))
+    assert status == 2, said
+    assert "raise `mem` of gangs: h200x32 in " in said
+    assert not (folder / "raw").exists()
+    place.with_site(mem="4G")
+    status, said = finish(place.launch(folder))
+    assert status == 0, said
+    assert result(folder).status == "ok"

@@ -69,7 +69,8 @@ def measure_power(
         sensors: Sensor cards there are.
 
     Raises:
-        UserError: If some GPUs have power samples and others have none: a sum over fewer GPUs would look efficient.
+        UserError: If some GPUs have power samples and others have none for no known reason: a sum over fewer GPUs would
+            look efficient.
     """
     columns = {name: telemetry[name].to_numpy(zero_copy_only=False) for name in telemetry.column_names}
     if manifest.interrupted_steps:
@@ -82,7 +83,8 @@ def measure_power(
     energy, refused = _energies(manifest, steps, columns, rows, sensors)
     sampled = {key: {name: _values(columns, name, rows, key) for name in SAMPLED} for key in devices}
     throttle = _throttling(manifest, steps, columns, rows)
-    _check_packages(run, devices, set(energy), gpu)
+    if lost := _lost_packages(devices, set(energy), gpu):
+        energy, refused = {}, _why_lost(run, manifest, lost)
     steps_w = np.sum([found.power_w for found in energy.values()], axis=0) if energy else np.array([])
     known_w = steps_w[np.isfinite(steps_w)]
     return replace(
@@ -168,19 +170,27 @@ def _values(columns: dict[str, np.ndarray], name: str, rows: dict[DeviceKey, np.
     return np.asarray(values[np.isfinite(values) & (columns["kind"][rows[key]] == "measured")])
 
 
-def _check_packages(run: str, devices: list[DeviceKey], powered: set[DeviceKey], gpu: GpuConfig) -> None:
-    """Raise if some package has no power samples while others have: both dies of an MI250 share one sensor."""
+def _lost_packages(devices: list[DeviceKey], powered: set[DeviceKey], gpu: GpuConfig) -> list[DeviceKey]:
+    """Return GPUs of packages without power samples where others have some: both dies of an MI250 share one sensor."""
     packages = {(node, int(name.removeprefix("gpu")) // gpu.gpus_per_package) for node, name in powered}
-    lost = [
-        f"node {node} {name}"
-        for node, name in devices
-        if (node, int(name.removeprefix("gpu")) // gpu.gpus_per_package) not in packages
-    ]
-    if powered and lost:
+    lost = [key for key in devices if (key[0], int(key[1].removeprefix("gpu")) // gpu.gpus_per_package) not in packages]
+    return lost if powered else []
+
+
+def _why_lost(run: str, manifest: Manifest, lost: list[DeviceKey]) -> str:
+    """Return why some GPUs have no power samples while others have: what became of the samplers of their nodes.
+
+    Raises:
+        UserError: If that does not explain it.
+    """
+    gaps = {node.node: node.gaps for node in manifest.nodes}
+    unexplained = [f"node {node} {name}" for node, name in lost if not gaps[node]]
+    if unexplained:
         raise UserError(
-            f"run {run}: no power samples in measured steps for {', '.join(lost)}, but for the other GPUs; "
+            f"run {run}: no power samples in measured steps for {', '.join(unexplained)}, but for the other GPUs; "
             "a sum over fewer GPUs is no result: launch it again"
         )
+    return "; ".join(gaps[node][-1] for node in sorted({node for node, _ in lost}))
 
 
 def _host_power(
@@ -222,7 +232,9 @@ def _counter(samples: dict[str, np.ndarray], name: str, at_ns: np.ndarray) -> np
 def _reason(manifest: Manifest, column: str) -> str:
     for node in manifest.nodes:
         if node.telemetry is None:
-            return f"the sampler of {node.host} left no account"
+            return node.gaps[-1] if node.gaps else f"the sampler of {node.host} left no account"
         if column in node.telemetry.absent:
             return node.telemetry.absent[column]
+        if node.gaps:
+            return node.gaps[-1]
     return "no samples around the measured steps; use a shorter telemetry_period_s or more steps"

@@ -69,8 +69,15 @@ def _result_in(raw: Path, planned: PlannedRun, say: Say) -> Manifest | None:
     except UserError:
         if not is_complete(raw, planned):
             return None
-        say(f"{planned.run}: collecting what a launch left in {raw}")
-        submission = read_submission(raw)
-        job_id = submission.job_id if submission is not None else None
-        manifest = conclude(raw, planned, Account(job_id, None, by_us=False) if job_id else None)
+        manifest = _collect(raw, planned, say)
     return manifest if manifest.digest == planned.digest and manifest.is_result else None
+
+
+def _collect(raw: Path, planned: PlannedRun, say: Say) -> Manifest:
+    say(f"{planned.run}: collecting what a launch left in {raw}")
+    submission = read_submission(raw)
+    job_id = submission.job_id if submission is not None else None
+    manifest = conclude(raw, planned, Account(job_id, None, by_us=False) if job_id else None)
+    if raw.name == "raw" and not manifest.is_result:
+        (raw / "manifest.json").unlink()  # a manifest in `raw` is that of a result
+    return manifest

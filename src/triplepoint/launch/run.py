@@ -138,8 +138,8 @@ def _until_result(
             claim.check()
             install(attempt.raw, folder / "raw")
             say(f"{planned.run}: {manifest.status} after {manifest.duration_s:.1f} s{_why(manifest)}")
-            for warning in manifest.warnings():
-                say(f"{planned.run}: {warning}")
+            for gap in (gap for node in manifest.nodes for gap in node.gaps):
+                say(f"{planned.run}: {gap}")
             for suspect in manifest.suspects:
                 say(f"{planned.run}: kept, though {suspect}")
             for note in manifest.step_notes:

@@ -134,6 +134,7 @@ def _describe(node: Node) -> tuple:
     absent: dict[str, list[str]] = {}
     for column, reason in (node.telemetry.absent if node.telemetry else {}).items():
         absent.setdefault(reason, []).append(column)
+    absent |= {gap: ["telemetry"] for gap in node.gaps}
     return (
         node.num_cores,
         f"{node.memory_bytes / GIB:.1f} GiB",

@@ -6,17 +6,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from tests.launchers import LONG, finish, rank_processes, start, training, wait_until
 from tests.mounts import needs_mounts
 from tests.points import TINY, planned, tiny_point, write_run
 from triplepoint.config.contents import Digests, with_contents
-from triplepoint.config.point import Steps
 from triplepoint.launch.agent import Surroundings, _train
 from triplepoint.launch.attempt import new_attempt, note_contents
 from triplepoint.launch.clock import NodeClock
@@ -25,63 +23,6 @@ from triplepoint.manifest import read_manifest
 from triplepoint.metrics import flops_per_token
 from triplepoint.recording.read import read_recording
 from triplepoint.tables import STEPS
-
-LONG = Steps(warmup=1, measured=10_000, profiled=0)
-
-
-def start(folder: Path, *options: str) -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "triplepoint",
-        "launch",
-        folder.name,
-        "--results",
-        str(folder.parents[1]),
-        *options,
-    ]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        # A shell starts background jobs with SIGINT ignored, and all their children inherit that: CI may be one.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-
-
-def finish(launch: subprocess.Popen[str], timeout_s: float = 90) -> tuple[int, str]:
-    _, said = launch.communicate(timeout=timeout_s)
-    return launch.returncode, said
-
-
-def wait_until(holds: Callable[[], Any], what: str, timeout_s: float = 60) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while not (found := holds()):
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.1)
-    return found
-
-
-def rank_processes(folder: Path) -> dict[int, psutil.Process]:
-    """Return the running ranks of a run, by rank."""
-    found = {}
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if "triplepoint.launch.rank" in words and str(folder) in words[-1]:
-            found[int(process.environ()["RANK"])] = process
-    return found
-
-
-def training(folder: Path) -> dict[int, psutil.Process]:
-    """Wait until both ranks have finished steps, and return their processes."""
-
-    def stepping() -> bool:
-        files = list(folder.glob("attempts/*/steps/rank*.jsonl"))
-        return len(files) == 2 and all(file.read_bytes().count(b"\n") >= 2 for file in files)
-
-    wait_until(stepping, "both ranks train")
-    return rank_processes(folder)
 
 
 def failed_manifest(folder: Path) -> Any:

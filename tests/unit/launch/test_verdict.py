@@ -9,6 +9,7 @@ import pytest
 from tests.points import planned, tiny_point
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Layout, PointCluster
+from triplepoint.errors import UserError
 from triplepoint.launch import verdict
 from triplepoint.launch.slurm import GONE, JobState
 from triplepoint.launch.verdict import Account, judge, with_suspects
@@ -164,3 +165,66 @@ def test_with_suspects_leaves_other_outcomes(status: Status) -> None:
 @pytest.mark.parametrize("status", ["crashed", "hung", "oom"])
 def test_with_suspects_blames_no_failure_on_a_slow_gpu(status: Status) -> None:
     assert with_suspects(status, TALE, (SLOW,), lambda hosts: True) == (status, TALE)
+
+
+def leave_beginnings(raw: Path, limit_mib: int | None, mem: str | None) -> None:
+    """Leave what agents and launcher write down before ranks start: what memory there is, what was asked for."""
+    limit = {"limit_bytes": limit_mib << 20, "set_by": "SLURM_MEM_PER_NODE"} if limit_mib else None
+    (raw / "nodes").mkdir()
+    (raw / "nodes/begun0.json").write_text(json.dumps({"node": 0, "memory_bytes": 1 << 36, "memory_limit": limit}))
+    if mem is not None:
+        leave_submission(raw, mem)
+
+
+def leave_submission(raw: Path, mem: str) -> None:
+    note = {"name": "x", "comment": "y", "started_at": "2026-01-01", "job_id": "77", "mem": mem}
+    (raw / "submission.json").write_text(json.dumps(note))
+
+
+HOST_KILL = ("oom", "host memory: the kernel ended the rank; killed by signal 9 (SIGKILL)")
+
+
+def test_judge_host_memory_under_a_limit_is_no_result(run: PlannedRun, tmp_path: Path) -> None:
+    leave_beginnings(tmp_path, 60, "60M")
+    with pytest.raises(UserError) as caught:
+        judge(tmp_path, run, [report(0, HOST_KILL), report(1, PEER), report(2, PEER)], account("FAILED"))
+    line = str(caught.value)
+    assert "allowed 60 MiB (SLURM_MEM_PER_NODE)" in line
+    assert "raise `mem` of gangs: test in " in line
+    assert "site.yaml" in line
+
+
+def test_judge_slurms_out_of_memory_under_a_limit_is_no_result(run: PlannedRun, tmp_path: Path) -> None:
+    leave_submission(tmp_path, "60M")  # the agents did not get as far as to begin
+    with pytest.raises(UserError, match=r"job 77 ended as OUT_OF_MEMORY; the launch was allowed 60M of it"):
+        judge(tmp_path, run, [], account("OUT_OF_MEMORY"))
+
+
+def test_judge_log_of_a_limited_job_is_no_result(run: PlannedRun, tmp_path: Path) -> None:
+    leave_beginnings(tmp_path, 4096, "4G")
+    log = tmp_path / "submitit" / "77_0_log.err"
+    log.parent.mkdir()
+    log.write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=77.0\n")
+    with pytest.raises(UserError, match="allowed 4096 MiB"):
+        judge(tmp_path, run, [report(0, PEER)], account("FAILED"))
+
+
+@pytest.mark.parametrize(("limit_mib", "mem"), [(None, "0"), (60_000, "0"), (None, "64G"), (None, None)])
+def test_judge_host_memory_of_a_whole_node_is_a_result(
+    run: PlannedRun, tmp_path: Path, limit_mib: int | None, mem: str | None
+) -> None:
+    """Whole is what `--mem=0` grants, however much that is, and any limit that no agent found below the node's."""
+    leave_beginnings(tmp_path, limit_mib, mem)
+    assert judge(tmp_path, run, [report(0, HOST_KILL), report(1, PEER), report(2, PEER)], None)[0] == "oom"
+
+
+def test_judge_limited_machine_without_slurm(run: PlannedRun, tmp_path: Path) -> None:
+    leave_beginnings(tmp_path, 60, None)
+    with pytest.raises(UserError, match="start this where all memory of the machine may be used"):
+        judge(tmp_path, run, [report(0, HOST_KILL), report(1, PEER), report(2, PEER)], None)
+
+
+def test_judge_device_memory_under_a_limit_of_the_host_is_a_result(run: PlannedRun, tmp_path: Path) -> None:
+    leave_beginnings(tmp_path, 60, "60M")
+    reports = [report(0, PEER), report(1, PEER), report(2, ("oom", "CUDA out of memory"))]
+    assert judge(tmp_path, run, reports, account("FAILED"))[0] == "oom"
