@@ -9,6 +9,7 @@ from typing import Any
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.checks import invalid_because
 from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.contents import with_contents
 from triplepoint.config.fold import fold
 from triplepoint.config.plan import Limits, Plan, PlanEntry, PlannedRun
 from triplepoint.config.point import Point
@@ -184,7 +185,8 @@ def _expand_study(catalogue: Catalogue, name: str, clusters: set[str] | None, si
         for point in make_points(settings, catalogue.model(settings.model, where), cluster, rows):
             if cluster.name in simulated:
                 point = as_simulated(point, cluster)
-            entry = _make_entry(fold(point), cluster, catalogue, name)
+            point = with_contents(fold(point), catalogue.digests)
+            entry = _make_entry(point, cluster, catalogue, name)
             if entry.planned.digest in found.entries:
                 found.num_folded += 1
             else:

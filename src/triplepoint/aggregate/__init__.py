@@ -15,6 +15,7 @@ from triplepoint.aggregate.prediction import set_beside
 from triplepoint.aggregate.sensors import Sensors, read_sensors
 from triplepoint.aggregate.steps import read_steps
 from triplepoint.aggregate.traces import read_timeline, read_traces
+from triplepoint.aggregate.variants import find_variants
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import TABLES_DIGEST, Plan, PlanEntry
 from triplepoint.config.yaml_file import read
@@ -49,6 +50,7 @@ def aggregate(
     types = {name: read(GpuConfig, config / "gpus" / f"{name}.yaml") for name in sorted(map(str, names))}
     rows: _Rows = {name: [] for name in RESULT_TABLES if name != "timeline"}
     sensors, timelines = read_sensors(results / "sensors"), []
+    variants = find_variants(plan.entries)
     tasks = [
         _Task(entry, outcomes.get(entry.run), results / "runs" / entry.run, types, sensors, config)
         for entry in plan.entries
@@ -57,6 +59,7 @@ def aggregate(
         progress(f"{number}/{len(tasks)} {tasks[number - 1].entry.run}")
         for name, more in found.items():
             rows[name].extend(more)
+        rows["points"][-1]["variant"] = variants.get(tasks[number - 1].entry.run)
         timelines.extend([timeline] if timeline is not None else [])
     rows["telemetry_checks"].extend(sensor_checks(sensors))
     written = {name: RESULT_TABLES[name].from_rows(found) for name, found in rows.items()}

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from triplepoint.config.base import NAME_EXPECTED, NAME_PATTERN, Strict
 from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.contents import Digests
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.study import Study
@@ -25,6 +26,8 @@ class Catalogue:
         self.folder = folder
         """Folder of the configuration."""
         self._read: dict[Path, Strict] = {}
+        self.digests = Digests()
+        """Contents of the files that points name."""
 
     @cached_property
     def studies(self) -> list[str]:

@@ -11,7 +11,7 @@ from triplepoint.config.task import TARGETS
 GROUP = ["model", "cluster", "engine", "origin"]
 """Points that share these are drawn together."""
 SIZES = ["micro_batch_size", "global_batch_size", "sequence_length"]
-SETTING = [*SIZES, "recompute", "recompute_layers", "overlap", "offload", "precision", "samples", "seed"]
+SETTING = [*SIZES, "recompute", "recompute_layers", "overlap", "offload", "precision", "samples", "seed", "variant"]
 """What a point sets beside its layout."""
 DEGREES = ["tp", "pp", "dp", "cp", "ep", "vp"]
 LAYOUT = [*DEGREES, "data_parallel_sharding", "sequence_parallel", "schedule", "pipeline_layers"]
@@ -23,6 +23,7 @@ _PREFIX = {
     "sequence_length": "seq",
     "precision": "",
     "seed": "seed",
+    "variant": "",
 }
 _FLAGS = {"overlap": "cc", "offload": "off"}
 _SHARDING = {"no_shard": "", "optim": "ZeRO-1", "optim_grads": "ZeRO-2", "optim_grads_params": "FSDP"}
@@ -41,6 +42,7 @@ def prepare(points: DataFrame) -> DataFrame:
         named[column] = Series([tuple(names) for names in points[column]], points.index, dtype=object)
     # Nulls would be left out where points are grouped by their setting.
     named["recompute_layers"] = points["recompute_layers"].fillna(0).astype(int)
+    named["variant"] = points["variant"].fillna("")
     named["pipeline_layers"] = points["pipeline_layers"].fillna("")
     named["schedule"] = points["schedule"].astype(object).where(points["schedule"].notna(), None)
     named["place"] = [place_name(row) for _, row in named.iterrows()]
@@ -82,6 +84,7 @@ def setting_text(row: Series, without: tuple[str, ...] = ()) -> str:
         "precision": row["precision"],
         "samples": "" if row["samples"] == "packed" else f"{row['samples']} samples",
         "seed": "" if row["seed"] == _SEED else f"seed {row['seed']}",
+        "variant": row["variant"],
     }
     return ", ".join(text for column, text in texts.items() if text and column not in without)
 
@@ -105,7 +108,7 @@ def common_setting(members: DataFrame, free: tuple[str, ...] = ()) -> DataFrame:
         recomputed = list(_RECOMPUTE).index(values["recompute"]), values["recompute_layers"]
         plain = *recomputed, len(overlap), overlap, len(offload), offload
         sizes = [values[name] for name in SIZES if name in values]
-        others = values["samples"] != "packed", values["seed"] != _SEED, values["seed"]
+        others = values["samples"] != "packed", values["seed"] != _SEED, values["seed"], values["variant"]
         return (-covered, *plain, *sizes, values["precision"], *others)
 
     return min(choices.items(), key=rank)[1]
@@ -146,6 +149,7 @@ def _sort_key(row: Series) -> tuple:
         list(_RECOMPUTE).index(row["recompute"]),
         row["overlap"],
         row["sequence_length"],
+        row["variant"],
     )
     return sharding, *degrees, bool(row["sequence_parallel"]), row["schedule"] or "", *setting, int(row["repeat"])
 

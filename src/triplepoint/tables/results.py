@@ -38,6 +38,7 @@ _POINT = (
     text("samples", "packed or padded."),
     count("seed", "Of weights and data order."),
     count("repeat", "Repeat of the same measurement, from 1."),
+    text("variant", "What sets it apart from points alike in all of this; null where there are none.", True),
 )
 
 _HEAT = (

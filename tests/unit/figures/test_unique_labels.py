@@ -7,6 +7,7 @@ import pytest
 
 from tests.synthetic import CONFIG, H200, Spec
 from triplepoint.aggregate.points import unfinished_row
+from triplepoint.aggregate.variants import find_variants
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import PlanEntry
 from triplepoint.config.runid import run_id
@@ -19,13 +20,17 @@ CLUSTERS = sorted(path.stem for path in (CONFIG / "clusters").glob("*.yaml"))
 
 def table(entries: list[PlanEntry]) -> pd.DataFrame:
     """Table `points` of a plan of which nothing was launched."""
-    rows = [unfinished_row(entry, None) | {"reason": "not run"} for entry in entries]
+    variants = find_variants(entries)
+    rows = [
+        unfinished_row(entry, None) | {"reason": "not run", "variant": variants.get(entry.run)} for entry in entries
+    ]
     return POINTS.from_rows(rows).to_pandas()
 
 
 def twins(points: pd.DataFrame, place: list[str]) -> list[tuple[str, str]]:
     """Runs in one place of a figure, other than repeats of one another."""
-    alone = points.assign(measurement=points["run"].str.replace(r"_r\d+$", "", regex=True))
+    label = points["run"].str.replace(r"_r\d+_[0-9a-f]{6}$", "", regex=True)
+    alone = points.assign(measurement=label + " " + points["variant"].fillna(""))
     found = alone.groupby(place, dropna=False)["measurement"].unique()
     return [tuple(runs) for runs in found if len(runs) > 1]
 
@@ -79,6 +84,9 @@ SERVED: dict[str, Any] = {"task": "inference", "inference": {"prompt_tokens": 64
         (SERVED, SERVED | {"inference": {"prompt_tokens": 64, "output_tokens": 9}}),
         (SERVED, SERVED | {"seed": 7}),
         (SERVED, SERVED | {"precision": "fp8"}),
+        (SERVED, SERVED | {"steps": {"measured": 7}}),
+        ({}, {"steps": {"measured": 7}}),
+        ({}, {"corpus": "stdlib"}),
     ],
     ids=str,
 )
@@ -88,9 +96,8 @@ def test_points_that_differ_in_one_key_are_told_apart(usual: dict, other: dict) 
     plan = select(CONFIG, ["parallelism"], None, ["h200x32", "h100x64"])
     entries = []
     for one in made:
-        planned = plan.entries[0].planned.model_copy(update={"point": one})
-        entry = plan.entries[0].model_copy(update={"planned": planned, "invalid_because": "not run"})
-        entries.append((entry, run_id(one)))
-    assert entries[0][1] != entries[1][1]
-    rows = [unfinished_row(entry, None) | {"run": name} for entry, name in entries]
-    check(POINTS.from_rows(rows).to_pandas())
+        planned = plan.entries[0].planned.model_copy(update={"point": one, "run": run_id(one)})
+        changed = {"planned": planned, "run": planned.run, "invalid_because": "not run"}
+        entries.append(plan.entries[0].model_copy(update=changed))
+    assert entries[0].run != entries[1].run
+    check(table(entries))

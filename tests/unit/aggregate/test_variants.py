@@ -1,0 +1,40 @@
+"""Points of one label are told apart by what they differ in."""
+
+from tests.points import TINY, planned, tiny_point
+from triplepoint.aggregate.variants import find_variants
+from triplepoint.config.plan import PlanEntry
+from triplepoint.config.point import Point, Steps
+
+
+def variants(*points: Point) -> list[str | None]:
+    entries = [
+        PlanEntry(run=f"run{n}", studies=("s",), invalid_because=None, planned=planned(point, f"run{n}"))
+        for n, point in enumerate(points)
+    ]
+    found = find_variants(entries)
+    return [found.get(entry.run) for entry in entries]
+
+
+def test_find_variants_points_of_labels_of_their_own_have_none() -> None:
+    assert variants(tiny_point(), tiny_point(micro_batch_size=2), tiny_point(repeat=2)) == [None, None, None]
+
+
+def test_find_variants_says_what_differs_and_repeats_share_it() -> None:
+    short, long = Steps(measured=10), Steps(measured=20)
+    points = [tiny_point(steps=steps, repeat=repeat) for steps in (short, long) for repeat in (1, 2)]
+    assert variants(*points) == ["measured 10", "measured 10", "measured 20", "measured 20"]
+
+
+def test_find_variants_of_models_of_one_name() -> None:
+    wide = TINY.model_copy(update={"ffn_hidden_size": 96})
+    assert variants(tiny_point(), tiny_point(model=wide)) == ["ffn hidden size 64", "ffn hidden size 96"]
+
+
+def test_find_variants_that_take_too_many_words_go_by_digest() -> None:
+    points = [tiny_point(), tiny_point(corpus="/a/path/" + "b" * 60)]
+    assert variants(*points) == ["corpus random", points[1].digest()[:6]]
+
+
+def test_find_variants_with_a_key_the_others_leave_out() -> None:
+    points = [tiny_point(), tiny_point(weights="w.pt")]
+    assert variants(*points) == [points[0].digest()[:6], "weights w.pt"]
