@@ -237,13 +237,8 @@ def _train(
     sampler: Sampler,
 ) -> list[Failure]:
     """Run the node's ranks to their end and return what went wrong."""
-    problem = missing_devices(planned.point.cluster.device, len(ranks))
-    if problem:
-        return [Failure(ranks[0], "bad_node", problem, time.time_ns())]
-    try:
-        check_contents(planned.point, Digests(raw / CONTENTS, is_kept=False))
-    except UserError as error:
-        return [Failure(ranks[0], "crashed", str(error), time.time_ns(), is_user_error=True)]
+    if obstacle := find_obstacle(raw, ranks, planned):
+        return [obstacle]
     meeting = _rendezvous(raw, around, clock)
     if isinstance(meeting, Ending):
         return [Failure(ranks[0], meeting.status, meeting.message, time.time_ns())]
@@ -251,11 +246,23 @@ def _train(
     around.listen_for_limit()
 
     def ending() -> Ending | None:
-        sampler.watch()
+        with contextlib.suppress(OSError):  # not started again, the folder being out of reach
+            sampler.watch()
         return around.ending()
 
     with watch.over({rank: process.pid for rank, process in started.processes.items()}):
         return started.wait(ending)
+
+
+def find_obstacle(raw: Path, ranks: range, planned: PlannedRun) -> Failure | None:
+    """Return why this node's ranks cannot even be started, or None: devices are missing, or a file has changed."""
+    if problem := missing_devices(planned.point.cluster.device, len(ranks)):
+        return Failure(ranks[0], "bad_node", problem, time.time_ns())
+    try:
+        check_contents(planned.point, Digests(raw / CONTENTS, is_kept=False))
+    except UserError as error:
+        return Failure(ranks[0], "crashed", str(error), time.time_ns(), is_user_error=True)
+    return None
 
 
 def _start_ranks(raw: Path, ranks: range, planned: PlannedRun, meeting: tuple[str, int]) -> Ranks:

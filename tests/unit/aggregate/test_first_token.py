@@ -15,10 +15,15 @@ def measured(after_s: list[float | None]) -> pa.Table:
 
 
 def test_first_token_is_that_of_the_slowest_rank_that_sees_it() -> None:
-    found = _first_token_s(measured([None, None, 0.25, 0.5, 0.125, 0.75]), (3, 2))
+    found = _first_token_s(measured([None, None, 0.25, 0.5, 0.125, 0.75]), (3, 2), [0, 1])
     assert found is not None and found.tolist() == pytest.approx([0.25, 0.75])
+
+
+def test_first_token_of_steps_that_are_left_out_does_not_count() -> None:
+    found = _first_token_s(measured([None, None, None, 0.5, None, 0.75]), (3, 2), [1])
+    assert found is not None and found.tolist() == pytest.approx([0.75])
 
 
 @pytest.mark.parametrize("after_s", [[None] * 6, [None, 0.5, None, 0.5, None, 0.5]])
 def test_first_token_that_no_rank_saw_is_not_made_up(after_s: list[float | None]) -> None:
-    assert _first_token_s(measured(after_s), (3, 2)) is None
+    assert _first_token_s(measured(after_s), (3, 2), [0, 1]) is None

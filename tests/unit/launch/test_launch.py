@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +15,8 @@ from tests.launchers import LONG, finish, rank_processes, start, training, wait_
 from tests.mounts import needs_mounts
 from tests.points import TINY, planned, tiny_point, write_run
 from triplepoint.config.contents import Digests, with_contents
-from triplepoint.launch.agent import Surroundings, _train
+from triplepoint.launch.agent import find_obstacle
 from triplepoint.launch.attempt import new_attempt, note_contents
-from triplepoint.launch.clock import NodeClock
-from triplepoint.launch.standstill import Watch
 from triplepoint.manifest import read_manifest
 from triplepoint.metrics import flops_per_token
 from triplepoint.recording.read import read_recording
@@ -233,8 +230,8 @@ def test_agent_refuses_a_corpus_that_changed_while_it_was_in_the_queue(tmp_path:
     run = planned(point)
     raw = new_attempt(write_run(tmp_path, run), run, 1)
     note_contents(raw, run)
+    assert find_obstacle(raw, range(2), run) is None
     text.write_text("two text")
-    around, clock = Surroundings(raw, 0, None), NodeClock(0, 1)
-    (failure,) = _train(raw, range(2), run, around, clock, Watch(), SimpleNamespace(watch=lambda: None))
-    assert failure.is_user_error
-    assert "changed since the plan was made" in failure.message
+    obstacle = find_obstacle(raw, range(2), run)
+    assert obstacle is not None and obstacle.is_user_error
+    assert "changed since the plan was made" in obstacle.message
