@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
-from tests.launchers import LONG, finish, rank_processes, start, training, wait_until
+from tests.launchers import finish, rank_processes, start, training, wait_until
 from tests.mounts import needs_mounts
 from tests.points import TINY, planned, tiny_point, write_run
+from triplepoint.config.point import Steps
 from triplepoint.manifest import read_manifest
 from triplepoint.metrics import flops_per_token
 from triplepoint.recording.read import read_recording
 from triplepoint.tables import STEPS
+
+LONG = Steps(warmup=1, measured=10_000, profiled=0)
 
 
 def failed_manifest(folder: Path) -> Any:
