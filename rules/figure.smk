@@ -5,7 +5,7 @@ rule figure:
     output:
         pdf=report(
             "figs/{figure}.pdf",
-            caption="../workflow/report/{figure}.rst",
+            caption="../workflow/report/figure.rst",
             category="Figures",
             labels={"figure": "{figure}", "format": "PDF"},
         ),
@@ -17,5 +17,7 @@ rule figure:
         "../envs/analysis.yaml"
     params:
         code=lambda wildcards: STUDY.figure_code(wildcards.figure),
+        # For figure.rst: Snakemake fills no wildcards in the path of a caption.
+        caption=lambda wildcards: triplepoint_workflow.figures.caption(wildcards.figure),
     shell:
         "triplepoint figure {wildcards.figure} 2> {log}"

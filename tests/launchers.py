@@ -11,6 +11,10 @@ from typing import Any
 
 import psutil
 
+from triplepoint.config.point import Steps
+
+LONG = Steps(warmup=1, measured=10_000, profiled=0)
+
 
 def start(folder: Path, *options: str, **variables: str) -> subprocess.Popen[str]:
     command = [

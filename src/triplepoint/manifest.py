@@ -22,8 +22,10 @@ RESULTS: frozenset[Status] = frozenset({"ok", "oom", "invalid"})
 """Statuses that are results; the others fail the launch, which may then be tried again."""
 
 
+SLOW = 3.0
+"""Times the median from which a measured step is named. Our choice: steps of one run differ by a few percent."""
 _LISTED = 8
-"""Most steps a line names."""
+"""Most steps or interruptions that are named one by one."""
 
 
 class Evidence(Strict):
@@ -84,7 +86,7 @@ class Interruption(Strict):
 
 
 class SlowStep(Strict):
-    """A measured step far longer than the others of its run, with no reason seen; it counts."""
+    """A measured step far longer than the others of its run."""
 
     step: int
     """Its number."""
@@ -92,14 +94,26 @@ class SlowStep(Strict):
     """Rank that took longest."""
     time_s: float
     """Of that rank. Unit: s."""
+
+
+class SlowSteps(Strict):
+    """Measured steps of a run that took far longer than the others, with no reason seen; they count."""
+
+    num: Annotated[int, Field(gt=0)]
+    """How many."""
+    num_measured: int
+    """Of how many that were not interrupted."""
     median_s: float
-    """Of the measured steps of the run. Unit: s."""
+    """Of those. Unit: s."""
+    longest: tuple[SlowStep, ...]
+    """The longest few, the longest first."""
 
     def __str__(self) -> str:
-        """Return one line that names it."""
+        """Return one line that names them."""
+        named = ", ".join(f"{found.step} ({found.time_s:.3g} s, rank {found.rank})" for found in self.longest)
         return (
-            f"measured step {self.step} took {self.time_s:.3g} s, longest on rank {self.rank}; the median is "
-            f"{self.median_s:.3g} s; it counts"
+            f"{self.num} of {self.num_measured} measured steps took over {SLOW:g} times the median of "
+            f"{self.median_s:.3g} s, longest {named}; they count"
         )
 
 
@@ -311,8 +325,8 @@ class Manifest(Strict):
     """GPUs that its telemetry shows to be broken or slow, whatever the outcome."""
     interruptions: tuple[Interruption, ...] = ()
     """What stood still meanwhile."""
-    slow_steps: tuple[SlowStep, ...] = ()
-    """Measured steps that took far longer than the others, with no reason seen."""
+    slow_steps: SlowSteps | None = None
+    """Measured steps that took far longer than the others, with no reason seen; None where none did."""
     job: Job | None = None
     """The job it ran in; None without a scheduler."""
     facts: dict[str, int | float | str | bool | None]
@@ -331,7 +345,10 @@ class Manifest(Strict):
     @property
     def step_notes(self) -> list[str]:
         """What is to be said of single steps, a line each."""
-        return [*map(str, self.interruptions), *map(str, self.slow_steps)]
+        lines = [str(found) for found in self.interruptions[:_LISTED]]
+        if len(self.interruptions) > _LISTED:
+            lines.append(f"{len(self.interruptions) - _LISTED} more interruptions")
+        return lines + ([str(self.slow_steps)] if self.slow_steps else [])
 
     def on_first_clock(self, node: Node, t_ns: np.ndarray) -> np.ndarray:
         """Return times of one node's monotonic clock as times of the first node's.

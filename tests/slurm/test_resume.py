@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 
 import pytest
 
@@ -95,6 +96,10 @@ def test_launcher_ended_by_sigterm_leaves_its_job_to_the_next(place: Place) -> N
     first.terminate()
     _, said = launches.finish(first, 30)
     assert f"job {job_id} goes on" in said
+    # As if it were an automount that takes a moment: the agents go on without it.
+    away = place.results.rename(place.results.with_name("away"))
+    time.sleep(3)
+    away.rename(place.results)
     second = place.launch(folder)
     launches.let_go(ranks)
     status, said = launches.finish(second)

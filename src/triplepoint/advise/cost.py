@@ -23,7 +23,9 @@ from triplepoint.units import KILO, S_PER_HOUR
 START_S = 120.0
 """Wall time of a launch beside its steps: processes, communicators, weights, traces. Assumed, not measured."""
 
-_UNPRICED = frozenset({"steps", "trace_ranks", "telemetry_period_s", "repeat", "seed", "corpus", "tokenizer"})
+_UNPRICED = frozenset(
+    {"steps", "trace_ranks", "telemetry_period_s", "repeat", "seed", "corpus", "tokenizer", "contents"}
+)
 """Fields of a point that the simulated time of a step does not depend on."""
 
 _MANY = 200

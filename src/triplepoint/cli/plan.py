@@ -21,11 +21,13 @@ def parser() -> argparse.ArgumentParser:
     made.epilog = "Without --cluster, --simulated and --all-clusters, CONFIG/config.yaml decides, as in snakemake."
     made.add_argument("studies", nargs="*", metavar="STUDY", help="studies in CONFIG/studies (default: all)")
     made.add_argument("--cluster", action="append", metavar="NAME", help="only points on this cluster; repeatable")
-    made.add_argument("--simulated", action="append", metavar="NAME", help="simulate this cluster; repeatable")
+    made.add_argument(
+        "--simulated", action="append", metavar="NAME", help="simulate points on this cluster; repeatable"
+    )
+    made.add_argument("--all-clusters", action="store_true", help="points on all others too, reached or not")
     made.add_argument(
         "--figure", action="append", choices=NAMES, metavar="NAME", help="only runs this figure draws; repeatable"
     )
-    made.add_argument("--all-clusters", action="store_true", help="points on every cluster, reached or not")
     add_config(made)
     made.add_argument("--write", action="store_true", help="write RESULTS/plan.json and point.json of each run")
     made.add_argument("--summary", action="store_true", help="only what exists, and what is ahead will cost")
@@ -60,8 +62,7 @@ def _selection(arguments: argparse.Namespace) -> "tuple[Names | None, Names | No
         return studies, None, simulated
     if arguments.cluster or arguments.simulated:
         # `select` takes a cluster named in both for one that is reached.
-        clusters = arguments.cluster and tuple(name for name in arguments.cluster if name not in simulated)
-        return studies, clusters, simulated
+        return studies, tuple(name for name in arguments.cluster or () if name not in simulated), simulated
     chosen = read_selection(arguments.config)
     return studies or chosen.studies, chosen.clusters, chosen.simulated
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from triplepoint.cli.arguments import make_parser, say
 
 _COLUMNS = """\
-columns of IN.csv, one configuration a row; blanks are derived or take the default, other columns are passed over:
+columns of IN.csv, one configuration a row; blanks are derived or take the default; other columns are named and passed
+over, but one that looks like a misspelt one of these is refused:
   id            key of the row in OUT.csv (default: its number)
   model         name; of one in config/architectures, nothing else about the architecture is needed
   hidden layers heads kv_heads ffn vocab params_B        the architecture, wins over the name; params_B decides between

@@ -95,6 +95,19 @@ class PointCluster(Strict):
     """Ranks placed on each node."""
 
 
+class Contents(Featured):
+    """What stood in the files a point names when it was planned: SHA-256 of each, none where the file was not there."""
+
+    features: ClassVar[frozenset[str]] = frozenset({"corpus", "weights", "tokenizer"})
+
+    corpus: str | None = None
+    """Of the part of a text that is read, or of both files of an indexed corpus."""
+    weights: str | None = None
+    """Of the checkpoint."""
+    tokenizer: str | None = None
+    """Of the `tokenizer.json`."""
+
+
 class Point(Featured):
     """Everything that decides what a run measures, and nothing else.
 
@@ -102,7 +115,7 @@ class Point(Featured):
     """
 
     features: ClassVar[frozenset[str]] = frozenset(
-        {"recompute_layers", "offload", "task", "lora", "inference", "weights", "tokenizer", "samples"}
+        {"recompute_layers", "offload", "task", "lora", "inference", "weights", "tokenizer", "samples", "contents"}
     )
 
     measurement_version: int = MEASUREMENT_VERSION
@@ -148,6 +161,8 @@ class Point(Featured):
     """What makes tokens of a text: `bytes`, or the path of a `tokenizer.json`."""
     samples: Samples = "packed"
     """Whether samples are cut from the text as it comes, or each is one document, cut or padded to the sequence."""
+    contents: Contents | None = None
+    """What stands in the files that weights, corpus and tokenizer name; none where they name none."""
     seed: int = 1234
     """Seed of weights and data order."""
     steps: Steps = Steps()

@@ -2,6 +2,7 @@
 
 import importlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from triplepoint.errors import UserError, nearest
@@ -26,6 +27,9 @@ NAMES = (
     "inference_batch",
 )
 """Figure = module here = `figs/<name>.pdf` = `workflow/report/<name>.rst`, in the order of the report."""
+
+CAPTIONS = Path("workflow/report")
+"""Where captions are, below the folder of the workflow."""
 
 TRAINING = frozenset({"pretrain", "lora"})
 INFERENCE = frozenset({"inference"})
@@ -81,6 +85,14 @@ class FigureModule(Protocol):
     def draw(self, tables: "Mapping[str, DataFrame]") -> "tuple[Figure, DataFrame]":
         """Return the figure and the numbers it plots."""
         ...
+
+
+def caption(name: str, folder: Path = CAPTIONS) -> str:
+    """Return the caption of the figure called `name`, reStructuredText. Raises `UserError` if there is none."""
+    try:
+        return (folder / f"{name}.rst").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{folder / name}.rst: no such file; each figure has a caption there") from None
 
 
 def load(name: str) -> FigureModule:

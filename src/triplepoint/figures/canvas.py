@@ -76,9 +76,14 @@ class Canvas:
         given: dict[str, Any] = {"ha": "left", "va": "top", "fontsize": style.TEXT_PT} | how
         self.figure.text(left_in / self.width_in, 1 - top_in / self.height_in, text, **given)
 
-    def stamp(self, points: DataFrame) -> None:
-        """Write on the face of the figure whether it was measured or simulated, and what made the numbers."""
-        origin = style.origin(points).upper()
+    def stamp(self, points: DataFrame, origin: str | None = None) -> None:
+        """Write on the face of the figure whether it was measured or simulated, and what made the numbers.
+
+        Args:
+            points: Those that are drawn, and no others.
+            origin: Where the numbers are from; None for what the points say.
+        """
+        origin = (origin or style.origin(points)).upper()
         is_simulated = "SIMULATED" in origin
         size = style.TEXT_PT + 1 if is_simulated else style.SMALL_PT
         box = {

@@ -68,7 +68,7 @@ def with_gpus(tables: Mapping[str, DataFrame]) -> tuple[DataFrame, DataFrame]:
         names[index] + (f" r{row['repeat']}" if row["group"] in has_repeats else "") for index, row in points.iterrows()
     ]
     points = points.assign(label=label)
-    gpus = tables["gpus"].merge(points[["run", "group", "place", "cluster"]], on="run", sort=False)
+    gpus = tables["gpus"].merge(points[["run", "group", "place", "cluster", "origin"]], on="run", sort=False)
     number = gpus["device"].str.extract(r"(\d+)$")[0].astype(float)
     slot = gpus["slot"].astype(float)
     gpus = gpus.assign(
@@ -98,7 +98,7 @@ def place_bands(bands: Sequence[Band], points: DataFrame, nothing: str) -> tuple
 
     Args:
         bands: What to draw, in order.
-        points: All points, for the stamp.
+        points: Points in them, for the stamp; without bands any there are.
         nothing: What the page says where there is no band at all.
     """
     width_in = style.PAGE_WIDTH_IN

@@ -114,7 +114,7 @@ def _draw_panel(axes: Axes, column: str, label: str, lines: dict[str, DataFrame]
     values = done[ends].to_numpy(float).ravel()
     if not np.isfinite(values).any():
         absent = list(done["power_absent"].dropna())
-        text = absent[0] if absent and column.startswith("energy") else "not measured"
+        text = absent[0] if absent and column.startswith("energy") else style.absent(done)
         axes.text(
             0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize=style.SMALL_PT, wrap=True
         )

@@ -120,6 +120,12 @@ def run_labels(members: DataFrame) -> dict[Any, str]:
     }
 
 
+def layout_at(row: Series, base: Series) -> str:
+    """Return a point's layout, and of its setting what differs from that of another point."""
+    differing = [column for column in SETTING if row[column] != base[column]]
+    return " ".join([row["layout"], *filter(None, (_short(column, row[column]) for column in differing))])
+
+
 def _short(column: str, value: Any) -> str:
     if column == "recompute":
         return _RECOMPUTE[value]

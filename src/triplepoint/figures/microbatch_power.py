@@ -46,7 +46,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     ]
     failing = set(numbers["status"]) & set(_LETTERS)
     canvas = Canvas.make(width_in, HEAD_IN + sum(heights) + (_LEGEND_IN if failing else 0) + MARGIN_IN)
-    canvas.stamp(points)
+    canvas.stamp(points[points["run"].isin(numbers["run"])])
     for number, row in enumerate(rows):
         for index, found in enumerate(row):
             left_in = MARGIN_IN + index * column_in
@@ -72,7 +72,7 @@ def _absent(found: DataFrame, panel: Panel) -> str | None:
     reasons = list(found["power_absent"].dropna().unique()) if panel.is_power else []
     if (found["status"] != "ok").all():
         return "no run of this column finished"
-    return f"not measured: {reasons[0]}" if reasons else "not measured"
+    return f"{style.absent(found)}: {reasons[0]}" if reasons else style.absent(found)
 
 
 def _subtitle(found: DataFrame, width_in: float) -> list[str]:

@@ -28,7 +28,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     heights = [_TITLE_IN + (_PANEL_IN + _AXIS_IN if _is_known(found) else _EMPTY_IN) for _, found in places]
     width_in = style.COLUMN_WIDTH_IN
     canvas = Canvas.make(width_in, HEAD_IN + (sum(heights) or _EMPTY_IN) + MARGIN_IN)
-    canvas.stamp(tables["points"])
+    canvas.stamp(points if len(points) else tables["points"])
     if not places:
         canvas.text(width_in / 2, HEAD_IN + 0.15, "no run with a GPU finished", ha="center")
     numbers, top_in = [], HEAD_IN
@@ -75,7 +75,7 @@ def _slots(name: str, found: DataFrame) -> DataFrame:
 
 def _said(found: DataFrame, slots: DataFrame) -> str:
     if not _is_known(found):
-        return "temperature was not measured"
+        return f"temperature: {style.absent(found)}"
     known = slots.dropna(subset=["gpu_temp_c"]).sort_values("gpu_temp_c")
     (cool, low), (hot, high) = (tuple(known.iloc[at][["number", "gpu_temp_c"]]) for at in (0, -1))
     more = 100 * (high / low - 1)

@@ -16,6 +16,9 @@ from triplepoint.figures.scales import ENDS, fit_ticks, scale
 
 TABLES = ("points",)
 
+STUDY = "parallelism"
+"""Its points are drawn where it is in the selection: other studies try the same layouts at plainer settings."""
+
 _PARTS = {
     "compute_s": ("computation", style.BLUE, ""),
     "exposed_comm_s": ("exposed communication", style.VERMILION, "//////"),
@@ -61,7 +64,8 @@ _QUANTITIES = (
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots, one row per point or layout not run at its block's setting.
 
-    In each block only the layout differs: see `labels.common_setting` for which micro-batch size and recomputation.
+    In each block only the layout differs: see `labels.common_setting` for which micro-batch size and recomputation. Of
+    `STUDY` all layouts are drawn; one that it tries at another setting alone says which.
     """
     points = labels.prepare(tables["points"])
     chosen = {name: _with_gaps(members) for name, members in points.groupby("group", sort=False)}
@@ -70,7 +74,8 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         Block(str(name), f"{found['setting'].iloc[0]}{_ABOUT_TICKS * _has_ticks(found)}", labels.slots(found, "layout"))
         for name, found in numbers.groupby("group", sort=False)
     ]
-    canvas, places = place_blocks(blocks, points, list(_PARTS.values()), is_wide=True)
+    drawn = points[points["run"].isin(numbers["run"])]
+    canvas, places = place_blocks(blocks, drawn, list(_PARTS.values()), is_wide=True)
     for place in places:
         _draw_throughput(row_axes(canvas, place, 0.0, 0.25), place.block)
         _draw_parts(row_axes(canvas, place, 0.285, 0.44), place.block)
@@ -85,12 +90,16 @@ def _has_ticks(found: DataFrame) -> bool:
 
 def _with_gaps(members: DataFrame) -> DataFrame:
     """Return the comparable points of one group, with a row without status for each layout not run at that setting."""
-    chosen = labels.common_setting(members)
-    absent = members[~members["layout"].isin(chosen["layout"])].drop_duplicates("layout")
+    own = members[[STUDY in studies for studies in members["studies"]]]
+    chosen = labels.common_setting(members if own.empty else own)
+    others = own[~own["layout"].isin(chosen["layout"])]
+    absent = members[~members["layout"].isin([*chosen["layout"], *others["layout"]])].drop_duplicates("layout")
     gaps = absent[["group", "layout", "gpu", "num_gpus"]].assign(reason="not run at this setting")
     gaps = gaps.set_index(absent.index)
+    elsewhere = [labels.common_setting(found) for _, found in others.groupby("layout", sort=False)]
+    named = [found.assign(layout=labels.layout_at(found.iloc[0], chosen.iloc[0])) for found in elsewhere]
     setting = labels.setting_text(chosen.iloc[0])
-    return concat([chosen, gaps]).sort_index().assign(setting=setting)
+    return concat([chosen, *named, gaps]).sort_index().assign(setting=setting)
 
 
 def _numbers(found: DataFrame) -> DataFrame:
@@ -168,7 +177,7 @@ def _draw_quantity(axes: Axes, block: Block, quantity: _Quantity) -> None:
     for number, (_, found) in enumerate(block.rows):
         done = found[(found["status"] == "ok") & found[column].notna()]
         if done.empty:
-            mark_slot(axes, number, "" if (found["status"] != "ok").any() else "not measured")
+            mark_slot(axes, number, "" if (found["status"] != "ok").any() else style.absent(found))
         step = 0.5 / max(len(done), 1)
         for index, (_, row) in enumerate(done.iterrows()):
             y = number + (index - (len(done) - 1) / 2) * step

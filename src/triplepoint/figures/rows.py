@@ -66,7 +66,7 @@ def place_blocks(
 
     Args:
         blocks: What to draw, in order.
-        points: All points in it, for the stamp.
+        points: Points in them, for the stamp.
         legend: Parts of the bars.
         is_wide: Whether each block has the page's whole width.
     """

@@ -113,9 +113,14 @@ def provenance(points: DataFrame) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def origin(points: DataFrame) -> str:
+def origin(found: DataFrame) -> str:
     """Return 'measured', 'simulated' or 'measured + simulated'."""
-    return " + ".join(sorted(points["origin"].unique()))
+    return " + ".join(sorted(found["origin"].dropna().unique()))
+
+
+def absent(found: DataFrame) -> str:
+    """Return what to say of a quantity these points have no value of: 'not measured', 'not simulated'."""
+    return f"not {origin(found).replace(' + ', ' or ') or 'measured'}"
 
 
 def _named(points: DataFrame, column: str, one: str, many: str) -> str:

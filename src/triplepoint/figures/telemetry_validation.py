@@ -62,7 +62,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     heights = [_TITLE_IN + _ROW_IN * len(rows) + _AXIS_IN for rows in (_DIFFERENCES, _TIMES)]
     height_in = HEAD_IN + sum(heights) + _TITLE_IN + _LINE_IN * (len(notes) + 2) + MARGIN_IN
     canvas = Canvas.make(style.PAGE_WIDTH_IN, height_in)
-    canvas.stamp(tables["points"])
+    _stamp(canvas, tables["points"], checks)
     axes = _panel(canvas, HEAD_IN, "Energy and cost", _DIFFERENCES, checks)
     _draw_differences(axes, checks)
     axes = _panel(canvas, HEAD_IN + heights[0], "Time", _TIMES, checks)
@@ -76,6 +76,13 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     at_in = top_in + _TITLE_IN + (len(notes) + 0.7) * _LINE_IN
     canvas.text(MARGIN_IN, at_in, legend, fontsize=style.SMALL_PT, color=style.GREY)
     return canvas.figure, checks
+
+
+def _stamp(canvas: Canvas, points: DataFrame, checks: DataFrame) -> None:
+    """Stamp the page by the checks that have a value; sensor cards and trials of the overhead are of no run."""
+    drawn = checks[checks["value"].notna()]
+    runs = points[points["run"].isin(drawn["subject"])]
+    canvas.stamp(points if runs.empty else runs, style.origin(drawn))
 
 
 def _panel(canvas: Canvas, top_in: float, title: str, rows: Sequence[_Row], checks: DataFrame) -> Axes:

@@ -24,8 +24,8 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots, one row per run and GPU."""
     points, gpus = with_gpus(tables)
     bands = [_band(str(name), found, gpus) for name, found in points.groupby("group", sort=False)]
-    canvas, places = place_bands(bands, tables["points"], "no run with a GPU finished")
-    numbers = gpus.merge(points[["run", "label", "origin"]], on="run", sort=False)[_PLOTTED]
+    canvas, places = place_bands(bands, points if bands else tables["points"], "no run with a GPU finished")
+    numbers = gpus.merge(points[["run", "label"]], on="run", sort=False)[_PLOTTED]
     known = gpus.loc[gpus["run"].isin(points["run"]), ["gpu_temp_c", "gpu_temp_max_c"]].astype(float)
     if places:
         scale = _COLOURS, Normalize(float(known["gpu_temp_c"].min()) - 0.5, float(known["gpu_temp_c"].max()) + 0.5)
@@ -39,7 +39,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 def _band(name: str, found: DataFrame, gpus: DataFrame) -> Band:
     known = gpus.loc[gpus["run"].isin(found["run"]), "gpu_temp_c"].notna()
-    return Band(name, found, None if known.any() else "temperature was not measured")
+    return Band(name, found, None if known.any() else f"temperature: {style.absent(found)}")
 
 
 def _draw_spread(place: Place, axes: Axes) -> None:

@@ -31,7 +31,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     counted = {name: gpus.loc[gpus["run"].isin(points["run"]), name].astype(float) for name in CAUSES}
     met = [name for name in CAUSES if (counted[name] > 0).any()] or [next(iter(CAUSES))]
     bands = [_band(str(name), found, gpus, met) for name, found in points.groupby("group", sort=False)]
-    canvas, places = place_bands(bands, tables["points"], "no run with a GPU finished")
+    canvas, places = place_bands(bands, points if bands else tables["points"], "no run with a GPU finished")
     for place in places:
         width = 1.0 / len(met)
         for number, cause in enumerate(met):
@@ -41,7 +41,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
             axes.set_title(CAUSES[cause], fontsize=style.SMALL_PT, pad=1.5)
     if places:
         draw_scale(canvas, _COLOURS, "share of time")
-    return canvas.figure, gpus.merge(points[["run", "label", "origin"]], on="run", sort=False)[_PLOTTED]
+    return canvas.figure, gpus.merge(points[["run", "label"]], on="run", sort=False)[_PLOTTED]
 
 
 def _band(name: str, found: DataFrame, gpus: DataFrame, met: list[str]) -> Band:

@@ -19,9 +19,11 @@ from typing import Any
 
 import psutil
 
+from triplepoint.config.contents import Digests, check_contents
 from triplepoint.config.plan import PlannedRun, read_planned_run
+from triplepoint.errors import UserError
 from triplepoint.files import write_json
-from triplepoint.launch.attempt import failed_nodes, is_told_to_stop
+from triplepoint.launch.attempt import CONTENTS, failed_nodes, is_told_to_stop
 from triplepoint.launch.clock import Meeting, NodeClock
 from triplepoint.launch.memory import memory_limit
 from triplepoint.launch.outcome import Failure, judge_kill, root_cause
@@ -238,6 +240,10 @@ def _train(
     problem = missing_devices(planned.point.cluster.device, len(ranks))
     if problem:
         return [Failure(ranks[0], "bad_node", problem, time.time_ns())]
+    try:
+        check_contents(planned.point, Digests(raw / CONTENTS, is_kept=False))
+    except UserError as error:
+        return [Failure(ranks[0], "crashed", str(error), time.time_ns(), is_user_error=True)]
     meeting = _rendezvous(raw, around, clock)
     if isinstance(meeting, Ending):
         return [Failure(ranks[0], meeting.status, meeting.message, time.time_ns())]

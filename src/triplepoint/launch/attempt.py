@@ -13,10 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from triplepoint.config.contents import Digests, check_contents
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.errors import UserError
 from triplepoint.files import write_json, write_text
 
+CONTENTS = "contents.json"
+"""Digests of the files the point names, as the launcher knew them: agents read only those that look different."""
 _SUBMISSION = "submission.json"
 _STOP = "stop"
 REPLACED = ".replaced"
@@ -57,6 +60,18 @@ def new_attempt(folder: Path, planned: PlannedRun, pid: int) -> Path:
     raw.mkdir(parents=True)
     write_text(raw / "point.json", planned.model_dump_json(indent=2) + "\n")
     return raw
+
+
+def note_contents(raw: Path, planned: PlannedRun) -> None:
+    """Check that the files the point names have not changed since it was planned, and tell the agents what they are.
+
+    Raises:
+        UserError: If one has changed.
+    """
+    if planned.point.contents is not None:
+        digests = Digests()
+        check_contents(planned.point, digests)
+        write_json(raw / CONTENTS, digests.used)
 
 
 def note_intention(raw: Path, mem: str) -> Submission:

@@ -18,7 +18,7 @@ from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.config.site import Gang as GangOptions
 from triplepoint.config.site import gang_of, read_site
 from triplepoint.errors import UserError
-from triplepoint.launch.attempt import discard, is_complete, new_attempt, open_attempts
+from triplepoint.launch.attempt import discard, is_complete, new_attempt, note_contents, open_attempts
 from triplepoint.launch.collect import conclude
 from triplepoint.launch.engines import get_engine
 from triplepoint.launch.gang import Gang, LocalGang, alone_on_machine, wait
@@ -198,6 +198,7 @@ def _start(folder: Path, planned: PlannedRun, options: GangOptions, exclude: fro
     raw = new_attempt(folder, planned, os.getpid())
     gang: Gang
     try:
+        note_contents(raw, planned)
         if planned.limits.executor == "slurm":
             gang = submit(raw, planned, options, _to_avoid(folder.parents[1], planned, options, exclude, say), say)
         else:

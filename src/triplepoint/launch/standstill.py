@@ -6,17 +6,16 @@ the step is named as slow.
 """
 
 import contextlib
+import math
 import statistics
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from triplepoint.manifest import Interruption, SlowStep
+from triplepoint.manifest import SLOW, Interruption, SlowStep, SlowSteps
 from triplepoint.units import NS_PER_S
 
 TICK_S = 0.2
@@ -24,8 +23,8 @@ TICK_S = 0.2
 LATE_S = 1.0
 """How much later than it should come a look means that the agent, and so its node, stood still. Our choice: far above
 what a loaded machine makes a thread wait, which is tens of milliseconds."""
-SLOW = 3.0
-"""Times the median from which a measured step is named. Our choice: steps of one run differ by a few percent."""
+MOST_NAMED = 4
+"""Of slow steps: on a machine that others use too there may be many."""
 
 _STOPPED = frozenset("Tt")
 """States of a process that is stopped by a signal or by a tracer. Source: proc_pid_stat(5)."""
@@ -112,47 +111,70 @@ def interruptions(reports: Iterable[Mapping[str, Any]], steps: Sequence[Mapping[
         reports: Of the agents.
         steps: Rows of `steps.parquet`, by rank and step.
     """
+    seen = [(report, Standstill(**fields)) for report in reports for fields in report.get("standstills", ())]
+    if not seen:
+        return ()
+    by_rank: dict[int, list[Mapping[str, Any]]] = {}
+    for row in steps:
+        by_rank.setdefault(row["rank"], []).append(row)
+    longest = _longest(steps)
+    late_s = SLOW * statistics.median(step.time_s for step in longest.values()) if longest else math.inf
     found = []
-    for report in reports:
-        for seen in (Standstill(**fields) for fields in report.get("standstills", ())):
-            ranks = set(report["ranks"]) if seen.rank is None else {seen.rank}
-            hit = {
-                row["step"]: row["kind"]
-                for before, row in pairwise([{"rank": None}, *steps])
-                if row["rank"] in ranks
-                # A rank that stands still between two steps holds up the second one on all others.
-                and (before["t_end_ns"] if before["rank"] == row["rank"] else row["t_start_ns"]) <= seen.to_ns
-                and row["t_end_ns"] >= seen.from_ns
-            }
-            found.append(
-                Interruption(
-                    host=report["host"],
-                    rank=seen.rank,
-                    duration_s=seen.duration_s,
-                    steps=tuple(sorted(hit)),
-                    measured_steps=tuple(sorted(step for step, kind in hit.items() if kind == "measured")),
-                )
+    for report, standstill in seen:
+        hit: dict[int, str] = {}
+        for rank in report["ranks"] if standstill.rank is None else [standstill.rank]:
+            hit |= _steps_within(by_rank.get(rank, []), standstill)
+        # Others may have finished that step before, and wait for the rank in the next one.
+        if hit and (following := longest.get(max(hit) + 1)) and following.time_s > late_s:
+            hit[following.step] = "measured"
+        found.append(
+            Interruption(
+                host=report["host"],
+                rank=standstill.rank,
+                duration_s=standstill.duration_s,
+                steps=tuple(sorted(hit)),
+                measured_steps=tuple(sorted(step for step, kind in hit.items() if kind == "measured")),
             )
+        )
     return tuple(found)
 
 
-def slow_steps(steps: Iterable[Mapping[str, Any]], interrupted: frozenset[int]) -> tuple[SlowStep, ...]:
+def _steps_within(rows: Sequence[Mapping[str, Any]], standstill: Standstill) -> dict[int, str]:
+    """Return the steps of one rank that a standstill fell into, with their kinds.
+
+    A rank that stands still between two steps holds up the second one on all others.
+    """
+    begins = [row["t_start_ns"] for row in rows[:1]] + [row["t_end_ns"] for row in rows[:-1]]
+    return {
+        row["step"]: row["kind"]
+        for begin, row in zip(begins, rows, strict=True)
+        if begin <= standstill.to_ns and row["t_end_ns"] >= standstill.from_ns
+    }
+
+
+def slow_steps(steps: Iterable[Mapping[str, Any]], interrupted: frozenset[int]) -> SlowSteps | None:
     """Return measured steps that took far longer than the others though nothing was seen to stand still.
 
     Args:
         steps: Rows of `steps.parquet`.
         interrupted: Steps whose reason is known.
     """
-    times: dict[int, dict[int, float]] = defaultdict(dict)
+    longest = {step: found for step, found in _longest(steps).items() if step not in interrupted}
+    if not longest:
+        return None
+    median_s = statistics.median(found.time_s for found in longest.values())
+    slow = [found for found in longest.values() if found.time_s > SLOW * median_s]
+    if not slow:
+        return None
+    slow.sort(key=lambda found: -found.time_s)
+    return SlowSteps(num=len(slow), num_measured=len(longest), median_s=median_s, longest=tuple(slow[:MOST_NAMED]))
+
+
+def _longest(steps: Iterable[Mapping[str, Any]]) -> dict[int, SlowStep]:
+    """Return each measured step with the rank that took longest."""
+    longest: dict[int, SlowStep] = {}
     for row in steps:
-        if row["kind"] == "measured" and row["step"] not in interrupted:
-            times[row["step"]][row["rank"]] = (row["t_end_ns"] - row["t_start_ns"]) / NS_PER_S
-    if not times:
-        return ()
-    median_s = statistics.median(max(by_rank.values()) for by_rank in times.values())
-    found = []
-    for step, by_rank in sorted(times.items()):
-        rank = max(by_rank, key=by_rank.__getitem__)
-        if by_rank[rank] > SLOW * median_s:
-            found.append(SlowStep(step=step, rank=rank, time_s=by_rank[rank], median_s=median_s))
-    return tuple(found)
+        step, time_s = row["step"], (row["t_end_ns"] - row["t_start_ns"]) / NS_PER_S
+        if row["kind"] == "measured" and (step not in longest or time_s > longest[step].time_s):
+            longest[step] = SlowStep(step=step, rank=row["rank"], time_s=time_s)
+    return longest

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.synthetic import CONFIG, CPU, H200, NO_RAPL, PEAK_OF_MODEL_W, Spec, build
 from triplepoint.aggregate import aggregate
-from triplepoint.manifest import Interruption, SlowStep, read_manifest, write_manifest
+from triplepoint.manifest import Interruption, SlowStep, SlowSteps, read_manifest, write_manifest
 from triplepoint.tables import RESULT_TABLES, STEPS, TELEMETRY
 
 ONE_NODE = Spec("llama3-70b", {"tp": 8}, cluster=H200, step_ms=100_000)
@@ -37,8 +37,9 @@ def interrupt(folder: Path, run: str, step: int) -> None:
     path = folder / "runs" / run / "raw" / "manifest.json"
     manifest = read_manifest(path)
     found = Interruption(host="node0", rank=1, duration_s=8.0, steps=(step,), measured_steps=(step,))
-    slow = SlowStep(step=2, rank=0, time_s=1.0, median_s=0.2)
-    write_manifest(path, manifest.model_copy(update={"interruptions": (found,), "slow_steps": (slow,)}))
+    longest = (SlowStep(step=2, rank=0, time_s=1.0),)
+    slow = SlowSteps(num=1, num_measured=4, median_s=0.2, longest=longest)
+    write_manifest(path, manifest.model_copy(update={"interruptions": (found,), "slow_steps": slow}))
 
 
 def test_aggregate_step_in_which_a_rank_stood_still_is_left_out(tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_aggregate_step_in_which_a_rank_stood_still_is_left_out(tmp_path: Path) 
     assert (point["num_measured_steps"], point["num_interrupted_steps"]) == (4, 1)
     assert point["step_notes"] == (
         "rank 1 on node0 stood still for 8.0 s or more in step 4; measured step 4 left out; "
-        "measured step 2 took 1 s, longest on rank 0; the median is 0.2 s; it counts"
+        "1 of 4 measured steps took over 3 times the median of 0.2 s, longest 2 (1 s, rank 0); they count"
     )
 
 

@@ -58,6 +58,12 @@ def test_plan_options_go_before_the_file(config: Path) -> None:
         ("cpu-local", "native"),
         ("h100x64", "simulated"),
     }
+    assert planned(config, "--simulated", "h100x64") == {("h100x64", "simulated")}
+    assert planned(config, "--simulated", "h100x64", "--all-clusters") == {
+        ("cpu-local", "native"),
+        ("h200x32", "megatron"),
+        ("h100x64", "simulated"),
+    }
     assert planned(config, "--all-clusters") == {
         ("cpu-local", "native"),
         ("h200x32", "megatron"),

@@ -21,7 +21,7 @@ def test_needs_of_every_figure() -> None:
 def test_needs_of_the_default_selection(name: str) -> None:
     """The smoke study is launched on this machine; no figure of inference or of GPUs needs it."""
     plan = select(CONFIG, None, ["cpu-local"], ["h200x32", "h100x64", "mi250x32"])
-    needed = [entry.planned.point for entry in plan.valid if figures.needs(name, entry.planned.point)]
+    needed = [entry.planned.point for entry in plan.valid if figures.is_drawn(entry.planned.point, [name])]
     assert needed
     launched = {point.cluster.name for point in needed if point.engine != "simulated"}
     assert launched == (set() if name in ON_GPUS | {"inference_batch"} else {"cpu-local"})

@@ -123,6 +123,9 @@ class Rank:
     def terminate(self) -> None:
         self._end_s = 0.0
 
+    def wait(self) -> int:
+        return 0
+
 
 @pytest.mark.parametrize(("is_suspended", "failed"), [(True, []), (False, ["hung"])])
 def test_ranks_time_of_a_suspension_does_not_count(

@@ -11,16 +11,18 @@ from typing import Any
 
 import pytest
 
-from tests.launchers import finish, rank_processes, start, training, wait_until
+from tests.launchers import LONG, finish, rank_processes, start, training, wait_until
 from tests.mounts import needs_mounts
 from tests.points import TINY, planned, tiny_point, write_run
-from triplepoint.config.point import Steps
+from triplepoint.config.contents import Digests, with_contents
+from triplepoint.launch.agent import Surroundings, _train
+from triplepoint.launch.attempt import new_attempt, note_contents
+from triplepoint.launch.clock import NodeClock
+from triplepoint.launch.standstill import Watch
 from triplepoint.manifest import read_manifest
 from triplepoint.metrics import flops_per_token
 from triplepoint.recording.read import read_recording
 from triplepoint.tables import STEPS
-
-LONG = Steps(warmup=1, measured=10_000, profiled=0)
 
 
 def failed_manifest(folder: Path) -> Any:
@@ -209,3 +211,29 @@ def test_launch_disk_full_is_one_line_and_leaves_nothing(tmp_path: Path) -> None
     assert "no space left on the device" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_launch_corpus_changed_since_the_plan_is_one_line(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("one text, long enough for a sequence\n" * 10)
+    point = with_contents(tiny_point(corpus=str(text)), Digests(tmp_path / "cache.json"))
+    folder = write_run(tmp_path, planned(point))
+    text.write_text("another text, long enough for a sequence\n" * 10)
+    status, said = finish(start(folder))
+    assert status == 2
+    assert f"corpus {text}: changed since the plan was made" in said
+    assert not (folder / "raw").exists()
+
+
+def test_agent_refuses_a_corpus_that_changed_while_it_was_in_the_queue(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("one text")
+    point = with_contents(tiny_point(corpus=str(text)), Digests(tmp_path / "cache.json"))
+    run = planned(point)
+    raw = new_attempt(write_run(tmp_path, run), run, 1)
+    note_contents(raw, run)
+    text.write_text("two text")
+    around, clock = Surroundings(raw, 0, None), NodeClock(0, 1)
+    (failure,) = _train(raw, range(2), run, around, clock, Watch())
+    assert failure.is_user_error
+    assert "changed since the plan was made" in failure.message

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.points import planned, tiny_point, write_run
-from tests.unit.launch.test_launch import finish, start, training
+from tests.unit.launch.test_launch import finish, rank_processes, start, wait_until
 from triplepoint.config.point import Steps
 from triplepoint.launch import standstill
 from triplepoint.launch.standstill import Watch, interruptions, is_stopped, slow_steps
-from triplepoint.manifest import read_manifest
+from triplepoint.manifest import Interruption, Manifest, read_manifest
 
 S = 1_000_000_000
 MS = 1_000_000
@@ -111,6 +111,16 @@ def test_interruptions_between_two_steps_spoil_the_second() -> None:
     assert found.measured_steps == (1,)
 
 
+def test_interruptions_spoil_the_step_in_which_others_wait() -> None:
+    watch = Watch()
+    look_until(watch, 20.0, {1: (5.0, 13.0)}, jump=(99, 99))
+    rows = [row(rank, step, 13.3 + step, 13.4 + step) for rank in (0, 1) for step in range(1, 6)]
+    # Rank 1 is stopped at the end of step 0, which rank 0 has finished: that waits in step 1.
+    rows = [row(0, 0, 4.8, 4.9), row(0, 1, 4.9, 13.4), *rows[1:5], row(1, 0, 4.8, 13.2), *rows[5:]]
+    (found,) = interruptions([report(watch, [0, 1])], rows)
+    assert found.measured_steps == (0, 1)
+
+
 def test_interruptions_before_the_first_step_spoil_none() -> None:
     watch = Watch()
     look_until(watch, 20.0, {}, jump=(1.0, 3.0))
@@ -121,17 +131,37 @@ def test_interruptions_before_the_first_step_spoil_none() -> None:
 def test_slow_steps_names_step_and_rank() -> None:
     rows = [row(rank, step, step, step + 0.027) for step in range(10) for rank in (0, 1)]
     rows[-1] = row(1, 9, 9, 17)
-    (found,) = slow_steps(rows, frozenset())
-    assert (found.step, found.rank, found.time_s) == (9, 1, 8.0)
-    assert found.median_s == 0.027
-    assert slow_steps(rows, frozenset({9})) == ()
+    found = slow_steps(rows, frozenset())
+    assert str(found) == (
+        "1 of 10 measured steps took over 3 times the median of 0.027 s, longest 9 (8 s, rank 1); they count"
+    )
+    assert slow_steps(rows, frozenset({9})) is None
+
+
+def test_slow_steps_of_a_machine_in_use_are_one_line() -> None:
+    rows = [row(0, step, step, step + (0.5 if step % 3 == 0 else 0.03)) for step in range(300)]
+    found = slow_steps(rows, frozenset())
+    assert found is not None
+    assert (found.num, len(found.longest)) == (100, standstill.MOST_NAMED)
+
+
+def test_manifest_of_many_nodes_that_stood_still_says_it_in_few_lines() -> None:
+    found = Interruption(host="n1", rank=None, duration_s=8.0, steps=(1,), measured_steps=(1,))
+    notes = Manifest.model_construct(interruptions=(found,) * 100, slow_steps=None).step_notes
+    assert len(notes) == 9
+    assert notes[-1] == "92 more interruptions"
 
 
 def test_launch_stopped_rank_is_in_the_manifest_and_said(tmp_path: Path) -> None:
-    steps = Steps(warmup=1, measured=300, profiled=0)
+    steps = Steps(warmup=1, measured=80, profiled=0)
     folder = write_run(tmp_path, planned(tiny_point(steps=steps)))
     launch = start(folder)
-    ranks = training(folder)
+    ranks = wait_until(lambda: len(found := rank_processes(folder)) == 2 and found, "both ranks start")
+    (raw,) = folder.glob("attempts/*")
+    rows = raw / "steps" / "rank1.jsonl"
+    while not rows.exists() or rows.read_bytes().count(b"\n") < 2:
+        assert launch.poll() is None
+        time.sleep(0.005)
     ranks[1].suspend()
     time.sleep(1.2)
     ranks[1].resume()

@@ -16,14 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from triplepoint.config.contents import CORPUS_LIMIT_BYTES
 from triplepoint.config.point import BYTES, Point
 from triplepoint.errors import UserError
 from triplepoint.launch.engines.indexed import is_indexed, read_indexed
 from triplepoint.launch.engines.tokenizer import open_tokenizer
-from triplepoint.units import MIB
-
-CORPUS_LIMIT_BYTES = 4 * MIB
-"""How much text is kept: far more than the steps of a measurement read, and loaded in a moment."""
 
 BYTE_VALUES = 256
 """Tokens of texts without a tokenizer."""

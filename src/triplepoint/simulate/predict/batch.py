@@ -1,6 +1,7 @@
 """Predictions for a whole table: one configuration a row in, one prediction a row out."""
 
 import csv
+import difflib
 import io
 import math
 import sys
@@ -17,6 +18,7 @@ from triplepoint.simulate.predict.model import Prediction, predict
 from triplepoint.simulate.predict.power import PowerPrediction
 from triplepoint.simulate.predict.rows import COLUMNS, Row, read_row
 from triplepoint.simulate.predict.serving import predict_serving
+from triplepoint.simulate.predict.spelling import shown
 
 OUTPUT = (
     # fmt: off
@@ -41,6 +43,16 @@ OUTPUT = (
 """Columns of the output, in order."""
 
 _PROGRESS_ROWS = 500
+_NAMED = 10
+_NEAR = 0.75
+"""Likeness from which a column is taken for a misspelt one: `modle` and `precison` are, `kind` and `node` are not."""
+_WORDS_OF_STUDIES = {
+    "num_layers": "layers", "hidden_size": "hidden", "ffn_hidden_size": "ffn", "num_attention_heads": "heads",
+    "num_query_groups": "kv_heads", "vocab_size": "vocab", "num_experts": "experts", "top_k": "topk",
+    "sequence_length": "seq", "prompt_tokens": "seq", "num_gpus": "n_gpus", "micro_batch_size": "mbs",
+    "global_batch_size": "gbs", "sequence_parallel": "seq_parallel", "data_parallel_sharding": "fsdp",
+}  # fmt: skip
+"""What studies and models call the same."""
 _LARGEST_MICRO_BATCH = 4
 """Where a row does not say, at most so many sequences: beyond, published layouts gain nothing."""
 
@@ -49,7 +61,7 @@ def predict_table(source: Path, target: Path, config: Path, say: Callable[[str],
     """Write predictions for the rows of a table, and return one line on them.
 
     Args:
-        source: CSV with the columns `COLUMNS`; others are passed over.
+        source: CSV with the columns `COLUMNS`; others are named and passed over.
         target: CSV with the columns `OUTPUT`, whole or not there.
         config: Folder of the configuration.
         say: Tells the user how far it is.
@@ -59,6 +71,9 @@ def predict_table(source: Path, target: Path, config: Path, say: Callable[[str],
     """
     calibration = Calibration.load(config)
     rows = read_table(source)
+    if others := [shown(name) for name in (rows[0] if rows else ()) if name and name not in COLUMNS]:
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        say(f"predict: columns that are not read: {', '.join(others[:_NAMED])}{more}")
     counts: dict[str, int] = {}
     text = io.StringIO()
     writer = csv.DictWriter(text, OUTPUT, lineterminator="\n")
@@ -117,7 +132,8 @@ def read_table(source: Path) -> list[dict[str, str]]:
     """Return the rows of a CSV as text by column.
 
     Raises:
-        UserError: If the file is missing, is no table, or lacks a column without which nothing can be predicted.
+        UserError: If the file is missing, is no table, lacks a column without which nothing can be predicted, or has a
+            known one twice or misspelt.
     """
     try:
         text = source.read_text(encoding="utf-8-sig", errors="replace")
@@ -133,6 +149,7 @@ def read_table(source: Path) -> list[dict[str, str]]:
         raise UserError(f"{source}: not readable as CSV: {error}") from None
     if not _known(header) - {"id", "notes"}:
         raise UserError(f"{source}: no known column in its first line; expected a CSV with {', '.join(COLUMNS)}")
+    _check_header(header, source)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     next(lines)
     return list(_rows(lines, header, source))
@@ -140,6 +157,21 @@ def read_table(source: Path) -> list[dict[str, str]]:
 
 def _header(text: str, delimiter: str) -> list[str]:
     return [name.strip() for name in next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])]
+
+
+def _check_header(header: list[str], source: Path) -> None:
+    """Refuse a known column that stands twice, or is misspelt: its cells would be passed over."""
+    known = {name.lower(): name for name in COLUMNS if name not in ("id", "notes")}
+    for name in header:
+        if name in COLUMNS and header.count(name) > 1:
+            raise UserError(f"{source}: column {name!r} stands {header.count(name)} times; keep one")
+        if name in COLUMNS:
+            continue
+        low = name.lower().replace(" ", "_")
+        near = difflib.get_close_matches(low, known, n=1, cutoff=_NEAR)
+        meant = _WORDS_OF_STUDIES.get(low) or (known[near[0]] if near else None)
+        if meant and meant not in header:
+            raise UserError(f"{source}: unknown column {shown(name)} (did you mean {meant!r}?)")
 
 
 def _known(header: list[str]) -> set[str]:

@@ -1,0 +1,161 @@
+"""Contents of the files a point names: their SHA-256, so that a changed corpus under the same path is another point.
+
+Digests are kept by path, size, times and inode, since a corpus may be terabytes: it is read once. The file that keeps
+them may be missing or read-only; then files are read each time.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from triplepoint.config.point import BYTES, Contents, Point
+from triplepoint.errors import UserError
+from triplepoint.files import write_json
+from triplepoint.units import GIB, MIB, NS_PER_S
+
+CORPUS_LIMIT_BYTES = 4 * MIB
+"""How much of a plain text is read: far more than the steps of a measurement need, and loaded in a moment."""
+
+_BLOCK_BYTES = 4 * MIB
+_LARGE_BYTES = 2 * GIB
+"""From which size on the user is told what takes so long: more than a second or two."""
+_SETTLED_S = 2.0
+"""A file changed less than this ago is not kept: it may change again without a change of its times."""
+
+_Stamp = list[int]
+
+
+class Digests:
+    """SHA-256 of files, kept in a JSON file."""
+
+    def __init__(self, path: Path | None = None, is_kept: bool = True) -> None:
+        """Read the digests that are kept.
+
+        Args:
+            path: The file. None: that of the user, in the folder for caches.
+            is_kept: Whether to write new ones there.
+        """
+        self._path = path or cache_path()
+        self._is_kept = is_kept
+        self.known: dict[str, list[Any]] = _read(self._path)
+        """Size, times and inode, and the digest, by path and limit."""
+        self._asked: dict[str, str | None] = {}
+
+    def of(self, path: Path, limit: int | None = None) -> str | None:
+        """Return the digest of a file, None where it is missing or cannot be read.
+
+        Args:
+            path: The file.
+            limit: Bytes from the start that count; None for all.
+        """
+        key = f"{path.absolute()}:{limit or ''}"
+        if key not in self._asked:
+            try:
+                self._asked[key] = self._look_up(key, path, limit) if path.is_file() else None
+            except OSError:
+                self._asked[key] = None
+        return self._asked[key]
+
+    @property
+    def used(self) -> dict[str, list[Any]]:
+        """Those kept of the files asked for."""
+        return {key: self.known[key] for key in self._asked if key in self.known}
+
+    def _look_up(self, key: str, path: Path, limit: int | None) -> str:
+        stamp = _stamp(path)
+        if key in self.known and self.known[key][:-1] == stamp:
+            return str(self.known[key][-1])
+        digest = _sha256(path, limit)
+        if _stamp(path) == stamp and abs(time.time() - max(stamp[1:3]) / NS_PER_S) > _SETTLED_S:
+            self.known[key] = [*stamp, digest]
+            if self._is_kept:
+                with contextlib.suppress(OSError):  # read-only, full or absent: read again next time
+                    write_json(self._path, self.known, is_private=True)
+        return digest
+
+
+def cache_path() -> Path:
+    """Return where the digests of a user are kept."""
+    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(folder) / "triplepoint" / "contents.json"
+
+
+def with_contents(point: Point, digests: Digests) -> Point:
+    """Return the point with the digests of the files it names; as it is where it names none, or reads none.
+
+    A file that is missing here has no digest: it may be on the nodes only, and the engine says so if it is not.
+
+    Args:
+        point: A folded point, see `config.fold`.
+        digests: Where digests come from; one for all points of a plan.
+    """
+    if point.engine == "simulated":
+        return point
+    found = contents_of(point, digests)
+    return point if found == Contents() else point.model_copy(update={"contents": found})
+
+
+def contents_of(point: Point, digests: Digests) -> Contents:
+    """Return the digests of the files a point names."""
+    return Contents(
+        corpus=None if point.corpus in ("random", "stdlib") else _of_corpus(point.corpus, digests),
+        weights=None if point.weights == "random" else digests.of(Path(point.weights)),
+        tokenizer=None if point.tokenizer == BYTES else digests.of(Path(point.tokenizer)),
+    )
+
+
+def check_contents(point: Point, digests: Digests) -> None:
+    """Check that the files a point names are those that were there when it was planned.
+
+    Raises:
+        UserError: If one of them has changed; one that is missing is for the engine to report.
+    """
+    if point.contents is None:
+        return
+    found = contents_of(point, digests)
+    for key in Contents.model_fields:
+        planned, now = getattr(point.contents, key), getattr(found, key)
+        if planned is not None and now is not None and planned != now:
+            raise UserError(
+                f"{key} {getattr(point, key)}: changed since the plan was made; run snakemake again, or 'triplepoint "
+                "plan --write', which plans a run of its own for what is there now"
+            )
+
+
+def _of_corpus(corpus: str, digests: Digests) -> str | None:
+    """Return the digest of a text, or of both files of an indexed corpus."""
+    index, binary = Path(f"{corpus}.idx"), Path(f"{corpus}.bin")
+    if not index.is_file() and not binary.is_file():
+        return digests.of(Path(corpus), CORPUS_LIMIT_BYTES)
+    both = digests.of(index), digests.of(binary)
+    return None if None in both else hashlib.sha256("".join(map(str, both)).encode()).hexdigest()
+
+
+def _stamp(path: Path) -> _Stamp:
+    found = path.stat()
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+
+
+def _sha256(path: Path, limit: int | None) -> str:
+    found = hashlib.sha256()
+    left = path.stat().st_size if limit is None else limit
+    if left >= _LARGE_BYTES:
+        print(f"triplepoint: reading {path}, {left / GIB:.0f} GiB, once for its SHA-256", file=sys.stderr)
+    with path.open("rb") as file:
+        while left > 0 and (block := file.read(min(left, _BLOCK_BYTES))):
+            found.update(block)
+            left -= len(block)
+    return found.hexdigest()
+
+
+def _read(path: Path) -> dict[str, list[Any]]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) and all(isinstance(entry, list) for entry in content.values()) else {}
