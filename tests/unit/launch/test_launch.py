@@ -128,7 +128,7 @@ def test_launch_time_limit_ends_gang(tmp_path: Path) -> None:
 
 
 def test_launch_out_of_memory_is_a_result(tmp_path: Path) -> None:
-    huge = TINY.model_copy(update={"ffn_hidden_size": 1 << 40})
+    huge = TINY.model_copy(update={"hidden_size": 1 << 10, "ffn_hidden_size": (1 << 31) - 1})
     folder = write_run(tmp_path, planned(tiny_point(model=huge)))
     status, said = finish(start(folder))
     assert status == 0, said
@@ -234,6 +234,6 @@ def test_agent_refuses_a_corpus_that_changed_while_it_was_in_the_queue(tmp_path:
     note_contents(raw, run)
     text.write_text("two text")
     around, clock = Surroundings(raw, 0, None), NodeClock(0, 1)
-    (failure,) = _train(raw, range(2), run, around, clock, Watch())
+    (failure,) = _train(raw, range(2), run, around, clock, Watch(), sampler=None)
     assert failure.is_user_error
     assert "changed since the plan was made" in failure.message
