@@ -128,6 +128,9 @@ def test_results_in_use_elsewhere_are_left_alone(
     assert status == 2, output
     assert "triplepoint: results: in use by process" in output
     assert not (project.folder / "results/tables/points.csv").exists()
+    if command == "snakemake":
+        outcome = project.snakemake("all", "--quiet")
+        assert outcome.status == 0, "refused at the start, nothing was left behind: " + outcome.output
 
 
 def test_lost_records_of_snakemake_run_all_stages_but_launches(project: Project) -> None:
