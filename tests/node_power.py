@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Constants
 from triplepoint.simulate.estimates import Estimate
 from triplepoint.simulate.heat.job import node_power_of

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from triplepoint.config.point import Point
 from triplepoint.config.task import PREFILL_TOKENS, group_size
-from triplepoint.simulate.calibration.intervals import Uncertainty
 from triplepoint.simulate.costs import Constants, Cost, Costs
+from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.inference import InferenceMemory, inference_memory
 from triplepoint.simulate.step import costs_of

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.simulate.calibration.intervals import Uncertainty
 from triplepoint.simulate.collectives.links import load_overlap
 from triplepoint.simulate.collectives.model import CollectiveModel
 from triplepoint.simulate.costs import HOST_OPERATIONS_OUTSIDE, Constants, Cost, Costs
 from triplepoint.simulate.fabric import Fabric
+from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels.model import KernelModel
 from triplepoint.simulate.operations import ChunkWork, Message, Operation, StageWork

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.simulate.power.made_up import power
 from tests.unit.simulate.test_heated import CATALOGUE, CONFIG, planned
 from triplepoint.simulate.artefacts.run import job_of
-from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.heat.config import read_heat
 from triplepoint.simulate.power.model import Activity
 from triplepoint.simulate.power.step import Ran, StepPieces

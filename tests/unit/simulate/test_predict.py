@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.simulate.cells import NEMOTRON
+from triplepoint.calibrate.statistics import conformal_quantile
 from triplepoint.cli import main
 from triplepoint.config.point import Layout
-from triplepoint.simulate.calibration import intervals
-from triplepoint.simulate.calibration.fitted import Calibration
-from triplepoint.simulate.calibration.intervals import Features, Uncertainty
+from triplepoint.simulate import intervals
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import AS_TABLES, Constants, slowest_of
+from triplepoint.simulate.intervals import Features, Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.predict.batch import OUTPUT, settle
 from triplepoint.simulate.predict.model import predict
@@ -115,15 +116,15 @@ def test_constants_of_an_unknown_version_are_those_of_the_nearest(calibration: C
 
 def test_conformal_quantile_by_hand() -> None:
     # Nine scores and the one to come: 90 % of ten are reached at the ninth.
-    assert intervals.conformal_quantile([1, 2, 3, 4, 5, 6, 7, 8, 9]) == 9
-    assert intervals.conformal_quantile([1, 2, 3, 4, 5, 6, 7, 8, 9], coverage=0.5) == 5
+    assert conformal_quantile([1, 2, 3, 4, 5, 6, 7, 8, 9]) == 9
+    assert conformal_quantile([1, 2, 3, 4, 5, 6, 7, 8, 9], coverage=0.5) == 5
     # Three quarters of the weight on the first.
-    assert intervals.conformal_quantile([1, 2], [3, 1], coverage=0.5) == 1
+    assert conformal_quantile([1, 2], [3, 1], coverage=0.5) == 1
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=60))
 def test_conformal_quantile_holds_the_share_of_its_own_scores(scores: list[float]) -> None:
-    found = intervals.conformal_quantile(scores)
+    found = conformal_quantile(scores)
     assert sum(score <= found for score in scores) >= min(0.9 * (len(scores) + 1), len(scores)) - 1e-9
 
 

@@ -18,11 +18,11 @@ from triplepoint.simulate.artefacts.heated import heat_up, with_factors
 from triplepoint.simulate.artefacts.serving import simulate_serving
 from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.artefacts.write import write_failure, write_run
-from triplepoint.simulate.calibration.fitted import Calibration
-from triplepoint.simulate.calibration.intervals import interval
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Costs
 from triplepoint.simulate.fabric import fabric_of
 from triplepoint.simulate.heat.job import is_known
+from triplepoint.simulate.intervals import interval
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.model import memory_by_stage
 from triplepoint.simulate.step import costs_of, durations_of, uncertainty_of

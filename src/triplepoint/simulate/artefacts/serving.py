@@ -18,7 +18,7 @@ from triplepoint.simulate.artefacts.heated import gpu_facts
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS
 from triplepoint.simulate.artefacts.sensed import COUNTED
 from triplepoint.simulate.artefacts.write import describe_nodes, write_failure, write_manifest_of
-from triplepoint.simulate.calibration.serving import KnownTo, ServingCalibration
+from triplepoint.simulate.calibration import KnownTo, ServingCalibration
 from triplepoint.simulate.costs import Costs
 from triplepoint.simulate.heat.job import at_highest_clocks, is_known, machine_of, one_step, stretched, warm_up
 from triplepoint.simulate.heat.loop import Trace

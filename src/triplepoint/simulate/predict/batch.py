@@ -11,7 +11,7 @@ from pathlib import Path
 
 from triplepoint.errors import UserError
 from triplepoint.files import write_text
-from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.model import peak_memory
 from triplepoint.simulate.predict.model import Prediction, predict

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from tests.unit.calibrate.test_power_and_cooling import S, record
 from tests.unit.simulate.heat.machines import CONFIG, machine
-from tests.unit.simulate.heat.test_measured import S, record
 from triplepoint.cli import main
 from triplepoint.simulate.heat.config import HeatConfig, read_heat
 from triplepoint.simulate.heat.loop import Trace, run, start
@@ -91,6 +91,8 @@ def test_command_finds_power_and_cooling_and_writes_them(
     fitted, blind = re.findall(r"RMSE ([\d.]+) K", told)
     assert float(fitted) < 0.5, "whole degrees alone are 0.29 K"
     assert float(blind) < 1.0
+    read_power.cache_clear()
+    read_heat.cache_clear()
     power, air = read_power("h200", config), read_heat("h200", config).cooling["air"]
     assert power.tensor.value == pytest.approx(760, rel=0.05), "configured are 829 W"
     assert power.zeros_share.value == pytest.approx(0.66, abs=0.03)

@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from triplepoint.calibrate.collectives import LinkParameters
+from triplepoint.calibrate.kernels import KernelTimes
+from triplepoint.calibrate.protocol import calibrate
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.doctor.measure.rows import CollectiveRow, KernelRow, write_collectives, write_kernels
 from triplepoint.errors import UserError
 from triplepoint.simulate.collectives.links import load_link
 from triplepoint.simulate.collectives.model import CollectiveModel
-from triplepoint.simulate.collectives.own import calibrate_links
 from triplepoint.simulate.fabric import Fabric, Group, fabric_of
 from triplepoint.simulate.kernels.config import read_kernels
 from triplepoint.simulate.kernels.model import KernelModel
-from triplepoint.simulate.kernels.own import calibrate_kernels
 from triplepoint.simulate.operations import Kernel
 
 CATALOGUE = Catalogue(Path("config"))
@@ -56,7 +57,7 @@ def table(config: Path, tmp_path: Path) -> Path:
 
 
 def test_calibrate_links_finds_the_links_and_the_simulator_takes_them(config: Path, table: Path) -> None:
-    told = calibrate_links(table, config)
+    told = calibrate(LinkParameters(table, config))
     assert f"set scale_up_link: h200x32-node in {config}/clusters/h200x32.yaml" in "\n".join(told)
     node, network = load_link("h200x32-node", config), load_link("h200x32-network", config)
     assert node.exchange_efficiency == pytest.approx(0.4, rel=0.1)
@@ -81,7 +82,7 @@ def test_calibrate_links_of_no_single_cluster_is_refused(
     rows = [f"{fabric},all_reduce,8,1024,25,us,,me" for fabric in fabrics]
     path.write_text("\n".join(["fabric,kind,num_gpus,num_bytes,value,unit,read_error,source", *rows]))
     with pytest.raises(UserError, match="expected NAME-node and NAME-network of one cluster"):
-        calibrate_links(path, Path("config"))
+        calibrate(LinkParameters(path, Path("config")))
 
 
 def test_calibrate_kernels_finds_a_slower_gpu(config: Path, tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_calibrate_kernels_finds_a_slower_gpu(config: Path, tmp_path: Path) -> N
             ))  # fmt: skip
     path = tmp_path / "kernels.csv"
     write_kernels(rows, "h200", "cublas", "doctor-test", path)
-    (told,) = calibrate_kernels(path, config)
+    (told,) = calibrate(KernelTimes(path, config))
     assert "bf16 products fitted to 6 rows of doctor-test" in told
     large = Kernel("gemm", "forward", 2.0 * 8192**3, 6.0 * 8192**2, (8192,) * 3, "bf16")
     read_kernels.cache_clear()

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.unit.calibrate.test_power_and_cooling import record
 from tests.unit.simulate.heat.machines import CONFIG
-from tests.unit.simulate.heat.test_measured import record
 from triplepoint.cli import main
 
 Row = dict[str, Any]

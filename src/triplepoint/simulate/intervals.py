@@ -1,13 +1,10 @@
-"""Intervals of predicted step times: split conformal on the logarithm, wider away from what was calibrated."""
+"""Intervals of predicted times: one width up and down in the logarithm, wider away from what was calibrated."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-
-COVERAGE = 0.9
-"""Share of measurements the interval is made to hold."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +13,7 @@ class Features:
 
     Attributes:
         stack: Framework and version.
-        gpu: GPU type and precision: what kernel times hang on.
+        gpu: GPU type and precision: what kernel times depend on.
         num_gpus: World size.
         sequence_length: Tokens per sequence.
         num_parameters: Of the model.
@@ -36,7 +33,7 @@ class Features:
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """What the parts of a prediction are known to: relative standard deviations, as their fits left them.
+    """Relative standard deviations of the parts of a prediction, as their fits left them.
 
     Attributes:
         kernel_sigma: Of kernel times.
@@ -58,7 +55,7 @@ class Uncertainty:
 
 PER_OCTAVE = 0.10
 """How much wider an interval is for every factor of two beyond the calibrated range. Ours: a prior, not a fit; the
-coverage on sources left out is reported beside it."""
+coverage on sources left out is reported with it."""
 
 FLOOR = 0.02
 """Smallest scale: steps of one job vary by so much between runs. Unit: 1, in log."""
@@ -73,43 +70,14 @@ def distance(features: Features, known: Sequence[Features]) -> float:
     """
     if not known:
         return 10.0
-    places = np.array([one.place for one in known])
+    places = np.array([other.place for other in known])
     return float(np.abs(places - np.array(features.place)).sum(axis=1).min())
 
 
 def scale(uncertainty: Uncertainty, features: Features, known: Sequence[Features]) -> float:
     """Return the width that scores of the job are measured in: of the parts, widened by the distance."""
-    same = [one for one in known if one.gpu == features.gpu] or list(known)
+    same = [other for other in known if other.gpu == features.gpu] or list(known)
     return (FLOOR + uncertainty.sigma) * (1 + PER_OCTAVE * distance(features, same))
-
-
-def conformal_quantile(
-    scores: Sequence[float], weights: Sequence[float] | None = None, coverage: float = COVERAGE
-) -> float:
-    """Return the score that a new one stays below with the given probability, if it is drawn as these were.
-
-    Args:
-        scores: Absolute log errors over their scale, of predictions that were not fitted to them.
-        weights: Of each score; rows of one source and model are nearly one row. Equal where not given.
-        coverage: Probability.
-
-    Returns:
-        The smallest score at which the weights reach `coverage`, a new score of mean weight counted as infinite; the
-        largest where none does.
-
-    Raises:
-        ValueError: If there is no score.
-
-    Source:
-        Vovk, Gammerman and Shafer 2005; Tibshirani et al. 2019, arXiv:1904.06019, for weights.
-    """
-    if len(scores) == 0:
-        raise ValueError("no scores, expected at least one")
-    order = np.argsort(scores)
-    weight = np.ones(len(scores)) if weights is None else np.asarray(weights, dtype=float)
-    reached = np.cumsum(weight[order]) / (weight.sum() + weight.mean())
-    place = int(np.searchsorted(reached, coverage - 1e-12))
-    return float(np.asarray(scores)[order[min(place, len(scores) - 1)]])
 
 
 def interval(time_s: float, quantile: float, scale: float) -> tuple[float, float]:

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.published_serving import CONFIG, SELECTED, is_selected, is_shared, read_cases
+from tests.published_serving import CONFIG, TABLE, is_shared, read_cases
+from triplepoint.calibrate.inference import InferenceIntervals, ServingCase, fit
 from triplepoint.config.yaml_file import read
-from triplepoint.simulate.calibration.fitted import Calibration
-from triplepoint.simulate.calibration.intervals import Uncertainty
-from triplepoint.simulate.calibration.serving import FittedServing, ServingCalibration, ServingCase, fit
+from triplepoint.simulate.calibration import Calibration, FittedServing, ServingCalibration
 from triplepoint.simulate.inference import Serving, predict_inference
+from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.predict.batch import predict_row
 from triplepoint.simulate.predict.rows import read_row
 
@@ -23,12 +23,12 @@ FILE = CONFIG / "calibration" / "inference.yaml"
 
 
 def selected() -> list[ServingCase]:
-    return [case for case in read_cases() if is_selected(case)]
+    return [case for case in read_cases() if not case.left_out]
 
 
 def test_inference_yaml_is_what_the_rows_give() -> None:
-    stored, found = read(FittedServing, FILE), fit(selected(), SELECTED, UNKNOWN).fitted
-    # Written again by `python -m tests.benchmarks.inference_accuracy --write`.
+    stored, found = read(FittedServing, FILE), InferenceIntervals(TABLE, CONFIG).fit(list(read_cases())).fitted
+    # Written again by `triplepoint calibrate --inference tests/data/inference/tensorrt_llm.csv`.
     assert stored.quantile == pytest.approx(found.quantile, rel=1e-3)
     assert (stored.num_rows, stored.places, stored.fitted_to) == (found.num_rows, found.places, found.fitted_to)
 
@@ -36,7 +36,7 @@ def test_inference_yaml_is_what_the_rows_give() -> None:
 def test_rows_of_a_model_left_out_lie_in_their_intervals() -> None:
     inside = []
     for name in {case.job.model.name for case in selected()}:
-        others = fit([case for case in selected() if case.job.model.name != name], SELECTED, UNKNOWN)
+        others = fit([case for case in selected() if case.job.model.name != name], str(TABLE), UNKNOWN)
         held_out = [case for case in selected() if case.job.model.name == name]
         inside += [case.score(others) <= others.fitted.quantile for case in held_out]
     assert len(inside) == 32 and np.mean(inside) >= 0.9

@@ -1,4 +1,4 @@
-"""Calibration to published step times: one constant per version of a software stack, and the spread that is left."""
+"""Calibrates one constant per version of a software stack to measured step times, and the spread that is left."""
 
 import math
 from collections import Counter, defaultdict
@@ -8,13 +8,24 @@ from pathlib import Path
 
 import numpy as np
 
+from triplepoint.calibrate.protocol import to_yaml
+from triplepoint.calibrate.statistics import conformal_quantile
+from triplepoint.errors import UserError
 from triplepoint.metrics import robust_sigma
-from triplepoint.simulate.calibration import intervals
-from triplepoint.simulate.calibration.fitted import Calibration, Fitted, Place, StackConstant, features_of, usual_factor
-from triplepoint.simulate.calibration.intervals import Uncertainty
+from triplepoint.simulate.calibration import Calibration, Fitted, Place, StackConstant, features_of, usual_factor
 from triplepoint.simulate.costs import Constants
+from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
+from triplepoint.simulate.predict.batch import read_table, settle
+from triplepoint.simulate.predict.rows import read_row
+from triplepoint.simulate.predict.spelling import UnreadableError, read_number
 from triplepoint.simulate.step import simulate_step
+
+_HEADER = """\
+# Written by `triplepoint calibrate`. One constant per version of a software stack: a factor on the time of kernels, or
+# the time of a launch in s; what it was fitted to; and how far predictions were from rows whose model was left out.
+# Nothing here is of a model.
+"""
 
 FACTORS = (0.75, 1.0, 1.3, 1.7)
 HOST_TIMES_S = (5e-6, 20e-6, 60e-6, 120e-6)
@@ -27,6 +38,55 @@ _HOST_GAIN = 0.7
 """How far errors must fall for the host to be the fitted constant: below this share of what a factor leaves."""
 
 
+@dataclass(frozen=True)
+class StepTimes:
+    """The procedure: see `calibrate.protocol`.
+
+    Attributes:
+        tables: CSV files with the columns of `triplepoint predict` and `step_time_s`.
+        target: YAML file to write.
+        config: Folder of the configuration.
+        say: Called with a line on every row that is passed over.
+        stacks: Words of which one must stand in the framework's name; None for all.
+        max_gpus: Most GPUs of a row; None for any.
+    """
+
+    tables: Sequence[Path]
+    target: Path
+    config: Path
+    say: Callable[[str], None]
+    stacks: Sequence[str] | None = None
+    max_gpus: int | None = None
+
+    def read(self) -> list["Case"]:
+        """Return the rows selected. Raises `UserError` if a table cannot be read, or no row is left."""
+        cases = [case for table in self.tables for case in read_cases(table, self.config, self.say)]
+        if selected := [case for case in cases if self._is_selected(case)]:
+            return selected
+        raise UserError(f"no row left of {', '.join(map(str, self.tables))}; widen --stack or --max-gpus")
+
+    def fit(self, measured: list["Case"]) -> Calibration:
+        """Return the constants of stacks, and the quantile of errors of models held out."""
+        words = [", ".join(str(table) for table in self.tables)]
+        words += [f"frameworks with {' or '.join(self.stacks)}"] if self.stacks else []
+        words += [f"{self.max_gpus} GPUs or fewer"] if self.max_gpus else []
+        return fit(measured, "; ".join(words), self.config)
+
+    def report(self, fitted: Calibration) -> list[str]:
+        """Return a line on the stacks and the quantile of errors of models held out."""
+        content = fitted.fitted
+        stacks, rows, quantile = len(content.stacks), content.num_rows, content.quantile
+        return [f"calibrate: {stacks} stacks from {rows} rows to {self.target}, quantile {quantile:.2f}"]
+
+    def files(self, fitted: Calibration) -> dict[Path, str]:
+        """Return the file of constants."""
+        return {self.target: _HEADER + to_yaml(fitted.fitted.model_dump(), width=118, flow=None)}
+
+    def _is_selected(self, case: "Case") -> bool:
+        is_stack = not self.stacks or any(word.lower() in case.job.stack.lower() for word in self.stacks)
+        return is_stack and (self.max_gpus is None or case.job.num_gpus <= self.max_gpus)
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """One measured row, with its simulated times.
@@ -37,7 +97,7 @@ class Case:
         measured_s: Time of a step.
         by_factor_s: Simulated times at `FACTORS`.
         by_host_s: Simulated times at `HOST_TIMES_S`, kernels as in the tables.
-        uncertainty: What they are known to.
+        uncertainty: Of the simulated times.
     """
 
     id: str
@@ -61,6 +121,37 @@ class Case:
     def exact_factor(self) -> float:
         """Return the factor at which the simulated time is the measured one."""
         return _at(self.measured_s, self.by_factor_s, FACTORS)
+
+
+def read_cases(source: Path, config: Path, say: Callable[[str], None] | None = None) -> list[Case]:
+    """Return the rows of a table that have a step time and can be simulated.
+
+    Args:
+        source: CSV with the columns of `triplepoint predict` and `step_time_s`.
+        config: Folder of the configuration.
+        say: Called with a line on every row that is passed over, and why.
+
+    Raises:
+        UserError: If the table cannot be read or has no step times.
+    """
+    cases = []
+    table = read_table(source)
+    if table and "step_time_s" not in table[0]:
+        raise UserError(f"{source}: no column step_time_s; calibration needs measured times")
+    for number, cells in enumerate(table, 1):
+        row = read_row(cells, number, config)
+        reason = row.reason
+        try:
+            measured = read_number("step_time_s", cells.get("step_time_s", ""))
+            if row.job is not None and measured:
+                cases.append(make_case(row.id, settle(row), measured, config))
+                continue
+            reason = reason or "no step_time_s"
+        except (UserError, UnreadableError) as error:
+            reason = str(error)
+        if say:
+            say(f"{source}: {row.id} passed over: {reason}")
+    return cases
 
 
 def make_case(id_: str, job: Job, measured_s: float, config: Path) -> Case:
@@ -105,7 +196,7 @@ def fit_stacks(cases: Sequence[Case]) -> list[StackConstant]:
     members = grouped(cases, lambda case: case.job.stack)
     alone = [_constant(str(stack), rows, 1.0) for stack, rows in sorted(members.items())]
     # Once more, now that the usual factor of a GPU type is known: small stacks lean on it.
-    return [_constant(one.stack, members[one.stack], usual_factor(alone, one.gpu)) for one in alone]
+    return [_constant(first.stack, members[first.stack], usual_factor(alone, first.gpu)) for first in alone]
 
 
 def _constant(stack: str, cases: Sequence[Case], usual: float) -> StackConstant:
@@ -138,10 +229,10 @@ def _best_host_s(cases: Sequence[Case]) -> float:
 
 def grouped(cases: Iterable[Case], key: Callable[[Case], Hashable]) -> dict[Hashable, list[Case]]:
     """Return cases by key."""
-    found: dict[Hashable, list[Case]] = defaultdict(list)
+    groups: dict[Hashable, list[Case]] = defaultdict(list)
     for case in cases:
-        found[key(case)].append(case)
-    return dict(found)
+        groups[key(case)].append(case)
+    return dict(groups)
 
 
 def _median_factor(cases: Sequence[Case], usual: float) -> float:
@@ -172,7 +263,7 @@ def _held_out_quantile(cases: Sequence[Case], calibration: Calibration) -> float
         for case in members:
             scores.append(score(case, without))
             weights.append(weight_of[case.id])
-    return max(0.1, round(intervals.conformal_quantile(scores, weights), 4)) if scores else 2.0
+    return max(0.1, round(conformal_quantile(scores, weights), 4)) if scores else 2.0
 
 
 def recalibrated(calibration: Calibration, cases: Sequence[Case]) -> Calibration:
@@ -208,8 +299,8 @@ def _place(job: Job) -> Place:
 
 def _spread_between(stacks: Sequence[StackConstant]) -> float:
     """Return the standard deviation of log factors around the usual one of their GPU type, 0.1 where few are known."""
-    factors = [one for one in stacks if one.constant == "kernels"]
-    logs = [math.log(one.value / usual_factor(stacks, one.gpu)) for one in factors]
+    factors = [stack for stack in stacks if stack.constant == "kernels"]
+    logs = [math.log(stack.value / usual_factor(stacks, stack.gpu)) for stack in factors]
     return round(float(np.std(logs)), 4) if len(logs) > 3 else 0.1
 
 

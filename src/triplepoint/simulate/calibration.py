@@ -1,4 +1,4 @@
-"""What step times were calibrated to: `config/calibration/fitted.yaml`, which `triplepoint calibrate` writes."""
+"""Calibrated constants and intervals, read from `config/calibration/`, where `triplepoint calibrate` writes them."""
 
 import math
 import re
@@ -13,9 +13,10 @@ from pydantic import Field
 
 from triplepoint.config.base import Strict
 from triplepoint.config.yaml_file import read
-from triplepoint.simulate.calibration import intervals
-from triplepoint.simulate.calibration.intervals import Features, Uncertainty
+from triplepoint.simulate import intervals
 from triplepoint.simulate.costs import Constants
+from triplepoint.simulate.inference import InferenceStep, Serving
+from triplepoint.simulate.intervals import Features, Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.stacks import find_stack
 
@@ -104,18 +105,18 @@ class Calibration:
 
     def constants(self, job: Job) -> Constants:
         """Return the constants of a job: of its stack's version, the nearest version, or the usual ones of its GPU."""
-        known = {one.stack: one for one in self.fitted.stacks}
+        known = {constant.stack: constant for constant in self.fitted.stacks}
         if job.stack in known:
             return known[job.stack].constants
         family = find_stack(job.stack, self.config).name
-        kin = [one for one in self.fitted.stacks if find_stack(one.stack, self.config).name == family]
+        kin = [known[stack] for stack in known if find_stack(stack, self.config).name == family]
         if kin:
-            return min(kin, key=lambda one: abs(version(one.stack) - version(job.stack))).constants
+            return min(kin, key=lambda other: abs(version(other.stack) - version(job.stack))).constants
         return Constants(factor=usual_factor(self.fitted.stacks, job.gpu.name))
 
     def is_known(self, stack: str) -> bool:
         """Return whether this version of the stack was calibrated."""
-        return any(one.stack == stack for one in self.fitted.stacks)
+        return any(constant.stack == stack for constant in self.fitted.stacks)
 
     def scale(self, job: Job, uncertainty: Uncertainty) -> float:
         """Return the width errors of this job are measured in, in log; wider away from what was calibrated."""
@@ -130,9 +131,9 @@ def usual_factor(stacks: Sequence[StackConstant], gpu: str) -> float:
 
     Kernel tables are measured in short runs; under the heat and power of hours of training, clocks are lower.
     """
-    factors = [one for one in stacks if one.constant == "kernels"]
-    own = [one.value for one in factors if one.gpu == gpu] or [one.value for one in factors]
-    return math.exp(statistics.median(map(math.log, own))) if own else 1.0
+    factors = [stack for stack in stacks if stack.constant == "kernels"]
+    values = [stack.value for stack in factors if stack.gpu == gpu] or [stack.value for stack in factors]
+    return math.exp(statistics.median(map(math.log, values))) if values else 1.0
 
 
 def features_of(job: Job) -> Features:
@@ -154,5 +155,86 @@ def features_at(place: Place) -> Features:
 
 def version(stack: str) -> float:
     """Return the number that orders versions of one stack: 24.11 of `v24.11.1`, 0 where there is none."""
-    found = re.search(r"(\d+)(?:\.(\d+))?", stack)
-    return int(found[1][:6]) + int((found[2] or "0")[:3]) / 1000 if found else 0.0
+    match = re.search(r"(\d+)(?:\.(\d+))?", stack)
+    return int(match[1][:6]) + int((match[2] or "0")[:3]) / 1000 if match else 0.0
+
+
+class FittedServing(Strict):
+    """What `inference.yaml` holds."""
+
+    fitted_to: str
+    """Table and selection the errors are of."""
+    num_rows: Annotated[int, Field(ge=1)]
+    """Rows of it."""
+    quantile: Positive
+    """90 % of errors are smaller than this many of their scales, each seen from rows of other models. Unit: 1."""
+    places: list[Place]
+    """What was measured; `sequence_length` is prompt and output."""
+
+
+@dataclass(frozen=True)
+class KnownTo:
+    """90 % intervals of a batch: lower and upper end. Unit: s.
+
+    Attributes:
+        first_token_s: Of the time to the first token.
+        per_token_s: Of the time per token after it.
+        whole_s: Of the batch from its start to its end.
+    """
+
+    first_token_s: tuple[float, float]
+    per_token_s: tuple[float, float]
+    whole_s: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class ServingCalibration:
+    """How far predictions of inference can be trusted.
+
+    Attributes:
+        fitted: What errors were like.
+        unknown_stack_spread: What is not known of software that was not measured, as in training. Unit: 1, in log.
+    """
+
+    fitted: FittedServing
+    unknown_stack_spread: float
+
+    @classmethod
+    def load(cls, config: Path) -> "ServingCalibration":
+        """Return the calibration of a configuration folder. Raises `UserError` if it is missing or wrong."""
+        trained = Calibration.load(config).fitted.unknown_stack_spread
+        return cls(read(FittedServing, config / "calibration" / "inference.yaml"), trained)
+
+    @cached_property
+    def _known(self) -> list[Features]:
+        return [features_at(place) for place in self.fitted.places]
+
+    def known_to(self, job: Job, serving: Serving, step: InferenceStep) -> KnownTo:
+        """Return the intervals around what is predicted."""
+        first, each, whole = self.scales(job, serving, step)
+        times = ((step.prefill_s, first), (step.time_per_output_token_s, each), (step.whole_s, whole))
+        return KnownTo(*(intervals.interval(time_s, self.fitted.quantile, scale) for time_s, scale in times))
+
+    def scales(self, job: Job, serving: Serving, step: InferenceStep) -> tuple[float, float, float]:
+        """Return the widths that errors of prefill, decode and both are measured in, in log.
+
+        Where tables are off they are so in both, so that errors of the whole are the mean of those of its parts.
+        """
+        features = features_at(place_of(job, serving))
+        known = any(place.stack == job.stack for place in self.fitted.places)
+        first, each = (
+            intervals.scale(uncertainty, features, self._known) + (0.0 if known else self.unknown_stack_spread)
+            for uncertainty in (step.prefill_uncertainty, step.decode_uncertainty)
+        )
+        return first, each, (step.prefill_s * first + step.decode_s * each) / step.whole_s
+
+
+def place_of(job: Job, serving: Serving) -> Place:
+    """Return where a batch stands."""
+    return Place(
+        stack=job.stack,
+        gpu=f"{job.gpu.name} {job.precision}",
+        num_gpus=job.num_gpus,
+        sequence_length=serving.total_tokens,
+        num_parameters=float(f"{job.model.num_parameters:.3g}"),
+    )

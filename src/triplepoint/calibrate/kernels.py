@@ -1,7 +1,9 @@
-"""Fits the parameters of kernels to measured times: `fit_kernels`. Run offline, the result is in `config/kernels/`."""
+"""Calibrates the kernels of a GPU type to measured times, for `triplepoint calibrate --kernels`."""
 
 import csv
 import math
+import statistics
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +11,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from triplepoint.calibrate.protocol import rounded, to_yaml
+from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.errors import UserError
 from triplepoint.simulate.kernels.config import (
     AttentionKernel,
     AttentionPass,
@@ -17,9 +22,11 @@ from triplepoint.simulate.kernels.config import (
     GemmParameters,
     KernelConfig,
     MemoryParameters,
+    read_kernels,
 )
 from triplepoint.simulate.kernels.formula import Machine, Product, attention_s, gemm_s
 from triplepoint.simulate.operations import Kernel
+from triplepoint.units import US_PER_S
 
 Array = npt.NDArray[np.float64]
 
@@ -29,6 +36,103 @@ _STEP = 1e-3
 _PRIOR = 0.5
 _NOISE = 0.04
 """Measurements of one shape by different people differ by a few percent; what is beyond counts linearly."""
+
+
+@dataclass(frozen=True)
+class MeasuredKernels:
+    """Kernels measured on one GPU type.
+
+    Attributes:
+        gpu: The GPU type.
+        rows: New rows, one for each kernel and library, without the gap to the next kernel.
+        before: Rows of `config/kernels/measured.csv` on the same GPU type and library.
+    """
+
+    gpu: GpuConfig
+    rows: list["Measurement"]
+    before: list["Measurement"]
+
+    @property
+    def precisions(self) -> list[str]:
+        """Precisions of the new rows."""
+        return sorted({row.kernel.precision for row in self.rows})
+
+
+@dataclass(frozen=True)
+class KernelFit:
+    """Fitted kernels, and the precisions that were measured."""
+
+    config: KernelConfig
+    precisions: list[str]
+
+
+@dataclass(frozen=True)
+class KernelTimes:
+    """The procedure: see `calibrate.protocol`.
+
+    Attributes:
+        table: `kernels.csv` of `triplepoint doctor`.
+        config: Folder of the configuration.
+    """
+
+    table: Path
+    config: Path
+
+    def read(self) -> MeasuredKernels:
+        """Return the median of the GPUs measured, and rows of that GPU type and library that are known.
+
+        Raises:
+            UserError: If the table is missing or is not of one GPU type of the configuration.
+        """
+        if not self.table.is_file():
+            raise UserError(f"{self.table}: no such file; write one with 'triplepoint doctor --cluster NAME --measure'")
+        rows = _medians(read_measurements(self.table))
+        names = sorted({row.gpu for row in rows})
+        if len(names) != 1 or names == ["cpu"]:
+            raise UserError(
+                f"{self.table}: measured on {', '.join(names) or 'nothing'}; expected one GPU type of config/gpus"
+            )
+        gpu = Catalogue(self.config).gpu(names[0], self.table)
+        libraries = {row.library for row in rows}
+        before = [
+            row
+            for row in read_measurements(self.config / "kernels" / "measured.csv")
+            if row.gpu == gpu.name and row.library in libraries and row.kernel.precision == rows[0].kernel.precision
+        ]
+        gap_s = read_kernels(gpu.name, self.config).launch_gap.value / US_PER_S
+        # The doctor's runs follow one another: what it times is a run with the gap to the next.
+        return MeasuredKernels(gpu, [replace(row, time_s=max(row.time_s - gap_s, gap_s)) for row in rows], before)
+
+    def fit(self, measured: MeasuredKernels) -> KernelFit:
+        """Return the parameters with the errors of shapes held out."""
+        rows, before = measured.rows, measured.before
+        source = f"{len(rows)} rows of {rows[0].source}" + (f", {len(before)} of measured.csv" if before else "")
+        known = read_kernels(measured.gpu.name, self.config)
+        return KernelFit(fit_kernels([*before, *rows], measured.gpu, known, source), measured.precisions)
+
+    def report(self, fitted: KernelFit) -> list[str]:
+        """Return a line on each precision, with the error of shapes held out."""
+        fits = {precision: fitted.config.gemm[precision].fit for precision in fitted.precisions}
+        return [
+            f"{self._path(fitted)}: {precision} products fitted to {fit.source}; median error of shapes held out "
+            f"{fit.held_out_median:.1%}"
+            for precision, fit in fits.items()
+        ]
+
+    def files(self, fitted: KernelFit) -> dict[Path, str]:
+        """Return the file of the GPU type."""
+        return {self._path(fitted): to_yaml(fitted.config.model_dump(mode="json", exclude_defaults=True))}
+
+    def _path(self, fitted: KernelFit) -> Path:
+        return self.config / "kernels" / f"{fitted.config.name}.yaml"
+
+
+def _medians(rows: Sequence["Measurement"]) -> list["Measurement"]:
+    """Return one row for each kernel, GPU type and library: GPUs of one type are one."""
+    groups: dict[object, list[Measurement]] = defaultdict(list)
+    for row in rows:
+        groups[row.gpu, row.library, row.kernel].append(row)
+    return [replace(group[0], time_s=statistics.median(row.time_s for row in group)) for group in groups.values()]
 
 
 @dataclass(frozen=True)
@@ -98,47 +202,47 @@ Predict = Callable[[dict[str, float], Measurement], float]
 
 
 def fit_gemm(rows: Sequence[Measurement], machine: Machine, source: str) -> GemmParameters:
-    """Return the parameters of one precision, fitted to measured matrix products; `machine` holds the peaks."""
+    """Return the parameters of one precision, fitted to measured GEMMs; `machine` holds the peaks."""
     unknown = Fit(source=source, rows=0, sigma=1)
 
-    def predict(found: dict[str, float], row: Measurement) -> float:
-        return gemm_s(_product(row.kernel), GemmParameters(**found, fit=unknown), machine)
+    def predict(values: dict[str, float], row: Measurement) -> float:
+        return gemm_s(_gemm_of(row.kernel), GemmParameters(**values, fit=unknown), machine)
 
-    found, fit = _fit(GEMM, predict, rows, source)
-    return GemmParameters(**found, fit=fit)
+    values, fit = _fit(GEMM, predict, rows, source)
+    return GemmParameters(**values, fit=fit)
 
 
 def fit_attention(rows: Sequence[Measurement], machine: Machine, fixed_us: float, source: str) -> AttentionKernel:
     """Return the parameters of one implementation; kind `both` is a forward and a backward pass together."""
 
-    def predict(found: dict[str, float], row: Measurement) -> float:
+    def predict(values: dict[str, float], row: Measurement) -> float:
         total = 0.0
         for way in ("forward", "backward") if row.kernel.kind == "both" else (row.kernel.kind,):
-            total += attention_s(row.kernel.shape, row.kernel.is_causal, way, _pass(found, way), machine)
+            total += attention_s(row.kernel.shape, row.kernel.is_causal, way, _pass(values, way), machine)
             total += fixed_us * 1e-6
         return total
 
-    found, fit = _fit(ATTENTION, predict, rows, source)
-    return AttentionKernel(forward=_pass(found, "forward"), backward=_pass(found, "backward"), fit=fit)
+    values, fit = _fit(ATTENTION, predict, rows, source)
+    return AttentionKernel(forward=_pass(values, "forward"), backward=_pass(values, "backward"), fit=fit)
 
 
 def fit_memory(rows: Sequence[Measurement], machine: Machine, source: str) -> MemoryParameters:
     """Return rate and ramp-up of kernels bound by memory, fitted to kernels with next to no arithmetic."""
 
-    def predict(found: dict[str, float], row: Measurement) -> float:
-        ramped = replace(machine, ramp_us=found["ramp_us"], ramp_bytes=found["ramp_bytes"])
-        return ramped.memory_s(row.kernel.num_bytes, found["efficiency"]) + found["fixed_us"] * 1e-6
+    def predict(values: dict[str, float], row: Measurement) -> float:
+        ramped = replace(machine, ramp_us=values["ramp_us"], ramp_bytes=values["ramp_bytes"])
+        return ramped.memory_s(row.kernel.num_bytes, values["efficiency"]) + values["fixed_us"] * 1e-6
 
-    found, fit = _fit(MEMORY, predict, rows, source)
-    return MemoryParameters.model_validate({**found, "fit": fit})
+    values, fit = _fit(MEMORY, predict, rows, source)
+    return MemoryParameters.model_validate({**values, "fit": fit})
 
 
 def fit_kernels(rows: Sequence[Measurement], gpu: GpuConfig, known: KernelConfig, source: str) -> KernelConfig:
     """Return the parameters of a GPU's kernels, fitted where there are rows, as they were known elsewhere.
 
     Args:
-        rows: Measured on that GPU, attention named after its implementation. Matrix products with one row (m = 1) and
-            kernels without a shape tell the rate of memory.
+        rows: Measured on that GPU, attention named after its implementation. GEMMs with one row (m = 1) and kernels
+            without a shape determine the rate of memory.
         gpu: The GPU type, with its peaks.
         known: What is known so far.
         source: Where the rows come from.
@@ -150,15 +254,15 @@ def fit_kernels(rows: Sequence[Measurement], gpu: GpuConfig, known: KernelConfig
         if peak is not None
     }
     gemm, attention, memory = dict(known.gemm), dict(known.attention), known.memory
-    products = [row for row in rows if row.kernel.cls == "gemm" and len(row.kernel.shape) == 3]
-    if streams := [row for row in rows if not row.kernel.shape or (row in products and row.kernel.shape[0] == 1)]:
+    gemms = [row for row in rows if row.kernel.cls == "gemm" and len(row.kernel.shape) == 3]
+    if streams := [row for row in rows if not row.kernel.shape or (row in gemms and row.kernel.shape[0] == 1)]:
         memory = fit_memory(streams, machines["bf16"], source).model_copy(update={"classes": memory.classes})
     ramped = {
         precision: replace(machine, ramp_us=memory.ramp_us, ramp_bytes=memory.ramp_bytes)
         for precision, machine in machines.items()
     }
-    for precision in sorted({row.kernel.precision for row in products} & set(machines)):
-        chosen = [row for row in products if row.kernel.precision == precision]
+    for precision in sorted({row.kernel.precision for row in gemms} & set(machines)):
+        chosen = [row for row in gemms if row.kernel.precision == precision]
         gemm[precision] = fit_gemm(chosen, ramped[precision], source)
         if precision in known.gemm:
             kept = {"batched_efficiency": known.gemm[precision].batched_efficiency}
@@ -170,15 +274,15 @@ def fit_kernels(rows: Sequence[Measurement], gpu: GpuConfig, known: KernelConfig
     return known.model_copy(update={"gemm": gemm, "attention": attention, "memory": memory})
 
 
-def _product(kernel: Kernel) -> Product:
+def _gemm_of(kernel: Kernel) -> Product:
     groups, m, n, k = kernel.shape if len(kernel.shape) == 4 else (1, *kernel.shape)
     element = {"fp8": 1, "fp32": 4}.get(kernel.precision, 2)
     output = max(0.0, kernel.num_bytes - groups * (m * k + k * n) * element)
     return Product(groups, m, n, k, kernel.num_bytes, output)
 
 
-def _pass(found: dict[str, float], way: str) -> AttentionPass:
-    return AttentionPass(**{name: found[f"{way}_{name}"] for name in _PASS})
+def _pass(values: dict[str, float], way: str) -> AttentionPass:
+    return AttentionPass(**{name: values[f"{way}_{name}"] for name in _PASS})
 
 
 def _fit(
@@ -190,12 +294,12 @@ def _fit(
     fit = Fit(
         source=source,
         rows=len(rows),
-        sigma=_rounded(float(np.std(errors))),
-        held_out_median=_rounded(float(np.median(away))),
-        held_out_p90=_rounded(float(np.quantile(away, 0.9))),
+        sigma=rounded(float(np.std(errors)), 4),
+        held_out_median=rounded(float(np.median(away)), 4),
+        held_out_p90=rounded(float(np.quantile(away, 0.9)), 4),
         flops_range=(min(flops), max(flops)),
     )
-    return {name: _rounded(value) for name, value in _search(space, predict, rows).items()}, fit
+    return {name: rounded(value, 4) for name, value in _search(space, predict, rows).items()}, fit
 
 
 def _held_out_errors(space: Space, predict: Predict, rows: Sequence[Measurement]) -> Array:
@@ -205,10 +309,10 @@ def _held_out_errors(space: Space, predict: Predict, rows: Sequence[Measurement]
     fold_of = {tuple(family): number % FOLDS for number, family in enumerate(families)}
     errors = np.zeros(len(rows))
     for fold in range(min(FOLDS, len(families))):
-        found = _search(space, predict, [row for row in rows if fold_of[row.family] != fold])
+        values = _search(space, predict, [row for row in rows if fold_of[row.family] != fold])
         for place, row in enumerate(rows):
             if fold_of[row.family] == fold:
-                errors[place] = math.log(predict(found, row) / row.time_s)
+                errors[place] = math.log(predict(values, row) / row.time_s)
     return errors
 
 
@@ -220,8 +324,8 @@ def _search(space: Space, predict: Predict, rows: Sequence[Measurement]) -> dict
     least, most = np.log(space.least), np.log(space.most)
 
     def residuals(at: Array) -> Array:
-        found = dict(zip(space.names, np.exp(at).tolist(), strict=True))
-        errors = [math.log(predict(found, row) / row.time_s) / _NOISE for row in rows]
+        values = dict(zip(space.names, np.exp(at).tolist(), strict=True))
+        errors = [math.log(predict(values, row) / row.time_s) / _NOISE for row in rows]
         # What the rows say nothing of stays where it started.
         return np.concatenate([np.sign(errors) * _soft(np.abs(errors)), _PRIOR * (at - start)])
 
@@ -237,7 +341,3 @@ def _soft(size: Array) -> Array:
     # The square of this grows as the square of small errors and linearly with large ones.
     soft: Array = np.sqrt(2 * (np.sqrt(1 + size**2) - 1))
     return soft
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")

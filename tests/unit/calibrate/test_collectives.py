@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.collectives import CONFIG, FABRICS, LINKS, ROWS, errors, every_other_size, held_out
+from tests.benchmarks.collectives import CONFIG, FABRICS, LINKS, ROWS, errors, held_out
+from triplepoint.calibrate.collectives import Row, every_other_size, fit_collectives, link_file, log_errors, read_rows
 from triplepoint.config.yaml_file import read_yaml
 from triplepoint.errors import UserError
-from triplepoint.simulate.collectives.fit import Row, fit_collectives, log_errors, read_rows, write_link
 from triplepoint.simulate.collectives.links import load_link
 
 HEADER = "fabric,kind,num_gpus,num_bytes,value,unit,read_error,source\n"
@@ -20,7 +20,7 @@ def test_measured_collectives_are_met_within_six_percent() -> None:
 
 
 def test_sizes_held_out_are_met_within_six_percent() -> None:
-    assert statistics.median(held_out(every_other_size(0).__contains__)) < 0.06
+    assert statistics.median(held_out(every_other_size(ROWS, 0).__contains__)) < 0.06
 
 
 def test_network_of_another_source_is_met_within_six_percent() -> None:
@@ -95,7 +95,7 @@ def test_read_rows_wrong_row_is_refused(row: str, told: str, tmp_path: Path) -> 
         read_rows(FABRICS, path)
 
 
-def test_write_link_reads_back(tmp_path: Path) -> None:
+def test_link_file_reads_back(tmp_path: Path) -> None:
     (tmp_path / "collectives" / "links").mkdir(parents=True)
-    write_link(LINKS["xgmi2"], tmp_path)
+    (tmp_path / "collectives" / "links" / "xgmi2.yaml").write_text(link_file(LINKS["xgmi2"]))
     assert load_link("xgmi2", tmp_path) == LINKS["xgmi2"]

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from triplepoint.calibrate.protocol import rounded
+from triplepoint.calibrate.statistics import Optimum, least_squares
 from triplepoint.errors import UserError
 from triplepoint.simulate.estimates import Estimate
-from triplepoint.simulate.fitting import Found, least_squares
 from triplepoint.simulate.heat.config import CoolingConfig
 from triplepoint.simulate.power.model import Float
 
@@ -21,7 +22,7 @@ _NAMES = ("die_resistance", "sink_resistance", "die_time", "sink_time")
 
 @dataclass(frozen=True, eq=False)
 class StepLog:
-    """What one device was seen to do.
+    """Temperature and power of one device over time.
 
     Attributes:
         t_s: When; shape (num_samples,), in order. Unit: s.
@@ -36,7 +37,7 @@ class StepLog:
 
 @dataclass(frozen=True, eq=False)
 class HeatFit:
-    """Cooling as logs say it is.
+    """Cooling fitted to logs.
 
     Attributes:
         cooling: With the fitted numbers and their standard deviations.
@@ -51,37 +52,6 @@ class HeatFit:
     rmse_k: tuple[float, ...]
     worst_k: float
     delay_s: float
-
-
-def undo_average(t_s: Float, average_w: Float, window_s: float, age_s: float) -> Float:
-    """Return the power behind one step as a sensor shows it that averages over a long window.
-
-    The steepest climb of the shown power is a step: half of it is reached half a window after. The rest of the shown
-    power is taken as it is.
-
-    Args:
-        t_s: When; shape (num_samples,). Unit: s.
-        average_w: Shown power. Unit: W.
-        window_s: Window of the average. Unit: s.
-        age_s: How old a shown value is. Unit: s.
-
-    Returns:
-        Mean power since the sample before, of the shape of `t_s`. Unit: W.
-    """
-    climb = np.interp(t_s + window_s, t_s, average_w) - average_w
-    first = int(np.argmax(np.abs(climb)))
-    last = int(np.searchsorted(t_s, t_s[first] + window_s, side="right"))
-    low, high = float(average_w[first]), float(average_w[min(last, len(t_s)) - 1])
-    way = np.sign(high - low)
-    half = float(np.interp(way * (low + high) / 2, way * average_w[first:last], t_s[first:last]))
-    step = half - window_s / 2 - age_s
-    begin = max(int(np.searchsorted(t_s, step)), 1)
-    power = average_w.copy()
-    power[first:begin] = low
-    power[begin:last] = high
-    # The step falls between two samples.
-    power[begin] += (low - high) * (step - t_s[begin - 1]) / (t_s[begin] - t_s[begin - 1])
-    return power
 
 
 def simulate_log(log: StepLog, cooling: CoolingConfig, inlet_c: float) -> Float:
@@ -110,12 +80,12 @@ def _respond(log: StepLog, cooling: Float) -> Float:
     keep = np.exp(-np.diff(log.t_s)[:, None] * speed)
     fed = (1.0 - keep) * weight * log.power_w[1:, None]
     rise = weight * log.power_w[0]
-    found = np.empty((len(log.t_s), 2))
-    found[0] = rise
+    rises = np.empty((len(log.t_s), 2))
+    rises[0] = rise
     for k in range(1, len(log.t_s)):
         rise = keep[k - 1] * rise + fed[k - 1]
-        found[k] = rise
-    return np.asarray(found.sum(axis=1))
+        rises[k] = rise
+    return np.asarray(rises.sum(axis=1))
 
 
 def fit_heat(logs: list[StepLog], known: CoolingConfig, source: str) -> HeatFit:
@@ -138,10 +108,10 @@ def fit_heat(logs: list[StepLog], known: CoolingConfig, source: str) -> HeatFit:
             "samples, 50 W and 3 K"
         )
     priors = [getattr(known, name) for name in _NAMES]
-    found, delay_s = _search(logs, priors)
-    value, sigma = np.exp(found.at[:-1]), np.sqrt(np.diag(found.covariance))[:-1] * np.exp(found.at[:-1])
+    optimum, delay_s = _search(logs, priors)
+    value, sigma = np.exp(optimum.at[:-1]), np.sqrt(np.diag(optimum.covariance))[:-1] * np.exp(optimum.at[:-1])
     fitted = known.model_copy(update={
-        name: Estimate(value=_rounded(value[k]), unit=prior.unit, sigma=_rounded(sigma[k]), source=source)
+        name: Estimate(value=rounded(value[k], 3), unit=prior.unit, sigma=rounded(sigma[k], 3), source=source)
         for k, (name, prior) in enumerate(zip(_NAMES, priors, strict=True))
     })  # fmt: skip
     inlets, rmse, worst = [], [], 0.0
@@ -153,7 +123,7 @@ def fit_heat(logs: list[StepLog], known: CoolingConfig, source: str) -> HeatFit:
     return HeatFit(fitted, tuple(inlets), tuple(rmse), worst, delay_s)
 
 
-def _search(logs: list[StepLog], priors: list[Estimate]) -> tuple[Found, float]:
+def _search(logs: list[StepLog], priors: list[Estimate]) -> tuple[Optimum, float]:
     """Return the logarithms of the numbers of `_NAMES` and the delay, and the delay by itself. Unit: s."""
     start = np.array([*np.log([prior.value for prior in priors]), 0.0])
     width = np.array([*np.maximum([prior.sigma / prior.value for prior in priors], 0.2), _DELAY_S])
@@ -163,18 +133,18 @@ def _search(logs: list[StepLog], priors: list[Estimate]) -> tuple[Found, float]:
         # The inlet is whatever makes the mean right.
         return [log.temp_c - rise - (log.temp_c - rise).mean() for log, rise in zip(logs, rises, strict=True)]
 
-    def search(noise_k: list[float], at: Float) -> Found:
+    def search(noise_k: list[float], at: Float) -> Optimum:
         def residuals(at: Float) -> Float:
             parts = [error / noise for error, noise in zip(errors(at), noise_k, strict=True)]
             return np.concatenate([*parts, (at - start) / width])
 
         return least_squares(residuals, at)
 
-    found = search([_NOISE_K] * len(logs), start)
+    optimum = search([_NOISE_K] * len(logs), start)
     # Errors that hang together say less than their number: whole degrees stay wrong by the same for seconds.
-    noise_k = [max(_NOISE_K, float(error.std())) * correlation_time(error) ** 0.5 for error in errors(found.at)]
-    found = search(noise_k, found.at)
-    return found, float(found.at[-1])
+    noise_k = [max(_NOISE_K, float(error.std())) * correlation_time(error) ** 0.5 for error in errors(optimum.at)]
+    optimum = search(noise_k, optimum.at)
+    return optimum, float(optimum.at[-1])
 
 
 def correlation_time(errors: Float) -> float:
@@ -185,7 +155,3 @@ def correlation_time(errors: Float) -> float:
     together = np.correlate(away, away, "full")[len(away) - 1 :] / (away @ away)
     below = np.flatnonzero(together <= 0.0)
     return float(2.0 * together[: below[0] if below.size else None].sum() - 1.0)
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.3g}")

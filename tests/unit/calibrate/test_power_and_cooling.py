@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.unit.simulate.heat.machines import CONFIG, machine
+from triplepoint.calibrate.power_and_cooling import PowerAndCooling
+from triplepoint.calibrate.recording import read_kernel_table, read_step_log
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.yaml_file import read
 from triplepoint.errors import UserError
-from triplepoint.simulate.heat.config import read_heat
 from triplepoint.simulate.heat.loop import run, start
 from triplepoint.simulate.heat.machine import uniform_profile
-from triplepoint.simulate.heat.measured import calibrate, read_kernel_table, read_step_log
 from triplepoint.simulate.power.config import PowerConfig, read_power
 from triplepoint.simulate.power.model import Activity, clock_at_limit, gpu_power_w, rate_at
 
@@ -105,7 +105,8 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_calibrate_finds_what_made_the_recording(recording: Path) -> None:
-    found = calibrate(recording, GPU, read_power("h200", CONFIG), read_heat("h200", CONFIG))
+    procedure = PowerAndCooling(recording, "h200", CONFIG)
+    found = procedure.fit(procedure.read())
     assert np.abs(found.power.held_out_error).max() < 0.05
     assert abs(found.energy_error) < 0.02
     assert len(found.sustained) >= 2 and all(abs(error) < 0.02 for error in found.sustained.values())
@@ -130,4 +131,4 @@ def test_read_step_log_without_stages(recording: Path, tmp_path: Path) -> None:
 
 def test_calibrate_without_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"samples.parquet: no such file; record it with"):
-        calibrate(tmp_path, GPU, read_power("h200", CONFIG), read_heat("h200", CONFIG))
+        PowerAndCooling(tmp_path, "h200", CONFIG).read()

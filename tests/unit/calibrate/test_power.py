@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.unit.simulate.power.made_up import power
+from triplepoint.calibrate.power import KernelTable, fit_power
 from triplepoint.errors import UserError
 from triplepoint.simulate.power.config import PowerConfig
-from triplepoint.simulate.power.fit import KernelTable, fit_power
 from triplepoint.simulate.power.model import Activity, Float, gpu_power_w
 
 KERNELS = {

@@ -1,13 +1,14 @@
-"""Fits the power of a GPU type to measured kernels, and says how far it is off on kernels it has not seen."""
+"""Fits the power of a GPU type to measured kernels, with its error on kernels left out of the fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
 
+from triplepoint.calibrate.protocol import rounded
+from triplepoint.calibrate.statistics import least_squares
 from triplepoint.errors import UserError
 from triplepoint.simulate.estimates import Estimate
-from triplepoint.simulate.fitting import least_squares
 from triplepoint.simulate.power.config import PowerConfig
 from triplepoint.simulate.power.model import Activity, Float, gpu_power_w
 
@@ -53,7 +54,7 @@ class KernelTable:
 
 @dataclass(frozen=True, eq=False)
 class PowerFit:
-    """Power as kernels say it is.
+    """Power fitted to kernels.
 
     Attributes:
         config: With the fitted numbers and their standard deviations.
@@ -106,15 +107,15 @@ def _search(table: KernelTable, known: PowerConfig, source: str, fitted: Sequenc
     def residuals(at: Float) -> Float:
         return np.concatenate([power_error(_set(known, fitted, np.exp(at)), table) / NOISE, (at - start) / width])
 
-    found = least_squares(residuals, start)
-    value = np.exp(found.at)
-    sigma = np.sqrt(np.diag(found.covariance)) * value
+    optimum = least_squares(residuals, start)
+    value = np.exp(optimum.at)
+    sigma = np.sqrt(np.diag(optimum.covariance)) * value
     return _set(known, fitted, value, sigma, source)
 
 
 def _get(config: PowerConfig, name: str) -> Estimate:
-    found: Estimate = getattr(config.clocks if name in _CLOCKS else config, name)
-    return found
+    estimate: Estimate = getattr(config.clocks if name in _CLOCKS else config, name)
+    return estimate
 
 
 def _set(config: PowerConfig, names: Sequence[str], value: Float, sigma: Float | None = None,
@@ -125,11 +126,7 @@ def _set(config: PowerConfig, names: Sequence[str], value: Float, sigma: Float |
         old = _get(config, name)
         new: dict[str, object] = {"value": float(value[k])}
         if sigma is not None:
-            new = {"value": _rounded(value[k]), "sigma": _rounded(sigma[k]), "source": source}
+            new = {"value": rounded(value[k], 3), "sigma": rounded(sigma[k], 3), "source": source}
         changes[name] = old.model_copy(update=new)
     clocks = config.clocks.model_copy(update={name: changes.pop(name) for name in _CLOCKS if name in changes})
     return config.model_copy(update={"clocks": clocks, **changes})
-
-
-def _rounded(value: float) -> float:
-    return float(f"{value:.3g}")
