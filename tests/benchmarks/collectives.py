@@ -26,7 +26,7 @@ from triplepoint.calibrate.collectives import (
     read_rows,
 )
 from triplepoint.simulate.collectives.links import load_link
-from triplepoint.simulate.collectives.model import CollectiveModel
+from triplepoint.simulate.collectives.times import CollectiveModel
 from triplepoint.simulate.fabric import Fabric, Group, Level, Network, network_levels, scale_up_levels
 from triplepoint.units import MIB
 

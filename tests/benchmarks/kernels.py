@@ -8,7 +8,7 @@ from pathlib import Path
 
 from triplepoint.calibrate.kernels import Measurement, fit_kernels, read_measurements
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.simulate.kernels.config import Fit, read_kernels
+from triplepoint.simulate.kernels.parameters import Fit, read_kernels
 
 CONFIG = Path(__file__).parents[2] / "config"
 TABLES = (

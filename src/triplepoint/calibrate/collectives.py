@@ -22,7 +22,7 @@ from triplepoint.config.yaml_file import read_yaml
 from triplepoint.errors import UserError, nearest
 from triplepoint.metrics import bus_factor, robust_sigma
 from triplepoint.simulate.collectives.links import Link, link_of_gpu, load_link
-from triplepoint.simulate.collectives.model import CollectiveModel
+from triplepoint.simulate.collectives.times import CollectiveModel
 from triplepoint.simulate.fabric import Fabric, Group, Network, network_levels, scale_up_levels
 from triplepoint.simulate.operations import CommKind
 from triplepoint.units import GIGA, MIB, US_PER_S

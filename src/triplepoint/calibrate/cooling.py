@@ -7,9 +7,9 @@ import numpy as np
 from triplepoint.calibrate.protocol import rounded
 from triplepoint.calibrate.statistics import Optimum, least_squares
 from triplepoint.errors import UserError
-from triplepoint.simulate.estimates import Estimate
-from triplepoint.simulate.heat.config import CoolingConfig
-from triplepoint.simulate.power.model import Float
+from triplepoint.simulate.heat.parameters import CoolingConfig
+from triplepoint.simulate.power.gpu import Float
+from triplepoint.simulate.power.parameters import Estimate
 
 _NOISE_K = 0.5
 """Temperatures are whole degrees (0.3 K), and power within a sample is not known."""

@@ -15,7 +15,8 @@ from triplepoint.calibrate.protocol import rounded, to_yaml
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
-from triplepoint.simulate.kernels.config import (
+from triplepoint.simulate.kernels.formula import Machine, Product, attention_s, gemm_s
+from triplepoint.simulate.kernels.parameters import (
     AttentionKernel,
     AttentionPass,
     Fit,
@@ -24,7 +25,6 @@ from triplepoint.simulate.kernels.config import (
     MemoryParameters,
     read_kernels,
 )
-from triplepoint.simulate.kernels.formula import Machine, Product, attention_s, gemm_s
 from triplepoint.simulate.operations import Kernel
 from triplepoint.units import US_PER_S
 

@@ -8,9 +8,8 @@ import numpy as np
 from triplepoint.calibrate.protocol import rounded
 from triplepoint.calibrate.statistics import least_squares
 from triplepoint.errors import UserError
-from triplepoint.simulate.estimates import Estimate
-from triplepoint.simulate.power.config import PowerConfig
-from triplepoint.simulate.power.model import Activity, Float, gpu_power_w
+from triplepoint.simulate.power.gpu import Activity, Float, gpu_power_w
+from triplepoint.simulate.power.parameters import Estimate, PowerConfig
 
 NOISE = 0.02
 """Relative error of a measured mean power: sensors of H100 and H200 sample a quarter of the time (arXiv:2312.02741)."""

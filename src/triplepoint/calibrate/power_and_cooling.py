@@ -13,11 +13,10 @@ from triplepoint.calibrate.recording import read_kernel_table, read_step_log
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
-from triplepoint.simulate.estimates import Estimate
-from triplepoint.simulate.heat.config import CoolingConfig, HeatConfig, read_heat
 from triplepoint.simulate.heat.job import is_known
-from triplepoint.simulate.power.config import PowerConfig, read_power
-from triplepoint.simulate.power.model import clock_at_limit, rate_at
+from triplepoint.simulate.heat.parameters import CoolingConfig, HeatConfig, read_heat
+from triplepoint.simulate.power.gpu import clock_at_limit, rate_at
+from triplepoint.simulate.power.parameters import Estimate, PowerConfig, read_power
 
 _CAPPED = 0.97
 """Share of the power limit from which a kernel counts as throttled by it."""

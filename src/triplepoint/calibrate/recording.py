@@ -12,7 +12,7 @@ from triplepoint.calibrate.cooling import StepLog
 from triplepoint.calibrate.power import KernelTable
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
-from triplepoint.simulate.power.model import Activity, Float
+from triplepoint.simulate.power.gpu import Activity, Float
 from triplepoint.simulate.power.segments import Peaks, kernel_activity
 from triplepoint.simulate.power.work import FP8_ENERGY, flops_beside
 from triplepoint.tables.schema import Column, Table, amount, duration, text

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from triplepoint.simulate.power.model import Float
+from triplepoint.simulate.power.gpu import Float
 
 _SLOPE_STEP = 1e-4
 

@@ -9,10 +9,10 @@ import pytest
 from tests.unit.simulate.heat.machines import CONFIG, airflow, cooling
 from triplepoint.calibrate.cooling import StepLog, fit_heat, simulate_log
 from triplepoint.errors import UserError
-from triplepoint.simulate.heat.config import CoolingConfig, read_airflow, read_heat
+from triplepoint.simulate.heat.devices import equal_devices
 from triplepoint.simulate.heat.network import build_network, propagator
-from triplepoint.simulate.heat.parts import equal_devices
-from triplepoint.simulate.power.model import Float
+from triplepoint.simulate.heat.parameters import CoolingConfig, read_airflow, read_heat
+from triplepoint.simulate.power.gpu import Float
 
 DATA = Path(__file__).parents[2] / "data" / "heat"
 

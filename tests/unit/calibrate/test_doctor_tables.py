@@ -12,10 +12,10 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.doctor.measure.rows import CollectiveRow, KernelRow, write_collectives, write_kernels
 from triplepoint.errors import UserError
 from triplepoint.simulate.collectives.links import load_link
-from triplepoint.simulate.collectives.model import CollectiveModel
+from triplepoint.simulate.collectives.times import CollectiveModel
 from triplepoint.simulate.fabric import Fabric, Group, fabric_of
-from triplepoint.simulate.kernels.config import read_kernels
-from triplepoint.simulate.kernels.model import KernelModel
+from triplepoint.simulate.kernels.parameters import read_kernels
+from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.operations import Kernel
 
 CATALOGUE = Catalogue(Path("config"))

@@ -6,8 +6,8 @@ import pytest
 from tests.unit.simulate.power.made_up import power
 from triplepoint.calibrate.power import KernelTable, fit_power
 from triplepoint.errors import UserError
-from triplepoint.simulate.power.config import PowerConfig
-from triplepoint.simulate.power.model import Activity, Float, gpu_power_w
+from triplepoint.simulate.power.gpu import Activity, Float, gpu_power_w
+from triplepoint.simulate.power.parameters import PowerConfig
 
 KERNELS = {
     "rest": (0, 0, 0, 0),

@@ -8,16 +8,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.unit.simulate.heat.machines import CONFIG, machine
+from tests.unit.simulate.heat.machines import CONFIG, machine, uniform_profile
 from triplepoint.calibrate.power_and_cooling import PowerAndCooling
 from triplepoint.calibrate.recording import read_kernel_table, read_step_log
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.yaml_file import read
 from triplepoint.errors import UserError
 from triplepoint.simulate.heat.loop import run, start
-from triplepoint.simulate.heat.machine import uniform_profile
-from triplepoint.simulate.power.config import PowerConfig, read_power
-from triplepoint.simulate.power.model import Activity, clock_at_limit, gpu_power_w, rate_at
+from triplepoint.simulate.power.gpu import Activity, clock_at_limit, gpu_power_w, rate_at
+from triplepoint.simulate.power.parameters import PowerConfig, read_power
 
 S = 1_000_000_000
 GPU = read(GpuConfig, CONFIG / "gpus" / "h200.yaml")

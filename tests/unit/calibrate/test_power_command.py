@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.unit.calibrate.test_power_and_cooling import S, record
-from tests.unit.simulate.heat.machines import CONFIG, machine
+from tests.unit.simulate.heat.machines import CONFIG, machine, uniform_profile
 from triplepoint.cli import main
-from triplepoint.simulate.heat.config import HeatConfig, read_heat
 from triplepoint.simulate.heat.loop import Trace, run, start
-from triplepoint.simulate.heat.machine import Machine, uniform_profile
+from triplepoint.simulate.heat.machine import Machine
+from triplepoint.simulate.heat.parameters import HeatConfig, read_heat
 from triplepoint.simulate.heat.sensor import nvidia_sensors, show
-from triplepoint.simulate.power.config import read_power
-from triplepoint.simulate.power.model import Activity
+from triplepoint.simulate.power.gpu import Activity
+from triplepoint.simulate.power.parameters import read_power
 
 COOLING = {"die_resistance": 0.030, "sink_resistance": 0.016, "die_time": 0.26, "sink_time": 9.0}
 

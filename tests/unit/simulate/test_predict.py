@@ -15,7 +15,7 @@ from triplepoint.cli import main
 from triplepoint.config.point import Layout
 from triplepoint.simulate import intervals
 from triplepoint.simulate.calibration import Calibration
-from triplepoint.simulate.costs import AS_TABLES, Constants, slowest_of
+from triplepoint.simulate.costs import Constants, slowest_of
 from triplepoint.simulate.intervals import Features, Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.predict.batch import OUTPUT, settle
@@ -62,14 +62,14 @@ def test_predict_schedule_that_cannot_run_is_invalid(calibration: Calibration) -
 
 def test_step_bubble_of_a_pipeline_with_equal_stages() -> None:
     job = job_of(pp="4", tp="4", dp="1", gbs="32", mbs="1")
-    step = simulate_step(job, AS_TABLES, CONFIG)
+    step = simulate_step(job, Constants(), CONFIG)
     # (pp-1)/m of the ideal time for m micro-batches, were the stages equal: the last one has the output layer.
     assert 0.5 < step.timeline.bubble_fraction / (3 / (32 + 3)) < 4
 
 
 def test_step_more_kernel_time_is_never_faster() -> None:
     job = job_of()
-    assert simulate_step(job, Constants(factor=1.2), CONFIG).time_s > simulate_step(job, AS_TABLES, CONFIG).time_s
+    assert simulate_step(job, Constants(factor=1.2), CONFIG).time_s > simulate_step(job, Constants(), CONFIG).time_s
 
 
 def test_step_slow_host_holds_up_small_kernels_only() -> None:
@@ -84,8 +84,8 @@ def test_step_slow_host_holds_up_small_kernels_only() -> None:
 
 def test_step_twice_the_batch_takes_no_more_than_twice() -> None:
     once, twice = (
-        simulate_step(job_of(), AS_TABLES, CONFIG).time_s,
-        simulate_step(job_of(gbs="128"), AS_TABLES, CONFIG).time_s,
+        simulate_step(job_of(), Constants(), CONFIG).time_s,
+        simulate_step(job_of(gbs="128"), Constants(), CONFIG).time_s,
     )
     assert once < twice <= 2 * once
 
@@ -93,7 +93,7 @@ def test_step_twice_the_batch_takes_no_more_than_twice() -> None:
 def test_step_more_replicas_cost_little() -> None:
     job = job_of()
     wide = replace(job, layout=Layout(**(job.layout.model_dump() | {"dp": 64})), global_batch_size=1024)
-    assert 1 < simulate_step(wide, AS_TABLES, CONFIG).time_s / simulate_step(job, AS_TABLES, CONFIG).time_s < 1.1
+    assert 1 < simulate_step(wide, Constants(), CONFIG).time_s / simulate_step(job, Constants(), CONFIG).time_s < 1.1
 
 
 def test_slowest_of_many_by_hand() -> None:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from triplepoint.simulate.heat.config import HeatConfig
-from triplepoint.simulate.power.config import PowerConfig
-from triplepoint.simulate.power.model import Float
+from triplepoint.simulate.heat.parameters import HeatConfig
+from triplepoint.simulate.power.gpu import Float
+from triplepoint.simulate.power.parameters import PowerConfig
 
 _FLOW_EXPONENT = 0.8
 """Forced convection: transfer goes with this power of the flow (Dittus-Boelter, turbulent flow in a channel)."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from triplepoint.config.base import Quantity
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError, nearest
-from triplepoint.simulate.kernels.config import AttentionKernel, Fit, GemmParameters, KernelConfig, read_kernels
 from triplepoint.simulate.kernels.formula import Machine, Product, attention_s, gemm_s
+from triplepoint.simulate.kernels.parameters import AttentionKernel, Fit, GemmParameters, KernelConfig, read_kernels
 from triplepoint.simulate.operations import Kernel
 
 _ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp32": 4}

@@ -6,9 +6,26 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from triplepoint.config.base import NAME_PATTERN, Strict
+from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
 from triplepoint.config.yaml_file import read
-from triplepoint.simulate.estimates import Celsius, Megahertz, PerKelvin, Ratio, Volt, Watt
+
+
+class Estimate(Quantity):
+    """A number with its unit, where it comes from, and how far it can be trusted."""
+
+    sigma: Annotated[float, Field(ge=0)]
+    """Standard deviation of `value`, in `unit`; of an assumption, how sure it is."""
+
+
+Watt = Annotated[Estimate, unit_is("W")]
+Volt = Annotated[Estimate, unit_is("V")]
+Megahertz = Annotated[Estimate, unit_is("MHz")]
+Ratio = Annotated[Estimate, unit_is("1")]
+PerKelvin = Annotated[Estimate, unit_is("1/K")]
+Celsius = Annotated[Estimate, unit_is("degC")]
+Kelvin = Annotated[Estimate, unit_is("K")]
+KelvinPerWatt = Annotated[Estimate, unit_is("K/W")]
+Seconds = Annotated[Estimate, unit_is("s")]
 
 
 class ClockConfig(Strict):

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from triplepoint.config.base import NAME_PATTERN, Strict
 from triplepoint.config.yaml_file import read
-from triplepoint.simulate.estimates import Celsius, Kelvin, KelvinPerWatt, Ratio, Seconds
+from triplepoint.simulate.power.parameters import Celsius, Kelvin, KelvinPerWatt, Ratio, Seconds
 
 Cooling = Literal["air", "liquid"]
 

@@ -7,7 +7,7 @@ times in place of six in flash attention, recomputation is counted.
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import ChunkWork, StageWork
 from triplepoint.simulate.work.blocks import Blocks, Chunk, Layers, split_layers
-from triplepoint.simulate.work.parts import Operations, Part, Share, Weights, message, repeat
+from triplepoint.simulate.work.layer_parts import Operations, Part, Share, Weights, message, repeat
 from triplepoint.simulate.work.sync import gathers, gradient_sync, optimizer_work, reductions
 
 

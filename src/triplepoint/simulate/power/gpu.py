@@ -9,14 +9,13 @@ Energy belongs to work: an operation costs what its voltage asks, whenever it ru
 with v and f as shares of the highest voltage and clock, and u the rates.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from triplepoint.simulate.power.config import ClockConfig, PowerConfig
+from triplepoint.simulate.power.parameters import ClockConfig, PowerConfig
 
 Float = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -158,24 +157,9 @@ def gpu_power_w(config: PowerConfig, activity: Activity, clock_mhz: Number, temp
     return power_parts(config, activity, clock_mhz, temp_c).total
 
 
-def idle_power_w(config: PowerConfig, temp_c: Number) -> Float:
-    """Return the power of devices at rest, at the lowest clock. Unit: W."""
-    return gpu_power_w(config, Activity(awake=0.0), config.clocks.min_clock.value, temp_c)
-
-
 def rate_at(clock_share: Number, clock_bound: Number) -> Float:
     """Return the speed of work at a share of the highest clock over its speed at the highest."""
     return np.asarray(1.0 / (np.asarray(clock_bound) / clock_share + 1.0 - np.asarray(clock_bound)))
-
-
-def package_power_w(power_w: Float, packages: Sequence[Sequence[int]]) -> Float:
-    """Return the power of packages from that of their devices.
-
-    Args:
-        power_w: Of devices; shape (..., num_devices). Unit: W.
-        packages: Devices of every package.
-    """
-    return np.stack([power_w[..., list(devices)].sum(axis=-1) for devices in packages], axis=-1)
 
 
 def clock_at_limit(config: PowerConfig, activity: Activity, limit_w: Number, temp_c: Number) -> Float:

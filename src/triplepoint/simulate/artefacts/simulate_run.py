@@ -24,11 +24,11 @@ from triplepoint.simulate.fabric import fabric_of
 from triplepoint.simulate.heat.job import is_known
 from triplepoint.simulate.intervals import interval
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.memory.model import memory_by_stage
+from triplepoint.simulate.memory.training import memory_by_stage
 from triplepoint.simulate.step import costs_of, durations_of, uncertainty_of
-from triplepoint.simulate.timeline.replicas import sort_replicas, with_replicas
+from triplepoint.simulate.timeline.durations import sort_replicas, with_replicas
 from triplepoint.simulate.timeline.schedule import make_order
-from triplepoint.simulate.work.model import stage_work
+from triplepoint.simulate.work.training import stage_work
 
 STACK = "Megatron-Core r0.8"
 """Software that runs are simulated on: that of the published study, in the version step times were calibrated with."""
