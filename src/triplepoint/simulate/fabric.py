@@ -8,8 +8,6 @@ from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
 from triplepoint.simulate.collectives.links import Link, link_of_gpu, load_link
 
-"""GPUs of the last level where the size of the cluster does not matter."""
-
 
 @dataclass(frozen=True)
 class Level:

@@ -20,9 +20,9 @@ from triplepoint.simulate.power.segments import (
 PEAKS = Peaks(tensor_flops=1e15, sm_flops=5e13, hbm=4e12, link=9e11)
 
 
-def energy_j(edges_ns: Int64, power_w: Float) -> float:
+def energy_j(edges_ns: np.ndarray, power_w: np.ndarray) -> float:
     """Return the energy of power that is constant between edges; shape (..., num_pieces). Unit: J."""
-    return float(np.sum(power_w * ns_to_s(1) * np.diff(edges_ns)))
+    return float(np.sum(power_w * 1e-9 * np.diff(edges_ns)))
 
 
 def pick(activity: Activity, index: int) -> tuple[float, ...]:
