@@ -3,16 +3,16 @@
 import argparse
 from pathlib import Path
 
-from triplepoint.cli.arguments import make_parser
+from triplepoint.cli.arguments import make_parser, out_file, seconds
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser("characterise", "Measure what the power sensors of a GPU do to the truth; write a sensor card.")
-    made.add_argument("out", type=Path, metavar="CARD", help="JSON file to write")
+    made.add_argument("out", type=out_file, metavar="CARD", help="JSON file to write")
     made.add_argument("--device", choices=("cuda", "rocm"), default="cuda", help="kind of GPU")
     made.add_argument("--gpu", default="gpu0", help="which GPU of this node; the load runs on the first one torch sees")
-    made.add_argument("--seconds", type=float, default=60.0, metavar="S", help="how long the load runs")
+    made.add_argument("--seconds", type=seconds(1, 86400), default=60.0, metavar="S", help="how long the load runs")
     made.add_argument(
         "--from", dest="source", type=Path, metavar="FOLDER", help="use samples.parquet and windows.parquet of FOLDER"
     )
