@@ -8,11 +8,10 @@ import pytest
 from tests.unit.trace.traces import ALL_REDUCE, BASE_NS, GEMM, kernel, note, write_trace
 from triplepoint.errors import UserError
 from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS, TIMELINE
-from triplepoint.trace.inputs import TraceFile
-from triplepoint.trace.parsing import parse_traces
-from triplepoint.trace.rank.summary import SUMMARY
+from triplepoint.trace.join import Together, join_ranks
+from triplepoint.trace.parsing import TraceFile, parse_traces
+from triplepoint.trace.rank.rank_summary import SUMMARY
 from triplepoint.trace.taxonomy import load_scheme
-from triplepoint.trace.together import Together, join_ranks
 
 TABLES = (KERNELS, INTERVALS, CATEGORIES, COLLECTIVES, RANKS, CRITICAL_PATH, TIMELINE)
 GROUP = {"Process Group Name": "1", "Process Group Description": "mesh_dp", "Process Group Ranks": "[0, 1]"}

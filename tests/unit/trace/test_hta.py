@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.trace.traces import ALL_REDUCE, COPY, GEMM, event, kernel, launch, note, write_trace
 from triplepoint.errors import UserError
-from triplepoint.trace.inputs import find_traces
-from triplepoint.trace.parity import breakdown_row, kernel_table, read_hta
+from triplepoint.trace.hta import breakdown_row, kernel_table, read_hta
+from triplepoint.trace.parsing import find_traces
 
 
 def row(folder: Path, events: list[dict]) -> dict[str, str]:

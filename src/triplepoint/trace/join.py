@@ -15,9 +15,10 @@ from triplepoint.trace.cross.arrivals import Arrivals
 from triplepoint.trace.cross.clocks import Clock
 from triplepoint.trace.cross.compare import Comparison, compare_ranks
 from triplepoint.trace.cross.critical_path import path_rows
-from triplepoint.trace.export.joined import Drawn, DrawnRank, write_timeline
-from triplepoint.trace.lanes import Collectives, Int64, Lane, Meeting
-from triplepoint.trace.rank.summary import RankSummary, read_summary
+from triplepoint.trace.export.timeline import Drawn, DrawnRank, write_timeline
+from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace.lanes import Collectives, Lane, Meeting
+from triplepoint.trace.rank.rank_summary import RankSummary, read_summary
 from triplepoint.units import NS_PER_S
 
 

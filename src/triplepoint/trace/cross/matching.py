@@ -15,12 +15,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from triplepoint.trace.lanes import Collectives, Int64
+from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace.lanes import Collectives
+from triplepoint.trace.taxonomy import POINT_TO_POINT
 
 ENDS_TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 """Kinds no rank leaves before every rank has come: each needs something of all others."""
-
-_POINT_TO_POINT = ("send", "recv", "send_recv")
 
 _CLEARLY = 3.0
 """A shift is taken if the ends deviate this many times less than with any other one."""
@@ -167,7 +167,7 @@ def _groups(collectives: list[Collectives]) -> list[dict[str, _Group]]:
 
 def _kind(kind: str, rank: int, ranks: tuple[int, ...], num_ranks: int) -> str | None:
     """Return the kind both sides agree on, None where nobody can tell who the other side is."""
-    if kind not in _POINT_TO_POINT:
+    if kind not in POINT_TO_POINT:
         return kind
     if (len(ranks) or num_ranks) != 2:
         return None

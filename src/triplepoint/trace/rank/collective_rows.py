@@ -10,9 +10,8 @@ from triplepoint.tables import COLLECTIVES
 from triplepoint.trace.kineto.reader import Message
 from triplepoint.trace.kineto.rows import Int64, Rows
 from triplepoint.trace.lanes import Step
-from triplepoint.trace.rank.found import Work
-from triplepoint.trace.rank.groups import Groups
-from triplepoint.trace.rank.messages import group_ranks, group_size, message_bytes
+from triplepoint.trace.rank.process_groups import Groups, group_ranks, group_size, message_bytes
+from triplepoint.trace.rank.work import Work
 
 _Counter = tuple[str | None, str]
 """Process group and kind: what collectives are numbered by."""

@@ -15,7 +15,7 @@ from triplepoint.cli import main
 from triplepoint.errors import UserError
 from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS, TIMELINE
 from triplepoint.trace.export.perfetto import FILE_NAME
-from triplepoint.trace.files import trace_files, trace_files_as_hta
+from triplepoint.trace.loose_traces import trace_files, trace_files_as_hta
 from triplepoint.trace.taxonomy import load_scheme
 
 DATA = Path(__file__).parents[2] / "data" / "traces"
@@ -209,7 +209,7 @@ def test_trace_files_disk_full_at_the_second_table_leaves_none(tmp_path: Path, m
     def full(*anything: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("triplepoint.trace.together._draw", full)
+    monkeypatch.setattr("triplepoint.trace.join._draw", full)
     with pytest.raises(OSError, match="No space left"):
         run([path], tmp_path / "out")
     assert not (tmp_path / "out").exists()

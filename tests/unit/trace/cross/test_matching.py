@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.unit.trace.cross.worlds import MS, T0, US, collectives_of, cut, rank_seeing, together, true_ends
-from triplepoint.trace.cross.meetings import Meetings, match_meetings
+from triplepoint.trace.cross.matching import Meetings, match_meetings
 from triplepoint.trace.lanes import Collectives
 
 

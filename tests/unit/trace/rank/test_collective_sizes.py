@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from triplepoint.trace.kineto.reader import Message
-from triplepoint.trace.rank.messages import group_ranks, group_size, message_bytes, tensor_sizes
+from triplepoint.trace.rank.process_groups import group_ranks, group_size, message_bytes, tensor_sizes
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,38 @@
-"""The kind of a collective, by what it was called."""
+"""Classes and kinds of kernels, and kinds of collectives by their names."""
 
 import re
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
+
+CATEGORIES: Final = ("compute", "comm", "memory")
+
+_NOT_COMPUTE: Final = {
+    "comm": "comm",
+    "communication": "comm",
+    "AllReduce": "comm",
+    "AllGather": "comm",
+    "ReduceScatter": "comm",
+    "SendRecv": "comm",
+    "memory": "memory",
+    "neither": "memory",
+}
+"""Classes of the built-in schemes that are not computation."""
+
+
+class Kernel(NamedTuple):
+    """What a kernel is: `cls` as gemm, attention, comm; `kind` within it as grouped, forward, all_reduce."""
+
+    cls: str
+    kind: str
+
+    @property
+    def category(self) -> str:
+        """Return compute, comm or memory. A class a user adds is computation."""
+        return _NOT_COMPUTE.get(self.cls, "compute")
+
+
+OTHER: Final = Kernel("other", "unknown")
+
 
 _KINDS: Final = (
     (r"barrier", "barrier"),
@@ -19,6 +49,9 @@ _KINDS: Final = (
     (r"scatter", "scatter"),
 )
 """In this order: NCCL's barrier is annotated `nccl:all_reduce_barrier`, and `reduce` stands within other names."""
+
+POINT_TO_POINT: Final = ("send", "recv", "send_recv")
+"""Kinds between two ranks."""
 
 
 @cache
