@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Parse one part of a run's traces."""
-    from triplepoint.trace.run_traces import parse_part
+    from triplepoint.trace.run_parts import parse_part
 
     ranks = _ranks(arguments.part)
     if arguments.jobs is not None and arguments.jobs < 1:

@@ -11,14 +11,17 @@ from tests.fakes.scenario import Sensor
 from tests.fakes.wave import Wave, square
 from tests.sampling import Sampled, record
 from triplepoint.recording.counter import integral_j
-from triplepoint.telemetry.energy import AliasedError, counter_energy_j, mean_power_w, undo_average
-from triplepoint.telemetry.response import (
+from triplepoint.telemetry.power_sensor import (
+    AliasedError,
     Response,
     busy_time,
+    counter_energy_j,
     find_updates,
     fit_response,
+    mean_power_w,
     resolution,
     settling_time_s,
+    undo_average,
 )
 
 S = 1_000_000_000

@@ -1,7 +1,9 @@
-"""How a power sensor answers a load that is known: pure functions on arrays of times and readings.
+"""Models of power sensors: their updates, their response to a known load, and energy from their readings.
 
-A sensor publishes at `phase + n * period` the mean of the true power over `[t - lag - window, t - lag]`. A load is a
-set of busy intervals; the true power is taken as one level when busy and another when not.
+Pure functions on arrays of times and readings. A sensor publishes at `phase + n * period` the mean of the true power
+over `[t - lag - window, t - lag]`. A load is a set of busy intervals; the true power is taken as one level when busy
+and another when not. The energy counter is the reference: it moves in steps, so energy is read between the instants at
+which it moved, not between samples.
 
 Source: Yang et al., SC'24 (arXiv:2312.02741), for the model; arXiv:2604.06056 for energy-counter differences.
 """
@@ -10,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from triplepoint.recording.counter import changes, on_grid
+from triplepoint.recording.counter import EnergyCounter, changes, on_grid
 
 _FEWEST_UPDATES = 8
 _WINDOWS = 40
@@ -180,3 +182,54 @@ def settling_time_s(times_s: np.ndarray, power_w: np.ndarray, start_s: float, to
     if not outside.size:
         return 0.0
     return float(times_s[min(outside[-1] + 1, len(times_s) - 1)] - start_s)
+
+
+def counter_energy_j(times_s: np.ndarray, counter_j: np.ndarray, start_s: float, end_s: float) -> float:
+    """Return the energy between two instants, interpolated between the moves of a counter. Unit: J.
+
+    Args:
+        times_s: When the counter was read. Shape (num_reads,). Unit: s.
+        counter_j: What it said. Shape (num_reads,). Unit: J.
+        start_s: Start. Unit: s.
+        end_s: End. Unit: s.
+
+    Raises:
+        ValueError: If the counter did not move before the start and after the end.
+    """
+    counter = EnergyCounter(times_s, counter_j)
+    first, last = counter.at(np.array([start_s, end_s]))
+    return float(last - first)
+
+
+def undo_average(
+    times_s: np.ndarray, readings_w: np.ndarray, updates: Updates, window_s: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean power of each update period from a running mean over a longer window.
+
+    What enters the window in one period is what the mean rose by plus what left it, one window before. The first window
+    is taken as constant.
+
+    Args:
+        times_s: When the averaging sensor was read. Shape (num_reads,). Unit: s.
+        readings_w: What it said. Shape (num_reads,). Unit: W.
+        updates: Its updates.
+        window_s: Its window. Unit: s.
+
+    Returns:
+        Ends of the periods in s and mean power of each in W, both of shape (num_periods,).
+
+    Raises:
+        ValueError: If the window is no longer than a period: then nothing is to be undone.
+    """
+    num = round(window_s / updates.period_s)
+    if num < 2:
+        raise ValueError(f"window {window_s} s is not longer than the update period {updates.period_s} s")
+    phase_s = (updates.times_s[0] - times_s[0]) % updates.period_s
+    ends_s = np.arange(times_s[0] + phase_s, times_s[-1] - updates.period_s / 2, updates.period_s)
+    # Half a period after an update its value stands without doubt.
+    mean_w = readings_w[np.searchsorted(times_s, ends_s + updates.period_s / 2, side="right") - 1]
+    power_w = np.full(len(ends_s), mean_w[0])
+    for n in range(1, len(ends_s)):
+        left_w = power_w[n - num] if n >= num else mean_w[0]
+        power_w[n] = num * (mean_w[n] - mean_w[n - 1]) + left_w
+    return ends_s, power_w
