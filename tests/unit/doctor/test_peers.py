@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triplepoint.doctor import shared
+from triplepoint.doctor import peers
 from triplepoint.doctor.clock import measure_offset, serve_clock
-from triplepoint.doctor.meeting import meet
+from triplepoint.doctor.peers import meet
 
 
 def offset_of(ahead_ns: int, delays_s: tuple[float, float] = (0.0, 0.0)) -> tuple[float, float, float]:
@@ -65,8 +65,8 @@ def test_meet_three_nodes_tell_offsets_and_see_each_other(tmp_path: Path) -> Non
         return meet(tmp_path, node, 3, "127.0.0.1", lambda: time.monotonic_ns() + ahead_ns[node])
 
     with (
-        patch.object(shared, "CHUNK_BYTES", 1 << 16),
-        patch.object(shared, "MOST_BYTES", 1 << 18),
+        patch.object(peers, "CHUNK_BYTES", 1 << 16),
+        patch.object(peers, "MOST_BYTES", 1 << 18),
         ThreadPoolExecutor(3) as pool,
     ):
         found = list(pool.map(take_part, range(3)))
@@ -81,8 +81,8 @@ def test_meet_three_nodes_tell_offsets_and_see_each_other(tmp_path: Path) -> Non
 
 
 def test_wait_until_shown_never_shown_is_none(tmp_path: Path) -> None:
-    assert shared.wait_until_shown(tmp_path / "mark", "node 0", patience_s=0.02) is None
-    shared.show(tmp_path / "mark", "another")
-    assert shared.wait_until_shown(tmp_path / "mark", "node 0", patience_s=0.02) is None
-    shared.show(tmp_path / "mark", "node 0")
-    assert shared.wait_until_shown(tmp_path / "mark", "node 0", patience_s=0.02) is not None
+    assert peers.wait_until_shown(tmp_path / "mark", "node 0", patience_s=0.02) is None
+    peers.show(tmp_path / "mark", "another")
+    assert peers.wait_until_shown(tmp_path / "mark", "node 0", patience_s=0.02) is None
+    peers.show(tmp_path / "mark", "node 0")
+    assert peers.wait_until_shown(tmp_path / "mark", "node 0", patience_s=0.02) is not None

@@ -1,19 +1,18 @@
-"""From the files the probes left to the checks."""
+"""Diagnosis: the checks made from the files the probes left, as tables, text for a terminal and JSON."""
 
+import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from triplepoint.config.base import read_json
-from triplepoint.doctor.agreement import check_agreement
-from triplepoint.doctor.check import Check, fold
-from triplepoint.doctor.expected import Expected
-from triplepoint.doctor.gpus import check_gpus
-from triplepoint.doctor.hosts import check_host
-from triplepoint.doctor.measure.rows import CollectiveRow, KernelRow, RankRows, write_collectives, write_kernels
+from triplepoint.doctor.check import Check, Expected, fold
+from triplepoint.doctor.check_gpus import check_gpus
+from triplepoint.doctor.check_host import check_host
+from triplepoint.doctor.check_nodes import check_agreement, check_fabric, check_gpu_speed, check_together
+from triplepoint.doctor.measured_rows import CollectiveRow, KernelRow, RankRows, write_collectives, write_kernels
 from triplepoint.doctor.probe import Report
-from triplepoint.doctor.speed import check_fabric, check_gpu_speed
-from triplepoint.doctor.together import check_together
 
 _ADVICE = "start the check again"
 
@@ -79,3 +78,47 @@ def write_tables(found: Diagnosis, folder: Path, cluster: str, expected: Expecte
 
 def _vendor(reports: Sequence[Report]) -> str:
     return reports[0].facts.vendor if reports else "none"
+
+
+_WIDTH = 110
+_INDENT = " " * 29
+
+
+def as_text(found: Diagnosis) -> str:
+    """Return a line for each check, with what is expected and what to do where it is not well."""
+    num_nodes = len(found.reports)
+    counts = {status: sum(check.status == status for check in found.checks) for status in ("fail", "warn", "skipped")}
+    lines = [line for check in found.checks for line in _lines(check, num_nodes)]
+    summary = ", ".join(f"{number} {status}" for status, number in counts.items() if number) or "all well"
+    return "\n".join([*lines, f"{len(found.checks)} checks: {summary}"])
+
+
+def _lines(check: Check, num_nodes: int) -> list[str]:
+    where = f"{', '.join(check.nodes)}: " if 0 < len(check.nodes) < num_nodes else ""
+    text = _wrapped(f"{where}{check.found}")
+    lines = [f"{check.status:<8} {check.name:<19} {text}"]
+    if check.status in ("warn", "fail"):
+        wanted = f"expected {check.expected}; " if check.expected else ""
+        lines.append(f"{_INDENT}-> {_wrapped(f'{wanted}{check.advice}')}")
+    return lines
+
+
+def _wrapped(text: str) -> str:
+    return f"\n{_INDENT}".join(textwrap.wrap(text, _WIDTH, break_long_words=False) or [""])
+
+
+def as_json(found: Diagnosis, name: str, checked_at: str) -> dict[str, Any]:
+    """Return everything that was found, as plain data.
+
+    Args:
+        found: The diagnosis.
+        name: Cluster, or host.
+        checked_at: Time of the check, UTC, ISO 8601.
+    """
+    return {
+        "name": name,
+        "checked_at": checked_at,
+        "has_failed": found.has_failed,
+        "checks": [asdict(check) for check in found.checks],
+        "nodes": [report.model_dump(mode="json") for report in found.reports],
+    }

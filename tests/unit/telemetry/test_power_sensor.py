@@ -1,6 +1,5 @@
 """Sensors recovered from their readings of a known load: the fake driver's sensors through the real sampler."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,17 +7,14 @@ import pytest
 
 from tests.fakes.presets import hgx_h200
 from tests.fakes.scenario import Sensor
-from tests.fakes.wave import Wave, square
+from tests.fakes.wave import Wave
 from tests.sampling import Sampled, record
 from triplepoint.recording.counter import integral_j
 from triplepoint.telemetry.power_sensor import (
-    AliasedError,
-    Response,
     busy_time,
     counter_energy_j,
     find_updates,
     fit_response,
-    mean_power_w,
     resolution,
     settling_time_s,
     undo_average,
@@ -61,31 +57,6 @@ def test_fit_response_recovers_five_sensors(sensor: Sensor, tmp_path: Path) -> N
     assert found.window_s == pytest.approx(sensor.window_s, rel=0.10)
     assert found.lag_s == pytest.approx(sensor.lag_s, abs=0.010)
     assert (found.idle_w, found.busy_w) == pytest.approx((75.0, 700.0), rel=0.05)
-
-
-def test_mean_power_of_an_aliased_load_is_corrected(tmp_path: Path) -> None:
-    # A quarter of each 0.102 s busy, seen through 25 ms of each 0.1 s: for two seconds the windows hardly move.
-    sensor = Sensor(period_s=0.1, window_s=0.025, phase_s=0.03)
-    seconds, period_s = 1.6, 0.102
-    scenario_load = square(period_s, 0.25)
-    times_s, power_w, sampled = readings(scenario_load, sensor, tmp_path, seconds)
-    updates = find_updates(times_s[times_s > 0.2], power_w[times_s > 0.2])
-    starts_s = np.arange(40) * period_s
-    start, first_s, last_s = sampled.node.start_ns, updates.times_s[0] - 0.025, updates.times_s[-1]
-    truth_j = sampled.node.truth.energy_j(0, start + round(first_s * S), start + round(last_s * S))
-    truth_w = truth_j / (last_s - first_s)
-    card = Response(0.025, 0.0, 75.0, 700.0, 0.0)
-    corrected_w = mean_power_w(updates, card, starts_s, starts_s + 0.25 * period_s)
-    assert abs(updates.values.mean() / truth_w - 1) >= 0.20, "the plain mean is far off"
-    assert corrected_w == pytest.approx(truth_w, rel=0.015)
-
-
-def test_mean_power_of_a_load_locked_to_the_sensor_is_refused() -> None:
-    grid = np.arange(50) * 0.1
-    updates = replace(find_updates(np.arange(0, 5, 0.01), np.floor(np.arange(0, 5, 0.01) / 0.1)), times_s=grid)
-    starts_s = np.arange(-20, 80) * 0.1 - 0.025
-    with pytest.raises(AliasedError, match="use the energy counter"):
-        mean_power_w(updates, Response(0.025, 0.0, 75.0, 700.0, 0.0), starts_s, starts_s + 0.025)
 
 
 def test_undo_average_gives_the_step_back(tmp_path: Path) -> None:

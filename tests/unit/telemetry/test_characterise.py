@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.presets import hgx_h200
 from tests.fakes.scenario import Sensor
 from tests.sampling import record
-from tests.unit.telemetry.test_response import S, random_load
+from tests.unit.telemetry.test_power_sensor import S, random_load
 from triplepoint.errors import UserError
 from triplepoint.telemetry import overhead
 from triplepoint.telemetry.characterise import from_folder

@@ -8,18 +8,15 @@ import pytest
 
 from tests.unit.doctor.facts import expected, one
 from triplepoint.config.site import Gang
-from triplepoint.doctor.check import Check
-from triplepoint.doctor.diagnose import Diagnosis, diagnose, write_tables
-from triplepoint.doctor.expected import Expected
+from triplepoint.doctor.check import Check, Expected
+from triplepoint.doctor.check_nodes import check_fabric, check_gpu_speed, check_together
+from triplepoint.doctor.diagnosis import Diagnosis, as_json, as_text, diagnose, write_tables
 from triplepoint.doctor.facts import NodeFacts
-from triplepoint.doctor.measure.collectives import group_sizes
-from triplepoint.doctor.measure.rows import CollectiveRow, KernelRow
-from triplepoint.doctor.meeting import Meeting
+from triplepoint.doctor.measure_ranks import group_sizes
+from triplepoint.doctor.measured_rows import CollectiveRow, KernelRow
+from triplepoint.doctor.peers import Meeting
 from triplepoint.doctor.probe import ProbePlan, Report, run_probe
-from triplepoint.doctor.show import as_json, as_text
-from triplepoint.doctor.speed import check_fabric, check_gpu_speed
 from triplepoint.doctor.submit import job_parameters
-from triplepoint.doctor.together import check_together
 from triplepoint.units import MIB
 
 PROBE = "from pathlib import Path; from triplepoint.doctor.probe import run_probe; run_probe(Path.cwd())"

@@ -4,10 +4,10 @@ from tests.fakes.presets import hgx_a100, hgx_h200, mi250_node
 from tests.fakes.scenario import Rule
 from tests.fakes.wave import constant
 from tests.unit.doctor.facts import expected, one, read
-from triplepoint.doctor.agreement import check_agreement
-from triplepoint.doctor.expected import Expected
+from triplepoint.doctor.check import Expected
+from triplepoint.doctor.check_gpus import check_gpus
+from triplepoint.doctor.check_nodes import check_agreement
 from triplepoint.doctor.facts import GpuFacts, NodeFacts
-from triplepoint.doctor.gpus import check_gpus
 from triplepoint.doctor.node import Sources, read_node
 
 H200 = expected("h200x32")

@@ -1,6 +1,11 @@
-"""What nodes find out together: clock offsets, and whether they share a folder; node 0 serves, the others visit."""
+"""Measurements between nodes: clock offsets, and whether they share a folder, how soon, how fast and how full.
 
+Node 0 serves, the others connect to it.
+"""
+
+import contextlib
 import json
+import os
 import socket
 import struct
 import time
@@ -9,9 +14,68 @@ from pathlib import Path
 from typing import Any
 
 from triplepoint.config.base import Strict
-from triplepoint.doctor import shared
 from triplepoint.doctor.clock import Clock, measure_offset, receive_exactly, serve_clock
 from triplepoint.files import write_json
+from triplepoint.units import MIB
+
+POLL_S = 0.005
+SHOWN_WITHIN_S = 90.0
+"""NFS keeps what it knows of a folder for up to 60 s by default (acdirmax). Source: nfs(5)."""
+
+CHUNK_BYTES = 16 * MIB
+MOST_BYTES = 256 * MIB
+MOST_S = 5.0
+"""Writing is measured for no longer, nor with more data."""
+
+
+def show(path: Path, text: str) -> None:
+    """Write a mark for other nodes to see."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def wait_until_shown(path: Path, text: str, patience_s: float = SHOWN_WITHIN_S) -> float | None:
+    """Return how long it takes until a mark can be read here, None if it never can. Unit: s."""
+    begin = time.monotonic()
+    while (waited := time.monotonic() - begin) < patience_s:
+        with contextlib.suppress(OSError):  # not there yet
+            if path.read_text(encoding="utf-8") == text:
+                return waited
+        time.sleep(POLL_S)
+    return None
+
+
+def write_rate(folder: Path, name: str) -> float:
+    """Return how fast this node writes to a folder, up to the disk and back. Unit: byte/s.
+
+    Args:
+        folder: The folder.
+        name: Of a scratch file, which is removed.
+
+    Raises:
+        OSError: From the file system.
+    """
+    chunk, written = os.urandom(CHUNK_BYTES), 0
+    path = folder / name
+    begin = time.monotonic()
+    try:
+        with path.open("wb", buffering=0) as file:
+            while written < MOST_BYTES and time.monotonic() - begin < MOST_S:
+                written += file.write(chunk)
+                os.fsync(file.fileno())
+            duration_s = time.monotonic() - begin
+    finally:
+        path.unlink(missing_ok=True)
+    return written / duration_s
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the space left for this user. Unit: byte."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
+
 
 PATIENCE_S = 120.0
 """How long nodes wait for one another: they may start a minute apart."""
@@ -70,12 +134,12 @@ def _serve(folder: Path, num_nodes: int, address: str, clock: Clock) -> Meeting:
             _attend(folder, visitor, clock)
         for visitor in visitors:
             _send(visitor, "write")
-        rate = shared.write_rate(folder, ".write0")
+        rate = write_rate(folder, ".write0")
         _wait_for_all(visitors)
     finally:
         for visitor in visitors:
             visitor.close()
-    return Meeting(node=0, write_bytes_per_s=rate, free_bytes=shared.free_bytes(folder))
+    return Meeting(node=0, write_bytes_per_s=rate, free_bytes=free_bytes(folder))
 
 
 def _accept(listener: socket.socket) -> socket.socket:
@@ -91,40 +155,40 @@ def _attend(folder: Path, visitor: socket.socket, clock: Clock) -> None:
     serve_clock(visitor, clock)
     node = _receive(visitor)
     # It has looked for the mark, so that a file system that remembers absence is caught at it.
-    shared.show(folder / f"mark0-{node}", "node 0")
+    show(folder / f"mark0-{node}", "node 0")
     _send(visitor, "written")
     _receive(visitor)
     (folder / f"mark{node}-0").exists()
     _send(visitor, "looked")
     _receive(visitor)
-    _send(visitor, shared.wait_until_shown(folder / f"mark{node}-0", f"node {node}"))
+    _send(visitor, wait_until_shown(folder / f"mark{node}-0", f"node {node}"))
 
 
 def _visit(folder: Path, node: int, server: socket.socket, clock: Clock) -> Meeting:
     server.settimeout(PATIENCE_S)
     _receive(server)
-    found = measure_offset(server, clock)
+    offset = measure_offset(server, clock)
     (folder / f"mark0-{node}").exists()
     _send(server, node)
     _receive(server)
-    sees_after_s = shared.wait_until_shown(folder / f"mark0-{node}", "node 0")
+    sees_after_s = wait_until_shown(folder / f"mark0-{node}", "node 0")
     _send(server, "seen")
     _receive(server)
-    shared.show(folder / f"mark{node}-0", f"node {node}")
+    show(folder / f"mark{node}-0", f"node {node}")
     _send(server, "written")
     is_seen_after_s = _receive(server)
     _receive(server)
-    rate = shared.write_rate(folder, f".write{node}")
+    rate = write_rate(folder, f".write{node}")
     _send(server, "done")
     return Meeting(
         node=node,
-        offset_s=-found.offset_s,
-        uncertainty_s=found.uncertainty_s,
-        round_trip_s=found.round_trip_s,
+        offset_s=-offset.offset_s,
+        uncertainty_s=offset.uncertainty_s,
+        round_trip_s=offset.round_trip_s,
         sees_after_s=sees_after_s,
         is_seen_after_s=is_seen_after_s,
         write_bytes_per_s=rate,
-        free_bytes=shared.free_bytes(folder),
+        free_bytes=free_bytes(folder),
     )
 
 
@@ -139,7 +203,7 @@ def _find_server(folder: Path) -> tuple[str, int]:
         try:
             place = json.loads((folder / "meeting.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            time.sleep(shared.POLL_S)
+            time.sleep(POLL_S)
             continue
         return place["address"], place["port"]
     raise TimeoutError(f"{folder}/meeting.json of node 0 was not seen here within {PATIENCE_S:.0f} s")

@@ -1,7 +1,6 @@
 """Checks of one node beside its GPUs."""
 
-from triplepoint.doctor.check import Check
-from triplepoint.doctor.expected import Expected
+from triplepoint.doctor.check import Check, Expected
 from triplepoint.doctor.facts import NodeFacts, PortFacts
 from triplepoint.units import BITS_PER_BYTE, GIB, GIGA
 

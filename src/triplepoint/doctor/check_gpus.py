@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from triplepoint.doctor.check import Check, Status, by_gpu, worst
-from triplepoint.doctor.expected import Expected
+from triplepoint.doctor.check import Check, Expected, Status, by_gpu, worst
 from triplepoint.doctor.facts import GpuFacts, NodeFacts
 from triplepoint.units import GIB
 
