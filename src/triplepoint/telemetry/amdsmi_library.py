@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from triplepoint.telemetry.gpus import DriverError
+from triplepoint.telemetry.sensor import DriverError
 from triplepoint.telemetry.sweep import Step, Sweep, address_of
 
 LIBRARY = "libamd_smi.so"

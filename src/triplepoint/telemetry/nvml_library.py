@@ -8,18 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from triplepoint.telemetry.gpus import DriverError
+from triplepoint.telemetry.sensor import DriverError
 from triplepoint.telemetry.sweep import address_of
 
 LIBRARY = "libnvidia-ml.so.1"
 
 SUCCESS = 0
 NOT_SUPPORTED = 3
-NO_PERMISSION = 4
 NOT_FOUND = 6
 TIMEOUT = 10
 FUNCTION_NOT_FOUND = 13
-GPU_IS_LOST = 15
 
 ALL_LINKS = 0xFFFFFFFF
 """Scope of an NVLink field that asks for the sum over all links; scope 0, the default, is link 0 alone."""

@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from triplepoint.errors import UserError
-from triplepoint.telemetry.characterise import sampling
-from triplepoint.telemetry.loads import training_loop
+from triplepoint.telemetry.characterise import sampling, training_loop
 
 _DRAWS = 4000
 _SEED = 6

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from triplepoint.telemetry.nvml_fields import CALLS
-from triplepoint.telemetry.nvml_gpm import GpmSensor, why_no_gpm
+from triplepoint.telemetry.nvidia import GpmSensor, why_no_gpm
+from triplepoint.telemetry.nvml import CALLS
 from triplepoint.telemetry.nvml_library import ALL_LINKS, FIELD_VALUE, Nvml, NvmlError, decode
 
 _LAST_FIELD = 310

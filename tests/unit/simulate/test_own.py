@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.doctor.measure.rows import CollectiveRow, KernelRow, write_collectives, write_kernels
+from triplepoint.doctor.measured_rows import CollectiveRow, KernelRow, write_collectives, write_kernels
 from triplepoint.errors import UserError
 from triplepoint.simulate.collectives.links import load_link
 from triplepoint.simulate.collectives.model import CollectiveModel

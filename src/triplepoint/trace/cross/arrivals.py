@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from triplepoint.trace.cross.clocks import Clock
-from triplepoint.trace.cross.meetings import Meetings
-from triplepoint.trace.lanes import Int64
+from triplepoint.trace.cross.matching import Meetings
+from triplepoint.trace.kineto.rows import Int64
 
 
 @dataclass(frozen=True)
