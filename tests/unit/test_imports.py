@@ -122,7 +122,7 @@ def test_modules_import_in_no_circle() -> None:
         ("triplepoint.plan", {"torch", "pandas", "matplotlib", "pyarrow"}),
         ("triplepoint.telemetry.align", {"torch", "pandas", "matplotlib"}),
         ("triplepoint.doctor.submit", {"torch", "pandas", "matplotlib", "submitit"}),
-        ("triplepoint.launch.run", {"torch", "pandas", "matplotlib"}),
+        ("triplepoint.launch.launch_run", {"torch", "pandas", "matplotlib"}),
         ("triplepoint.aggregate", {"torch", "pandas", "matplotlib"}),
         ("triplepoint.workflow", {"torch", "pandas", "matplotlib"}),
         ("triplepoint.figures.write", {"torch", "seaborn"}),
