@@ -22,7 +22,7 @@ CASES = {
     "bare interpreter": ["-c", "pass"],
     "triplepoint --help": ["-m", "triplepoint", "--help"],
     "triplepoint plan --help": ["-m", "triplepoint", "plan", "--help"],
-    "triplepoint launch: imports": ["-c", "import triplepoint.cli.launch, triplepoint.launch.run, submitit"],
+    "triplepoint launch: imports": ["-c", "import triplepoint.cli.launch, triplepoint.launch.launch_run, submitit"],
     "triplepoint simulate: imports": ["-c", "import triplepoint.cli.simulate, triplepoint.simulate.artefacts.run"],
     "triplepoint telemetry: imports": ["-c", "import triplepoint.cli.telemetry, triplepoint.telemetry.align"],
     "triplepoint trace: imports": [

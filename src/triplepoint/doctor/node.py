@@ -19,6 +19,7 @@ import psutil
 from triplepoint.doctor.amd import read_amd
 from triplepoint.doctor.facts import GpuFacts, NodeFacts, PortFacts
 from triplepoint.doctor.nvidia import read_nvidia
+from triplepoint.telemetry.nvml_library import NvmlError
 from triplepoint.units import BITS_PER_BYTE, GIGA
 
 PACKAGES = ("torch", "megatron-core", "deepspeed", "zeus", "nvidia-ml-py", "amdsmi", "numpy", "submitit", "triplepoint")
@@ -207,21 +208,19 @@ def _read_gpus(vendors: tuple[Vendor, ...], sources: Sources) -> tuple[Vendor, G
     """Return whose GPUs answered, the GPUs, and why none did."""
     problems = [] if vendors else ["not looked for: the cluster is one of processors"]
     for vendor in vendors:
-        found = _read_nvidia(sources) if vendor == "nvidia" else _read_amd(sources)
+        found = _read_nvidia() if vendor == "nvidia" else _read_amd(sources)
         if not isinstance(found, str):
             return vendor, found, ""
         problems.append(found)
     return "none", ([], {}), "; ".join(problems)
 
 
-def _read_nvidia(sources: Sources) -> Gpus | str:
+def _read_nvidia() -> Gpus | str:
     try:
-        nvml = sources.load("pynvml")
-    except ImportError:
-        return "nvidia-ml-py is not installed"
-    try:
-        return read_nvidia(nvml)
-    except nvml.NVMLError as error:
+        return read_nvidia()
+    except OSError:
+        return "NVML: NVML Shared Library Not Found"
+    except NvmlError as error:
         return f"NVML: {error}"
 
 

@@ -298,11 +298,5 @@ def _identity(nvml: Nvml, handle: int, device: str) -> dict[str, Any]:
         "slot": slot_of(address),
         "module": nvml.number("nvmlDeviceGetModuleId", handle),
         "power_limit_mw": nvml.number("nvmlDeviceGetEnforcedPowerLimit", handle),
-        "driver": _driver(nvml),
+        "driver": nvml.version("nvmlSystemGetDriverVersion"),
     }
-
-
-def _driver(nvml: Nvml) -> str | None:
-    buffer = ctypes.create_string_buffer(96)
-    status = nvml.function("nvmlSystemGetDriverVersion", ctypes.c_char_p, ctypes.c_uint)(buffer, 96)
-    return buffer.value.decode() if status == SUCCESS else None

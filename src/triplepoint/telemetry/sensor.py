@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from triplepoint.tables.telemetry import GPU_METRICS
-from triplepoint.telemetry.sweep import Step
+from triplepoint.telemetry.sweep import DriverError, Step
 
 FAST = "fast"
 SLOW = "slow"
@@ -111,10 +111,6 @@ def carried(values: np.ndarray, last: np.ndarray) -> np.ndarray:
 
 Driver = TypeVar("Driver")
 Answers = TypeVar("Answers", bound=Hashable)
-
-
-class DriverError(Exception):
-    """What a vendor's library answers in place of success."""
 
 
 @dataclass

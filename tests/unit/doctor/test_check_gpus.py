@@ -8,7 +8,8 @@ from triplepoint.doctor.check import Expected
 from triplepoint.doctor.check_gpus import check_gpus
 from triplepoint.doctor.check_nodes import check_agreement
 from triplepoint.doctor.facts import GpuFacts, NodeFacts
-from triplepoint.doctor.node import Sources, read_node
+from triplepoint.doctor.node import read_node
+from triplepoint.telemetry import nvml_library
 
 H200 = expected("h200x32")
 
@@ -124,13 +125,11 @@ def test_check_gpus_mi250_by_configuration_only() -> None:
     assert statuses["xid errors"] == "skipped"
 
 
-def test_check_gpus_none_where_they_are_expected_fails_with_the_reason() -> None:
-    def load(name: str) -> object:
-        raise ImportError(name)
-
-    facts = read_node(0, ("nvidia",), Sources(load=load))
+def test_check_gpus_none_where_they_are_expected_fails_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml_library, "LIBRARY", "libno-such-library.so.1")
+    facts = read_node(0, ("nvidia",))
     (check,) = check_gpus(facts, H200)
-    assert (check.status, check.found) == ("fail", "nvidia-ml-py is not installed")
+    assert (check.status, check.found) == ("fail", "NVML: NVML Shared Library Not Found")
     (check,) = check_gpus(facts, Expected())
     assert check.status == "skipped"
 
