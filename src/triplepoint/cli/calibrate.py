@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="DIR",
         help="fit power and cooling of a GPU type to a recording of kernels and of a step from rest to load, "
-        "as tests/hardware/h200/measure.py writes it",
+        "as triplepoint characterise --record writes it",
     )
     made.add_argument("--gpu", metavar="NAME", help="GPU type of that recording, a file in CONFIG/gpus")
     add_config(made)

@@ -193,19 +193,22 @@ _EDGE_S = 2.0
 
 
 @contextmanager
-def sampling(out: Path, device: str, fast_period_s: float) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the sampler beside a block.
+def sampling(
+    out: Path, device: str, fast_period_s: float, slow_period_s: float = _SLOW_S
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the sampler alongside a block.
 
     Args:
         out: Stream to write.
         device: cuda, rocm or cpu.
         fast_period_s: Time between samples of power. Unit: s.
+        slow_period_s: Time between samples of the rest. Unit: s.
 
     Raises:
         UserError: If it does not start.
     """
     command = [sys.executable, "-m", "triplepoint", "sample", str(out), "--device", device]
-    sampler = subprocess.Popen([*command, "--period", str(_SLOW_S), "--fast-period", str(fast_period_s)])
+    sampler = subprocess.Popen([*command, "--period", str(slow_period_s), "--fast-period", str(fast_period_s)])
     deadline = time.monotonic() + _START_S
     while not (out.exists() and out.stat().st_size):
         if sampler.poll() is not None or time.monotonic() > deadline:
@@ -245,7 +248,7 @@ def from_folder(folder: Path, device: str) -> dict[str, Any]:
     """Return the card of a GPU from `samples.parquet` and `windows.parquet`.
 
     Args:
-        folder: Where they are: what `tests/hardware/h200/measure.py` left.
+        folder: Where they are: what `--record` left.
         device: Which GPU.
 
     Raises:

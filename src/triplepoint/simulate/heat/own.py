@@ -27,7 +27,7 @@ def calibrate_power(folder: Path, gpu: str, config: Path) -> list[str]:
 
     Args:
         folder: Recording of kernels one by one and of a step from rest to load and back, as
-            `tests/hardware/h200/measure.py` writes it.
+            `triplepoint characterise --record` writes it.
         gpu: GPU type that was recorded; what is known of it is where the search begins.
         config: Folder of the configuration.
 

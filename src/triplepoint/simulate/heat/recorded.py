@@ -1,4 +1,4 @@
-"""Reads and checks the files that `tests/hardware/h200/measure.py` records of one GPU."""
+"""Reads and checks the files that `triplepoint characterise --record` records of one GPU."""
 
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def _read(folder: Path, wanted: Table, others: tuple[str, ...] = ()) -> tuple[pa
     try:
         table = pq.read_table(path)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file; record it with tests/hardware/h200/measure.py") from None
+        raise UserError(f"{path}: no such file; record it with triplepoint characterise --record") from None
     except (pa.ArrowInvalid, OSError) as error:
         why = " ".join(str(error).split())
         raise UserError(f"{path}: not a whole Parquet file ({why}); record it again") from None

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace.arrays import Int64
 from triplepoint.trace.lanes import Collectives, Label, Lane, Meeting, Step
 
 T0 = 1_700_000_000_000_000_000

@@ -1,4 +1,4 @@
-"""What the device is made to do while its sensors are read; every stage returns rows with times on the host's clock."""
+"""Loads of a GPU while its sensors are recorded; each returns rows with times on the host's monotonic clock."""
 
 import random
 import time
@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from kernels import Kernel, gemm
+
+from triplepoint.telemetry.gpu_recording.kernels import Kernel, gemm
+from triplepoint.units import MS_PER_S, NS_PER_S
 
 Row = dict[str, Any]
 _GRAPH_BELOW_S = 60e-6
@@ -47,7 +49,7 @@ class Machine:
         if not self.is_gpu:
             return max(float(second - first), 1e-9)
         second.synchronize()
-        return float(first.elapsed_time(second)) / 1e3
+        return float(first.elapsed_time(second)) / MS_PER_S
 
 
 @dataclass
@@ -118,7 +120,7 @@ def run_steadily(batch: Batch, duration_s: float, machine: Machine) -> Row:
     machine.wait()
     marks = [machine.mark()]
     start = time.monotonic_ns()
-    while time.monotonic_ns() - start < duration_s * 1e9:
+    while time.monotonic_ns() - start < duration_s * NS_PER_S:
         batch.launch()
         marks.append(machine.mark())
         if machine.is_gpu and len(marks) > _AHEAD:
@@ -193,7 +195,8 @@ def square_waves(machine: Machine, scale: float) -> Iterator[Row]:
         start = time.monotonic()
         for cycle in range(max(1, round(cycles * scale))):
             _sleep_until(start + cycle * period_s)
-            yield _busy(call, call_s, period_s * duty, machine, f"square_{period_s}_{duty}", period_s, duty)
+            busy_s = period_s * duty * min(1.0, 5 * scale)
+            yield _busy(call, call_s, busy_s, machine, f"square_{period_s}_{duty}", period_s, duty)
     chooser = random.Random(6)
     stop = time.monotonic() + 16 * scale
     while time.monotonic() < stop:
@@ -226,55 +229,20 @@ def _sleep_until(deadline_s: float) -> None:
         pass
 
 
-class Training:
-    """A small transformer trained step by step: products, norms, attention, many short kernels, a fused optimizer."""
+def churn_loop(device: str) -> Callable[[], None]:
+    """Return a function that allocates and releases device memory, which contends with the driver's lock.
 
-    def __init__(self, machine: Machine) -> None:
-        """Build the model."""
-        width, layers, tokens = (1024, 4, (8, 1024)) if machine.is_gpu else (32, 1, (1, 16))
-        layer = torch.nn.TransformerEncoderLayer(width, width // 64 or 1, 4 * width, 0.0, "gelu", batch_first=True)
-        self._model = torch.nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).to(machine.device)
-        self._model = self._model.to(torch.bfloat16)
-        self._input = torch.randn(*tokens, width, device=machine.device, dtype=torch.bfloat16)
-        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-6)
-        self._machine = machine
+    Args:
+        device: `cuda` or `cpu`.
+    """
+    num_bytes = 64 << 20 if device != "cpu" else 1 << 10
 
-    def step(self) -> None:
-        """Train one step."""
-        self._optimizer.zero_grad(set_to_none=True)
-        self._model(self._input).float().square().mean().backward()
-        self._optimizer.step()
-
-
-class Churn:
-    """Allocation and release of device memory past the caching allocator: what contends with the driver's lock."""
-
-    def __init__(self, machine: Machine) -> None:
-        """Remember the device."""
-        self._machine = machine
-
-    def step(self) -> None:
-        """Allocate, write and release."""
-        block = torch.empty(
-            64 << 20 if self._machine.is_gpu else 1 << 10, dtype=torch.uint8, device=self._machine.device
-        )
+    def step() -> None:
+        block = torch.empty(num_bytes, dtype=torch.uint8, device=device)
         block.zero_()
         del block
-        if self._machine.is_gpu:
+        if device != "cpu":
             torch.cuda.empty_cache()
+            torch.cuda.synchronize()
 
-
-def timed_block(loop: Any, duration_s: float, machine: Machine) -> list[float]:
-    """Return the times of the steps that fit into `duration_s`, each from one host time to the next. Unit: s."""
-    loop.step()
-    machine.wait()
-    times = []
-    stop = time.perf_counter() + duration_s
-    before = time.perf_counter()
-    while before < stop:
-        loop.step()
-        machine.wait()
-        now = time.perf_counter()
-        times.append(now - before)
-        before = now
-    return times
+    return step

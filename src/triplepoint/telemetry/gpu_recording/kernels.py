@@ -1,4 +1,4 @@
-"""The kernels whose time and power are measured, each with its work: arithmetic, memory traffic, operands."""
+"""Kernels whose time and power `characterise --record` measures, each with its FLOPs, memory traffic and operands."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -55,7 +55,7 @@ def gemm(m: int, n: int, k: int, dtype: str = "bf16", operands: str = "random", 
 
 
 def scaled_mm(m: int, n: int, k: int, operands: str = "random") -> Kernel:
-    """Return the FP8 (e4m3) product with one scale per tensor and bf16 output."""
+    """Return the FP8 (e4m3) GEMM with one scale per tensor and bf16 output."""
 
     def make(device: str) -> Callable[[], object]:
         if device == "cpu":
@@ -85,7 +85,7 @@ def attention(batch: int, heads: int, sequence: int, head: int, is_backward: boo
 
         return both
 
-    # Forward 4 b h s^2 d, half of it with a causal mask; backward 2.5 times that (five products for two).
+    # Forward 4 b h s^2 d, half of it with a causal mask; backward 2.5 times that (five GEMMs for two).
     flops = 4.0 * batch * heads * sequence**2 * head / 2 * (3.5 if is_backward else 1.0)
     traffic = 2.0 * batch * heads * sequence * head * (12 if is_backward else 4)
     name = f"sdpa_{'fwdbwd' if is_backward else 'fwd'}_b{batch}h{heads}s{sequence}d{head}"
@@ -112,7 +112,8 @@ def adam(num: int) -> Kernel:
         parameter = torch.nn.Parameter(torch.randn(num, device=device))
         parameter.grad = torch.randn(num, device=device)
         optimizer = torch.optim.AdamW([parameter], fused=True)
-        return optimizer.step
+        step: Callable[[], object] = optimizer.step
+        return step
 
     return Kernel(f"adamw_fused_{num}", "memory", "fp32", "random", str(num), 0.0, 28.0 * num, make, False)
 
