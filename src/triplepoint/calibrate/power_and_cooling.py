@@ -61,7 +61,7 @@ class PowerAndCooling:
 
         Args:
             folder: Recording of kernels one by one and of a step from rest to load and back, as
-                `tests/hardware/h200/measure.py` writes it.
+                `triplepoint characterise --record` writes it.
             gpu: GPU type that was recorded.
             config: Folder of the configuration.
 

@@ -1,4 +1,4 @@
-"""Reads a recording of one GPU, as `tests/hardware/h200/measure.py` writes it."""
+"""Reads a recording of one GPU, as `triplepoint characterise --record` writes it."""
 
 from dataclasses import fields, replace
 from pathlib import Path
@@ -56,9 +56,9 @@ def read_kernel_table(folder: Path, gpu: GpuConfig) -> KernelTable:
     Raises:
         UserError: If a file is missing or damaged, or no kernel has samples.
     """
-    samples = _samples(folder, "quick", gpu.package_power_limit.value)
-    rows = _kernels(folder)
-    rest = [row for row in _windows(folder) if row["stage"] in _RESTING]
+    samples = read_samples(folder, "quick", gpu.package_power_limit.value)
+    rows = read_kernels(folder)
+    rest = [row for row in read_windows(folder) if row["stage"] in _RESTING]
     names, activities, means = [], [], []
     for row in rows + rest:
         mean = _means(samples, row["t_start_ns"] + _SETTLING_NS, row["t_end_ns"])
@@ -84,10 +84,10 @@ def read_step_log(folder: Path, gpu: GpuConfig) -> StepLog:
     Raises:
         UserError: If a file or a stage is missing, or there are too few samples.
     """
-    windows = {row["stage"]: row for row in _windows(folder)}
+    windows = {row["stage"]: row for row in read_windows(folder)}
     if missing := [stage for stage in _STEP if stage not in windows]:
         raise UserError(f"{folder / 'windows.parquet'}: no stage {', '.join(missing)}, which fitting heat needs")
-    samples = _samples(folder, "default", gpu.package_power_limit.value)
+    samples = read_samples(folder, "default", gpu.package_power_limit.value)
     t_ns = samples["t_ns"]
     inside = (t_ns >= windows[_STEP[0]]["t_start_ns"]) & (t_ns <= windows[_STEP[-1]]["t_end_ns"])
     if inside.sum() < 10:
@@ -98,19 +98,19 @@ def read_step_log(folder: Path, gpu: GpuConfig) -> StepLog:
     return StepLog(t_s, samples["gpu_power_w"][inside], samples["gpu_temp_c"][inside])
 
 
-def _kernels(folder: Path) -> list[dict[str, Any]]:
+def read_kernels(folder: Path) -> list[dict[str, Any]]:
     """Return the kernels that ran. Raises `UserError` if the file is missing, damaged or has other columns."""
     table, path = _read(folder, _KERNELS, ("error",))
     return list(_checked(table.filter(pc.is_null(table["error"])), _KERNELS, path).to_pylist())
 
 
-def _windows(folder: Path) -> list[dict[str, Any]]:
+def read_windows(folder: Path) -> list[dict[str, Any]]:
     """Return the stages. Raises `UserError` if the file is missing, damaged or has other columns."""
     table, path = _read(folder, _WINDOWS)
     return list(_checked(table, _WINDOWS, path).to_pylist())
 
 
-def _samples(folder: Path, recording: str, power_limit_w: float) -> dict[str, Float]:
+def read_samples(folder: Path, recording: str, power_limit_w: float) -> dict[str, Float]:
     """Return time, power, temperature and clock of the first GPU where it shows all of them.
 
     Args:
@@ -145,7 +145,7 @@ def _read(folder: Path, wanted: Table, others: tuple[str, ...] = ()) -> tuple[pa
     try:
         table = pq.read_table(path)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such file; record it with tests/hardware/h200/measure.py") from None
+        raise UserError(f"{path}: no such file; record it with triplepoint characterise --record") from None
     except (pa.ArrowInvalid, OSError) as error:
         why = " ".join(str(error).split())
         raise UserError(f"{path}: not a whole Parquet file ({why}); record it again") from None

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from triplepoint.cli.arguments import add_config, make_parser, say
+from triplepoint.cli.arguments import add_config, make_parser, out_file, say, whole_number
 
 
 def parser() -> argparse.ArgumentParser:
@@ -18,7 +18,7 @@ def parser() -> argparse.ArgumentParser:
         "tables", nargs="*", type=Path, metavar="IN.csv", help="columns of 'triplepoint predict' and step_time_s"
     )
     made.add_argument("--stack", action="append", metavar="WORDS", help="only frameworks with these words; repeatable")
-    made.add_argument("--max-gpus", type=int, metavar="N", help="only rows of N GPUs or fewer")
+    made.add_argument("--max-gpus", type=whole_number(1_000_000), metavar="N", help="only rows of N GPUs or fewer")
     made.add_argument("--collectives", type=Path, metavar="FILE", help="fit links of a cluster to its collectives.csv")
     made.add_argument("--kernels", type=Path, metavar="FILE", help="fit kernels of a GPU type to its kernels.csv")
     made.add_argument(
@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="DIR",
         help="fit power and cooling of a GPU type to a recording of kernels and of a step from rest to load, "
-        "as tests/hardware/h200/measure.py writes it",
+        "as triplepoint characterise --record writes it",
     )
     made.add_argument(
         "--inference",
@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     add_config(made)
     made.add_argument(
         "--out",
-        type=Path,
+        type=out_file,
         metavar="FILE",
         help="where to write what tables say (default: CONFIG/calibration/fitted.yaml)",
     )

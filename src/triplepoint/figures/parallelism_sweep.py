@@ -195,7 +195,7 @@ def _draw_quantity(axes: Axes, block: Block, quantity: _Quantity) -> None:
     else:
         low, high = axes.get_xlim()
         # Clocks that differ by a step of 15 MHz are as good as the same.
-        axes.set_xlim(min(low, high - 0.1), high)
+        axes.set_xlim(min(low, high - 0.1), high + 0.03 * max(high - low, 0.1))
         fit_ticks(axes, "x", 5)
     axes.set_xlabel(quantity.title, labelpad=1)
 

@@ -9,7 +9,7 @@ from triplepoint.calibrate.collectives import LinkParameters
 from triplepoint.calibrate.kernels import KernelTimes
 from triplepoint.calibrate.protocol import calibrate
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.doctor.measure.rows import CollectiveRow, KernelRow, write_collectives, write_kernels
+from triplepoint.doctor.measured_rows import CollectiveRow, KernelRow, write_collectives, write_kernels
 from triplepoint.errors import UserError
 from triplepoint.simulate.collectives.links import load_link
 from triplepoint.simulate.collectives.times import CollectiveModel

@@ -1,4 +1,4 @@
-"""A recording made up from a known GPU, in the files of `tests/hardware/h200/measure.py`, and what is found in it."""
+"""A recording made up from a known GPU, in the files of `characterise --record`, and what is found in it."""
 
 from pathlib import Path
 from typing import Any

@@ -26,8 +26,8 @@ from triplepoint.simulate.operations import Kernel, Message, Operation
 from triplepoint.simulate.timeline.expand import lay_out
 from triplepoint.tables import STEPS, TELEMETRY
 from triplepoint.telemetry.align import align_run
-from triplepoint.trace.files import trace_files
-from triplepoint.trace.taxonomy import classify_device, load_scheme
+from triplepoint.trace.loose_traces import trace_files
+from triplepoint.trace.taxonomy import load_scheme
 
 GRAD, BOTH = frozenset({"grad"}), frozenset({"grad", "param"})
 
@@ -127,9 +127,9 @@ def test_names_are_of_the_class_of_the_operation(gpu: str, model: str) -> None:
     operations += [op for stage in job.stages for op in (*stage.gradient_sync, *stage.optimizer)]
     for operation in operations:
         if isinstance(operation, Kernel):
-            assert classify_device(kernel_name(operation, job.job.gpu)).cls == operation.cls, operation
+            assert load_scheme().device(kernel_name(operation, job.job.gpu)).cls == operation.cls, operation
         else:
-            assert classify_device(message_names(operation, job.job.gpu)[0]).cls == "comm"
+            assert load_scheme().device(message_names(operation, job.job.gpu)[0]).cls == "comm"
 
 
 def h200_point(**changes: Any) -> Any:
