@@ -3,11 +3,7 @@
 import argparse
 from pathlib import Path
 
-<<<<<<< HEAD
-from triplepoint.cli.arguments import make_parser, out_file, seconds
-=======
-from triplepoint.cli.arguments import make_parser, say
->>>>>>> tel
+from triplepoint.cli.arguments import make_parser, out_file, out_folder, say, seconds
 
 
 def parser() -> argparse.ArgumentParser:
@@ -16,19 +12,18 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("out", type=out_file, metavar="CARD", help="JSON file to write")
     made.add_argument("--device", choices=("cuda", "rocm"), default="cuda", help="kind of GPU")
     made.add_argument("--gpu", default="gpu0", help="which GPU of this node; the load runs on the first one torch sees")
-<<<<<<< HEAD
-    made.add_argument("--seconds", type=seconds(1, 86400), default=60.0, metavar="S", help="how long the load runs")
-=======
     made.add_argument(
-        "--seconds", type=float, metavar="S", help="how long the load runs (default: 60; with --record 500)"
+        "--seconds",
+        type=seconds(1, 86400),
+        metavar="S",
+        help="how long the load runs (default: 60; with --record 500)",
     )
     made.add_argument(
         "--record",
-        type=Path,
+        type=out_folder,
         metavar="FOLDER",
         help="run kernels and heating too, and keep in FOLDER what --from, overhead --from and calibrate --power read",
     )
->>>>>>> tel
     made.add_argument(
         "--from", dest="source", type=Path, metavar="FOLDER", help="use samples.parquet and windows.parquet of FOLDER"
     )

@@ -5,6 +5,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from triplepoint.trace.arrays import Bool
+
 Rows = npt.NDArray[np.void]
 """Array of `ROW`, or of some of its fields."""
 
