@@ -18,7 +18,7 @@ LAYERS = [
     {"metrics", "slow_nodes", "jobs"},
     {"flops"},
     {"launch", "telemetry", "trace", "simulate"},
-    {"doctor", "plan", "outdated", "aggregate", "advise"},
+    {"doctor", "plan", "outdated", "aggregate", "advise", "calibrate"},
     {"figures"},
     {"report"},
     {"workflow", "workflow_site", "cli"},

@@ -10,7 +10,7 @@ from triplepoint.aggregate import aggregate
 from triplepoint.figures import load
 from triplepoint.figures.write import write_figure
 from triplepoint.plan import select, write_plan
-from triplepoint.simulate.artefacts.run import simulate_run
+from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.tables import POINTS
 from triplepoint.telemetry.align import align_run
 
