@@ -15,6 +15,7 @@ from triplepoint.config.runid import layers_label
 from triplepoint.errors import UserError
 from triplepoint.flops import model_flops_per_token
 from triplepoint.manifest import Manifest
+from triplepoint.status import Status
 
 _PEAK = {"fp32": "peak_fp32_flops", "bf16": "peak_bf16_flops", "fp16": "peak_bf16_flops", "fp8": "peak_fp8_flops"}
 """Peak an MFU is taken against; fp16 and bf16 matrix units run at one rate on every GPU here."""
@@ -34,7 +35,7 @@ def unfinished_row(entry: PlanEntry, manifest: Manifest | None) -> dict[str, Any
     row = _planned(entry)
     if manifest is None:
         origin = "simulated" if entry.planned.point.engine == "simulated" else "measured"
-        return row | {"status": "invalid", "reason": entry.invalid_because, "origin": origin}
+        return row | {"status": Status.INVALID, "reason": entry.invalid_because, "origin": origin}
     memory = {name: manifest.facts.get(name) for name in ("peak_memory_bytes", "reserved_memory_bytes")}
     return row | _launched(manifest) | {"reason": explain(manifest)} | memory
 

@@ -10,6 +10,7 @@ from pandas import DataFrame, Series, concat
 from triplepoint.figures import labels, style
 from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, Canvas
 from triplepoint.figures.scales import scale
+from triplepoint.status import Status
 
 TABLES = ("points",)
 
@@ -93,7 +94,7 @@ def _name(row: Series, points: DataFrame) -> str:
 
 def _draw_panel(axes: Axes, column: str, label: str, lines: dict[str, DataFrame]) -> None:
     for number, (name, found) in enumerate(lines.items()):
-        done = found[found["status"] == "ok"].dropna(subset=[column]).sort_values("global_batch_size")
+        done = found[found["status"] == Status.OK].dropna(subset=[column]).sort_values("global_batch_size")
         at, colour = done["global_batch_size"], style.LINES[number % len(style.LINES)]
         low, high, model_low, model_high = (done[f"{column}_{end}"] for end in _ENDS)
         axes.vlines(at, low, high, color=colour, linewidth=1.6, alpha=0.45)
@@ -110,7 +111,7 @@ def _draw_panel(axes: Axes, column: str, label: str, lines: dict[str, DataFrame]
     axes.set_xlabel("sequences together", labelpad=1)
     axes.set_ylabel(label, labelpad=2)
     ends = [column, *(f"{column}_{end}" for end in _ENDS)]
-    done = concat([found[found["status"] == "ok"] for found in lines.values()])
+    done = concat([found[found["status"] == Status.OK] for found in lines.values()])
     values = done[ends].to_numpy(float).ravel()
     if not np.isfinite(values).any():
         absent = list(done["power_absent"].dropna())

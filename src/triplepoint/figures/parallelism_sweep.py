@@ -13,6 +13,7 @@ from pandas import DataFrame, Series, concat
 from triplepoint.figures import labels, style
 from triplepoint.figures.rows import Block, mark_slot, place_blocks, row_axes
 from triplepoint.figures.scales import ENDS, fit_ticks, scale
+from triplepoint.status import Status
 
 TABLES = ("points",)
 
@@ -138,7 +139,7 @@ def _heat(found: DataFrame, tokens_per_gpu: Series) -> dict[str, Series]:
 
 def _draw_throughput(axes: Axes, block: Block) -> None:
     for number, (_, found) in enumerate(block.rows):
-        done = found[found["status"] == "ok"]
+        done = found[found["status"] == Status.OK]
         if done.empty:
             status = found["status"].iloc[0]
             mark_slot(axes, number, style.word(status if isinstance(status, str) else None))
@@ -157,7 +158,7 @@ def _draw_throughput(axes: Axes, block: Block) -> None:
 
 def _draw_parts(axes: Axes, block: Block) -> None:
     for number, (_, found) in enumerate(block.rows):
-        done = found[found["status"] == "ok"]
+        done = found[found["status"] == Status.OK]
         traced = done.dropna(subset=["compute_share"])
         if traced.empty:
             mark_slot(axes, number, "" if done.empty else "no trace")
@@ -175,9 +176,9 @@ def _draw_parts(axes: Axes, block: Block) -> None:
 def _draw_quantity(axes: Axes, block: Block, quantity: _Quantity) -> None:
     column, colour = quantity.column, quantity.colour
     for number, (_, found) in enumerate(block.rows):
-        done = found[(found["status"] == "ok") & found[column].notna()]
+        done = found[(found["status"] == Status.OK) & found[column].notna()]
         if done.empty:
-            mark_slot(axes, number, "" if (found["status"] != "ok").any() else style.absent(found))
+            mark_slot(axes, number, "" if (found["status"] != Status.OK).any() else style.absent(found))
         step = 0.5 / max(len(done), 1)
         for index, (_, row) in enumerate(done.iterrows()):
             y = number + (index - (len(done) - 1) / 2) * step
@@ -206,6 +207,6 @@ def _scale_x(axes: Axes, block: Block, column: str, nbins: int) -> None:
         axes.set_xlim(0, 1)
         axes.set_xticks([])
         return
-    done = concat([found[found["status"] == "ok"] for _, found in block.rows])
+    done = concat([found[found["status"] == Status.OK] for _, found in block.rows])
     ends = [column + end for end in ENDS if column + end in done]
     scale(axes, "x", done[ends].to_numpy(float).ravel(), nbins)

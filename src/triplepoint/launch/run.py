@@ -36,6 +36,7 @@ from triplepoint.launch.slurm import usable_nodes
 from triplepoint.launch.slurm_gang import SlurmGang, adopt, submit
 from triplepoint.manifest import Manifest
 from triplepoint.slow_nodes import slow_nodes
+from triplepoint.status import Status
 
 Say = Callable[[str], None]
 CanSpare = Callable[[frozenset[str]], bool]
@@ -159,7 +160,7 @@ def _why(manifest: Manifest) -> str:
     if manifest.evidence is None:
         return ""
     ways = "; micro_batch_size 1, recompute: full, data_parallel_sharding or more tp or pp need less memory"
-    return f": {manifest.evidence.message}{ways if manifest.status == 'oom' else ''}"
+    return f": {manifest.evidence.message}{ways if manifest.status == Status.OOM else ''}"
 
 
 def _can_spare(

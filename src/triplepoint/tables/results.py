@@ -1,5 +1,6 @@
 """Tables of the whole plan: what the aggregate stage joins and the figures draw."""
 
+from triplepoint.status import RESULTS
 from triplepoint.tables.checks import TELEMETRY_CHECKS
 from triplepoint.tables.runs import RANK, RUN, STEP
 from triplepoint.tables.schema import Column, Table, amount, count, ratio, text
@@ -8,7 +9,7 @@ from triplepoint.tables.traces import TIMELINE
 _POINT = (
     RUN,
     Column("studies", "names", "", "Studies the run belongs to."),
-    text("status", "ok, oom, invalid, timeout or crashed."),
+    text("status", f"{', '.join(RESULTS[:-1])} or {RESULTS[-1]}."),
     text("reason", "Why not ok; null when ok.", True),
     text("origin", "measured or simulated."),
     text("engine", "What trained."),

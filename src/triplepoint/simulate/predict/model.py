@@ -16,6 +16,7 @@ from triplepoint.simulate.power.step import Ran
 from triplepoint.simulate.predict.bottleneck import name_bottleneck
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power
 from triplepoint.simulate.step import Step, simulate_step
+from triplepoint.status import Status
 
 GIB = 2**30
 
@@ -43,7 +44,7 @@ class Prediction:
         power: Power and heat of training.
     """
 
-    status: Literal["ok", "oom", "invalid", "unsupported"]
+    status: Literal[Status.OK, Status.OOM, Status.INVALID, "unsupported"]
     reason: str = ""
     step_time_s: float = math.nan
     step_time_lo_s: float = math.nan
@@ -73,7 +74,7 @@ def predict(job: Job, calibration: Calibration | None, config: Path, with_power:
         memory = peak_memory(job)
         step = simulate_step(job, calibration.constants(job) if calibration else Constants(), config)
     except UserError as error:
-        return Prediction("invalid", str(error))
+        return Prediction(Status.INVALID, str(error))
     found = _prediction(job, step, memory, calibration)
     if not with_power:
         return found
@@ -89,7 +90,7 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
     flops = metrics.flops_per_token(job.model, job.sequence_length)
     is_ok = memory.total <= job.gpu.memory_capacity.value
     return Prediction(
-        "ok" if is_ok else "oom",
+        Status.OK if is_ok else Status.OOM,
         "" if is_ok else f"does not fit on a rank of stage {memory.stage}: {memory.explain()}",
         step_time_s=step.time_s,
         step_time_lo_s=low,

@@ -14,6 +14,7 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.model import memory_by_stage as memory_of_training
 from triplepoint.simulate.predict.model import Prediction, predict
 from triplepoint.simulate.predict.serving import serving_calibration
+from triplepoint.status import Status
 from triplepoint.units import GIB
 
 STACKS = {"megatron": "Megatron-Core", "deepspeed": "DeepSpeed", "native": "PyTorch"}
@@ -64,7 +65,7 @@ def _served(job: Job, serving: Serving, config: Path) -> tuple[Prediction, list[
     first_low_s, first_high_s = known_to.first_token_s
     fits = "" if memory.fits else f"does not fit on a rank of stage {memory.stage}: {memory.explain()}"
     step = Prediction(
-        "ok" if memory.fits else "oom",
+        Status.OK if memory.fits else Status.OOM,
         fits,
         step_time_s=found.whole_s,
         step_time_lo_s=low_s,

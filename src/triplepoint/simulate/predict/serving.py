@@ -12,6 +12,7 @@ from triplepoint.simulate.predict.bottleneck import word_for
 from triplepoint.simulate.predict.cells import Cells, need
 from triplepoint.simulate.predict.model import Prediction
 from triplepoint.simulate.predict.spelling import UnreadableError, is_blank, shown
+from triplepoint.status import Status
 from triplepoint.units import GIB
 
 _INFERENCE, _TRAINING = r"infer|serv|decod|generat", r"train|tun|sft|lora"
@@ -38,7 +39,7 @@ def predict_serving(job: Job, serving: Serving, config: Path) -> Prediction:
     low_s, high_s = known_to.per_token_s
     first_low_s, first_high_s = known_to.first_token_s
     return Prediction(
-        "ok" if fits else "oom",
+        Status.OK if fits else Status.OOM,
         "" if fits else f"does not fit on a rank of stage {found.memory.stage}: {found.memory.explain()}",
         step_time_s=found.time_per_output_token_s,
         step_time_lo_s=low_s,
