@@ -13,13 +13,9 @@ from triplepoint.config.plan import PlanEntry
 from triplepoint.config.point import Point
 from triplepoint.config.runid import layers_label
 from triplepoint.errors import UserError
-from triplepoint.flops import model_flops_per_token
+from triplepoint.flops import model_flops_per_token, peak_flops
 from triplepoint.manifest import Manifest
 from triplepoint.status import Status
-
-_PEAK = {"fp32": "peak_fp32_flops", "bf16": "peak_bf16_flops", "fp16": "peak_bf16_flops", "fp8": "peak_fp8_flops"}
-"""Peak an MFU is taken against; fp16 and bf16 matrix units run at one rate on every GPU here."""
-
 
 _TIMES = ("step_time", "time_to_first_token", "time_per_output_token")
 """What simulated runs have intervals of."""
@@ -192,10 +188,10 @@ def _launched(manifest: Manifest) -> dict[str, Any]:
 
 
 def _mfu(run: str, point: Point, gpu: GpuConfig | None, throughput: float, flops: float) -> float | None:
-    peak = getattr(gpu, _PEAK[point.precision], None)
+    peak = None if gpu is None else peak_flops(gpu, point.precision)
     if gpu is None or peak is None:
         return None
-    found = metrics.mfu(throughput, flops, point.num_gpus, peak.value)
+    found = metrics.mfu(throughput, flops, point.num_gpus, peak)
     if found > 1:
         raise UserError(
             f"run {run}: model FLOP/s are {found:.4g} times the {point.precision} peak of {gpu.name}, which cannot be; "
