@@ -11,7 +11,7 @@ from pandas import DataFrame, concat
 from triplepoint.figures import labels, style
 from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, Canvas, shortened, wrapped
 from triplepoint.figures.microbatch_numbers import PANELS, PLOTTED, Panel, numbers_of, swept
-from triplepoint.figures.scales import ENDS, scale
+from triplepoint.figures.scales import STATISTICS, column_of, scale
 from triplepoint.status import RESULTS, Status
 
 TABLES = ("points",)
@@ -167,15 +167,15 @@ def _draw_lines(axes: Axes, found: DataFrame, panel: Panel, sizes: list[int]) ->
         own = found[(found["layout"] == name) & (found["status"] == Status.OK)]
         at = np.array([sizes.index(int(size)) for size in own["micro_batch_size"]], dtype=float) + shift
         values = own[panel.column].to_numpy(float) * factor
-        if f"{panel.column}_p10" in own:
-            low, high = own[f"{panel.column}_p10"], own[f"{panel.column}_p90"]
-            axes.vlines(at, low, high, color=colour, linewidth=1.2, alpha=0.5)
-        if f"{panel.column}_model_lo" in own:
+        low, high, model_low, model_high, highest = (column_of(panel.column, end) for end in STATISTICS[1:6])
+        if low in own:
+            axes.vlines(at, own[low], own[high], color=colour, linewidth=1.2, alpha=0.5)
+        if model_low in own:
             # Thin and dotted: what a model is known to is no spread of measurements.
-            low, high = (own[f"{panel.column}_model_{end}"] * factor for end in ("lo", "hi"))
-            axes.vlines(at, low, high, color=colour, linewidth=0.7, linestyle=":")
-        if f"{panel.column}_max" in own:
-            axes.plot(at, own[f"{panel.column}_max"], "^", color=colour, markersize=2, markeredgewidth=0, alpha=0.7)
+            lows, highs = own[model_low] * factor, own[model_high] * factor
+            axes.vlines(at, lows, highs, color=colour, linewidth=0.7, linestyle=":")
+        if highest in own:
+            axes.plot(at, own[highest], "^", color=colour, markersize=2, markeredgewidth=0, alpha=0.7)
         is_first = (~own["micro_batch_size"].duplicated()).to_numpy()
         line = np.full(len(sizes), np.nan)
         line[np.round(at[is_first]).astype(int)] = values[is_first]
@@ -192,7 +192,7 @@ def _draw_lines(axes: Axes, found: DataFrame, panel: Panel, sizes: list[int]) ->
 
 def _scale_y(axes: Axes, found: DataFrame, panel: Panel, factor: float) -> None:
     """Scale the axis of a quantity that begins at zero."""
-    ends = [panel.column + end for end in ENDS if panel.column + end in found]
+    ends = [column_of(panel.column, end) for end in STATISTICS[:6] if column_of(panel.column, end) in found]
     values = found.loc[found["status"] == Status.OK, ends].to_numpy(float).ravel() * factor
     axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
     scale(axes, "y", values, 4)

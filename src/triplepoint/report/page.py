@@ -25,8 +25,8 @@ _COLUMNS = (
     "step_time_p10_s", "step_time_p90_s", "time_to_first_token_s", "time_per_output_token_s", "tokens_per_s",
     "tokens_per_s_per_gpu", "mfu", "exposed_comm_s", "peak_memory_bytes", "reserved_memory_bytes",
     "predicted_step_time_s", "predicted_step_time_lo_s", "predicted_step_time_hi_s", "step_time_error",
-    "predicted_memory_bytes", "memory_error", "prediction_absent", "gpu_power_w", "gpu_energy_per_token_j",
-    "gpu_samples_per_s_mj", "host_power_w", "host_energy_per_token_j", "power_absent", "cpu_utilisation",
+    "predicted_memory_bytes", "memory_error", "prediction_absent", "job_gpu_power_w", "gpu_energy_per_token_j",
+    "job_gpu_samples_per_s_mj", "job_host_power_w", "host_energy_per_token_j", "power_absent", "cpu_utilisation",
     "gpu_utilisation", "loss_first", "loss_last", "studies",
 )  # fmt: skip
 """Columns of `points` in the page's table; one that holds nothing at all is left out."""
