@@ -12,7 +12,7 @@ import triplepoint
 PACKAGE = Path(triplepoint.__file__).parent
 
 LAYERS = [
-    {"units", "errors", "files", "processes", "commit"},
+    {"units", "errors", "status", "files", "processes", "commit"},
     {"config", "tables", "claims", "node_clock"},
     {"manifest", "recording"},
     {"metrics", "slow_nodes", "jobs"},

@@ -100,4 +100,5 @@ def test_a_predicted_row_has_both_intervals() -> None:
     found = predict_row(row, None, CONFIG)
     assert found.status == "ok"
     assert found.step_time_lo_s < found.step_time_s < found.step_time_hi_s
+    assert found.time_per_output_token_lo_s < found.time_per_output_token_s < found.time_per_output_token_hi_s
     assert found.time_to_first_token_lo_s < found.time_to_first_token_s < found.time_to_first_token_hi_s

@@ -42,6 +42,7 @@ from triplepoint.simulate.predict.phases import Phases
 from triplepoint.simulate.predict.power import Repeated, power_in_balance
 from triplepoint.simulate.step import costs_of
 from triplepoint.simulate.timeline.expand import TimeOf
+from triplepoint.status import Status
 from triplepoint.tables import STEPS
 from triplepoint.tables.telemetry import METRICS
 from triplepoint.units import NS_PER_S
@@ -89,7 +90,7 @@ def simulate_serving(
     serving = serving_of(planned.point)
     step = predict_inference(job, serving, config)
     if not step.memory.fits:
-        return write_failure(out, planned, "oom", step.memory.explain(), started)
+        return write_failure(out, planned, Status.OOM, step.memory.explain(), started)
     shape = planned.point.num_nodes, planned.point.cluster.gpus_per_node
     known_to = ServingCalibration.load(config).known_to(job, serving, step)
     memory_bytes = tuple(round(use.total) for use in memory_by_stage(job, serving))
@@ -191,7 +192,7 @@ def _write(out: Path, planned: PlannedRun, job: Job, served: Served, started: da
         **served.facts,
         "spread": "none: simulated batches are all alike",
     }
-    return write_manifest_of(out, planned, "ok", None, nodes, facts, started)
+    return write_manifest_of(out, planned, Status.OK, None, nodes, facts, started)
 
 
 def _sensed(trace: Trace | None, job: Job, node: int, t_s: Float, columns: tuple[str, ...]) -> Float:

@@ -29,6 +29,7 @@ from triplepoint.simulate.step import costs_of, durations_of, uncertainty_of
 from triplepoint.simulate.timeline.durations import sort_replicas, with_replicas
 from triplepoint.simulate.timeline.schedule import make_order
 from triplepoint.simulate.work.training import stage_work
+from triplepoint.status import Status
 
 STACK = "Megatron-Core r0.8"
 """Software that runs are simulated on: that of the published study, in the version step times were calibrated with."""
@@ -54,11 +55,11 @@ def simulate_run(planned: PlannedRun, out: Path, config: Path) -> Manifest:
     try:
         make_order(job.layout.schedule, job.layout.pp, job.num_microbatches, job.layout.vp)
     except UserError as error:
-        return write_failure(out, planned, "invalid", str(error), started)
+        return write_failure(out, planned, Status.INVALID, str(error), started)
     memory = memory_by_stage(job)
     fullest = max(memory, key=lambda use: use.total)
     if not fullest.fits:
-        return write_failure(out, planned, "oom", fullest.explain(), started)
+        return write_failure(out, planned, Status.OOM, fullest.explain(), started)
     calibration = Calibration.load(config)
     costs = costs_of(job, calibration.constants(job), config)
     simulated = _simulate_warm(planned.point, job, costs, [use.total for use in memory], catalogue, config)

@@ -37,6 +37,10 @@ OUTPUT = (
     "time_to_first_token_s",
     "time_to_first_token_lo_s",
     "time_to_first_token_hi_s",
+    "time_per_output_token_s",
+    "time_per_output_token_lo_s",
+    "time_per_output_token_hi_s",
+    "exposed_comm_per_output_token_s",
     # fmt: on
     *(part.name for part in fields(PowerPrediction)),
 )
