@@ -1,46 +1,67 @@
-"""What sets points apart that have one label: figures would take them for repeats of one measurement."""
+"""What sets points apart beside the columns of `points`: figures would take them for one measurement."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from triplepoint.config.plan import PlanEntry
-from triplepoint.config.point import Point
+from triplepoint.config.point import Point, canonical
 from triplepoint.config.runid import DIGEST_DIGITS, run_label
 
+_HIDDEN = ("measurement_version", "model", "weights", "corpus", "tokenizer", "contents", "steps", "telemetry_period_s")
+"""Parts of a point that decide what is measured and are no columns."""
 _MOST_TEXT = 40
-"""Longest text; beyond it the digest says as much. Unit: character."""
+"""Longest text; beyond it a digest says as much. Unit: character."""
 
 
 def find_variants(entries: Iterable[PlanEntry]) -> dict[str, str]:
-    """Return a text for each run whose label stands for other points too, the same for its repeats.
+    """Return a text for each run that figures would compare with runs measured differently; repeats share it.
+
+    All points of one model, cluster, engine and task are told apart by the same keys, so that those that were measured
+    alike stay together.
 
     Args:
         entries: All of a plan.
     """
-    by_label: dict[str, dict[str, Point]] = {}
-    measurements = {entry.run: entry.planned.point.model_copy(update={"repeat": 1}) for entry in entries}
-    for point in measurements.values():
-        by_label.setdefault(run_label(point), {})[point.digest()] = point
+    points = {entry.run: entry.planned.point.model_copy(update={"repeat": 1}) for entry in entries}
+    groups: dict[str, list[str]] = {}
+    for run, point in points.items():
+        groups.setdefault(canonical([point.model.name, point.cluster.name, point.engine, point.task]), []).append(run)
     texts: dict[str, str] = {}
-    for points in by_label.values():
-        if len(points) > 1:
-            texts |= _texts(points)
-    found = {run: texts.get(point.digest()) for run, point in measurements.items()}
-    return {run: text for run, text in found.items() if text}
+    for runs in groups.values():
+        texts |= _texts({run: points[run] for run in runs})
+    return {run: text for run, text in texts.items() if text}
 
 
 def _texts(points: Mapping[str, Point]) -> dict[str, str]:
-    """Return what sets each point apart from the others, such as `measured 20`, by digest."""
-    flat = {digest: dict(_flatten(point.model_dump(mode="json"))) for digest, point in points.items()}
-    keys = list(dict.fromkeys(key for values in flat.values() for key in values))
-    varying = [key for key in keys if len({json.dumps(values.get(key)) for values in flat.values()}) > 1]
-    texts = {}
-    for digest, values in flat.items():
-        words = [f"{key.rpartition('.')[2]} {values[key]}".replace("_", " ") for key in varying if key in values]
-        text = ", ".join(words)
-        texts[digest] = text if 0 < len(text) <= _MOST_TEXT else digest[:DIGEST_DIGITS]
+    """Return what sets each run's point apart from the others of its group, such as `measured 20`."""
+    hidden = {run: dict(_flatten(_hidden(point))) for run, point in points.items()}
+    keys = list(dict.fromkeys(key for values in hidden.values() for key in values))
+    varying = [key for key in keys if len({json.dumps(values.get(key)) for values in hidden.values()}) > 1]
+    texts = {run: _text({key: values.get(key) for key in varying}) for run, values in hidden.items()}
+    places: dict[tuple[str, str], set[str]] = {}
+    for run, point in points.items():
+        places.setdefault((run_label(point), texts[run]), set()).add(point.digest())
+    for run, point in points.items():
+        if len(places[run_label(point), texts[run]]) > 1:  # by what is not even a difference in what is measured
+            texts[run] = " ".join(filter(None, [texts[run], point.digest()[:DIGEST_DIGITS]]))
     return texts
+
+
+def _hidden(point: Point) -> dict[str, Any]:
+    content = point.model_dump(mode="json")  # which leaves out what is as it was before there was a choice
+    return {key: content.get(key, getattr(point, key)) for key in _HIDDEN}
+
+
+def _text(varying: Mapping[str, Any]) -> str:
+    words = [
+        f"{key.rpartition('.')[2]} {value}".replace("_", " ") for key, value in varying.items() if value is not None
+    ]
+    text = ", ".join(words)
+    if not varying or 0 < len(text) <= _MOST_TEXT:
+        return text
+    return hashlib.sha256(canonical(dict(varying)).encode()).hexdigest()[:DIGEST_DIGITS]
 
 
 def _flatten(content: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:

@@ -30,11 +30,29 @@ def test_find_variants_of_models_of_one_name() -> None:
     assert variants(tiny_point(), tiny_point(model=wide)) == ["ffn hidden size 64", "ffn hidden size 96"]
 
 
+def test_find_variants_points_measured_alike_stay_together() -> None:
+    """One point of another study must not tear the first study's line apart."""
+    first = [tiny_point(micro_batch_size=size, steps=Steps(measured=3)) for size in (1, 2, 4)]
+    other = tiny_point(micro_batch_size=1, steps=Steps(measured=4))
+    assert variants(*first, other) == ["measured 3"] * 3 + ["measured 4"]
+
+
+def test_find_variants_leaves_other_models_alone() -> None:
+    other = tiny_point(model=TINY.model_copy(update={"name": "other"}), steps=Steps(measured=9))
+    assert variants(tiny_point(), other) == [None, None]
+
+
 def test_find_variants_that_take_too_many_words_go_by_digest() -> None:
-    points = [tiny_point(), tiny_point(corpus="/a/path/" + "b" * 60)]
-    assert variants(*points) == ["corpus random", points[1].digest()[:6]]
+    found = variants(tiny_point(), tiny_point(corpus="/a/path/" + "b" * 60), tiny_point(corpus="/a/path/" + "c" * 60))
+    assert found[0] == "corpus random"
+    assert found[1] is not None and found[2] is not None and len({*found}) == 3
+    assert all(text is None or len(text) < 41 for text in found)
 
 
 def test_find_variants_with_a_key_the_others_leave_out() -> None:
-    points = [tiny_point(), tiny_point(weights="w.pt")]
-    assert variants(*points) == [points[0].digest()[:6], "weights w.pt"]
+    assert variants(tiny_point(), tiny_point(weights="w.pt")) == ["weights random", "weights w.pt"]
+
+
+def test_find_variants_of_points_that_differ_in_what_is_traced_alone() -> None:
+    points = [tiny_point(), tiny_point(trace_ranks=(0,))]
+    assert variants(*points) == [point.digest()[:6] for point in points]
