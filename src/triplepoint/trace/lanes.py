@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from triplepoint.trace.kineto.rows import Int64
+Int64 = npt.NDArray[np.int64]
 
 
 class Step(NamedTuple):

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from triplepoint.trace.kineto.reader import Header, Message
-from triplepoint.trace.kineto.rows import Category, Int64, Rows
+from triplepoint.trace.kineto.rows import Category, Rows
+from triplepoint.trace.lanes import Int64
 
 
 @dataclass(frozen=True)

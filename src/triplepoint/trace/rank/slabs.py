@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from triplepoint.trace.kineto.rows import Bool, Int64, Rows
+from triplepoint.trace.kineto.rows import Bool, Rows
+from triplepoint.trace.lanes import Int64
 
 
 @dataclass(frozen=True)
