@@ -12,6 +12,7 @@ import pyarrow as pa
 from triplepoint.report.colours import colours
 from triplepoint.trace.export.perfetto import FILE_NAME
 from triplepoint.trace.export.thin import Spans, Thinner
+from triplepoint.trace.kineto.rows import Int64
 
 LIMIT_BYTES = 4_000_000
 """Size the data of all runs may have: a page of figures is about as large."""

@@ -16,7 +16,8 @@ from triplepoint.trace.cross.clocks import Clock
 from triplepoint.trace.cross.compare import Comparison, compare_ranks
 from triplepoint.trace.cross.critical_path import path_rows
 from triplepoint.trace.export.timeline import Drawn, DrawnRank, write_timeline
-from triplepoint.trace.lanes import CollectiveKey, Collectives, Int64, Lane
+from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace.lanes import CollectiveKey, Collectives, Lane
 from triplepoint.trace.rank.rank_summary import RankSummary, read_summary
 from triplepoint.units import NS_PER_S
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from triplepoint.trace.cross.clocks import Clock
 from triplepoint.trace.cross.matching import MatchedCollectives
-from triplepoint.trace.lanes import Int64
+from triplepoint.trace.kineto.rows import Int64
 
 
 @dataclass(frozen=True)

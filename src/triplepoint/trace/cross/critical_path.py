@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from triplepoint.trace.cross.arrivals import Arrivals
 from triplepoint.trace.cross.clocks import Clock
-from triplepoint.trace.lanes import Int64, Label, Lane, time_by_label
+from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace.lanes import Label, Lane, time_by_label
 
 _NOT_TRACED = Label("idle", "other")
 _BEFORE = Label("idle", "before")

@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from triplepoint.trace.lanes import Collectives, Int64
+from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace.lanes import Collectives
 from triplepoint.trace.taxonomy import POINT_TO_POINT
 
 ENDS_TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})

@@ -11,7 +11,8 @@ import numpy as np
 
 from triplepoint.metrics import modified_z_scores
 from triplepoint.trace.cross.arrivals import Arrivals
-from triplepoint.trace.lanes import Int64, Lane, time_by_label
+from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace.lanes import Lane, time_by_label
 
 _MIN_Z_SCORE = 3.5
 """Source: Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, chapter 3."""

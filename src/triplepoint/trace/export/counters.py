@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from triplepoint.manifest import Manifest, Node
 from triplepoint.trace.export.perfetto import CounterTrack, Process, node_process, rank_process
-from triplepoint.trace.lanes import Int64
+from triplepoint.trace.kineto.rows import Int64
 from triplepoint.units import NS_PER_S
 
 _GPU = (

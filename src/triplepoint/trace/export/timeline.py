@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from triplepoint.tables import TIMELINE
 from triplepoint.trace.export.thin import NUM_CELLS, Thinner
-from triplepoint.trace.lanes import Int64, Step
+from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace.lanes import Step
 
 LANES = ("phase", "compute", "comm", "memory")
 """From top to bottom: what a rank was told to do, its computation, its communication, its copies and fills."""

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from triplepoint.trace.kineto.reader import Header, Message
-from triplepoint.trace.kineto.rows import Category, Rows
-from triplepoint.trace.lanes import Int64
+from triplepoint.trace.kineto.rows import Category, Int64, Rows
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from triplepoint.trace.kineto.reader import Geometry
-from triplepoint.trace.kineto.rows import Rows
-from triplepoint.trace.lanes import Int64, Step
+from triplepoint.trace.kineto.rows import Int64, Rows
+from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank.operations import Operations
 
 COLUMNS = (

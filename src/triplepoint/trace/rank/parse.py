@@ -11,8 +11,8 @@ import pyarrow as pa
 from triplepoint.tables import CATEGORIES, COLLECTIVES, INTERVALS, KERNELS, SEGMENTS, TIMELINE
 from triplepoint.trace.export.thin import Thinner
 from triplepoint.trace.export.timeline import LANES, LaneSpans, Look, span_table, thin_lane
-from triplepoint.trace.kineto.rows import Bool, Rows
-from triplepoint.trace.lanes import Int64, Step
+from triplepoint.trace.kineto.rows import Bool, Int64, Rows
+from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank.accounting import ALL, Accounts, Pieces, find_waits
 from triplepoint.trace.rank.collective_rows import CollectiveRows
 from triplepoint.trace.rank.launches import LAUNCHED

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.trace.kineto.rows import Category, Rows
-from triplepoint.trace.lanes import Int64, Step
+from triplepoint.trace.kineto.rows import Category, Int64, Rows
+from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank import intervals
 from triplepoint.trace.rank.events import Events
 from triplepoint.trace.rank.intervals import Intervals, latest_wins
