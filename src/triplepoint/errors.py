@@ -10,6 +10,10 @@ _FILE_ERRORS = {
     errno.EROFS: "the file system is read-only; point the workflow at a folder that can be written",
     errno.EACCES: "permission denied; change the owner or mode of the folder, or use another",
     errno.EPERM: "operation not permitted; change the owner or mode of the folder, or use another",
+    errno.ENOTDIR: "a part of this path is a file, not a folder; move the file away, or use another path",
+    errno.EEXIST: "a file is where this folder belongs; move it away, or use another path",
+    errno.EISDIR: "is a folder where a file belongs; name a file",
+    errno.ELOOP: "links that lead to each other; remove them, or use another path",
     errno.ENAMETOOLONG: "the name is too long for this file system; use a shorter one",
 }
 
@@ -36,4 +40,5 @@ def explain_os_error(error: OSError) -> str | None:
     advice = _FILE_ERRORS.get(error.errno or 0)
     if advice is None:
         return None
-    return f"{error.filename or 'writing'}: {advice}"
+    # Of two names, as where a finished file is moved to its place, the second is the one the user knows.
+    return f"{error.filename2 or error.filename or 'writing'}: {advice}"

@@ -60,7 +60,8 @@ def select(
         found = _expand_study(catalogue, name, None if clusters is None else set(clusters), set(simulated))
         if studies is not None and not found.entries:
             raise UserError(
-                f"{catalogue.path_of_study(name)}: no point on {_names(clusters)}, but on {_names(found.elsewhere)}"
+                f"{catalogue.path_of_study(name)}: no point on {_names(clusters)}, but on {_names(found.elsewhere)}; "
+                "name that with --cluster, or in config.yaml"
             )
         collected.add(name, found)
     if not collected.entries:

@@ -174,7 +174,8 @@ class Binding:
     @property
     def arguments(self) -> str:
         """The selection as arguments of `triplepoint plan`."""
-        clusters = [f"--cluster {name}" for name in self._selection.clusters or ()] or ["--all-clusters"]
+        named = self._selection.clusters
+        clusters = ["--all-clusters"] if named is None else [f"--cluster {name}" for name in named]
         simulated = [f"--simulated {name}" for name in self._selection.simulated]
         return " ".join([*(self._selection.studies or ()), *clusters, *simulated])
 

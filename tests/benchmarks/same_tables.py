@@ -1,8 +1,8 @@
 """Whether a change of the code changed a result: every table of two results folders, value by value.
 
-`python -m tests.benchmarks.same_tables BEFORE AFTER`, after `snakemake all` with the code before and after on copies of one
-project, so that launches are the same and all else was made again. Prints each column that differs, with the largest
-difference; exit status 1 if any does. Columns of versions and commits are left out.
+`python -m tests.benchmarks.same_tables BEFORE AFTER`, after `snakemake all` with the code before and after on copies of
+one project, so that launches are the same and all else was made again. Prints each column that differs, with the
+largest difference; exit status 1 if any does. Columns of versions and commits are left out.
 """
 
 import sys

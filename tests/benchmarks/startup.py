@@ -23,7 +23,10 @@ CASES = {
     "triplepoint --help": ["-m", "triplepoint", "--help"],
     "triplepoint plan --help": ["-m", "triplepoint", "plan", "--help"],
     "triplepoint launch: imports": ["-c", "import triplepoint.cli.launch, triplepoint.launch.launch_run, submitit"],
-    "triplepoint simulate: imports": ["-c", "import triplepoint.cli.simulate, triplepoint.simulate.artefacts.run"],
+    "triplepoint simulate: imports": [
+        "-c",
+        "import triplepoint.cli.simulate, triplepoint.simulate.artefacts.simulate_run",
+    ],
     "triplepoint telemetry: imports": ["-c", "import triplepoint.cli.telemetry, triplepoint.telemetry.align"],
     "triplepoint trace: imports": [
         "-c",

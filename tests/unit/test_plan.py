@@ -106,7 +106,10 @@ def test_select_clusters_leaves_out_the_others(config_dir: Path, write_study: Wr
 
 def test_select_named_study_not_on_cluster_is_refused(config_dir: Path, write_study: WriteStudy) -> None:
     path = write_study("  - {}")
-    assert error(config_dir, ["test"], ["h200x32"]) == f"{path}: no point on h200x32, but on cpu-local"
+    assert (
+        error(config_dir, ["test"], ["h200x32"])
+        == f"{path}: no point on h200x32, but on cpu-local; name that with --cluster, or in config.yaml"
+    )
 
 
 def test_select_all_skips_studies_on_other_clusters() -> None:

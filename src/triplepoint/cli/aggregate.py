@@ -2,7 +2,7 @@
 
 import argparse
 
-from triplepoint.cli.arguments import add_config, add_results, make_parser, say
+from triplepoint.cli.arguments import add_config, add_results, make_parser, say, whole_number
 
 
 def parser() -> argparse.ArgumentParser:
@@ -10,7 +10,7 @@ def parser() -> argparse.ArgumentParser:
     made = make_parser("aggregate", "Join all runs of RESULTS/plan.json into RESULTS/tables; refuse incomplete ones.")
     add_config(made)
     made.add_argument("--plan", metavar="DIGEST", help="refuse a RESULTS/plan.json with another digest")
-    made.add_argument("--jobs", type=int, default=1, metavar="N", help="runs to read at once")
+    made.add_argument("--jobs", type=whole_number(), default=1, metavar="N", help="runs to read at once")
     add_results(made)
     return made
 

@@ -1,19 +1,83 @@
 """Arguments that several subcommands share."""
 
 import argparse
+import math
+import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 from triplepoint.config.names import RUN_PATTERN
 from triplepoint.errors import UserError, nearest
 
+MOST_PROCESSES = 4096
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are those of the user: one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise `UserError`."""
+        raise UserError(f"{self.prog.removeprefix('triplepoint ')}: {message}; see '{self.prog} --help'")
+
 
 def make_parser(command: str, about: str) -> argparse.ArgumentParser:
     """Return the parser of one subcommand."""
-    return argparse.ArgumentParser(
+    return _Parser(
         prog=f"triplepoint {command}", description=about, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
+
+
+def whole_number(most: int = MOST_PROCESSES) -> Callable[[str], int]:
+    """Return the type of an argument that is a whole number from 1 to `most`."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"\d{1,12}", text) or not 1 <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a whole number from 1 to {most}")
+        return int(text)
+
+    return read
+
+
+def seconds(least: float, most: float) -> Callable[[str], float]:
+    """Return the type of an argument that is a time from `least` to `most`. Unit: s."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most:  # NaN is not either
+            raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected seconds from {least:g} to {most:g}")
+        return value
+
+    return read
+
+
+def out_file(text: str) -> Path:
+    """Return an argument that is a file to write; what cannot be written is refused before any work is done."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{path} is a folder, expected a file to write")
+    _check_folder(path.parent)
+    return path
+
+
+def out_folder(text: str) -> Path:
+    """Return an argument that is a folder to write into, made if needed."""
+    path = Path(text)
+    _check_folder(path)
+    return path
+
+
+def _check_folder(folder: Path) -> None:
+    there = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), Path())
+    if not there.is_dir():
+        raise argparse.ArgumentTypeError(f"{there} is no folder; move it away, or use another path")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise argparse.ArgumentTypeError(f"{there} cannot be written into: no permission, or a read-only file system")
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:

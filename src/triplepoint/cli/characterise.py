@@ -3,21 +3,24 @@
 import argparse
 from pathlib import Path
 
-from triplepoint.cli.arguments import make_parser, say
+from triplepoint.cli.arguments import make_parser, out_file, out_folder, say, seconds
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser("characterise", "Measure what the power sensors of a GPU do to the truth; write a sensor card.")
-    made.add_argument("out", type=Path, metavar="CARD", help="JSON file to write")
+    made.add_argument("out", type=out_file, metavar="CARD", help="JSON file to write")
     made.add_argument("--device", choices=("cuda", "rocm"), default="cuda", help="kind of GPU")
     made.add_argument("--gpu", default="gpu0", help="which GPU of this node; the load runs on the first one torch sees")
     made.add_argument(
-        "--seconds", type=float, metavar="S", help="how long the load runs (default: 60; with --record 500)"
+        "--seconds",
+        type=seconds(1, 86400),
+        metavar="S",
+        help="how long the load runs (default: 60; with --record 500)",
     )
     made.add_argument(
         "--record",
-        type=Path,
+        type=out_folder,
         metavar="FOLDER",
         help="run kernels and heating too, and keep in FOLDER what --from, overhead --from and calibrate --power read",
     )

@@ -4,11 +4,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from triplepoint.cli.arguments import add_config, add_results, make_parser, say
+from triplepoint.cli.arguments import add_config, add_results, make_parser, say, seconds, whole_number
 
 if TYPE_CHECKING:
     from triplepoint.doctor.check import Expected
     from triplepoint.doctor.probe import ProbePlan
+
+MOST_MIB = 65536
+"""Largest message of a measurement: half of the memory of the largest GPU here."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -19,13 +22,16 @@ def parser() -> argparse.ArgumentParser:
         "Exit status 0: nothing failed; 1: something did; 2: something you can mend.",
     )
     made.add_argument("--cluster", metavar="NAME", help="a cluster of CONFIG/clusters; this machine as it is if none")
-    made.add_argument("--nodes", type=_positive, metavar="N", help="only N of the cluster's nodes")
+    made.add_argument("--nodes", type=whole_number(), metavar="N", help="only N of the cluster's nodes")
     made.add_argument(
-        "--measure", type=_seconds, metavar="SECONDS", help="also measure collectives for about so long, and every GPU"
+        "--measure",
+        type=seconds(0.001, 86400),
+        metavar="SECONDS",
+        help="also measure collectives for about so long, and every GPU",
     )
-    made.add_argument("--ranks", type=_positive, metavar="N", help="ranks of the measurement on each node")
+    made.add_argument("--ranks", type=whole_number(), metavar="N", help="ranks of the measurement on each node")
     made.add_argument(
-        "--largest", type=_positive, default=256, metavar="MIB", help="largest message of the measurement"
+        "--largest", type=whole_number(MOST_MIB), default=256, metavar="MIB", help="largest message of the measurement"
     )
     made.add_argument("--json", action="store_true", help="print JSON in place of a table")
     add_config(made)
@@ -89,17 +95,3 @@ def _plan(arguments: argparse.Namespace, expected: "Expected") -> "ProbePlan":
         measure_s=arguments.measure,
         most_bytes=arguments.largest * MIB,
     )
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not positive")
-    return value
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 86400:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds, less than a day")
-    return value

@@ -3,16 +3,20 @@
 import argparse
 from pathlib import Path
 
-from triplepoint.cli.arguments import make_parser
+from triplepoint.cli.arguments import make_parser, out_file, seconds, whole_number
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser("overhead", "Time training steps with the sampler running and stopped, in random order.")
-    made.add_argument("out", type=Path, metavar="FILE", help="JSON file to write")
+    made.add_argument("out", type=out_file, metavar="FILE", help="JSON file to write")
     made.add_argument("--device", choices=("cpu", "cuda", "rocm"), default="cuda", help="what trains")
-    made.add_argument("--pairs", type=int, default=30, metavar="N", help="pairs of blocks of half a second")
-    made.add_argument("--fast-period", type=float, default=0.05, metavar="S", help="seconds between samples of power")
+    made.add_argument(
+        "--pairs", type=whole_number(10_000), default=30, metavar="N", help="pairs of blocks of half a second"
+    )
+    made.add_argument(
+        "--fast-period", type=seconds(0.001, 60), default=0.05, metavar="S", help="seconds between samples of power"
+    )
     made.add_argument("--from", dest="source", type=Path, metavar="FOLDER", help="use overhead.parquet of FOLDER")
     return made
 

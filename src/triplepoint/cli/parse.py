@@ -3,7 +3,7 @@
 import argparse
 import re
 
-from triplepoint.cli.arguments import add_run, make_parser, run_folder, say
+from triplepoint.cli.arguments import add_run, make_parser, run_folder, say, whole_number
 from triplepoint.cli.scheme import add_rules, load_rules
 from triplepoint.errors import UserError
 
@@ -13,7 +13,9 @@ def parser() -> argparse.ArgumentParser:
     made = make_parser("parse", "Parse the Kineto traces of some ranks of a run; `triplepoint trace --run` joins them.")
     add_run(made)
     made.add_argument("part", metavar="FIRST-LAST", help="first and last of the ranks, such as 0-7")
-    made.add_argument("--jobs", type=int, metavar="N", help="traces to parse at once (default: one per core)")
+    made.add_argument(
+        "--jobs", type=whole_number(), metavar="N", help="traces to parse at once (default: one per core)"
+    )
     add_rules(made)
     return made
 
@@ -23,8 +25,6 @@ def run(arguments: argparse.Namespace) -> None:
     from triplepoint.trace.run_parts import parse_part
 
     ranks = _ranks(arguments.part)
-    if arguments.jobs is not None and arguments.jobs < 1:
-        raise UserError(f"parse: --jobs {arguments.jobs}: expected 1 or more")
     parse_part(run_folder(arguments), ranks, load_rules(arguments), say, arguments.jobs)
 
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from triplepoint.cli.arguments import add_results, make_parser
+from triplepoint.cli.arguments import add_results, make_parser, out_file
 
 
 def parser() -> argparse.ArgumentParser:
@@ -13,7 +13,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--captions", type=Path, default=Path("workflow/report"), metavar="DIR", help="captions, one .rst each"
     )
-    made.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE", help="page to write")
+    made.add_argument("--out", type=out_file, default=Path("report.html"), metavar="FILE", help="page to write")
     add_results(made)
     return made
 

@@ -3,18 +3,21 @@
 import argparse
 import os
 import signal
-from pathlib import Path
 
-from triplepoint.cli.arguments import make_parser
+from triplepoint.cli.arguments import make_parser, out_file, seconds
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser("sample", "Sample this node's sensors into Arrow streams until SIGTERM.")
-    made.add_argument("out", type=Path, metavar="FILE", help="Arrow stream to write; GPUs add FILE.fast beside it")
+    made.add_argument("out", type=out_file, metavar="FILE", help="Arrow stream to write; GPUs add FILE.fast beside it")
     made.add_argument("--device", choices=("cpu", "cuda", "rocm"), default="cpu", help="what the ranks compute on")
-    made.add_argument("--period", type=float, default=0.2, metavar="S", help="seconds between samples of traffic, host")
-    made.add_argument("--fast-period", type=float, default=0.05, metavar="S", help="seconds between samples of power")
+    made.add_argument(
+        "--period", type=seconds(0.001, 3600), default=0.2, metavar="S", help="seconds between samples of traffic, host"
+    )
+    made.add_argument(
+        "--fast-period", type=seconds(0.001, 3600), default=0.05, metavar="S", help="seconds between samples of power"
+    )
     return made
 
 

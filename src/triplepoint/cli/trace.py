@@ -4,7 +4,7 @@ import argparse
 import gc
 from pathlib import Path
 
-from triplepoint.cli.arguments import add_results, make_parser, run_folder, say
+from triplepoint.cli.arguments import add_results, make_parser, out_folder, run_folder, say, whole_number
 from triplepoint.cli.scheme import add_rules, load_rules
 from triplepoint.errors import UserError
 
@@ -23,9 +23,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE|FOLDER",
         help="traces, or folders of them; with --run, folders of parsed ranks (default: all of the run)",
     )
-    made.add_argument("--out", type=Path, metavar="DIR", help="folder for the tables")
+    made.add_argument("--out", type=out_folder, metavar="DIR", help="folder for the tables")
     made.add_argument("--csv", action="store_true", help="write breakdown.csv, kernels.csv and the tables as CSV too")
-    made.add_argument("--jobs", type=int, metavar="N", help="traces to parse at once (default: one per core)")
+    made.add_argument(
+        "--jobs", type=whole_number(), metavar="N", help="traces to parse at once (default: one per core)"
+    )
     made.add_argument(
         "--parity",
         choices=["hta"],
@@ -43,8 +45,6 @@ def run(arguments: argparse.Namespace) -> None:
     gc.disable()  # millions of objects that are in no cycle, walked again and again
     if not (arguments.run or arguments.traces):
         raise UserError("trace: name either traces with --out DIR, or a run with --run RUN")
-    if arguments.jobs is not None and arguments.jobs < 1:
-        raise UserError(f"trace: --jobs {arguments.jobs}: expected 1 or more")
     if arguments.run:
         from triplepoint.slow_nodes import note_slow_gpus
         from triplepoint.trace.run_traces import join_run, trace_run

@@ -41,6 +41,7 @@ from triplepoint.manifest import (
 )
 from triplepoint.recording.counter import EnergyCounter
 from triplepoint.recording.read import Recording, read_recording
+from triplepoint.status import Status
 from triplepoint.tables import STEPS
 from triplepoint.units import NS_PER_S
 
@@ -127,12 +128,12 @@ def _collect(
     status, evidence = judge(raw, planned, reports, account)
     steps = _gather_steps(raw)
     num_steps = Counter(row["rank"] for row in steps)
-    if status == "ok" and (missing := _missing(raw, planned, num_steps)):
-        status, evidence = "crashed", Evidence(rank=None, host=reports[0]["host"], message=missing, log_tail=())
+    if status == Status.OK and (missing := _missing(raw, planned, num_steps)):
+        status, evidence = Status.CRASHED, Evidence(rank=None, host=reports[0]["host"], message=missing, log_tail=())
     interrupted = interruptions(reports, steps)
     spoiled = frozenset(step for found in interrupted for step in found.measured_steps)
-    if status == "ok" and len(spoiled) == planned.point.steps.measured:
-        status, evidence = "crashed", _of_interruption(interrupted[0])
+    if status == Status.OK and len(spoiled) == planned.point.steps.measured:
+        status, evidence = Status.CRASHED, _of_interruption(interrupted[0])
     # Clocks sink while a rank stands still, and nobody is to blame for that.
     nodes, gang = _examine(raw, planned, reports, [] if spoiled else steps)
     suspects = find_suspects(gang)

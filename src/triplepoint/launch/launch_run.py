@@ -44,6 +44,7 @@ from triplepoint.launch.slurm_gang import SlurmGang, adopt, submit
 from triplepoint.launch.verdict import Account
 from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.slow_nodes import slow_nodes
+from triplepoint.status import Status
 
 Say = Callable[[str], None]
 CanSpare = Callable[[frozenset[str]], bool]
@@ -236,7 +237,7 @@ def _why(manifest: Manifest) -> str:
     if manifest.evidence is None:
         return ""
     ways = "; micro_batch_size 1, recompute: full, data_parallel_sharding or more tp or pp need less memory"
-    return f": {manifest.evidence.message}{ways if manifest.status == 'oom' else ''}"
+    return f": {manifest.evidence.message}{ways if manifest.status == Status.OOM else ''}"
 
 
 def _can_spare(

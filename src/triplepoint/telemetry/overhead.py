@@ -20,6 +20,7 @@ _DRAWS = 4000
 _SEED = 6
 _BLOCK_S = 0.5
 _SWITCH_S = 0.02
+_COLUMNS = ("pair", "is_sampled", "step_s")
 
 
 @dataclass(frozen=True)
@@ -121,14 +122,19 @@ def from_folder(folder: Path) -> dict[str, Overhead]:
         folder: Where it is: what `characterise --record` left.
 
     Raises:
-        UserError: If it is missing.
+        UserError: If it is missing, or is no such recording.
     """
     try:
         table = pq.read_table(folder / "overhead.parquet")
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{folder}: no overhead.parquet to read ({error})") from None
+    if absent := {"loop", *_COLUMNS} - set(table.column_names):
+        raise UserError(f"{folder / 'overhead.parquet'}: no column {', '.join(sorted(absent))}; record it again")
     columns = {name: table[name].to_numpy() for name in table.column_names}
-    return {
-        loop: compare(*(columns[name][columns["loop"] == loop] for name in ("pair", "is_sampled", "step_s")))
-        for loop in dict.fromkeys(columns["loop"].tolist())
-    }
+    try:
+        return {
+            loop: compare(*(columns[name][columns["loop"] == loop] for name in _COLUMNS))
+            for loop in dict.fromkeys(columns["loop"].tolist())
+        }
+    except ValueError as error:
+        raise UserError(f"{folder / 'overhead.parquet'}: {error}; record it again") from None

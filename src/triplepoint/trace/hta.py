@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from triplepoint.trace.arrays import Bool
 from triplepoint.trace.breakdown import as_us
 from triplepoint.trace.kineto.reader import Header, read_trace
-from triplepoint.trace.kineto.rows import HAS_STREAM, ROW, Bool, Rows
+from triplepoint.trace.kineto.rows import HAS_STREAM, ROW, Rows
 from triplepoint.trace.parsing import TraceFile, check_ranks, rank_of
 from triplepoint.trace.rank import intervals
 from triplepoint.trace.taxonomy import Scheme, load_scheme

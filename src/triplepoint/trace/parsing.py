@@ -22,7 +22,7 @@ _RECORD_SUFFIX = ".groups.json"
 
 
 class TraceFile(NamedTuple):
-    """A trace, the rank its name says it is of (None where it does not), and where the launcher's record of it would be."""
+    """A trace, the rank its name says it is of (None where it does not), and where the launcher's record would be."""
 
     path: Path
     rank: int | None
@@ -40,13 +40,17 @@ def find_traces(arguments: Iterable[Path]) -> list[TraceFile]:
         arguments: Traces, or folders of traces of one job.
 
     Raises:
-        UserError: If there are none, or two names say the same rank.
+        UserError: If there are none, one is no regular file, or two names say the same rank.
     """
     paths: list[Path] = []
     for path in arguments:
         inside = sorted(path.iterdir()) if path.is_dir() else [path]
         paths += [p for p in inside if not path.is_dir() or (p.name.endswith(_TRACE_SUFFIXES) and p.is_file())]
     paths = [path for path in paths if not path.name.endswith(_RECORD_SUFFIX)]
+    for path in paths:
+        if path.exists() and not path.is_file():
+            # The rank is in the name, and what is packed is known by how it begins, read before the rest.
+            raise UserError(f"{path}: a pipe or device, expected a file; save what comes through it as rank<N>.json")
     if not paths:
         raise UserError("no trace files (*.json, *.json.gz, *.json.zst) among the arguments")
     found = []

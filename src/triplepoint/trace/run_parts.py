@@ -7,6 +7,7 @@ from pathlib import Path
 from triplepoint.config.plan import read_planned_run
 from triplepoint.errors import UserError
 from triplepoint.manifest import read_manifest
+from triplepoint.status import Status
 from triplepoint.trace.parsing import find_run_traces, parse_traces
 from triplepoint.trace.rank.rank_summary import RankSummary
 from triplepoint.trace.taxonomy import Scheme
@@ -33,7 +34,7 @@ def parse_part(run: Path, ranks: range, scheme: Scheme, progress: Progress, num_
     out = run / PARTS / f"{ranks[0]}-{ranks[-1]}"
     shutil.rmtree(out, ignore_errors=True)
     files = [file for file in find_run_traces(run / "raw" / "traces") if file.rank in ranks]
-    is_finished = read_manifest(run / "raw" / "manifest.json").status == "ok"
+    is_finished = read_manifest(run / "raw" / "manifest.json").status == Status.OK
     if is_finished:
         _check_complete(run, ranks, [file.rank for file in files])
     out.mkdir(parents=True)

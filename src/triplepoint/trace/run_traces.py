@@ -7,6 +7,7 @@ from pathlib import Path
 from triplepoint.config.plan import read_planned_run
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest, read_manifest
+from triplepoint.status import Status
 from triplepoint.tables import TELEMETRY
 from triplepoint.trace.export.counters import rank_title, telemetry_counters
 from triplepoint.trace.export.perfetto import FILE_NAME, CounterTrack, write_merged
@@ -32,7 +33,7 @@ def join_run(run: Path, parts: Sequence[Path]) -> None:
     ranks = [read_summary(folder).rank for folder in folders]
     check_ranks(zip(folders, ranks, strict=True))
     lost = sorted(set(read_planned_run(run / "point.json").point.traced_ranks) - set(ranks))
-    if lost and manifest.status == "ok":
+    if lost and manifest.status == Status.OK:
         raise UserError(f"{run / PARTS}: ranks {', '.join(map(str, lost))} are not parsed; run 'snakemake all'")
     together = join_ranks(folders, run)
     counters = _counters(run, manifest, together)

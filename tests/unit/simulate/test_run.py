@@ -11,8 +11,8 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError
 from triplepoint.plan import MOST_TRACED_STAGES, as_simulated, select
-from triplepoint.simulate.artefacts.run import job_of, simulate_run
-from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.artefacts.simulate_run import job_of, simulate_run
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.predict.model import predict
 from triplepoint.tables import RANKS, STEPS
 from triplepoint.trace.loose_traces import trace_files

@@ -247,7 +247,7 @@ def test_trace_sorting_on_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch
     [
         (["trace"], "name either traces with --out DIR, or a run with --run RUN"),
         (["trace", "x.json"], "--out DIR is missing"),
-        (["trace", "x.json", "--out", "o", "--jobs", "0"], "--jobs 0: expected 1 or more"),
+        (["trace", "x.json", "--out", "o", "--jobs", "0"], "--jobs: found '0', expected a whole number from 1 to 4096"),
         (["trace", "x.json", "--out", "o"], "no such trace file"),
     ],
 )

@@ -22,6 +22,7 @@ from triplepoint.simulate.predict.serving import read_serving
 from triplepoint.simulate.predict.spelling import UnreadableError, is_blank, shown
 from triplepoint.simulate.stacks import find_stack
 from triplepoint.simulate.timeline.schedule import MOST_PASSES
+from triplepoint.status import Status
 
 COLUMNS = (
     # fmt: off
@@ -88,7 +89,7 @@ class Row:
 
     id: str
     job: Job | None = None
-    status: Literal["", "invalid", "unsupported"] = ""
+    status: Literal[Status.INVALID, "unsupported", ""] = ""
     reason: str = ""
     open_choices: frozenset[str] = frozenset()
     cells: Cells = field(default_factory=dict)
@@ -112,7 +113,7 @@ def read_row(cells: Cells, number: int, config: Path) -> Row:
         job, open_choices = _read_job(cells, config)
         serving = read_serving(cells, job)
     except UnreadableError as error:
-        return Row(name, None, "invalid", str(error), cells=cells)
+        return Row(name, None, Status.INVALID, str(error), cells=cells)
     except _UnsupportedError as error:
         return Row(name, None, "unsupported", str(error), cells=cells)
     return Row(name, job, open_choices=open_choices, cells=cells, serving=serving)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from triplepoint.metrics import modified_z_scores
+from triplepoint.trace.arrays import Int64
 from triplepoint.trace.cross.arrivals import Arrivals
-from triplepoint.trace.kineto.rows import Int64
 from triplepoint.trace.lanes import Lane, time_by_label
 
 _MIN_Z_SCORE = 3.5

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from triplepoint.manifest import Manifest, Node
+from triplepoint.trace.arrays import Int64
 from triplepoint.trace.export.perfetto import CounterTrack, Process, node_process, rank_process
-from triplepoint.trace.kineto.rows import Int64
 from triplepoint.units import NS_PER_S
 
 _GPU = (

@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 
 from triplepoint.files import whole
 from triplepoint.tables import TIMELINE
+from triplepoint.trace.arrays import Int64
 from triplepoint.trace.export.timeline import LANES, Drawn, LaneSpans, Look, moved_lane, read_lanes
-from triplepoint.trace.kineto.rows import Int64
 from triplepoint.units import NS_PER_US
 
 FILE_NAME = "perfetto.json.gz"

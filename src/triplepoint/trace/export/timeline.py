@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from triplepoint.tables import TIMELINE
+from triplepoint.trace.arrays import Int64
 from triplepoint.trace.export.thin import NUM_CELLS, Thinner
-from triplepoint.trace.kineto.rows import Int64
 from triplepoint.trace.lanes import Step
 
 LANES = ("phase", "compute", "comm", "memory")

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.trace.kineto.rows import Category, Int64
+from triplepoint.trace.arrays import Int64
+from triplepoint.trace.kineto.rows import Category
 from triplepoint.trace.lanes import Label
 from triplepoint.trace.rank import intervals
 from triplepoint.trace.rank.events import Events

@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow as pa
 
 from triplepoint.tables import COLLECTIVES
+from triplepoint.trace.arrays import Int64
 from triplepoint.trace.kineto.reader import Message
-from triplepoint.trace.kineto.rows import Int64, Rows
+from triplepoint.trace.kineto.rows import Rows
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank.process_groups import Groups, group_ranks, group_size, message_bytes
 from triplepoint.trace.rank.work import Work

@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.trace.kineto.rows import Category, Int64, Rows
+from triplepoint.trace.arrays import Int64
+from triplepoint.trace.kineto.rows import Category, Rows
 from triplepoint.trace.rank.events import Events
 from triplepoint.trace.rank.intervals import Cover
 from triplepoint.trace.rank.operations import Operation, Operations

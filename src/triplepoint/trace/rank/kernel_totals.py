@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from triplepoint.trace.arrays import Int64
 from triplepoint.trace.kineto.reader import Geometry
-from triplepoint.trace.kineto.rows import Int64, Rows
+from triplepoint.trace.kineto.rows import Rows
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank.operations import Operations
 

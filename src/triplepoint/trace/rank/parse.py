@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from triplepoint.tables import CATEGORIES, COLLECTIVES, INTERVALS, KERNELS, SEGMENTS, TIMELINE
+from triplepoint.trace.arrays import Bool, Int64
 from triplepoint.trace.export.thin import Thinner
 from triplepoint.trace.export.timeline import LANES, LaneSpans, Look, span_table, thin_lane
-from triplepoint.trace.kineto.rows import Bool, Int64, Rows
+from triplepoint.trace.kineto.rows import Rows
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank.accounting import ALL, Accounts, Pieces, find_waits
 from triplepoint.trace.rank.collective_rows import CollectiveRows

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.trace.kineto.rows import Category, Int64, Rows
+from triplepoint.trace.arrays import Int64
+from triplepoint.trace.kineto.rows import Category, Rows
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank import intervals
 from triplepoint.trace.rank.events import Events

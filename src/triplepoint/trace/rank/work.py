@@ -17,9 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
+from triplepoint.trace.arrays import Int64
 from triplepoint.trace.kineto.external_sort import Sorter
 from triplepoint.trace.kineto.reader import Header, read_trace
-from triplepoint.trace.kineto.rows import LAUNCH, ROW, Category, Int64, Rows, is_device
+from triplepoint.trace.kineto.rows import LAUNCH, ROW, Category, Rows, is_device
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank.collectives import DeviceOperations, host_collectives
 from triplepoint.trace.rank.events import Events
