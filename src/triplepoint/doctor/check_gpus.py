@@ -7,7 +7,7 @@ from triplepoint.doctor.facts import GpuFacts, NodeFacts
 from triplepoint.units import GIB
 
 Finding = tuple[Status, str]
-"""What is found on one GPU."""
+"""What one GPU answers to a check: status and words."""
 
 _NEAR = 0.06
 """Memory the driver shows may be less than is sold, by what error correction and the driver keep: relative."""

@@ -1,4 +1,4 @@
-"""Checks of one node beside its GPUs."""
+"""Checks of one node apart from its GPUs."""
 
 from triplepoint.doctor.check import Check, Expected
 from triplepoint.doctor.facts import NodeFacts, PortFacts

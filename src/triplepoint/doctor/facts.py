@@ -38,7 +38,7 @@ class GpuFacts(Strict):
     has_repair_failed: bool | None = None
     """Whether rows could not be taken out of use."""
     slowdowns: tuple[str, ...] | None = None
-    """Why the clock is held down just now, by the hardware or to protect it."""
+    """Why the clock is throttled just now, by the hardware or to protect it."""
     pcie_generation: int | None = None
     """Highest generation of the link between GPU and slot; at rest the link runs slower."""
     max_pcie_generation: int | None = None

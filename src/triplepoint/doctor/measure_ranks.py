@@ -186,7 +186,7 @@ GPU_SHAPES = (
     (8192, 1024, 8192),
     (512, 8192, 8192),
 )
-"""Matrix products of training layers, small and large."""
+"""GEMMs (m, n, k) of training layers, small and large."""
 CPU_SHAPES = ((256, 256, 256), (512, 512, 512))
 
 GPU_COPIES = tuple(MIB << power for power in range(2, 11, 2))
@@ -198,7 +198,7 @@ BURN_IN_S = 1.0
 
 
 def time_kernels(device: Any, index: int, wait: Callable[[], None]) -> list[KernelRow]:
-    """Return the time of matrix products and copies on one device.
+    """Return the time of GEMMs and copies on one device.
 
     Args:
         device: The torch device.

@@ -92,7 +92,7 @@ def write_kernels(rows: Sequence[KernelRow], gpu: str, library: str, source: str
     Args:
         rows: What was measured.
         gpu: GPU type; cpu without one.
-        library: Library behind the matrix products.
+        library: Library behind the GEMMs.
         source: Short name of the measurement.
         path: The file.
     """

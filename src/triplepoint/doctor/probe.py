@@ -1,4 +1,4 @@
-"""What runs on each node: reads it, meets the other nodes, and measures. Everything is left as files in one folder."""
+"""The probe of one node: reads its facts, measures with the other nodes, and leaves all as files in one folder."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ from triplepoint.files import write_json, write_text
 from triplepoint.processes import die_with_parent
 
 MARGIN_S = 300.0
-"""What the ranks have beside their budget: starting torch, connecting, and finishing what they began. Unit: s."""
+"""What the ranks have on top of their budget: starting torch, connecting, and finishing what they began. Unit: s."""
 
 VENDORS: dict[str, tuple[Vendor, ...]] = {"cpu": (), "cuda": ("nvidia",), "rocm": ("amd",)}
 """Whose GPUs to look for on a kind of device."""

@@ -350,7 +350,7 @@ def _checks(raw: Path, node: int) -> Path:
 
 
 def _start_zeus(raw: Path, node: int, planned: PlannedRun, ranks: range) -> subprocess.Popen[bytes] | None:
-    """Start Zeus beside the sampler, where there are GPUs: it measures the same steps on its own."""
+    """Start Zeus alongside the sampler, where there are GPUs: it measures the same steps on its own."""
     if planned.point.cluster.device == "cpu":
         return None
     command = [sys.executable, "-m", "triplepoint.telemetry.zeus_windows", str(raw / "telemetry" / f"zeus{node}.json")]

@@ -49,14 +49,14 @@ _NEAR_S = 0.25
 """Around a window, moves of the counter count as near it."""
 ON_CPU = "the ranks compute on the CPU"
 _TOLERANCE = 0.01
-"""Two readings of one counter agree within this, beside one update of it (ml-energy/zeus issue 12: 1 %)."""
+"""Two readings of one counter agree within this, plus one update of it (ml-energy/zeus issue 12: 1 %)."""
 
 
 def compare_with_zeus(path: Path, recording: Recording | None) -> tuple[tuple[ZeusWindow, ...], str | None]:
     """Return Zeus's windows with the sampler's energy of the same time, and why there are none, or not all.
 
     Args:
-        path: What the process beside the sampler left.
+        path: What the process that runs Zeus left.
         recording: The node's recording; None if there is none.
     """
     try:

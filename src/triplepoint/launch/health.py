@@ -21,12 +21,12 @@ halted or silent, rows that could not be remapped, NVLink, a GPU off the bus.
 Source: NVIDIA, Xid catalog (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html)."""
 
 HELD_SHARE = 0.5
-"""Of the measured time that a GPU's clocks are held down to protect it; from there on it is taken for badly cooled or
+"""Of the measured time that a GPU's clocks are throttled to protect it; from there on it is taken for badly cooled or
 badly fed. Our choice: half, where hot positions of a healthy node differ by a few percent."""
 USUAL_SHARE = 0.05
-"""What the median of all GPUs may be held down for that; above, the room is hot and no GPU is to blame. Our choice."""
+"""What the median of all GPUs may be throttled for that; above, the room is hot and no GPU is to blame. Our choice."""
 SLOW_CLOCK = 0.8
-"""Of the median clock of its peers; below, a GPU is stuck or held down. Our choice: GPUs of one type differ by up to a
+"""Of the median clock of its peers; below, a GPU is stuck or throttled. Our choice: GPUs of one type differ by up to a
 tenth at one power limit."""
 ODD = 3.5
 """Modified z-score of an outlier. Source: Iglewicz and Hoaglin 1993, "How to Detect and Handle Outliers"."""
@@ -118,7 +118,7 @@ def _broken(health: Health) -> str:
 
 
 def _held_down(gang: Mapping[Seat, Health]) -> dict[Seat, str]:
-    """Return GPUs whose clocks are held down to protect them, where that is not usual."""
+    """Return GPUs whose clocks are throttled to protect them, where that is not usual."""
     found = {}
     for cause in _CAUSES:
         shares = {seat: health.held[cause] for seat, health in gang.items() if cause in health.held}

@@ -1,6 +1,6 @@
 """Samples to disk: Arrow streams flushed every second, readable after a kill; `read` reads them.
 
-A node leaves `node<N>.arrow` and, where it has GPUs, `node<N>.fast.arrow` beside it. A row holds the change of every
+A node leaves `node<N>.arrow` and, where it has GPUs, `node<N>.fast.arrow` next to it. A row holds the change of every
 column since the device's previous sample, as whole multiples of a resolution: most changes are 0, which costs nothing
 once compressed. Rows stand in time order, and a time is counted from the end of the read before, of whatever device: in
 a sweep that is some tens of nanoseconds, whereas wake-ups jitter by many thousands. One list column takes the place of

@@ -1,6 +1,6 @@
 """Metrics of NVIDIA GPUs: which fields and functions of NVML a GPU answers, and one sensor per GPU and lane.
 
-Source: nvml.h (version 13), field identifiers NVML_FI_DEV_* and the comments beside them.
+Source: nvml.h (version 13), field identifiers NVML_FI_DEV_* and their comments.
 """
 
 import ctypes

@@ -195,7 +195,7 @@ def open_lanes(out: Path, kind: str, slow_period_s: float, fast_period_s: float)
     """Open every sensor of this node and the streams they are written to.
 
     Args:
-        out: Stream of the slow lane; the fast one is kept beside it.
+        out: Stream of the slow lane; the fast one is written next to it.
         kind: What the ranks compute on: cpu, cuda or rocm.
         slow_period_s: Time between reads of traffic, utilisation, memory and the host. Unit: s.
         fast_period_s: Time between reads of power, energy, temperatures, clocks and throttling. Unit: s.

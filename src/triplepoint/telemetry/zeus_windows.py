@@ -1,4 +1,4 @@
-"""Zeus beside the sampler: the energy of a node's GPUs while a kind of steps is made, as Zeus alone measures it.
+"""Zeus alongside the sampler: the energy of a node's GPUs during each kind of steps, as Zeus measures it.
 
 A process of its own, `python -m triplepoint.telemetry.zeus_windows`: importing Zeus takes over a second, which no rank
 is to wait for. It learns where the ranks are from the file in which one of them writes a line per step.

@@ -17,8 +17,8 @@ _KEYS = ["rank", "class", "kind", "name"]
 def breakdown_row(one: RankSummary) -> dict[str, str]:
     """Return the row of a rank: times over all its work in the file, in us with three decimals.
 
-    `memory_us` is the time any copy or fill was running, beside others too: compute, exposed communication, memory and
-    idle time together exceed the span by what memory operations overlap.
+    `memory_us` is the time any copy or fill was running, overlapped with others or not: compute, exposed communication,
+    memory and idle time together exceed the span by what memory operations overlap.
     """
     first, last = one.span
     comm, exposed = one.busy("comm"), one.exposed("comm")

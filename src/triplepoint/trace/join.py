@@ -17,7 +17,7 @@ from triplepoint.trace.cross.clocks import Clock
 from triplepoint.trace.cross.compare import Comparison, compare_ranks
 from triplepoint.trace.cross.critical_path import path_rows
 from triplepoint.trace.export.timeline import Drawn, DrawnRank, write_timeline
-from triplepoint.trace.lanes import Collectives, Lane, Meeting
+from triplepoint.trace.lanes import CollectiveKey, Collectives, Lane
 from triplepoint.trace.rank.rank_summary import RankSummary, read_summary
 from triplepoint.units import NS_PER_S
 
@@ -100,10 +100,10 @@ def _lane(folder: Path, summary: RankSummary) -> Lane:
 def _collectives(table: pa.Table, rank: int) -> Collectives:
     start = table["t_start_ns"].to_numpy()
     known = {ranks: _numbers(ranks) for ranks in pc.unique(table["ranks"]).to_pylist()}
-    meetings = zip(*(table[name].to_pylist() for name in ("group_name", "kind", "sequence")), strict=True)
+    keys = zip(*(table[name].to_pylist() for name in ("group_name", "kind", "sequence")), strict=True)
     return Collectives(
         rank=rank,
-        meeting=[Meeting(*meeting) if meeting[0] is not None else None for meeting in meetings],
+        key=[CollectiveKey(*key) if key[0] is not None else None for key in keys],
         start=start,
         end=start + table["duration_ns"].to_numpy(),
         num_ranks=pc.fill_null(table["num_ranks"], 0).to_numpy(),

@@ -1,4 +1,4 @@
-"""What one rank hands to the analysis across ranks: its time cut into segments, and its collectives.
+"""One rank's input to the analysis across ranks: its time cut into segments, and its collectives.
 
 All times are nanoseconds since 1970 by the rank's clock.
 """
@@ -57,8 +57,8 @@ class Lane:
     labels: list[Label]
 
 
-class Meeting(NamedTuple):
-    """What the same collective has in common on all ranks that take part in it.
+class CollectiveKey(NamedTuple):
+    """What a collective is known by on all ranks that take part in it.
 
     Attributes:
         group: Name of the process group as the trace has it.
@@ -77,7 +77,7 @@ class Collectives:
 
     Attributes:
         rank: Global rank.
-        meeting: Where the rank met others; None where the trace does not name the process group.
+        key: What the collective is known by on every rank; None where the trace does not name the process group.
         start: When its part began: the kernel's start on a GPU.
         end: When its part ended.
         num_ranks: Size of the process group; 0 where not known.
@@ -85,7 +85,7 @@ class Collectives:
     """
 
     rank: int
-    meeting: list[Meeting | None]
+    key: list[CollectiveKey | None]
     start: Int64
     end: Int64
     num_ranks: Int64

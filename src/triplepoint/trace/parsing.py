@@ -22,7 +22,7 @@ _RECORD_SUFFIX = ".groups.json"
 
 
 class TraceFile(NamedTuple):
-    """A trace, the rank its name says it is of (None where it does not), and the launcher's record beside it."""
+    """A trace, the rank its name says it is of (None where it does not), and where the launcher's record would be."""
 
     path: Path
     rank: int | None

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,16 @@ from tests.fakes.presets import hgx_h200
 from triplepoint.calibrate.recording import read_kernels, read_samples, read_windows
 from triplepoint.telemetry import overhead
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Keep threads of torch from spinning on cores the sampler needs."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def test_record_gpu_leaves_what_its_readers_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

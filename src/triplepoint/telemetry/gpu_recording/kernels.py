@@ -119,7 +119,7 @@ def adam(num: int) -> Kernel:
 
 
 def experts(num: int, tokens: int, n: int, k: int) -> Kernel:
-    """Return the products of `num` experts with `tokens` each as one batched product."""
+    """Return the GEMMs of `num` experts with `tokens` each as one batched GEMM."""
 
     def make(device: str) -> Callable[[], object]:
         a = _tensor("random", (num, tokens, k), torch.bfloat16, device)

@@ -1,4 +1,4 @@
-"""Who came late to each collective, by how much, and how long the others waited.
+"""Arrivals at collectives: which rank came late, by how much, and how long the others waited.
 
 A rank arrives when its part starts; by then its own work before the collective is done. Times of different ranks are
 compared on the aligned clock.
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from triplepoint.trace.arrays import Int64
 from triplepoint.trace.cross.clocks import Clock
-from triplepoint.trace.cross.matching import Meetings
+from triplepoint.trace.cross.matching import MatchedCollectives
 
 
 @dataclass(frozen=True)
@@ -45,54 +45,54 @@ class Arrivals:
     last_start: Int64
 
 
-def find_arrivals(meetings: Meetings, clocks: Mapping[int, Clock]) -> list[Arrivals]:
+def find_arrivals(matched: MatchedCollectives, clocks: Mapping[int, Clock]) -> list[Arrivals]:
     """Return the arrivals of every rank, by rank.
 
     Args:
-        meetings: Which collectives belong together.
+        matched: Which collectives belong together.
         clocks: Clock of every rank.
     """
-    ranks = np.array([own.rank for own in meetings.collectives], dtype=np.int64)
-    start, end = _aligned(meetings, clocks)
-    num_seen = _over_meeting(np.add, np.ones_like(start), meetings)
-    earliest = _over_meeting(np.minimum, start, meetings)
-    last_start = _over_meeting(np.maximum, start, meetings)
-    candidate = np.where(start == last_start, ranks[meetings.lane], np.iinfo(np.int64).max)
-    last_rank = _over_meeting(np.minimum, candidate, meetings)
-    unsure = np.array([clocks[rank].uncertainty_ns for rank in ranks.tolist()], dtype=np.int64)[meetings.lane]
-    latest_start = _over_meeting(np.minimum, end, meetings) + _over_meeting(np.maximum, unsure, meetings)
-    is_known = (num_seen > 1) & ((last_start <= latest_start) | ~meetings.ends_together)
-    is_waiting = meetings.ends_together | (last_start <= end)
+    ranks = np.array([own.rank for own in matched.collectives], dtype=np.int64)
+    start, end = _aligned(matched, clocks)
+    num_seen = _over_collective(np.add, np.ones_like(start), matched)
+    earliest = _over_collective(np.minimum, start, matched)
+    last_start = _over_collective(np.maximum, start, matched)
+    candidate = np.where(start == last_start, ranks[matched.lane], np.iinfo(np.int64).max)
+    last_rank = _over_collective(np.minimum, candidate, matched)
+    unsure = np.array([clocks[rank].uncertainty_ns for rank in ranks.tolist()], dtype=np.int64)[matched.lane]
+    latest_start = _over_collective(np.minimum, end, matched) + _over_collective(np.maximum, unsure, matched)
+    is_known = (num_seen > 1) & ((last_start <= latest_start) | ~matched.ends_together)
+    is_waiting = matched.ends_together | (last_start <= end)
     waited = np.where(is_waiting, np.minimum(last_start, end) - start, 0)
     values = [start - earliest, last_start - earliest, waited, last_rank, last_start]
     return [
-        _scattered(meetings, lane, num_seen, is_known, [np.where(is_known, value, 0) for value in values])
+        _scattered(matched, lane, num_seen, is_known, [np.where(is_known, value, 0) for value in values])
         for lane in range(len(ranks))
     ]
 
 
-def _aligned(meetings: Meetings, clocks: Mapping[int, Clock]) -> tuple[Int64, Int64]:
-    start, end = meetings.start.copy(), meetings.end.copy()
-    for lane, own in enumerate(meetings.collectives):
-        here = meetings.lane == lane
+def _aligned(matched: MatchedCollectives, clocks: Mapping[int, Clock]) -> tuple[Int64, Int64]:
+    start, end = matched.start.copy(), matched.end.copy()
+    for lane, own in enumerate(matched.collectives):
+        here = matched.lane == lane
         start[here], end[here] = clocks[own.rank].aligned(start[here]), clocks[own.rank].aligned(end[here])
     return start, end
 
 
-def _over_meeting(function: np.ufunc, values: Int64, meetings: Meetings) -> Int64:
-    """Return, for every part, the function over all parts of its meeting."""
-    firsts = meetings.firsts()
-    return function.reduceat(values, firsts)[meetings.meeting] if len(firsts) else values
+def _over_collective(function: np.ufunc, values: Int64, matched: MatchedCollectives) -> Int64:
+    """Return, for every part, the function over all parts of its collective."""
+    firsts = matched.firsts()
+    return function.reduceat(values, firsts)[matched.number] if len(firsts) else values
 
 
 def _scattered(
-    meetings: Meetings, lane: int, num_seen: Int64, is_known: npt.NDArray[np.bool_], values: list[Int64]
+    matched: MatchedCollectives, lane: int, num_seen: Int64, is_known: npt.NDArray[np.bool_], values: list[Int64]
 ) -> Arrivals:
     """Return the values of one rank's parts, put where its collectives are."""
-    own = meetings.collectives[lane]
-    num = len(own.meeting)
-    here = meetings.lane == lane
-    index = meetings.index[here]
+    own = matched.collectives[lane]
+    num = len(own.key)
+    here = matched.lane == lane
+    index = matched.index[here]
     seen, known = np.ones(num, dtype=np.int64), np.zeros(num, dtype=bool)
     seen[index], known[index] = num_seen[here], is_known[here]
     spread_out = []

@@ -1,4 +1,4 @@
-"""How the clocks of ranks stand against each other, from collectives that all ranks leave together.
+"""Clock offsets between ranks, from collectives that all ranks leave together.
 
 A rank that is late makes the others wait, but they all leave within tens of microseconds: what the ends differ by, in
 the median over many collectives, is what the clocks differ by. Ranks that never meet are tied through those they meet.
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from triplepoint.metrics import MEAN_TO_SIGMA, robust_sigma
 from triplepoint.trace.arrays import Int64
-from triplepoint.trace.cross.matching import Meetings
+from triplepoint.trace.cross.matching import MatchedCollectives
 from triplepoint.units import NS_PER_S
 
 Floats = npt.NDArray[np.float64]
@@ -94,12 +94,12 @@ class _Tie(NamedTuple):
 _Ties = dict[int, dict[int, _Tie]]
 
 
-def align(meetings: Meetings) -> dict[int, Clock]:
+def align(matched: MatchedCollectives) -> dict[int, Clock]:
     """Return the clock of every rank, against the lowest rank it is tied to."""
-    ends = meetings.end[meetings.ends_together]
+    ends = matched.end[matched.ends_together]
     at = int(ends.min() + (ends.max() - ends.min()) // 2) if len(ends) else 0
-    ties = _ties(meetings, at)
-    ranks = [own.rank for own in meetings.collectives]
+    ties = _ties(matched, at)
+    ranks = [own.rank for own in matched.collectives]
     clocks: dict[int, Clock] = {}
     for lane, rank in enumerate(ranks):
         if rank in clocks:
@@ -144,22 +144,22 @@ def _reached(ties: _Ties, start: int) -> dict[int, _Tie]:
     return reached
 
 
-def _ties(meetings: Meetings, at: int) -> _Ties:
-    """Return the tie between the first rank of every meeting and each other rank of it, both ways round."""
-    firsts = meetings.firsts()
-    first = np.repeat(firsts, np.diff(firsts, append=len(meetings.meeting)))
-    other = np.flatnonzero(meetings.ends_together & (first != np.arange(len(first))))
+def _ties(matched: MatchedCollectives, at: int) -> _Ties:
+    """Return the tie between the first rank of every collective and each other rank of it, both ways round."""
+    firsts = matched.firsts()
+    first = np.repeat(firsts, np.diff(firsts, append=len(matched.number)))
+    other = np.flatnonzero(matched.ends_together & (first != np.arange(len(first))))
     first = first[other]
-    pair = meetings.lane[first] * len(meetings.collectives) + meetings.lane[other]
+    pair = matched.lane[first] * len(matched.collectives) + matched.lane[other]
     order = np.argsort(pair, kind="stable")
     borders = np.flatnonzero(np.diff(pair[order])) + 1
     ties: _Ties = {}
     for members in np.split(order, borders) if len(order) else []:
         one, two = first[members], other[members]
-        longest = max(int((meetings.end[part] - meetings.start[part]).max()) for part in (one, two))
-        time = (meetings.end[one] - at).astype(float)
-        tie = _tie(time, (meetings.end[two] - meetings.end[one]).astype(float), longest)
-        here, there = int(meetings.lane[one[0]]), int(meetings.lane[two[0]])
+        longest = max(int((matched.end[part] - matched.start[part]).max()) for part in (one, two))
+        time = (matched.end[one] - at).astype(float)
+        tie = _tie(time, (matched.end[two] - matched.end[one]).astype(float), longest)
+        here, there = int(matched.lane[one[0]]), int(matched.lane[two[0]])
         ties.setdefault(here, {})[there] = tie
         ties.setdefault(there, {})[here] = tie.reversed()
     return ties

@@ -9,7 +9,7 @@ import numpy as np
 from triplepoint.trace.cross.arrivals import Arrivals, find_arrivals
 from triplepoint.trace.cross.clocks import Clock, align
 from triplepoint.trace.cross.critical_path import CriticalPath, find_critical_paths
-from triplepoint.trace.cross.matching import match_meetings
+from triplepoint.trace.cross.matching import match_collectives
 from triplepoint.trace.cross.stragglers import Standing, find_stragglers
 from triplepoint.trace.lanes import Collectives, Lane
 from triplepoint.trace.rank import intervals
@@ -41,7 +41,7 @@ def exposed_waits(lane: Lane, collectives: Collectives, arrived: Arrivals) -> Wa
     idle = intervals.union(*(border[category[lane.label]] for border in (lane.start, lane.end)))
     steps = np.array([step[1:] for step in lane.steps], dtype=np.int64).reshape(-1, 2)
     idle = intervals.intersection(idle, intervals.union(steps[:, 0], steps[:, 1]))
-    is_message = np.array([met is not None and met.kind in POINT_TO_POINT for met in collectives.meeting], dtype=bool)
+    is_message = np.array([met is not None and met.kind in POINT_TO_POINT for met in collectives.key], dtype=bool)
     until = np.minimum(collectives.start + arrived.waited_ns, collectives.end)
     waits = (intervals.union(collectives.start[own], until[own]) for own in (is_message, ~is_message))
     return Waited(*(intervals.overlap_length(wait, idle) for wait in waits))
@@ -82,20 +82,20 @@ def compare_ranks(
         collectives: Collectives of the same ranks.
         peers: Ranks that have the same work by design, see `find_stragglers`; none for all ranks alike.
     """
-    meetings = match_meetings(collectives)
-    clocks = align(meetings)
+    matched = match_collectives(collectives)
+    clocks = align(matched)
     by_rank = sorted(lanes, key=lambda lane: lane.rank)
-    arrivals = find_arrivals(meetings, clocks)
+    arrivals = find_arrivals(matched, clocks)
     return Comparison(
         clocks,
         arrivals,
         find_stragglers(lanes, arrivals, peers),
         {
             lane.rank: exposed_waits(lane, own, arrived)
-            for lane, own, arrived in zip(by_rank, meetings.collectives, arrivals, strict=False)
+            for lane, own, arrived in zip(by_rank, matched.collectives, arrivals, strict=False)
         },
         find_critical_paths(lanes, arrivals, clocks),
-        meetings.notes,
+        matched.notes,
     )
 
 

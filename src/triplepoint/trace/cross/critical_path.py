@@ -1,8 +1,8 @@
-"""What a step's time hangs on: the chain of work, over ranks, that ends when the last rank does.
+"""The critical path of a step: the chain of work, over ranks, that ends when the last rank does.
 
 The path is walked from the end. On a rank it goes back through what the rank did, until a moment at which the rank
 stood waiting in a collective for the last to come: only that rank could have ended the wait sooner, so before the
-moment the path is on it. A wait with computation running beside it held nobody up and is passed by. Shortening what is
+moment the path is on it. A wait overlapped with computation delayed nobody and is passed by. Shortening what is
 off the path does not shorten the step; what is on it, at most by as much.
 """
 

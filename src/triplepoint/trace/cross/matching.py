@@ -1,4 +1,4 @@
-"""Which collectives of different ranks are one and the same.
+"""Match a collective across ranks.
 
 A rank counts the collectives of each kind in each process group from the start of its own trace, so the numbers agree
 only where the traces begin at the same collective. Where they do not, one rank's row of collectives is shifted along
@@ -37,15 +37,15 @@ _NUM_SAMPLED = 128
 
 
 @dataclass(frozen=True)
-class Meetings:
-    """The parts that ranks had in collectives, by (meeting, lane); shape of every array (num_parts,).
+class MatchedCollectives:
+    """The parts that ranks had in collectives, by (number, lane); shape of every array (num_parts,).
 
     A collective nobody else can be told to have taken part in (no process group, a send within a larger group, a group
     that would not match) is not among them.
 
     Attributes:
         collectives: The collectives of every rank, by rank.
-        meeting: Number of the collective; parts of one collective have one number.
+        number: Number of the collective; parts of one collective have one number.
         lane: Position of the rank in `collectives`.
         index: Position of the part within the rank's collectives.
         start: Start of the part by the rank's own clock. Unit: ns since 1970.
@@ -55,7 +55,7 @@ class Meetings:
     """
 
     collectives: list[Collectives]
-    meeting: Int64
+    number: Int64
     lane: Int64
     index: Int64
     start: Int64
@@ -64,8 +64,8 @@ class Meetings:
     notes: list[str]
 
     def firsts(self) -> Int64:
-        """Return the position of the first part of every meeting."""
-        return np.flatnonzero(np.diff(self.meeting, prepend=-1))
+        """Return the position of the first part of every collective."""
+        return np.flatnonzero(np.diff(self.number, prepend=-1))
 
 
 class _Group(NamedTuple):
@@ -85,7 +85,7 @@ class _Row:
     end: Int64
 
 
-def match_meetings(collectives: Sequence[Collectives]) -> Meetings:
+def match_collectives(collectives: Sequence[Collectives]) -> MatchedCollectives:
     """Return which collectives of different ranks belong together.
 
     Args:
@@ -106,10 +106,12 @@ def match_meetings(collectives: Sequence[Collectives]) -> Meetings:
                 sequence = row.sequence + _lead_of_kinds(lanes[reference], row, shift, len(kinds))
                 fixed = [np.full(len(sequence), number), row.kind, sequence, np.full(len(sequence), lane), row.index]
                 columns.append(np.stack(fixed))
-    return _meetings(by_rank, np.concatenate(columns, axis=1), kinds, notes)
+    return _matched(by_rank, np.concatenate(columns, axis=1), kinds, notes)
 
 
-def _meetings(collectives: list[Collectives], parts: Int64, kinds: dict[str, int], notes: list[str]) -> Meetings:
+def _matched(
+    collectives: list[Collectives], parts: Int64, kinds: dict[str, int], notes: list[str]
+) -> MatchedCollectives:
     parts = parts[:, np.lexsort(parts[3::-1])]
     group, kind, sequence, lane, index = parts
     is_new = (np.diff(parts[:3], axis=1, prepend=-1) != 0).any(axis=0)
@@ -118,7 +120,7 @@ def _meetings(collectives: list[Collectives], parts: Int64, kinds: dict[str, int
         here = lane == position
         start[here], end[here] = own.start[index[here]], own.end[index[here]]
     together = np.array([name in ENDS_TOGETHER for name in kinds], dtype=bool)
-    return Meetings(collectives, np.cumsum(is_new) - 1, lane, index, start, end, together[kind], notes)
+    return MatchedCollectives(collectives, np.cumsum(is_new) - 1, lane, index, start, end, together[kind], notes)
 
 
 def _rows(collectives: list[Collectives], kinds: dict[str, int]) -> dict[_Group, dict[int, _Row]]:
@@ -126,13 +128,13 @@ def _rows(collectives: list[Collectives], kinds: dict[str, int]) -> dict[_Group,
     groups = _groups(collectives)
     found: dict[_Group, dict[int, list[tuple[int, int, int]]]] = {}
     for lane, own in enumerate(collectives):
-        for index, (meeting, num_ranks) in enumerate(zip(own.meeting, own.num_ranks.tolist(), strict=True)):
-            if meeting is None:
+        for index, (key, num_ranks) in enumerate(zip(own.key, own.num_ranks.tolist(), strict=True)):
+            if key is None:
                 continue
-            group = groups[lane][meeting.group]
-            kind = _kind(meeting.kind, own.rank, group.ranks, num_ranks)
+            group = groups[lane][key.group]
+            kind = _kind(key.kind, own.rank, group.ranks, num_ranks)
             if kind is not None:
-                entry = (index, kinds.setdefault(kind, len(kinds)), meeting.sequence)
+                entry = (index, kinds.setdefault(kind, len(kinds)), key.sequence)
                 found.setdefault(group, {}).setdefault(lane, []).append(entry)
     rows: dict[_Group, dict[int, _Row]] = {}
     for group, lanes in found.items():
@@ -147,9 +149,9 @@ def _groups(collectives: list[Collectives]) -> list[dict[str, _Group]]:
     told: list[dict[str, tuple[int, ...]]] = []
     for own in collectives:
         here: dict[str, tuple[int, ...]] = {}
-        for meeting, ranks in zip(own.meeting, own.ranks, strict=True):
-            if meeting is not None and not here.get(meeting.group):
-                here[meeting.group] = tuple(sorted(ranks))
+        for key, ranks in zip(own.key, own.ranks, strict=True):
+            if key is not None and not here.get(key.group):
+                here[key.group] = tuple(sorted(ranks))
         told.append(here)
     anywhere: dict[str, set[tuple[int, ...]]] = {}
     for here in told:

@@ -1,4 +1,4 @@
-"""Which ranks hold the others up.
+"""Stragglers: ranks that delay the others.
 
 Who computes longer than its peers, step by step, and comes last more often than by turns, is a straggler: the others
 wait for it. Someone always comes last, and work dealt out unevenly need not be on anyone's way, so neither is enough.

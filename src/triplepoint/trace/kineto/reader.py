@@ -136,7 +136,7 @@ class Header:
         path: File it was read from.
         rank: Rank the file says it is of, None where it does not.
         base_ns: What to add to a row's `start` for nanoseconds since 1970.
-        metadata: Members beside the events, decoded: `distributedInfo`, `deviceProperties`, ...
+        metadata: Members other than the events, decoded: `distributedInfo`, `deviceProperties`, ...
         names: Distinct event names.
         messages: Distinct sayings about communication.
         geometries: Distinct geometries of launches.

@@ -168,7 +168,7 @@ class Windows(NamedTuple):
 def cut_windows(steps: list[Step], phases: Phases) -> Windows:
     """Return the phases of every step; what is in none of them is phase `other`.
 
-    Steps that overlap, as damaged clocks may make them, share their time out: the earlier begun keeps it.
+    Steps that overlap, as damaged clocks may make them, are cut: the earlier begun keeps the time.
     """
     starts = np.array([step.start for step in steps], dtype=np.int64)
     ends = np.array([step.end for step in steps], dtype=np.int64)

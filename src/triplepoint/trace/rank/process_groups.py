@@ -131,7 +131,7 @@ class GroupRecord(msgspec.Struct):
 
 
 def read_groups(path: Path) -> GroupRecord:
-    """Return the launcher's record beside a trace, an empty one if there is none.
+    """Return the launcher's record that lies next to a trace, an empty one if there is none.
 
     Raises:
         UserError: If the record is damaged.
@@ -148,7 +148,7 @@ class Groups:
     """The process groups of one rank."""
 
     def __init__(self, record: GroupRecord, header: Header) -> None:
-        """Take what the launcher recorded, and what the trace's header says beside it."""
+        """Take what the launcher recorded, and what the trace's header says."""
         self.record = record
         self.header = header
         info = header.metadata.get("distributedInfo")

@@ -1,4 +1,4 @@
-"""What is kept of one rank beside its tables: a small JSON file."""
+"""Summary of one rank, a small JSON file next to its tables."""
 
 from pathlib import Path
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from tests.unit.trace.cross.worlds import MS, collectives_of, rank_seeing, true_ends
 from triplepoint.trace.cross.arrivals import Arrivals, find_arrivals
 from triplepoint.trace.cross.clocks import Clock, align
-from triplepoint.trace.cross.matching import match_meetings
+from triplepoint.trace.cross.matching import match_collectives
 from triplepoint.trace.lanes import Collectives
 
 
 def arrivals_of(collectives: Sequence[Collectives], offsets: Mapping[int, int] = {}) -> dict[int, Arrivals]:
     clocks = {own.rank: Clock(own.rank, 0, offset_ns=offsets.get(own.rank, 0)) for own in collectives}
-    return {found.rank: found for found in find_arrivals(match_meetings(collectives), clocks)}
+    return {found.rank: found for found in find_arrivals(match_collectives(collectives), clocks)}
 
 
 def test_find_arrivals_by_hand() -> None:
@@ -85,7 +85,7 @@ def test_find_arrivals_apart_by_no_more_than_the_clocks_are_unsure() -> None:
     own = [collectives_of(0, [("all_reduce", 10, 30)]), collectives_of(1, [("all_reduce", 50, 70)])]
     for unsure, is_known, waited in ((19, False, 0), (20, True, 20)):
         clocks = {rank: Clock(rank, 0, uncertainty_ns=unsure * rank) for rank in (0, 1)}
-        found = find_arrivals(match_meetings(own), clocks)[0]
+        found = find_arrivals(match_collectives(own), clocks)[0]
         assert found.is_known.tolist() == [is_known]
         assert found.waited_ns.tolist() == [waited]
 
@@ -102,7 +102,7 @@ def test_find_arrivals_add_up(seed: int, num_ranks: int, num: int) -> None:
     rng = np.random.default_rng(seed)
     ends = true_ends(rng, num)
     own = [rank_seeing(rng, rank, ends, rank * 50 * MS) for rank in range(num_ranks)]
-    found = find_arrivals(meetings := match_meetings(own), align(meetings))
+    found = find_arrivals(matched := match_collectives(own), align(matched))
     is_known = found[0].is_known
     lag = np.array([one.lag_ns for one in found])
     waited = np.array([one.waited_ns for one in found])
@@ -116,5 +116,5 @@ def test_find_arrivals_add_up(seed: int, num_ranks: int, num: int) -> None:
 
 
 def test_find_arrivals_of_nothing() -> None:
-    assert find_arrivals(match_meetings([]), {}) == []
+    assert find_arrivals(match_collectives([]), {}) == []
     assert len(arrivals_of([collectives_of(1, [])])[1].lag_ns) == 0

@@ -5,7 +5,7 @@ import pytest
 
 from tests.unit.trace.cross.worlds import MS, T0, US, Int64, collectives_of, cut, rank_seeing, together, true_ends
 from triplepoint.trace.cross.clocks import Clock, align
-from triplepoint.trace.cross.matching import match_meetings
+from triplepoint.trace.cross.matching import match_collectives
 from triplepoint.trace.lanes import Collectives
 
 OFFSETS = {0: 0, 1: 3 * MS, 2: -40 * MS, 3: 250 * US}
@@ -18,7 +18,7 @@ def world(seed: int = 0, num: int = 60) -> list[Collectives]:
 
 
 def clocks_of(collectives: list[Collectives]) -> dict[int, Clock]:
-    return align(match_meetings(collectives))
+    return align(match_collectives(collectives))
 
 
 def assert_recovered(clocks: dict[int, Clock], expected: dict[int, int] = OFFSETS) -> None:

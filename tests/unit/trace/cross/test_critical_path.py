@@ -12,7 +12,7 @@ from triplepoint.trace.cross.arrivals import Arrivals
 from triplepoint.trace.cross.clocks import Clock
 from triplepoint.trace.cross.compare import compare_ranks
 from triplepoint.trace.cross.critical_path import CriticalPath, Stretch, find_critical_paths, path_rows
-from triplepoint.trace.lanes import Collectives, Label, Lane, Meeting, Step
+from triplepoint.trace.lanes import CollectiveKey, Collectives, Label, Lane, Step
 
 GEMM, COMM = Label("compute", "gemm"), Label("comm", "all_reduce", "dp")
 IDLE, BEFORE = Label("idle", "other"), Label("idle", "before")
@@ -103,7 +103,7 @@ def test_find_critical_paths_on_the_aligned_clock() -> None:
     one = lanes[1]
     lanes[1] = Lane(1, [Step(0, 1005, 1100)], one.start + 1000, one.end + 1000, one.label, one.labels)
     own = collectives[1]
-    collectives[1] = Collectives(1, own.meeting, own.start + 1000, own.end + 1000, own.num_ranks, own.ranks)
+    collectives[1] = Collectives(1, own.key, own.start + 1000, own.end + 1000, own.num_ranks, own.ranks)
     arrivals = compare_ranks(*two_ranks()).arrivals
     (path,) = find_critical_paths(lanes, arrivals, {0: Clock(0, 0), 1: Clock(1, 0, offset_ns=1000)})
     assert path == paths_of(*two_ranks())[0]
@@ -182,10 +182,10 @@ def played(start: list[int], rounds: list[Round], tail: list[int]) -> tuple[list
         lanes.append(lane_of(rank, [one for one in segments[rank] if one[1] < one[2]], [step]))
         groups = [group for group, _, _ in parts[rank]]
         own = collectives_of(rank, [("all_reduce", *times) for _, *times in parts[rank]])
-        meeting = [
-            Meeting(group, "all_reduce", groups[:position].count(group)) for position, group in enumerate(groups)
+        key = [
+            CollectiveKey(group, "all_reduce", groups[:position].count(group)) for position, group in enumerate(groups)
         ]
-        collectives.append(Collectives(rank, list(meeting), own.start, own.end, own.num_ranks, own.ranks))
+        collectives.append(Collectives(rank, list(key), own.start, own.end, own.num_ranks, own.ranks))
     return lanes, collectives
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from triplepoint.trace.cross.arrivals import Arrivals
 from triplepoint.trace.cross.compare import Waited, exposed_waits
-from triplepoint.trace.lanes import Collectives, Label, Lane, Meeting, Step
+from triplepoint.trace.lanes import CollectiveKey, Collectives, Label, Lane, Step
 
 LABELS = [
     Label("compute", "gemm"),
@@ -24,7 +24,7 @@ def lane(*segments: tuple[int, int, int], step: tuple[int, int] = (0, 1000)) -> 
 
 
 def waited(own: Lane, kind: str, start: int, end: int, wait: int) -> Waited:
-    collectives = Collectives(0, [Meeting("g", kind, 0)], ints(start), ints(end), ints(2), [(0, 1)])
+    collectives = Collectives(0, [CollectiveKey("g", kind, 0)], ints(start), ints(end), ints(2), [(0, 1)])
     one = ints(1)
     arrived = Arrivals(0, 2 * one, one.astype(bool), 0 * one, wait * one, wait * one, one, (start + wait) * one)
     return exposed_waits(own, collectives, arrived)

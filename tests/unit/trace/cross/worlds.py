@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from triplepoint.trace.arrays import Int64
-from triplepoint.trace.lanes import Collectives, Label, Lane, Meeting, Step
+from triplepoint.trace.lanes import CollectiveKey, Collectives, Label, Lane, Step
 
 T0 = 1_700_000_000_000_000_000
 US = 1_000
@@ -22,24 +22,24 @@ def collectives_of(
 ) -> Collectives:
     """Return collectives of one group from (kind, start, end)."""
     seen: Counter[str] = Counter()
-    meeting: list[Meeting | None] = []
+    key: list[CollectiveKey | None] = []
     for kind, _, _ in parts:
-        meeting.append(Meeting(group, kind, seen[kind]))
+        key.append(CollectiveKey(group, kind, seen[kind]))
         seen[kind] += 1
     times = np.array([part[1:] for part in parts], dtype=np.int64).reshape(-1, 2)
     size = np.full(len(parts), len(ranks) if num_ranks is None else num_ranks, dtype=np.int64)
-    return Collectives(rank, meeting, times[:, 0], times[:, 1], size, [ranks] * len(parts))
+    return Collectives(rank, key, times[:, 0], times[:, 1], size, [ranks] * len(parts))
 
 
 def together(*several: Collectives) -> Collectives:
     """Return one rank's collectives of several groups as one, by start."""
     start = np.concatenate([own.start for own in several])
     order = np.argsort(start, kind="stable")
-    meeting = [meeting for own in several for meeting in own.meeting]
+    key = [key for own in several for key in own.key]
     ranks = [members for own in several for members in own.ranks]
     return Collectives(
         several[0].rank,
-        [meeting[position] for position in order],
+        [key[position] for position in order],
         start[order],
         np.concatenate([own.end for own in several])[order],
         np.concatenate([own.num_ranks for own in several])[order],
@@ -73,12 +73,12 @@ def cut(own: Collectives, first: int, last: int | None = None) -> Collectives:
     """Return what a trace from collective `first` to before `last` shows: numbers count from its own start."""
     part = slice(first, last)
     seen: Counter[tuple[str, str]] = Counter()
-    meeting: list[Meeting | None] = []
-    for old in own.meeting[part]:
+    key: list[CollectiveKey | None] = []
+    for old in own.key[part]:
         assert old is not None
-        meeting.append(old._replace(sequence=seen[old.group, old.kind]))
+        key.append(old._replace(sequence=seen[old.group, old.kind]))
         seen[old.group, old.kind] += 1
-    return Collectives(own.rank, meeting, own.start[part], own.end[part], own.num_ranks[part], own.ranks[part])
+    return Collectives(own.rank, key, own.start[part], own.end[part], own.num_ranks[part], own.ranks[part])
 
 
 def lane_of(rank: int, segments: Sequence[tuple[Label, int, int]], steps: Sequence[Step] = ()) -> Lane:
