@@ -1,4 +1,4 @@
-"""What sets points apart that have one label: figures would take them for repeats of one measurement."""
+"""Variant texts: what sets points with the same label apart, so that figures do not take them for repeats."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
