@@ -14,8 +14,8 @@ from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.point import Point, canonical
 from triplepoint.errors import UserError
-from triplepoint.simulate.artefacts.run import job_of
-from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.artefacts.simulate_run import job_of
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.predict.model import Prediction, predict
 from triplepoint.simulate.predict.point import STACKS, predict_point
 from triplepoint.status import Status

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Launch the run; return 1 if it ended without a result."""
     sys.stderr = tell(arguments.log)
     folder = run_folder(arguments)
-    from triplepoint.launch.run import LaunchFailed, launch
+    from triplepoint.launch.launch_run import LaunchFailed, launch
 
     try:
         launch(folder, say, arguments.force, _wall_s(folder, arguments.results, arguments.config))

@@ -23,11 +23,10 @@ from triplepoint.config.contents import Digests, check_contents
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.errors import UserError
 from triplepoint.files import write_json
+from triplepoint.launch.allocation import count_host_kills, memory_limit, missing_devices, placement, rank_environment
 from triplepoint.launch.attempt import CONTENTS, failed_nodes, is_told_to_stop
 from triplepoint.launch.clock import Meeting, NodeClock
-from triplepoint.launch.memory import memory_limit
 from triplepoint.launch.outcome import Failure, judge_kill, root_cause
-from triplepoint.launch.placement import count_host_kills, missing_devices, placement, rank_environment
 from triplepoint.launch.sampling import Sampler, stop
 from triplepoint.launch.standstill import Watch
 from triplepoint.launch.watch import Ending, Ranks, read_status

@@ -11,8 +11,8 @@ from typing import Any
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.site import site_file
 from triplepoint.errors import UserError
+from triplepoint.launch.allocation import MemoryLimit
 from triplepoint.launch.attempt import read_beginnings, read_submission
-from triplepoint.launch.memory import MemoryLimit
 from triplepoint.launch.outcome import HOST_MEMORY, Failure, find_hung, log_tail, root_cause, says_host_out_of_memory
 from triplepoint.launch.slurm import GONE, JobState, hosts, node_state
 from triplepoint.manifest import Evidence, Suspect

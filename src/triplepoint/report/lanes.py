@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from triplepoint.figures import style
-from triplepoint.trace.export.overlap import Int64, Spans
+from triplepoint.trace.arrays import Int64
 from triplepoint.trace.export.perfetto import FILE_NAME
-from triplepoint.trace.export.thin import Thinner
+from triplepoint.trace.export.thin import Spans, Thinner
 
 _PHASES = {
     "forward": style.SKY,

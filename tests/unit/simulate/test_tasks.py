@@ -17,8 +17,8 @@ from triplepoint.flops import model_flops_per_token, peak_flops
 from triplepoint.metrics import mfu, tokens_per_s
 from triplepoint.plan import select
 from triplepoint.recording.read import read_recording
-from triplepoint.simulate.artefacts.run import job_of, simulate_run
 from triplepoint.simulate.artefacts.serving import simulate_serving
+from triplepoint.simulate.artefacts.simulate_run import job_of, simulate_run
 from triplepoint.simulate.inference import (
     Groups,
     Serving,
@@ -29,7 +29,7 @@ from triplepoint.simulate.inference import (
     serving_of,
 )
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.memory.model import peak_memory
+from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.predict.point import predict_point
 from triplepoint.tables import STEPS
 

@@ -14,11 +14,11 @@ from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Point
 from triplepoint.manifest import Manifest
 from triplepoint.recording.write import Part, Recorder
-from triplepoint.simulate.artefacts.heated import gpu_facts
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS
 from triplepoint.simulate.artefacts.sensed import COUNTED
+from triplepoint.simulate.artefacts.simulated import gpu_facts
 from triplepoint.simulate.artefacts.write import describe_nodes, write_failure, write_manifest_of
-from triplepoint.simulate.calibration.serving import KnownTo, ServingCalibration
+from triplepoint.simulate.calibration import KnownTo, ServingCalibration
 from triplepoint.simulate.costs import Costs
 from triplepoint.simulate.heat.job import at_highest_clocks, is_known, machine_of, one_step, stretched, warm_up
 from triplepoint.simulate.heat.loop import Trace
@@ -36,7 +36,7 @@ from triplepoint.simulate.inference import (
 )
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel, Operation
-from triplepoint.simulate.power.model import Float
+from triplepoint.simulate.power.gpu import Float
 from triplepoint.simulate.power.work import UNITS, Workload, activity_of
 from triplepoint.simulate.predict.phases import Phases
 from triplepoint.simulate.predict.power import Repeated, power_in_balance

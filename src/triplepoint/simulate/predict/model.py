@@ -9,11 +9,11 @@ from triplepoint import metrics
 from triplepoint.config.task import TARGETS, Lora
 from triplepoint.errors import UserError
 from triplepoint.flops import peak_flops, training_flops_per_token
-from triplepoint.simulate.calibration.fitted import Calibration
-from triplepoint.simulate.calibration.intervals import interval
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Constants
+from triplepoint.simulate.intervals import interval
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.memory.model import MemoryUse, peak_memory
+from triplepoint.simulate.memory.training import MemoryUse, peak_memory
 from triplepoint.simulate.power.step import Ran
 from triplepoint.simulate.predict.bottleneck import name_bottleneck
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power

@@ -7,10 +7,10 @@ from pathlib import Path
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Point
 from triplepoint.errors import UserError
-from triplepoint.simulate.artefacts.run import job_of
-from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.artefacts.simulate_run import job_of
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.inference import memory_by_stage, serving_of
-from triplepoint.simulate.memory.model import memory_by_stage as memory_of_training
+from triplepoint.simulate.memory.training import memory_by_stage as memory_of_training
 from triplepoint.simulate.predict.model import Prediction, predict
 from triplepoint.simulate.predict.serving import predict_serving
 

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from triplepoint.simulate.calibration.serving import ServingCalibration
+from triplepoint.simulate.calibration import ServingCalibration
 from triplepoint.simulate.costs import Cost
 from triplepoint.simulate.inference import Serving, predict_inference
 from triplepoint.simulate.job import Job
