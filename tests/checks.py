@@ -7,7 +7,7 @@ import pandas as pd
 
 from triplepoint.aggregate.checks import CHECKS, sensor_checks
 from triplepoint.aggregate.sensors import Sensors
-from triplepoint.tables.checks import TELEMETRY_CHECKS
+from triplepoint.tables.results import TELEMETRY_CHECKS
 
 CARD = {
     "product": "NVIDIA H200",

@@ -48,7 +48,7 @@ def peak_flops(gpu: GpuConfig, precision: Precision) -> float | None:
 def lora_flops_per_token(model: ModelConfig, sequence_length: int, lora: Lora) -> float:
     """Return model FLOPs per token of training adapters on a frozen model.
 
-    The gradient of an input costs as much as the product itself, also through the lowest layer.
+    The gradient of an input costs as much as the forward GEMM, also through the lowest layer.
 
     Args:
         model: The architecture.

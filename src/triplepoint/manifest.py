@@ -44,7 +44,7 @@ class Suspect(Strict):
     message: str
     """What was measured, of it and of its peers."""
     is_broken: bool
-    """Whether it reported an error of its hardware; else it is only slow or held down."""
+    """Whether it reported an error of its hardware; else it is only slow or throttled."""
 
     def __str__(self) -> str:
         """Return one line that names it."""

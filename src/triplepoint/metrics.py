@@ -22,7 +22,7 @@ FLOPS_PER_MAC = 2
 """A multiply and an add."""
 
 FORWARD_AND_BACKWARD = 3
-"""Forward FLOPs of a whole step: the backward pass of a matrix product is two products of the same size."""
+"""Forward FLOPs of a whole step: the backward pass of a GEMM is two GEMMs of the same size."""
 
 MAD_TO_SIGMA = 1.4826
 """1 / 0.6745, the third quartile of the normal distribution: scales a median absolute deviation to its sigma."""
@@ -160,7 +160,7 @@ def bus_factor(kind: str, num_ranks: npt.ArrayLike) -> Floats:
 def flops_per_token(model: ModelConfig, sequence_length: int) -> float:
     """Return model FLOPs per token, forward and backward, whatever is recomputed.
 
-    Counted: the matrix products of attention and feed-forward (top-k and shared experts, the router), scores and their
+    Counted: the GEMMs of attention and feed-forward (top-k and shared experts, the router), scores and their
     product with the values over the whole sequence or window, the output projection. The causal mask gives no discount,
     as in PaLM and Megatron-LM 2021, so that MFU compares with published numbers; a kernel that skips the masked half
     gains by it. Not counted: norms, activations, softmax, biases, embedding look-up, optimizer.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from triplepoint.files import write_json
 from triplepoint.manifest import read_manifest
-from triplepoint.tables.ranks import RANKS
+from triplepoint.tables.traces import RANKS
 
 LEAST_EXCESS = 0.25
 """Computation beyond its peers' median, as a share of it: 0.8 of their clock would do it. Our choice."""

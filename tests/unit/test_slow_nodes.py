@@ -8,7 +8,7 @@ import pytest
 
 from triplepoint.manifest import Device, Manifest, Node, write_manifest
 from triplepoint.slow_nodes import note_slow_gpus, slow_nodes
-from triplepoint.tables.ranks import RANKS
+from triplepoint.tables.traces import RANKS
 
 
 def device(rank: int, name: str) -> Device:

@@ -1,4 +1,4 @@
-"""What a plan will cost before any of it is launched: time, GPU hours and energy of every run, as simulated."""
+"""Predicted cost of a plan before it is launched: time, GPU hours and energy of every run."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from triplepoint.status import Status
 from triplepoint.units import KILO, S_PER_HOUR
 
 START_S = 120.0
-"""Wall time of a launch beside its steps: processes, communicators, weights, traces. Assumed, not measured."""
+"""Wall time of a launch besides its steps: processes, communicators, weights, traces. Assumed, not measured."""
 
 _UNPRICED = frozenset(
     {"steps", "trace_ranks", "telemetry_period_s", "repeat", "seed", "corpus", "tokenizer", "contents"}

@@ -1,4 +1,4 @@
-"""What a dry run says beside Snakemake's list of jobs: what they will cost."""
+"""Cost of the planned runs, printed with Snakemake's list of jobs in a dry run."""
 
 import atexit
 import re

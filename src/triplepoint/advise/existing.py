@@ -1,4 +1,4 @@
-"""What a results folder has already of a planned run."""
+"""Looks up what a results folder already has of a planned run."""
 
 import json
 import statistics

@@ -1,4 +1,4 @@
-"""What a plan will cost, in words: columns for its table, and what lies ahead of each cluster."""
+"""Texts on the cost of a plan: columns for its table, and what lies ahead of each cluster."""
 
 from collections import Counter
 from collections.abc import Sequence

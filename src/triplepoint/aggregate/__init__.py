@@ -9,9 +9,8 @@ import pyarrow as pa
 from triplepoint.aggregate.checks import run_checks, sensor_checks
 from triplepoint.aggregate.energy_rows import add_phase_energy, step_energy_rows
 from triplepoint.aggregate.outcome import read_outcomes
-from triplepoint.aggregate.points import finished_row, gpu_rows, unfinished_row
+from triplepoint.aggregate.points import finished_row, gpu_rows, set_beside, unfinished_row
 from triplepoint.aggregate.power import measure_power
-from triplepoint.aggregate.prediction import set_beside
 from triplepoint.aggregate.sensors import Sensors, read_sensors
 from triplepoint.aggregate.steps import read_steps
 from triplepoint.aggregate.traces import read_timeline, read_traces

@@ -1,4 +1,4 @@
-"""How far the telemetry can be trusted: rows of table `telemetry_checks`."""
+"""Rows of table `telemetry_checks`: energy, timing, clocks, gaps and sensors of the telemetry."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rows of energy: of each step, and of the phases inside."""
+"""Energy rows: of table `step_energy`, and in table `phases`."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,11 +1,40 @@
-"""Temperatures, clocks and peaks of power of measured steps, of single GPUs and of a run."""
+"""Temperature, clocks, throttling and peak power in the measured steps: of each GPU, and of a run."""
 
 from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from triplepoint.aggregate.throttle import CAUSES
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.units import NS_PER_S
+
+CAUSES = ("power_cap", "sync_boost", "sw_thermal", "hw_thermal", "power_brake")
+
+
+def throttle_shares(samples: Mapping[str, np.ndarray], start_ns: int, end_ns: int) -> dict[str, float]:
+    """Return the share of time each cause throttled a GPU, by `<cause>_share`; none that is not counted.
+
+    The time runs from the last sample before the start to the first one after the end, between which the counters are
+    exact; where there is no sample before or after, from the first or to the last one.
+
+    Args:
+        samples: Columns of table `telemetry`, rows of one GPU by time.
+        start_ns: Start, on the clock of the samples. Unit: ns.
+        end_ns: End. Unit: ns.
+    """
+    found = {}
+    for cause in CAUSES:
+        throttled_s = samples[f"gpu_{cause}_s"].astype(float)
+        known = np.isfinite(throttled_s)
+        t_ns, throttled_s = samples["t_ns"][known], throttled_s[known]
+        if t_ns.size < 2:
+            continue
+        first = max(int(np.searchsorted(t_ns, start_ns, side="right")) - 1, 0)
+        last = min(int(np.searchsorted(t_ns, end_ns, side="left")), t_ns.size - 1)
+        if last > first:
+            passed_s = float(t_ns[last] - t_ns[first]) / NS_PER_S
+            found[f"{cause}_share"] = min(1.0, float(throttled_s[last] - throttled_s[first]) / passed_s)
+    return found
+
 
 _QUANTITIES = (("gpu_temp", "c"), ("sm_clock", "mhz"))
 SAMPLED = ("gpu_temp_c", "sm_clock_mhz", "gpu_power_w")

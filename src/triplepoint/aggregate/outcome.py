@@ -1,4 +1,4 @@
-"""Which runs of a plan came to a result; anything else is refused, by name."""
+"""Reads the manifests of a plan's runs; a run without a result is refused by name."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Powers of what a GPU does, from energies over times in which it did several things."""
+"""Least-squares fit of a GPU's power in each phase, from energies over times with several phases."""
 
 import math
 from typing import NamedTuple
@@ -13,7 +13,7 @@ _MOST = 1.1
 """Highest power of a phase, as a share of the power limit, which holds means of some control periods only (assumed)."""
 _ROUNDS = 4
 _PARTS = 8
-"""Of a step, left out one by one to see how much hangs on each."""
+"""Of a step, left out one by one to see how much depends on each."""
 TIMING_S = 1e-3
 """How well the moves of a counter are known in time, at best. Unit: s."""
 

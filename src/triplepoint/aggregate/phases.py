@@ -2,7 +2,7 @@
 
 A counter that moves every 100 ms cannot be read at the borders of phases. So the energy between two of its moves is
 taken as the sum, over phases, of the time spent in each times a power that is the phase's own; over all moves that is
-an overdetermined set of equations. What was spent between two moves is then shared out in proportion, so that it adds
+an overdetermined set of equations. What was spent between two moves is then divided in proportion, so that it adds
 up. What a rank does when is taken from its profiled step, stretched to each measured one; power never is.
 """
 
@@ -103,7 +103,7 @@ def read_pattern(spans: Spans, step_ns: float, exposed_s: Mapping[Cell, float]) 
     """Return what a rank does in the course of its profiled step.
 
     The timeline is thinned: when something ran it shows to a thousandth of the step, not what was hidden behind what.
-    How long each cell lasted in all is known exactly, so the time of every piece is shared out to fit both.
+    How long each cell lasted in all is known exactly, so the time of every piece is divided to fit both.
 
     Args:
         spans: Those of the rank.

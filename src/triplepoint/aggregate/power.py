@@ -6,10 +6,9 @@ import numpy as np
 import pyarrow as pa
 
 from triplepoint.aggregate.energy import DeviceEnergy, NotMeasuredError, measure_energy
-from triplepoint.aggregate.heat import SAMPLED, heat_of_gpu, heat_of_run, peak_column
+from triplepoint.aggregate.heat import SAMPLED, heat_of_gpu, heat_of_run, peak_column, throttle_shares
 from triplepoint.aggregate.sensors import NONE, Sensors
 from triplepoint.aggregate.steps import RunSteps
-from triplepoint.aggregate.throttle import throttle_shares
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest
@@ -43,7 +42,7 @@ class Power:
     device_energy: dict[DeviceKey, DeviceEnergy] = field(default_factory=dict)
     """Of each GPU that reports its own."""
     device_throttle: dict[DeviceKey, dict[str, float]] = field(default_factory=dict)
-    """Share of time clocks were held down, by `<cause>_share`, of each GPU."""
+    """Share of time it was throttled, by `<cause>_share`, of each GPU."""
     device_heat: dict[DeviceKey, dict[str, float]] = field(default_factory=dict)
     """Temperature, clock and peak power of each GPU, by column of `gpus`."""
     heat: dict[str, float] = field(default_factory=dict)
@@ -143,7 +142,7 @@ def _energies(
 def _throttling(
     manifest: Manifest, steps: RunSteps, columns: dict[str, np.ndarray], rows: dict[DeviceKey, np.ndarray]
 ) -> dict[DeviceKey, dict[str, float]]:
-    """Return the share of time from the first to the last measured step in which each GPU's clocks were held down."""
+    """Return the share of time from the first to the last measured step in which each GPU was throttled."""
     found = {}
     for node in manifest.nodes:
         for device in node.devices:

@@ -1,4 +1,4 @@
-"""What was found out about sensors and sampler beside the runs: `results/sensors/*.json`, a card or trial each."""
+"""Reads `results/sensors/*.json`: a card of a sensor, or a trial of what sampling costs, each."""
 
 import json
 from collections.abc import Mapping

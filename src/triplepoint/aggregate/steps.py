@@ -1,4 +1,4 @@
-"""Step times of one run: of the gang, of each rank, and the windows telemetry is cut to."""
+"""Reads `steps.parquet` of a run: step times of the gang and of each rank, and the windows telemetry is cut to."""
 
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""A page measured in inches from its top left corner: what is drawn keeps its size however much there is of it."""
+"""Figure page measured in inches from its top left corner, so that what is drawn keeps its size."""
 
 import functools
 from collections.abc import Sequence

@@ -72,26 +72,8 @@ def with_gpus(tables: Mapping[str, DataFrame]) -> tuple[DataFrame, DataFrame]:
     gpus = tables["gpus"].merge(points[["run", "group", "place", "cluster", "origin"]], on="run", sort=False)
     number = gpus["device"].str.extract(r"(\d+)$")[0].astype(float)
     slot = gpus["slot"].astype(float)
-    gpus = gpus.assign(
-        slot_known=slot.notna(), number=slot.where(slot.notna(), number).fillna(0).astype(int), node=_nodes(gpus)
-    )
+    gpus = gpus.assign(slot_known=slot.notna(), number=slot.where(slot.notna(), number).fillna(0).astype(int))
     return points[points["status"] == Status.OK], gpus
-
-
-def _nodes(gpus: DataFrame) -> np.ndarray:
-    """Return the number of the node each GPU is in, within its run: devices start again on every node."""
-    device = gpus["device"].to_numpy()
-    node = np.zeros(len(gpus), dtype=int)
-    for _, rows in gpus.groupby("run", sort=False).indices.items():
-        own = sorted(rows, key=lambda row: int(gpus["rank"].iloc[row]))
-        seen: set[str] = set()
-        number = 0
-        for row in own:
-            if device[row] in seen:
-                number, seen = number + 1, set()
-            seen.add(device[row])
-            node[row] = number
-    return node
 
 
 def place_bands(bands: Sequence[Band], points: DataFrame, nothing: str) -> tuple[Canvas, list[Place]]:

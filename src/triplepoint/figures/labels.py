@@ -1,4 +1,4 @@
-"""What points are called in figures: groups that may be compared, layouts, settings; in numeric order."""
+"""Labels of points in figures: groups that may be compared, layouts and settings, in numeric order."""
 
 import itertools
 from typing import Any
@@ -12,7 +12,7 @@ GROUP = ["model", "cluster", "engine", "origin"]
 """Points that share these are drawn together."""
 SIZES = ["micro_batch_size", "global_batch_size", "sequence_length"]
 SETTING = [*SIZES, "recompute", "recompute_layers", "overlap", "offload", "precision", "samples", "seed", "variant"]
-"""What a point sets beside its layout."""
+"""Settings of a point other than its layout."""
 DEGREES = ["tp", "pp", "dp", "cp", "ep", "vp"]
 LAYOUT = [*DEGREES, "data_parallel_sharding", "sequence_parallel", "schedule", "pipeline_layers"]
 
@@ -62,8 +62,8 @@ def _adapters(row: Series) -> str:
     if isna(row["lora_rank"]):
         return ""
     targets = tuple(row["lora_targets"])
-    beside = "" if targets == TARGETS else " " + "+".join(name.removeprefix("linear_") for name in targets)
-    return f" LoRA {int(row['lora_rank'])}{beside}"
+    names = "" if targets == TARGETS else " " + "+".join(name.removeprefix("linear_") for name in targets)
+    return f" LoRA {int(row['lora_rank'])}{names}"
 
 
 def place_name(row: Series) -> str:
@@ -72,7 +72,7 @@ def place_name(row: Series) -> str:
 
 
 def setting_text(row: Series, without: tuple[str, ...] = ()) -> str:
-    """Return a point's setting beside its layout in words, but for the columns in `without`."""
+    """Return a point's setting without its layout in words, but for the columns in `without`."""
     texts = {
         "micro_batch_size": f"micro-batch {row['micro_batch_size']}",
         "global_batch_size": f"batch {row['global_batch_size']}",

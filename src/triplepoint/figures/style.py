@@ -1,4 +1,4 @@
-"""The look all figures share: sizes, fonts, colours, and the stamp that says where the numbers come from."""
+"""Figure style: sizes, fonts, colours, and the stamp that says where the numbers come from."""
 
 import functools
 from collections.abc import Callable

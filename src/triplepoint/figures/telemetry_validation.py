@@ -1,4 +1,4 @@
-"""How far the telemetry can be trusted: energy against its counter and Zeus, timing and clocks, gaps, sensors, cost."""
+"""Checks of the telemetry: energy against its counter and Zeus, timing and clocks, gaps, sensors, cost."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Share of time that clocks of every GPU were held down, by cause: one block per model and cluster."""
+"""Share of time that every GPU was throttled, by cause: one block per model and cluster."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Ranks over time for a few runs: what each was told to do, and the communication in flight below it."""
+"""Ranks over time for a few runs: the phases of each, and the communication in flight below it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""The timelines of all runs in few bytes, for the page to draw: columns of whole numbers and a dictionary of looks."""
+"""Timelines of all runs encoded for the page: columns of whole numbers and a dictionary of looks, with colours."""
 
 import json
 from collections.abc import Collection, Iterator
@@ -9,10 +9,41 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from triplepoint.report.colours import colours
+from triplepoint.figures import style
 from triplepoint.trace.arrays import Int64
 from triplepoint.trace.export.perfetto import FILE_NAME
 from triplepoint.trace.export.thin import Spans, Thinner
+
+_PHASES = {
+    "forward": style.SKY,
+    "backward": style.BLUE,
+    "backward_weight": "#4b6fb5",
+    "optimizer": style.GREEN,
+    "grad_sync": style.YELLOW,
+}
+_COMPUTE = {
+    "gemm": style.BLUE,
+    "attention": style.SKY,
+    "norm": style.GREEN,
+    "elementwise": style.YELLOW,
+    "moe": style.PURPLE,
+    "conv": "#4b6fb5",
+    "optimizer": "#7ac7a8",
+    "loss": style.ORANGE,
+    "embedding": style.TAN,
+}
+_LANES = {"phase": _PHASES, "compute": _COMPUTE, "comm": style.COMMS}
+_OTHER = "#868d98"
+
+_ON_DARK = {style.BLACK: "#f2f2f2", style.BROWN: "#b5824f", style.BLUE: "#2b8fcc"}
+"""What would be hard to see on dark ground."""
+
+
+def colours(lane: str, label: str) -> tuple[str, str]:
+    """Return a label's colour on light ground, and on dark."""
+    plain = _LANES.get(lane, {}).get(label, _OTHER)
+    return plain, _ON_DARK.get(plain, plain)
+
 
 LIMIT_BYTES = 4_000_000
 """Size the data of all runs may have: a page of figures is about as large."""

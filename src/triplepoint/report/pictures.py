@@ -1,4 +1,4 @@
-"""The figures of the page: image, size on the screen, and caption."""
+"""Figures of the report page: image, size on the screen, and caption."""
 
 import base64
 import io

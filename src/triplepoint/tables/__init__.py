@@ -1,11 +1,19 @@
-"""Columns, types, units and bounds of every table, checked when it is written and when it is read."""
+"""Schemas of every table: columns with types, units and bounds."""
 
-from triplepoint.tables.ranks import CRITICAL_PATH, RANKS
 from triplepoint.tables.results import GPUS, KERNEL_TOTALS, PHASES, POINTS, RESULT_TABLES, RUN_TIMELINE, STEP_ENERGY
 from triplepoint.tables.runs import RANK, RUN, STEP, STEPS
 from triplepoint.tables.schema import Column, Table
 from triplepoint.tables.telemetry import SAMPLES, TELEMETRY
-from triplepoint.tables.traces import CATEGORIES, COLLECTIVES, INTERVALS, KERNELS, SEGMENTS, TIMELINE
+from triplepoint.tables.traces import (
+    CATEGORIES,
+    COLLECTIVES,
+    CRITICAL_PATH,
+    INTERVALS,
+    KERNELS,
+    RANKS,
+    SEGMENTS,
+    TIMELINE,
+)
 
 __all__ = [
     "CATEGORIES",

@@ -19,7 +19,7 @@ from triplepoint.aggregate.power import Power
 from triplepoint.aggregate.sensors import Sensors
 from triplepoint.manifest import Clock, Manifest, Telemetry, ZeusWindow
 from triplepoint.tables import TELEMETRY
-from triplepoint.tables.checks import TELEMETRY_CHECKS
+from triplepoint.tables.results import TELEMETRY_CHECKS
 
 EMPTY = TELEMETRY.schema().empty_table()
 

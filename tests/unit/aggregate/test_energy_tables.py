@@ -8,8 +8,8 @@ import pytest
 from tests.synthetic import CONFIG, H200, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.aggregate.energy import COUNTER
+from triplepoint.aggregate.heat import CAUSES
 from triplepoint.aggregate.sensors import read_sensors
-from triplepoint.aggregate.throttle import CAUSES
 from triplepoint.errors import UserError
 from triplepoint.tables import RESULT_TABLES, TELEMETRY
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.points import planned, tiny_point
 from triplepoint.config.site import Gang
 from triplepoint.launch.policy import again, bad_nodes, may_requeue, note_bad_node, with_less_time, with_more_time
-from triplepoint.manifest import Evidence, Manifest, Status, Suspect
+from triplepoint.manifest import Evidence, Manifest, Suspect
+from triplepoint.status import Status
 
 FAILURES: tuple[Status, ...] = (
     *("crashed", "collective", "hung", "timeout"),

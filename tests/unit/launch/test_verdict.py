@@ -13,7 +13,8 @@ from triplepoint.errors import UserError
 from triplepoint.launch import verdict
 from triplepoint.launch.slurm import GONE, JobState
 from triplepoint.launch.verdict import Account, judge, with_suspects
-from triplepoint.manifest import Evidence, Status, Suspect
+from triplepoint.manifest import Evidence, Suspect
+from triplepoint.status import Status
 
 PEER = ("crashed", "RuntimeError: Connection closed by peer [10.0.0.3]:4242")
 TOLD = ("cancelled", "told to end: SIGTERM from Slurm")

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.trace.cross.worlds import T0, collectives_of, lane_of
-from triplepoint.tables.ranks import CRITICAL_PATH
+from triplepoint.tables.traces import CRITICAL_PATH
 from triplepoint.trace.cross.arrivals import Arrivals
 from triplepoint.trace.cross.clocks import Clock
 from triplepoint.trace.cross.compare import compare_ranks

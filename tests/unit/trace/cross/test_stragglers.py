@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.unit.trace.cross.worlds import MS, T0, US, collectives_of, lane_of
-from triplepoint.tables.ranks import RANKS
+from triplepoint.tables.traces import RANKS
 from triplepoint.trace.cross.compare import compare_ranks
 from triplepoint.trace.cross.stragglers import Standing, find_stragglers
 from triplepoint.trace.lanes import Collectives, Label, Lane, Step
