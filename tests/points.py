@@ -6,6 +6,8 @@ from typing import Any
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.plan import Limits, PlannedRun
 from triplepoint.config.point import Layout, Point, PointCluster, Steps
+from triplepoint.config.rules import refusal
+from triplepoint.launch.engines import get_engine
 
 TINY = ModelConfig(
     name="test-llama",
@@ -53,3 +55,8 @@ def write_run(results: Path, run: PlannedRun) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "point.json").write_text(run.model_dump_json())
     return folder
+
+
+def refused(point: Point) -> str | None:
+    """Return why the engine of a point cannot run it, or None."""
+    return refusal(point, limits=get_engine(point.engine).LIMITS)

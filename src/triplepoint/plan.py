@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.checks import invalid_because
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.contents import with_contents
 from triplepoint.config.fold import fold
 from triplepoint.config.plan import Limits, Plan, PlanEntry, PlannedRun
-from triplepoint.config.point import Point
+from triplepoint.config.point import Engine, Point
+from triplepoint.config.rules import Rule, refusal
 from triplepoint.config.runid import layout_label, run_id, run_label
 from triplepoint.config.settings import make_points
 from triplepoint.config.study import expand
 from triplepoint.errors import UserError
 from triplepoint.files import write_text_if_changed
-from triplepoint.launch.engines import unsupported
+from triplepoint.launch.engines import get_engine
 from triplepoint.manifest import read_manifest
 
 _HEADINGS = ("layout", "mbs", "gbs", "micro-batches", "recompute", "overlap", "state", "run")
@@ -241,8 +241,16 @@ def _make_entry(point: Point, cluster: ClusterConfig, catalogue: Catalogue, stud
         slots=cluster.slots,
     )
     planned = PlannedRun(run=run_id(point), digest=point.digest(), point=point, limits=limits)
-    reason = invalid_because(point, cluster, catalogue.gpu_of(cluster)) or unsupported(point)
+    reason = refusal(point, cluster, catalogue.gpu_of(cluster), _limits(point.engine))
     return PlanEntry(run=planned.run, studies=(study,), invalid_because=reason, planned=planned)
+
+
+def _limits(engine: Engine) -> tuple[Rule, ...]:
+    if engine == "simulated":
+        from triplepoint.simulate.limits import LIMITS
+
+        return LIMITS
+    return get_engine(engine).LIMITS
 
 
 def _names(names: Iterable[str] | None) -> str:

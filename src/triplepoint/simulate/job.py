@@ -1,11 +1,13 @@
 """What is simulated: a model, a layout and the machines it runs on. One job is one training step, repeated."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.point import Layout, Precision, Recompute
+from triplepoint.config.point import Layout, Point, Precision, Recompute
+from triplepoint.config.task import TARGETS
 from triplepoint.simulate.fabric import Fabric
 
 
@@ -80,3 +82,30 @@ class Job:
     def tokens_per_microbatch(self) -> int:
         """Tokens of a micro-batch on one rank, before tensor parallel ranks share them: `s*b/cp`."""
         return self.sequence_length * self.micro_batch_size // self.layout.cp
+
+    @classmethod
+    def of(cls, point: Point, gpu: GpuConfig, fabric: Fabric, stack: str) -> "Job":
+        """Return the job a point is, on given machines and software."""
+        return cls(
+            model=point.model,
+            layout=point.layout,
+            micro_batch_size=point.micro_batch_size,
+            global_batch_size=point.global_batch_size,
+            sequence_length=point.sequence_length,
+            gpu=gpu,
+            fabric=fabric,
+            precision=point.precision,
+            recompute=point.recompute,
+            recompute_layers=point.recompute_layers,
+            overlap=frozenset(point.overlap),
+            stack=stack,
+            **_adapters(point),
+        )
+
+
+def _adapters(point: Point) -> Mapping[str, Any]:
+    lora = point.lora
+    if lora is None:
+        return {}
+    targets = None if lora.targets == TARGETS else frozenset(lora.targets)
+    return {"trainable": "lora", "lora_rank": lora.rank, "lora_targets": targets}

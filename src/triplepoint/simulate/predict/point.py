@@ -6,11 +6,13 @@ from pathlib import Path
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Point
+from triplepoint.config.rules import refusal
 from triplepoint.errors import UserError
 from triplepoint.simulate.artefacts.run import job_of
 from triplepoint.simulate.calibration.fitted import Calibration
 from triplepoint.simulate.inference import Serving, memory_by_stage, predict_inference, serving_of
 from triplepoint.simulate.job import Job
+from triplepoint.simulate.limits import check_order
 from triplepoint.simulate.memory.model import memory_by_stage as memory_of_training
 from triplepoint.simulate.predict.model import Prediction, predict
 from triplepoint.simulate.predict.serving import serving_calibration
@@ -45,6 +47,10 @@ def predict_point(point: Point, config: Path) -> PointPrediction:
     try:
         catalogue, calibration = _load(config)
         job = job_of(point, catalogue, STACKS.get(point.engine))
+        if reason := refusal(point, catalogue.cluster(point.cluster.name), job.gpu):
+            return PointPrediction(Prediction("invalid", reason))
+        if reason := check_order(point):
+            return PointPrediction(Prediction("unsupported", reason))
         if point.task == "inference":
             step, stages = _served(job, serving_of(point), config)
         else:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.points import refused
 from tests.unit.launch.engines.native_points import GPT, GQA, LLAMA, MOE, Trained, make_point, train
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point, Steps
-from triplepoint.launch.engines.native import unsupported
 
 TIED = LLAMA.model_copy(update={"name": "tiny-tied", "tie_embeddings": True})
 ODD = LLAMA.model_copy(update={"name": "tiny-odd", "num_layers": 5})
@@ -92,7 +92,7 @@ def references(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
 def gang(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
     points: dict[str, Point] = {name: make_point(model, **changes) for name, (model, changes) in LAYOUTS.items()}
     points |= {name: make_point(LLAMA, precision="bf16", **changes) for name, changes in BF16.items()}
-    assert {name: unsupported(point) for name, point in points.items() if unsupported(point)} == {}
+    assert {name: refused(point) for name, point in points.items() if refused(point)} == {}
     return train(points, tmp_path_factory.mktemp("four"))
 
 

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from tests.unit.config.conftest import REPOSITORY
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.checks import invalid_because
 from triplepoint.config.fold import fold
 from triplepoint.config.point import Point
+from triplepoint.config.rules import refusal
 from triplepoint.config.settings import Settings, make_points
 
 CONFIG = Catalogue(REPOSITORY / "config")
@@ -23,7 +23,7 @@ def make(**settings: Any) -> Point:
 def reason(**settings: Any) -> str | None:
     point = make(**settings)
     cluster = CONFIG.cluster(point.cluster.name)
-    return invalid_because(point, cluster, CONFIG.gpu_of(cluster))
+    return refusal(point, cluster, CONFIG.gpu_of(cluster))
 
 
 MOE = {"model": "mixtral-8x7b"}
@@ -107,25 +107,25 @@ CASES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("settings", "expected"), CASES, ids=[case[1][:40] for case in CASES])
-def test_invalid_because_says_what_and_how_to_mend(settings: dict[str, Any], expected: str) -> None:
+def test_refusal_says_what_and_how_to_mend(settings: dict[str, Any], expected: str) -> None:
     found = reason(**settings)
     assert found is not None
     assert found.startswith(expected)
     assert "\n" not in found
 
 
-def test_invalid_because_vocabulary_below_bytes() -> None:
+def test_refusal_vocabulary_below_bytes() -> None:
     point = make(model="tiny-llama", cluster="cpu-local", corpus="stdlib")
     small = point.model_copy(update={"model": point.model.model_copy(update={"vocab_size": 128})})
-    assert invalid_because(small, CONFIG.cluster("cpu-local"), None) == (
+    assert refusal(small, CONFIG.cluster("cpu-local"), None) == (
         "corpus: stdlib has byte tokens, vocab_size 128 is below 256"
     )
 
 
-def test_invalid_because_ffn_not_divisible() -> None:
+def test_refusal_ffn_not_divisible() -> None:
     point = make(model="tiny-llama", cluster="cpu-local", tp=4)
     odd = point.model_copy(update={"model": point.model.model_copy(update={"ffn_hidden_size": 382})})
-    assert invalid_because(odd, CONFIG.cluster("cpu-local"), None) == (
+    assert refusal(odd, CONFIG.cluster("cpu-local"), None) == (
         "ffn_hidden_size 382 is not divisible by tp: 4; set tp: 2"
     )
 
@@ -145,7 +145,7 @@ def test_invalid_because_ffn_not_divisible() -> None:
         {"model": "gpt3-175b", "tp": 32},
     ],
 )
-def test_invalid_because_none_for_what_can_run(settings: dict[str, Any]) -> None:
+def test_refusal_none_for_what_can_run(settings: dict[str, Any]) -> None:
     assert reason(**settings) is None
 
 
