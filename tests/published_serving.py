@@ -17,6 +17,7 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.predict.known import find_known
 from triplepoint.simulate.predict.machines import usual_fabric
 from triplepoint.simulate.predict.spelling import SaidNetwork
+from triplepoint.simulate.stacks import find_stack
 
 CONFIG = Path("config")
 TABLE = Path("tests/data/inference/tensorrt_llm.csv")
@@ -47,7 +48,9 @@ def _case(row: dict[str, str], catalogue: Catalogue) -> ServingCase:
     known, card, tp = find_known(row["model"], CONFIG), catalogue.gpu(row["gpu"]), int(row["tp"])
     assert known and known.model
     fabric = usual_fabric(card, 8, SaidNetwork(), CONFIG)
-    job = Job(known.model, Layout(tp=tp), 1, 1, 1, card, fabric, precision=row["precision"], stack="TensorRT-LLM")
+    stack, precision = "TensorRT-LLM", row["precision"]
+    software = find_stack(stack, CONFIG)
+    job = Job(known.model, Layout(tp=tp), 1, 1, 1, card, fabric, software, precision=precision, stack=stack)
     numbers = (int(row[name]) for name in ("prompt_tokens", "output_tokens", "batch_size"))
     serving = Serving(*numbers, cache_element=1 if row["precision"] == "fp8" else 2)
     step = predict_inference(job, serving, config=CONFIG)

@@ -10,10 +10,8 @@ from triplepoint.simulate.fabric import Group
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels.model import KernelModel
 from triplepoint.simulate.operations import Kernel, Message, Operation
-from triplepoint.simulate.stacks import Stack
 from triplepoint.simulate.work.groups import group_of
 from triplepoint.simulate.work.routing import share_sent_once
-from triplepoint.simulate.work.software import software_of
 
 HOST_OPERATIONS_OUTSIDE = 30
 """Operations of a micro-batch that launch next to no work and are no part of `work`: batch broadcast, masks and
@@ -90,14 +88,13 @@ class Costs:
         job: Job,
         models: tuple[KernelModel, CollectiveModel],
         overlap: Overlap,
-        stack: Stack,
         constants: Constants,
     ) -> None:
         """Use these models, what computation loses to messages, and what the software stack does and adds."""
         self._job = job
         self._kernels, self._collectives = models
-        self._attention_slowdown = stack.attention_slowdown
-        self._sends_tokens_once = software_of(job.stack).sends_tokens_once
+        self._attention_slowdown = job.software.attention_slowdown
+        self._sends_tokens_once = job.software.sends_tokens_once
         self._constants = constants
         self._slowest = slowest_of(job.num_gpus)
         self.slowdown = overlap.compute_slowdown.value

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from triplepoint.config.gpu import GpuConfig
@@ -9,6 +10,7 @@ from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout, Point, Precision, Recompute
 from triplepoint.config.task import TARGETS
 from triplepoint.simulate.fabric import Fabric
+from triplepoint.simulate.stacks import Stack, find_stack
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,8 @@ class Job:
         sequence_length: Tokens per sequence.
         gpu: The GPU type, with its peaks.
         fabric: How the GPUs are joined.
-        precision: Number format of the matrix products; parameters and activations are 2 bytes but in fp32.
+        software: What the framework does, from the registry of stacks.
+        precision: Number format of the GEMMs; parameters and activations are 2 bytes but in fp32.
         recompute: Activations recomputed in the backward pass.
         recompute_layers: With `full`, how many layers of each chunk are recomputed, the first ones; None for all.
         overlap: Communication overlapped with computation: grad, param, tp.
@@ -48,6 +51,7 @@ class Job:
     sequence_length: int
     gpu: GpuConfig
     fabric: Fabric
+    software: Stack
     precision: Precision = "bf16"
     recompute: Recompute = "none"
     recompute_layers: int | None = None
@@ -84,8 +88,16 @@ class Job:
         return self.sequence_length * self.micro_batch_size // self.layout.cp
 
     @classmethod
-    def of(cls, point: Point, gpu: GpuConfig, fabric: Fabric, stack: str) -> "Job":
-        """Return the job a point is, on given machines and software."""
+    def of(cls, point: Point, gpu: GpuConfig, fabric: Fabric, stack: str, config: Path) -> "Job":
+        """Return the job a point is.
+
+        Args:
+            point: The point.
+            gpu: The GPU type it runs on.
+            fabric: How the GPUs are joined.
+            stack: Framework and its version.
+            config: Folder of the configuration, with the registry of stacks.
+        """
         return cls(
             model=point.model,
             layout=point.layout,
@@ -94,6 +106,7 @@ class Job:
             sequence_length=point.sequence_length,
             gpu=gpu,
             fabric=fabric,
+            software=find_stack(stack, config),
             precision=point.precision,
             recompute=point.recompute,
             recompute_layers=point.recompute_layers,

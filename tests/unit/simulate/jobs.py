@@ -1,6 +1,7 @@
 """Small jobs whose work can be counted by hand."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from triplepoint.config.base import Quantity
@@ -10,6 +11,7 @@ from triplepoint.config.point import Layout
 from triplepoint.simulate.fabric import Fabric, Level
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel, Message, Operation, StageWork
+from triplepoint.simulate.stacks import find_stack
 
 SOURCE = "made up for tests"
 FABRIC = Fabric((Level("nvlink", 8, 450e9, 1e-6), Level("rail", 1 << 20, 50e9, 5e-6, is_network=True)))
@@ -86,7 +88,8 @@ def job(model: ModelConfig | None = None, **changes: Any) -> Job:
         "gpu": gpu(),
         "fabric": FABRIC,
     }
-    return Job(**(settings | changes))
+    software = find_stack(changes.get("stack", ""), Path("config"))
+    return Job(**({"software": software} | settings | changes))
 
 
 def operations(stages: Iterable[StageWork], *passes: str) -> list[Operation]:

@@ -125,4 +125,4 @@ def job_of(point: Point, catalogue: Catalogue, stack: str | None = None) -> Job:
     gpu = catalogue.gpu_of(cluster)
     if gpu is None:
         raise UserError(f"cluster {cluster.name} has no GPU to simulate; choose a cluster with one, or engine: native")
-    return Job.of(point, gpu, fabric_of(cluster, gpu, catalogue.folder), stack or STACK)
+    return Job.of(point, gpu, fabric_of(cluster, gpu, catalogue.folder), stack or STACK, catalogue.folder)

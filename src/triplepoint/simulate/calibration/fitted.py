@@ -107,7 +107,7 @@ class Calibration:
         known = {one.stack: one for one in self.fitted.stacks}
         if job.stack in known:
             return known[job.stack].constants
-        family = find_stack(job.stack, self.config).name
+        family = job.software.name
         kin = [one for one in self.fitted.stacks if find_stack(one.stack, self.config).name == family]
         if kin:
             return min(kin, key=lambda one: abs(version(one.stack) - version(job.stack))).constants

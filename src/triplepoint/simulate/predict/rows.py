@@ -132,7 +132,7 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
     network = spelling.read_network(cells.get("interconnect", ""))
     fabric = usual_fabric(gpu, point.num_gpus, network, config)
     job = replace(
-        Job.of(point, gpu, fabric, " ".join(cells.get("framework", "").split())[:80]),
+        Job.of(point, gpu, fabric, " ".join(cells.get("framework", "").split())[:80], config),
         shard_size=_shard_size(shards, point.layout, fabric.gpus_per_node),
         keeps_gathered=shards.keeps_gathered,
         expert_tp=count(cells, "etp"),

@@ -4,7 +4,6 @@ from functools import lru_cache
 from math import gcd
 
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.work.software import software_of
 
 
 def share_sent_once(job: Job, num_places: int) -> float:
@@ -20,7 +19,7 @@ def share_sent_once(job: Job, num_places: int) -> float:
     moe = job.model.moe
     if moe is None:
         return 1.0
-    if software_of(job.stack).routes_in_turn:
+    if job.software.routes_in_turn:
         return _places_in_turn(moe.num_experts, moe.top_k, num_places) / moe.top_k
     return num_places * (1 - (1 - 1 / num_places) ** moe.top_k) / moe.top_k
 
