@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from triplepoint.config.fold import engine_revision
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.plan import Limits, PlannedRun
 from triplepoint.config.point import Layout, Point, PointCluster, Steps
@@ -59,4 +60,5 @@ def write_run(results: Path, run: PlannedRun) -> Path:
 
 def refused(point: Point) -> str | None:
     """Return why the engine of a point cannot run it, or None."""
+    point = point.model_copy(update={"engine_revision": engine_revision(point)})
     return refusal(point, limits=get_engine(point.engine).LIMITS)

@@ -9,6 +9,7 @@ from math import isqrt
 from pathlib import Path
 
 from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.fold import engine_revision
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.point import BYTES, Point
 
@@ -225,7 +226,19 @@ def check_trace_ranks(point: Point) -> str | None:
     return f"trace_ranks: {outside[0]} is not a rank, they go from 0 to {point.num_gpus - 1}" if outside else None
 
 
+def check_revision(point: Point) -> str | None:
+    """The point was planned for what its engine does now."""
+    now = engine_revision(point)
+    if point.engine_revision == now:
+        return None
+    return (
+        f"engine_revision: {point.engine_revision}, for these settings the {point.engine} engine has {now} in this "
+        "version; write the plan again with 'triplepoint plan --write'"
+    )
+
+
 RULES: tuple[Rule, ...] = (
+    check_revision,
     check_tensor_parallel,
     check_pipeline,
     check_recompute,

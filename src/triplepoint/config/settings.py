@@ -71,7 +71,8 @@ class Settings(Strict):
     sequence_length: Size | None = None
     """Tokens per sequence. None: the model's."""
     recompute: Recompute = "none"
-    """Activations recomputed in the backward pass: none, all but matrix products, or whole layers."""
+    """Activations recomputed in the backward pass: `none`; `selective`, those of the core of attention, from queries,
+    keys and values, as Megatron-LM's `core_attn`; or `full`, of whole layers."""
     recompute_layers: Layers | None = None
     """With `recompute: full`, how many layers of each pipeline stage, or virtual stage, are recomputed; the others keep
     their activations. None: all of them; without effect on other kinds of recomputation."""

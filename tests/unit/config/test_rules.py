@@ -247,3 +247,19 @@ def test_make_points_one_per_repeat() -> None:
     points = list(make_points(settings, CONFIG.model("llama3-70b"), CONFIG.cluster("h200x32")))
     assert [point.repeat for point in points] == [1, 2, 3]
     assert len({point.digest() for point in points}) == 3
+
+
+def test_selective_recomputation_of_the_native_engine_is_a_point_of_its_own() -> None:
+    point = make(engine="native", recompute="selective")
+    assert point.engine_revision == 2
+    before = point.model_copy(update={"engine_revision": 1})
+    assert before.digest() != point.digest()
+    assert refusal(before) == (
+        "engine_revision: 1, for these settings the native engine has 2 in this version; write the plan again with "
+        "'triplepoint plan --write'"
+    )
+
+
+@pytest.mark.parametrize("settings", [{"engine": "megatron", "recompute": "selective"}, {"engine": "native"}, {}])
+def test_points_whose_meaning_did_not_change_keep_their_digest(settings: dict[str, Any]) -> None:
+    assert "engine_revision" not in make(**settings).model_dump()
