@@ -10,6 +10,7 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.contents import with_contents
 from triplepoint.config.fold import fold
+from triplepoint.config.mesh import Place, RankMesh
 from triplepoint.config.plan import Limits, Plan, PlanEntry, PlannedRun
 from triplepoint.config.point import Engine, Point
 from triplepoint.config.rules import Rule, refusal
@@ -217,14 +218,12 @@ def as_simulated(point: Point, cluster: ClusterConfig) -> Point:
     last = layout.pp - 1
     num_traced = min(layout.pp, MOST_TRACED_STAGES)
     stages = [round(index * last / max(num_traced - 1, 1)) for index in range(num_traced)]
-    size = layout.tp * layout.cp
-    ranks = {stage * size * layout.dp for stage in stages}
+    mesh = RankMesh(layout)
+    ranks = {mesh.rank(Place(pp=stage)) for stage in stages}
     for node, gpu in cluster.speeds:
         slow = node * cluster.gpus_per_node + gpu
         if slow < point.num_gpus:
-            stage = slow // (size * layout.dp)
-            peers = [(stage * layout.dp + replica) * size + slow % size for replica in range(layout.dp)]
-            ranks |= {slow, *peers[:MOST_TRACED_PEERS]}
+            ranks |= {slow, *mesh.group("dp").ranks(slow)[:MOST_TRACED_PEERS]}
     changed: dict[str, Any] = {"engine": "simulated", "trace_ranks": tuple(sorted(ranks))}
     if point.task == "inference":
         # Nothing is traced of it.

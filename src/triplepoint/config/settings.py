@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from triplepoint.config.base import NAME_PATTERN, Devices, Layers, Size, Strict
 from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.mesh import ranks_by_role
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import (
     BYTES,
@@ -23,7 +24,6 @@ from triplepoint.config.point import (
     Sharding,
     Steps,
 )
-from triplepoint.config.roles import ranks_by_role
 from triplepoint.config.task import TARGETS, Inference, Lora, Target, Task
 
 OVERLAPS: tuple[Overlap, ...] = ("grad", "param", "tp")

@@ -151,8 +151,7 @@ class Costs:
 
     def send_s(self, num_bytes: float, stage: int) -> float:
         """Return the time of an activation over the boundary after a stage."""
-        layout, node = self._job.layout, self._job.fabric.gpus_per_node
-        stride = layout.tp * layout.cp * layout.dp
+        stride, node = self._job.mesh.ranks_per_stage, self._job.fabric.gpus_per_node
         # Stages that share a node meet over NVLink, but for the last one before the node's edge.
         is_inside = (stage * stride) // node == ((stage + 2) * stride - 1) // node
         group = Group(2, stride if is_inside else max(stride, node))

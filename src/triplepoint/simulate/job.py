@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout, Point, Precision, Recompute
 from triplepoint.config.task import TARGETS
@@ -19,7 +21,7 @@ class Job:
 
     Attributes:
         model: The architecture.
-        layout: Parallelism, see `Layout`; ranks are numbered as Megatron-LM does: tp fastest, then cp, dp, pp.
+        layout: Parallelism, see `Layout`; ranks are numbered as in `RankMesh`.
         micro_batch_size: Sequences per rank and micro-batch.
         global_batch_size: Sequences per step.
         sequence_length: Tokens per sequence.
@@ -66,10 +68,15 @@ class Job:
     context_exchange: Literal["ring", "all_gather"] = "ring"
     stack: str = ""
 
+    @cached_property
+    def mesh(self) -> RankMesh:
+        """Its ranks and process groups."""
+        return RankMesh(self.layout, self.expert_tp, self.num_copies)
+
     @property
     def num_gpus(self) -> int:
         """World size."""
-        return self.layout.tp * self.layout.pp * self.layout.cp * self.layout.dp
+        return self.mesh.num_ranks
 
     @property
     def num_microbatches(self) -> int:

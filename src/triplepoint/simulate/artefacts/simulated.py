@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from triplepoint.config.mesh import Place
 from triplepoint.simulate.artefacts.groups import lockstep
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import StageWork
@@ -54,10 +55,9 @@ class Simulated:
         return run(in_whole_ns(self.durations), order)
 
     def place(self, rank: int) -> tuple[int, int]:
-        """Return stage and class of a rank; ranks are numbered tp fastest, then cp, dp, pp."""
-        layout = self.job.layout
-        replica, stage = rank // (layout.tp * layout.cp) % layout.dp, rank // (layout.tp * layout.cp * layout.dp)
-        return stage, int(self.class_of_replica[replica])
+        """Return stage and class of a rank."""
+        place = self.job.mesh.place(rank)
+        return place.pp, int(self.class_of_replica[place.dp])
 
     def pace(self, rank: int) -> float:
         """Return the time a rank computes over that of the slowest it works with: 1 for the slowest themselves."""
@@ -70,11 +70,9 @@ class Simulated:
 
     def representatives(self) -> list[int]:
         """Return one rank of every stage and class: all that differ."""
-        layout = self.job.layout
-        firsts = np.unique(self.class_of_replica, return_index=True)[1] * layout.tp * layout.cp
-        return [
-            stage * layout.tp * layout.cp * layout.dp + first for stage in range(layout.pp) for first in firsts.tolist()
-        ]
+        replicas = np.unique(self.class_of_replica, return_index=True)[1].tolist()
+        stages = range(self.job.layout.pp)
+        return [self.job.mesh.rank(Place(dp=replica, pp=stage)) for stage in stages for replica in replicas]
 
 
 def in_whole_ns(durations: Durations) -> Durations:

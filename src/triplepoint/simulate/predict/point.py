@@ -58,8 +58,7 @@ def predict_point(point: Point, config: Path) -> PointPrediction:
             stages = [use.allocated for use in memory_of_training(job)]
     except UserError as error:
         return PointPrediction(Prediction("unsupported", str(error)))
-    ranks_per_stage = point.num_gpus // point.layout.pp
-    return PointPrediction(step, tuple(stages[rank // ranks_per_stage] for rank in range(point.num_gpus)))
+    return PointPrediction(step, tuple(stages[job.mesh.place(rank).pp] for rank in range(point.num_gpus)))
 
 
 def _served(job: Job, serving: Serving, config: Path) -> tuple[Prediction, list[float]]:

@@ -10,6 +10,7 @@ from typing import Literal
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.fold import fold
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout, Point, PointCluster, Precision, Sharding
 from triplepoint.config.rules import refusal
@@ -242,7 +243,7 @@ def _read_layout(
 
 def _shard_size(shards: spelling.Shards, layout: Layout, gpus_per_node: int) -> int | None:
     """Return how many data parallel ranks share out: as stated, with hybrid sharding those of a node; None for all."""
-    of_a_node = gcd(layout.dp, max(1, gpus_per_node // (layout.tp * layout.cp)))
+    of_a_node = gcd(layout.dp, max(1, gpus_per_node // RankMesh(layout).ranks_per_replica))
     size = shards.shard_size or (of_a_node if shards.is_hybrid else layout.dp)
     if size >= layout.dp:
         return None

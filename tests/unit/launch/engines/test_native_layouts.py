@@ -60,7 +60,7 @@ LAYOUTS: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "gpt dp x pp, selectively recomputed": (GPT, {"dp": 2, "pp": 2, "schedule": "1f1b", "recompute": "selective"}),
     "gqa dp x tp, selectively recomputed": (GQA, {"dp": 2, "tp": 2, **SP, "recompute": "selective"}),
     "tied fsdp x tp": (TIED, {"dp": 2, "tp": 2, **FSDP, **SP}),
-    "five layers on four stages": (ODD, {"dp": 2, "pp": 2, **INTERLEAVED}),
+    "five layers on four stages": (ODD, {"dp": 2, "pp": 2, **INTERLEAVED, "pipeline_layers": (2, 1, 1, 1)}),
     "uneven stages, interleaved": (ODD, {"dp": 2, "pp": 2, **INTERLEAVED, "pipeline_layers": (1, 2, 1, 1)}),
     "experts dp": (MOE, {"dp": 4}),
     "ep": (MOE, {"dp": 4, "ep": 4}),
