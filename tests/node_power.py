@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Constants
-from triplepoint.simulate.estimates import Estimate
 from triplepoint.simulate.heat.job import node_power_of
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.power.config import NodePowerConfig, read_power
-from triplepoint.simulate.power.model import Activity, clock_at_limit
+from triplepoint.simulate.power.gpu import Activity, clock_at_limit
 from triplepoint.simulate.power.node import board_power_w, node_power_w
+from triplepoint.simulate.power.parameters import Estimate, NodePowerConfig, read_power
 from triplepoint.simulate.power.step import Ran
 from triplepoint.simulate.power.work import FP8_ENERGY
 from triplepoint.simulate.predict.batch import read_table, settle

@@ -1,7 +1,8 @@
-"""Model FLOPs of what a point does, per token it counts: training, adapters beside a frozen model, inference."""
+"""Model FLOPs per token of pre-training, LoRA and inference, and the peak that an MFU is taken against."""
 
+from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.point import Point
+from triplepoint.config.point import Point, Precision
 from triplepoint.config.task import Inference, Lora
 from triplepoint.metrics import FLOPS_PER_MAC, FORWARD_AND_BACKWARD, flops_per_token
 
@@ -18,15 +19,34 @@ FORMULAS = {
 
 def model_flops_per_token(point: Point) -> float:
     """Return the model FLOPs of a point over the tokens of its steps, see `FORMULAS`. Unit: FLOP/token."""
-    if point.lora is not None:
-        return lora_flops_per_token(point.model, point.sequence_length, point.lora)
     if point.inference is not None:
         return inference_flops_per_token(point.model, point.inference)
-    return flops_per_token(point.model, point.sequence_length)
+    return training_flops_per_token(point.model, point.sequence_length, point.lora)
+
+
+def training_flops_per_token(model: ModelConfig, sequence_length: int, lora: Lora | None) -> float:
+    """Return the model FLOPs of training over the tokens of its steps. Unit: FLOP/token.
+
+    Args:
+        model: The architecture.
+        sequence_length: Tokens per sequence.
+        lora: Its adapters; None where all parameters are trained.
+    """
+    if lora is None:
+        return flops_per_token(model, sequence_length)
+    return lora_flops_per_token(model, sequence_length, lora)
+
+
+def peak_flops(gpu: GpuConfig, precision: Precision) -> float | None:
+    """Return the dense peak of one GPU at a number format; None where it has none. Unit: FLOP/s."""
+    # Matrix units run bf16 and fp16 at one rate on every GPU here.
+    peaks = {"fp32": gpu.peak_fp32_flops, "fp8": gpu.peak_fp8_flops}
+    peak = peaks.get(precision, gpu.peak_bf16_flops)
+    return None if peak is None else peak.value
 
 
 def lora_flops_per_token(model: ModelConfig, sequence_length: int, lora: Lora) -> float:
-    """Return model FLOPs per token of training adapters beside a frozen model.
+    """Return model FLOPs per token of training adapters on a frozen model.
 
     The gradient of an input costs as much as the product itself, also through the lowest layer.
 

@@ -1,4 +1,4 @@
-"""What happened to a run: `raw/manifest.json`."""
+"""Manifest of a run, `raw/manifest.json`: where it ran, how it ended, and what its telemetry lacks."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,19 +8,8 @@ from pydantic import Field
 
 from triplepoint.config.base import Strict, read_json
 from triplepoint.files import write_text
+from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
-
-Status = Literal[
-    "ok", "oom", "invalid",
-    "crashed", "collective", "hung", "timeout", "preempted", "lost", "bad_node", "cancelled",
-]  # fmt: skip
-"""How a launch ended. `oom` is memory of a device or the host, `collective` an error of NCCL or RCCL, `timeout` a time
-limit, `lost` a node or job that is gone without a word, `bad_node` a device that is broken, missing, or far slower than
-its peers."""
-
-RESULTS: frozenset[Status] = frozenset({"ok", "oom", "invalid"})
-"""Statuses that are results; the others fail the launch, which may then be tried again."""
-
 
 SLOW = 3.0
 """Times the median from which a measured step is named. Our choice: steps of one run differ by a few percent."""
@@ -335,7 +324,7 @@ class Manifest(Strict):
     @property
     def is_result(self) -> bool:
         """Whether the outcome is a result to keep, not a failure to try again."""
-        return self.status in RESULTS
+        return self.status.is_result
 
     @property
     def interrupted_steps(self) -> frozenset[int]:

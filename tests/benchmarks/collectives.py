@@ -16,9 +16,17 @@ from collections.abc import Callable, Sequence
 from math import exp
 from pathlib import Path
 
-from triplepoint.simulate.collectives.fit import Links, Row, fit_collectives, log_errors, read_fabrics, read_rows
+from triplepoint.calibrate.collectives import (
+    Links,
+    Row,
+    every_other_size,
+    fit_collectives,
+    log_errors,
+    read_fabrics,
+    read_rows,
+)
 from triplepoint.simulate.collectives.links import load_link
-from triplepoint.simulate.collectives.model import CollectiveModel
+from triplepoint.simulate.collectives.times import CollectiveModel
 from triplepoint.simulate.fabric import Fabric, Group, Level, Network, network_levels, scale_up_levels
 from triplepoint.units import MIB
 
@@ -41,15 +49,6 @@ def held_out(is_out: Callable[[Row], bool]) -> list[float]:
     return errors([row for row in ROWS if is_out(row)], fitted)
 
 
-def every_other_size(first: int) -> set[Row]:
-    """Return every second size of each curve."""
-    curves = defaultdict(list)
-    for row in ROWS:
-        curves[(row.fabric, row.kind, row.num_gpus, row.source)].append(row)
-    ordered = (sorted(curve, key=lambda row: row.num_bytes) for curve in curves.values() if len(curve) > 1)
-    return {row for curve in ordered for row in curve[first::2]}
-
-
 def tell(what: str, found: Sequence[float]) -> None:
     """Print the errors of some rows."""
     print(f"{what:40} {len(found):4} rows, median {statistics.median(found):6.1%}, mean {statistics.mean(found):6.1%}")
@@ -60,7 +59,7 @@ def main() -> None:
     tell("all rows, seen", errors(ROWS, LINKS))
     priors = {name: link.model_copy(update=link.prior) for name, link in LINKS.items()}
     tell("priors alone, nothing fitted", errors(ROWS, priors))
-    halves = [every_other_size(first) for first in (0, 1)]
+    halves = [every_other_size(ROWS, first) for first in (0, 1)]
     tell("every other size out", [error for half in halves for error in held_out(half.__contains__)])
     tell("above 128 MiB out", held_out(lambda row: row.num_bytes > 128 * MIB))
     tell("groups of 8, 64, 256, 1024 out", held_out(lambda row: row.num_gpus in (8, 64, 256, 1024)))

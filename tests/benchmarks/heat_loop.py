@@ -5,9 +5,9 @@ import time
 import numpy as np
 
 from tests.unit.simulate.heat.machines import machine, product
+from triplepoint.simulate.heat.devices import BadContact, equal_devices, with_faults
 from triplepoint.simulate.heat.loop import run, settle, start
 from triplepoint.simulate.heat.machine import Machine
-from triplepoint.simulate.heat.parts import BadContact, equal_devices, with_faults
 
 HOUR_S = 3600.0
 NODES, PARTS = 8, 12

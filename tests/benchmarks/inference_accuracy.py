@@ -1,28 +1,24 @@
-"""How near predicted inference is to what was published, and how many rows lie in their intervals.
+"""How near predicted inference is to what was published: `python -m tests.benchmarks.inference_accuracy`.
 
-    python -m tests.benchmarks.inference_accuracy [--write]
-
-With `--write` the intervals are made anew: `config/calibration/inference.yaml`.
+Prints how many rows lie in their intervals, also where the model is left out of what they were made from.
+`triplepoint calibrate --inference tests/data/inference/tensorrt_llm.csv` makes the intervals.
 """
 
-import argparse
 import math
 from collections.abc import Callable
 
 import numpy as np
-import yaml
 
-from tests.published_serving import CONFIG, SELECTED, is_selected, is_shared, read_cases
-from triplepoint.simulate.calibration.fitted import Calibration
-from triplepoint.simulate.calibration.serving import ServingCalibration, ServingCase, fit
+from tests.published_serving import CONFIG, TABLE, is_shared, read_cases
+from triplepoint.calibrate.inference import ServingCase, fit
+from triplepoint.simulate.calibration import Calibration, ServingCalibration
 
-OUT = CONFIG / "calibration" / "inference.yaml"
 GROUPS: dict[str, Callable[[ServingCase], bool]] = {
     "first token, A100": lambda case: case.is_first_token and case.job.gpu.name == "a100",
     "first token, H100": lambda case: case.is_first_token and case.job.gpu.name == "h100",
-    "batches, A100": lambda case: is_selected(case) and not case.is_first_token and case.job.gpu.name == "a100",
-    "batches, H100": lambda case: is_selected(case) and not case.is_first_token and case.job.gpu.name == "h100",
-    "all of these": is_selected,
+    "batches, A100": lambda case: not case.left_out and not case.is_first_token and case.job.gpu.name == "a100",
+    "batches, H100": lambda case: not case.left_out and not case.is_first_token and case.job.gpu.name == "h100",
+    "all of these": lambda case: not case.left_out,
     "batches, grouped queries": lambda case: is_shared(case) and not case.is_first_token,
 }
 
@@ -36,21 +32,18 @@ def coverage(cases: list[ServingCase], calibration: Callable[[ServingCase], Serv
 def without_model(cases: list[ServingCase], unknown: float) -> Callable[[ServingCase], ServingCalibration]:
     """Return what makes the calibration for a row: all rows of other models."""
     made = {
-        name: fit([case for case in cases if case.job.model.name != name], SELECTED, unknown)
+        name: fit([case for case in cases if case.job.model.name != name], str(TABLE), unknown)
         for name in {case.job.model.name for case in read_cases()}
     }
     return lambda case: made[case.job.model.name]
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--write", action="store_true")
-    write = arguments.parse_args().write
     unknown = Calibration.load(CONFIG).fitted.unknown_stack_spread
-    cases = [case for case in read_cases() if is_selected(case)]
-    found = fit(cases, SELECTED, unknown)
+    cases = [case for case in read_cases() if not case.left_out]
+    found = fit(cases, str(TABLE), unknown)
     held_out = without_model(cases, unknown)
-    a100 = fit([case for case in cases if case.job.gpu.name == "a100"], SELECTED, unknown)
+    a100 = fit([case for case in cases if case.job.gpu.name == "a100"], str(TABLE), unknown)
     print(f"quantile {found.fitted.quantile}, from A100 alone {a100.fitted.quantile}")
     print("group, rows, mean error, in interval, model left out, from A100 alone, median factor")
     for name, belongs in GROUPS.items():
@@ -59,12 +52,6 @@ def main() -> None:
         shares = [coverage(rows, made) for made in (lambda case: found, held_out, lambda case: a100)]
         wide = np.median([math.exp(found.fitted.quantile * _scale(case, found)) for case in rows])
         print(f"{name}, {len(rows)}, {error:.3f}, {', '.join(f'{share:.2f}' for share in shares)}, {wide:.2f}")
-    if write:
-        content = yaml.safe_dump(
-            found.fitted.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=160
-        )
-        OUT.write_text(f"# Written by `python -m tests.benchmarks.inference_accuracy --write`.\n{content}", "utf-8")
-        print(f"wrote {OUT}")
 
 
 def _scale(case: ServingCase, calibration: ServingCalibration) -> float:

@@ -6,9 +6,9 @@ shape with all its transposes, whoever measured it), and asked for those.
 
 from pathlib import Path
 
+from triplepoint.calibrate.kernels import Measurement, fit_kernels, read_measurements
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.simulate.kernels.config import Fit, read_kernels
-from triplepoint.simulate.kernels.fit import Measurement, fit_kernels, read_measurements
+from triplepoint.simulate.kernels.parameters import Fit, read_kernels
 
 CONFIG = Path(__file__).parents[2] / "config"
 TABLES = (

@@ -4,19 +4,109 @@ Prints errors by group, then of protocols that leave out what is asked for, then
 Takes a minute or two: every row is simulated at several values of the constants.
 """
 
+import math
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from triplepoint.simulate.calibration.fit import Case, fit, model_size
-from triplepoint.simulate.calibration.measured import read_cases
-from triplepoint.simulate.calibration.validate import Judged, judge, judge_left_out, rank_correlation, summarise
+import numpy as np
+from scipy.stats import spearmanr
+
+from triplepoint.calibrate.step_time import Case, fit, grouped, model_size, read_cases, recalibrated
+from triplepoint.simulate.calibration import Calibration
+from triplepoint.simulate.intervals import interval
 
 CONFIG = Path("config")
 DATA = Path(__file__).parents[1] / "data" / "throughput"
 FEW_GPUS = 8
 VTRAIN = "Megatron-DeepSpeed"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One measured row and what was predicted for it.
+
+    Attributes:
+        case: The row.
+        predicted_s: Predicted time of a step.
+        low_s: Lower end of the interval.
+        high_s: Upper end.
+    """
+
+    case: Case
+    predicted_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.predicted_s / self.case.measured_s - 1
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether the measurement lies in the interval."""
+        return self.low_s <= self.case.measured_s <= self.high_s
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Errors of some rows, as fractions.
+
+    Attributes:
+        num_rows: How many.
+        mape: Mean absolute error.
+        p90: 90th percentile of absolute errors.
+        bias: Geometric mean of predicted over measured.
+        coverage: Share of rows in their interval.
+    """
+
+    num_rows: int
+    mape: float
+    p90: float
+    bias: float
+    coverage: float
+
+
+def judge(cases: Sequence[Case], calibration: Calibration) -> list[Judged]:
+    """Return predictions for measured rows."""
+    found = []
+    for case in cases:
+        time = case.predicted_s(calibration.constants(case.job))
+        width = calibration.scale(case.job, case.uncertainty)
+        found.append(Judged(case, time, *interval(time, calibration.quantile, width)))
+    return found
+
+
+def judge_left_out(cases: Sequence[Case], calibration: Calibration, key: Callable[[Case], Hashable]) -> list[Judged]:
+    """Return predictions where each row comes from a calibration without all rows of the same key."""
+    found: list[Judged] = []
+    for name, members in grouped(cases, key).items():
+        others = [case for case in cases if key(case) != name]
+        found.extend(judge(members, recalibrated(calibration, others) if others else calibration))
+    return found
+
+
+def summarise(judged: Sequence[Judged]) -> Summary:
+    """Return errors of some rows. Raises `ValueError` if there are none."""
+    if not judged:
+        raise ValueError("no rows, expected at least one")
+    errors = np.array([abs(one.error) for one in judged])
+    logs = [math.log(one.predicted_s / one.case.measured_s) for one in judged]
+    return Summary(
+        len(judged),
+        float(errors.mean()),
+        float(np.percentile(errors, 90)),
+        math.exp(float(np.mean(logs))),
+        float(np.mean([one.is_covered for one in judged])),
+    )
+
+
+def rank_correlation(judged: Sequence[Judged]) -> float:
+    """Return Spearman's correlation of predicted and measured times."""
+    return float(spearmanr([one.predicted_s for one in judged], [one.case.measured_s for one in judged]).statistic)
 
 
 def show(name: str, judged: Sequence[Judged]) -> None:

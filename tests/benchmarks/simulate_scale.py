@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.unit.simulate.stand_ins import simulated
+from tests.unit.simulate.stand_ins import representatives, simulated
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout
@@ -85,8 +85,8 @@ def main() -> None:
     found = simulate(large)
     print(f"8,192 GPUs, start and end by operation class: {best_ms(lambda: operation_times(found)):.1f} ms more")
     with tempfile.TemporaryDirectory() as folder:
-        took = best_ms(lambda: write_traces(Path(folder), found, found.representatives(), [0]))
-        print(f"8,192 GPUs, {len(found.representatives())} traces: {took:.0f} ms more")
+        took = best_ms(lambda: write_traces(Path(folder), found, representatives(found), [0]))
+        print(f"8,192 GPUs, {len(representatives(found))} traces: {took:.0f} ms more")
     gpus = [128 * dp for dp in (1, 4, 16, 64, 256, 782)]
     by_gpus = [best_ms(lambda n=n: simulate(Layout(tp=8, pp=16, dp=n // 128, schedule="1f1b"))) for n in gpus]
     distinct = [1, 4, 16, 64, 256, 782]

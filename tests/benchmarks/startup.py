@@ -22,12 +22,15 @@ CASES = {
     "bare interpreter": ["-c", "pass"],
     "triplepoint --help": ["-m", "triplepoint", "--help"],
     "triplepoint plan --help": ["-m", "triplepoint", "plan", "--help"],
-    "triplepoint launch: imports": ["-c", "import triplepoint.cli.launch, triplepoint.launch.run, submitit"],
-    "triplepoint simulate: imports": ["-c", "import triplepoint.cli.simulate, triplepoint.simulate.artefacts.run"],
+    "triplepoint launch: imports": ["-c", "import triplepoint.cli.launch, triplepoint.launch.launch_run, submitit"],
+    "triplepoint simulate: imports": [
+        "-c",
+        "import triplepoint.cli.simulate, triplepoint.simulate.artefacts.simulate_run",
+    ],
     "triplepoint telemetry: imports": ["-c", "import triplepoint.cli.telemetry, triplepoint.telemetry.align"],
     "triplepoint trace: imports": [
         "-c",
-        "import triplepoint.cli.trace, triplepoint.slow_nodes, triplepoint.trace.runs",
+        "import triplepoint.cli.trace, triplepoint.slow_nodes, triplepoint.trace.run_traces",
     ],
     "triplepoint aggregate: imports": ["-c", "import triplepoint.cli.aggregate, triplepoint.aggregate"],
     "triplepoint figure: imports": ["-c", "import triplepoint.figures.write as w; w.load('timeline')"],

@@ -32,8 +32,7 @@ from tests.fakes.scenario import Scenario
 from tests.fakes.wave import square
 from triplepoint.recording.read import read_recording
 from triplepoint.recording.write import fast_path
-from triplepoint.telemetry.lane import Lane
-from triplepoint.telemetry.sampler import open_lanes
+from triplepoint.telemetry.sampler import Lane, open_lanes
 
 WARM_UP_S = 5.0
 NS_PER_S = 1_000_000_000

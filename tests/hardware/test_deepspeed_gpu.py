@@ -8,7 +8,7 @@ import pytest
 from tests.points import planned, tiny_point, write_run
 from triplepoint.config.point import Layout, PointCluster, Steps
 from triplepoint.launch.engines import deepspeed
-from triplepoint.launch.run import launch
+from triplepoint.launch.launch_run import launch
 from triplepoint.manifest import read_manifest
 from triplepoint.tables import STEPS
 

@@ -15,7 +15,7 @@ from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point
 from triplepoint.config.settings import Settings, make_points
 from triplepoint.plan import _make_entry
-from triplepoint.simulate.artefacts.run import simulate_run
+from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.simulate.predict.point import predict_point
 from triplepoint.simulate.predict.rows import Row, read_row
 

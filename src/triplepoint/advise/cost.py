@@ -14,10 +14,11 @@ from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.point import Point, canonical
 from triplepoint.errors import UserError
-from triplepoint.simulate.artefacts.run import job_of
-from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.artefacts.simulate_run import job_of
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.predict.model import Prediction, predict
 from triplepoint.simulate.predict.point import STACKS, predict_point
+from triplepoint.status import Status
 from triplepoint.units import KILO, S_PER_HOUR
 
 START_S = 120.0
@@ -159,7 +160,7 @@ def _highest_s(prediction: Prediction) -> float:
 
 
 def _wall_s(prediction: Prediction, num_steps: int, step_s: float, limit_s: float) -> float:
-    if prediction.status == "oom":
+    if prediction.status == Status.OOM:
         return min(START_S, limit_s)
     if math.isnan(step_s):
         return math.nan

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from triplepoint.config.plan import PlannedRun
-from triplepoint.manifest import RESULTS
+from triplepoint.status import RESULTS, Status
 
 State = Literal["done", "failed", "missing"]
 
@@ -54,7 +54,7 @@ def find_existing(planned: PlannedRun, results: Path) -> Existing:
 
 def typical_duration_s(found: Iterable[Existing]) -> float | None:
     """Return the median wall time of launches that ended well, None if there is none. Unit: s."""
-    durations = [one.duration_s for one in found if one.status == "ok" and one.duration_s is not None]
+    durations = [one.duration_s for one in found if one.status == Status.OK and one.duration_s is not None]
     return statistics.median(durations) if durations else None
 
 

@@ -6,6 +6,7 @@ from math import isnan
 
 from triplepoint.advise.cost import START_S, RunCost
 from triplepoint.advise.existing import STATES, typical_duration_s
+from triplepoint.status import Status
 from triplepoint.units import S_PER_HOUR
 
 HEADINGS = ("have", "step s", "GiB", "GPU h", "kWh")
@@ -27,7 +28,7 @@ def cells(cost: RunCost) -> tuple[str, ...]:
 
 def note(cost: RunCost) -> str | None:
     """Return what is to be said of one run: that it will not fit, or not end; None if nothing."""
-    if cost.prediction.status == "oom":
+    if cost.prediction.status == Status.OOM:
         return f"predicted out of memory: {cost.prediction.reason}"
     if cost.is_cut_short:
         limit_s = cost.entry.planned.limits.time_limit_s
@@ -76,8 +77,8 @@ def _block(title: str, costs: Sequence[RunCost]) -> list[str]:
 
 def _warnings(ahead: Sequence[RunCost]) -> list[tuple[str, list[RunCost]]]:
     found = [
-        ("predicted out of memory", [cost for cost in ahead if cost.prediction.status == "oom"]),
-        ("predicted to time out", [cost for cost in ahead if cost.is_cut_short and cost.prediction.status == "ok"]),
+        ("predicted out of memory", [cost for cost in ahead if cost.prediction.status == Status.OOM]),
+        ("predicted to time out", [it for it in ahead if it.is_cut_short and it.prediction.status == Status.OK]),
     ]
     return [(word, chosen) for word, chosen in found if chosen]
 

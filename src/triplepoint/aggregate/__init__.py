@@ -22,6 +22,7 @@ from triplepoint.config.yaml_file import read
 from triplepoint.files import write_text
 from triplepoint.jobs import in_processes
 from triplepoint.manifest import Manifest
+from triplepoint.status import Status
 from triplepoint.tables import RESULT_TABLES, RUN_TIMELINE, TELEMETRY
 
 _Rows = dict[str, list[dict[str, Any]]]
@@ -86,7 +87,7 @@ class _Task(NamedTuple):
 def _rows_of(task: _Task) -> tuple[_Rows, pa.Table | None]:
     """Return the rows of one entry by table, and the timeline of a finished run."""
     entry, manifest = task.entry, task.manifest
-    if manifest is not None and manifest.status == "ok":
+    if manifest is not None and manifest.status == Status.OK:
         found, timeline = _join(task, manifest)
         set_beside(entry.planned.point, manifest, found["points"][0], found["gpus"], task.config)
         return found, timeline

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from triplepoint.recording.counter import EnergyCounter
-from triplepoint.telemetry.energy import undo_average
-from triplepoint.telemetry.response import Updates
+from triplepoint.telemetry.power_sensor import Updates, undo_average
 from triplepoint.units import NS_PER_S
 
 COUNTER = "energy counter"

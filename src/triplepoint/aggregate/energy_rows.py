@@ -64,7 +64,7 @@ def add_phase_energy(
         found = phase_energy(energy.counter, windows_s, pattern, gpu.package_power_limit.value)
         for row in mine:
             if cell := found.get((row["phase"], row["category"])):
-                row |= {"gpu_energy_j": cell.energy_j, "gpu_power_w": cell.power_w, "gpu_power_error_w": cell.error_w}
+                row |= {"gpu_energy_j": cell.energy_j, "gpu_power_w": cell.power_w, "gpu_power_sigma_w": cell.error_w}
 
 
 def _ranks(manifest: Manifest) -> Iterable[tuple[Node, Device]]:

@@ -1,5 +1,6 @@
-"""Rows of `points` and `gpus`: what was planned, what came of it."""
+"""Rows of tables `points` and `gpus`: what was planned, and what was measured."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,9 @@ from triplepoint.config.plan import PlanEntry
 from triplepoint.config.point import Point
 from triplepoint.config.runid import layers_label
 from triplepoint.errors import UserError
-from triplepoint.flops import model_flops_per_token
+from triplepoint.flops import model_flops_per_token, peak_flops
 from triplepoint.manifest import Manifest
-
-_PEAK = {"fp32": "peak_fp32_flops", "bf16": "peak_bf16_flops", "fp16": "peak_bf16_flops", "fp8": "peak_fp8_flops"}
-"""Peak an MFU is taken against; fp16 and bf16 matrix units run at one rate on every GPU here."""
-
+from triplepoint.status import Status
 
 _TIMES = ("step_time", "time_to_first_token", "time_per_output_token")
 """What simulated runs have intervals of."""
@@ -34,7 +32,7 @@ def unfinished_row(entry: PlanEntry, manifest: Manifest | None) -> dict[str, Any
     row = _planned(entry)
     if manifest is None:
         origin = "simulated" if entry.planned.point.engine == "simulated" else "measured"
-        return row | {"status": "invalid", "reason": entry.invalid_because, "origin": origin}
+        return row | {"status": Status.INVALID, "reason": entry.invalid_because, "origin": origin}
     memory = {name: manifest.facts.get(name) for name in ("peak_memory_bytes", "reserved_memory_bytes")}
     return row | _launched(manifest) | {"reason": explain(manifest)} | memory
 
@@ -48,7 +46,7 @@ def finished_row(
     throughput = metrics.tokens_per_s(steps.num_tokens, time_s.median)
     flops = model_flops_per_token(point)
     memory = [found for found in steps.peak_memory_bytes.values() if found is not None]
-    return (
+    row = (
         _planned(entry)
         | _launched(manifest)
         | {
@@ -72,6 +70,27 @@ def finished_row(
         | _power_columns(power, throughput, point, time_s.median)
         | _peak_of_model(manifest)
     )
+    return row | _per_gpu_and_token(row, point.num_gpus, steps.num_tokens)
+
+
+def _per_gpu_and_token(row: Mapping[str, Any], num_gpus: int, num_tokens: int) -> dict[str, Any]:
+    """Return throughput, power of a GPU and energy per token at every end of step time and power that is known.
+
+    Of energy both are taken at the same end, as if they went together: the model's interval is then more than 90 %.
+    """
+    columns: dict[str, Any] = {}
+    if (power_w := row.get("job_gpu_power_w")) is not None:
+        columns["gpu_power_w"] = power_w / num_gpus
+    for end, opposite in (("p10", "p90"), ("p90", "p10"), ("lo", "hi"), ("hi", "lo")):
+        if opposite_s := row.get(f"step_time_{opposite}_s"):
+            columns[f"tokens_per_s_{end}"] = num_tokens / opposite_s
+            columns[f"tokens_per_s_per_gpu_{end}"] = num_tokens / num_gpus / opposite_s
+        if (power_w := row.get(f"job_gpu_power_{end}_w")) is None:
+            continue
+        columns[f"gpu_power_{end}_w"] = power_w / num_gpus
+        if (time_s := row.get(f"step_time_{end}_s")) is not None:
+            columns[f"gpu_energy_per_token_{end}_j"] = power_w * time_s / num_tokens
+    return columns
 
 
 def _tokens_apart(point: Point, steps: RunSteps) -> dict[str, Any]:
@@ -107,9 +126,9 @@ def _known_to(manifest: Manifest) -> dict[str, Any]:
         return {}
     found = {f"{time}_{end}_s": manifest.facts.get(f"{time}_{end}_s") for time in _TIMES for end in ("lo", "hi")}
     num_gpus = sum(len(node.devices) for node in manifest.nodes)
-    for name in ("gpu_power_lo_w", "gpu_power_hi_w"):
-        of_one = manifest.facts.get(name)
-        found[name] = of_one * num_gpus if isinstance(of_one, float) else None
+    for end in ("lo", "hi"):
+        power_w = manifest.facts.get(f"gpu_power_{end}_w")
+        found[f"job_gpu_power_{end}_w"] = power_w * num_gpus if isinstance(power_w, float) else None
     return found
 
 
@@ -191,10 +210,10 @@ def _launched(manifest: Manifest) -> dict[str, Any]:
 
 
 def _mfu(run: str, point: Point, gpu: GpuConfig | None, throughput: float, flops: float) -> float | None:
-    peak = getattr(gpu, _PEAK[point.precision], None)
+    peak = None if gpu is None else peak_flops(gpu, point.precision)
     if gpu is None or peak is None:
         return None
-    found = metrics.mfu(throughput, flops, point.num_gpus, peak.value)
+    found = metrics.mfu(throughput, flops, point.num_gpus, peak)
     if found > 1:
         raise UserError(
             f"run {run}: model FLOP/s are {found:.4g} times the {point.precision} peak of {gpu.name}, which cannot be; "
@@ -210,12 +229,12 @@ def _power_columns(power: Power, throughput: float, point: Point, step_time_s: f
         ("host", power.host_power_w, power.host_spread_w),
     ):
         if mean_w is not None:
-            columns[f"{name}_power_w"] = mean_w
+            columns[f"job_{name}_power_w"] = mean_w
             columns[f"{name}_energy_per_token_j"] = metrics.energy_per_token_j(mean_w, throughput)
         if found is not None:
-            columns |= {f"{name}_power_p10_w": found.p10, f"{name}_power_p90_w": found.p90}
+            columns |= {f"job_{name}_power_p10_w": found.p10, f"job_{name}_power_p90_w": found.p90}
     if power.gpu_power_w:
-        columns["gpu_samples_per_s_mj"] = metrics.samples_per_s_mj(
+        columns["job_gpu_samples_per_s_mj"] = metrics.samples_per_s_mj(
             point.global_batch_size, step_time_s, power.gpu_power_w
         )
     for name, samples in (("cpu", power.cpu_utilisation), ("gpu", power.gpu_utilisation)):

@@ -6,6 +6,7 @@ from typing import Any
 
 from triplepoint.config.point import Point
 from triplepoint.manifest import Manifest
+from triplepoint.status import Status
 
 Row = dict[str, Any]
 
@@ -26,7 +27,7 @@ def set_beside(point: Point, manifest: Manifest, row: Row, ranks: list[Row], con
 
     found = predict_point(point, config)
     step = found.step
-    if step.status in ("unsupported", "invalid"):
+    if step.status in ("unsupported", Status.INVALID):
         row["prediction_absent"] = step.reason
         return
     row |= {

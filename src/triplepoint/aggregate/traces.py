@@ -98,10 +98,13 @@ def _phases(run: str, categories: pa.Table, num_steps: int) -> list[dict[str, An
 
 
 def _split(phases: list[dict[str, Any]], num_ranks: int) -> dict[str, float]:
-    return {
+    parts = {
         column: sum(row[time] for row in phases if row["category"] == category) / num_ranks
         for column, (category, time) in _SPLIT.items()
     }
+    whole_s = sum(parts.values())
+    shares = {f"{column.removesuffix('_s')}_share": part_s / whole_s for column, part_s in parts.items() if whole_s}
+    return parts | shares
 
 
 _Kind = tuple[str, str, str | None]

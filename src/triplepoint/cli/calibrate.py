@@ -19,16 +19,20 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--stack", action="append", metavar="WORDS", help="only frameworks with these words; repeatable")
     made.add_argument("--max-gpus", type=whole_number(1_000_000), metavar="N", help="only rows of N GPUs or fewer")
-    made.add_argument(
-        "--collectives", type=Path, metavar="FILE", help="fit links of a cluster's own to its collectives.csv"
-    )
+    made.add_argument("--collectives", type=Path, metavar="FILE", help="fit links of a cluster to its collectives.csv")
     made.add_argument("--kernels", type=Path, metavar="FILE", help="fit kernels of a GPU type to its kernels.csv")
     made.add_argument(
         "--power",
         type=Path,
         metavar="DIR",
         help="fit power and cooling of a GPU type to a recording of kernels and of a step from rest to load, "
-        "as tests/hardware/h200/measure.py writes it",
+        "as triplepoint characterise --record writes it",
+    )
+    made.add_argument(
+        "--inference",
+        type=Path,
+        metavar="FILE",
+        help="intervals of inference from measured batches, columns as in tests/data/inference/tensorrt_llm.csv",
     )
     made.add_argument("--gpu", metavar="NAME", help="GPU type of that recording, a file in CONFIG/gpus")
     add_config(made)
@@ -45,29 +49,36 @@ def run(arguments: argparse.Namespace) -> None:
     """Fit and write the constants."""
     from triplepoint.errors import UserError
 
-    if not (arguments.tables or arguments.collectives or arguments.kernels or arguments.power):
+    if not (arguments.tables or arguments.collectives or arguments.kernels or arguments.power or arguments.inference):
         raise UserError(
-            "calibrate: nothing to fit to; name a table IN.csv, or one with --collectives or --kernels, or a recording "
-            "with --power"
+            "calibrate: nothing to fit to; name a table IN.csv, or one with --collectives, --kernels or --inference, "
+            "or a recording with --power"
         )
     if bool(arguments.power) != bool(arguments.gpu):
         raise UserError("calibrate: --power and --gpu go together; name the recording and the GPU type it is of")
     if arguments.out and not arguments.tables:
         raise UserError("calibrate: --out is for constants fitted to tables IN.csv; others are written into --config")
+    from triplepoint.calibrate.protocol import calibrate
+
+    config: Path = arguments.config
     if arguments.collectives:
-        from triplepoint.simulate.collectives.own import calibrate_links
+        from triplepoint.calibrate.collectives import LinkParameters
 
-        print("\n".join(calibrate_links(arguments.collectives, arguments.config)))
+        print("\n".join(calibrate(LinkParameters(arguments.collectives, config))))
     if arguments.kernels:
-        from triplepoint.simulate.kernels.own import calibrate_kernels
+        from triplepoint.calibrate.kernels import KernelTimes
 
-        print("\n".join(calibrate_kernels(arguments.kernels, arguments.config)))
+        print("\n".join(calibrate(KernelTimes(arguments.kernels, config))))
     if arguments.power:
-        from triplepoint.simulate.heat.own import calibrate_power
+        from triplepoint.calibrate.power_and_cooling import PowerAndCooling
 
-        print("\n".join(calibrate_power(arguments.power, arguments.gpu, arguments.config)))
+        print("\n".join(calibrate(PowerAndCooling(arguments.power, arguments.gpu, config))))
     if arguments.tables:
-        from triplepoint.simulate.calibration.measured import calibrate_tables
+        from triplepoint.calibrate.step_time import StepTimes
 
-        out = arguments.out or arguments.config / "calibration" / "fitted.yaml"
-        print(calibrate_tables(arguments.tables, out, arguments.config, arguments.stack, arguments.max_gpus, say))
+        out = arguments.out or config / "calibration" / "fitted.yaml"
+        print("\n".join(calibrate(StepTimes(arguments.tables, out, config, say, arguments.stack, arguments.max_gpus))))
+    if arguments.inference:
+        from triplepoint.calibrate.inference import InferenceIntervals
+
+        print("\n".join(calibrate(InferenceIntervals(arguments.inference, config))))

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from triplepoint.cli.arguments import make_parser, out_file, seconds
+from triplepoint.cli.arguments import make_parser, out_file, out_folder, say, seconds
 
 
 def parser() -> argparse.ArgumentParser:
@@ -12,7 +12,18 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("out", type=out_file, metavar="CARD", help="JSON file to write")
     made.add_argument("--device", choices=("cuda", "rocm"), default="cuda", help="kind of GPU")
     made.add_argument("--gpu", default="gpu0", help="which GPU of this node; the load runs on the first one torch sees")
-    made.add_argument("--seconds", type=seconds(1, 86400), default=60.0, metavar="S", help="how long the load runs")
+    made.add_argument(
+        "--seconds",
+        type=seconds(1, 86400),
+        metavar="S",
+        help="how long the load runs (default: 60; with --record 500)",
+    )
+    made.add_argument(
+        "--record",
+        type=out_folder,
+        metavar="FOLDER",
+        help="run kernels and heating too, and keep in FOLDER what --from, overhead --from and calibrate --power read",
+    )
     made.add_argument(
         "--from", dest="source", type=Path, metavar="FOLDER", help="use samples.parquet and windows.parquet of FOLDER"
     )
@@ -24,10 +35,14 @@ def run(arguments: argparse.Namespace) -> None:
     from triplepoint.files import write_json
     from triplepoint.telemetry.characterise import from_folder, from_gpu
 
-    if arguments.source:
-        card = from_folder(arguments.source, arguments.gpu)
+    if arguments.record:
+        from triplepoint.telemetry.gpu_recording.session import record_gpu
+
+        record_gpu(arguments.record, arguments.device, arguments.seconds or 500.0, say)
+    if arguments.record or arguments.source:
+        card = from_folder(arguments.record or arguments.source, arguments.gpu)
     else:
-        card = from_gpu(arguments.device, arguments.gpu, arguments.seconds)
+        card = from_gpu(arguments.device, arguments.gpu, arguments.seconds or 60.0)
     write_json(arguments.out, card)
     for name, sensor in card["sensors"].items():
         if "unknown" in sensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from triplepoint.cli.arguments import add_config, add_results, make_parser, say, seconds, whole_number
 
 if TYPE_CHECKING:
-    from triplepoint.doctor.expected import Expected
+    from triplepoint.doctor.check import Expected
     from triplepoint.doctor.probe import ProbePlan
 
 MOST_MIB = 65536
@@ -45,8 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     import socket
     from datetime import UTC, datetime
 
-    from triplepoint.doctor.diagnose import diagnose, write_tables
-    from triplepoint.doctor.show import as_json, as_text
+    from triplepoint.doctor.diagnosis import as_json, as_text, diagnose, write_tables
     from triplepoint.doctor.submit import probe
     from triplepoint.files import write_json
 
@@ -69,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _expected(arguments: argparse.Namespace) -> "Expected":
     from triplepoint.config.catalogue import Catalogue
-    from triplepoint.doctor.expected import Expected
+    from triplepoint.doctor.check import Expected
     from triplepoint.errors import UserError
 
     if arguments.cluster is None:

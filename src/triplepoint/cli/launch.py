@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Launch the run; return 1 if it ended without a result."""
     sys.stderr = tell(arguments.log)
     folder = run_folder(arguments)
-    from triplepoint.launch.run import LaunchFailed, launch
+    from triplepoint.launch.launch_run import LaunchFailed, launch
 
     try:
         launch(folder, say, arguments.force, _wall_s(folder, arguments.results, arguments.config))
@@ -93,9 +93,10 @@ def _wall_s(folder: Path, results: Path, config: Path) -> float | None:
     if planned.limits.executor != "slurm" or planned.point.cluster.device == "cpu" or not config.is_dir():
         return None
     from triplepoint.advise.cost import plan_cost
+    from triplepoint.status import Status
 
     entry = PlanEntry(run=planned.run, studies=(), invalid_because=None, planned=planned)
     (cost,) = plan_cost(Plan(entries=(entry,)), results, config)
-    if cost.prediction.status != "ok":
+    if cost.prediction.status != Status.OK:
         return None
     return max(WALL_MARGIN * cost.wall_hi_s, WALL_FLOOR_S)

@@ -29,10 +29,10 @@ over, but one that looks like a misspelt one of these is refused:
 
 columns of OUT.csv:
   id status reason         ok; oom: does not fit in memory; invalid: contradicts itself; unsupported: not simulated
-  step_time_s step_time_lo_s step_time_hi_s              one step and the 90 % interval around it
+  step_time_s step_time_lo_s step_time_hi_s              one step (of inference, a whole batch) and the 90 % interval
   tokens_per_s_per_gpu mfu memory_gib bubble_fraction exposed_comm_s bottleneck
-  time_to_first_token_s    of inference, whose step is one token more for each sequence; ends of its interval in
-                           time_to_first_token_lo_s, time_to_first_token_hi_s
+  time_to_first_token_s time_per_output_token_s exposed_comm_per_output_token_s
+                           of inference; ends of 90 % intervals of the first two in ..._lo_... and ..._hi_...
   gpu_power_w gpu_power_peak_w node_power_w gpu_temp_max_c throttle_fraction gpu_energy_per_token_j
                            of training on H100, H200 and MI250; ends of 90 % intervals in ..._lo_... and ..._hi_...
 

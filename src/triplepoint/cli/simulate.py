@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> None:
     folder = run_folder(arguments)
     from triplepoint.config.plan import read_planned_run
     from triplepoint.files import whole_folder
-    from triplepoint.simulate.artefacts.run import simulate_run
+    from triplepoint.simulate.artefacts.simulate_run import simulate_run
 
     planned = read_planned_run(folder / "point.json")
     if planned.point.engine != "simulated":

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("trace: name either traces with --out DIR, or a run with --run RUN")
     if arguments.run:
         from triplepoint.slow_nodes import note_slow_gpus
-        from triplepoint.trace.runs import join_run, trace_run
+        from triplepoint.trace.run_traces import join_run, trace_run
 
         if arguments.parse:
             trace_run(run_folder(arguments), load_rules(arguments), say, arguments.jobs)
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if arguments.out is None:
         raise UserError("trace: --out DIR is missing; the tables need a folder")
-    from triplepoint.trace.files import trace_files, trace_files_as_hta
+    from triplepoint.trace.loose_traces import trace_files, trace_files_as_hta
 
     if arguments.parity:
         print(trace_files_as_hta(arguments.traces, arguments.out, say))

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from triplepoint.doctor.facts import GpuFacts
-from triplepoint.doctor.questions import Questions
+from triplepoint.doctor.facts import GpuFacts, Questions
 from triplepoint.units import MEGA
 
 _UNKNOWN = ("N/A", "")

@@ -7,10 +7,9 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from triplepoint.doctor.check import Check
-from triplepoint.doctor.expected import Expected
-from triplepoint.doctor.gpus import check_gpus
-from triplepoint.doctor.hosts import check_host
+from triplepoint.doctor.check import Check, Expected
+from triplepoint.doctor.check_gpus import check_gpus
+from triplepoint.doctor.check_host import check_host
 from triplepoint.doctor.node import Sources, read_node
 from triplepoint.doctor.probe import VENDORS
 from triplepoint.files import write_json

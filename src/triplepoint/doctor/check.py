@@ -1,9 +1,12 @@
-"""What a check says, and how the words of many nodes and GPUs are brought together."""
+"""Checks: what each says, what it expects of a node, and how those of many nodes and GPUs are folded."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
+
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.gpu import GpuConfig
 
 Status = Literal["ok", "warn", "fail", "skipped"]
 
@@ -77,3 +80,26 @@ def by_gpu(found: Sequence[tuple[int, str]]) -> str:
     for index, text in found:
         texts.setdefault(text, []).append(index)
     return "; ".join(f"gpu{spans(indices)}: {text}" for text, indices in texts.items())
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is said of a cluster; nothing where a machine is checked as it is.
+
+    Attributes:
+        cluster: Its nodes.
+        gpu: Its GPU type; None on cpu.
+    """
+
+    cluster: ClusterConfig | None = None
+    gpu: GpuConfig | None = None
+
+    @property
+    def has_gpus(self) -> bool | None:
+        """Whether nodes have GPUs; None where nothing is said."""
+        return None if self.cluster is None else self.cluster.device != "cpu"
+
+    @property
+    def where(self) -> str:
+        """File to change where the description is wrong."""
+        return f"config/clusters/{self.cluster.name}.yaml" if self.cluster else "the configuration"

@@ -1,9 +1,13 @@
-"""Reads the facts of the node this runs on."""
+"""Reads the facts of the node this runs on: GPUs, network ports, sensors, the kernel's log, versions, limits."""
 
 import contextlib
 import importlib
+import importlib.metadata
 import io
 import os
+import platform
+import re
+import resource
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,9 +17,136 @@ from typing import Any, Literal
 import psutil
 
 from triplepoint.doctor.amd import read_amd
-from triplepoint.doctor.facts import GpuFacts, NodeFacts
-from triplepoint.doctor.host import read_limits, read_ports, read_sensors, read_torch, read_versions, read_xids
+from triplepoint.doctor.facts import GpuFacts, NodeFacts, PortFacts
 from triplepoint.doctor.nvidia import read_nvidia
+from triplepoint.telemetry.nvml_library import NvmlError
+from triplepoint.units import BITS_PER_BYTE, GIGA
+
+PACKAGES = ("torch", "megatron-core", "deepspeed", "zeus", "nvidia-ml-py", "amdsmi", "numpy", "submitit", "triplepoint")
+"""Packages whose versions must agree between nodes."""
+
+_XID = re.compile(r"NVRM: (Xid .*)")
+"""Source: NVIDIA, XID Errors, "Viewing Xid Error Messages"."""
+_MOST_XIDS = 20
+
+
+def read_ports(sys: Path) -> tuple[PortFacts, ...]:
+    """Return every port of every RDMA adapter below `sys`, the folder `/sys`."""
+    return tuple(_read_port(port) for port in sorted(sys.glob("class/infiniband/*/ports/*")))
+
+
+def _read_port(port: Path) -> PortFacts:
+    state, rate = _line(port / "state"), _line(port / "rate")
+    return PortFacts(
+        name=f"{port.parents[1].name}/{port.name}",
+        state=state.partition(":")[2].strip() or state,  # "4: ACTIVE"
+        link_layer=_line(port / "link_layer"),
+        bytes_per_s=_rate(rate),
+        counters=_unreadable(port / "counters" / "port_xmit_data"),
+    )
+
+
+def _rate(text: str) -> float | None:
+    """Return a rate such as `100 Gb/sec (4X EDR)`. Unit: byte/s."""
+    found = re.match(r"([\d.]+) Gb/sec", text)
+    return float(found[1]) * GIGA / BITS_PER_BYTE if found else None
+
+
+def read_sensors(sys: Path) -> dict[str, str]:
+    """Return the sensors of the host, each empty if it can be read and else the reason."""
+    powercap = sorted(sys.glob("class/powercap/intel-rapl:*/energy_uj"))
+    hwmon = sorted(sys.glob("class/hwmon/hwmon*/temp*_input"))
+    return {
+        "cpu energy (RAPL)": _unreadable(powercap[0]) if powercap else f"no RAPL zone in {sys}/class/powercap",
+        "host temperatures (hwmon)": _unreadable(hwmon[0]) if hwmon else f"no sensor in {sys}/class/hwmon",
+    }
+
+
+def _unreadable(path: Path) -> str:
+    try:
+        path.read_bytes()
+    except PermissionError:
+        return f"{path} is not readable for this user"
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    return ""
+
+
+def read_xids(kernel_log: Path) -> tuple[str, ...] | None:
+    """Return errors of NVIDIA GPUs in the kernel's log, the last of them; None if the log cannot be read.
+
+    Args:
+        kernel_log: `/dev/kmsg`, one record a read.
+    """
+    try:
+        log = os.open(kernel_log, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    text = ""
+    try:
+        while record := _next_record(log):
+            text += record
+    finally:
+        os.close(log)
+    lines = text.splitlines()
+    return tuple(found[1].strip() for line in lines if (found := _XID.search(line)))[-_MOST_XIDS:]
+
+
+def _next_record(log: int) -> str:
+    """Return the next record of the kernel's log, empty at its end."""
+    while True:
+        try:
+            return os.read(log, 1 << 16).decode(errors="replace")
+        except BlockingIOError:
+            return ""
+        except BrokenPipeError:  # records were overwritten before they were read; the next read goes on after them
+            continue
+
+
+def read_versions() -> dict[str, str]:
+    """Return versions of Python, the kernel and those packages that are installed."""
+    found = {"python": platform.python_version(), "kernel": platform.release()}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
+def read_torch() -> tuple[dict[str, str], int | None]:
+    """Return what torch was built for, the version of its collective library, and how many devices it sees."""
+    try:
+        import torch
+    except ImportError:
+        return {}, None
+    found: dict[str, str] = {}
+    version: Any = torch.version
+    if version.cuda:
+        found["cuda of torch"] = version.cuda
+    if version.hip:
+        found["rocm of torch"] = version.hip
+    if torch.distributed.is_available() and torch.distributed.is_nccl_available():
+        # RCCL answers to NCCL's name.
+        name = "rccl" if version.hip else "nccl"
+        found[name] = ".".join(map(str, torch.cuda.nccl.version()))
+    return found, torch.cuda.device_count()
+
+
+def read_limits() -> dict[str, int | None]:
+    """Return memory limits that collective libraries run into, as fields of `NodeFacts`."""
+    shm: int | None = None
+    with contextlib.suppress(OSError):
+        found = os.statvfs("/dev/shm")
+        shm = found.f_frsize * found.f_blocks
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return {"shm_bytes": shm, "memlock_bytes": None if soft == resource.RLIM_INFINITY else soft}
+
+
+def _line(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
+
 
 Vendor = Literal["nvidia", "amd", "none"]
 SYSFS_VARIABLE = "TRIPLEPOINT_SYSFS"
@@ -77,21 +208,19 @@ def _read_gpus(vendors: tuple[Vendor, ...], sources: Sources) -> tuple[Vendor, G
     """Return whose GPUs answered, the GPUs, and why none did."""
     problems = [] if vendors else ["not looked for: the cluster is one of processors"]
     for vendor in vendors:
-        found = _read_nvidia(sources) if vendor == "nvidia" else _read_amd(sources)
+        found = _read_nvidia() if vendor == "nvidia" else _read_amd(sources)
         if not isinstance(found, str):
             return vendor, found, ""
         problems.append(found)
     return "none", ([], {}), "; ".join(problems)
 
 
-def _read_nvidia(sources: Sources) -> Gpus | str:
+def _read_nvidia() -> Gpus | str:
     try:
-        nvml = sources.load("pynvml")
-    except ImportError:
-        return "nvidia-ml-py is not installed"
-    try:
-        return read_nvidia(nvml)
-    except nvml.NVMLError as error:
+        return read_nvidia()
+    except OSError:
+        return "NVML: NVML Shared Library Not Found"
+    except NvmlError as error:
         return f"NVML: {error}"
 
 

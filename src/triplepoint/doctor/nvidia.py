@@ -1,103 +1,118 @@
-"""Facts of NVIDIA GPUs, through nvidia-ml-py."""
+"""Facts of NVIDIA GPUs, through NVML.
 
+Source: nvml.h (version 13), for the constants.
+"""
+
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from triplepoint.doctor.facts import GpuFacts
-from triplepoint.doctor.questions import Questions
+from triplepoint.doctor.facts import GpuFacts, Questions
+from triplepoint.telemetry.nvml_library import INVALID_ARGUMENT, NOT_SUPPORTED, Nvml, NvmlError
 from triplepoint.units import KILO
 
 _SLOWDOWNS = {
-    "hardware power brake": "nvmlClocksThrottleReasonHwPowerBrakeSlowdown",
-    "hardware slowdown": "nvmlClocksThrottleReasonHwSlowdown",
-    "hardware thermal slowdown": "nvmlClocksThrottleReasonHwThermalSlowdown",
-    "software thermal slowdown": "nvmlClocksThrottleReasonSwThermalSlowdown",
+    "hardware power brake": 0x80,
+    "hardware slowdown": 0x08,
+    "hardware thermal slowdown": 0x40,
+    "software thermal slowdown": 0x20,
 }
-"""Reasons that are no part of normal work; idle, power cap and set clocks are."""
+"""Bits of nvmlClocksEventReasons that are no part of normal work; idle, power cap and set clocks are."""
+_SM_CLOCK, _UNCORRECTED, _VOLATILE, _DOUBLE_BIT, _GPU_SENSOR = 1, 1, 0, 1, 0
+"""NVML_CLOCK_SM, NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC,
+NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR, NVML_TEMPERATURE_GPU."""
+_MOST_LINKS = 36
+"""NVML_NVLINK_MAX_LINKS."""
+_U64 = ctypes.c_ulonglong
 
 
-def read_nvidia(nvml: Any) -> tuple[list[GpuFacts], dict[str, str]]:
+def read_nvidia() -> tuple[list[GpuFacts], dict[str, str]]:
     """Return facts of every GPU, and the versions of driver, NVML and the CUDA the driver supports.
 
-    Args:
-        nvml: The module `pynvml` of nvidia-ml-py.
-
     Raises:
-        nvml.NVMLError: If there is no driver, or no access to it.
+        OSError: If there is no driver.
+        NvmlError: If there is no access to it.
     """
-    nvml.nvmlInit()
+    nvml = Nvml()
     try:
-        versions = {"driver": _text(nvml.nvmlSystemGetDriverVersion()), "nvml": _text(nvml.nvmlSystemGetNVMLVersion())}
-        cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
+        versions = {
+            "driver": nvml.version("nvmlSystemGetDriverVersion"),
+            "nvml": nvml.version("nvmlSystemGetNVMLVersion"),
+        }
+        (cuda,) = nvml.ask("nvmlSystemGetCudaDriverVersion_v2")
         versions["cuda driver"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
-        return [_read_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())], versions
+        return [_read_gpu(nvml, index) for index in range(nvml.num_devices())], versions
     finally:
-        nvml.nvmlShutdown()
+        nvml.close()
 
 
-def _read_gpu(nvml: Any, index: int) -> GpuFacts:
-    questions = Questions(nvml.NVMLError)
-    gpu = questions.ask("gpu", lambda: nvml.nvmlDeviceGetHandleByIndex(index))
+def _read_gpu(nvml: Nvml, index: int) -> GpuFacts:
+    questions = Questions(NvmlError)
+    gpu = questions.ask("gpu", lambda: nvml.device(index))
     if gpu is None:  # fallen off the bus, say; the others still answer
         return GpuFacts(index=index, refused=questions.refused)
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     for name, question in (_identity(nvml, gpu) | _limits(nvml, gpu) | _health(nvml, gpu)).items():
-        found[name] = questions.ask(name, question)
+        facts[name] = questions.ask(name, question)
     rows = questions.ask("num_remapped", lambda: _repairs(nvml, gpu))
     links = questions.ask("num_links", lambda: _links(nvml, gpu))
     if links:
-        found["num_links"], found["num_links_up"] = links
+        facts["num_links"], facts["num_links_up"] = links
     for metric, question in _telemetry(nvml, gpu).items():
         questions.ask(metric, question)
-    return GpuFacts(index=index, **found, **(rows or {}), refused=questions.refused)
+    return GpuFacts(index=index, **facts, **(rows or {}), refused=questions.refused)
 
 
-def _identity(nvml: Any, gpu: Any) -> dict[str, Callable[[], Any]]:
+def _identity(nvml: Nvml, gpu: int) -> dict[str, Callable[[], Any]]:
     return {
-        "product": lambda: _text(nvml.nvmlDeviceGetName(gpu)),
-        "uuid": lambda: _text(nvml.nvmlDeviceGetUUID(gpu)),
-        "memory_bytes": lambda: nvml.nvmlDeviceGetMemoryInfo(gpu).total,
+        "product": lambda: nvml.name("nvmlDeviceGetName", gpu),
+        "uuid": lambda: nvml.name("nvmlDeviceGetUUID", gpu),
+        "memory_bytes": lambda: nvml.ask("nvmlDeviceGetMemoryInfo", gpu, writes=[_U64 * 3])[0][0],  # total, free, used
     }
 
 
-def _limits(nvml: Any, gpu: Any) -> dict[str, Callable[[], Any]]:
-    sm = nvml.NVML_CLOCK_SM
+def _limits(nvml: Nvml, gpu: int) -> dict[str, Callable[[], Any]]:
+    def ask(name: str, *arguments: int) -> int:
+        return int(nvml.ask(f"nvmlDeviceGet{name}", gpu, *arguments)[0])
+
     return {
-        "power_limit_w": lambda: nvml.nvmlDeviceGetPowerManagementLimit(gpu) / KILO,
-        "default_power_limit_w": lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / KILO,
-        "clock_limit_mhz": lambda: nvml.nvmlDeviceGetApplicationsClock(gpu, sm),
-        "default_clock_mhz": lambda: nvml.nvmlDeviceGetDefaultApplicationsClock(gpu, sm),
-        "max_clock_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(gpu, sm),
-        "pcie_generation": lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu),
-        "max_pcie_generation": lambda: nvml.nvmlDeviceGetGpuMaxPcieLinkGeneration(gpu),
-        "pcie_width": lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(gpu),
-        "max_pcie_width": lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu),
+        "power_limit_w": lambda: ask("PowerManagementLimit") / KILO,
+        "default_power_limit_w": lambda: ask("PowerManagementDefaultLimit") / KILO,
+        "clock_limit_mhz": lambda: ask("ApplicationsClock", _SM_CLOCK),
+        "default_clock_mhz": lambda: ask("DefaultApplicationsClock", _SM_CLOCK),
+        "max_clock_mhz": lambda: ask("MaxClockInfo", _SM_CLOCK),
+        "pcie_generation": lambda: ask("MaxPcieLinkGeneration"),
+        "max_pcie_generation": lambda: ask("GpuMaxPcieLinkGeneration"),
+        "pcie_width": lambda: ask("CurrPcieLinkWidth"),
+        "max_pcie_width": lambda: ask("MaxPcieLinkWidth"),
     }
 
 
-def _health(nvml: Any, gpu: Any) -> dict[str, Callable[[], Any]]:
-    uncorrected, volatile = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+def _health(nvml: Nvml, gpu: int) -> dict[str, Callable[[], Any]]:
+    two = (ctypes.c_uint, ctypes.c_uint)  # current and pending
+    errors = ("nvmlDeviceGetTotalEccErrors", gpu, _UNCORRECTED, _VOLATILE)
     return {
-        "has_ecc": lambda: bool(nvml.nvmlDeviceGetCurrentEccMode(gpu)),
-        "num_uncorrected": lambda: nvml.nvmlDeviceGetTotalEccErrors(gpu, uncorrected, volatile),
-        "slowdowns": lambda: _slowdowns(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)),
-        "num_processes": lambda: len(nvml.nvmlDeviceGetComputeRunningProcesses(gpu)),
+        "has_ecc": lambda: bool(nvml.ask("nvmlDeviceGetEccMode", gpu, writes=two)[0]),
+        "num_uncorrected": lambda: nvml.ask(*errors, writes=[_U64])[0],
+        "slowdowns": lambda: _slowdowns(nvml.ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu, writes=[_U64])[0]),
+        "num_processes": lambda: nvml.count("nvmlDeviceGetComputeRunningProcesses_v3", gpu),
     }
 
 
-def _slowdowns(nvml: Any, reasons: int) -> tuple[str, ...]:
-    return tuple(word for word, constant in _SLOWDOWNS.items() if reasons & getattr(nvml, constant))
+def _slowdowns(reasons: int) -> tuple[str, ...]:
+    return tuple(word for word, bit in _SLOWDOWNS.items() if reasons & bit)
 
 
-def _repairs(nvml: Any, gpu: Any) -> dict[str, Any]:
+def _repairs(nvml: Nvml, gpu: int) -> dict[str, Any]:
     """Return what the row remapper says, or where there is none (before A100) the retired pages."""
     try:
-        _, uncorrected, is_pending, has_failed = nvml.nvmlDeviceGetRemappedRows(gpu)
-    except nvml.NVMLError_NotSupported:
-        pages = nvml.nvmlDeviceGetRetiredPages(gpu, nvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR)
+        _, uncorrected, is_pending, has_failed = nvml.ask("nvmlDeviceGetRemappedRows", gpu, writes=[ctypes.c_uint] * 4)
+    except NvmlError as error:
+        if error.status != NOT_SUPPORTED:
+            raise
         return {
-            "num_remapped": len(pages),
-            "is_repair_pending": bool(nvml.nvmlDeviceGetRetiredPagesPendingStatus(gpu)),
+            "num_remapped": nvml.count("nvmlDeviceGetRetiredPages", gpu, _DOUBLE_BIT),
+            "is_repair_pending": bool(nvml.ask("nvmlDeviceGetRetiredPagesPendingStatus", gpu)[0]),
         }
     return {
         "num_remapped": uncorrected,
@@ -106,26 +121,24 @@ def _repairs(nvml: Any, gpu: Any) -> dict[str, Any]:
     }
 
 
-def _links(nvml: Any, gpu: Any) -> tuple[int, int]:
+def _links(nvml: Nvml, gpu: int) -> tuple[int, int]:
     """Return how many NVLinks the GPU has, and how many are up; links it does not have are refused one by one."""
     states = []
-    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+    for link in range(_MOST_LINKS):
         try:
-            states.append(nvml.nvmlDeviceGetNvLinkState(gpu, link))
-        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
-            continue
-    return len(states), sum(state == nvml.NVML_FEATURE_ENABLED for state in states)
+            states += nvml.ask("nvmlDeviceGetNvLinkState", gpu, link)
+        except NvmlError as error:
+            if error.status not in (NOT_SUPPORTED, INVALID_ARGUMENT):
+                raise
+    return len(states), sum(state == 1 for state in states)
 
 
-def _telemetry(nvml: Any, gpu: Any) -> dict[str, Callable[[], Any]]:
+def _telemetry(nvml: Nvml, gpu: int) -> dict[str, Callable[[], Any]]:
+    two = [ctypes.c_uint * 2]  # of the GPU and of its memory
     return {
-        "gpu_power_w": lambda: nvml.nvmlDeviceGetPowerUsage(gpu),
-        "gpu_energy_j": lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu),
-        "gpu_temp_c": lambda: nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU),
-        "sm_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
-        "gpu_util": lambda: nvml.nvmlDeviceGetUtilizationRates(gpu),
+        "gpu_power_w": lambda: nvml.ask("nvmlDeviceGetPowerUsage", gpu),
+        "gpu_energy_j": lambda: nvml.ask("nvmlDeviceGetTotalEnergyConsumption", gpu, writes=[_U64]),
+        "gpu_temp_c": lambda: nvml.ask("nvmlDeviceGetTemperature", gpu, _GPU_SENSOR),
+        "sm_clock_mhz": lambda: nvml.ask("nvmlDeviceGetClockInfo", gpu, _SM_CLOCK),
+        "gpu_util": lambda: nvml.ask("nvmlDeviceGetUtilizationRates", gpu, writes=two),
     }
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -10,8 +10,8 @@ from typing import Literal
 
 from triplepoint.config.base import Strict, read_json
 from triplepoint.doctor.facts import NodeFacts
-from triplepoint.doctor.meeting import PATIENCE_S, Meeting, meet
 from triplepoint.doctor.node import Vendor, read_node
+from triplepoint.doctor.peers import PATIENCE_S, Meeting, meet
 from triplepoint.files import write_json, write_text
 from triplepoint.processes import die_with_parent
 
@@ -94,7 +94,7 @@ def _measure(folder: Path, plan: ProbePlan, facts: NodeFacts, budget_s: float) -
     ranks = []
     for local in range(per_node):
         rank = facts.node * per_node + local
-        command = [sys.executable, "-m", "triplepoint.doctor.measure.rank", str(folder)]
+        command = [sys.executable, "-m", "triplepoint.doctor.measure_ranks", str(folder)]
         command += ["gpu" if facts.gpus else "cpu", str(budget_s), str(plan.most_bytes)]
         with (folder / f"rank{rank}.log").open("wb") as log:
             environment = os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(local)}

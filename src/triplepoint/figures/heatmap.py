@@ -11,6 +11,7 @@ from pandas import DataFrame
 
 from triplepoint.figures import labels, style
 from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, Canvas, shortened, text_width_in, wrapped
+from triplepoint.status import Status
 
 ROW_IN = 0.125
 _TITLE_IN, _BELOW_IN, _EMPTY_IN = 0.30, 0.30, 0.30
@@ -74,7 +75,7 @@ def with_gpus(tables: Mapping[str, DataFrame]) -> tuple[DataFrame, DataFrame]:
     gpus = gpus.assign(
         slot_known=slot.notna(), number=slot.where(slot.notna(), number).fillna(0).astype(int), node=_nodes(gpus)
     )
-    return points[points["status"] == "ok"], gpus
+    return points[points["status"] == Status.OK], gpus
 
 
 def _nodes(gpus: DataFrame) -> np.ndarray:

@@ -9,23 +9,24 @@ from pandas import DataFrame, Series, concat
 
 from triplepoint.figures import labels, style
 from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, Canvas
-from triplepoint.figures.scales import scale
+from triplepoint.figures.scales import column_of, scale
+from triplepoint.status import Status
 
 TABLES = ("points",)
 
 _PANELS = {
     "tokens_per_s": "tokens made (token/s)",
-    "first_token_s": "time to first token (s)",
-    "next_token_s": "time per further token (s)",
-    "energy_per_token_j": "GPU energy (J/token made)",
+    "time_to_first_token_s": "time to first token (s)",
+    "time_per_output_token_s": "time per further token (s)",
+    "gpu_energy_per_token_j": "GPU energy (J/token made)",
 }
-"""Columns of `numbers_of`: spread over steps in `_p10`, `_p90`, the model's interval in `_model_lo`, `_model_hi`."""
+"""Columns of `points`, each with its spread over steps and the model's interval."""
 
-_ENDS = ("p10", "p90", "model_lo", "model_hi")
+_ENDS = ("p10", "p90", "lo", "hi")
 _PLOTTED = [
     "group", "layout", "run", "repeat", "origin", "status", "reason", "global_batch_size", "prompt_tokens",
     "output_tokens", "num_measured_steps",
-    *(f"{column}{end}" for column in _PANELS for end in ("", *(f"_{end}" for end in _ENDS))), "power_absent",
+    *(column_of(column, end) for column in _PANELS for end in ("", *_ENDS)), "power_absent",
 ]  # fmt: skip
 _PANEL_IN, _LEFT_IN, _BOTTOM_IN, _LEGEND_LINE_IN = 1.35, 0.55, 0.42, 0.13
 
@@ -43,7 +44,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         canvas.stamp(tables["points"])
         canvas.text(style.COLUMN_WIDTH_IN / 2, 0.5, "no point of inference", ha="center", va="center")
         return canvas.figure, DataFrame(columns=_PLOTTED)
-    points = numbers_of(labels.prepare(points))
+    points = with_lines(labels.prepare(points))
     lines = {str(name): DataFrame(found) for name, found in points.groupby("line", sort=False)}
     canvas = Canvas.make(
         style.PAGE_WIDTH_IN, HEAD_IN + _PANEL_IN + _BOTTOM_IN + _LEGEND_LINE_IN * len(lines) + MARGIN_IN
@@ -60,27 +61,9 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     return canvas.figure, points[_PLOTTED]
 
 
-def numbers_of(points: DataFrame) -> DataFrame:
-    """Return points with the plotted columns, and the line each is on."""
-    made = points["tokens_per_s"] * points["step_time_s"]
-    columns = {
-        "tokens_per_s": points["tokens_per_s"],
-        "tokens_per_s_p10": made / points["step_time_p90_s"],
-        "tokens_per_s_p90": made / points["step_time_p10_s"],
-        "tokens_per_s_model_lo": made / points["step_time_hi_s"],
-        "tokens_per_s_model_hi": made / points["step_time_lo_s"],
-        "energy_per_token_j": points["gpu_energy_per_token_j"],
-    }
-    for name, column in (("first_token", "time_to_first_token"), ("next_token", "time_per_output_token")):
-        columns |= {f"{name}_s": points[f"{column}_s"]}
-        columns |= {f"{name}_s_{end}": points[f"{column}_{end.removeprefix('model_')}_s"] for end in _ENDS}
-    # Each end of power with the same end of time: as if they went together, which is more than 90 %.
-    for end, power, time in (
-        ("p10", "p10", "p10"), ("p90", "p90", "p90"), ("model_lo", "lo", "lo"), ("model_hi", "hi", "hi"),
-    ):  # fmt: skip
-        joules = points[f"gpu_power_{power}_w"] * points[f"step_time_{time}_s"]
-        columns[f"energy_per_token_j_{end}"] = joules / made
-    return points.assign(line=[_name(row, points) for _, row in points.iterrows()], **columns)
+def with_lines(points: DataFrame) -> DataFrame:
+    """Return points with the line each is on."""
+    return points.assign(line=[_name(row, points) for _, row in points.iterrows()])
 
 
 def _name(row: Series, points: DataFrame) -> str:
@@ -93,9 +76,9 @@ def _name(row: Series, points: DataFrame) -> str:
 
 def _draw_panel(axes: Axes, column: str, label: str, lines: dict[str, DataFrame]) -> None:
     for number, (name, found) in enumerate(lines.items()):
-        done = found[found["status"] == "ok"].dropna(subset=[column]).sort_values("global_batch_size")
+        done = found[found["status"] == Status.OK].dropna(subset=[column]).sort_values("global_batch_size")
         at, colour = done["global_batch_size"], style.LINES[number % len(style.LINES)]
-        low, high, model_low, model_high = (done[f"{column}_{end}"] for end in _ENDS)
+        low, high, model_low, model_high = (done[column_of(column, end)] for end in _ENDS)
         axes.vlines(at, low, high, color=colour, linewidth=1.6, alpha=0.45)
         # Thin and dotted: what a model is known to is no spread of measurements.
         axes.vlines(at, model_low, model_high, color=colour, linewidth=0.7, linestyle=":")
@@ -109,12 +92,12 @@ def _draw_panel(axes: Axes, column: str, label: str, lines: dict[str, DataFrame]
     axes.minorticks_off()
     axes.set_xlabel("sequences together", labelpad=1)
     axes.set_ylabel(label, labelpad=2)
-    ends = [column, *(f"{column}_{end}" for end in _ENDS)]
-    done = concat([found[found["status"] == "ok"] for found in lines.values()])
+    ends = [column_of(column, end) for end in ("", *_ENDS)]
+    done = concat([found[found["status"] == Status.OK] for found in lines.values()])
     values = done[ends].to_numpy(float).ravel()
     if not np.isfinite(values).any():
         absent = list(done["power_absent"].dropna())
-        text = absent[0] if absent and column.startswith("energy") else style.absent(done)
+        text = absent[0] if absent and column == "gpu_energy_per_token_j" else style.absent(done)
         axes.text(
             0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize=style.SMALL_PT, wrap=True
         )

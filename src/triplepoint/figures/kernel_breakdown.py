@@ -9,6 +9,7 @@ from pandas import DataFrame
 
 from triplepoint.figures import labels, style
 from triplepoint.figures.rows import Block, Part, mark_slot, place_blocks, row_axes
+from triplepoint.status import Status
 
 TABLES = ("points", "kernels")
 
@@ -77,7 +78,7 @@ def _draw_bars(axes: Axes, block: Block, numbers: DataFrame, parts: list[Part]) 
         point = found.iloc[0]
         own = numbers[(numbers["run"] == point["run"]) & numbers["sum_s"].notna()]
         if own.empty:
-            mark_slot(axes, number, "no trace" if point["status"] == "ok" else style.word(point["status"]))
+            mark_slot(axes, number, "no trace" if point["status"] == Status.OK else style.word(point["status"]))
             continue
         seconds = dict(zip(own["part"], own["sum_s"], strict=True))
         left = 0.0

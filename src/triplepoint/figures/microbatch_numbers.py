@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pandas import DataFrame
 
 from triplepoint.figures import labels
+from triplepoint.figures.scales import column_of
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One quantity of `numbers_of`: spread in `_p10`, `_p90`, the model's interval in `_model_lo`, `_model_hi`.
+    """One quantity of `numbers_of`, with its spread and the model's interval.
 
     `is_power`: why power is missing is its reason; `of_gpu`: only GPUs have it; `from_zero`: its axis begins there.
     """
@@ -25,8 +26,8 @@ PANELS = (
     Panel("throughput (token/s per {rank})", "tokens_per_s_per_gpu"),
     Panel("{source} power{per} (W)", "power_w", is_power=True),
     Panel("highest power of any {device} (W)", "power_peak_w", is_power=True, of_gpu=True),
-    Panel("GPU temperature (°C), ^ highest", "temp_c", of_gpu=True, from_zero=False),
-    Panel("GPU clock (GHz)", "clock_ghz", of_gpu=True, from_zero=False),
+    Panel("GPU temperature (°C), ^ highest", "gpu_temp_c", of_gpu=True, from_zero=False),
+    Panel("GPU clock (GHz)", "sm_clock_ghz", of_gpu=True, from_zero=False),
     Panel("{source} energy per token ({prefix}J)", "energy_per_token_j", is_power=True),
     Panel("{processor} utilisation (%)", "utilisation_percent"),
 )
@@ -34,12 +35,13 @@ PANELS = (
 PLOTTED = [
     "group", "setting", "layout", "micro_batch_size", "run", "repeat", "origin", "status", "reason", "num_gpus",
     "tokens_per_s_per_gpu", "tokens_per_s_per_gpu_p10", "tokens_per_s_per_gpu_p90",
-    "tokens_per_s_per_gpu_model_lo", "tokens_per_s_per_gpu_model_hi",
-    "power_w", "power_w_p10", "power_w_p90", "power_w_model_lo", "power_w_model_hi",
+    "tokens_per_s_per_gpu_lo", "tokens_per_s_per_gpu_hi",
+    "power_w", "power_p10_w", "power_p90_w", "power_lo_w", "power_hi_w",
     "power_peak_w", "power_peak_of", "power_of",
-    "temp_c", "temp_c_p10", "temp_c_p90", "temp_c_max", "clock_ghz", "clock_ghz_p10", "clock_ghz_p90",
-    "energy_per_token_j", "energy_per_token_j_model_lo", "energy_per_token_j_model_hi", "power_absent",
-    "utilisation_percent", "utilisation_percent_p10", "utilisation_percent_p90", "utilisation_of",
+    "gpu_temp_c", "gpu_temp_p10_c", "gpu_temp_p90_c", "gpu_temp_max_c",
+    "sm_clock_ghz", "sm_clock_p10_ghz", "sm_clock_p90_ghz",
+    "energy_per_token_j", "energy_per_token_lo_j", "energy_per_token_hi_j", "power_absent",
+    "utilisation_percent", "utilisation_p10_percent", "utilisation_p90_percent", "utilisation_of",
 ]  # fmt: skip
 
 
@@ -54,31 +56,23 @@ def numbers_of(found: DataFrame) -> DataFrame:
     has_gpu = bool(found["gpu"].notna().any())
     source = "gpu" if has_gpu else "host"
     processor = "gpu" if found["gpu_utilisation"].notna().any() else "cpu"
-    tokens_per_gpu = found["tokens_per_s_per_gpu"] * found["step_time_s"]
-    share = found["num_gpus"] if has_gpu else 1
     # Sensors of packages say nothing of one GPU, but a model does.
     is_shared = bool(found["gpu_power_peak_w"].isna().all() and found["package_power_peak_w"].notna().any())
-    spreads = {}
-    for end in ("", "_p10", "_p90"):
-        spreads[f"utilisation_percent{end}"] = found[f"{processor}_utilisation{end}"] * 100
-    for end, name in (("", "power_w"), ("_p10", "power_p10_w"), ("_p90", "power_p90_w")):
-        spreads[f"power_w{end}"] = found[f"{source}_{name}"] / share
+    columns = {}
+    for end in ("", "p10", "p90"):
+        columns[column_of("utilisation_percent", end)] = found[column_of(f"{processor}_utilisation", end)] * 100
+        columns[column_of("sm_clock_ghz", end)] = found[column_of("sm_clock_mhz", end)] / 1000
+        power = "gpu_power_w" if has_gpu else "job_host_power_w"
+        columns[column_of("power_w", end)] = found[column_of(power, end)]
     for end in ("lo", "hi"):
-        other = "hi" if end == "lo" else "lo"
-        spreads[f"tokens_per_s_per_gpu_model_{end}"] = tokens_per_gpu / found[f"step_time_{other}_s"]
-        spreads[f"power_w_model_{end}"] = found[f"gpu_power_{end}_w"] / share
-        joules = spreads[f"power_w_model_{end}"] * found[f"step_time_{end}_s"]
-        spreads[f"energy_per_token_j_model_{end}"] = joules / tokens_per_gpu
-    spreads |= {f"temp_c{end}": found[f"gpu_temp{end}_c"] for end in ("", "_p10", "_p90", "_max")}
-    spreads |= {f"clock_ghz{end}": found[f"sm_clock{end}_mhz"] / 1000 for end in ("", "_p10", "_p90")}
+        columns[f"power_{end}_w"] = found[f"gpu_power_{end}_w"]
+        columns[f"energy_per_token_{end}_j"] = found[f"gpu_energy_per_token_{end}_j"]
     return found.assign(
         setting=labels.setting_text(found.iloc[0], without=("micro_batch_size",)),
-        tokens_per_s_per_gpu_p10=tokens_per_gpu / found["step_time_p90_s"],
-        tokens_per_s_per_gpu_p90=tokens_per_gpu / found["step_time_p10_s"],
         energy_per_token_j=found[f"{source}_energy_per_token_j"],
         power_peak_w=found["package_power_peak_w"] if is_shared else found["gpu_power_peak_w"],
         power_peak_of="package" if is_shared else "GPU",
         power_of="GPU" if has_gpu else "host",
         utilisation_of=processor.upper(),
-        **spreads,
+        **columns,
     )

@@ -11,7 +11,8 @@ from pandas import DataFrame, concat
 from triplepoint.figures import labels, style
 from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, Canvas, shortened, wrapped
 from triplepoint.figures.microbatch_numbers import PANELS, PLOTTED, Panel, numbers_of, swept
-from triplepoint.figures.scales import ENDS, scale
+from triplepoint.figures.scales import STATISTICS, column_of, scale
+from triplepoint.status import RESULTS, Status
 
 TABLES = ("points",)
 
@@ -21,7 +22,7 @@ _PANEL_IN, _ABSENT_IN = 0.85, 0.42
 _TITLE_IN, _LINE_IN, _LETTER_IN, _LEGEND_IN = 0.17, 0.105, 0.12, 0.125
 _AXIS_IN = 0.32
 """Micro-batch sizes and their label. Unit: inch."""
-_LETTERS = {"oom": "O", "invalid": "I", "timeout": "T", "crashed": "C"}
+_LETTERS = {status: status.label[0].upper() for status in RESULTS if status != Status.OK}
 
 
 @style.styled
@@ -57,7 +58,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 
 def _num_failing(found: DataFrame) -> int:
-    return int(found.loc[found["status"] != "ok", "layout"].nunique())
+    return int(found.loc[found["status"] != Status.OK, "layout"].nunique())
 
 
 def _panels(found: DataFrame) -> list[Panel]:
@@ -70,7 +71,7 @@ def _absent(found: DataFrame, panel: Panel) -> str | None:
     if found[panel.column].notna().any():
         return None
     reasons = list(found["power_absent"].dropna().unique()) if panel.is_power else []
-    if (found["status"] != "ok").all():
+    if (found["status"] != Status.OK).all():
         return "no run of this column finished"
     return f"{style.absent(found)}: {reasons[0]}" if reasons else style.absent(found)
 
@@ -163,18 +164,18 @@ def _looks(found: DataFrame) -> dict[str, tuple[str, str, float]]:
 def _draw_lines(axes: Axes, found: DataFrame, panel: Panel, sizes: list[int]) -> None:
     factor = 1000 if panel.column == "energy_per_token_j" and _in_millijoule(found) else 1
     for name, (colour, marker, shift) in _looks(found).items():
-        own = found[(found["layout"] == name) & (found["status"] == "ok")]
+        own = found[(found["layout"] == name) & (found["status"] == Status.OK)]
         at = np.array([sizes.index(int(size)) for size in own["micro_batch_size"]], dtype=float) + shift
         values = own[panel.column].to_numpy(float) * factor
-        if f"{panel.column}_p10" in own:
-            low, high = own[f"{panel.column}_p10"], own[f"{panel.column}_p90"]
-            axes.vlines(at, low, high, color=colour, linewidth=1.2, alpha=0.5)
-        if f"{panel.column}_model_lo" in own:
+        low, high, model_low, model_high, highest = (column_of(panel.column, end) for end in STATISTICS[1:6])
+        if low in own:
+            axes.vlines(at, own[low], own[high], color=colour, linewidth=1.2, alpha=0.5)
+        if model_low in own:
             # Thin and dotted: what a model is known to is no spread of measurements.
-            low, high = (own[f"{panel.column}_model_{end}"] * factor for end in ("lo", "hi"))
-            axes.vlines(at, low, high, color=colour, linewidth=0.7, linestyle=":")
-        if f"{panel.column}_max" in own:
-            axes.plot(at, own[f"{panel.column}_max"], "^", color=colour, markersize=2, markeredgewidth=0, alpha=0.7)
+            lows, highs = own[model_low] * factor, own[model_high] * factor
+            axes.vlines(at, lows, highs, color=colour, linewidth=0.7, linestyle=":")
+        if highest in own:
+            axes.plot(at, own[highest], "^", color=colour, markersize=2, markeredgewidth=0, alpha=0.7)
         is_first = (~own["micro_batch_size"].duplicated()).to_numpy()
         line = np.full(len(sizes), np.nan)
         line[np.round(at[is_first]).astype(int)] = values[is_first]
@@ -191,20 +192,20 @@ def _draw_lines(axes: Axes, found: DataFrame, panel: Panel, sizes: list[int]) ->
 
 def _scale_y(axes: Axes, found: DataFrame, panel: Panel, factor: float) -> None:
     """Scale the axis of a quantity that begins at zero."""
-    ends = [panel.column + end for end in ENDS if panel.column + end in found]
-    values = found.loc[found["status"] == "ok", ends].to_numpy(float).ravel() * factor
+    ends = [column_of(panel.column, end) for end in STATISTICS[:6] if column_of(panel.column, end) in found]
+    values = found.loc[found["status"] == Status.OK, ends].to_numpy(float).ravel() * factor
     axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
     scale(axes, "y", values, 4)
 
 
 def _draw_letters(axes: Axes, found: DataFrame, sizes: list[int], num_rows: int) -> None:
-    failing = found[found["status"] != "ok"]
+    failing = found[found["status"] != Status.OK]
     looks = _looks(found)
     for number, name in enumerate(dict.fromkeys(failing["layout"])):
         own = failing[failing["layout"] == name].drop_duplicates("micro_batch_size")
         for size, status in zip(own["micro_batch_size"], own["status"], strict=True):
             axes.text(
-                sizes.index(int(size)), number, _LETTERS.get(status, "?"), color=looks[name][0], weight="bold",
+                sizes.index(int(size)), number, _LETTERS[status], color=looks[name][0], weight="bold",
                 ha="center", va="center", fontsize=style.SMALL_PT,
             )  # fmt: skip
     axes.set_ylim(num_rows - 0.5, -0.5)

@@ -7,6 +7,8 @@ from typing import Any, ParamSpec, TypeVar
 import matplotlib
 from pandas import DataFrame
 
+from triplepoint.status import Status
+
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
@@ -46,8 +48,6 @@ COMMS = {
 }
 """Colour of each kind of communication, the same in every figure; other kinds are grey."""
 
-WORDS = {"oom": "out of memory", "invalid": "invalid", "timeout": "timed out", "crashed": "crashed"}
-"""What stands in the place of a point that gave no numbers."""
 NOT_RUN = "not run"
 
 _RC: dict[Any, Any] = {
@@ -99,7 +99,7 @@ def styled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]
 
 def word(status: str | None) -> str:
     """Return what to write in the place of a point that gave no numbers."""
-    return NOT_RUN if status is None else WORDS.get(status, status)
+    return NOT_RUN if status is None else Status(status).label
 
 
 def provenance(points: DataFrame) -> str:

@@ -11,6 +11,7 @@ from pandas import DataFrame, concat
 
 from triplepoint.figures import labels, style
 from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, POINTS_PER_INCH, Canvas, shortened
+from triplepoint.status import Status
 from triplepoint.units import MS_PER_S, NS_PER_S
 
 TABLES = ("points", "timeline")
@@ -69,7 +70,7 @@ def _name(chosen: DataFrame, run: str) -> str:
 
 def _choose(points: DataFrame, traced: set[str]) -> DataFrame:
     """Return the points to draw, by the rule in `draw`."""
-    done = points[(points["status"] == "ok") & points["run"].isin(traced)]
+    done = points[(points["status"] == Status.OK) & points["run"].isin(traced)]
     first: dict[tuple[str, ...], Any] = {}
     for index, row in done.iterrows():
         first.setdefault(_kind(row), index)

@@ -23,15 +23,15 @@ from triplepoint.config.contents import Digests, check_contents
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.errors import UserError
 from triplepoint.files import write_json
+from triplepoint.launch.allocation import count_host_kills, memory_limit, missing_devices, placement, rank_environment
 from triplepoint.launch.attempt import CONTENTS, failed_nodes, is_told_to_stop
 from triplepoint.launch.clock import Meeting, NodeClock
-from triplepoint.launch.memory import memory_limit
 from triplepoint.launch.outcome import Failure, judge_kill, root_cause
-from triplepoint.launch.placement import count_host_kills, missing_devices, placement, rank_environment
 from triplepoint.launch.sampling import Sampler, stop
 from triplepoint.launch.standstill import Watch
 from triplepoint.launch.watch import Ending, Ranks, read_status
 from triplepoint.processes import die_with_parent, has_ended, start_ticks
+from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -99,7 +99,7 @@ class Surroundings:
     def ending(self) -> Ending | None:
         """Return why the ranks of this node are to be ended, or None."""
         if self.launcher is not None and self.launcher.is_gone():
-            return Ending("cancelled", "told to end: the launcher has gone")
+            return Ending(Status.CANCELLED, "told to end: the launcher has gone")
         if self._told is None and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK_AROUND_S
             self._told = self._told or self._look()
@@ -116,17 +116,17 @@ class Surroundings:
             self._absent_since = now if self._absent_since is None else self._absent_since
             if now - self._absent_since < ABSENT_S:
                 return None
-            return Ending("cancelled", f"told to end: {self.raw} has been out of reach for {ABSENT_S:.0f} s")
+            return Ending(Status.CANCELLED, f"told to end: {self.raw} has been out of reach for {ABSENT_S:.0f} s")
         self._absent_since = None
         if given_up:
-            return Ending("cancelled", "told to end: the launcher gave the attempt up")
-        return Ending("crashed", f"told to end: node {failed[0]} failed") if failed else None
+            return Ending(Status.CANCELLED, "told to end: the launcher gave the attempt up")
+        return Ending(Status.CRASHED, f"told to end: node {failed[0]} failed") if failed else None
 
     def _terminated(self, number: int, frame: object) -> None:
-        self._told = self._told or Ending("cancelled", "told to end: SIGTERM from Slurm")
+        self._told = self._told or Ending(Status.CANCELLED, "told to end: SIGTERM from Slurm")
 
     def _nearly_over(self, number: int, frame: object) -> None:
-        self._told = self._told or Ending("timeout", "Slurm's time limit is near")
+        self._told = self._told or Ending(Status.TIMEOUT, "Slurm's time limit is near")
 
 
 def run_node(raw: Path, launcher: Launcher | None) -> None:
@@ -181,7 +181,7 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
 
 def _leave_report(raw: Path, node: int, report: dict[str, Any]) -> None:
     """Write the report of a node, waiting for a shared folder that is out of reach for a while."""
-    is_given_up = report["failure"] is not None and report["failure"]["status"] == "cancelled"
+    is_given_up = report["failure"] is not None and report["failure"]["status"] == Status.CANCELLED
     deadline = time.monotonic() + (0.0 if is_given_up else ABSENT_S)
     while True:
         try:
@@ -257,11 +257,11 @@ def _train(
 def find_obstacle(raw: Path, ranks: range, planned: PlannedRun) -> Failure | None:
     """Return why this node's ranks cannot even be started, or None: devices are missing, or a file has changed."""
     if problem := missing_devices(planned.point.cluster.device, len(ranks)):
-        return Failure(ranks[0], "bad_node", problem, time.time_ns())
+        return Failure(ranks[0], Status.BAD_NODE, problem, time.time_ns())
     try:
         check_contents(planned.point, Digests(raw / CONTENTS, is_kept=False))
     except UserError as error:
-        return Failure(ranks[0], "crashed", str(error), time.time_ns(), is_user_error=True)
+        return Failure(ranks[0], Status.CRASHED, str(error), time.time_ns(), is_user_error=True)
     return None
 
 
@@ -304,7 +304,7 @@ def _rendezvous(raw: Path, around: Surroundings, clock: NodeClock) -> tuple[str,
         if ending := around.ending():
             return ending
         if time.monotonic() > deadline:
-            return Ending("lost", f"node 0 has not come within {RENDEZVOUS_S:.0f} s")
+            return Ending(Status.LOST, f"node 0 has not come within {RENDEZVOUS_S:.0f} s")
         time.sleep(0.05)
     clock.follow(meeting["address"], Meeting(**meeting["clock"]) if meeting["clock"] else None)
     return meeting["address"], meeting["port"]

@@ -10,13 +10,12 @@ import contextlib
 import os
 import secrets
 import socket
-import struct
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from triplepoint.launch.slurm import hosts
+from triplepoint.node_clock import Clock, answer_clock, ask_clock
 
 EDGE_TRIPS = 32
 """Round trips at the start and at the end: enough that some are not held up in either direction."""
@@ -30,13 +29,8 @@ HELLO_S = 5.0
 """How long a connection may take to present the token."""
 _TOKEN_BYTES = 32
 _SELF = "SLURMD_NODENAME"
-_QUESTION = b"?"
 _PORT_OF_NOTHING = 9
 """Port of the discard service; nothing is sent there."""
-_ANSWER = struct.Struct("!qq")
-
-Clock = Callable[[], int]
-"""Returns monotonic time. Unit: ns."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +91,7 @@ class ClockServer:
             if not self._admits(connection):
                 return
             self._admitted.append(threading.current_thread())
-            while connection.recv(1):
-                came_ns = self._clock()
-                connection.sendall(_ANSWER.pack(came_ns, self._clock()))
+            answer_clock(connection, self._clock)
 
     def _admits(self, connection: socket.socket) -> bool:
         """Return whether a connection presents the token, all of it in time."""
@@ -172,25 +164,17 @@ class ClockClient:
             self.problem = f"the first node's agent stopped answering ({error})"
 
     def _burst(self, num_trips: int) -> Bounds:
-        trips = [self._trip() for _ in range(num_trips)]
-        asked_ns, came_ns, _, _ = min(trips, key=lambda trip: trip[1] - trip[0])
-        _, _, left_ns, answered_ns = max(trips, key=lambda trip: trip[2] - trip[3])
-        delay_ns = min(answered - asked - (left - came) for asked, came, left, answered in trips)
-        return Bounds(asked_ns, came_ns - asked_ns, answered_ns, left_ns - answered_ns, delay_ns, num_trips)
-
-    def _trip(self) -> tuple[int, int, int, int]:
-        """Return when a question was sent, came, was answered, and the answer came."""
-        asked_ns = self._clock()
-        self._socket.sendall(_QUESTION)
-        answer = b""
-        while len(answer) < _ANSWER.size:
-            part = self._socket.recv(_ANSWER.size - len(answer))
-            if not part:
-                raise ConnectionError("connection closed")
-            answer += part
-        answered_ns = self._clock()
-        came_ns, left_ns = _ANSWER.unpack(answer)
-        return asked_ns, came_ns, left_ns, answered_ns
+        trips = [ask_clock(self._socket, self._clock) for _ in range(num_trips)]
+        highest = min(trips, key=lambda trip: trip.came - trip.asked)
+        lowest = max(trips, key=lambda trip: trip.left - trip.answered)
+        return Bounds(
+            highest.asked,
+            highest.came - highest.asked,
+            lowest.answered,
+            lowest.left - lowest.answered,
+            min(trip.delay_ns for trip in trips),
+            num_trips,
+        )
 
 
 class NodeClock:

@@ -8,10 +8,12 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from triplepoint.commit import git_state
 from triplepoint.config.mesh import RankMesh
@@ -19,10 +21,9 @@ from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError
 from triplepoint.launch.attempt import read_reports
 from triplepoint.launch.clock_fit import bursts_from, fit_clock
-from triplepoint.launch.energy_check import ON_CPU, compare_with_zeus
 from triplepoint.launch.health import Health, Seat, find_suspects, read_health
 from triplepoint.launch.provenance import processor, versions
-from triplepoint.launch.seats import devices_of_ranks, slots_of
+from triplepoint.launch.rank_devices import devices_of_ranks, slots_of
 from triplepoint.launch.standstill import interruptions, slow_steps
 from triplepoint.launch.verdict import Account, judge, with_suspects
 from triplepoint.launch.watch import read_status
@@ -36,11 +37,64 @@ from triplepoint.manifest import (
     Placement,
     SamplerEnd,
     Telemetry,
+    ZeusWindow,
     write_manifest,
 )
+from triplepoint.recording.counter import EnergyCounter
 from triplepoint.recording.read import Recording, read_recording
+from triplepoint.status import Status
 from triplepoint.tables import STEPS
 from triplepoint.units import NS_PER_S
+
+_NEAR_S = 0.25
+"""Around a window, moves of the counter count as near it."""
+ON_CPU = "the ranks compute on the CPU"
+_TOLERANCE = 0.01
+"""Two readings of one counter agree within this, beside one update of it (ml-energy/zeus issue 12: 1 %)."""
+
+
+def compare_with_zeus(path: Path, recording: Recording | None) -> tuple[tuple[ZeusWindow, ...], str | None]:
+    """Return Zeus's windows with the sampler's energy of the same time, and why there are none, or not all.
+
+    Args:
+        path: What the process beside the sampler left.
+        recording: The node's recording; None if there is none.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return (), "the process that runs Zeus left nothing"
+    if recording is None:
+        return (), "the sampler left no recording to compare with"
+    windows = [compared for window in found["windows"] for compared in _compare(window, recording)]
+    return tuple(windows), found["absent"]
+
+
+def _compare(window: dict[str, Any], recording: Recording) -> Iterator[ZeusWindow]:
+    samples = recording.samples.select(["t_ns", "device", "gpu_energy_j"]).drop_null()
+    devices = samples["device"].to_numpy(zero_copy_only=False)
+    times_s, counter_j = samples["t_ns"].to_numpy() / NS_PER_S, samples["gpu_energy_j"].to_numpy()
+    ends_s = np.array([window["t_start_ns"], window["t_end_ns"]]) / NS_PER_S
+    length_s = float(ends_s[1] - ends_s[0])
+    for device, zeus_j in window["energy_j"].items():
+        mine = devices == device
+        counter = EnergyCounter(times_s[mine], counter_j[mine])
+        found: dict[str, Any] = {"sampler_j": None, "difference": None, "tolerance": None, "agrees": None}
+        with contextlib.suppress(ValueError):  # it did not move around the window
+            found = _difference(zeus_j, counter, ends_s)
+        length_s = float(ends_s[1] - ends_s[0])
+        yield ZeusWindow(kind=window["kind"], device=device, duration_s=length_s, zeus_j=zeus_j, **found)
+
+
+def _difference(zeus_j: float, counter: EnergyCounter, ends_s: np.ndarray) -> dict[str, Any]:
+    first_j, last_j = counter.at(ends_s)
+    if (counted_j := float(last_j - first_j)) <= 0:
+        raise ValueError("the energy counter stood still")
+    near = (counter.moved_s > ends_s[0] - _NEAR_S) & (counter.moved_s < ends_s[1] + _NEAR_S)
+    difference = zeus_j / counted_j - 1
+    tolerance = _TOLERANCE + float(np.diff(counter.values_j[near]).max(initial=0.0)) / counted_j
+    agrees = abs(difference) <= tolerance
+    return {"sampler_j": counted_j, "difference": difference, "tolerance": tolerance, "agrees": agrees}
 
 
 def conclude(
@@ -75,12 +129,12 @@ def _collect(
     status, evidence = judge(raw, planned, reports, account)
     steps = _gather_steps(raw)
     num_steps = Counter(row["rank"] for row in steps)
-    if status == "ok" and (missing := _missing(raw, planned, num_steps)):
-        status, evidence = "crashed", Evidence(rank=None, host=reports[0]["host"], message=missing, log_tail=())
+    if status == Status.OK and (missing := _missing(raw, planned, num_steps)):
+        status, evidence = Status.CRASHED, Evidence(rank=None, host=reports[0]["host"], message=missing, log_tail=())
     interrupted = interruptions(reports, steps)
     spoiled = frozenset(step for found in interrupted for step in found.measured_steps)
-    if status == "ok" and len(spoiled) == planned.point.steps.measured:
-        status, evidence = "crashed", _of_interruption(interrupted[0])
+    if status == Status.OK and len(spoiled) == planned.point.steps.measured:
+        status, evidence = Status.CRASHED, _of_interruption(interrupted[0])
     # Clocks sink while a rank stands still, and nobody is to blame for that.
     nodes, gang = _examine(raw, planned, reports, [] if spoiled else steps)
     suspects = find_suspects(gang)

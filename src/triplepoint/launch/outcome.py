@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from triplepoint.manifest import Status
+from triplepoint.status import Status
 
 LOG_TAIL_LINES = 15
 HOST_MEMORY = "host memory"
@@ -44,6 +44,10 @@ _AFTERSHOCK = re.compile(
 """What a healthy rank says, or ends with, when another one has gone or the scheduler ends the job."""
 
 
+_MAY_FOLLOW = frozenset({Status.CRASHED, Status.COLLECTIVE, Status.CANCELLED})
+"""How a rank may end only because another one did."""
+
+
 @dataclass(frozen=True)
 class Failure:
     """One rank's end, as seen by the process that watched it."""
@@ -57,23 +61,23 @@ class Failure:
     @property
     def is_aftershock(self) -> bool:
         """Whether the message only tells that some other rank has gone, or that someone ended the job."""
-        return self.status in ("crashed", "collective", "cancelled") and _AFTERSHOCK.search(self.message) is not None
+        return self.status in _MAY_FOLLOW and _AFTERSHOCK.search(self.message) is not None
 
 
 def classify(message: str) -> Status:
     """Return the status an exception's text stands for: `bad_node`, `oom`, `collective` or `crashed`."""
     if _BAD_NODE.search(message):
-        return "bad_node"
+        return Status.BAD_NODE
     if _OUT_OF_MEMORY.search(message):
-        return "oom"
-    return "collective" if _COLLECTIVE.search(message) else "crashed"
+        return Status.OOM
+    return Status.COLLECTIVE if _COLLECTIVE.search(message) else Status.CRASHED
 
 
 def judge_kill(failure: Failure, num_host_kills: int) -> Failure:
     """Return the failure as out of memory if a rank was killed while the kernel ended processes for want of memory."""
     if num_host_kills <= 0 or "SIGKILL" not in failure.message:
         return failure
-    return replace(failure, status="oom", message=f"{HOST_MEMORY}: the kernel ended the rank; {failure.message}")
+    return replace(failure, status=Status.OOM, message=f"{HOST_MEMORY}: the kernel ended the rank; {failure.message}")
 
 
 def says_host_out_of_memory(lines: Iterable[str]) -> str | None:
@@ -95,7 +99,7 @@ def describe_exit(returncode: int) -> str:
 
 def root_cause(failures: Iterable[Failure]) -> Failure:
     """Return the failure others follow from: no aftershock, broken devices first, then memory, then the earliest."""
-    weight = {"bad_node": 0, "oom": 1}
+    weight = {Status.BAD_NODE: 0, Status.OOM: 1}
     return min(failures, key=lambda f: (f.is_aftershock, weight.get(f.status, 2), f.t_wall_ns))
 
 

@@ -1,4 +1,4 @@
-"""What is done after a launch that ended without a result: submitted again, on other nodes, with more time, or not."""
+"""Retry policy: whether a launch without a result is submitted again, on other nodes, or with more time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +7,10 @@ from pathlib import Path
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.site import Gang
 from triplepoint.files import write_json
-from triplepoint.manifest import Manifest, Status
+from triplepoint.manifest import Manifest
 from triplepoint.slow_nodes import note_slow_node
+from triplepoint.status import Retry, Status
 
-_NOT_ITS_FAULT: frozenset[Status] = frozenset({"preempted", "lost", "bad_node"})
-_WORTH_ANOTHER_TRY: frozenset[Status] = frozenset({"crashed", "collective", "hung"})
 MORE_TIME = 2.0
 """Factor on the time limit of the one further try after a time limit."""
 _LOST_TWICE = 2
@@ -36,21 +35,12 @@ def again(tried: Sequence[Manifest], options: Gang) -> Again | None:
         tried: Manifests of the attempts of this launch, all without a result; the last one just ended.
         options: How often which failure is worth another try.
     """
-    statuses = [manifest.status for manifest in tried]
-    last = statuses[-1]
-    if last in _NOT_ITS_FAULT:
-        allowed = options.requeues
-        used = sum(status in _NOT_ITS_FAULT for status in statuses)
-    elif last in _WORTH_ANOTHER_TRY:
-        allowed = options.retries
-        used = sum(status in _WORTH_ANOTHER_TRY for status in statuses)
-    elif last == "timeout":
-        allowed, used = 1, statuses.count("timeout")
-    else:
+    retries = [manifest.status.retry for manifest in tried]
+    allowed = {Retry.REQUEUE: options.requeues, Retry.RETRY: options.retries, Retry.MORE_TIME: 1}
+    last = retries[-1]
+    if last not in allowed or retries.count(last) > allowed[last]:
         return None
-    if used > allowed:
-        return None
-    return Again(_suspects(tried), MORE_TIME ** statuses.count("timeout"))
+    return Again(_suspects(tried), MORE_TIME ** retries.count(Retry.MORE_TIME))
 
 
 def may_requeue(tried: Sequence[Manifest], options: Gang) -> bool:
@@ -60,7 +50,7 @@ def may_requeue(tried: Sequence[Manifest], options: Gang) -> bool:
         tried: Manifests of its attempts before this one.
         options: How often that is worth another try.
     """
-    return sum(manifest.status in _NOT_ITS_FAULT for manifest in tried) < options.requeues
+    return sum(manifest.status.retry is Retry.REQUEUE for manifest in tried) < options.requeues
 
 
 def with_more_time(planned: PlannedRun, factor: float) -> PlannedRun:
@@ -82,7 +72,7 @@ def note_bad_node(results: Path, manifest: Manifest) -> Path | None:
     One whose device is only slow is written down too, for launches that can do without it.
     """
     evidence = manifest.evidence
-    if manifest.status != "bad_node" or evidence is None or not evidence.host:
+    if manifest.status != Status.BAD_NODE or evidence is None or not evidence.host:
         return None
     note = {"run": manifest.run, "seen_at": manifest.ended_at, "message": evidence.message}
     found = [suspect for suspect in manifest.suspects if suspect.host == evidence.host]
@@ -100,6 +90,6 @@ def bad_nodes(results: Path) -> frozenset[str]:
 
 def _suspects(tried: Sequence[Manifest]) -> frozenset[str]:
     """Return nodes to do without: broken ones, and those lost twice. One lost once may only have been restarted."""
-    lost = [m.evidence.host for m in tried if m.status == "lost" and m.evidence is not None]
-    broken = [m.evidence.host for m in tried if m.status == "bad_node" and m.evidence is not None]
+    lost = [m.evidence.host for m in tried if m.status == Status.LOST and m.evidence is not None]
+    broken = [m.evidence.host for m in tried if m.status == Status.BAD_NODE and m.evidence is not None]
     return frozenset({*broken, *(host for host in lost if lost.count(host) >= _LOST_TWICE)} - {""})

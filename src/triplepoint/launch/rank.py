@@ -20,6 +20,7 @@ from triplepoint.launch.context import RankContext, StepRecorder
 from triplepoint.launch.engines import get_engine
 from triplepoint.launch.outcome import classify
 from triplepoint.processes import die_with_parent
+from triplepoint.status import Status
 
 
 def main(raw: Path) -> int:
@@ -40,16 +41,16 @@ def main(raw: Path) -> int:
         traceback.print_exc()
         _leave_status(context, {**_account_of(error), "facts": _facts_of_failure()})
         return 1
-    _leave_status(context, {"status": "ok", "facts": facts})
+    _leave_status(context, {"status": Status.OK, "facts": facts})
     return 0
 
 
 def _account_of(error: BaseException) -> dict[str, Any]:
     message = f"{type(error).__name__}: {error}".strip().splitlines()[0]
     if isinstance(error, OSError) and explain_os_error(error):
-        return {"status": "crashed", "message": explain_os_error(error), "is_user_error": True}
+        return {"status": Status.CRASHED, "message": explain_os_error(error), "is_user_error": True}
     if isinstance(error, UserError):
-        return {"status": "crashed", "message": str(error), "is_user_error": True}
+        return {"status": Status.CRASHED, "message": str(error), "is_user_error": True}
     text = "".join(traceback.format_exception_only(error))
     return {"status": classify(text), "message": message[:1000], "is_user_error": False}
 

@@ -11,27 +11,28 @@ from typing import Any
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.site import site_file
 from triplepoint.errors import UserError
+from triplepoint.launch.allocation import MemoryLimit
 from triplepoint.launch.attempt import read_beginnings, read_submission
-from triplepoint.launch.memory import MemoryLimit
 from triplepoint.launch.outcome import HOST_MEMORY, Failure, find_hung, log_tail, root_cause, says_host_out_of_memory
 from triplepoint.launch.slurm import GONE, JobState, hosts, node_state
-from triplepoint.manifest import Evidence, Status, Suspect
+from triplepoint.manifest import Evidence, Suspect
+from triplepoint.status import Status
 from triplepoint.units import MIB
 
 _STATES: dict[str, Status] = {
-    "PREEMPTED": "preempted",
-    "NODE_FAIL": "lost",
-    "BOOT_FAIL": "lost",
-    GONE: "lost",
-    "TIMEOUT": "timeout",
-    "DEADLINE": "timeout",
-    "OUT_OF_MEMORY": "oom",
-    "CANCELLED": "cancelled",
-    "REVOKED": "cancelled",
+    "PREEMPTED": Status.PREEMPTED,
+    "NODE_FAIL": Status.LOST,
+    "BOOT_FAIL": Status.LOST,
+    GONE: Status.LOST,
+    "TIMEOUT": Status.TIMEOUT,
+    "DEADLINE": Status.TIMEOUT,
+    "OUT_OF_MEMORY": Status.OOM,
+    "CANCELLED": Status.CANCELLED,
+    "REVOKED": Status.CANCELLED,
 }
 """What ended a job from outside. Source: squeue(1), job state codes."""
 
-_MAY_BE_A_DEVICE: frozenset[Status] = frozenset({"ok", "crashed", "collective", "hung", "lost"})
+_MAY_BE_A_DEVICE = frozenset({Status.OK, Status.CRASHED, Status.COLLECTIVE, Status.HUNG, Status.LOST})
 """Outcomes that a broken GPU explains, or spoils."""
 
 
@@ -75,9 +76,9 @@ def judge(
     told = {report["node"] for report in reports}
     silent = [node for node in range(planned.point.num_nodes) if node not in told]
     if not failures and not silent:
-        return "ok", None
+        return Status.OK, None
     cause = root_cause(failures) if failures else None
-    if cause is not None and cause.status == "oom" and cause.message.startswith(HOST_MEMORY):
+    if cause is not None and cause.status == Status.OOM and cause.message.startswith(HOST_MEMORY):
         _refuse_limited(raw, planned, cause.message)
     if cause is not None and cause.is_user_error:
         raise UserError(cause.message)
@@ -86,7 +87,7 @@ def judge(
     if cause is not None and not cause.is_aftershock:
         return _of_rank(raw, cause, reports)
     if account is not None and account.status is not None:
-        if account.status == "oom":
+        if account.status == Status.OOM:
             _refuse_limited(raw, planned, f"{HOST_MEMORY}: job {account.job_id} ended as OUT_OF_MEMORY")
         return account.status, _of_slurm(raw, account, silent)
     if silent:
@@ -111,20 +112,21 @@ def with_suspects(
     """
     broken = [suspect for suspect in suspects if suspect.is_broken]
     blamed: Sequence[Suspect] = broken if status in _MAY_BE_A_DEVICE else []
-    if status == "ok" and not broken and suspects and can_spare(frozenset(suspect.host for suspect in suspects)):
+    if status == Status.OK and not broken and suspects and can_spare(frozenset(suspect.host for suspect in suspects)):
         blamed = suspects
     if not blamed:
         return status, evidence
     words = [*map(str, blamed), *([evidence.message] if evidence is not None else [])]
     log_tail = evidence.log_tail if evidence is not None else ()
-    return "bad_node", Evidence(rank=blamed[0].rank, host=blamed[0].host, message="; ".join(words), log_tail=log_tail)
+    seen = Evidence(rank=blamed[0].rank, host=blamed[0].host, message="; ".join(words), log_tail=log_tail)
+    return Status.BAD_NODE, seen
 
 
 def _of_rank(raw: Path, cause: Failure, reports: list[dict[str, Any]]) -> tuple[Status, Evidence]:
     """Return what a rank said; of a gang that hangs, all nodes say so, and the rank is looked for among all of them."""
     message, rank = cause.message, cause.rank
-    if cause.status == "hung":
-        hanging = [report for report in reports if report["failure"] and report["failure"]["status"] == "hung"]
+    if cause.status == Status.HUNG:
+        hanging = [report for report in reports if report["failure"] and report["failure"]["status"] == Status.HUNG]
         rank, because = find_hung(raw, [rank for report in hanging for rank in report["ranks"]])
         message = f"{message.partition(': rank')[0]}: rank {rank} {because}"
     report = next(report for report in reports if rank in report["ranks"])
@@ -134,7 +136,7 @@ def _of_rank(raw: Path, cause: Failure, reports: list[dict[str, Any]]) -> tuple[
 
 def _of_slurm(raw: Path, account: Account, silent: list[int]) -> Evidence:
     assert account.state is not None, "Slurm gave a status"
-    lost = _names(raw, silent, account) if account.status == "lost" else []
+    lost = _names(raw, silent, account) if account.status == Status.LOST else []
     words = [f"Slurm: job {account.job_id} ended as {account.state.state}"]
     words += [f"on {account.state.nodes}"] if account.state.nodes else []
     words += [f"({_describe(lost)})"] if lost else []
@@ -146,18 +148,18 @@ def _of_silence(raw: Path, planned: PlannedRun, silent: list[int], account: Acco
     log = _job_log(raw)
     if line := says_host_out_of_memory(log):
         _refuse_limited(raw, planned, f"{HOST_MEMORY}: {line}")
-        return "oom", Evidence(rank=None, host="", message=f"{HOST_MEMORY}: {line}", log_tail=log)
+        return Status.OOM, Evidence(rank=None, host="", message=f"{HOST_MEMORY}: {line}", log_tail=log)
     names = _names(raw, silent, account)
     last = f"; its log ends: {log[-1]}" if log else ""
     message = f"no report from node {', '.join(map(str, silent))}: its agent was killed or could not start{last}"
     if account is None:
-        return "crashed", Evidence(rank=None, host="", message=message, log_tail=log)
+        return Status.CRASHED, Evidence(rank=None, host="", message=message, log_tail=log)
     begun = [node for node in silent if (raw / "nodes" / f"begun{node}.json").is_file()]
     if not begun and account.state is not None and account.state.state in ("FAILED", "COMPLETED"):
         # Nothing of ours ran there: a wrong set-up, container or Python, which another node would not cure.
-        return "crashed", Evidence(rank=None, host="", message=f"no agent started{last}", log_tail=log)
+        return Status.CRASHED, Evidence(rank=None, host="", message=f"no agent started{last}", log_tail=log)
     host = names[0] if len(names) == 1 else ""
-    return "lost", Evidence(rank=None, host=host, message=f"{message} ({_describe(names)})", log_tail=log)
+    return Status.LOST, Evidence(rank=None, host=host, message=f"{message} ({_describe(names)})", log_tail=log)
 
 
 def _refuse_limited(raw: Path, planned: PlannedRun, message: str) -> None:

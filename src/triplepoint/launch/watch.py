@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from triplepoint.launch.outcome import Failure, describe_exit, find_hung
-from triplepoint.manifest import Status
+from triplepoint.status import Status
 
 POLL_S = 0.1
 GRACE_S = 1.0
@@ -64,11 +64,11 @@ class Ranks:
             if ending := give_up():
                 return self._give_up(ending)
             if now - self._started > self.time_limit_s:
-                return self._give_up(Ending("timeout", f"time limit of {self.time_limit_s:g} s reached"))
+                return self._give_up(Ending(Status.TIMEOUT, f"time limit of {self.time_limit_s:g} s reached"))
             if (written := self.steps_written()) != progress:
                 progress, progress_at = written, now
             elif now - progress_at > (limit := self._patience(progress)):
-                return self._give_up(Ending("hung", f"no rank finished a step for {limit:g} s"))
+                return self._give_up(Ending(Status.HUNG, f"no rank finished a step for {limit:g} s"))
             time.sleep(POLL_S)
         failures = [self._failure(rank) for rank in self._ended_badly()]
         self.stop()
@@ -103,12 +103,12 @@ class Ranks:
         account = read_status(self.raw, rank)
         if account is None:
             message = describe_exit(self.processes[rank].poll() or 0)
-            return Failure(rank, "crashed", message, time.time_ns())
+            return Failure(rank, Status.CRASHED, message, time.time_ns())
         return Failure(rank, account["status"], account["message"], account["t_wall_ns"], account["is_user_error"])
 
     def _give_up(self, ending: Ending) -> list[Failure]:
         rank, message = min(self.processes), ending.message
-        if ending.status == "hung":
+        if ending.status == Status.HUNG:
             self._ask_for_stacks()
             rank, because = find_hung(self.raw, list(self.processes))
             message = f"{message}: rank {rank} {because}"

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from triplepoint.errors import UserError
 from triplepoint.tables import SAMPLES
+from triplepoint.tables.schema import Kind
 from triplepoint.tables.telemetry import METRICS
 
 PERIOD = b"period_s"
@@ -210,8 +211,7 @@ def _texts(texts: list[str]) -> pa.Array:
 
 def _resolution(name: str) -> float:
     column = _SAMPLED[name]
-    is_ratio = column.unit == "1" and column.maximum is not None
-    return _RATIO_RESOLUTION if is_ratio else _RESOLUTIONS[column.unit]
+    return _RATIO_RESOLUTION if column.kind is Kind.RATIO else _RESOLUTIONS[column.unit]
 
 
 def _layout(name: str) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """The report stage: one self-contained HTML page with the study, its machine, figures, tables and provenance."""
 
-from triplepoint.report.page import STATUSES, write_report
+from triplepoint.report.page import write_report
 
-__all__ = ["STATUSES", "write_report"]
+__all__ = ["write_report"]

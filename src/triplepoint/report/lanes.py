@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from triplepoint.report.colours import colours
-from triplepoint.trace.export.overlap import Int64, Spans
+from triplepoint.trace.arrays import Int64
 from triplepoint.trace.export.perfetto import FILE_NAME
-from triplepoint.trace.export.thin import Thinner
+from triplepoint.trace.export.thin import Spans, Thinner
 
 LIMIT_BYTES = 4_000_000
 """Size the data of all runs may have: a page of figures is about as large."""

@@ -14,12 +14,9 @@ from triplepoint.manifest import Manifest, Node, read_manifest
 from triplepoint.report.lanes import embed_lanes
 from triplepoint.report.pictures import picture
 from triplepoint.report.predictions import sum_up
+from triplepoint.status import RESULTS, Status
 from triplepoint.tables import POINTS, RUN_TIMELINE, Column
 from triplepoint.units import GIB
-
-STATUSES = ("ok", "oom", "invalid", "timeout", "crashed")
-
-_HEADING = {"oom": "out of memory", "timeout": "timed out"}
 
 _TEMPLATES = ("templates/report.html", "templates/zoom.html", "templates/zoom_draw.html", "templates/zoom_move.html")
 
@@ -28,8 +25,8 @@ _COLUMNS = (
     "step_time_p10_s", "step_time_p90_s", "time_to_first_token_s", "time_per_output_token_s", "tokens_per_s",
     "tokens_per_s_per_gpu", "mfu", "exposed_comm_s", "peak_memory_bytes", "reserved_memory_bytes",
     "predicted_step_time_s", "predicted_step_time_lo_s", "predicted_step_time_hi_s", "step_time_error",
-    "predicted_memory_bytes", "memory_error", "prediction_absent", "gpu_power_w", "gpu_energy_per_token_j",
-    "gpu_samples_per_s_mj", "host_power_w", "host_energy_per_token_j", "power_absent", "cpu_utilisation",
+    "predicted_memory_bytes", "memory_error", "prediction_absent", "job_gpu_power_w", "gpu_energy_per_token_j",
+    "job_gpu_samples_per_s_mj", "job_host_power_w", "host_energy_per_token_j", "power_absent", "cpu_utilisation",
     "gpu_utilisation", "loss_first", "loss_last", "studies",
 )  # fmt: skip
 """Columns of `points` in the page's table; one that holds nothing at all is left out."""
@@ -64,7 +61,7 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
         title=f"Triplepoint: {', '.join(studies) or 'no study'}",
         origin=" + ".join(sorted({point["origin"] for point in points})) or "nothing",
         sentence=_sentence(points),
-        statuses=[_HEADING.get(status, status) for status in _statuses(points)],
+        statuses=[status.label for status in _statuses(points)],
         summary=_summary(points),
         machines=_machines(manifests),
         predictions=sum_up(points),
@@ -83,13 +80,13 @@ def _environment() -> jinja2.Environment:
     return jinja2.Environment(loader=jinja2.DictLoader(texts), autoescape=True, undefined=jinja2.StrictUndefined)
 
 
-def _statuses(points: list[dict[str, Any]]) -> list[str]:
-    return [status for status in STATUSES if any(point["status"] == status for point in points)]
+def _statuses(points: list[dict[str, Any]]) -> list[Status]:
+    return [status for status in RESULTS if any(point["status"] == status for point in points)]
 
 
 def _sentence(points: list[dict[str, Any]]) -> str:
     found = Counter(point["status"] for point in points)
-    parts = [f"{found[status]} {_HEADING.get(status, status)}" for status in STATUSES if found[status]]
+    parts = [f"{found[status]} {status.label}" for status in RESULTS if found[status]]
     return f"{len(points)} point{'s' if len(points) != 1 else ''}: {', '.join(parts)}."
 
 
@@ -156,11 +153,11 @@ def _heading(column: Column) -> dict[str, str]:
 
 
 def _row(point: dict[str, Any], columns: list[Column]) -> dict[str, Any]:
-    return {"is_ok": point["status"] == "ok", "cells": [_cell(column, point[column.name]) for column in columns]}
+    return {"is_ok": point["status"] == Status.OK, "cells": [_cell(column, point[column.name]) for column in columns]}
 
 
 def _cell(column: Column, value: Any) -> dict[str, str]:
-    if column.kind in ("int", "float"):
+    if column.type in ("int", "float"):
         scaled = value / GIB if column.unit == "byte" and value is not None else value
         text = "" if scaled is None else _number(scaled)
         return {"kind": "number", "text": text}

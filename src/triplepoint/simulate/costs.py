@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from statistics import NormalDist
 
 from triplepoint.simulate.collectives.links import Overlap
-from triplepoint.simulate.collectives.model import CollectiveModel
+from triplepoint.simulate.collectives.times import CollectiveModel
 from triplepoint.simulate.fabric import Group
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.kernels.model import KernelModel
+from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.operations import Kernel, Message, Operation
+from triplepoint.simulate.work.experts import share_sent_once
 from triplepoint.simulate.work.groups import group_of
-from triplepoint.simulate.work.routing import share_sent_once
 
 HOST_OPERATIONS_OUTSIDE = 30
 """Operations of a micro-batch that launch next to no work and are no part of `work`: batch broadcast, masks and
@@ -40,10 +40,6 @@ class Constants:
     factor: float = 1.0
     host_s: float = 20e-6
     """Source: mean of the gaps below 0.5 ms between launches in the trace of a ResNet on MI300X in HTA's test data."""
-
-
-AS_TABLES = Constants()
-"""Kernels as their tables have them, a host as traces show it."""
 
 
 @dataclass

@@ -3,15 +3,11 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.mesh import Group as Group
 from triplepoint.errors import UserError
 from triplepoint.simulate.collectives.links import Link, link_of_gpu, load_link
-
-WHOLE_CLUSTER = 1 << 20
-"""GPUs of the last level where the size of the cluster does not matter."""
 
 
 @dataclass(frozen=True)
@@ -109,32 +105,6 @@ def fabric_of(cluster: ClusterConfig, gpu: GpuConfig, config: Path) -> Fabric:
     network = Network(bandwidth, num_nics, cluster.network_link or Network.link)
     link = load_link(network.link, config)
     return Fabric(inside + network_levels(network, link, cluster.gpus_per_node, cluster.num_gpus))
-
-
-def fabric_from(
-    gpu_name: str,
-    gpus_per_node: int,
-    nic_bytes_per_s_per_node: float,
-    config: Path,
-    num_gpus: int = WHOLE_CLUSTER,
-    network: Network | None = None,
-) -> Fabric:
-    """Return a fabric from a few numbers, as tables of published runs give them.
-
-    Args:
-        gpu_name: GPU type, a file in `config/gpus/`.
-        gpus_per_node: GPUs joined by scale-up links.
-        nic_bytes_per_s_per_node: All adapters of a node together, one direction; 0 for none. Unit: byte/s.
-        config: Folder of the configuration.
-        num_gpus: GPUs of the cluster.
-        network: More about the network; its bandwidth is replaced by the one given.
-    """
-    gpu = Catalogue(config).gpu(gpu_name)
-    inside = node_levels(gpu, gpus_per_node, config)
-    if not nic_bytes_per_s_per_node:
-        return Fabric(inside)
-    found = replace(network or Network(0.0), bytes_per_s_per_node=nic_bytes_per_s_per_node)
-    return Fabric(inside + network_levels(found, load_link(found.link, config), gpus_per_node, num_gpus))
 
 
 def node_levels(

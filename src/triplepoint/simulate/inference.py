@@ -5,19 +5,19 @@ stages, so that all of them work, prompts in more where they are long. Continuou
 another ends, keeps the batch full where this lets it run; the time of its steps is the same.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from triplepoint.config.point import Point
 from triplepoint.config.task import PREFILL_TOKENS, group_size
-from triplepoint.simulate.calibration.intervals import Uncertainty
 from triplepoint.simulate.costs import Constants, Cost, Costs
+from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.inference import InferenceMemory, inference_memory
 from triplepoint.simulate.step import costs_of
 from triplepoint.simulate.work.inference import StagePass, decode_work, prefill_work, served
-from triplepoint.simulate.work.parts import FP32_BYTES
+from triplepoint.simulate.work.layer_parts import FP32_BYTES
 
 REPLAYED = Constants(host_s=0.0)
 """Passes are recorded once and replayed (CUDA graphs), so that the host holds nothing up."""
@@ -87,8 +87,6 @@ class InferenceStep:
     Attributes:
         prefill_s: From the start to the first token of the last sequence of the batch: time to first token.
         time_per_output_token_s: Mean over the tokens after the first.
-        first_decode_s: Of the first of them, when the cache is shortest.
-        last_decode_s: Of the last.
         tokens_per_s: Tokens made by all replicas over the whole time.
         memory: Of the rank that needs most; the times are of a GPU with room for it.
         decode: Cost of one token in the middle, all stages, by class of kernel and group of messages. Unit: s.
@@ -99,8 +97,6 @@ class InferenceStep:
 
     prefill_s: float
     time_per_output_token_s: float
-    first_decode_s: float
-    last_decode_s: float
     tokens_per_s: float
     memory: InferenceMemory
     decode: Cost
@@ -159,8 +155,6 @@ def predict_inference(job: Job, serving: Serving, config: Path, constants: Const
     return InferenceStep(
         prefill_s=prefill,
         time_per_output_token_s=mean,
-        first_decode_s=first.time_s,
-        last_decode_s=last.time_s,
         tokens_per_s=job.layout.dp * serving.batch_size * serving.output_tokens / total,
         memory=memory_of(job, serving),
         decode=middle.cost,
@@ -180,25 +174,6 @@ def memory_by_stage(job: Job, serving: Serving) -> list[InferenceMemory]:
     together = groups_of(job, serving).prompts * serving.prompt_tokens
     held = replace(served(job), micro_batch_size=serving.batch_size)
     return inference_memory(held, serving.total_tokens, together, serving.cache_element)
-
-
-def sweep_batches(
-    job: Job, serving: Serving, sizes: Iterable[int], config: Path, constants: Constants = REPLAYED
-) -> list[InferenceStep]:
-    """Return what serving takes at several batch sizes; other arguments are those of `predict_inference`."""
-    return [predict_inference(job, replace(serving, batch_size=size), config, constants) for size in sizes]
-
-
-def largest_batch(job: Job, serving: Serving) -> int:
-    """Return the most sequences a replica has memory for; 0 where not even one fits."""
-    low, high = 0, 1
-    while memory_of(job, replace(serving, batch_size=high)).fits:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        fits = memory_of(job, replace(serving, batch_size=middle)).fits
-        low, high = (middle, high) if fits else (low, middle)
-    return low
 
 
 def _lengths(serving: Serving) -> tuple[int, int, int]:

@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.simulate.calibration.intervals import Uncertainty
 from triplepoint.simulate.collectives.links import load_overlap
-from triplepoint.simulate.collectives.model import CollectiveModel
+from triplepoint.simulate.collectives.times import CollectiveModel
 from triplepoint.simulate.costs import HOST_OPERATIONS_OUTSIDE, Constants, Cost, Costs
 from triplepoint.simulate.fabric import Fabric
+from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.kernels.model import KernelModel
+from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.operations import ChunkWork, Message, Operation, StageWork
 from triplepoint.simulate.timeline.durations import Durations, Pass
 from triplepoint.simulate.timeline.expand import TimeOf
-from triplepoint.simulate.timeline.model import Timeline, run
 from triplepoint.simulate.timeline.schedule import make_order
-from triplepoint.simulate.work.model import stage_work
+from triplepoint.simulate.timeline.tasks import Timeline, run
+from triplepoint.simulate.work.training import stage_work
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""What a table is: columns with type, unit and bounds, checked when it is written and when it is read."""
+"""Table schemas: columns with type, unit, kind and bounds, checked when a table is written and when it is read."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,21 +25,40 @@ _TYPES = {
 }
 
 
+class Kind(StrEnum):
+    """How the values of a sampled column behave over time."""
+
+    KEY = "key"
+    """Says which sample or device a row is of."""
+    COUNTER = "counter"
+    """Grows from 0 at the first sample of a recording."""
+    LIFETIME = "lifetime"
+    """Grows from 0 when the driver was loaded: only differences belong to a recording."""
+    GAUGE = "gauge"
+    """A physical quantity at the time of the sample, or averaged by the driver until then."""
+    RATIO = "ratio"
+    """Share, 0 to 1, of the time since the previous sample, or of the driver's own window."""
+    STATE = "state"
+    """A code or a set of bits: it has no mean and no difference."""
+
+
 @dataclass(frozen=True)
 class Column:
-    """One column: `kind` is a key of `_TYPES`, `unit` is '1' for counts and ratios, '' for text.
+    """One column: `type` is a key of `_TYPES`, `unit` is '1' for counts and ratios, '' for text.
 
-    A nullable column that `came_later` is null in a file from before: a measured run is not made again for it.
+    A nullable column that `came_later` is null in a file from before: a measured run is not made again for it. `kind`
+    is declared for columns of telemetry.
     """
 
     name: str
-    kind: str
+    type: str
     unit: str
     about: str
     nullable: bool = False
     minimum: float | None = None
     maximum: float | None = None
     came_later: bool = False
+    kind: Kind | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +77,7 @@ class Table:
     def _schema(self) -> pa.Schema:
         return pa.schema(
             [
-                pa.field(c.name, _TYPES[c.kind], c.nullable, metadata={"unit": c.unit, "about": c.about})
+                pa.field(c.name, _TYPES[c.type], c.nullable, metadata={"unit": c.unit, "about": c.about})
                 for c in self.columns
             ],
             metadata={"table": self.name, "row": self.row},
@@ -75,7 +95,7 @@ class Table:
         """
         for column in self.columns:
             if column.came_later and column.name not in table.column_names:
-                table = table.append_column(column.name, pa.nulls(len(table), _TYPES[column.kind]))
+                table = table.append_column(column.name, pa.nulls(len(table), _TYPES[column.type]))
         unknown = sorted(set(table.column_names) - {c.name for c in self.columns})
         missing = sorted({c.name for c in self.columns} - set(table.column_names))
         if unknown or missing:
@@ -104,7 +124,7 @@ class Table:
         import pyarrow.parquet as pq
 
         # Text repeats itself, times do not: looking for repetitions costs more than writing them.
-        texts = [column.name for column in self.columns if column.kind in ("str", "names")]
+        texts = [column.name for column in self.columns if column.type in ("str", "names")]
         return pq.ParquetWriter(path, self.schema(), compression="zstd", use_dictionary=texts)
 
     def read(self, path: Path) -> pa.Table:
@@ -151,7 +171,7 @@ class Table:
         import pyarrow.compute as pc
 
         for index, column in enumerate(self.columns):
-            if column.kind == "names":
+            if column.type == "names":
                 table = table.set_column(index, column.name, pc.binary_join(table[column.name], ";"))
         return table
 
@@ -177,9 +197,9 @@ def _check_column(column: Column, values: pa.ChunkedArray, where: str) -> None:
         raise UserError(f"{where}: column {column.name} holds {high}, above its maximum {column.maximum} {column.unit}")
 
 
-def count(name: str, about: str, nullable: bool = False) -> Column:
+def count(name: str, about: str, nullable: bool = False, kind: Kind | None = None) -> Column:
     """Return a column of whole numbers from 0."""
-    return Column(name, "int", "1", about, nullable, minimum=0)
+    return Column(name, "int", "1", about, nullable, minimum=0, kind=kind)
 
 
 def text(name: str, about: str, nullable: bool = False) -> Column:
@@ -187,16 +207,16 @@ def text(name: str, about: str, nullable: bool = False) -> Column:
     return Column(name, "str", "", about, nullable)
 
 
-def amount(name: str, unit: str, about: str, nullable: bool = True) -> Column:
+def amount(name: str, unit: str, about: str, nullable: bool = True, kind: Kind | None = None) -> Column:
     """Return a column of non-negative numbers in a unit, null where not measured unless said otherwise."""
-    return Column(name, "float", unit, about, nullable, minimum=0.0)
+    return Column(name, "float", unit, about, nullable, minimum=0.0, kind=kind)
 
 
 def ratio(name: str, about: str) -> Column:
     """Return a column of shares from 0 to 1, null where not measured."""
-    return Column(name, "float", "1", about, nullable=True, minimum=0.0, maximum=1.0)
+    return Column(name, "float", "1", about, nullable=True, minimum=0.0, maximum=1.0, kind=Kind.RATIO)
 
 
-def duration(name: str, about: str, nullable: bool = False) -> Column:
+def duration(name: str, about: str, nullable: bool = False, kind: Kind | None = None) -> Column:
     """Return a column of integer nanoseconds."""
-    return Column(name, "int", "ns", about, nullable, minimum=0)
+    return Column(name, "int", "ns", about, nullable, minimum=0, kind=kind)

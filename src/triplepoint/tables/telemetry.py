@@ -1,95 +1,114 @@
-"""Tables of the sampler: what a node records, and the run's telemetry after alignment."""
+"""Telemetry tables: what a node's sampler records, and the run's telemetry after alignment."""
 
-from triplepoint.tables.schema import Column, Table, amount, count, duration, ratio, text
+from triplepoint.tables.schema import Column, Kind, Table, amount, count, duration, ratio, text
 
 
 def _temperature(name: str, about: str) -> Column:
-    return Column(name, "float", "degC", about, True, -60.0, 150.0)
+    return Column(name, "float", "degC", about, True, -60.0, 150.0, kind=Kind.GAUGE)
+
+
+def _gauge(name: str, unit: str, about: str) -> Column:
+    return amount(name, unit, about, kind=Kind.GAUGE)
+
+
+def _counter(name: str, unit: str, about: str) -> Column:
+    return amount(name, unit, about, kind=Kind.COUNTER)
 
 
 _HOST = (
     ratio("cpu_utilisation", "Share of all cores busy since the previous sample."),
-    amount("cpu_freq_mhz", "MHz", "Mean current clock of the cores."),
+    _gauge("cpu_freq_mhz", "MHz", "Mean current clock of the cores."),
     _temperature("cpu_temp_c", "Hottest CPU sensor."),
     _temperature("inlet_temp_c", "Air entering the node, or its board where only that is measured."),
-    amount("memory_used_bytes", "byte", "Host memory in use."),
-    amount("cpu_energy_j", "J", "CPU package energy since the first sample (RAPL)."),
-    amount("dram_energy_j", "J", "DRAM energy since the first sample (RAPL)."),
-    amount("network_rx_bytes", "byte", "Received by all network interfaces since the first sample."),
-    amount("network_tx_bytes", "byte", "Sent by all network interfaces since the first sample."),
+    _gauge("memory_used_bytes", "byte", "Host memory in use."),
+    _counter("cpu_energy_j", "J", "CPU package energy since the first sample (RAPL)."),
+    _counter("dram_energy_j", "J", "DRAM energy since the first sample (RAPL)."),
+    _counter("network_rx_bytes", "byte", "Received by all network interfaces since the first sample."),
+    _counter("network_tx_bytes", "byte", "Sent by all network interfaces since the first sample."),
 )
 
 _GPU_FAST = (
-    amount("gpu_power_w", "W", "GPU power, instantaneous where the driver has it."),
-    amount("gpu_power_average_w", "W", "GPU power averaged by the driver over about a second."),
-    amount("gpu_memory_power_w", "W", "Power of the GPU's memory, averaged by the driver."),
-    amount("gpu_module_power_w", "W", "Power of the whole module where GPU and CPU share one."),
-    amount("gpu_energy_j", "J", "GPU energy counter since the first sample."),
+    _gauge("gpu_power_w", "W", "GPU power, instantaneous where the driver has it."),
+    _gauge("gpu_power_average_w", "W", "GPU power averaged by the driver over about a second."),
+    _gauge("gpu_memory_power_w", "W", "Power of the GPU's memory, averaged by the driver."),
+    _gauge("gpu_module_power_w", "W", "Power of the whole module where GPU and CPU share one."),
+    _counter("gpu_energy_j", "J", "GPU energy counter since the first sample."),
     _temperature("gpu_temp_c", "GPU die temperature; the hotspot on AMD."),
     _temperature("gpu_edge_temp_c", "GPU temperature at the die's edge (AMD)."),
     _temperature("gpu_memory_temp_c", "GPU memory temperature."),
-    amount("sm_clock_mhz", "MHz", "Clock of the compute units."),
-    amount("memory_clock_mhz", "MHz", "Clock of the GPU memory."),
-    count("gpu_throttle_reasons", "Bits of the driver for what holds the clocks down at this instant.", True),
-    amount("gpu_power_cap_s", "s", "Time the clocks were held down by the power limit, since the first sample."),
-    amount("gpu_sync_boost_s", "s", "Time they were held down to match other GPUs, since the first sample."),
-    amount("gpu_sw_thermal_s", "s", "Time they were held down by the driver's thermal limit, since the first sample."),
-    amount("gpu_hw_thermal_s", "s", "Time the hardware held them down for heat, since the first sample."),
-    amount("gpu_power_brake_s", "s", "Time an external power brake held them down, since the first sample."),
+    _gauge("sm_clock_mhz", "MHz", "Clock of the compute units."),
+    _gauge("memory_clock_mhz", "MHz", "Clock of the GPU memory."),
+    count(
+        "gpu_throttle_reasons", "Bits of the driver for what throttles the clocks at this instant.", True, Kind.STATE
+    ),
+    _counter("gpu_power_cap_s", "s", "Time the clocks were throttled by the power limit, since the first sample."),
+    _counter("gpu_sync_boost_s", "s", "Time they were throttled to match other GPUs, since the first sample."),
+    _counter(
+        "gpu_sw_thermal_s", "s", "Time they were throttled by the driver's thermal limit, since the first sample."
+    ),
+    _counter("gpu_hw_thermal_s", "s", "Time the hardware throttled them for heat, since the first sample."),
+    _counter("gpu_power_brake_s", "s", "Time an external power brake throttled them, since the first sample."),
 )
 
 _GPU_SLOW = (
     Column(
-        "gpu_temp_margin_c", "float", "degC", "Distance to the temperature where clocks go down.", True, -150.0, 200
-    ),
-    amount("gpu_power_limit_w", "W", "Power limit in force."),
+        "gpu_temp_margin_c",
+        "float",
+        "degC",
+        "Distance to the temperature where clocks go down.",
+        True,
+        -150.0,
+        200.0,
+        kind=Kind.GAUGE,
+    ),  # fmt: skip
+    _gauge("gpu_power_limit_w", "W", "Power limit in force."),
     ratio("gpu_utilisation", "Share of the driver's window with a kernel running."),
     ratio("gpu_memory_utilisation", "Share of the driver's window with memory being read or written."),
-    amount("gpu_memory_used_bytes", "byte", "Device memory in use."),
+    _gauge("gpu_memory_used_bytes", "byte", "Device memory in use."),
     ratio("gpu_sm_activity", "Share of compute units busy since the previous sample, where the GPU counts it."),
     ratio("gpu_tensor_activity", "Share of time tensor units were busy since the previous sample."),
     ratio("gpu_dram_activity", "Share of the peak memory bandwidth used since the previous sample."),
-    amount("pcie_rx_bytes", "byte", "Received by the GPU over PCIe since the first sample."),
-    amount("pcie_tx_bytes", "byte", "Sent by the GPU over PCIe since the first sample."),
-    amount("nvlink_rx_bytes", "byte", "Data received over all NVLinks since the first sample."),
-    amount("nvlink_tx_bytes", "byte", "Data sent over all NVLinks since the first sample."),
-    amount("xgmi_rx_bytes", "byte", "Data read over all xGMI links since the first sample."),
-    amount("xgmi_tx_bytes", "byte", "Data written over all xGMI links since the first sample."),
-    count("gpu_ecc_corrected", "Memory errors corrected since the driver was loaded.", True),
-    count("gpu_ecc_uncorrected", "Memory errors not corrected since the driver was loaded.", True),
-    count("pcie_replays", "PCIe packets sent again since the driver was loaded.", True),
-    count("gpu_xid", "Last critical error (XID) the driver reported; null while there was none.", True),
+    _counter("pcie_rx_bytes", "byte", "Received by the GPU over PCIe since the first sample."),
+    _counter("pcie_tx_bytes", "byte", "Sent by the GPU over PCIe since the first sample."),
+    _counter("nvlink_rx_bytes", "byte", "Data received over all NVLinks since the first sample."),
+    _counter("nvlink_tx_bytes", "byte", "Data sent over all NVLinks since the first sample."),
+    _counter("xgmi_rx_bytes", "byte", "Data read over all xGMI links since the first sample."),
+    _counter("xgmi_tx_bytes", "byte", "Data written over all xGMI links since the first sample."),
+    count("gpu_ecc_corrected", "Memory errors corrected since the driver was loaded.", True, Kind.LIFETIME),
+    count("gpu_ecc_uncorrected", "Memory errors not corrected since the driver was loaded.", True, Kind.LIFETIME),
+    count("pcie_replays", "PCIe packets sent again since the driver was loaded.", True, Kind.LIFETIME),
+    count("gpu_xid", "Last critical error (XID) the driver reported; null while there was none.", True, Kind.STATE),
 )
 
 _FABRIC = (
-    amount(
+    _counter(
         "infiniband_rx_bytes",
         "byte",
         "Received by all InfiniBand or RoCE ports, RDMA included, since the first sample.",
     ),
-    amount(
+    _counter(
         "infiniband_tx_bytes", "byte", "Sent by all InfiniBand or RoCE ports, RDMA included, since the first sample."
     ),
-    amount("infiniband_wait_ticks", "1", "Ticks in which a port had data and could not send, since the first sample."),
-    amount("rdma_congestion_marks", "1", "Congestion notifications sent (RoCE), since the first sample."),
-    amount("rdma_out_of_sequence", "1", "RDMA packets out of sequence, since the first sample."),
-    amount("rdma_retries", "1", "Retries of RDMA for an unready receiver, since the first sample."),
+    _counter(
+        "infiniband_wait_ticks", "1", "Ticks in which a port had data and could not send, since the first sample."
+    ),
+    _counter("rdma_congestion_marks", "1", "Congestion notifications sent (RoCE), since the first sample."),
+    _counter("rdma_out_of_sequence", "1", "RDMA packets out of sequence, since the first sample."),
+    _counter("rdma_retries", "1", "Retries of RDMA for an unready receiver, since the first sample."),
 )
-
-CUMULATIVE = frozenset(
-    c.name for c in (*_HOST, *_GPU_FAST, *_GPU_SLOW, *_FABRIC) if "since the first sample" in c.about
-)
-"""Columns that only ever grow within a recording."""
 
 _SAMPLE = (
-    duration("t_ns", "Time of the sample on the node's monotonic clock."),
-    duration("read_latency_ns", "Time the reads of this sample took."),
+    duration("t_ns", "Time of the sample on the node's monotonic clock.", kind=Kind.KEY),
+    duration("read_latency_ns", "Time the reads of this sample took.", kind=Kind.GAUGE),
     text("device", "`host`, or `gpu0`, `gpu1`, ... in the driver's order."),
     *_HOST,
     *_GPU_FAST,
     *_GPU_SLOW,
     *_FABRIC,
 )
+
+CUMULATIVE = frozenset(column.name for column in _SAMPLE if column.kind is Kind.COUNTER)
+"""Columns that only ever grow within a recording."""
 
 SAMPLES = Table("samples", "one row per (t_ns, device) of one node, as recorded", _SAMPLE)
 
@@ -106,9 +125,9 @@ TELEMETRY = Table(
     "telemetry",
     "one row per (node, t_ns, device)",
     (
-        count("node", "Node index within the run."),
+        count("node", "Node index within the run.", kind=Kind.KEY),
         *_SAMPLE,
-        Column("step", "int", "1", "Step the sample falls in; null between steps.", True, 0),
+        Column("step", "int", "1", "Step the sample falls in; null between steps.", True, 0, kind=Kind.KEY),
         text("kind", "Kind of that step: warmup, measured or profiled.", True),
         Column("is_gap", "bool", "1", "Whether more than two periods passed since the device's previous sample."),
     ),

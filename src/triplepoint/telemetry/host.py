@@ -1,13 +1,172 @@
-"""The node itself: processor, memory, temperatures and network."""
+"""Sensors of the host: processor, memory, temperatures, network, RAPL energy, InfiniBand and RoCE ports.
 
+Source: Linux kernel documentation: admin-guide/pm/powercap (`energy_uj` counts microjoules and wraps at
+`max_energy_range_uj`; AMD processors use the same folder names); ABI/stable/sysfs-class-infiniband (port_rcv_data and
+port_xmit_data count words of 4 bytes); hw_counters as the mlx5 driver names them.
+"""
+
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from triplepoint.tables.telemetry import FABRIC_METRICS
 from triplepoint.telemetry.kernel_files import FileReads, KernelFile, read_text, sysfs
-from triplepoint.telemetry.sensor import Sensor
+from triplepoint.telemetry.sensor import Counters, Sensor
 from triplepoint.telemetry.sweep import RARELY, Step
-from triplepoint.units import KIB, MS_PER_S
+from triplepoint.units import KIB, MEGA, MS_PER_S
+
+_ZONES = {"cpu_energy_j": "package-*", "dram_energy_j": "dram"}
+
+
+class Rapl(Sensor):
+    """All packages of the host, and their DRAM where the processor reports it; what it lacks is in `absent`."""
+
+    devices = ("host",)
+
+    def __init__(self, root: Path | None = None) -> None:
+        """Open the counters.
+
+        Args:
+            root: The kernel's class/powercap; that of this machine by default.
+        """
+        self.absent: dict[str, str] = {}
+        files: list[KernelFile] = []
+        ranges_uj: list[int] = []
+        self._parts: list[slice] = []
+        for metric, zones in _ZONES.items():
+            counters, reason = _open_zones(root or sysfs() / "class/powercap", zones)
+            if reason:
+                self.absent[metric] = reason
+                continue
+            self._parts.append(slice(len(files), len(files) + len(counters)))
+            files += [file for file, _ in counters]
+            ranges_uj += [range_uj for _, range_uj in counters]
+        self.columns = tuple(metric for metric in _ZONES if metric not in self.absent)
+        self._reads, self._counters = FileReads(files), Counters(len(files))
+        self._ranges_uj = np.array(ranges_uj, float)
+
+    def allocate(self, num_slots: int, period_s: float) -> list[list[Step]]:
+        """Make room for `num_slots` reads and return their calls."""
+        return [self._reads.allocate(num_slots)]
+
+    def take(self, num_slots: int) -> np.ndarray:
+        """Return the first `num_slots` reads."""
+        totals_uj = self._counters.advance(self._reads.numbers(num_slots), self._ranges_uj)
+        return np.column_stack([totals_uj[:, part].sum(axis=1) for part in self._parts])[:, None] / MEGA
+
+
+def _open_zones(root: Path, pattern: str) -> tuple[list[tuple[KernelFile, int]], str | None]:
+    """Return counters and their ranges of the zones whose name matches, or the reason there are none."""
+    if not root.is_dir():
+        return [], f"this host has no {root}"
+    # Psys zones hold the packages again, and intel-rapl-mmio mirrors intel-rapl: counting either would double.
+    zones = [path for path in sorted(root.glob("intel-rapl:*")) if _zone_name(path).startswith(pattern.rstrip("*"))]
+    if not zones:
+        return [], f"no RAPL zone {pattern} in {root}"
+    counters = []
+    for zone in zones:
+        try:
+            file = KernelFile(zone / "energy_uj")
+            file.number()
+            counters.append((file, int((zone / "max_energy_range_uj").read_text())))
+        except PermissionError:
+            return [], f"{zone / 'energy_uj'} is readable by root only"
+        except (OSError, ValueError) as error:
+            return [], f"{zone}: {error}"
+    return counters, None
+
+
+def _zone_name(zone: Path) -> str:
+    return read_text(zone / "name") or ""
+
+
+_WORD_BYTES = 4
+_WRAP_32 = float(1 << 32)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """One counter of a port."""
+
+    column: str
+    file: str
+    scale: float = 1.0
+    every: int = RARELY
+    """As that of `Step`: congestion is counted, not followed."""
+
+
+_SOURCES = (
+    _Source("infiniband_rx_bytes", "counters/port_rcv_data", _WORD_BYTES, every=1),
+    _Source("infiniband_tx_bytes", "counters/port_xmit_data", _WORD_BYTES, every=1),
+    _Source("infiniband_wait_ticks", "counters/port_xmit_wait"),
+    _Source("rdma_congestion_marks", "hw_counters/np_cnp_sent"),
+    _Source("rdma_out_of_sequence", "hw_counters/out_of_sequence"),
+    _Source("rdma_retries", "hw_counters/rnr_nak_retry_err"),
+)
+
+
+class Fabric(Sensor):
+    """All active ports of this node, summed."""
+
+    devices = ("host",)
+
+    def __init__(self, root: Path | None = None) -> None:
+        """Open the counters.
+
+        Args:
+            root: Root of sysfs; what the environment names by default.
+        """
+        self.absent: dict[str, str] = {}
+        self._files: list[KernelFile] = []
+        self._sources: list[_Source] = []
+        root = root or sysfs()
+        ports = [port for port in sorted(root.glob("class/infiniband/*/ports/*")) if _is_active(port)]
+        self.ports = [f"{port.parent.parent.name}/{port.name}" for port in ports]
+        for source in _SOURCES:
+            reason = self._open(source, ports)
+            if reason:
+                self.absent[source.column] = reason
+        if not ports:
+            self.absent = dict.fromkeys(FABRIC_METRICS, f"no active InfiniBand or RoCE port in {root}/class/infiniband")
+        self.columns = tuple(dict.fromkeys(source.column for source in self._sources))
+        self._reads = FileReads(self._files, every=[source.every for source in self._sources])
+        self._counters = Counters(len(self._files))
+        # The legacy counters of old adapters have 32 bits: at 50 GB/s those wrap within 0.35 s, which the lane follows.
+        self._wraps_at = np.full(len(self._files), _WRAP_32)
+
+    def _open(self, source: _Source, ports: list[Path]) -> str | None:
+        """Open one counter of every port; a sum over some of them would be no sum."""
+        files = []
+        for port in ports:
+            try:
+                files.append(KernelFile(port / source.file))
+                files[-1].number()
+            except (OSError, ValueError) as error:
+                return f"{port / source.file}: {error.strerror if isinstance(error, OSError) else error}"
+        self._files += files
+        self._sources += [source] * len(files)
+        return None
+
+    def allocate(self, num_slots: int, period_s: float) -> list[list[Step]]:
+        """Make room for `num_slots` reads and return their calls."""
+        return [self._reads.allocate(num_slots)]
+
+    def take(self, num_slots: int) -> np.ndarray:
+        """Return the first `num_slots` reads, summed over ports."""
+        values = self._reads.numbers(num_slots)
+        # A counter beyond 32 bits has 64, and a fall of it is a reset.
+        self._wraps_at = np.where((values >= _WRAP_32).any(axis=0), 0.0, self._wraps_at)
+        totals = self._counters.advance(values, self._wraps_at)
+        found = np.zeros((num_slots, len(self.columns)))
+        for place, source in enumerate(self._sources):
+            found[:, self.columns.index(source.column)] += totals[:, place] * source.scale
+        return found[:, None]
+
+
+def _is_active(port: Path) -> bool:
+    return "ACTIVE" in (read_text(port / "state") or "")
+
 
 _CPU_CHIPS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "acpitz")
 """hwmon drivers whose readings are the processor's, best first. Source: Linux kernel documentation, hwmon."""

@@ -1,4 +1,4 @@
-"""Numbers in files of the kernel (sysfs, procfs), kept open: reading one again costs microseconds."""
+"""Files of the kernel (sysfs, procfs): numbers kept open, so that reading one again costs microseconds; PCI slots."""
 
 import os
 import tempfile
@@ -114,3 +114,17 @@ def read_text(path: Path) -> str | None:
         return path.read_text(errors="replace").strip()
     except OSError:
         return None
+
+
+def slot_of(address: str | None) -> str | None:
+    """Return the name of the physical slot of a PCI device, None where the kernel knows none.
+
+    Args:
+        address: Domain:bus:device.function; slots list the first three parts.
+    """
+    if address is None:
+        return None
+    for path in sorted(sysfs().glob("bus/pci/slots/*/address")):
+        if read_text(path) == address.partition(".")[0]:
+            return path.parent.name
+    return None

@@ -1,25 +1,23 @@
-"""NVML's C interface: only what the sampler needs, laid out for calls that allocate nothing.
+"""The one reader of NVML: its C interface, laid out so that the sampler's calls allocate nothing.
 
 Source: nvml.h of the NVIDIA driver (version 13); the layouts are the same in nvidia-ml-py 13.615.
 """
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from triplepoint.telemetry.gpus import DriverError
-from triplepoint.telemetry.sweep import address_of
+from triplepoint.telemetry.sweep import DriverError, address_of
 
 LIBRARY = "libnvidia-ml.so.1"
 
 SUCCESS = 0
+INVALID_ARGUMENT = 2
 NOT_SUPPORTED = 3
-NO_PERMISSION = 4
-NOT_FOUND = 6
-TIMEOUT = 10
+INSUFFICIENT_SIZE = 7
 FUNCTION_NOT_FOUND = 13
-GPU_IS_LOST = 15
 
 ALL_LINKS = 0xFFFFFFFF
 """Scope of an NVLink field that asks for the sum over all links; scope 0, the default, is link 0 alone."""
@@ -107,6 +105,11 @@ class Nvml:
         made = ctypes.CFUNCTYPE(ctypes.c_int, *types)
         return made((name, self._library))
 
+    def _found(self, name: str, *types: Any) -> Any:
+        if not self.has(name):
+            raise NvmlError(FUNCTION_NOT_FOUND, "Function Not Found")
+        return self.function(name, *types)
+
     def address(self, name: str) -> int:
         """Return where a function lies. Raises AttributeError if this driver lacks it."""
         return address_of(getattr(self._library, name))
@@ -135,22 +138,70 @@ class Nvml:
         assert handle.value is not None
         return handle.value
 
-    def text(self, name: str, handle: int, length: int = 96) -> str | None:
-        """Return what a function like nvmlDeviceGetUUID writes into a buffer, None where it has nothing."""
-        if not self.has(name):
-            return None
+    def name(self, name: str, handle: int, length: int = 96) -> str:
+        """Return what a function like nvmlDeviceGetUUID writes into a buffer.
+
+        Raises:
+            NvmlError: If it gives no answer, or this driver lacks it.
+        """
+        function = self._found(name, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint)
         buffer = ctypes.create_string_buffer(length)
-        status = self.function(name, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint)(handle, buffer, length)
-        return buffer.value.decode(errors="replace") if status == SUCCESS else None
+        self.check(function(handle, buffer, length))
+        return buffer.value.decode(errors="replace")
+
+    def text(self, name: str, handle: int) -> str | None:
+        """Return the same, None where the driver has nothing."""
+        try:
+            return self.name(name, handle)
+        except NvmlError:
+            return None
+
+    def ask(self, name: str, *arguments: int, writes: Sequence[Any] = (ctypes.c_uint,)) -> list[Any]:
+        """Return what a function writes, one value for each of `writes`.
+
+        Args:
+            name: The function.
+            arguments: The GPU, then whole numbers; none for a function of the driver.
+            writes: C types it writes, in order of its last arguments.
+
+        Raises:
+            NvmlError: If it gives no answer, or this driver lacks it.
+        """
+        values = [kind() for kind in writes]
+        types = [ctypes.c_void_p if place == 0 else ctypes.c_uint for place in range(len(arguments))]
+        function = self._found(name, *types, *(ctypes.c_void_p for _ in values))
+        self.check(function(*arguments, *map(ctypes.addressof, values)))
+        return [value.value if hasattr(value, "value") else list(value) for value in values]
 
     def number(self, name: str, handle: int, *arguments: int) -> int | None:
         """Return the unsigned number a function writes, None where it has none."""
-        if not self.has(name):
+        try:
+            return int(self.ask(name, handle, *arguments)[0])
+        except NvmlError:
             return None
-        value = ctypes.c_uint()
-        types = [ctypes.c_void_p, *(ctypes.c_uint for _ in arguments), ctypes.c_void_p]
-        status = self.function(name, *types)(handle, *arguments, ctypes.addressof(value))
-        return value.value if status == SUCCESS else None
+
+    def count(self, name: str, handle: int, *arguments: int) -> int:
+        """Return how many entries a function would list, asked without room for any.
+
+        Raises:
+            NvmlError: If it gives no answer, or this driver lacks it.
+        """
+        number = ctypes.c_uint(0)
+        types = [ctypes.c_void_p, *(ctypes.c_uint for _ in arguments), ctypes.c_void_p, ctypes.c_void_p]
+        status = self._found(name, *types)(handle, *arguments, ctypes.addressof(number), None)
+        if status != INSUFFICIENT_SIZE:
+            self.check(status)
+        return number.value
+
+    def version(self, name: str) -> str:
+        """Return the version text a function without a GPU writes, such as nvmlSystemGetDriverVersion.
+
+        Raises:
+            NvmlError: If it gives none.
+        """
+        buffer = ctypes.create_string_buffer(96)
+        self.check(self._found(name, ctypes.c_char_p, ctypes.c_uint)(buffer, 96))
+        return buffer.value.decode(errors="replace")
 
     def pci_address(self, handle: int) -> str | None:
         """Return domain:bus:device.function as the kernel spells it in sysfs."""

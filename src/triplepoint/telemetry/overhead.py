@@ -2,9 +2,10 @@
 
 import random
 import signal
+import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from triplepoint.errors import UserError
-from triplepoint.telemetry.characterise import sampling
-from triplepoint.telemetry.loads import training_loop
+from triplepoint.telemetry.characterise import sampling, training_loop
 
 _DRAWS = 4000
 _SEED = 6
@@ -72,21 +72,35 @@ def from_loop(kind: str, num_pairs: int, fast_period_s: float) -> dict[str, Over
         fast_period_s: Time between samples of power. Unit: s.
     """
     step = training_loop("cpu" if kind == "cpu" else "cuda")
-    chooser = random.Random(_SEED)
-    rows: list[tuple[int, bool, float]] = []
     with (
         tempfile.TemporaryDirectory() as folder,
         sampling(Path(folder) / "node0.arrow", kind, fast_period_s) as sampler,
     ):
-        _steps(step, 2 * _BLOCK_S)
-        for pair in range(num_pairs):
-            for is_sampled in chooser.sample((True, False), 2):
-                # A stopped process keeps its devices open and reads nothing.
-                sampler.send_signal(signal.SIGCONT if is_sampled else signal.SIGSTOP)
-                time.sleep(_SWITCH_S)
-                rows += [(pair, is_sampled, step_s) for step_s in _steps(step, _BLOCK_S)]
+        rows = list(time_pairs(step, num_pairs, sampler, _BLOCK_S))
     pair_of, sampled, step_s = (np.array(column) for column in zip(*rows, strict=True))
     return {"training": compare(pair_of, sampled, step_s)}
+
+
+def time_pairs(
+    step: Callable[[], None], num_pairs: int, sampler: subprocess.Popen[bytes], block_s: float
+) -> Iterator[tuple[int, bool, float]]:
+    """Yield pair, whether the sampler ran, and time of steps, in pairs of blocks in random order. Unit: s.
+
+    Args:
+        step: Does one step and waits for it.
+        num_pairs: Pairs of blocks, one sampled.
+        sampler: Stopped for the other block.
+        block_s: Length of a block. Unit: s.
+    """
+    chooser = random.Random(_SEED)
+    _steps(step, 2 * block_s)
+    for pair in range(num_pairs):
+        for is_sampled in chooser.sample((True, False), 2):
+            # A stopped process keeps its devices open and reads nothing.
+            sampler.send_signal(signal.SIGCONT if is_sampled else signal.SIGSTOP)
+            time.sleep(_SWITCH_S)
+            yield from ((pair, is_sampled, step_s) for step_s in _steps(step, block_s))
+    sampler.send_signal(signal.SIGCONT)
 
 
 def _steps(step: Callable[[], None], duration_s: float) -> list[float]:
@@ -105,7 +119,7 @@ def from_folder(folder: Path) -> dict[str, Overhead]:
     """Return the change of step time of each loop in `overhead.parquet`.
 
     Args:
-        folder: Where it is: what `tests/hardware/h200/measure.py` left.
+        folder: Where it is: what `characterise --record` left.
 
     Raises:
         UserError: If it is missing, or is no such recording.

@@ -59,6 +59,10 @@ class Step:
     """It is done in slots that are multiples of this, and leaves `NOT_DONE` in the others."""
 
 
+class DriverError(Exception):
+    """A status other than success, of a vendor's library."""
+
+
 def address_of(function: Any) -> int:
     """Return where a function of a ctypes library lies."""
     address = ctypes.cast(function, ctypes.c_void_p).value

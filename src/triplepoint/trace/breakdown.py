@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from triplepoint.files import whole, write_text
-from triplepoint.trace.rank.summary import RankSummary
+from triplepoint.trace.rank.rank_summary import RankSummary
 from triplepoint.units import NS_PER_US
 
 _KEYS = ["rank", "class", "kind", "name"]

@@ -1,15 +1,14 @@
-"""What one rank hands to the analysis across ranks: its time cut into segments, and the collectives it took part in.
+"""What one rank hands to the analysis across ranks: its time cut into segments, and its collectives.
 
-All times are nanoseconds since 1970 by the rank's own clock.
+All times are nanoseconds since 1970 by the rank's clock.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
+from triplepoint.trace.arrays import Int64
 
 
 class Step(NamedTuple):
@@ -91,3 +90,24 @@ class Collectives:
     end: Int64
     num_ranks: Int64
     ranks: list[tuple[int, ...]]
+
+
+def time_by_label(lane: Lane, begin: int, end: int) -> Int64:
+    """Return the time of every label of a lane from `begin` to `end`, touching no segment outside.
+
+    Args:
+        lane: The rank's segments.
+        begin: From when on. Unit: ns, on the lane's clock.
+        end: Until when. Unit: ns, on the lane's clock.
+
+    Returns:
+        Shape (num_labels,); less than `end - begin` in all where the lane is shorter. Unit: ns.
+    """
+    first = np.searchsorted(lane.end, begin, side="right")
+    last = np.searchsorted(lane.start, end, side="left")
+    times = np.zeros(len(lane.labels), dtype=np.int64)
+    if first < last:
+        within = slice(first, last)
+        length = np.minimum(lane.end[within], end) - np.maximum(lane.start[within], begin)
+        np.add.at(times, lane.label[within], length)
+    return times

@@ -1,17 +1,107 @@
-"""Traces to folders of rank tables, several at once where there are cores for it."""
+"""Trace files: which to read, which rank each is of, and parsing them into folders of rank tables."""
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from triplepoint.errors import UserError
 from triplepoint.jobs import in_processes
-from triplepoint.trace.inputs import TraceFile, rank_of
-from triplepoint.trace.rank.found import Reading
-from triplepoint.trace.rank.groups import read_groups
 from triplepoint.trace.rank.parse import parse_rank
-from triplepoint.trace.rank.summary import RankSummary
+from triplepoint.trace.rank.process_groups import read_groups
+from triplepoint.trace.rank.rank_summary import RankSummary
+from triplepoint.trace.rank.work import Reading
 from triplepoint.trace.taxonomy import Scheme
+
+_RANK_IN_NAME = re.compile(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
+_RUN_TRACE = re.compile(r"rank(\d{1,9})\.json(\.gz|\.zst)?$")
+_TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
+_RECORD_SUFFIX = ".groups.json"
+
+
+class TraceFile(NamedTuple):
+    """A trace, the rank its name says it is of (None where it does not), and the launcher's record beside it."""
+
+    path: Path
+    rank: int | None
+
+    @property
+    def record(self) -> Path:
+        """Return where the launcher's record of process groups would be."""
+        return self.path.with_name(self.path.name.split(".json")[0] + _RECORD_SUFFIX)
+
+
+def find_traces(arguments: Iterable[Path]) -> list[TraceFile]:
+    """Return the traces among files and folders.
+
+    Args:
+        arguments: Traces, or folders of traces of one job.
+
+    Raises:
+        UserError: If there are none, one is no regular file, or two names say the same rank.
+    """
+    paths: list[Path] = []
+    for path in arguments:
+        inside = sorted(path.iterdir()) if path.is_dir() else [path]
+        paths += [p for p in inside if not path.is_dir() or (p.name.endswith(_TRACE_SUFFIXES) and p.is_file())]
+    paths = [path for path in paths if not path.name.endswith(_RECORD_SUFFIX)]
+    for path in paths:
+        if path.exists() and not path.is_file():
+            # The rank is in the name, and what is packed is known by how it begins, read before the rest.
+            raise UserError(f"{path}: a pipe or device, expected a file; save what comes through it as rank<N>.json")
+    if not paths:
+        raise UserError("no trace files (*.json, *.json.gz, *.json.zst) among the arguments")
+    found = []
+    for path in paths:
+        named = _RANK_IN_NAME.findall(path.name)
+        found.append(TraceFile(path, int(named[-1]) if named else None))
+    check_ranks((file.path, file.rank) for file in found if file.rank is not None)
+    return found
+
+
+def find_run_traces(folder: Path) -> list[TraceFile]:
+    """Return the traces of a run, by rank.
+
+    Raises:
+        UserError: If a rank has two.
+    """
+    matches = [(path, _RUN_TRACE.fullmatch(path.name)) for path in sorted(folder.glob("rank*.json*"))]
+    found = [TraceFile(path, int(match[1])) for path, match in matches if match]
+    check_ranks((file.path, file.rank) for file in found)
+    return sorted(found, key=lambda file: file.rank or 0)
+
+
+def check_ranks(files: Iterable[tuple[Path | str, int | None]]) -> None:
+    """Refuse two files of one rank.
+
+    Raises:
+        UserError: Naming both.
+    """
+    seen: dict[int | None, Path | str] = {}
+    for path, rank in files:
+        if rank in seen:
+            raise UserError(f"{path}: rank {rank} is also in {seen[rank]}; pass one file a rank, of one job")
+        seen[rank] = path
+
+
+def rank_of(file: TraceFile, written: int | None, is_only: bool) -> int:
+    """Return the rank of a trace: by its name, else by what is written in it, else 0 if it is the only one.
+
+    Raises:
+        UserError: If nothing tells.
+    """
+    if file.rank is not None:
+        return file.rank
+    if written is not None:
+        return written
+    if is_only:
+        return 0
+    raise UserError(
+        f"{file.path}: neither its name (rank<N>) nor its distributedInfo says which rank it is of; rename it"
+    )
+
 
 Progress = Callable[[str], None]
 

@@ -41,7 +41,7 @@ def test_aggregate_takes_the_counter_where_there_is_one(tmp_path: Path) -> None:
     tables = with_counter(tmp_path)
     (point,) = tables["points"]
     # Samples of power say something else; the counter is what counts.
-    assert point["gpu_power_w"] == pytest.approx(8 * 300 + 10 * sum(range(8)))
+    assert point["job_gpu_power_w"] == pytest.approx(8 * 300 + 10 * sum(range(8)))
     assert point["gpu_power_source"] == COUNTER
     for k, row in enumerate(tables["gpus"]):
         assert row["gpu_power_w"] == pytest.approx(300 + 10 * k)

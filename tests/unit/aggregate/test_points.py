@@ -87,7 +87,7 @@ def test_aggregate_in_processes_writes_the_same(tmp_path: Path) -> None:
 def test_aggregate_cpu_has_no_power_and_says_why(tmp_path: Path) -> None:
     (point,) = tables_of(tmp_path, Spec("tiny-llama", {"dp": 2}))["points"]
     assert point["power_absent"] == NO_RAPL
-    assert [point[name] for name in ("gpu_power_w", "host_power_w", "mfu", "gpu")] == [None] * 4
+    assert [point[name] for name in ("job_gpu_power_w", "job_host_power_w", "mfu", "gpu")] == [None] * 4
     assert point["cpu_utilisation"] == pytest.approx(0.9)
 
 
@@ -102,12 +102,19 @@ def test_aggregate_gpu_power_by_hand(tmp_path: Path) -> None:
     (point,) = tables["points"]
     # GPU k draws 490 - 5 (k + 1) + 10 step W in steps 1 to 5: 515, 510, ..., 480 on average.
     assert [row["gpu_power_w"] for row in tables["gpus"]] == pytest.approx([515 - 5 * k for k in range(8)])
-    assert point["gpu_power_w"] == pytest.approx(3980)
+    assert point["job_gpu_power_w"] == pytest.approx(3980)
+    assert point["gpu_power_w"] == pytest.approx(3980 / 8)
+    assert point["gpu_power_p90_w"] == pytest.approx(4108 / 8)
+    tokens = point["tokens_per_s"] * point["step_time_s"]
+    assert point["tokens_per_s_p10"] == pytest.approx(tokens / point["step_time_p90_s"])
+    assert point["tokens_per_s_per_gpu_p90"] == pytest.approx(tokens / 8 / point["step_time_p10_s"])
+    assert point["gpu_energy_per_token_p10_j"] == pytest.approx(3852 * point["step_time_p10_s"] / tokens)
+    assert point["gpu_energy_per_token_lo_j"] is None, "measured runs have no interval of the model"
     # Sums of the steps: 3820, 3900, 3980, 4060, 4140.
-    assert point["gpu_power_p10_w"] == pytest.approx(3852)
-    assert point["gpu_power_p90_w"] == pytest.approx(4108)
+    assert point["job_gpu_power_p10_w"] == pytest.approx(3852)
+    assert point["job_gpu_power_p90_w"] == pytest.approx(4108)
     assert point["gpu_energy_per_token_j"] == pytest.approx(3980 * 101 / (128 * 8192))
-    assert point["gpu_samples_per_s_mj"] == pytest.approx(128 / 101 / (3980 * 101 / 1e6))
+    assert point["job_gpu_samples_per_s_mj"] == pytest.approx(128 / 101 / (3980 * 101 / 1e6))
     assert point["power_absent"] is None
     assert [row["gpu_temp_c"] for row in tables["gpus"]] == pytest.approx([52 + 2 * k for k in range(8)])
 
@@ -122,8 +129,8 @@ def test_aggregate_host_power_is_energy_over_time(tmp_path: Path) -> None:
     TELEMETRY.write(path, TELEMETRY.from_rows(rows))
     aggregate(plan, tmp_path, CONFIG)
     (point,) = RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet").to_pylist()
-    assert point["host_power_w"] == pytest.approx(55)
-    assert point["host_power_p90_w"] == pytest.approx(55)
+    assert point["job_host_power_w"] == pytest.approx(55)
+    assert point["job_host_power_p90_w"] == pytest.approx(55)
     assert point["host_energy_per_token_j"] == pytest.approx(55 * 0.202 / 2048)
     assert point["power_absent"] is None
 

@@ -8,9 +8,10 @@ from matplotlib.text import Text
 from tests.synthetic import CONFIG
 from triplepoint.aggregate import aggregate
 from triplepoint.figures import load
+from triplepoint.figures.scales import column_of
 from triplepoint.figures.write import write_figure
 from triplepoint.plan import select, write_plan
-from triplepoint.simulate.artefacts.run import simulate_run
+from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.tables import POINTS
 from triplepoint.telemetry.align import align_run
 
@@ -37,9 +38,10 @@ def test_inference_batch_rows_are_those_simulated(served: Path) -> None:
         whole_s = row["time_to_first_token_s"] + 127 * row["time_per_output_token_s"]
         assert row["step_time_s"] == pytest.approx(whole_s, rel=1e-6)
         assert row["tokens_per_s"] == pytest.approx(batch * 128 / row["step_time_s"])
-        assert row["gpu_energy_per_token_j"] == pytest.approx(row["gpu_power_w"] / row["tokens_per_s"])
+        assert row["gpu_energy_per_token_j"] == pytest.approx(row["job_gpu_power_w"] / row["tokens_per_s"])
         # Eight GPUs between idle and their limit of 700 W.
-        assert 8 * 100 < row["gpu_power_w"] < 8 * 700
+        assert 8 * 100 < row["job_gpu_power_w"] < 8 * 700
+        assert row["gpu_power_w"] == pytest.approx(row["job_gpu_power_w"] / 8)
     energy = [points[batch]["gpu_energy_per_token_j"] for batch in sorted(points)]
     assert energy == sorted(energy, reverse=True)
 
@@ -53,12 +55,12 @@ def test_inference_batch_draws_one_line(served: Path) -> None:
     drawn = numbers.set_index("global_batch_size")
     for batch in (1, 256):
         row = drawn.loc[batch]
-        assert row["next_token_s"] == done.loc[batch, "time_per_output_token_s"]
+        assert row["time_per_output_token_s"] == done.loc[batch, "time_per_output_token_s"]
         # Ends of time the other way round: the longest batch makes the fewest tokens a second.
-        assert row["tokens_per_s_model_lo"] == pytest.approx(batch * 128 / done.loc[batch, "step_time_hi_s"])
-        for column in ("tokens_per_s", "first_token_s", "next_token_s", "energy_per_token_j"):
-            assert row[f"{column}_model_lo"] < row[column] < row[f"{column}_model_hi"]
-            assert row[f"{column}_p10"] == pytest.approx(row[column], rel=0.05), "simulated batches are alike"
+        assert row["tokens_per_s_lo"] == pytest.approx(batch * 128 / done.loc[batch, "step_time_hi_s"])
+        for column in ("tokens_per_s", "time_to_first_token_s", "time_per_output_token_s", "gpu_energy_per_token_j"):
+            assert row[column_of(column, "lo")] < row[column] < row[column_of(column, "hi")]
+            assert row[column_of(column, "p10")] == pytest.approx(row[column], rel=0.05), "simulated batches are alike"
     assert "llama3-70b on h200x32, simulated, TP8, bf16, 1024 tokens read, 128 made" in {
         found.get_text() for found in figure.findobj(Text)
     }

@@ -46,7 +46,7 @@ def check(points: pd.DataFrame) -> None:
         swept = labels.common_setting(members, free=("micro_batch_size",))
         assert twins(swept, ["layout", "micro_batch_size"]) == [], f"microbatch_power: {name}"
     if not served.empty:
-        numbers = inference_batch.numbers_of(labels.prepare(served))
+        numbers = inference_batch.with_lines(labels.prepare(served))
         assert twins(numbers, ["line", "global_batch_size"]) == []
 
 

@@ -13,11 +13,10 @@ from tests.points import write_run
 from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError
 from triplepoint.launch import collect
-from triplepoint.launch import run as launching
+from triplepoint.launch import launch_run as launching
 from triplepoint.launch.attempt import REPLACED
 from triplepoint.launch.collect import conclude
-from triplepoint.launch.installing import install
-from triplepoint.launch.run import LaunchFailed, launch
+from triplepoint.launch.launch_run import LaunchFailed, install, launch
 from triplepoint.manifest import Manifest, read_manifest, write_manifest
 
 RUN = tiny_run()

@@ -15,7 +15,7 @@ from tests.points import planned, tiny_point, write_run
 from tests.sampling import record
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Layout, PointCluster, Steps
-from triplepoint.launch import run
+from triplepoint.launch import launch_run
 from triplepoint.manifest import read_manifest
 
 PLACEMENT: dict[str, Any] = {"switches": None, "devices": None, "cpus": "0-7", "adapters": {}}
@@ -63,14 +63,14 @@ def launch_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def launch(nodes: list[tuple[str, Scenario]], free: set[str]) -> tuple[Path, FakeSlurm, list[str]]:
         slurm, said = FakeSlurm(nodes, frozenset(free)), list[str]()
-        monkeypatch.setattr(run, "submit", slurm.submit)
-        monkeypatch.setattr(run, "adopt", lambda *_: None)
-        monkeypatch.setattr(run, "usable_nodes", lambda partition: slurm.free)
+        monkeypatch.setattr(launch_run, "submit", slurm.submit)
+        monkeypatch.setattr(launch_run, "adopt", lambda *_: None)
+        monkeypatch.setattr(launch_run, "usable_nodes", lambda partition: slurm.free)
         cluster = PointCluster(name="test", device="cuda", gpu="h200", gpus_per_node=8)
         steps = Steps(warmup=0, measured=1, profiled=0)
         point = tiny_point(cluster=cluster, num_gpus=8, layout=Layout(dp=8), global_batch_size=8, steps=steps)
         folder = write_run(tmp_path / "results", planned(point, executor="slurm"))
-        run.launch(folder, said.append)
+        launch_run.launch(folder, said.append)
         return folder, slurm, said
 
     return launch

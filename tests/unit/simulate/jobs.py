@@ -1,14 +1,17 @@
 """Small jobs whose work can be counted by hand."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from triplepoint.config.base import Quantity
+from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import MixtureOfExperts, ModelConfig
 from triplepoint.config.point import Layout
-from triplepoint.simulate.fabric import Fabric, Level
+from triplepoint.simulate.collectives.links import load_link
+from triplepoint.simulate.fabric import Fabric, Level, Network, network_levels, node_levels
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel, Message, Operation, StageWork
 from triplepoint.simulate.stacks import find_stack
@@ -109,3 +112,29 @@ def messages(found: Iterable[Operation], kind: str, group: str) -> list[Message]
 
 def message_bytes(found: Iterable[Operation], kind: str, group: str) -> float:
     return sum(message.num_bytes * message.count for message in messages(found, kind, group))
+
+
+def fabric_from(
+    gpu_name: str,
+    gpus_per_node: int,
+    nic_bytes_per_s_per_node: float,
+    config: Path,
+    num_gpus: int = 1 << 20,
+    network: Network | None = None,
+) -> Fabric:
+    """Return a fabric from a few numbers.
+
+    Args:
+        gpu_name: GPU type, a file in `config/gpus/`.
+        gpus_per_node: GPUs joined by scale-up links.
+        nic_bytes_per_s_per_node: All adapters of a node together, one direction; 0 for none. Unit: byte/s.
+        config: Folder of the configuration.
+        num_gpus: GPUs of the cluster.
+        network: More about the network; its bandwidth is replaced by the one given.
+    """
+    gpu = Catalogue(config).gpu(gpu_name)
+    inside = node_levels(gpu, gpus_per_node, config)
+    if not nic_bytes_per_s_per_node:
+        return Fabric(inside)
+    found = replace(network or Network(0.0), bytes_per_s_per_node=nic_bytes_per_s_per_node)
+    return Fabric(inside + network_levels(found, load_link(found.link, config), gpus_per_node, num_gpus))

@@ -14,7 +14,7 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel, Message, Operation
 from triplepoint.simulate.stacks import find_stack
 from triplepoint.simulate.timeline.durations import Durations, Pass
-from triplepoint.simulate.work.model import stage_work
+from triplepoint.simulate.work.training import stage_work
 
 CONFIG = Path(__file__).parents[3] / "config"
 
@@ -96,3 +96,12 @@ def simulated(
         is_send_blocking=layout.vp == 1,
     )
     return Simulated(job, stages, time_of, durations, np.arange(layout.dp) % len(slow), (10**9,) * layout.pp)
+
+
+def representatives(job: Simulated) -> list[int]:
+    """Return one rank of every stage and class: all that differ."""
+    layout = job.job.layout
+    firsts = np.unique(job.class_of_replica, return_index=True)[1] * layout.tp * layout.cp
+    return [
+        stage * layout.tp * layout.cp * layout.dp + first for stage in range(layout.pp) for first in firsts.tolist()
+    ]

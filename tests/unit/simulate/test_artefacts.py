@@ -14,20 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.points import planned, tiny_point
-from tests.unit.simulate.stand_ins import CONFIG, simulated, time_of
+from tests.unit.simulate.stand_ins import CONFIG, representatives, simulated, time_of
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Layout, PointCluster
 from triplepoint.manifest import read_manifest
 from triplepoint.simulate.artefacts.groups import groups_of
-from triplepoint.simulate.artefacts.names import kernel_name, message_names
+from triplepoint.simulate.artefacts.rank_trace import kernel_name, message_names
 from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.artefacts.write import write_failure, write_run, write_traces
 from triplepoint.simulate.operations import Kernel, Message, Operation
 from triplepoint.simulate.timeline.expand import lay_out
 from triplepoint.tables import STEPS, TELEMETRY
 from triplepoint.telemetry.align import align_run
-from triplepoint.trace.files import trace_files
-from triplepoint.trace.taxonomy import classify_device, load_scheme
+from triplepoint.trace.loose_traces import trace_files
+from triplepoint.trace.taxonomy import load_scheme
 
 GRAD, BOTH = frozenset({"grad"}), frozenset({"grad", "param"})
 
@@ -60,12 +60,13 @@ def accounted(folder: Path, rank: int) -> dict[str, int]:
 def test_write_traces_parsed_are_the_timeline(name: str, tmp_path: Path) -> None:
     layout, changes = JOBS[name]
     job = simulated(layout, **changes)
-    write_traces(tmp_path / "traces", job, job.representatives(), [12])
+    write_traces(tmp_path / "traces", job, representatives(job), [12])
     trace_files([tmp_path / "traces"], tmp_path / "out", load_scheme(), lambda line: None, num_jobs=1)
     accounts = job.timeline.accounts
-    for rank in job.representatives():
+    for rank in representatives(job):
         place = job.place(rank)
-        times = (accounts.compute_s[place], accounts.exposed_comm_s[place], accounts.idle_s[place])
+        idle_s = accounts.bubble_s[place] + accounts.straggler_s[place]
+        times = (accounts.compute_s[place], accounts.exposed_comm_s[place], idle_s)
         expected = dict(zip(("compute", "comm", "idle"), (round(time * 1e9) for time in times), strict=True))
         assert accounted(tmp_path / "out", rank) == expected
 
@@ -126,9 +127,9 @@ def test_names_are_of_the_class_of_the_operation(gpu: str, model: str) -> None:
     operations += [op for stage in job.stages for op in (*stage.gradient_sync, *stage.optimizer)]
     for operation in operations:
         if isinstance(operation, Kernel):
-            assert classify_device(kernel_name(operation, job.job.gpu)).cls == operation.cls, operation
+            assert load_scheme().device(kernel_name(operation, job.job.gpu)).cls == operation.cls, operation
         else:
-            assert classify_device(message_names(operation, job.job.gpu)[0]).cls == "comm"
+            assert load_scheme().device(message_names(operation, job.job.gpu)[0]).cls == "comm"
 
 
 def h200_point(**changes: Any) -> Any:

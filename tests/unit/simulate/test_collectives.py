@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.simulate.jobs import fabric_from
 from triplepoint.metrics import bus_bandwidth, bus_factor
 from triplepoint.simulate.collectives.links import Link, load_link, load_overlap
-from triplepoint.simulate.collectives.model import CollectiveModel
-from triplepoint.simulate.fabric import Fabric, Group, Level, Network, fabric_from, network_levels, scale_up_levels
+from triplepoint.simulate.collectives.times import CollectiveModel
+from triplepoint.simulate.fabric import Fabric, Group, Level, Network, network_levels, scale_up_levels
 from triplepoint.simulate.operations import CommKind
 from triplepoint.units import MIB
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.simulate.jobs import fabric_from
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
 from triplepoint.simulate.collectives.links import link_of_gpu, load_link
@@ -12,7 +13,6 @@ from triplepoint.simulate.fabric import (
     Fabric,
     Level,
     Network,
-    fabric_from,
     fabric_of,
     network_levels,
     node_levels,

@@ -5,10 +5,10 @@ import pytest
 
 from tests.unit.simulate.power.made_up import power
 from tests.unit.simulate.test_heated import CATALOGUE, CONFIG, planned
-from triplepoint.simulate.artefacts.run import job_of
-from triplepoint.simulate.calibration.fitted import Calibration
-from triplepoint.simulate.heat.config import read_heat
-from triplepoint.simulate.power.model import Activity
+from triplepoint.simulate.artefacts.simulate_run import job_of
+from triplepoint.simulate.calibration import Calibration
+from triplepoint.simulate.heat.parameters import read_heat
+from triplepoint.simulate.power.gpu import Activity
 from triplepoint.simulate.power.step import Ran, StepPieces
 from triplepoint.simulate.power.work import Workload
 from triplepoint.simulate.predict.governed import Stretches, govern

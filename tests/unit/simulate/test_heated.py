@@ -13,10 +13,10 @@ from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError
 from triplepoint.plan import select
 from triplepoint.recording.read import read_recording
-from triplepoint.simulate.artefacts.heated import Heated, heat_up
-from triplepoint.simulate.artefacts.run import job_of, simulate, simulate_run
-from triplepoint.simulate.artefacts.simulated import Simulated
-from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.artefacts.heated import heat_up
+from triplepoint.simulate.artefacts.simulate_run import job_of, simulate, simulate_run
+from triplepoint.simulate.artefacts.simulated import Heated, Simulated
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.heat.clocks import Reason
 from triplepoint.simulate.step import costs_of
 from triplepoint.units import NS_PER_S

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from triplepoint.calibrate.kernels import Measurement, fit_kernels, read_measurements
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
-from triplepoint.simulate.kernels.fit import Measurement, fit_kernels, read_measurements
-from triplepoint.simulate.kernels.model import KernelModel
+from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.operations import Kernel
 
 CONFIG = Path(__file__).parents[3] / "config"

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.simulate.cells import NEMOTRON
 from triplepoint.config.model import LayerKind, ModelConfig
 from triplepoint.errors import UserError
-from triplepoint.simulate.memory.model import peak_memory
+from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.predict.batch import read_table, settle
 from triplepoint.simulate.predict.known import Known, find_known, read_known
 from triplepoint.simulate.predict.rows import Row, read_row

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.unit.simulate.jobs import gpt, gpu, job, llama, mixtral
 from triplepoint.config.model import LayerKind, ModelConfig
 from triplepoint.simulate.memory.activations import passes_in_flight
-from triplepoint.simulate.memory.model import MemoryUse, memory_by_stage, peak_memory
+from triplepoint.simulate.memory.training import MemoryUse, memory_by_stage, peak_memory
 from triplepoint.simulate.work.blocks import Blocks
-from triplepoint.simulate.work.parts import Share
+from triplepoint.simulate.work.layer_parts import Share
 from triplepoint.units import GIB
 
 PEAK_ERROR = 0.08

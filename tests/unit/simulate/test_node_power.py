@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tests.node_power import CONFIG, FOLDER, Judged, judge_nodes
-from triplepoint.simulate.power.config import read_node_power, read_power
-from triplepoint.simulate.power.model import idle_power_w
+from triplepoint.simulate.power.gpu import Activity, gpu_power_w
 from triplepoint.simulate.power.node import TRAINING_SHARE, board_power_w
+from triplepoint.simulate.power.parameters import read_node_power, read_power
 
 NAMES = ("lora-1 dc", "lora-1 ac", "lora-8 dc", "lora-8 ac", "lora-64 dc", "lora-64 ac", "gpt3-64 dc", "gpt3-64 ac",
          "lora-8-air ac")  # fmt: skip
@@ -64,7 +64,9 @@ def test_node_power_at_the_predicted_step(name: str) -> None:
 def test_node_at_rest_as_it_was_set_by() -> None:
     """`board` was: the lowest a node without fans took, GPUs at rest."""
     lowest = read("rest.csv", job="bert", meter="dc")["lowest_w"]
-    assert immersed_w(0.0, float(idle_power_w(read_power("h100", CONFIG), 30.0))) == pytest.approx(lowest, rel=0.02)
+    h100 = read_power("h100", CONFIG)
+    idle_w = float(gpu_power_w(h100, Activity(awake=0.0), h100.clocks.min_clock.value, 30.0))
+    assert immersed_w(0.0, idle_w) == pytest.approx(lowest, rel=0.02)
 
 
 def test_node_with_gpus_at_their_limit_as_it_was_set_by() -> None:

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.simulate.test_heated import heated, planned
 from triplepoint.manifest import Manifest
 from triplepoint.plan import select
-from triplepoint.simulate.artefacts.heated import Heated
-from triplepoint.simulate.artefacts.run import simulate_run
+from triplepoint.simulate.artefacts.simulate_run import simulate_run
+from triplepoint.simulate.artefacts.simulated import Heated
 from triplepoint.simulate.heat.sensor import nvidia_sensors, show
 from triplepoint.simulate.power.step import Ran
 from triplepoint.simulate.power.work import Workload

@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.simulate.cells import NEMOTRON
+from triplepoint.calibrate.statistics import conformal_quantile
 from triplepoint.cli import main
 from triplepoint.config.point import Layout
-from triplepoint.simulate.calibration import intervals
-from triplepoint.simulate.calibration.fitted import Calibration
-from triplepoint.simulate.calibration.intervals import Features, Uncertainty
-from triplepoint.simulate.costs import AS_TABLES, Constants, slowest_of
+from triplepoint.simulate import intervals
+from triplepoint.simulate.calibration import Calibration
+from triplepoint.simulate.costs import Constants, slowest_of
+from triplepoint.simulate.intervals import Features, Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.predict.batch import OUTPUT, predict_row, settle
 from triplepoint.simulate.predict.model import predict
@@ -62,14 +63,14 @@ def test_predict_schedule_that_cannot_run_is_invalid(calibration: Calibration) -
 
 def test_step_bubble_of_a_pipeline_with_equal_stages() -> None:
     job = job_of(pp="4", tp="4", dp="1", gbs="32", mbs="1")
-    step = simulate_step(job, AS_TABLES, CONFIG)
+    step = simulate_step(job, Constants(), CONFIG)
     # (pp-1)/m of the ideal time for m micro-batches, were the stages equal: the last one has the output layer.
     assert 0.5 < step.timeline.bubble_fraction / (3 / (32 + 3)) < 4
 
 
 def test_step_more_kernel_time_is_never_faster() -> None:
     job = job_of()
-    assert simulate_step(job, Constants(factor=1.2), CONFIG).time_s > simulate_step(job, AS_TABLES, CONFIG).time_s
+    assert simulate_step(job, Constants(factor=1.2), CONFIG).time_s > simulate_step(job, Constants(), CONFIG).time_s
 
 
 def test_step_slow_host_holds_up_small_kernels_only() -> None:
@@ -84,8 +85,8 @@ def test_step_slow_host_holds_up_small_kernels_only() -> None:
 
 def test_step_twice_the_batch_takes_no_more_than_twice() -> None:
     once, twice = (
-        simulate_step(job_of(), AS_TABLES, CONFIG).time_s,
-        simulate_step(job_of(gbs="128"), AS_TABLES, CONFIG).time_s,
+        simulate_step(job_of(), Constants(), CONFIG).time_s,
+        simulate_step(job_of(gbs="128"), Constants(), CONFIG).time_s,
     )
     assert once < twice <= 2 * once
 
@@ -93,7 +94,7 @@ def test_step_twice_the_batch_takes_no_more_than_twice() -> None:
 def test_step_more_replicas_cost_little() -> None:
     job = job_of()
     wide = replace(job, layout=Layout(**(job.layout.model_dump() | {"dp": 64})), global_batch_size=1024)
-    assert 1 < simulate_step(wide, AS_TABLES, CONFIG).time_s / simulate_step(job, AS_TABLES, CONFIG).time_s < 1.1
+    assert 1 < simulate_step(wide, Constants(), CONFIG).time_s / simulate_step(job, Constants(), CONFIG).time_s < 1.1
 
 
 def test_slowest_of_many_by_hand() -> None:
@@ -116,15 +117,15 @@ def test_constants_of_an_unknown_version_are_those_of_the_nearest(calibration: C
 
 def test_conformal_quantile_by_hand() -> None:
     # Nine scores and the one to come: 90 % of ten are reached at the ninth.
-    assert intervals.conformal_quantile([1, 2, 3, 4, 5, 6, 7, 8, 9]) == 9
-    assert intervals.conformal_quantile([1, 2, 3, 4, 5, 6, 7, 8, 9], coverage=0.5) == 5
+    assert conformal_quantile([1, 2, 3, 4, 5, 6, 7, 8, 9]) == 9
+    assert conformal_quantile([1, 2, 3, 4, 5, 6, 7, 8, 9], coverage=0.5) == 5
     # Three quarters of the weight on the first.
-    assert intervals.conformal_quantile([1, 2], [3, 1], coverage=0.5) == 1
+    assert conformal_quantile([1, 2], [3, 1], coverage=0.5) == 1
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=60))
 def test_conformal_quantile_holds_the_share_of_its_own_scores(scores: list[float]) -> None:
-    found = intervals.conformal_quantile(scores)
+    found = conformal_quantile(scores)
     assert sum(score <= found for score in scores) >= min(0.9 * (len(scores) + 1), len(scores)) - 1e-9
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.predict.batch import predict_row, read_table
 from triplepoint.simulate.predict.model import Prediction
 from triplepoint.simulate.predict.rows import read_row

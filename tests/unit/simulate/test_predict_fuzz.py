@@ -17,10 +17,10 @@ from triplepoint.simulate.predict.rows import COLUMNS
 CONFIG = Path("config")
 STATUSES = {"ok", "oom", "invalid", "unsupported"}
 NUMBERS = OUTPUT[3 : OUTPUT.index("bottleneck")]
-FIRST_TOKEN = ("time_to_first_token_s", "time_to_first_token_lo_s", "time_to_first_token_hi_s")
-POWER = OUTPUT[OUTPUT.index(FIRST_TOKEN[-1]) + 1 :]
+OF_TOKENS = OUTPUT[OUTPUT.index("time_to_first_token_s") : OUTPUT.index("exposed_comm_per_output_token_s") + 1]
+POWER = OUTPUT[OUTPUT.index(OF_TOKENS[-1]) + 1 :]
 STEP_TIME = ("step_time_s", "step_time_lo_s", "step_time_hi_s")
-TIMES_OF_INFERENCE = (*STEP_TIME, "tokens_per_s_per_gpu", "memory_gib", "exposed_comm_s", *FIRST_TOKEN)
+TIMES_OF_INFERENCE = (*STEP_TIME, "tokens_per_s_per_gpu", "memory_gib", *OF_TOKENS)
 NAMES = (
     *("Llama3-8B", "DeepSeek-V3", "Mixtral-8x7B", "GPT-OSS-20B", "Gemma3-27B", "MPT-7B", "Kimi-K2", "Mamba"),
     *("m\u03bfdel", ""),
@@ -58,7 +58,7 @@ def check(found: dict[str, str]) -> None:
     expected: tuple[str, ...] = ()
     if found["status"] in ("ok", "oom"):
         expected = TIMES_OF_INFERENCE if found["time_to_first_token_s"] else NUMBERS
-    for name in (*NUMBERS, *FIRST_TOKEN):
+    for name in (*NUMBERS, *OF_TOKENS):
         assert bool(found[name]) == (name in expected), name
         assert not found[name] or math.isfinite(float(found[name]))
     # Of some GPU types nothing is known of power: all of it or none.
@@ -131,7 +131,10 @@ def test_a_row_of_inference_has_its_own_numbers(tmp_path: Path) -> None:
     asked = NEMOTRON | {"model": "Llama3-8B", "task": "inference", "output_tokens": "128", "tp": "1", "dp": "16"}
     asked |= dict.fromkeys(("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "params_B"), "")
     (few,), (many,) = (predicted(written([asked | {"gbs": gbs}]), tmp_path) for gbs in ("64", "4096"))
-    assert float(few["time_to_first_token_s"]) > float(few["step_time_s"]) > 16e9 / 3.35e12
+    first_s, each_s = float(few["time_to_first_token_s"]), float(few["time_per_output_token_s"])
+    assert first_s > each_s > 16e9 / 3.35e12
+    # A step is a whole batch, as in table `points`.
+    assert float(few["step_time_s"]) == pytest.approx(first_s + 127 * each_s, rel=1e-4)
     assert (few["status"], many["status"]) == ("ok", "oom")
     assert "cache 132.0" in many["reason"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.simulate.test_heated import CATALOGUE, CONFIG, heated, planned
-from triplepoint.simulate.artefacts.run import job_of
-from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.artefacts.simulate_run import job_of
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.predict.batch import predict_table
 from triplepoint.simulate.predict.model import predict
 from triplepoint.simulate.predict.power import PowerPrediction, places_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.simulate.cells import NEMOTRON
-from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.predict.batch import predict_row
 from triplepoint.simulate.predict.model import Prediction
 from triplepoint.simulate.predict.rows import read_row

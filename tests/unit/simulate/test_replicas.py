@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from triplepoint.config.point import Layout
-from triplepoint.simulate.timeline.replicas import sort_replicas
+from triplepoint.simulate.timeline.durations import sort_replicas
 
 LAYOUT = Layout(tp=2, pp=2, dp=4, schedule="1f1b")
 """Ranks 0-7 are stage 0, two a replica."""

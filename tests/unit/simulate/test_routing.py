@@ -9,8 +9,8 @@ from tests.unit.simulate.jobs import job, message_bytes, messages, mixtral, oper
 from triplepoint.config.model import MixtureOfExperts
 from triplepoint.simulate.operations import Kernel
 from triplepoint.simulate.predict.rows import read_row
-from triplepoint.simulate.work.model import stage_work
-from triplepoint.simulate.work.routing import share_sent_once
+from triplepoint.simulate.work.experts import share_sent_once
+from triplepoint.simulate.work.training import stage_work
 
 ONCE = "NeMo AutoModel"
 

@@ -11,11 +11,11 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError
 from triplepoint.plan import MOST_TRACED_STAGES, as_simulated, select
-from triplepoint.simulate.artefacts.run import job_of, simulate_run
-from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.artefacts.simulate_run import job_of, simulate_run
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.predict.model import predict
 from triplepoint.tables import RANKS, STEPS
-from triplepoint.trace.files import trace_files
+from triplepoint.trace.loose_traces import trace_files
 from triplepoint.trace.taxonomy import load_scheme
 
 CONFIG = Path(__file__).parents[3] / "config"

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from tests.unit.simulate.test_heated import CATALOGUE, CONFIG, planned
-from triplepoint.simulate.artefacts.heated import Heated, heat_up
-from triplepoint.simulate.artefacts.run import job_of, simulate
-from triplepoint.simulate.artefacts.simulated import Simulated
-from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.artefacts.heated import heat_up
+from triplepoint.simulate.artefacts.simulate_run import job_of, simulate
+from triplepoint.simulate.artefacts.simulated import Heated, Simulated
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.heat.clocks import Reason
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.predict.batch import predict_row

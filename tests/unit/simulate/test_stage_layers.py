@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.unit.simulate.jobs import gpt, job, llama, mixtral
 from tests.unit.simulate.test_run import planned
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.simulate.artefacts.run import simulate_run
+from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.simulate.fabric import fabric_of
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.memory.model import memory_by_stage, peak_memory
+from triplepoint.simulate.memory.training import memory_by_stage, peak_memory
 from triplepoint.simulate.predict.model import predict
 from triplepoint.simulate.work.blocks import split_layers
 

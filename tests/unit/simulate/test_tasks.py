@@ -9,12 +9,16 @@ import pytest
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.conditions import ConditionsConfig
+from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import PlannedRun
+from triplepoint.config.yaml_file import read
 from triplepoint.errors import UserError
+from triplepoint.flops import model_flops_per_token, peak_flops
+from triplepoint.metrics import mfu, tokens_per_s
 from triplepoint.plan import select
 from triplepoint.recording.read import read_recording
-from triplepoint.simulate.artefacts.run import job_of, simulate_run
 from triplepoint.simulate.artefacts.serving import simulate_serving
+from triplepoint.simulate.artefacts.simulate_run import job_of, simulate_run
 from triplepoint.simulate.inference import (
     Groups,
     Serving,
@@ -25,7 +29,7 @@ from triplepoint.simulate.inference import (
     serving_of,
 )
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.memory.model import peak_memory
+from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.predict.point import predict_point
 from triplepoint.tables import STEPS
 
@@ -57,6 +61,17 @@ def test_lora_all_targets_is_none_in_the_job() -> None:
     assert {job(entry.planned).lora_targets for entry in plan.valid} == {None, frozenset({"linear_qkv"})}
 
 
+@pytest.mark.parametrize("study", ["lora", "parallelism"])
+def test_mfu_of_a_prediction_is_that_of_points(study: str) -> None:
+    point = planned(study).point
+    found = predict_point(point, CONFIG).step
+    gpu = read(GpuConfig, CONFIG / "gpus" / f"{point.cluster.gpu}.yaml")
+    throughput = tokens_per_s(point.num_tokens, found.step_time_s)
+    peak = peak_flops(gpu, point.precision)
+    assert peak is not None
+    assert found.mfu == pytest.approx(mfu(throughput, model_flops_per_token(point), point.num_gpus, peak))
+
+
 def test_simulated_inference_is_what_is_predicted(tmp_path: Path) -> None:
     run = planned("inference", global_batch_size=16)
     manifest = simulate_run(run, tmp_path, CONFIG)
@@ -71,7 +86,8 @@ def test_simulated_inference_is_what_is_predicted(tmp_path: Path) -> None:
     assert {row["num_tokens"] for row in rows} == {16 * 128}
     predicted = predict_point(run.point, CONFIG).step
     assert predicted.step_time_s == pytest.approx(whole_s)
-    for name in ("step_time", "time_to_first_token"):
+    assert predicted.time_per_output_token_s == pytest.approx(expected.time_per_output_token_s)
+    for name in ("step_time", "time_to_first_token", "time_per_output_token"):
         low, high = (getattr(predicted, f"{name}_{end}_s") for end in ("lo", "hi"))
         assert (manifest.facts[f"{name}_lo_s"], manifest.facts[f"{name}_hi_s"]) == (low, high)
         assert low < getattr(predicted, f"{name}_s") < high

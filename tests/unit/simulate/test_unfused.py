@@ -4,13 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.simulate.jobs import job, operations
+from tests.unit.simulate.jobs import fabric_from, job, operations
 from triplepoint.simulate.costs import LAUNCH_BEND, Constants
-from triplepoint.simulate.fabric import fabric_from
 from triplepoint.simulate.operations import Kernel
 from triplepoint.simulate.step import costs_of
-from triplepoint.simulate.work.model import stage_work
-from triplepoint.simulate.work.parts import streaming
+from triplepoint.simulate.work.layer_parts import streaming
+from triplepoint.simulate.work.training import stage_work
 
 CONFIG = Path("config")
 STACK = "Megatron-DeepSpeed"

@@ -13,8 +13,8 @@ from triplepoint.config.model import ModelConfig
 from triplepoint.metrics import flops_per_token
 from triplepoint.simulate.operations import Kernel
 from triplepoint.simulate.work.blocks import Blocks, split_layers
-from triplepoint.simulate.work.model import stage_work
-from triplepoint.simulate.work.parts import Share
+from triplepoint.simulate.work.layer_parts import Share
+from triplepoint.simulate.work.training import stage_work
 
 BATCH, LENGTH, WIDTH, LAYERS = 2, 1024, 512, 8
 TOKENS = BATCH * LENGTH

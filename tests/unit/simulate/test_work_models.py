@@ -8,11 +8,11 @@ from tests.unit.simulate.jobs import flops, job, llama, message_bytes, messages,
 from triplepoint.config.attention import LatentAttention, SlidingWindow
 from triplepoint.config.model import LayerKind, MixtureOfExperts, ModelConfig
 from triplepoint.metrics import flops_per_token
-from triplepoint.simulate.memory.model import peak_memory
+from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.operations import Kernel
 from triplepoint.simulate.work.blocks import Blocks, split_layers
-from triplepoint.simulate.work.model import stage_work
-from triplepoint.simulate.work.parts import Share
+from triplepoint.simulate.work.layer_parts import Share
+from triplepoint.simulate.work.training import stage_work
 
 TOKENS, LENGTH, WIDTH, HEADS, VOCAB = 2048, 1024, 512, 8, 4096
 LATENT = LatentAttention(q_lora_rank=64, kv_lora_rank=32, qk_head_dim=48, qk_pos_emb_head_dim=16, v_head_dim=32)

@@ -9,7 +9,7 @@ from triplepoint.simulate.fabric import Group
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Operation, StageWork
 from triplepoint.simulate.work.groups import group_of
-from triplepoint.simulate.work.model import stage_work
+from triplepoint.simulate.work.training import stage_work
 
 
 def stage(**changes: Any) -> StageWork:

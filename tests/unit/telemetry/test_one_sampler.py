@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from triplepoint.errors import UserError
-from triplepoint.telemetry.one_sampler import Claim
+from triplepoint.telemetry.sampler import Claim
 
 
 def test_claim_second_of_the_same_gpu_is_refused(tmp_path: Path) -> None:

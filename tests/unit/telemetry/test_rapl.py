@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from triplepoint.telemetry.rapl import Rapl
+from triplepoint.telemetry.host import Rapl
 from triplepoint.telemetry.sweep import Sweep
 
 RANGE_UJ = 262_143_328_850

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from triplepoint.errors import UserError
-from triplepoint.trace.inputs import TraceFile, check_ranks, find_run_traces, find_traces, rank_of
+from triplepoint.trace.parsing import TraceFile, check_ranks, find_run_traces, find_traces, rank_of
 
 
 def touch(*paths: Path) -> None:

@@ -10,10 +10,9 @@ from tests.unit.trace.traces import GEMM, kernel, write_trace
 from triplepoint.errors import UserError
 from triplepoint.tables import SEGMENTS
 from triplepoint.trace import parsing
-from triplepoint.trace.inputs import TraceFile, find_traces
 from triplepoint.trace.kineto import reader
-from triplepoint.trace.parsing import Task, parse_traces
-from triplepoint.trace.rank.summary import RankSummary
+from triplepoint.trace.parsing import Task, TraceFile, find_traces, parse_traces
+from triplepoint.trace.rank.rank_summary import RankSummary
 from triplepoint.trace.taxonomy import load_scheme
 
 

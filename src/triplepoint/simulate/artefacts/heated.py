@@ -1,20 +1,18 @@
-"""A simulated job with its power, heat and clocks: the loop closed, from the timeline to the GPUs' speed and back.
+"""Warm a simulated job up: the loop of power, heat and clocks closed, from the timeline to the GPUs' speed and back.
 
 GPUs that are slower than the slowest sound one under usual conditions slow their ranks, and so the timeline; what runs
-when changes what GPUs take, and how slow they are, so both are gone through in turn until neither changes.
+when changes what GPUs draw, and how slow they are, so both are gone through in turn until neither changes.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.conditions import USUAL
-from triplepoint.simulate.artefacts.simulated import Simulated
-from triplepoint.simulate.heat.clocks import Reason
+from triplepoint.simulate.artefacts.simulated import Heated, Simulated
 from triplepoint.simulate.heat.job import (
     at_highest_clocks,
     compute_slowdown,
@@ -25,103 +23,19 @@ from triplepoint.simulate.heat.job import (
     stretched,
     warm_up,
 )
-from triplepoint.simulate.heat.loop import Trace
-from triplepoint.simulate.heat.machine import Machine, Profile, profile_from
-from triplepoint.simulate.power.config import NodePowerConfig, PowerConfig
-from triplepoint.simulate.power.model import Float
-from triplepoint.simulate.power.node import node_power_w, rack_power_w
+from triplepoint.simulate.heat.machine import Profile, profile_from
+from triplepoint.simulate.power.gpu import Float
+from triplepoint.simulate.power.parameters import PowerConfig
 from triplepoint.simulate.power.step import NOTHING, Ran, StepPieces
-from triplepoint.simulate.predict.power import PowerPrediction, predict_power
+from triplepoint.simulate.predict.power import predict_power
 from triplepoint.units import NS_PER_S
 
 _MOST_TURNS = 3
 _STEP_OF_SPEED = 0.005
 """Speeds of GPUs are told apart in steps of this: each different one makes a replica more to simulate."""
 
-_HELD = int(Reason.POWER_CAP | Reason.SW_THERMAL | Reason.HW_THERMAL | Reason.POWER_BRAKE)
-
 Resimulate = Callable[[dict[int, float]], Simulated]
 """Simulates the job once more with these factors on the computation of ranks."""
-
-
-@dataclass(frozen=True, eq=False)
-class Heated:
-    """A simulated job, warm.
-
-    Attributes:
-        simulated: The job, with what clocks did to it.
-        machine: The nodes.
-        node: What they take beside their GPUs.
-        num_nics: Network adapters of a node.
-        nodes_per_rack: Nodes that share a rack; None where that is not known.
-        trace: A step of it, which repeats.
-        factor: Of every rank, time of its computation over that of the slowest sound GPU under usual conditions, or 1.
-        is_steady: Whether the step before took the same power.
-        known: What power is known to, and its peaks, where GPUs and nodes are sound.
-    """
-
-    simulated: Simulated
-    machine: Machine
-    node: NodePowerConfig
-    num_nics: int
-    nodes_per_rack: int | None
-    trace: Trace
-    factor: dict[int, float]
-    is_steady: bool
-    known: PowerPrediction
-
-    def facts(self) -> dict[str, int | float | str | bool | None]:
-        """Return what the manifest says of it."""
-        trace = self.trace
-        nodes_w = node_power_w(self.node, trace.power_w, trace.temp_c.max(axis=2), self.num_nics)
-        return {
-            **gpu_facts(trace, self.machine, self.known, self.simulated.job.num_gpus),
-            "node_power_w": float(nodes_w.mean()),
-            **self._rack_facts(nodes_w),
-            "num_slowed_ranks": len(self.factor),
-            "heat": "from thermal steady state: every step has the same power, heat and clocks",
-            "is_steady": self.is_steady,
-        }
-
-    def _rack_facts(self, nodes_w: Float) -> dict[str, float]:
-        """Return mean and highest power of the rack that takes most; nodes of shape (num_bins, num_nodes)."""
-        if (size := self.nodes_per_rack) is None:
-            return {}
-        numbers = range(nodes_w.shape[1])
-        racks_w = rack_power_w(nodes_w, [numbers[low : low + size] for low in numbers[::size]])
-        return {"rack_power_w": float(racks_w.mean(axis=0).max()), "rack_power_peak_w": float(racks_w.max())}
-
-
-def gpu_facts(
-    trace: Trace, machine: Machine, known: PowerPrediction, num_gpus: int
-) -> dict[str, int | float | str | bool | None]:
-    """Return what the manifest says of power, heat and clocks of the GPUs that have a rank.
-
-    Args:
-        trace: A step, which repeats.
-        machine: The nodes.
-        known: What power is known to, and its peaks, where GPUs and nodes are sound.
-        num_gpus: Ranks.
-    """
-
-    def of_ranks(values: np.ndarray) -> np.ndarray:
-        return values.reshape(len(values), -1)[:, :num_gpus]
-
-    limit_w, power_w = machine.power.power_limit.value, of_ranks(trace.power_w)
-    mean_w = float(power_w.mean())
-    # The highest that a sensor shows: of single kernels and of passes that begin, where clocks are free; of periods.
-    is_free = not machine.brake.any(axis=1).all()
-    peaks_w = [float(power_w.max()), *([known.gpu_power_peak_w] if is_free else [])]
-    return {
-        "gpu_power_w": mean_w,
-        "gpu_power_lo_w": mean_w * known.gpu_power_lo_w / known.gpu_power_w,
-        # As far up as down: what is known ends at the limit as seen from its own mean. A run's mean is above the limit
-        # only where the lowest clock takes more than that.
-        "gpu_power_hi_w": max(mean_w, min(mean_w * (2.0 - known.gpu_power_lo_w / known.gpu_power_w), limit_w)),
-        "gpu_power_peak_w": max(peaks_w),
-        "gpu_temp_max_c": float(of_ranks(trace.temp_c).max()),
-        "throttle_fraction": float(((of_ranks(trace.reasons) & _HELD) != 0).mean()),
-    }
 
 
 def heat_up(simulated: Simulated, resimulate: Resimulate, cluster: ClusterConfig, config: Path) -> Heated:

@@ -4,10 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.simulate.artefacts.heated import Heated
-from triplepoint.simulate.artefacts.simulated import Simulated
+from triplepoint.simulate.artefacts.simulated import Heated, Simulated
 from triplepoint.simulate.heat.sensor import Sensors, mi250_sensors, nvidia_sensors, show
-from triplepoint.simulate.power.model import Float
+from triplepoint.simulate.power.gpu import Float
 
 _CPU_UTILISATION = 0.1
 """Share of all cores busy. Assumed, as in `node_power_w`: training keeps few of them busy."""

@@ -14,11 +14,11 @@ from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Point
 from triplepoint.manifest import Manifest
 from triplepoint.recording.write import Part, Recorder
-from triplepoint.simulate.artefacts.heated import gpu_facts
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS
 from triplepoint.simulate.artefacts.sensed import COUNTED
+from triplepoint.simulate.artefacts.simulated import gpu_facts
 from triplepoint.simulate.artefacts.write import describe_nodes, write_failure, write_manifest_of
-from triplepoint.simulate.calibration.serving import KnownTo, ServingCalibration
+from triplepoint.simulate.calibration import KnownTo, ServingCalibration
 from triplepoint.simulate.costs import Costs
 from triplepoint.simulate.heat.job import at_highest_clocks, is_known, machine_of, one_step, stretched, warm_up
 from triplepoint.simulate.heat.loop import Trace
@@ -36,12 +36,13 @@ from triplepoint.simulate.inference import (
 )
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel, Operation
-from triplepoint.simulate.power.model import Float
+from triplepoint.simulate.power.gpu import Float
 from triplepoint.simulate.power.work import UNITS, Workload, activity_of
 from triplepoint.simulate.predict.phases import Phases
 from triplepoint.simulate.predict.power import Repeated, power_in_balance
 from triplepoint.simulate.step import costs_of
 from triplepoint.simulate.timeline.expand import TimeOf
+from triplepoint.status import Status
 from triplepoint.tables import STEPS
 from triplepoint.tables.telemetry import METRICS
 from triplepoint.units import NS_PER_S
@@ -89,7 +90,7 @@ def simulate_serving(
     serving = serving_of(planned.point)
     step = predict_inference(job, serving, config)
     if not step.memory.fits:
-        return write_failure(out, planned, "oom", step.memory.explain(), started)
+        return write_failure(out, planned, Status.OOM, step.memory.explain(), started)
     shape = planned.point.num_nodes, planned.point.cluster.gpus_per_node
     known_to = ServingCalibration.load(config).known_to(job, serving, step)
     memory_bytes = tuple(round(use.total) for use in memory_by_stage(job, serving))
@@ -191,7 +192,7 @@ def _write(out: Path, planned: PlannedRun, job: Job, served: Served, started: da
         **served.facts,
         "spread": "none: simulated batches are all alike",
     }
-    return write_manifest_of(out, planned, "ok", None, nodes, facts, started)
+    return write_manifest_of(out, planned, Status.OK, None, nodes, facts, started)
 
 
 def _sensed(trace: Trace | None, job: Job, node: int, t_s: Float, columns: tuple[str, ...]) -> Float:

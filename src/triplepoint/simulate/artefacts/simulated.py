@@ -3,22 +3,25 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from triplepoint.config.mesh import Place
 from triplepoint.simulate.artefacts.groups import lockstep
+from triplepoint.simulate.heat.clocks import Reason
+from triplepoint.simulate.heat.loop import Trace
+from triplepoint.simulate.heat.machine import Machine
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import StageWork
+from triplepoint.simulate.power.node import node_power_w, rack_power_w
+from triplepoint.simulate.power.parameters import NodePowerConfig
+from triplepoint.simulate.predict.power import PowerPrediction
 from triplepoint.simulate.timeline.durations import Durations, Float, Pass
 from triplepoint.simulate.timeline.expand import TimeOf
-from triplepoint.simulate.timeline.model import Timeline, run
 from triplepoint.simulate.timeline.schedule import Int64, make_order
+from triplepoint.simulate.timeline.tasks import Timeline, run
 from triplepoint.units import NS_PER_S
 
-if TYPE_CHECKING:
-    from triplepoint.simulate.artefacts.heated import Heated
+_HELD = int(Reason.POWER_CAP | Reason.SW_THERMAL | Reason.HW_THERMAL | Reason.POWER_BRAKE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,11 +71,85 @@ class Simulated:
         slowest = max(self.slow.get(other, 1.0) for other in range(first, first + size))
         return self.slow.get(rank, 1.0) / slowest
 
-    def representatives(self) -> list[int]:
-        """Return one rank of every stage and class: all that differ."""
-        replicas = np.unique(self.class_of_replica, return_index=True)[1].tolist()
-        stages = range(self.job.layout.pp)
-        return [self.job.mesh.rank(Place(dp=replica, pp=stage)) for stage in stages for replica in replicas]
+
+@dataclass(frozen=True, eq=False)
+class Heated:
+    """A simulated job, warm.
+
+    Attributes:
+        simulated: The job, with what clocks did to it.
+        machine: The nodes.
+        node: What they draw in addition to their GPUs.
+        num_nics: Network adapters of a node.
+        nodes_per_rack: Nodes that share a rack; None where that is not known.
+        trace: A step of it, which repeats.
+        factor: Of every rank, time of its computation over that of the slowest sound GPU under usual conditions, or 1.
+        is_steady: Whether the step before took the same power.
+        known: What power is known to, and its peaks, where GPUs and nodes are sound.
+    """
+
+    simulated: Simulated
+    machine: Machine
+    node: NodePowerConfig
+    num_nics: int
+    nodes_per_rack: int | None
+    trace: Trace
+    factor: dict[int, float]
+    is_steady: bool
+    known: PowerPrediction
+
+    def facts(self) -> dict[str, int | float | str | bool | None]:
+        """Return what the manifest says of it."""
+        trace = self.trace
+        nodes_w = node_power_w(self.node, trace.power_w, trace.temp_c.max(axis=2), self.num_nics)
+        return {
+            **gpu_facts(trace, self.machine, self.known, self.simulated.job.num_gpus),
+            "node_power_w": float(nodes_w.mean()),
+            **self._rack_facts(nodes_w),
+            "num_slowed_ranks": len(self.factor),
+            "heat": "from thermal steady state: every step has the same power, heat and clocks",
+            "is_steady": self.is_steady,
+        }
+
+    def _rack_facts(self, nodes_w: Float) -> dict[str, float]:
+        """Return mean and highest power of the rack that takes most; nodes of shape (num_bins, num_nodes)."""
+        if (size := self.nodes_per_rack) is None:
+            return {}
+        numbers = range(nodes_w.shape[1])
+        racks_w = rack_power_w(nodes_w, [numbers[low : low + size] for low in numbers[::size]])
+        return {"rack_power_w": float(racks_w.mean(axis=0).max()), "rack_power_peak_w": float(racks_w.max())}
+
+
+def gpu_facts(
+    trace: Trace, machine: Machine, known: PowerPrediction, num_gpus: int
+) -> dict[str, int | float | str | bool | None]:
+    """Return what the manifest says of power, heat and clocks of the GPUs that have a rank.
+
+    Args:
+        trace: A step, which repeats.
+        machine: The nodes.
+        known: What power is known to, and its peaks, where GPUs and nodes are sound.
+        num_gpus: Ranks.
+    """
+
+    def of_ranks(values: np.ndarray) -> np.ndarray:
+        return values.reshape(len(values), -1)[:, :num_gpus]
+
+    limit_w, power_w = machine.power.power_limit.value, of_ranks(trace.power_w)
+    mean_w = float(power_w.mean())
+    # The highest that a sensor shows: of single kernels and of passes that begin, where clocks are free; of periods.
+    is_free = not machine.brake.any(axis=1).all()
+    peaks_w = [float(power_w.max()), *([known.gpu_power_peak_w] if is_free else [])]
+    return {
+        "gpu_power_w": mean_w,
+        "gpu_power_lo_w": mean_w * known.gpu_power_lo_w / known.gpu_power_w,
+        # As far up as down: what is known ends at the limit as seen from its own mean. A run's mean is above the limit
+        # only where the lowest clock takes more than that.
+        "gpu_power_hi_w": max(mean_w, min(mean_w * (2.0 - known.gpu_power_lo_w / known.gpu_power_w), limit_w)),
+        "gpu_power_peak_w": max(peaks_w),
+        "gpu_temp_max_c": float(of_ranks(trace.temp_c).max()),
+        "throttle_fraction": float(((of_ranks(trace.reasons) & _HELD) != 0).mean()),
+    }
 
 
 def in_whole_ns(durations: Durations) -> Durations:

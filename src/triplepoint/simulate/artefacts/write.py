@@ -13,7 +13,7 @@ from triplepoint.commit import git_state
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Point
 from triplepoint.files import whole, write_json
-from triplepoint.manifest import Device, Evidence, Manifest, Node, Status, Telemetry, write_manifest
+from triplepoint.manifest import Device, Evidence, Manifest, Node, Telemetry, write_manifest
 from triplepoint.simulate.artefacts.groups import ProcessGroup, groups_of, groups_used
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS, document
 from triplepoint.simulate.artefacts.rank_trace import RankTrace
@@ -25,6 +25,7 @@ from triplepoint.simulate.artefacts.recordings import (
     write_recordings,
 )
 from triplepoint.simulate.artefacts.simulated import Simulated, ns, one_ns
+from triplepoint.status import Status
 from triplepoint.tables import STEPS
 from triplepoint.units import NS_PER_S
 
@@ -64,7 +65,7 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
         "num_slow_ranks": len(simulated.slow),
         "spread": "none: simulated steps are all alike",
     } | (simulated.heated.facts() if simulated.heated else {})
-    return write_manifest_of(raw, planned, "ok", None, nodes, facts, started)
+    return write_manifest_of(raw, planned, Status.OK, None, nodes, facts, started)
 
 
 def write_failure(raw: Path, planned: PlannedRun, status: Status, reason: str, started: datetime) -> Manifest:

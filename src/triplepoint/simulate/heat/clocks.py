@@ -11,9 +11,8 @@ from enum import IntFlag
 import numpy as np
 import numpy.typing as npt
 
-from triplepoint.simulate.heat.config import LimitConfig
-from triplepoint.simulate.power.model import Clocks, Float, Int64
-from triplepoint.units import NS_PER_S
+from triplepoint.simulate.heat.parameters import LimitConfig
+from triplepoint.simulate.power.gpu import Clocks, Float, Int64
 
 Bool = npt.NDArray[np.bool_]
 
@@ -150,17 +149,3 @@ class Governor:
             Reason.POWER_BRAKE: brake,
         }
         return np.asarray(sum(np.int64(cause) * holds for cause, holds in causes.items()))
-
-
-def violation_ns(reasons: Int64, period_s: float) -> dict[Reason, Int64]:
-    """Return for each counted cause how long it has held clocks down, as NVML's violation counters do.
-
-    Args:
-        reasons: Bits in force over every period; shape (num_periods, ...).
-        period_s: Length of a period. Unit: s.
-
-    Returns:
-        Counters after every period, of the shape of `reasons`. Unit: ns.
-    """
-    period_ns = round(period_s * NS_PER_S)
-    return {cause: np.cumsum((reasons & int(cause)) != 0, axis=0) * period_ns for cause in COUNTED}

@@ -15,12 +15,12 @@ import numpy as np
 from triplepoint.config.conditions import ConditionsConfig, place_of
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
-from triplepoint.simulate.heat.config import AirflowConfig, read_airflow, read_heat
+from triplepoint.simulate.heat.devices import BadContact, BlockedAirflow, Fault, draw_devices
 from triplepoint.simulate.heat.loop import Steady, Trace, run, settle
 from triplepoint.simulate.heat.machine import Machine, Profile
-from triplepoint.simulate.heat.parts import BadContact, BlockedAirflow, Fault, draw_devices
-from triplepoint.simulate.power.config import NodePowerConfig, PowerConfig, read_node_power, read_power
-from triplepoint.simulate.power.model import Activity, Float, gpu_power_w
+from triplepoint.simulate.heat.parameters import AirflowConfig, read_airflow, read_heat
+from triplepoint.simulate.power.gpu import Activity, Float, gpu_power_w
+from triplepoint.simulate.power.parameters import NodePowerConfig, PowerConfig, read_node_power, read_power
 
 _USUAL_NODES = {1: "hgx-8", 2: "mi250-4x2"}
 """Airflow and node power by GPUs in a package: what there is of nodes in `config/`."""

@@ -12,7 +12,7 @@ import numpy as np
 from triplepoint.simulate.heat.clocks import ClockState, Governor, Reason, free_clocks
 from triplepoint.simulate.heat.machine import Machine, Profile
 from triplepoint.simulate.heat.network import propagator
-from triplepoint.simulate.power.model import Float, Int64
+from triplepoint.simulate.power.gpu import Float, Int64
 
 _AT_REST = 1e-9
 

@@ -7,11 +7,11 @@ from functools import cached_property
 import numpy as np
 
 from triplepoint.simulate.heat.clocks import Bool
-from triplepoint.simulate.heat.config import AirflowConfig, Cooling, HeatConfig
+from triplepoint.simulate.heat.devices import Devices
 from triplepoint.simulate.heat.network import Network, Propagator, build_network, propagator
-from triplepoint.simulate.heat.parts import Devices
-from triplepoint.simulate.power.config import PowerConfig
-from triplepoint.simulate.power.model import Activity, Clocks, Float, Int64, clock_table, data_share
+from triplepoint.simulate.heat.parameters import AirflowConfig, Cooling, HeatConfig
+from triplepoint.simulate.power.gpu import Activity, Clocks, Float, Int64, clock_table, data_share
+from triplepoint.simulate.power.parameters import PowerConfig
 from triplepoint.simulate.power.segments import bin_activity
 from triplepoint.units import NS_PER_S
 
@@ -127,12 +127,6 @@ class Profile:
         rates = np.stack([np.broadcast_to(column, whole) for column in columns], axis=1)
         parts = np.cumsum(rates * self.duration_s[:, None, None, None], axis=0)
         return np.concatenate([np.zeros_like(parts[:1]), parts])
-
-
-def uniform_profile(step_s: float, activity: Activity) -> Profile:
-    """Return a step that is the same all the time; activity of shape (num_nodes, num_devices)."""
-    columns = {part.name: np.asarray(getattr(activity, part.name))[None] for part in fields(Activity)}
-    return Profile(np.array([step_s]), Activity(**columns))
 
 
 def profile_from(pieces: Sequence[tuple[Int64, Activity]], shape: tuple[int, int], bins_ns: Int64) -> Profile:

@@ -16,7 +16,7 @@ import numpy as np
 
 from triplepoint.simulate.heat.clocks import COUNTED
 from triplepoint.simulate.heat.loop import Trace
-from triplepoint.simulate.power.model import Float, Int64
+from triplepoint.simulate.power.gpu import Float, Int64
 from triplepoint.units import MS_PER_S
 
 _ENERGY_UNIT_J = {"nvidia": 1.0 / MS_PER_S, "amd": 2.0**-16}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from triplepoint.simulate.kernels.config import AttentionPass, GemmParameters
+from triplepoint.simulate.kernels.parameters import AttentionPass, GemmParameters
 
 _TILES = tuple(
     (rows, columns, rows * columns / (rows + columns))

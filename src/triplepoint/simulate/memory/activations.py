@@ -12,7 +12,7 @@ from triplepoint.simulate.work.cores import core_of
 from triplepoint.simulate.work.ends import vocabulary
 from triplepoint.simulate.work.experts import Experts
 from triplepoint.simulate.work.feed_forward import gates
-from triplepoint.simulate.work.parts import FP32_BYTES, Share, ceil_div
+from triplepoint.simulate.work.layer_parts import FP32_BYTES, Share, ceil_div
 
 _RECEIVES = 2
 """Pipeline receives that are posted at a time, one from either side."""

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.memory.model import CONTEXT_BYTES, FRAGMENTATION, communicator_bytes
-from triplepoint.simulate.memory.need import Need
+from triplepoint.simulate.memory.training import CONTEXT_BYTES, FRAGMENTATION, Need, communicator_bytes
 from triplepoint.simulate.work.blocks import Blocks, Chunk, split_layers
 from triplepoint.simulate.work.cores import cache_bytes_per_token
 from triplepoint.simulate.work.ends import vocabulary
 from triplepoint.simulate.work.feed_forward import gates
-from triplepoint.simulate.work.parts import FP32_BYTES, Share, Weights, ceil_div
+from triplepoint.simulate.work.layer_parts import FP32_BYTES, Share, Weights, ceil_div
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from triplepoint.simulate.power.config import NodePowerConfig
-from triplepoint.simulate.power.model import Float, Number
+from triplepoint.simulate.power.gpu import Float, Number
+from triplepoint.simulate.power.parameters import NodePowerConfig
 
 TRAINING_SHARE = 0.35
 """How far host processors are from rest to all cores busy while a job trains: they poll, load and launch.

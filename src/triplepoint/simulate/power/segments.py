@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from triplepoint.simulate.power.model import Activity, Float, Int64, Number
-from triplepoint.units import ns_to_s
+from triplepoint.simulate.power.gpu import Activity, Float, Int64, Number
 
 _FIELDS = ("awake", "tensor", "sm", "hbm", "link", "randomness", "clock_bound")
 _RATES = ("tensor", "sm", "hbm", "link")
@@ -54,21 +53,6 @@ def kernel_activity(
     clock_bound = core / np.maximum(core + hbm**OVERLAP_EXPONENT, 1e-30)
     return Activity(np.ones_like(tensor), tensor, sm, hbm, 0.0 * tensor, np.broadcast_to(randomness, tensor.shape),
                     clock_bound)  # fmt: skip
-
-
-def message_activity(link_bytes: Number, hbm_bytes: Number, duration_s: Number, peaks: Peaks) -> Activity:
-    """Return what messages do to the units of a device: links and memory; their time knows no clock.
-
-    Args:
-        link_bytes: Sent and received over links to other GPUs. Unit: byte.
-        hbm_bytes: Read from and written to memory. Unit: byte.
-        duration_s: Of every message. Unit: s.
-        peaks: Of the device.
-    """
-    link = np.minimum(np.asarray(link_bytes) / (np.asarray(duration_s) * peaks.link), 1.0)
-    hbm = np.minimum(np.asarray(hbm_bytes) / (np.asarray(duration_s) * peaks.hbm), 1.0)
-    none = 0.0 * link
-    return Activity(none + 1.0, none, none, hbm, link, none + 1.0, none)
 
 
 def overlay(start_ns: Int64, end_ns: Int64, activity: Activity, until_ns: int) -> tuple[Int64, Activity]:
@@ -141,8 +125,3 @@ def bin_activity(edges_ns: Int64, activity: Activity, bins_ns: Int64) -> Activit
     found["randomness"] = np.where(weight > 0.0, mixed / np.where(weight > 0.0, weight, 1.0), 1.0)
     found["clock_bound"] = bin_means(edges_ns, columns["clock_bound"], bins_ns)
     return Activity(**found)
-
-
-def energy_j(edges_ns: Int64, power_w: Float) -> float:
-    """Return the energy of power that is constant between edges; shape (..., num_pieces). Unit: J."""
-    return float(np.sum(power_w * ns_to_s(1) * np.diff(edges_ns)))

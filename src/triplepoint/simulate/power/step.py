@@ -9,13 +9,13 @@ import numpy as np
 from triplepoint.simulate.artefacts.groups import split_sync
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import StageWork
-from triplepoint.simulate.power.config import PowerConfig
-from triplepoint.simulate.power.model import Activity, Float, Int64
+from triplepoint.simulate.power.gpu import Activity, Float, Int64
+from triplepoint.simulate.power.parameters import PowerConfig
 from triplepoint.simulate.power.segments import overlay
 from triplepoint.simulate.power.work import UNITS, Workload, activity_of
 from triplepoint.simulate.timeline.expand import TimeOf
-from triplepoint.simulate.timeline.model import Timeline
 from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD
+from triplepoint.simulate.timeline.tasks import Timeline
 from triplepoint.units import NS_PER_S
 
 Pieces = tuple[Int64, Activity]

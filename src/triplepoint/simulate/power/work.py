@@ -7,7 +7,7 @@ import numpy as np
 from triplepoint.simulate.collectives.traffic import Spread, spread_by, traffic
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel, Message, Operation
-from triplepoint.simulate.power.model import Activity, Float
+from triplepoint.simulate.power.gpu import Activity, Float
 from triplepoint.simulate.power.segments import OVERLAP_EXPONENT
 from triplepoint.simulate.timeline.expand import TimeOf
 from triplepoint.simulate.work.groups import group_of

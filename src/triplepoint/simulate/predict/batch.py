@@ -11,9 +11,9 @@ from pathlib import Path
 
 from triplepoint.errors import UserError
 from triplepoint.files import write_text
-from triplepoint.simulate.calibration.fitted import Calibration
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.memory.model import peak_memory
+from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.predict.model import Prediction, predict
 from triplepoint.simulate.predict.power import PowerPrediction
 from triplepoint.simulate.predict.rows import COLUMNS, Row, read_row
@@ -37,6 +37,10 @@ OUTPUT = (
     "time_to_first_token_s",
     "time_to_first_token_lo_s",
     "time_to_first_token_hi_s",
+    "time_per_output_token_s",
+    "time_per_output_token_lo_s",
+    "time_per_output_token_hi_s",
+    "exposed_comm_per_output_token_s",
     # fmt: on
     *(part.name for part in fields(PowerPrediction)),
 )

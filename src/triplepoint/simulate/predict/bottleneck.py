@@ -2,7 +2,7 @@
 
 from triplepoint.simulate.costs import Cost
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.timeline.model import Timeline
+from triplepoint.simulate.timeline.tasks import Timeline
 
 _WORDS = {
     "gemm": "matrix products",

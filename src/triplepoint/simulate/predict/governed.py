@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from triplepoint.simulate.heat.clocks import Governor, free_clocks
-from triplepoint.simulate.heat.config import LimitConfig
 from triplepoint.simulate.heat.job import num_bins, power_at_limit
-from triplepoint.simulate.power.config import PowerConfig
-from triplepoint.simulate.power.model import Activity, Float, clock_table, power_parts
+from triplepoint.simulate.heat.parameters import LimitConfig
+from triplepoint.simulate.power.gpu import Activity, Float, clock_table, power_parts
+from triplepoint.simulate.power.parameters import PowerConfig
 from triplepoint.simulate.power.work import activity_of
-from triplepoint.simulate.timeline.model import Timeline
 from triplepoint.simulate.timeline.schedule import FORWARD
+from triplepoint.simulate.timeline.tasks import Timeline
 
 _LEAD, _KEPT = 4, 4
 """Control periods of a stretch in which the governor finds its clock, and those that count."""

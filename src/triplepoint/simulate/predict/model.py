@@ -6,16 +6,19 @@ from pathlib import Path
 from typing import Literal
 
 from triplepoint import metrics
+from triplepoint.config.task import TARGETS, Lora
 from triplepoint.errors import UserError
-from triplepoint.simulate.calibration.fitted import Calibration
-from triplepoint.simulate.calibration.intervals import interval
+from triplepoint.flops import peak_flops, training_flops_per_token
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Constants
+from triplepoint.simulate.intervals import interval
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.memory.model import MemoryUse, peak_memory
+from triplepoint.simulate.memory.training import MemoryUse, peak_memory
 from triplepoint.simulate.power.step import Ran
 from triplepoint.simulate.predict.bottleneck import name_bottleneck
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power
 from triplepoint.simulate.step import Step, simulate_step
+from triplepoint.status import Status
 
 GIB = 2**30
 
@@ -28,7 +31,7 @@ class Prediction:
         status: ok, oom (does not fit; the numbers are of a GPU with room for it), invalid (contradicts itself) or
             unsupported (not simulated).
         reason: One line to a status other than ok.
-        step_time_s: Of one step.
+        step_time_s: Of one step; of inference, a whole batch from its start to its end.
         step_time_lo_s: Lower end of the 90 % interval.
         step_time_hi_s: Upper end.
         tokens_per_s_per_gpu: Throughput.
@@ -37,13 +40,17 @@ class Prediction:
         bubble_fraction: Of the step, waiting for other pipeline stages, mean over ranks.
         exposed_comm_s: Communication beside no computation, mean over stages.
         bottleneck: Largest part of the time, with its share.
-        time_to_first_token_s: Of inference, whose step is one token more for each sequence.
+        time_to_first_token_s: Of inference: until the last sequence of a batch has it.
         time_to_first_token_lo_s: Lower end of the 90 % interval.
         time_to_first_token_hi_s: Upper end.
+        time_per_output_token_s: Of inference: one token more for each sequence, mean over those after the first.
+        time_per_output_token_lo_s: Lower end of the 90 % interval.
+        time_per_output_token_hi_s: Upper end.
+        exposed_comm_per_output_token_s: Exposed communication of such a token.
         power: Power and heat of training.
     """
 
-    status: Literal["ok", "oom", "invalid", "unsupported"]
+    status: Literal[Status.OK, Status.OOM, Status.INVALID, "unsupported"]
     reason: str = ""
     step_time_s: float = math.nan
     step_time_lo_s: float = math.nan
@@ -57,6 +64,10 @@ class Prediction:
     time_to_first_token_s: float = math.nan
     time_to_first_token_lo_s: float = math.nan
     time_to_first_token_hi_s: float = math.nan
+    time_per_output_token_s: float = math.nan
+    time_per_output_token_lo_s: float = math.nan
+    time_per_output_token_hi_s: float = math.nan
+    exposed_comm_per_output_token_s: float = math.nan
     power: PowerPrediction = PowerPrediction()
 
 
@@ -73,7 +84,7 @@ def predict(job: Job, calibration: Calibration | None, config: Path, with_power:
         memory = peak_memory(job)
         step = simulate_step(job, calibration.constants(job) if calibration else Constants(), config)
     except UserError as error:
-        return Prediction("invalid", str(error))
+        return Prediction(Status.INVALID, str(error))
     found = _prediction(job, step, memory, calibration)
     if not with_power:
         return found
@@ -86,16 +97,17 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
     if calibration:
         low, high = interval(step.time_s, calibration.quantile, calibration.scale(job, step.uncertainty))
     tokens_per_s = job.global_batch_size * job.sequence_length / step.time_s
-    flops = metrics.flops_per_token(job.model, job.sequence_length)
+    flops = training_flops_per_token(job.model, job.sequence_length, _adapters(job))
+    peak = peak_flops(job.gpu, job.precision)
     is_ok = memory.total <= job.gpu.memory_capacity.value
     return Prediction(
-        "ok" if is_ok else "oom",
+        Status.OK if is_ok else Status.OOM,
         "" if is_ok else f"does not fit on a rank of stage {memory.stage}: {memory.explain()}",
         step_time_s=step.time_s,
         step_time_lo_s=low,
         step_time_hi_s=high,
         tokens_per_s_per_gpu=tokens_per_s / job.num_gpus,
-        mfu=metrics.mfu(tokens_per_s, flops, job.num_gpus, _peak(job)),
+        mfu=math.nan if peak is None else metrics.mfu(tokens_per_s, flops, job.num_gpus, peak),
         memory_gib=memory.total / GIB,
         bubble_fraction=step.timeline.bubble_fraction,
         exposed_comm_s=step.exposed_comm_s,
@@ -103,6 +115,8 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
     )
 
 
-def _peak(job: Job) -> float:
-    peaks = {"fp8": job.gpu.peak_fp8_flops, "fp32": job.gpu.peak_fp32_flops}
-    return (peaks.get(job.precision) or job.gpu.peak_bf16_flops).value
+def _adapters(job: Job) -> Lora | None:
+    if job.trainable == "all":
+        return None
+    targets = tuple(target for target in TARGETS if job.lora_targets is None or target in job.lora_targets)
+    return Lora(rank=job.lora_rank, alpha=1.0, targets=targets)

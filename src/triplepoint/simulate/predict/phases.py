@@ -7,11 +7,11 @@ import numpy as np
 
 from triplepoint.simulate.heat.machine import Machine
 from triplepoint.simulate.operations import Operation, StageWork
-from triplepoint.simulate.power.model import Float
+from triplepoint.simulate.power.gpu import Float
 from triplepoint.simulate.power.step import Ran
 from triplepoint.simulate.power.work import Workload
 from triplepoint.simulate.predict.governed import Stretches, stretches_of
-from triplepoint.simulate.timeline.model import Timeline
+from triplepoint.simulate.timeline.tasks import Timeline
 
 _GOVERNED_S = 4 * Machine.period_s
 """A governor needs some control periods to follow: of shorter passes it sees the mean, with the gaps between them."""

@@ -9,11 +9,11 @@ import numpy as np
 
 from triplepoint.config.conditions import USUAL
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.simulate.heat.config import Cooling, read_heat
+from triplepoint.simulate.heat.devices import equal_devices
 from triplepoint.simulate.heat.job import airflow_of, usual_devices
 from triplepoint.simulate.heat.network import build_network
-from triplepoint.simulate.heat.parts import equal_devices
-from triplepoint.simulate.power.model import Float
+from triplepoint.simulate.heat.parameters import Cooling, read_heat
+from triplepoint.simulate.power.gpu import Float
 
 
 class Places(NamedTuple):

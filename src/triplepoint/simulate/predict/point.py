@@ -8,15 +8,14 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Point
 from triplepoint.config.rules import refusal
 from triplepoint.errors import UserError
-from triplepoint.simulate.artefacts.run import job_of
-from triplepoint.simulate.calibration.fitted import Calibration
-from triplepoint.simulate.inference import Serving, memory_by_stage, predict_inference, serving_of
-from triplepoint.simulate.job import Job
+from triplepoint.simulate.artefacts.simulate_run import job_of
+from triplepoint.simulate.calibration import Calibration
+from triplepoint.simulate.inference import memory_by_stage, serving_of
 from triplepoint.simulate.limits import check_order
-from triplepoint.simulate.memory.model import memory_by_stage as memory_of_training
+from triplepoint.simulate.memory.training import memory_by_stage as memory_of_training
 from triplepoint.simulate.predict.model import Prediction, predict
-from triplepoint.simulate.predict.serving import serving_calibration
-from triplepoint.units import GIB
+from triplepoint.simulate.predict.serving import predict_serving
+from triplepoint.status import Status
 
 STACKS = {"megatron": "Megatron-Core", "deepspeed": "DeepSpeed", "native": "PyTorch"}
 """Software that a launched point is predicted for, by its engine; simulated points keep that of the published study."""
@@ -48,39 +47,19 @@ def predict_point(point: Point, config: Path) -> PointPrediction:
         catalogue, calibration = _load(config)
         job = job_of(point, catalogue, STACKS.get(point.engine))
         if reason := refusal(point, catalogue.cluster(point.cluster.name), job.gpu):
-            return PointPrediction(Prediction("invalid", reason))
+            return PointPrediction(Prediction(Status.INVALID, reason))
         if reason := check_order(point):
             return PointPrediction(Prediction("unsupported", reason))
         if point.task == "inference":
-            step, stages = _served(job, serving_of(point), config)
+            serving = serving_of(point)
+            step = predict_serving(job, serving, config)
+            stages = [use.allocated for use in memory_by_stage(job, serving)]
         else:
             step = predict(job, calibration, config)
             stages = [use.allocated for use in memory_of_training(job)]
     except UserError as error:
         return PointPrediction(Prediction("unsupported", str(error)))
     return PointPrediction(step, tuple(stages[job.mesh.place(rank).pp] for rank in range(point.num_gpus)))
-
-
-def _served(job: Job, serving: Serving, config: Path) -> tuple[Prediction, list[float]]:
-    """Return what is predicted of inference, whose step is a whole batch, and what is allocated in each stage."""
-    found = predict_inference(job, serving, config)
-    memory, known_to = found.memory, serving_calibration(config).known_to(job, serving, found)
-    low_s, high_s = known_to.whole_s
-    first_low_s, first_high_s = known_to.first_token_s
-    fits = "" if memory.fits else f"does not fit on a rank of stage {memory.stage}: {memory.explain()}"
-    step = Prediction(
-        "ok" if memory.fits else "oom",
-        fits,
-        step_time_s=found.whole_s,
-        step_time_lo_s=low_s,
-        step_time_hi_s=high_s,
-        tokens_per_s_per_gpu=found.tokens_per_s / job.num_gpus,
-        memory_gib=memory.total / GIB,
-        time_to_first_token_s=found.time_to_first_token_s,
-        time_to_first_token_lo_s=first_low_s,
-        time_to_first_token_hi_s=first_high_s,
-    )
-    return step, [use.allocated for use in memory_by_stage(job, serving)]
 
 
 @cache

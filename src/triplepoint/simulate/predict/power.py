@@ -15,12 +15,12 @@ import numpy as np
 from triplepoint.config.conditions import USUAL, ConditionsConfig
 from triplepoint.simulate.costs import largest_of
 from triplepoint.simulate.fabric import Fabric
-from triplepoint.simulate.heat.config import LimitConfig, read_heat
 from triplepoint.simulate.heat.job import is_known, node_power_of, power_at_limit, power_of
+from triplepoint.simulate.heat.parameters import LimitConfig, read_heat
 from triplepoint.simulate.operations import Kernel
-from triplepoint.simulate.power.config import PowerConfig, read_power
-from triplepoint.simulate.power.model import Activity, Float, gpu_power_w, power_parts, rate_at
+from triplepoint.simulate.power.gpu import Activity, Float, gpu_power_w, power_parts, rate_at
 from triplepoint.simulate.power.node import node_power_w
+from triplepoint.simulate.power.parameters import PowerConfig, read_power
 from triplepoint.simulate.power.step import Ran
 from triplepoint.simulate.power.work import Workload, activity_of
 from triplepoint.simulate.predict.governed import govern

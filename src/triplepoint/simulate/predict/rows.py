@@ -27,6 +27,7 @@ from triplepoint.simulate.predict.machines import usual_fabric
 from triplepoint.simulate.predict.serving import read_output_tokens
 from triplepoint.simulate.predict.spelling import UnreadableError, is_blank, shown
 from triplepoint.simulate.stacks import Stack, find_stack
+from triplepoint.status import Status
 
 COLUMNS = (
     # fmt: off
@@ -93,7 +94,7 @@ class Row:
 
     id: str
     job: Job | None = None
-    status: Literal["", "invalid", "unsupported"] = ""
+    status: Literal[Status.INVALID, "unsupported", ""] = ""
     reason: str = ""
     open_choices: frozenset[str] = frozenset()
     cells: Cells = field(default_factory=dict)
@@ -116,7 +117,7 @@ def read_row(cells: Cells, number: int, config: Path) -> Row:
     try:
         return _read(name, cells, config)
     except UnreadableError as error:
-        return Row(name, None, "invalid", str(error), cells=cells)
+        return Row(name, None, Status.INVALID, str(error), cells=cells)
     except _UnsupportedError as error:
         return Row(name, None, "unsupported", str(error), cells=cells)
 

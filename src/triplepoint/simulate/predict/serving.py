@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from triplepoint.simulate.calibration.serving import ServingCalibration
+from triplepoint.simulate.calibration import ServingCalibration
 from triplepoint.simulate.costs import Cost
 from triplepoint.simulate.inference import Serving, predict_inference
 from triplepoint.simulate.job import Job
@@ -12,6 +12,7 @@ from triplepoint.simulate.predict.bottleneck import word_for
 from triplepoint.simulate.predict.cells import Cells, need
 from triplepoint.simulate.predict.model import Prediction
 from triplepoint.simulate.predict.spelling import UnreadableError, is_blank, shown
+from triplepoint.status import Status
 from triplepoint.units import GIB
 
 _INFERENCE, _TRAINING = r"infer|serv|decod|generat", r"train|tun|sft|lora"
@@ -32,24 +33,28 @@ def read_output_tokens(cells: Cells) -> int | None:
 
 
 def predict_serving(job: Job, serving: Serving, config: Path) -> Prediction:
-    """Return what inference takes; its step is one token more for each sequence, in the mean."""
+    """Return what inference takes; its step is a whole batch from its start to its end."""
     found = predict_inference(job, serving, config)
     known_to, fits = serving_calibration(config).known_to(job, serving, found), found.memory.fits
-    low_s, high_s = known_to.per_token_s
+    low_s, high_s = known_to.whole_s
+    token_low_s, token_high_s = known_to.per_token_s
     first_low_s, first_high_s = known_to.first_token_s
     return Prediction(
-        "ok" if fits else "oom",
+        Status.OK if fits else Status.OOM,
         "" if fits else f"does not fit on a rank of stage {found.memory.stage}: {found.memory.explain()}",
-        step_time_s=found.time_per_output_token_s,
+        step_time_s=found.whole_s,
         step_time_lo_s=low_s,
         step_time_hi_s=high_s,
         tokens_per_s_per_gpu=found.tokens_per_s / job.num_gpus,
         memory_gib=found.memory.total / GIB,
-        exposed_comm_s=found.decode.exposed_s,
         bottleneck=_bottleneck(found.decode),
         time_to_first_token_s=found.time_to_first_token_s,
         time_to_first_token_lo_s=first_low_s,
         time_to_first_token_hi_s=first_high_s,
+        time_per_output_token_s=found.time_per_output_token_s,
+        time_per_output_token_lo_s=token_low_s,
+        time_per_output_token_hi_s=token_high_s,
+        exposed_comm_per_output_token_s=found.decode.exposed_s,
     )
 
 

@@ -1,10 +1,12 @@
 """How long the tasks of a step take: what the timeline is made of."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from triplepoint.config.point import Layout
 from triplepoint.simulate.timeline.schedule import Int64
 
 Float = npt.NDArray[np.float64]
@@ -59,3 +61,59 @@ class Durations:
     replicas: Int64
     is_send_blocking: bool = False
     slowdown: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Replicas:
+    """Data parallel replicas, those that behave alike in one class.
+
+    Attributes:
+        class_of_replica: Class of each; shape (dp,).
+        factor: On the time of computation; shape (num_stages, num_classes).
+    """
+
+    class_of_replica: Int64
+    factor: Float
+
+    @property
+    def num_alike(self) -> Int64:
+        """Replicas of every class; shape (num_classes,)."""
+        return np.bincount(self.class_of_replica, minlength=self.factor.shape[1])
+
+
+def sort_replicas(layout: Layout, slow: Mapping[int, float], lockstep: int) -> Replicas:
+    """Return the classes of replicas, by their factors. A stage of a replica computes as long as its slowest rank.
+
+    Args:
+        layout: Of the job; ranks are numbered tp fastest, then cp, dp, pp.
+        slow: Factor on the time of computation, at least 1, of every rank that is not as the others. Unit: 1.
+        lockstep: Neighbouring ranks that wait for one another within passes; they may be of several replicas.
+    """
+    size = layout.tp * layout.cp
+    together = max(lockstep // size, 1)
+    factor = np.ones((layout.pp, layout.dp))
+    for rank, one in slow.items():
+        stage, replica = divmod(rank // size, layout.dp)
+        first = replica // together * together
+        own = factor[stage, first : first + together]
+        np.maximum(own, one, out=own)
+    kinds, which = np.unique(factor, axis=1, return_inverse=True)
+    return Replicas(which.reshape(-1).astype(np.int64), kinds)
+
+
+def with_replicas(durations: Durations, replicas: Replicas) -> Durations:
+    """Return durations of one class as those of all classes."""
+    factor = replicas.factor
+
+    def slowed(time: Pass) -> Pass:
+        own = factor if time.compute.ndim == 2 else factor[:, None, :]
+        return Pass(time.compute * own, np.broadcast_to(time.comm, (time.compute * own).shape))
+
+    return replace(
+        durations,
+        forward=slowed(durations.forward),
+        backward_input=slowed(durations.backward_input),
+        backward_weight=slowed(durations.backward_weight),
+        optimizer=slowed(durations.optimizer),
+        replicas=replicas.num_alike,
+    )

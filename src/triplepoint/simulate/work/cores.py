@@ -1,7 +1,7 @@
 """The core of attention on one rank: scores, softmax and their product with the values."""
 
 from triplepoint.simulate.operations import Kernel, Operation
-from triplepoint.simulate.work.parts import (
+from triplepoint.simulate.work.layer_parts import (
     FLOPS_PER_MAC,
     FP32_BYTES,
     MASK_BYTES,

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from triplepoint.simulate.operations import Operation
-from triplepoint.simulate.work.linear import Linear, linear, norm
-from triplepoint.simulate.work.parts import (
+from triplepoint.simulate.work.layer_parts import (
     FP32_BYTES,
     MASK_BYTES,
     Operations,
@@ -18,6 +17,7 @@ from triplepoint.simulate.work.parts import (
     scatter,
     streaming,
 )
+from triplepoint.simulate.work.linear import Linear, linear, norm
 
 VOCABULARY_MULTIPLE = 128
 """Rows of the vocabulary on a rank are a multiple of this. Source: NVIDIA/Megatron-LM arguments.py,

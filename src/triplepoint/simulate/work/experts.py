@@ -1,11 +1,13 @@
 """Mixture of experts in one layer: router, exchange of tokens, grouped products; as Megatron-Core does it."""
 
 import math
+from functools import lru_cache
+from math import gcd
 
+from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel
 from triplepoint.simulate.work.feed_forward import activation, gates, products
-from triplepoint.simulate.work.linear import norm, residual
-from triplepoint.simulate.work.parts import (
+from triplepoint.simulate.work.layer_parts import (
     FLOPS_PER_MAC,
     FP32_BYTES,
     Operations,
@@ -18,7 +20,35 @@ from triplepoint.simulate.work.parts import (
     message,
     streaming,
 )
-from triplepoint.simulate.work.routing import share_sent_once
+from triplepoint.simulate.work.linear import norm, residual
+
+
+def share_sent_once(job: Job, num_places: int) -> float:
+    """Return the share of a token's copies that travel where each place gets one for all its experts.
+
+    Args:
+        job: A job of a model with experts.
+        num_places: Ranks, or nodes, that the experts are spread over.
+
+    Source:
+        deepseek-ai/DeepEP README: tokens cross the network once per node and fan out over NVLink there.
+    """
+    moe = job.model.moe
+    if moe is None:
+        return 1.0
+    if job.software.routes_in_turn:
+        return _places_in_turn(moe.num_experts, moe.top_k, num_places) / moe.top_k
+    return num_places * (1 - (1 - 1 / num_places) ** moe.top_k) / moe.top_k
+
+
+@lru_cache(maxsize=256)
+def _places_in_turn(num_experts: int, top_k: int, num_places: int) -> float:
+    """Return the mean number of places of `top_k` experts in a row, where one token's row follows that of the last."""
+    each = num_experts / num_places
+    starts = range(0, num_experts, gcd(num_experts, top_k))
+    rows = [{int((start + place) % num_experts / each) for place in range(top_k)} for start in starts]
+    return sum(map(len, rows)) / len(rows)
+
 
 _ROUTER_PASSES = 4
 """Arrays of one score per expert that choosing touches: softmax reads and writes, top-k reads, the map is written."""

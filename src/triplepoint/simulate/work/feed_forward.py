@@ -1,7 +1,7 @@
 """Feed-forward block of one layer: dense here, of experts in `experts`."""
 
+from triplepoint.simulate.work.layer_parts import Part, Share, ceil_div, join, streaming
 from triplepoint.simulate.work.linear import Linear, linear, norm, residual
-from triplepoint.simulate.work.parts import Part, Share, ceil_div, join, streaming
 
 
 def feed_forward(share: Share) -> Part:

@@ -10,8 +10,8 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel
 from triplepoint.simulate.work.blocks import Blocks, split_layers
 from triplepoint.simulate.work.ends import next_token
-from triplepoint.simulate.work.model import layers_work
-from triplepoint.simulate.work.parts import Operations, Share
+from triplepoint.simulate.work.layer_parts import Operations, Share
+from triplepoint.simulate.work.training import layers_work
 
 _NOT_RUN = ("dropout", "rope", "cast")
 """Kernels that inference has not: dropout; rotation and the cast to fp8, done by the kernel before or after. Source:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from triplepoint.simulate.operations import Kernel
-from triplepoint.simulate.work.parts import (
+from triplepoint.simulate.work.layer_parts import (
     MASK_BYTES,
     Operations,
     Part,

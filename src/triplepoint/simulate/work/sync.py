@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Message
 from triplepoint.simulate.work.groups import group_of
-from triplepoint.simulate.work.parts import FP32_BYTES, Operations, Share, Weights, message, streaming
+from triplepoint.simulate.work.layer_parts import FP32_BYTES, Operations, Share, Weights, message, streaming
 
 BUCKET_PARAMETERS = 40_000_000
 BUCKET_PARAMETERS_PER_RANK = 1_000_000

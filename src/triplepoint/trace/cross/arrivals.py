@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from triplepoint.trace.arrays import Int64
 from triplepoint.trace.cross.clocks import Clock
-from triplepoint.trace.cross.meetings import Meetings
-from triplepoint.trace.lanes import Int64
+from triplepoint.trace.cross.matching import Meetings
 
 
 @dataclass(frozen=True)

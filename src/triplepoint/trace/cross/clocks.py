@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from triplepoint.metrics import MEAN_TO_SIGMA, robust_sigma
-from triplepoint.trace.cross.meetings import Meetings
-from triplepoint.trace.lanes import Int64
+from triplepoint.trace.arrays import Int64
+from triplepoint.trace.cross.matching import Meetings
 from triplepoint.units import NS_PER_S
 
 Floats = npt.NDArray[np.float64]

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from triplepoint.trace.arrays import Int64
 from triplepoint.trace.cross.arrivals import Arrivals
 from triplepoint.trace.cross.clocks import Clock
-from triplepoint.trace.cross.segments import time_by_label
-from triplepoint.trace.lanes import Int64, Label, Lane
+from triplepoint.trace.lanes import Label, Lane, time_by_label
 
 _NOT_TRACED = Label("idle", "other")
 _BEFORE = Label("idle", "before")

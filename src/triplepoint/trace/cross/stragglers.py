@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from triplepoint.metrics import modified_z_scores
+from triplepoint.trace.arrays import Int64
 from triplepoint.trace.cross.arrivals import Arrivals
-from triplepoint.trace.cross.segments import time_by_label
-from triplepoint.trace.lanes import Int64, Lane
+from triplepoint.trace.lanes import Lane, time_by_label
 
 _MIN_Z_SCORE = 3.5
 """Source: Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, chapter 3."""

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from triplepoint.manifest import Manifest, Node
-from triplepoint.trace.export.overlap import Int64
+from triplepoint.trace.arrays import Int64
 from triplepoint.trace.export.perfetto import CounterTrack, Process, node_process, rank_process
 from triplepoint.units import NS_PER_S
 

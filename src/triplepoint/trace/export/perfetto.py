@@ -8,7 +8,7 @@ Source: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhY
 
 import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,10 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 
 from triplepoint.files import whole
-from triplepoint.trace.export.overlap import Int64
-from triplepoint.trace.export.timeline import LANES, LaneSpans, Look
+from triplepoint.tables import TIMELINE
+from triplepoint.trace.arrays import Int64
+from triplepoint.trace.export.timeline import LANES, Drawn, LaneSpans, Look, moved_lane, read_lanes
 from triplepoint.units import NS_PER_US
 
 FILE_NAME = "perfetto.json.gz"
@@ -77,6 +79,34 @@ class CounterTrack:
     unit: str
     t_ns: Int64
     value: npt.NDArray[np.float64]
+
+
+def write_merged(
+    path: Path, timeline: Path, drawn: Drawn, counters: Sequence[CounterTrack], title: Callable[[int], str]
+) -> None:
+    """Write the merged trace.
+
+    Args:
+        path: File to write.
+        timeline: Table `timeline` of all ranks.
+        drawn: What time it shows.
+        counters: Tracks of power, temperature and clocks, on the common clock.
+        title: Returns what a rank is called.
+    """
+    table = TIMELINE.read(timeline)
+    ranks = pc.unique(table["rank"]).to_pylist()
+    timelines = (
+        RankTimeline(
+            rank_process(rank, title(rank)),
+            [
+                moved_lane(lane, lambda time: time + drawn.start)
+                for lane in read_lanes(table.filter(pc.equal(table["rank"], rank)))
+            ],
+        )
+        for rank in ranks
+    )
+    first = min([drawn.start, *(int(track.t_ns[0]) for track in counters if len(track.t_ns))])
+    write_perfetto(path, timelines, counters, first)
 
 
 def write_perfetto(path: Path, ranks: Iterable[RankTimeline], counters: Iterable[CounterTrack], base_ns: int) -> None:

@@ -1,14 +1,18 @@
-"""The lanes of one step, thinned to what the eye can see, as rows of table `timeline`."""
+"""Table `timeline`: the lanes of one step of every rank, thinned to what the eye can see."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from triplepoint.tables import TIMELINE
-from triplepoint.trace.export.overlap import Int64
+from triplepoint.trace.arrays import Int64
 from triplepoint.trace.export.thin import NUM_CELLS, Thinner
+from triplepoint.trace.lanes import Step
 
 LANES = ("phase", "compute", "comm", "memory")
 """From top to bottom: what a rank was told to do, its computation, its communication, its copies and fills."""
@@ -101,3 +105,56 @@ def _lane_table(rank: int, lane: LaneSpans, origin: int) -> pa.Table:
         values = pa.array([getattr(one, name) for one in lane.looks], schema.field(name).type)
         columns[name] = values.take(look)
     return pa.table({name: columns[name] for name in schema.names}, schema)
+
+
+class DrawnRank(NamedTuple):
+    """One rank of a drawing.
+
+    Attributes:
+        rank: Global rank.
+        step: The step to draw, on the rank's clock.
+        timeline: Its rows of `timeline`, with times since 1970 on the rank's clock.
+        align: Takes times from the rank's clock to the common one.
+    """
+
+    rank: int
+    step: Step
+    timeline: Path
+    align: Callable[[Int64], Int64]
+
+
+class Drawn(NamedTuple):
+    """What was drawn: from when to when on the common clock, both 0 if nothing. Unit: ns since 1970."""
+
+    start: int
+    end: int
+
+
+def write_timeline(path: Path, ranks: Sequence[DrawnRank]) -> Drawn:
+    """Write table `timeline` of all ranks and return what time it shows."""
+    borders = [one.align(np.array(one.step[1:], dtype=np.int64)) for one in ranks]
+    drawn = Drawn(min((int(b[0]) for b in borders), default=0), max((int(b[1]) for b in borders), default=0))
+    num_cells = cells_per_lane(len(ranks))
+    with TIMELINE.writer(path) as append:
+        for one in ranks:
+            lanes = [moved_lane(lane, one.align) for lane in read_lanes(TIMELINE.read(one.timeline))]
+            append(span_table(one.rank, [thin_lane(lane, *drawn, num_cells) for lane in lanes], drawn.start))
+    return drawn
+
+
+def read_lanes(table: pa.Table) -> list[LaneSpans]:
+    """Return the lanes in the rows of one rank of `timeline`."""
+    return [_lane(lane, table.filter(pc.equal(table["lane"], lane))) for lane in pc.unique(table["lane"]).to_pylist()]
+
+
+def _lane(name: str, table: pa.Table) -> LaneSpans:
+    looks: dict[tuple[Any, ...], int] = {}
+    rows = zip(*(table[column].to_pylist() for column in Look._fields), strict=True)
+    look = np.array([looks.setdefault(row, len(looks)) for row in rows], dtype=np.int64)
+    start = table["t_start_ns"].to_numpy()
+    return LaneSpans(name, [Look(*row) for row in looks], start, start + table["duration_ns"].to_numpy(), look)
+
+
+def moved_lane(lane: LaneSpans, align: Callable[[Int64], Int64]) -> LaneSpans:
+    """Return a lane with its times moved to another clock."""
+    return replace(lane, start=align(lane.start), end=align(lane.end))

@@ -1,12 +1,14 @@
-"""Reads one Kineto trace in constant memory: rows go to a sink batch by batch, what they refer to comes with the end.
+"""Reader of Kineto traces, in constant memory.
 
-A damaged event is counted, saved if its time can still be told, and costs no other event.
+Rows go to a sink batch by batch; the names, messages and geometries they refer to come with the header at the end.
+Begin and end events (`ph` B and E) are paired: an end closes the latest open begin of its thread. A damaged event is
+counted, its time and name are saved where they are certain, and it costs no other event.
 """
 
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,10 +18,75 @@ import numpy as np
 
 from triplepoint.errors import UserError
 from triplepoint.trace.kineto._scanner import ROW_BYTES, Scanner
-from triplepoint.trace.kineto.pairs import pair
 from triplepoint.trace.kineto.rows import IS_BEGIN, IS_END, LAUNCH, ROW, Rows
-from triplepoint.trace.kineto.salvage import salvage
 from triplepoint.trace.kineto.source import Source
+
+
+def pair(halves: Rows) -> tuple[Rows, int]:
+    """Return whole rows and the number of halves without another.
+
+    Args:
+        halves: Rows of begins and ends, in the file's order.
+    """
+    open_begins: dict[int, list[int]] = {}
+    begins: list[int] = []
+    ends: list[int] = []
+    order = np.argsort(halves["start"], kind="stable")
+    num_unpaired = 0
+    for index, thread, flags in zip(
+        order.tolist(), halves["thread"][order].tolist(), halves["flags"][order].tolist(), strict=True
+    ):
+        waiting = open_begins.setdefault(thread, [])
+        if flags & IS_BEGIN:
+            waiting.append(index)
+        elif waiting:
+            begins.append(waiting.pop())
+            ends.append(index)
+        else:
+            num_unpaired += 1
+    whole = halves[begins]
+    whole["duration"] = halves["start"][ends] - whole["start"]
+    whole["flags"] &= ~np.uint8(IS_BEGIN | IS_END)
+    return whole, num_unpaired + sum(map(len, open_begins.values()))
+
+
+_BORDER = re.compile(rb"(?<=\})\s*,?\s*(?=\{\s*\")")
+_ENDS = rb"(?=\s*[,}\]\r\n])"
+_WORD = re.compile(rb'"(ph|cat|ts|dur|pid|tid)"\s*:\s*("[^"\\\x00-\x1f]*"|[-+\w.]+)' + _ENDS)
+_NUMBER = re.compile(rb'"(correlation|stream|bytes|External id)"\s*:\s*(-?\d+)' + _ENDS)
+_NAME = re.compile(rb'"name"\s*:\s*"(.*?)"?\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args|id|bp|s)"', re.DOTALL)
+_COMM = re.compile(
+    rb'"(Collective name|In msg nelems|Out msg nelems|Group size|dtype|Process Group Name|Process Group Description'
+    rb'|Process Group Ranks)"\s*:\s*("[^"\\\x00-\x1f]*"|\d+)' + _ENDS
+)
+_NEEDED = {b"ph", b"cat", b"ts"}
+
+
+def salvage(damaged: bytes) -> Iterator[bytes]:
+    """Yield an event of whole JSON for every event in a damaged text that still has a phase, category and time.
+
+    Args:
+        damaged: Text of one damaged event, or of several.
+    """
+    for text in _BORDER.split(damaged):
+        members = {key: _quoted(value) for key, value in _WORD.findall(text)}
+        if not members.keys() >= _NEEDED:
+            continue
+        name = _NAME.search(text)
+        if name:
+            members[b"name"] = msgspec.json.encode(name[1].decode("utf-8", "backslashreplace"))
+        members[b"args"] = _object(dict([*_NUMBER.findall(text), *_COMM.findall(text)]))
+        yield _object(members)
+
+
+def _quoted(value: bytes) -> bytes:
+    """Return a value as JSON has it: a word stands in quotes, for it may be no number."""
+    return value if value[:1] == b'"' else b'"' + value + b'"'
+
+
+def _object(members: dict[bytes, bytes]) -> bytes:
+    return b"{" + b",".join(b'"%s":%s' % member for member in members.items()) + b"}"
+
 
 Sink = Callable[[Rows, list[str]], None]
 """Takes rows, and the names known so far."""

@@ -1,28 +1,104 @@
-"""Which collective a communication event is, and in which process group.
+"""The kind and the process group of every communication event.
 
 On a GPU the kernel's arguments name both, where the profiler wrote them; else the `nccl:*` annotation around it on its
 stream, or around its launch, names the collective.
 
 On gloo nothing on the event does: a reduce-scatter runs as `gloo:all_reduce` on a worker thread, after the `c10d::`
 operator that asked for it. The operator gives the kind; the launcher's record of collectives, whose times fall inside
-the operators, gives the group. Annotations are tied to operators in order: a worker thread belongs to one process group
-and takes its work first in, first out.
+the operators, gives the group. Annotations are matched to operators in order: a worker thread belongs to one process
+group and takes its work first in, first out.
 
 A receive lasts from posting to its wait and is counted so. A send also lasts until it is waited for, however early the
 data left, so it is counted only up to the end of the `c10d::send` that posted it.
 """
 
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.trace.kineto.rows import Category, Int64, Rows
+from triplepoint.trace.arrays import Int64
+from triplepoint.trace.kineto.rows import Category, Rows
 from triplepoint.trace.rank.events import Events
-from triplepoint.trace.rank.gloo import Asked, match_in_order
-from triplepoint.trace.rank.groups import Groups
-from triplepoint.trace.rank.nesting import Cover
-from triplepoint.trace.rank.operations import POINT_TO_POINT, Operation, Operations
-from triplepoint.trace.taxonomy import Scheme, collective_kind
+from triplepoint.trace.rank.intervals import Cover
+from triplepoint.trace.rank.operations import Operation, Operations
+from triplepoint.trace.rank.process_groups import Groups, tensor_sizes
+from triplepoint.trace.taxonomy import POINT_TO_POINT, Scheme, collective_kind
+
+_RUNS_AS = {"reduce_scatter": "all_reduce"}
+"""Collectives gloo does by another: the operator's kind, and the kind the annotation shows."""
+
+
+class Asked(NamedTuple):
+    """One `c10d::` operator: its event, the kind it asks for, the role of its process group where known."""
+
+    event: int
+    kind: str
+    role: str | None
+
+    @property
+    def runs_as(self) -> str:
+        """Return the kind gloo's annotation shows."""
+        return _RUNS_AS.get(self.kind, self.kind)
+
+
+def match_in_order(events: Events, started: list[tuple[int, str]], asked: list[Asked]) -> list[tuple[str, str | None]]:
+    """Return kind and role of every annotation.
+
+    Args:
+        events: Annotations and operators.
+        started: Annotations by start: event, kind it shows.
+        asked: Operators by start.
+
+    Returns:
+        For each annotation: the kind that was asked for (else the one it shows), and the role of its group or None.
+    """
+    start, thread = events.start, events.thread
+    sizes = {event: _sizes(events, event) for event in [*(e for e, _ in started), *(a.event for a in asked)]}
+    role_of_thread = _thread_roles(events, started, asked, sizes)
+    waiting: dict[str | None, list[Asked]] = {}
+    for call in asked:
+        waiting.setdefault(call.role, []).append(call)
+    matched = []
+    for event, kind in started:
+        role = role_of_thread.get(int(thread[event]))
+        queue = waiting.get(role, [])
+        found = next((call for call in queue if _fits(start, event, kind, call, sizes)), None)
+        if found is not None:
+            queue.remove(found)
+        matched.append((found.kind if found else kind, role))
+    return matched
+
+
+def _thread_roles(
+    events: Events, started: list[tuple[int, str]], asked: list[Asked], sizes: dict[int, frozenset[int]]
+) -> dict[int, str | None]:
+    """Return the role each worker thread serves: most of its work starts right after an operator of that role."""
+    start, thread = events.start, events.thread
+    votes: dict[int, Counter[str | None]] = {}
+    begin = 0
+    recent: list[Asked] = []
+    for event, kind in started:
+        while begin < len(asked) and start[asked[begin].event] <= start[event]:
+            recent = [*recent[-15:], asked[begin]]
+            begin += 1
+        latest = next((call for call in reversed(recent) if _fits(start, event, kind, call, sizes)), None)
+        if latest is not None:
+            votes.setdefault(int(thread[event]), Counter())[latest.role] += 1
+    return {thread: counter.most_common(1)[0][0] for thread, counter in votes.items()}
+
+
+def _fits(start: Int64, event: int, kind: str, call: Asked, sizes: dict[int, frozenset[int]]) -> bool:
+    if call.runs_as != kind or start[call.event] > start[event]:
+        return False
+    shown, wanted = sizes[event], sizes[call.event]
+    return not shown or not wanted or not shown.isdisjoint(wanted)
+
+
+def _sizes(events: Events, event: int) -> frozenset[int]:
+    """Return the numbers of elements of an event's tensors, empty where shapes were not recorded."""
+    return frozenset(tensor_sizes(events.message(event).input_dims))
+
 
 _PIPELINE = "pp"
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from triplepoint.trace.arrays import Int64
 from triplepoint.trace.kineto.reader import Header, Message
-from triplepoint.trace.kineto.rows import Category, Int64, Rows
+from triplepoint.trace.kineto.rows import Category, Rows
 
 
 @dataclass(frozen=True)

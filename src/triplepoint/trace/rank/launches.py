@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from triplepoint.trace.kineto.rows import LAUNCH, ROW, Int64, Rows
-from triplepoint.trace.kineto.spill import Sorter
+from triplepoint.trace.arrays import Int64
+from triplepoint.trace.kineto.external_sort import Sorter
+from triplepoint.trace.kineto.rows import LAUNCH, ROW, Rows
 
 NEVER = np.iinfo(np.int64).min
 """Time of a call that was not recorded."""

@@ -3,11 +3,7 @@
 from typing import NamedTuple
 
 from triplepoint.trace.lanes import Label
-from triplepoint.trace.taxonomy import CATEGORIES, Kernel
-
-__all__ = ["CATEGORIES", "POINT_TO_POINT", "Operation", "Operations"]
-
-POINT_TO_POINT = ("send", "recv", "send_recv")
+from triplepoint.trace.taxonomy import Kernel
 
 
 class Operation(NamedTuple):

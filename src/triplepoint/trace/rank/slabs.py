@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from triplepoint.trace.kineto.rows import Bool, Int64, Rows
+from triplepoint.trace.arrays import Bool, Int64
+from triplepoint.trace.kineto.rows import Rows
 
 
 @dataclass(frozen=True)

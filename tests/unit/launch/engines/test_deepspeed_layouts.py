@@ -27,8 +27,7 @@ from triplepoint.config.point import Point, Steps
 from triplepoint.errors import UserError
 from triplepoint.launch.engines import deepspeed
 from triplepoint.tables import COLLECTIVES
-from triplepoint.trace.inputs import TraceFile
-from triplepoint.trace.parsing import parse_traces
+from triplepoint.trace.parsing import TraceFile, parse_traces
 from triplepoint.trace.taxonomy import load_scheme
 
 needs_deepspeed = pytest.mark.skipif(not deepspeed.is_installed(), reason="deepspeed is not installed")

@@ -1,12 +1,15 @@
 """Machines whose heat can be counted by hand, and the ones of the configuration."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tests.unit.simulate.power.made_up import estimate
-from triplepoint.simulate.heat.config import (
+from triplepoint.simulate.heat.devices import Devices, equal_devices
+from triplepoint.simulate.heat.machine import Machine, Profile
+from triplepoint.simulate.heat.parameters import (
     AirflowConfig,
     CoolingConfig,
     HeatConfig,
@@ -14,10 +17,8 @@ from triplepoint.simulate.heat.config import (
     read_airflow,
     read_heat,
 )
-from triplepoint.simulate.heat.machine import Machine, Profile, uniform_profile
-from triplepoint.simulate.heat.parts import Devices, equal_devices
-from triplepoint.simulate.power.config import read_power
-from triplepoint.simulate.power.model import Activity
+from triplepoint.simulate.power.gpu import Activity
+from triplepoint.simulate.power.parameters import read_power
 
 CONFIG = Path(__file__).parents[4] / "config"
 
@@ -77,3 +78,9 @@ def product(machine: Machine, step_s: float = 5.0, **changes: Any) -> Profile:
     return uniform_profile(
         step_s, Activity(**{name: np.broadcast_to(value, machine.shape) for name, value in activity.items()})
     )
+
+
+def uniform_profile(step_s: float, activity: Activity) -> Profile:
+    """Return a step that is the same all the time; activity of shape (num_nodes, num_devices)."""
+    columns = {part.name: np.asarray(getattr(activity, part.name))[None] for part in fields(Activity)}
+    return Profile(np.array([step_s]), Activity(**columns))

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulate.heat.machines import limits, machine, product
-from triplepoint.simulate.heat.clocks import Governor, Reason, free_clocks, violation_ns
+from triplepoint.simulate.heat.clocks import Governor, Reason, free_clocks
+from triplepoint.simulate.heat.devices import BadContact, equal_devices, with_faults
 from triplepoint.simulate.heat.loop import run, settle, start
 from triplepoint.simulate.heat.machine import Profile, profile_from
-from triplepoint.simulate.heat.parts import BadContact, equal_devices, with_faults
-from triplepoint.simulate.power.model import Activity, clock_at_limit, clock_table, gpu_power_w
+from triplepoint.simulate.power.gpu import Activity, clock_at_limit, clock_table, gpu_power_w
 
 SOFT, HARD = int(Reason.SW_THERMAL), int(Reason.HW_SLOWDOWN | Reason.HW_THERMAL)
 
@@ -59,13 +59,6 @@ def test_governor_brake_halves() -> None:
     steer(40, 1, held, state)
     assert table.mhz[state.place[0, 0]] == pytest.approx(990, abs=15)
     assert reasons(held, state) == int(Reason.HW_SLOWDOWN | Reason.POWER_BRAKE)
-
-
-def test_violation_ns_counts_whole_periods() -> None:
-    reasons = np.array([0, 4, 4, 4 | 32, 32, 0])
-    found = violation_ns(reasons, 0.05)
-    assert (found[Reason.POWER_CAP] / 50_000_000).tolist() == [0, 1, 2, 3, 3, 3]
-    assert (found[Reason.SW_THERMAL] / 50_000_000).tolist() == [0, 0, 0, 1, 2, 2]
 
 
 def test_run_open_loop_keeps_clocks_and_energy() -> None:

@@ -8,12 +8,12 @@ import pytest
 
 from tests.unit.simulate.heat.machines import CONFIG, machine, product
 from triplepoint.simulate.heat.clocks import Reason
-from triplepoint.simulate.heat.config import read_heat
+from triplepoint.simulate.heat.devices import Devices, draw_devices
 from triplepoint.simulate.heat.loop import Steady, run, settle
 from triplepoint.simulate.heat.machine import Machine, Profile
-from triplepoint.simulate.heat.parts import Devices, draw_devices
-from triplepoint.simulate.power.config import read_power
-from triplepoint.simulate.power.model import Activity, Float, gpu_power_w
+from triplepoint.simulate.heat.parameters import read_heat
+from triplepoint.simulate.power.gpu import Activity, Float, gpu_power_w
+from triplepoint.simulate.power.parameters import read_power
 
 DIES = Path(__file__).parents[3] / "data" / "heat" / "mi250_dies.csv"
 FRONT, REAR = [1, 2, 5, 7], [0, 3, 4, 6]

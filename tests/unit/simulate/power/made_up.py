@@ -1,7 +1,6 @@
 """A GPU whose power can be counted by hand."""
 
-from triplepoint.simulate.estimates import Estimate
-from triplepoint.simulate.power.config import ClockConfig, NodePowerConfig, PowerConfig
+from triplepoint.simulate.power.parameters import ClockConfig, Estimate, NodePowerConfig, PowerConfig
 
 
 def estimate(value: float, unit: str) -> Estimate:

@@ -11,19 +11,17 @@ from hypothesis import strategies as st
 
 from tests.unit.simulate.power.made_up import clocks, node, power
 from triplepoint.errors import UserError
-from triplepoint.simulate.power.config import read_node_power, read_power
-from triplepoint.simulate.power.model import (
+from triplepoint.simulate.power.gpu import (
     Activity,
     clock_at_limit,
     clock_table,
     gpu_power_w,
-    idle_power_w,
-    package_power_w,
     power_parts,
     rate_at,
     voltage_v,
 )
 from triplepoint.simulate.power.node import board_power_w, fan_power_w, node_power_w, rack_power_w
+from triplepoint.simulate.power.parameters import read_node_power, read_power
 
 CONFIG = Path(__file__).parents[4] / "config"
 share = st.floats(0, 1)
@@ -51,12 +49,6 @@ def test_power_parts_at_half_clock_cost_a_quarter_per_operation() -> None:
 def test_power_parts_zeros_switch_half() -> None:
     parts = power_parts(power(), Activity(awake=1, tensor=1, sm=1, hbm=1, randomness=0.0), 2000, 60)
     assert (parts.tensor, parts.sm, parts.hbm) == (200, 100, 40)
-
-
-def test_idle_power_w_leaks_more_when_hot() -> None:
-    # 10 + 20 + 100 at half the voltage, e^0.1 more for every ten degrees
-    assert idle_power_w(power(), 60) == pytest.approx(55)
-    assert idle_power_w(power(), 70) == pytest.approx(30 + 25 * math.exp(0.1))
 
 
 @settings(deadline=None)
@@ -97,14 +89,16 @@ def test_clock_at_limit_less_random_operands_run_faster() -> None:
     assert found[0] < found[1] < found[2]
 
 
+def test_gpu_power_w_at_rest_leaks_more_when_hot() -> None:
+    # 10 + 20 + 100 at half the voltage, e^0.1 more for every ten degrees
+    assert gpu_power_w(power(), Activity(awake=0.0), 500, 60) == pytest.approx(55)
+    assert gpu_power_w(power(), Activity(awake=0.0), 500, 70) == pytest.approx(30 + 25 * math.exp(0.1))
+
+
 def test_clock_table_ends_at_the_highest() -> None:
     table = clock_table(clocks())
     assert (table.mhz[0], table.mhz[1], table.mhz[-1]) == (500, 510, 2000)
     assert table.nearest(np.array([100, 514.9, 520, 9000])).tolist() == [0, 1, 2, len(table.mhz) - 1]
-
-
-def test_package_power_w_sums_two_dies() -> None:
-    assert package_power_w(np.array([[100.0, 90, 80, 70]]), [[0, 1], [2, 3]]).tolist() == [[190, 150]]
 
 
 def test_node_power_w_by_hand() -> None:
@@ -123,7 +117,8 @@ def test_fan_power_w_goes_with_the_cube_of_speed() -> None:
 @pytest.mark.parametrize(("name", "low", "high"), [("h100", 68, 76), ("h200", 73, 77), ("mi250", 44, 46.5)])
 def test_config_idle_power_as_published(name: str, low: float, high: float) -> None:
     """nvidia-smi shows 68 to 76 W (H100) and 73 to 77 W (H200) at some 30 degC, 88 to 93 W a package of two (MI250)."""
-    assert low <= idle_power_w(read_power(name, CONFIG), 30) <= high
+    known = read_power(name, CONFIG)
+    assert low <= gpu_power_w(known, Activity(awake=0.0), known.clocks.min_clock.value, 30) <= high
 
 
 @pytest.mark.parametrize(("randomness", "tflops"), [(1.0, 788), (0.0, 894)])

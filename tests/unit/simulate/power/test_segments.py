@@ -8,18 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulate.power.made_up import power
-from triplepoint.simulate.power.model import Activity, gpu_power_w
+from triplepoint.simulate.power.gpu import Activity, gpu_power_w
 from triplepoint.simulate.power.segments import (
     Peaks,
     bin_activity,
     bin_means,
-    energy_j,
     kernel_activity,
-    message_activity,
     overlay,
 )
 
 PEAKS = Peaks(tensor_flops=1e15, sm_flops=5e13, hbm=4e12, link=9e11)
+
+
+def energy_j(edges_ns: np.ndarray, power_w: np.ndarray) -> float:
+    """Return the energy of power that is constant between edges; shape (..., num_pieces). Unit: J."""
+    return float(np.sum(power_w * 1e-9 * np.diff(edges_ns)))
 
 
 def pick(activity: Activity, index: int) -> tuple[float, ...]:
@@ -31,11 +34,6 @@ def test_kernel_activity_by_hand() -> None:
     found = kernel_activity([1, 0], np.array([8e11, 0]), np.array([4e8, 3.6e9]), 1e-3, PEAKS)
     assert pick(found, 0) == (1, 0.8, 0, 0.1, 0, 1, round(0.8**3 / (0.8**3 + 0.1**3), 6))
     assert pick(found, 1) == (1, 0, 0, 0.9, 0, 1, 0)
-
-
-def test_message_activity_by_hand() -> None:
-    found = message_activity(np.array([4.5e8]), np.array([4e8]), 1e-3, PEAKS)
-    assert pick(found, 0) == (1, 0, 0, 0.1, 0.5, 1, 0)
 
 
 def test_overlay_two_streams() -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from triplepoint.simulate.power.config import read_power
-from triplepoint.simulate.power.model import Activity, gpu_power_w
+from triplepoint.simulate.power.gpu import Activity, gpu_power_w
+from triplepoint.simulate.power.parameters import read_power
 
 CONFIG = Path(__file__).parents[4] / "config"
 

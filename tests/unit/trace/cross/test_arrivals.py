@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.unit.trace.cross.worlds import MS, collectives_of, rank_seeing, true_ends
 from triplepoint.trace.cross.arrivals import Arrivals, find_arrivals
 from triplepoint.trace.cross.clocks import Clock, align
-from triplepoint.trace.cross.meetings import match_meetings
+from triplepoint.trace.cross.matching import match_meetings
 from triplepoint.trace.lanes import Collectives
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.trace.cross.worlds import US, collectives_of
 from triplepoint.trace.cross.arrivals import find_arrivals
 from triplepoint.trace.cross.clocks import align
-from triplepoint.trace.cross.meetings import Meetings, match_meetings
+from triplepoint.trace.cross.matching import Meetings, match_meetings
 
 RECORDED = Path(__file__).parents[3] / "data" / "traces" / "dlrm_v100_collectives.csv"
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from triplepoint.trace.cross.arrivals import Arrivals
-from triplepoint.trace.cross.waits import Waited, exposed_waits
+from triplepoint.trace.cross.compare import Waited, exposed_waits
 from triplepoint.trace.lanes import Collectives, Label, Lane, Meeting, Step
 
 LABELS = [

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from triplepoint.trace.lanes import Collectives, Int64, Label, Lane, Meeting, Step
+from triplepoint.trace.arrays import Int64
+from triplepoint.trace.lanes import Collectives, Label, Lane, Meeting, Step
 
 T0 = 1_700_000_000_000_000_000
 US = 1_000

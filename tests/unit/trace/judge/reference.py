@@ -11,7 +11,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from triplepoint.trace.taxonomy import classify_device
+from triplepoint.trace.taxonomy import load_scheme
 
 GPU_CATEGORIES = ("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset")
 
@@ -66,7 +66,7 @@ def gpu_rows(document: Document) -> list[Row]:
 
 
 def _row(event: dict[str, Any]) -> Row:
-    cls = classify_device(event["name"]).cls
+    cls = load_scheme().device(event["name"]).cls
     category = cls if cls in ("comm", "memory") else "compute"
     start = to_ns(event["ts"])
     return Row(category, cls, event["name"], start, start + to_ns(event["dur"]))

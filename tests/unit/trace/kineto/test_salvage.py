@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.trace.traces import kernel
-from triplepoint.trace.kineto.salvage import salvage
+from triplepoint.trace.kineto.reader import salvage
 
 WHOLE = kernel("gemm_k", 4458676983301.376, 99.624, correlation=504, **{"Group size": 2, "dtype": "BFloat16"})
 TEXT = json.dumps(WHOLE).encode()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tests.unit.trace.traces import ALL_REDUCE, COPY, FILL, GEMM, SEND_RECV, event, launch, note
 from triplepoint.trace.lanes import Label
-from triplepoint.trace.taxonomy import classify_device
+from triplepoint.trace.taxonomy import load_scheme
 
 NORM = "void layer_norm_kernel<float>(int)"
 CATEGORIES = ("compute", "comm", "memory")
@@ -35,7 +35,7 @@ class Piece(NamedTuple):
 
     @property
     def label(self) -> Label:
-        kernel = classify_device(self.name)
+        kernel = load_scheme().device(self.name)
         return Label(kernel.category, kernel.cls if kernel.category == "compute" else kernel.kind)
 
 

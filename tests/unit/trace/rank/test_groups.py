@@ -9,7 +9,7 @@ from tests.unit.trace.rank.parsed import communication
 from tests.unit.trace.traces import ALL_REDUCE, kernel
 from triplepoint.errors import UserError
 from triplepoint.trace.kineto.reader import Header
-from triplepoint.trace.rank.groups import Group, GroupRecord, Groups, read_groups
+from triplepoint.trace.rank.process_groups import Group, GroupRecord, Groups, read_groups
 
 RECORD = GroupRecord([Group("tp", "3", (0, 1)), Group("dp", "4", (0, 2)), Group("dp", "5", (0, 4))])
 

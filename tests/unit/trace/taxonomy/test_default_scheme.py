@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from triplepoint.trace.taxonomy import classify_device, classify_host
+from triplepoint.trace.taxonomy import load_scheme
 
 DATA = Path(__file__).parents[3] / "data" / "kernels"
 
@@ -25,7 +25,7 @@ def test_labelled_names_are_many() -> None:
 
 @pytest.mark.parametrize(("cls", "kind", "name"), LABELLED, ids=[name[:60] for _, _, name in LABELLED])
 def test_classify_device_labelled_names(cls: str, kind: str, name: str) -> None:
-    assert classify_device(name) == (cls, kind)
+    assert load_scheme().device(name) == (cls, kind)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_classify_device_labelled_names(cls: str, kind: str, name: str) -> None:
     ],
 )
 def test_classify_device_unknown_name(name: str, cls: str, kind: str) -> None:
-    assert classify_device(name) == (cls, kind)
+    assert load_scheme().device(name) == (cls, kind)
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,13 @@ def test_classify_device_unknown_name(name: str, cls: str, kind: str) -> None:
     ],
 )
 def test_classify_device_own_name_counts_before_arguments(name: str, cls: str) -> None:
-    assert classify_device(name).cls == cls
+    assert load_scheme().device(name).cls == cls
 
 
 def test_classify_device_recorded_time_is_known() -> None:
     with (DATA / "kernel_times.tsv").open() as lines:
         rows = [(float(row["total_us"]), row["name"]) for row in csv.DictReader(lines, delimiter="\t")]
-    known_us = sum(us for us, name in rows if classify_device(name).cls != "other")
+    known_us = sum(us for us, name in rows if load_scheme().device(name).cls != "other")
     assert len(rows) > 400
     assert known_us >= 0.99 * sum(us for us, _ in rows)
 
@@ -71,7 +71,7 @@ def test_classify_device_recorded_time_is_known() -> None:
     ],
 )
 def test_category_of_kernels(name: str, category: str) -> None:
-    assert classify_device(name).category == category
+    assert load_scheme().device(name).category == category
 
 
 @pytest.mark.parametrize(
@@ -110,4 +110,4 @@ def test_category_of_kernels(name: str, category: str) -> None:
     ],
 )
 def test_classify_host_operators(name: str, cls: str, kind: str) -> None:
-    assert classify_host(name) == (cls, kind)
+    assert load_scheme().host(name) == (cls, kind)

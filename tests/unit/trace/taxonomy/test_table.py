@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.trace.taxonomy.test_default_scheme import LABELLED
-from triplepoint.trace.taxonomy.names import split
-from triplepoint.trace.taxonomy.rules import read_builtin
-from triplepoint.trace.taxonomy.table import Table, split_alternatives
+from triplepoint.trace.taxonomy.rules import Table, read_builtin, split_alternatives
+from triplepoint.trace.taxonomy.scheme import split
 
 RULES = {
     f"{scheme} {table}": getattr(read_builtin(scheme), table)

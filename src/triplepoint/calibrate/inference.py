@@ -1,0 +1,170 @@
+"""Calibrates the intervals of predicted inference to measured batches, for `triplepoint calibrate --inference`.
+
+No constant is fitted to them: times are those of the tables of kernels and collectives.
+"""
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast, get_args
+
+from triplepoint.calibrate.protocol import to_yaml
+from triplepoint.calibrate.statistics import conformal_quantile
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.point import Layout, Precision
+from triplepoint.errors import UserError
+from triplepoint.simulate.calibration import Calibration, FittedServing, ServingCalibration, place_of
+from triplepoint.simulate.inference import InferenceStep, Serving, predict_inference
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.predict.known import find_known
+from triplepoint.simulate.predict.machines import usual_fabric
+from triplepoint.simulate.predict.spelling import SaidNetwork
+from triplepoint.simulate.stacks import find_stack
+
+_HEADER = "# Written by `triplepoint calibrate --inference`.\n"
+
+
+@dataclass(frozen=True)
+class InferenceIntervals:
+    """The procedure: see `calibrate.protocol`.
+
+    Attributes:
+        table: CSV of measured batches, columns as `read_cases` has them.
+        config: Folder of the configuration.
+    """
+
+    table: Path
+    config: Path
+
+    def read(self) -> list["ServingCase"]:
+        """Return the batches, those left out among them."""
+        return read_cases(self.table, self.config)
+
+    def fit(self, measured: list["ServingCase"]) -> ServingCalibration:
+        """Return the intervals, from errors of models that are held out."""
+        cases = [case for case in measured if not case.left_out]
+        if len({case.job.model.name for case in cases}) < 2:
+            raise UserError(f"{self.table}: batches of fewer than two models; intervals come from a model held out")
+        reasons = list(dict.fromkeys(case.left_out for case in measured if case.left_out))
+        fitted_to = ", without ".join([str(self.table), *([" and ".join(reasons)] if reasons else [])])
+        return fit(cases, fitted_to, Calibration.load(self.config).fitted.unknown_stack_spread)
+
+    def report(self, fitted: ServingCalibration) -> list[str]:
+        """Return a line on the rows and the quantile of errors of models held out."""
+        rows, quantile = fitted.fitted.num_rows, fitted.fitted.quantile
+        return [f"{self._target}: intervals from {rows} batches; quantile of models held out {quantile:.2f}"]
+
+    def files(self, fitted: ServingCalibration) -> dict[Path, str]:
+        """Return `inference.yaml`."""
+        return {self._target: _HEADER + to_yaml(fitted.fitted.model_dump(mode="json"), width=160, flow=None)}
+
+    @property
+    def _target(self) -> Path:
+        return self.config / "calibration" / "inference.yaml"
+
+
+@dataclass(frozen=True, eq=False)
+class ServingCase:
+    """One measured batch.
+
+    Attributes:
+        job: What ran.
+        serving: What was asked.
+        step: What is predicted.
+        log_error: Of the prediction.
+        is_first_token: Whether the time to the first token was measured, else that of the whole batch.
+        left_out: Why intervals are not made from it; empty where they are.
+    """
+
+    job: Job
+    serving: Serving
+    step: InferenceStep
+    log_error: float
+    is_first_token: bool
+    left_out: str = ""
+
+    def score(self, calibration: ServingCalibration) -> float:
+        """Return the error in scales: absolute, in log."""
+        first, _, whole = calibration.scales(self.job, self.serving, self.step)
+        return abs(self.log_error) / (first if self.is_first_token else whole)
+
+
+def read_cases(table: Path, config: Path) -> list[ServingCase]:
+    """Return measured batches, each with what is predicted of it.
+
+    Args:
+        table: CSV with columns gpu, precision, model, batch_size, tp, prompt_tokens, output_tokens, framework, one of
+            tokens_per_s_per_gpu and time_to_first_token_s, and left_out: a reason, or empty.
+        config: Folder of the configuration.
+
+    Raises:
+        UserError: If the table is missing, or a row is not complete or of an unknown model.
+    """
+    catalogue = Catalogue(config)
+    try:
+        with table.open(encoding="utf-8", newline="") as lines:
+            rows = list(enumerate(csv.DictReader(lines), 2))
+    except FileNotFoundError:
+        raise UserError(f"{table}: no such file") from None
+    cases = []
+    for line, row in rows:
+        try:
+            cases.append(_case(row, catalogue, config))
+        except (KeyError, ValueError, TypeError) as error:
+            raise UserError(f"{table}:{line}: {error}; see the columns of tests/data/inference") from None
+    return cases
+
+
+def _case(row: dict[str, str], catalogue: Catalogue, config: Path) -> ServingCase:
+    known, gpu, tp = find_known(row["model"], config), catalogue.gpu(row["gpu"]), int(row["tp"])
+    if known is None or known.model is None:
+        raise ValueError(f"unknown model {row['model']!r}")
+    fabric = usual_fabric(gpu, 8, SaidNetwork(), config)
+    precision = row["precision"]
+    if precision not in get_args(Precision):
+        raise ValueError(f"unknown precision {precision!r}")
+    stack = row["framework"]
+    software, number_format = find_stack(stack, config), cast(Precision, precision)
+    job = Job(known.model, Layout(tp=tp), 1, 1, 1, gpu, fabric, software, precision=number_format, stack=stack)
+    prompt, output, batch = (int(row[name]) for name in ("prompt_tokens", "output_tokens", "batch_size"))
+    serving = Serving(prompt, output, batch, cache_element=1 if precision == "fp8" else 2)
+    step = predict_inference(job, serving, config=config)
+    if first_token_s := row["time_to_first_token_s"]:
+        log_error = math.log(step.prefill_s / float(first_token_s))
+    else:
+        log_error = math.log(float(row["tokens_per_s_per_gpu"]) * tp / step.tokens_per_s)
+    return ServingCase(job, serving, step, log_error, bool(first_token_s), row["left_out"])
+
+
+def fit(cases: Sequence[ServingCase], fitted_to: str, unknown_stack_spread: float) -> ServingCalibration:
+    """Return what some measured rows say of the errors of others; each is seen from those of other models.
+
+    Args:
+        cases: The rows, of two models or more.
+        fitted_to: What they are, in words.
+        unknown_stack_spread: What is not known of software that was not measured.
+    """
+    size = Counter(_cluster(case) for case in cases)
+    scores, weights = [], []
+    for case in cases:
+        others = [other for other in cases if other.job.model.name != case.job.model.name]
+        scores.append(case.score(_with_places(others, fitted_to, unknown_stack_spread, 1.0)))
+        # As in training: rows of one model on one GPU type are nearly one row.
+        weights.append(1 / math.sqrt(size[_cluster(case)]))
+    quantile = round(conformal_quantile(scores, weights), 4)
+    return _with_places(cases, fitted_to, unknown_stack_spread, quantile)
+
+
+def _with_places(
+    cases: Sequence[ServingCase], fitted_to: str, unknown_stack_spread: float, quantile: float
+) -> ServingCalibration:
+    places = {place_of(case.job, case.serving): None for case in cases}
+    fitted = FittedServing(fitted_to=fitted_to, num_rows=len(cases), quantile=quantile, places=list(places))
+    return ServingCalibration(fitted, unknown_stack_spread)
+
+
+def _cluster(case: ServingCase) -> tuple[str, str]:
+    return case.job.gpu.name, case.job.model.name

@@ -1,0 +1,176 @@
+"""Calibrates power and cooling of a GPU type to a recording of one, for `triplepoint calibrate --power`."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from triplepoint.calibrate.cooling import HeatFit, StepLog, delayed, fit_heat, simulate_log
+from triplepoint.calibrate.power import FITTED, KernelTable, PowerFit, fit_power
+from triplepoint.calibrate.protocol import to_yaml
+from triplepoint.calibrate.recording import read_kernel_table, read_step_log
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.errors import UserError
+from triplepoint.simulate.heat.job import is_known
+from triplepoint.simulate.heat.parameters import CoolingConfig, HeatConfig, read_heat
+from triplepoint.simulate.power.gpu import clock_at_limit, rate_at
+from triplepoint.simulate.power.parameters import Estimate, PowerConfig, read_power
+
+_CAPPED = 0.97
+"""Share of the power limit from which a kernel counts as throttled by it."""
+_WORST = 0.2
+"""Mean error of kernels left out from which nothing is written: it was 7 % in the best published models."""
+_COOLING = ("die_resistance", "die_time", "sink_resistance", "sink_time")
+
+
+@dataclass(frozen=True, eq=False)
+class GpuFit:
+    """Power and cooling fitted to a recording of a GPU type, with errors on what was left out.
+
+    Attributes:
+        power: Fitted to kernels, with errors of kernels left out.
+        heat: Fitted to heating and cooling.
+        sustained: By capped kernel, its FLOP/s from the power limit over the measured ones less 1; each by a fit that
+            has not seen its shape.
+        energy_error: Modelled over measured energy of the whole grid less 1, each kernel by a fit without it.
+        cooling_rmse_k: Error of the temperature after the load, by a fit to what came before.
+    """
+
+    power: PowerFit
+    heat: HeatFit
+    sustained: dict[str, float]
+    energy_error: float
+    cooling_rmse_k: float
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """A recording of a GPU: kernels one by one, and a step from rest to load and back."""
+
+    table: KernelTable
+    log: StepLog
+
+
+class PowerAndCooling:
+    """The procedure: see `calibrate.protocol`."""
+
+    def __init__(self, folder: Path, gpu: str, config: Path) -> None:
+        """Begin at what is known of a GPU type.
+
+        Args:
+            folder: Recording of kernels one by one and of a step from rest to load and back, as
+                `triplepoint characterise --record` writes it.
+            gpu: GPU type that was recorded.
+            config: Folder of the configuration.
+
+        Raises:
+            UserError: If nothing is known of the GPU type.
+        """
+        self.folder, self.config = folder, config
+        self.gpu: GpuConfig = Catalogue(config).gpu(gpu)
+        if not is_known(self.gpu, config):
+            raise UserError(
+                f"{config / 'power' / gpu}.yaml: no such file; a fit begins at what is known, so copy power/ and heat/ "
+                "of the nearest GPU type there first"
+            )
+        self.power, self.heat = read_power(gpu, config), read_heat(gpu, config)
+
+    def read(self) -> Recorded:
+        """Return the recording. Raises `UserError` if it is not whole or not of such a GPU."""
+        return Recorded(read_kernel_table(self.folder, self.gpu), read_step_log(self.folder, self.gpu))
+
+    def fit(self, measured: Recorded) -> GpuFit:
+        """Return power and cooling, with errors of kernels and of the cooling that were left out."""
+        source, table, known = f"recording {self.folder}", measured.table, self.heat.cooling["air"]
+        power = fit_power(table, self.power, source)
+        weight = table.power_w / table.power_w.sum()
+        return GpuFit(
+            power=power,
+            heat=fit_heat([measured.log], known, source),
+            sustained=sustained_error(table, power),
+            energy_error=float(weight @ power.held_out_error),
+            cooling_rmse_k=_cooling_rmse_k(measured.log, known, source),
+        )
+
+    def report(self, fitted: GpuFit) -> list[str]:
+        """Return errors of what was left out, and every number before and after.
+
+        Raises:
+            UserError: If power of kernels left out is far off.
+        """
+        mean = np.abs(fitted.power.held_out_error).mean()
+        if mean > _WORST:
+            raise UserError(
+                f"{self.folder}: power of kernels left out of the fit is {mean:.0%} off in the mean, more than "
+                f"{_WORST:.0%}; nothing is written; is this a recording of one {self.gpu.name}, with power in W?"
+            )
+        return [*_errors(fitted), *_changes(self.power, self.heat, fitted)]
+
+    def files(self, fitted: GpuFit) -> dict[Path, str]:
+        """Return the files of power and heat of the GPU type."""
+        cooled = self.heat.model_copy(update={"cooling": {**self.heat.cooling, "air": fitted.heat.cooling}})
+        return {
+            self.config / part / f"{self.gpu.name}.yaml": f"# Calibrated with {self.folder}.\n{_text(content)}"
+            for part, content in (("power", fitted.power.config), ("heat", cooled))
+        }
+
+
+def _cooling_rmse_k(log: StepLog, known: CoolingConfig, source: str) -> float:
+    """Return the error of the part of a log after its load, by a fit that has not seen it."""
+    high = log.power_w > (log.power_w.min() + log.power_w.max()) / 2
+    seen = slice(0, int(np.flatnonzero(high)[-1]) + 1)
+    blind = fit_heat([StepLog(log.t_s[seen], log.power_w[seen], log.temp_c[seen])], known, source)
+    away = log.temp_c - simulate_log(delayed(log, blind.delay_s), blind.cooling, blind.inlet_c[0])
+    return float(np.sqrt((away[seen.stop :] ** 2).mean()))
+
+
+def sustained_error(table: KernelTable, fit: PowerFit) -> dict[str, float]:
+    """Return for kernels throttled by the power limit their modelled over measured speed less 1, by the blind fits."""
+    limit, top = fit.config.power_limit.value, fit.config.clocks.max_clock.value
+    errors = {}
+    for row in np.flatnonzero((table.power_w > _CAPPED * limit) & (table.clock_mhz < 0.99 * top)):
+        kernel = table.pick(np.array([row]))
+        measured = rate_at(kernel.clock_mhz / top, kernel.activity.clock_bound)
+        # The kernel at the highest clock, where it would draw more than the limit.
+        free = kernel.activity.at_rate(1.0 / measured)
+        clock = clock_at_limit(fit.blind[table.kernel[row]], free, limit, kernel.temp_c)
+        operands = "random" if np.all(kernel.activity.randomness) else "zero"
+        speed = rate_at(clock / top, kernel.activity.clock_bound) / measured
+        errors[f"{table.kernel[row]} {operands}"] = float(speed[0] - 1.0)
+    return errors
+
+
+def _errors(fit: GpuFit) -> list[str]:
+    """Return lines on the errors of what was left out of the fit."""
+    away = np.abs(fit.power.held_out_error)
+    lines = [
+        f"power of kernels left out of the fit: mean error {away.mean():.1%}, P90 {np.quantile(away, 0.9):.1%}, "
+        f"{len(away)} rows; energy of all of them {fit.energy_error:+.1%}",
+        f"heating and cooling, fitted: RMSE {fit.heat.rmse_k[0]:.2f} K, worst {fit.heat.worst_k:.1f} K; "
+        f"cooling by a fit to heating alone: RMSE {fit.cooling_rmse_k:.2f} K",
+    ]
+    if fit.sustained:
+        worst = max(fit.sustained.items(), key=lambda item: abs(item[1]))
+        lines.insert(1, f"speed of kernels held by the power limit, left out: worst {worst[1]:+.1%} ({worst[0]})")
+    return lines
+
+
+def _changes(power: PowerConfig, heat: HeatConfig, fit: GpuFit) -> list[str]:
+    """Return every number before and after, with its standard deviation."""
+    before = [(name, getattr(power, name, None) or getattr(power.clocks, name)) for name in FITTED]
+    before += [(name, getattr(heat.cooling["air"], name)) for name in _COOLING]
+    config = fit.power.config
+    after = [getattr(config, name, None) or getattr(config.clocks, name) for name in FITTED]
+    after += [getattr(fit.heat.cooling, name) for name in _COOLING]
+    return list(_compared(before, after))
+
+
+def _compared(before: Iterable[tuple[str, Estimate]], after: Iterable[Estimate]) -> Iterable[str]:
+    for (name, old), new in zip(before, after, strict=True):
+        yield f"{name}: {old.value:g} +- {old.sigma:g} -> {new.value:g} +- {new.sigma:g} {new.unit}"
+
+
+def _text(fitted: PowerConfig | HeatConfig) -> str:
+    return to_yaml(fitted.model_dump(exclude_none=True), width=118)

@@ -1,0 +1,124 @@
+"""Diagnosis: the checks made from the files the probes left, as tables, text for a terminal and JSON."""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from triplepoint.config.base import read_json
+from triplepoint.doctor.check import Check, Expected, fold
+from triplepoint.doctor.check_gpus import check_gpus
+from triplepoint.doctor.check_host import check_host
+from triplepoint.doctor.check_nodes import check_agreement, check_fabric, check_gpu_speed, check_together
+from triplepoint.doctor.measured_rows import CollectiveRow, KernelRow, RankRows, write_collectives, write_kernels
+from triplepoint.doctor.probe import Report
+
+_ADVICE = "start the check again"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a check of some nodes came to.
+
+    Attributes:
+        checks: Answers, those that nodes share made one.
+        reports: What each node found, by its number.
+        collectives: What was measured of the fabric.
+        kernels: What was measured of devices.
+    """
+
+    checks: list[Check]
+    reports: list[Report]
+    collectives: list[CollectiveRow]
+    kernels: list[KernelRow]
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether measuring here would fail or be wrong."""
+        return any(check.status == "fail" for check in self.checks)
+
+
+def diagnose(folder: Path, num_nodes: int, expected: Expected) -> Diagnosis:
+    """Return what the files of the probes come to.
+
+    Args:
+        folder: Folder of the check.
+        num_nodes: Nodes that were asked.
+        expected: What they should be like.
+    """
+    reports = [read_json(Report, path, _ADVICE) for path in folder.glob("node*.json")]
+    reports.sort(key=lambda report: report.facts.node)
+    ranks = [read_json(RankRows, path, _ADVICE) for path in sorted(folder.glob("rank*.json"))]
+    collectives = [row for rank in ranks for row in rank.collectives]
+    kernels = [row for rank in ranks for row in rank.kernels]
+    nodes = [report.facts for report in reports]
+    checks = check_together(reports, num_nodes)
+    for node in nodes:
+        checks += [*check_gpus(node, expected), *check_host(node, expected)]
+    if nodes:
+        checks += check_agreement(nodes)
+    if ranks:
+        checks += [check_gpu_speed(kernels), *check_fabric(collectives, expected)]
+    return Diagnosis(fold(checks), reports, collectives, kernels)
+
+
+def write_tables(found: Diagnosis, folder: Path, cluster: str, expected: Expected, source: str) -> list[Path]:
+    """Write what was measured as tables to calibrate from, and return their paths; none where nothing was."""
+    tables: list[Path] = []
+    if found.collectives:
+        tables.append(folder / "collectives.csv")
+        write_collectives(found.collectives, cluster, source, tables[-1])
+    if found.kernels:
+        tables.append(folder / "kernels.csv")
+        library = {"nvidia": "cublas", "amd": "hipblaslt"}.get(_vendor(found.reports), "cpu")
+        write_kernels(found.kernels, expected.gpu.name if expected.gpu else "cpu", library, source, tables[-1])
+    return tables
+
+
+def _vendor(reports: Sequence[Report]) -> str:
+    return reports[0].facts.vendor if reports else "none"
+
+
+_WIDTH = 110
+_INDENT = " " * 29
+
+
+def as_text(found: Diagnosis) -> str:
+    """Return a line for each check, with what is expected and what to do where it is not well."""
+    num_nodes = len(found.reports)
+    counts = {status: sum(check.status == status for check in found.checks) for status in ("fail", "warn", "skipped")}
+    lines = [line for check in found.checks for line in _lines(check, num_nodes)]
+    summary = ", ".join(f"{number} {status}" for status, number in counts.items() if number) or "all well"
+    return "\n".join([*lines, f"{len(found.checks)} checks: {summary}"])
+
+
+def _lines(check: Check, num_nodes: int) -> list[str]:
+    where = f"{', '.join(check.nodes)}: " if 0 < len(check.nodes) < num_nodes else ""
+    text = _wrapped(f"{where}{check.found}")
+    lines = [f"{check.status:<8} {check.name:<19} {text}"]
+    if check.status in ("warn", "fail"):
+        wanted = f"expected {check.expected}; " if check.expected else ""
+        lines.append(f"{_INDENT}-> {_wrapped(f'{wanted}{check.advice}')}")
+    return lines
+
+
+def _wrapped(text: str) -> str:
+    return f"\n{_INDENT}".join(textwrap.wrap(text, _WIDTH, break_long_words=False) or [""])
+
+
+def as_json(found: Diagnosis, name: str, checked_at: str) -> dict[str, Any]:
+    """Return everything that was found, as plain data.
+
+    Args:
+        found: The diagnosis.
+        name: Cluster, or host.
+        checked_at: Time of the check, UTC, ISO 8601.
+    """
+    return {
+        "name": name,
+        "checked_at": checked_at,
+        "has_failed": found.has_failed,
+        "checks": [asdict(check) for check in found.checks],
+        "nodes": [report.model_dump(mode="json") for report in found.reports],
+    }

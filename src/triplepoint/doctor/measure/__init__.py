@@ -1,1 +1,0 @@
-"""Short measurements of collectives and kernels, in the columns the simulator is calibrated from."""

@@ -1,0 +1,129 @@
+"""One simulated run: from a planned point to the raw artefacts a launch would have left."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.plan import PlannedRun
+from triplepoint.config.point import Point
+from triplepoint.config.rules import refusal
+from triplepoint.errors import UserError
+from triplepoint.manifest import Manifest
+from triplepoint.simulate.artefacts.groups import lockstep
+from triplepoint.simulate.artefacts.heated import heat_up, with_factors
+from triplepoint.simulate.artefacts.serving import simulate_serving
+from triplepoint.simulate.artefacts.simulated import Simulated
+from triplepoint.simulate.artefacts.write import write_failure, write_run
+from triplepoint.simulate.calibration import Calibration
+from triplepoint.simulate.costs import Costs
+from triplepoint.simulate.fabric import fabric_of
+from triplepoint.simulate.heat.job import is_known
+from triplepoint.simulate.intervals import interval
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.limits import LIMITS
+from triplepoint.simulate.memory.training import memory_by_stage
+from triplepoint.simulate.step import costs_of, durations_of, uncertainty_of
+from triplepoint.simulate.timeline.durations import sort_replicas, with_replicas
+from triplepoint.simulate.work.training import stage_work
+from triplepoint.status import Status
+
+STACK = "Megatron-Core r0.8"
+"""Software that runs are simulated on: that of the published study, in the version step times were calibrated with."""
+
+
+def simulate_run(planned: PlannedRun, out: Path, config: Path) -> Manifest:
+    """Simulate a run and write its raw artefacts; a job that cannot run leaves a manifest that says why.
+
+    Args:
+        planned: What to simulate.
+        out: Folder to write into: `results/runs/<run>/raw`, or what becomes it.
+        config: Folder of the configuration.
+
+    Raises:
+        UserError: If the cluster has no GPU, or its network is not given.
+    """
+    started = datetime.now(UTC)
+    catalogue = Catalogue(config)
+    cluster = catalogue.cluster(planned.point.cluster.name)
+    job = job_of(planned.point, catalogue)
+    if reason := refusal(planned.point, cluster, job.gpu, LIMITS):
+        return write_failure(out, planned, Status.INVALID, reason, started)
+    if planned.point.task == "inference":
+        return simulate_serving(planned, job, cluster, out, config, started)
+    memory = memory_by_stage(job)
+    fullest = max(memory, key=lambda use: use.total)
+    if not fullest.fits:
+        return write_failure(out, planned, Status.OOM, fullest.explain(), started)
+    calibration = Calibration.load(config)
+    costs = costs_of(job, calibration.constants(job), config)
+    simulated = _simulate_warm(planned.point, job, costs, [use.total for use in memory], catalogue, config)
+    scale = calibration.scale(
+        job, uncertainty_of(simulated.timeline, costs, simulated.stages[simulated.timeline.critical_stage])
+    )
+    known_to = interval(simulated.timeline.step_time_s, calibration.quantile, scale)
+    return write_run(out, planned, replace(simulated, interval_s=known_to), started)
+
+
+def _simulate_warm(
+    point: Point, job: Job, costs: Costs, memory_bytes: Sequence[float], catalogue: Catalogue, config: Path
+) -> Simulated:
+    """Return the job with power, heat and clocks, where those of its GPU type are known."""
+    slow = slow_ranks(point, catalogue)
+    simulated = simulate(job, costs, memory_bytes, slow)
+    if not is_known(job.gpu, config):
+        return simulated
+
+    def once_more(factor: dict[int, float]) -> Simulated:
+        return simulate(job, costs, memory_bytes, with_factors(slow, factor))
+
+    heated = heat_up(simulated, once_more, catalogue.cluster(point.cluster.name), config)
+    return replace(heated.simulated, heated=heated)
+
+
+def simulate(
+    job: Job, costs: Costs, memory_bytes: Sequence[float], slow: Mapping[int, float] = MappingProxyType({})
+) -> Simulated:
+    """Return what is simulated of a job that fits.
+
+    Args:
+        job: The job.
+        costs: What its operations cost.
+        memory_bytes: Peak memory of a rank, by pipeline stage. Unit: byte.
+        slow: Factor on the time of computation, of every rank that is not as the others.
+    """
+    stages = stage_work(job)
+    replicas = sort_replicas(job.layout, slow, lockstep(stages, job))
+    durations = with_replicas(durations_of(job, stages, costs), replicas)
+    return Simulated(
+        job, stages, costs.time_of, durations, replicas.class_of_replica, tuple(map(round, memory_bytes)), dict(slow)
+    )
+
+
+def slow_ranks(point: Point, catalogue: Catalogue) -> dict[int, float]:
+    """Return the factor on the time of computation of every rank on a GPU that its cluster calls slow."""
+    cluster = catalogue.cluster(point.cluster.name)
+    by_rank = {node * cluster.gpus_per_node + gpu: speed for (node, gpu), speed in cluster.speeds.items()}
+    return {rank: 1 / speed for rank, speed in by_rank.items() if rank < point.num_gpus}
+
+
+def job_of(point: Point, catalogue: Catalogue, stack: str | None = None) -> Job:
+    """Return the job a point is.
+
+    Args:
+        point: The point.
+        catalogue: Where its cluster and GPU are described.
+        stack: Software it runs on. None: that runs are simulated on.
+
+    Raises:
+        UserError: If the cluster has no GPU, its network is not given, or the point offloads to the host.
+    """
+    if point.offload:
+        raise UserError(f"offload: [{', '.join(point.offload)}] is not simulated; set offload: [] for a prediction")
+    cluster = catalogue.cluster(point.cluster.name)
+    gpu = catalogue.gpu_of(cluster)
+    if gpu is None:
+        raise UserError(f"cluster {cluster.name} has no GPU to simulate; choose a cluster with one, or engine: native")
+    return Job.of(point, gpu, fabric_of(cluster, gpu, catalogue.folder), stack or STACK, catalogue.folder)

@@ -1,1 +1,0 @@
-"""Fitting the few constants to measurements, and the uncertainty that is left."""

@@ -1,0 +1,114 @@
+"""What is known of a GPU's cooling, `config/heat/<gpu>.yaml`, and of a node's air, `config/heat/airflow/`."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from triplepoint.config.base import NAME_PATTERN, Strict
+from triplepoint.config.yaml_file import read
+from triplepoint.simulate.power.parameters import Celsius, Kelvin, KelvinPerWatt, Ratio, Seconds
+
+Cooling = Literal["air", "liquid"]
+
+
+class CoolingConfig(Strict):
+    """From the die to the coolant."""
+
+    die_resistance: KelvinPerWatt
+    """Die to sink: die, thermal interface, spreader."""
+    die_time: Seconds
+    """Time in which the die follows its power."""
+    sink_resistance: KelvinPerWatt
+    """Sink to the air or liquid at it."""
+    sink_time: Seconds
+    """Time in which the sink follows the heat it takes up."""
+    twin_resistance: KelvinPerWatt | None = None
+    """Between the halves of a sink under the two dies of a package; none where a device has its own."""
+    preheat_share: Ratio
+    """How much of the node's preheat reaches the coolant: 1 for air, 0 for liquid that is fed to every device."""
+
+
+class LimitConfig(Strict):
+    """Temperatures at which clocks go down, and how far."""
+
+    max_temperature: Celsius
+    """Highest operating temperature: above it the driver takes clocks down."""
+    slowdown_temperature: Celsius
+    """The hardware cuts the clock."""
+    shutdown_temperature: Celsius
+    """The device turns itself off."""
+    hysteresis: Kelvin
+    """How far below a limit clocks are let up again."""
+    thermal_slew: Ratio
+    """Share of the highest clock by which the driver moves its thermal ceiling in a second."""
+    slowdown_share: Ratio
+    """Clock that is left under a hardware slowdown or a power brake, over the one asked for."""
+    release_time: Seconds
+    """How long a hardware slowdown holds at least."""
+
+
+class HeatConfig(Strict):
+    """Cooling and limits of one GPU type."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    """Name of the GPU type; the file is called the same."""
+    cooling: dict[Cooling, CoolingConfig]
+    """By coolant."""
+    limits: LimitConfig
+    """Temperatures."""
+    resistance_spread: Ratio
+    """Relative standard deviation of the die's resistance from part to part."""
+    sensor_offset: Kelvin | None = None
+    """Standard deviation of what a part's temperature sensor shows beside its die; none where it is not known apart
+    from `resistance_spread`."""
+    bad_contact_share: Ratio
+    """Share of parts with bad contact to their sink."""
+    bad_contact_factor: Ratio
+    """What bad contact multiplies the die's resistance with."""
+
+
+class AirflowConfig(Strict):
+    """Where air passes the devices of a node, in the driver's order. Data: it differs from chassis to chassis."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    """Name of the node's kind; the file is called the same."""
+    rows: list[list[int]]
+    """Devices of every row, from the inlet on; each row warms the ones behind it."""
+    packages: list[list[int]]
+    """Devices that share a sink; alone where a device has its own."""
+    preheat: KelvinPerWatt
+    """Air at a row, warmer for each watt of the mean device of the row before."""
+    package_preheat: KelvinPerWatt | None = None
+    """Air at the second device of a package, warmer for each watt of the first; none where sinks are not shared."""
+    air_time: Seconds
+    """Time in which the air behind a row follows the heat it takes up, with metal and cables on the way."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        devices = sorted(device for row in self.rows for device in row)
+        if devices != list(range(len(devices))):
+            raise ValueError(f"rows name devices {devices}, expected every one from 0 once")
+        if sorted(device for package in self.packages for device in package) != devices:
+            raise ValueError("packages and rows must name the same devices, each once")
+        if any(len(package) > 2 for package in self.packages):
+            raise ValueError("a package has one or two devices")
+        return self
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of a node."""
+        return sum(len(row) for row in self.rows)
+
+
+@lru_cache(maxsize=32)
+def read_heat(name: str, config: Path) -> HeatConfig:
+    """Return what is known of a GPU's cooling. Raises `UserError` if the file is missing or wrong."""
+    return read(HeatConfig, config / "heat" / f"{name}.yaml")
+
+
+@lru_cache(maxsize=8)
+def read_airflow(name: str, config: Path) -> AirflowConfig:
+    """Return the airflow of a kind of node. Raises `UserError` if the file is missing or wrong."""
+    return read(AirflowConfig, config / "heat" / "airflow" / f"{name}.yaml")

@@ -1,0 +1,86 @@
+"""Intervals of predicted times: one width up and down in the logarithm, wider away from what was calibrated."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Features:
+    """Where a job stands, for its distance from what was calibrated; all in log2 but the stack.
+
+    Attributes:
+        stack: Framework and version.
+        gpu: GPU type and precision: what kernel times depend on.
+        num_gpus: World size.
+        sequence_length: Tokens per sequence.
+        num_parameters: Of the model.
+    """
+
+    stack: str
+    gpu: str
+    num_gpus: float
+    sequence_length: float
+    num_parameters: float
+
+    @property
+    def place(self) -> tuple[float, float, float]:
+        """The numbers alone."""
+        return self.num_gpus, self.sequence_length, self.num_parameters
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """Relative standard deviations of the parts of a prediction, as their fits left them.
+
+    Attributes:
+        kernel_sigma: Of kernel times.
+        collective_sigma: Of collectives.
+        compute_share: Part of the step that is computation, 0 to 1.
+    """
+
+    kernel_sigma: float
+    collective_sigma: float
+    compute_share: float
+
+    @property
+    def sigma(self) -> float:
+        """Of the step, both parts independent."""
+        compute = self.kernel_sigma * self.compute_share
+        comm = self.collective_sigma * (1 - self.compute_share)
+        return math.hypot(compute, comm)
+
+
+PER_OCTAVE = 0.10
+"""How much wider an interval is for every factor of two beyond the calibrated range. Ours: a prior, not a fit; the
+coverage on sources left out is reported with it."""
+
+FLOOR = 0.02
+"""Smallest scale: steps of one job vary by so much between runs. Unit: 1, in log."""
+
+
+def distance(features: Features, known: Sequence[Features]) -> float:
+    """Return how far a job is from the nearest calibrated one, in octaves of GPUs, sequence length and size.
+
+    Args:
+        features: Of the job.
+        known: What was calibrated; none counts as far.
+    """
+    if not known:
+        return 10.0
+    places = np.array([other.place for other in known])
+    return float(np.abs(places - np.array(features.place)).sum(axis=1).min())
+
+
+def scale(uncertainty: Uncertainty, features: Features, known: Sequence[Features]) -> float:
+    """Return the width that scores of the job are measured in: of the parts, widened by the distance."""
+    same = [other for other in known if other.gpu == features.gpu] or list(known)
+    return (FLOOR + uncertainty.sigma) * (1 + PER_OCTAVE * distance(features, same))
+
+
+def interval(time_s: float, quantile: float, scale: float) -> tuple[float, float]:
+    """Return the lower and upper end around a predicted time, in s; the factor is the same up and down."""
+    factor = math.exp(min(quantile * scale, 3.0))
+    return time_s / factor, time_s * factor

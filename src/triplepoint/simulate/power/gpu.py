@@ -1,0 +1,185 @@
+"""Power of GPUs from rates, clock and temperature: pure functions over arrays of any shape that broadcast.
+
+Energy belongs to work: an operation costs what its voltage asks, whenever it runs. Power is therefore linear in rates
+(FLOP/s, byte/s), here as shares of the data sheet's peaks, and the clock itself only drives the clock tree.
+
+    P = base + memory_idle + hbm*u + link*u + leakage*v^n*exp(growth*(T - T0))
+        + v^2*(clock_tree*f*awake + tensor*u + sm*u)
+
+with v and f as shares of the highest voltage and clock, and u the rates.
+"""
+
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from triplepoint.simulate.power.parameters import ClockConfig, PowerConfig
+
+Float = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+Number = Float | float
+
+
+@dataclass(frozen=True, eq=False)
+class Activity:
+    """What runs on devices. Rates are shares of the peaks in `config/gpus/`, averaged over the time they stand for.
+
+    NVIDIA gives peaks at a clock below the highest (1830 MHz on H100), so tensor and SM may pass 1 a little.
+
+    Attributes:
+        awake: Share of the time a kernel runs, 0-1; one that only waits for others counts by `polling_share`.
+        tensor: Matrix products: FLOP/s over peak bf16 FLOP/s, FP8 ones by their energy.
+        sm: Other arithmetic and data movement inside SMs, as a share of what they can issue.
+        hbm: Bytes/s from and to memory over peak bandwidth.
+        link: Bytes/s over links to other GPUs, both directions, over their peak.
+        randomness: Of operands: 1 random bits, 0 zeros.
+        clock_bound: Share of the time that goes with the clock: at a lower one a kernel takes
+            `clock_bound*max/clock + 1 - clock_bound` times as long.
+    """
+
+    awake: Number
+    tensor: Number = 0.0
+    sm: Number = 0.0
+    hbm: Number = 0.0
+    link: Number = 0.0
+    randomness: Number = 1.0
+    clock_bound: Number = 0.0
+
+    def at_rate(self, rate: Number) -> "Activity":
+        """Return the same work done at `rate` times the speed: rates go with it, being awake does not."""
+        return replace(self, tensor=self.tensor * rate, sm=self.sm * rate, hbm=self.hbm * rate, link=self.link * rate)
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Power of devices by where it goes. Unit: W."""
+
+    base: Number
+    leakage: Number
+    clock_tree: Number
+    tensor: Number
+    sm: Number
+    hbm: Number
+    link: Number
+    memory_idle: Number
+
+    @property
+    def memory(self) -> Float:
+        """Power of the memory domain: at rest, and moving bytes."""
+        return np.asarray(np.add(self.memory_idle, self.hbm))
+
+    @property
+    def total(self) -> Float:
+        """Power of the devices."""
+        return np.asarray(sum((getattr(self, part.name) for part in fields(self)), start=0.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Clocks:
+    """The clocks of a GPU type and what they do to power, one entry per clock from lowest to highest.
+
+    Attributes:
+        mhz: Clocks. Unit: MHz.
+        share: Over the highest clock.
+        voltage_share: Voltage over that of the highest clock.
+    """
+
+    mhz: Float
+    share: Float
+    voltage_share: Float
+
+    @cached_property
+    def energy_share(self) -> Float:
+        """Energy of one operation over that at the highest clock."""
+        return np.asarray(self.voltage_share**2)
+
+    def nearest(self, clock_mhz: Number) -> Int64:
+        """Return the place of the highest clock that is not above `clock_mhz`, the lowest clock at least."""
+        found = np.searchsorted(self.mhz, np.asarray(clock_mhz) + 1e-6, side="right") - 1
+        return np.asarray(np.maximum(found, 0), dtype=np.int64)
+
+
+def clock_table(config: ClockConfig) -> Clocks:
+    """Return the clocks of a GPU type."""
+    low, high, step = config.min_clock.value, config.max_clock.value, config.clock_step.value
+    mhz = np.append(np.arange(low, high - 1e-6, step), high)
+    return Clocks(mhz, mhz / high, voltage_v(config, mhz) / config.max_voltage.value)
+
+
+def voltage_v(config: ClockConfig, clock_mhz: Number) -> Float:
+    """Return the voltage a clock needs. Unit: V."""
+    knee, high = config.knee_clock.value, config.max_clock.value
+    return np.asarray(np.interp(clock_mhz, [knee, high], [config.min_voltage.value, config.max_voltage.value]))
+
+
+def leakage_w(config: PowerConfig, clock_mhz: Number, temp_c: Number) -> Float:
+    """Return leakage at a clock's voltage and a die temperature. Unit: W."""
+    voltage_share = voltage_v(config.clocks, clock_mhz) / config.clocks.max_voltage.value
+    warmth = np.exp(config.leakage_growth.value * (np.asarray(temp_c) - config.leakage_temperature.value))
+    return np.asarray(config.leakage.value * voltage_share**config.leakage_voltage_exponent.value * warmth)
+
+
+def data_share(config: PowerConfig, randomness: Number) -> Float:
+    """Return switching for operands over that for random ones: 1 for random bits, `zeros_share` for zeros."""
+    zeros = config.zeros_share.value
+    return np.asarray(zeros + (1.0 - zeros) * np.asarray(randomness))
+
+
+def power_parts(config: PowerConfig, activity: Activity, clock_mhz: Number, temp_c: Number) -> Parts:
+    """Return power by where it goes.
+
+    Args:
+        config: Of the GPU type.
+        activity: What runs, with the rates it really has at this clock.
+        clock_mhz: Clock of the SMs. Unit: MHz.
+        temp_c: Die temperature. Unit: degC.
+    """
+    voltage_share = voltage_v(config.clocks, clock_mhz) / config.clocks.max_voltage.value
+    energy_share = voltage_share**2
+    clock_share = np.asarray(clock_mhz) / config.clocks.max_clock.value
+    data = data_share(config, activity.randomness)
+    return Parts(
+        base=config.base.value,
+        leakage=leakage_w(config, clock_mhz, temp_c),
+        clock_tree=config.clock_tree.value * activity.awake * clock_share * energy_share,
+        tensor=config.tensor.value * activity.tensor * data * energy_share,
+        sm=config.sm.value * activity.sm * data * energy_share,
+        hbm=config.hbm.value * activity.hbm * data,
+        link=config.link.value * activity.link,
+        memory_idle=config.memory_idle.value,
+    )
+
+
+def gpu_power_w(config: PowerConfig, activity: Activity, clock_mhz: Number, temp_c: Number) -> Float:
+    """Return the power of devices. Arguments as of `power_parts`. Unit: W."""
+    return power_parts(config, activity, clock_mhz, temp_c).total
+
+
+def rate_at(clock_share: Number, clock_bound: Number) -> Float:
+    """Return the speed of work at a share of the highest clock over its speed at the highest."""
+    return np.asarray(1.0 / (np.asarray(clock_bound) / clock_share + 1.0 - np.asarray(clock_bound)))
+
+
+def clock_at_limit(config: PowerConfig, activity: Activity, limit_w: Number, temp_c: Number) -> Float:
+    """Return the highest clock at which devices stay within a power limit, the lowest clock at least.
+
+    Args:
+        config: Of the GPU type.
+        activity: What runs, with the rates it would have at the highest clock; they follow it by `clock_bound`.
+        limit_w: Power limit. Unit: W.
+        temp_c: Die temperature. Unit: degC.
+
+    Returns:
+        Clock in MHz, of the shape of the arguments.
+    """
+    table = clock_table(config.clocks)
+    shape = np.broadcast_shapes(*(np.shape(getattr(activity, part.name)) for part in fields(activity)),
+                                np.shape(limit_w), np.shape(temp_c))  # fmt: skip
+    clocks = table.mhz.reshape(-1, *(1 for _ in shape))
+    rate = rate_at(clocks / config.clocks.max_clock.value, activity.clock_bound)
+    power = np.broadcast_to(gpu_power_w(config, activity.at_rate(rate), clocks, temp_c), (len(table.mhz), *shape))
+    # Power grows with the clock, so clocks within the limit come first.
+    within = (power <= np.asarray(limit_w)).sum(axis=0)
+    return np.asarray(table.mhz[np.maximum(within - 1, 0)])

@@ -1,0 +1,358 @@
+"""When every task of a step runs, on every pipeline stage of every kind of replica.
+
+One pass over the order in waves: a task starts when the stage is free and its message has arrived. Replicas of the
+pipeline that behave alike are one class, simulated once; those that differ (slow, hot, heavier) are classes of their
+own and meet in the reduction of gradients. A message is sent as soon as its link is free: the two directions of a
+boundary are links of their own, and a link carries one message at a time. Sending waits for no receiver.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from triplepoint.simulate.timeline.durations import Durations, Float
+from triplepoint.simulate.timeline.schedule import FORWARD, Order, Queue
+from triplepoint.units import NS_PER_S
+
+_CLASSES_AT_ONCE = 64
+"""Classes run together: as many as leave their times in the processor's cache."""
+_CLASSES_ACCOUNTED = 16
+"""Classes accounted together: as many as leave their times in the processor's cache."""
+
+
+class Accounts(NamedTuple):
+    """Time of a step, all of it: together the four are its length. Shape of each (num_stages, num_classes).
+
+    Attributes:
+        compute_s: Computation.
+        exposed_comm_s: Messages with no computation beside them.
+        bubble_s: Nothing, waiting for other stages.
+        straggler_s: Nothing, waiting for other replicas in the reduction of gradients.
+    """
+
+    compute_s: Float
+    exposed_comm_s: Float
+    bubble_s: Float
+    straggler_s: Float
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """One step from its start at 0 to the last rank's end. Unit: s.
+
+    Attributes:
+        order: What ran.
+        durations: What it was made of.
+        start: Of tasks; shape (num_stages, num_tasks, num_classes).
+        end: Same shape; of the last task of every stage with what contention adds to it.
+        arrival: When a task's message is at the next stage; its end where nothing is sent.
+        sync: Start and end of the overlapped reduction of every chunk; shape (num_stages, num_chunks, 2).
+        final_sync: Start and end of the rest; shape (num_stages, 2).
+        optimizer_start: When the gradient's norm is known on all stages.
+        step_time_s: End of the last rank.
+        contention_s: What reducing gradients and gathering parameters beside it cost the computation.
+    """
+
+    order: Order
+    durations: Durations
+    start: Float
+    end: Float
+    arrival: Float
+    sync: Float
+    final_sync: Float
+    optimizer_start: float
+    step_time_s: float
+    contention_s: float = 0.0
+
+    @cached_property
+    def sent(self) -> Float:
+        """When a task's message leaves: its arrival where nothing is sent."""
+        return np.asarray(self.arrival - _send_times(self.order, self.durations)[:, :, None])
+
+    def joins_sync(self, stage: int, chunk: int, which: int) -> float:
+        """Return when ranks of a class are ready to reduce a chunk's gradients; the slowest replica's sync begins then.
+
+        Unit: s.
+        """
+        if not self.order.num_tasks:
+            return float(self.sync[stage, chunk, 0])
+        ready = float(self.start[stage, self.order.completes(chunk)[stage], which])
+        after = float(self.sync[stage, chunk + 1, 1]) if chunk + 1 < self.order.num_chunks else 0.0
+        return max(ready, after)
+
+    def joins_final_sync(self, stage: int, which: int) -> float:
+        """Return when ranks of a class are ready for the rest of the reduction. Unit: s."""
+        if not self.order.num_tasks:
+            return float(self.final_sync[stage, 0])
+        is_blocking = self.durations.is_send_blocking
+        done = self.arrival[stage, -1, which] + self.contention_s if is_blocking else self.end[stage, -1, which]
+        return max(float(done), float(self.sync[stage, 0, 1]))
+
+    @cached_property
+    def accounts(self) -> Accounts:
+        """Where the time of every stage and class went."""
+        return account(self)
+
+    @property
+    def bubble_fraction(self) -> float:
+        """Time waiting for the pipeline over the time of the step, mean over ranks; 0 without a step."""
+        if not self.step_time_s:
+            return 0.0
+        bubble = self.accounts.bubble_s.mean(axis=0)
+        return float(np.average(bubble, weights=self.durations.replicas) / self.step_time_s)
+
+    @cached_property
+    def critical_stage(self) -> int:
+        """Stage that most of the step's time hangs on: the path back from the last task is longest in it."""
+        return int(np.argmax(_time_on_path(self)))
+
+
+def run(durations: Durations, order: Order) -> Timeline:
+    """Return the timeline of one step.
+
+    Args:
+        durations: Times.
+        order: Of the same numbers of stages and chunks.
+    """
+    time = _task_times(order, durations)
+    send = _send_times(order, durations)
+    earliest = _earliest_starts(order, durations, time)
+    end, arrival = _run_tasks(order, time, send, earliest, durations.is_send_blocking)
+    start = end - time
+    sync, final_sync = _reduce_gradients(order, durations, start, end, arrival)
+    # Clipping needs the norm over all stages, so they meet here.
+    ready = float(final_sync[:, 1].max(initial=0.0))
+    step = ready + float(durations.optimizer.total.max(initial=0.0))
+    return _slow_down(Timeline(order, durations, start, end, arrival, sync, final_sync, ready, step))
+
+
+def _slow_down(timeline: Timeline) -> Timeline:
+    """Let computation take longer for the messages of the step beside it.
+
+    All of it comes with the last task of every stage, as long as on the stage that the step hangs on: stages reduce
+    their gradients at the same time (Megatron-LM aligns them), and what a task sends has gone before its rest.
+    """
+    # In whole nanoseconds, as artefacts have it.
+    more = round(timeline.durations.slowdown * _hidden_s(timeline) * NS_PER_S) / NS_PER_S
+    if not more:
+        return timeline
+    end, sync, final_sync = timeline.end.copy(), timeline.sync.copy(), timeline.final_sync + more
+    outlasts = sync[:, 0, 1] > end[:, -1].max(axis=1)
+    end[:, -1] += more
+    sync[outlasts, 0, 1] += more
+    return replace(
+        timeline,
+        end=end,
+        sync=sync,
+        final_sync=final_sync,
+        optimizer_start=timeline.optimizer_start + more,
+        step_time_s=timeline.step_time_s + more,
+        contention_s=more,
+    )
+
+
+def _hidden_s(timeline: Timeline) -> float:
+    """Return how long messages of the step run beside the passes of the critical stage. Unit: s."""
+    durations = timeline.durations
+    if not (durations.slowdown and timeline.order.num_tasks):
+        return 0.0
+    stage = timeline.critical_stage
+    gathers = float(durations.gather_overlapped[stage].sum())
+    begin, end = timeline.sync[stage].T
+    hidden = np.maximum(np.minimum(end, timeline.end[stage, -1].max()) - begin, 0.0)
+    return float(hidden.sum()) + gathers
+
+
+def _task_times(order: Order, durations: Durations) -> Float:
+    """Return the time of every task; shape (num_stages, num_tasks, num_classes)."""
+    backward, weight = durations.backward_input.total, durations.backward_weight.total
+    by_kind = np.stack((durations.forward.total, backward if order.is_split else backward + weight, weight))
+    return np.asarray(by_kind[order.kind, np.arange(order.num_stages)[:, None], order.chunk])
+
+
+def _send_times(order: Order, durations: Durations) -> Float:
+    """Return the time of every task's message, 0 where there is none; shape (num_stages, num_tasks)."""
+    return np.where(order.is_sent, durations.send[order.boundary], 0.0)
+
+
+def _earliest_starts(order: Order, durations: Durations, time: Float) -> Float:
+    """Return when tasks may start at the earliest: a chunk's first ends no sooner than its parameters are there."""
+    if not order.num_tasks or not durations.gather_overlapped.any():
+        return np.broadcast_to(np.float64(0.0), time.shape)
+    earliest = np.zeros_like(time)
+    gathered = np.cumsum(durations.gather_overlapped, axis=1)
+    stage, place = np.nonzero((order.kind == FORWARD) & (order.microbatch == 0))
+    until = gathered[stage, order.chunk[stage, place]][:, None]
+    earliest[stage, place] = np.maximum(until - time[stage, place], 0.0)
+    return earliest
+
+
+def _run_tasks(order: Order, time: Float, send: Float, earliest: Float, is_blocking: bool) -> tuple[Float, Float]:
+    """Return when tasks end and when their messages arrive; shape (num_stages, num_tasks, num_classes)."""
+    num_stages, _, num_classes = time.shape
+    if num_stages == 1:
+        # Nobody to wait for: a running sum, lifted where a start had to wait.
+        before = np.cumsum(time, axis=1) - time
+        end = before + np.maximum.accumulate(earliest - before, axis=1) + time
+        return end, end
+    end, arrival = np.empty_like(time), np.empty_like(time)
+    for low in range(0, num_classes, _CLASSES_AT_ONCE):
+        some = slice(low, low + _CLASSES_AT_ONCE)
+        end[..., some], arrival[..., some] = _run_waves(
+            order.queue, time[..., some], send, earliest[..., some], is_blocking
+        )
+    return end, arrival
+
+
+def _run_waves(queue: Queue, time: Float, send: Float, earliest: Float, is_blocking: bool) -> tuple[Float, Float]:
+    num_classes = time.shape[2]
+    work, held = time.reshape(-1, num_classes)[queue.tasks], earliest.reshape(-1, num_classes)[queue.tasks]
+    lag = send.reshape(-1, 1)[queue.tasks]
+    # Row 0 is what those wait for that wait for nothing.
+    end = np.zeros((len(queue.tasks) + 1, num_classes))
+    arrival = np.zeros_like(end)
+    free = arrival if is_blocking else end
+    for low, high in queue.waves:
+        now = slice(low + 1, high + 1)
+        ready = np.maximum(free[queue.previous[low:high]], arrival[queue.needs[low:high]])
+        done = np.maximum(ready, held[low:high], out=ready)
+        done += work[low:high]
+        end[now] = done
+        np.maximum(done, arrival[queue.link[low:high]], out=done)
+        np.add(done, lag[low:high], out=arrival[now])
+    back = queue.rows.reshape(time.shape[:2])
+    return end[back], arrival[back]
+
+
+def _reduce_gradients(
+    order: Order, durations: Durations, start: Float, end: Float, arrival: Float
+) -> tuple[Float, Float]:
+    """Return start and end of the reductions of every chunk, and of what is left for after the last backward pass.
+
+    All replicas take part, so each begins when the last of them is there.
+    """
+    stages = np.arange(order.num_stages)
+    sync = np.zeros((order.num_stages, order.num_chunks, 2))
+    free = np.zeros(order.num_stages)
+    if not order.num_tasks:
+        rest = np.stack((free, free + durations.sync_exposed), axis=1)
+        return sync, rest
+    # The last chunk's backward passes come first.
+    for chunk in reversed(range(order.num_chunks)):
+        begun = start[stages, order.completes(chunk)].max(axis=1)
+        free = np.maximum(free, begun)
+        sync[:, chunk, 0] = free
+        free = free + durations.sync_overlapped[:, chunk]
+        sync[:, chunk, 1] = free
+    done = (arrival if durations.is_send_blocking else end)[:, -1].max(axis=1)
+    begin = np.maximum(free, done)
+    return sync, np.stack((begin, begin + durations.sync_exposed), axis=1)
+
+
+def _time_on_path(timeline: Timeline) -> Float:
+    """Return the time of tasks and messages on the path that the step's end hangs on, by stage."""
+    order, found = timeline.order, np.zeros(timeline.order.num_stages)
+    if not order.num_tasks:
+        return found + timeline.durations.sync_exposed
+    stage = int(timeline.final_sync[:, 1].argmax())
+    found[stage] += timeline.final_sync[stage, 1] - timeline.final_sync[stage, 0]
+    which, place = int(timeline.end[stage, -1].argmax()), order.num_tasks - 1
+    while place >= 0:
+        found[stage] += timeline.end[stage, place, which] - timeline.start[stage, place, which]
+        needs = int(order.needs[stage, place])
+        before = timeline.end[stage, place - 1, which] if place else 0.0
+        other = divmod(needs, order.num_tasks) if needs >= 0 else None
+        if other is not None and timeline.arrival[(*other, which)] > before:
+            stage, place = other
+        else:
+            place -= 1
+    return found
+
+
+def account(timeline: Timeline) -> Accounts:
+    """Return where the time of a timeline went."""
+    num_classes = len(timeline.durations.replicas)
+    starts = range(0, num_classes, _CLASSES_ACCOUNTED)
+    parts = [_idle(timeline, slice(low, min(low + _CLASSES_ACCOUNTED, num_classes))) for low in starts]
+    idle, straggler = np.concatenate(parts, axis=1), _straggler(timeline)
+    compute = _compute(timeline)
+    # Differences that are nothing may come out as less than nothing.
+    comm = np.maximum(timeline.step_time_s - idle - compute, 0.0)
+    return Accounts(compute, comm, np.maximum(idle - straggler, 0.0), straggler)
+
+
+def _idle(timeline: Timeline, classes: slice) -> Float:
+    """Return how long nothing occupies each stage; shape (num_stages, num_classes).
+
+    Where as many have ended as have begun there is a gap: starts and ends can be sorted apart.
+    """
+    begin, end = _occupied(timeline, classes)
+    begin.sort(axis=2)
+    end.sort(axis=2)
+    gaps = np.subtract(begin[:, :, 1:], end[:, :, :-1], out=begin[:, :, 1:])
+    return np.asarray(np.maximum(gaps, 0.0, out=gaps).sum(axis=2))
+
+
+def _occupied(timeline: Timeline, classes: slice) -> tuple[Float, Float]:
+    """Return start and end of all that occupies each stage; shape (num_stages, num_classes, number).
+
+    The first one is the start of the step, the last one its end, so that every gap lies between two.
+    """
+    order, durations = timeline.order, timeline.durations
+    num_stages, num_classes = order.num_stages, classes.stop - classes.start
+    gathered = np.cumsum(durations.gather_overlapped, axis=1)
+    ready = np.full((num_stages, 1), timeline.optimizer_start)
+    ends = np.array([[0.0, timeline.step_time_s]] * num_stages)
+    # What all classes have in common.
+    begins = [ends, gathered - durations.gather_overlapped, timeline.sync[:, :, 0], timeline.final_sync[:, :1], ready]
+    common = (
+        np.concatenate(begins, axis=1),
+        np.concatenate([ends, gathered, timeline.sync[:, :, 1], timeline.final_sync[:, 1:], ready], axis=1),
+    )
+    num_tasks, has_sends = order.num_tasks, bool(order.num_tasks and durations.send.any())
+    shape = num_stages, num_classes, num_tasks * (3 if has_sends else 1) + common[0].shape[1]
+    own = (timeline.start, timeline.end), (timeline.sent, timeline.arrival) if has_sends else None
+    found = []
+    for side in (0, 1):
+        times = np.empty(shape)
+        times[:, :, :num_tasks] = own[0][side][:, :, classes].transpose(0, 2, 1)
+        if own[1] is not None:
+            message = own[1][side][:, :, classes]
+            times[:, :, num_tasks : 2 * num_tasks] = message.transpose(0, 2, 1)
+            received = message.reshape(-1, num_classes)[order.needs] * (order.needs >= 0)[:, :, None]
+            times[:, :, 2 * num_tasks : 3 * num_tasks] = received.transpose(0, 2, 1)
+        times[:, :, -common[side].shape[1] :] = common[side][:, None, :]
+        found.append(times)
+    # The update is there once more, its length that of the class.
+    found[1][:, :, -1] += durations.optimizer.total[:, classes]
+    return found[0], found[1]
+
+
+def _straggler(timeline: Timeline) -> Float:
+    """Return how long each stage, done with its own tasks, does nothing but wait for other replicas.
+
+    Then it may reduce gradients, or messages may be on their way, one right after the other since all wait already.
+    """
+    order, num_classes = timeline.order, len(timeline.durations.replicas)
+    shape = (order.num_stages, num_classes)
+    if not order.num_tasks:
+        return np.maximum(np.broadcast_to(timeline.final_sync[:, :1], shape), 0.0)
+    is_blocking = timeline.durations.is_send_blocking
+    until = (timeline.arrival[:, -1] + timeline.contention_s) if is_blocking else timeline.end[:, -1]
+    waited, until = np.zeros(shape), np.maximum(until, timeline.arrival.max(axis=1))
+    for begin, end in (
+        *(timeline.sync[:, chunk].T for chunk in reversed(range(order.num_chunks))),
+        timeline.final_sync.T,
+    ):
+        waited += np.maximum(begin[:, None] - until, 0.0)
+        until = np.maximum(until, end[:, None])
+    return waited
+
+
+def _compute(timeline: Timeline) -> Float:
+    durations = timeline.durations
+    passes = durations.forward.compute + durations.backward_input.compute + durations.backward_weight.compute
+    computed = timeline.order.num_microbatches * passes.sum(axis=1) + durations.optimizer.compute
+    return np.asarray(computed + timeline.contention_s)

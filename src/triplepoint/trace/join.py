@@ -1,0 +1,180 @@
+"""The ranks' tables joined: clocks aligned, late arrivals, bandwidths, stragglers, the critical path, the timeline."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from triplepoint.metrics import BUS_KINDS, algorithm_bandwidth, bus_factor
+from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS, SEGMENTS
+from triplepoint.trace.arrays import Int64
+from triplepoint.trace.cross.arrivals import Arrivals
+from triplepoint.trace.cross.clocks import Clock
+from triplepoint.trace.cross.compare import Comparison, compare_ranks
+from triplepoint.trace.cross.critical_path import path_rows
+from triplepoint.trace.export.timeline import Drawn, DrawnRank, write_timeline
+from triplepoint.trace.lanes import Collectives, Lane, Meeting
+from triplepoint.trace.rank.rank_summary import RankSummary, read_summary
+from triplepoint.units import NS_PER_S
+
+
+@dataclass(frozen=True)
+class Together:
+    """All ranks of a job.
+
+    Attributes:
+        summaries: Summary of every rank, by rank.
+        comparison: What only all ranks together tell.
+        drawn: What time the timeline shows.
+    """
+
+    summaries: list[RankSummary]
+    comparison: Comparison
+    drawn: Drawn
+
+
+def join_ranks(folders: Sequence[Path], out: Path) -> Together:
+    """Write the tables of all ranks.
+
+    Args:
+        folders: Folder of every rank, in any order; none for a run that left no traces.
+        out: Where the tables go.
+
+    Raises:
+        UserError: If a folder is not whole.
+    """
+    by_rank = sorted(((read_summary(folder), folder) for folder in folders), key=lambda one: one[0].rank)
+    summaries, folders = [one for one, _ in by_rank], [folder for _, folder in by_rank]
+    for table in (KERNELS, INTERVALS, CATEGORIES):
+        with table.writer(out / f"{table.name}.parquet") as append:
+            for folder in folders:
+                for part in table.read_parts(folder / f"{table.name}.parquet"):
+                    append(part)
+    comparison = _compare(by_rank, out) if len(by_rank) > 1 else _alone(by_rank, out)
+    clocks = comparison.clocks
+    RANKS.write(out / "ranks.parquet", RANKS.from_rows(comparison.rank_rows()))
+    CRITICAL_PATH.write(out / "critical_path.parquet", CRITICAL_PATH.from_rows(path_rows(comparison.paths)))
+    return Together(summaries, comparison, _draw(folders, summaries, clocks, out))
+
+
+def _alone(by_rank: Sequence[tuple[RankSummary, Path]], out: Path) -> Comparison:
+    """Write the collectives of one rank, or of none. It tells nothing of others; nothing is held in memory."""
+    nothing = np.empty(0, dtype=np.int64)
+    comparison = compare_ranks([], [Collectives(one.rank, [], nothing, nothing, nothing, []) for one, _ in by_rank])
+    with COLLECTIVES.writer(out / "collectives.parquet") as append:
+        for _, folder in by_rank:
+            for part in COLLECTIVES.read_parts(folder / "collectives.parquet"):
+                append(_with_columns(part, _bandwidths(part, part["duration_ns"].to_numpy())))
+    return comparison
+
+
+def _compare(by_rank: Sequence[tuple[RankSummary, Path]], out: Path) -> Comparison:
+    """Write the collectives of all ranks with what the ranks tell of them together, and return all they tell."""
+    tables = [COLLECTIVES.read(folder / "collectives.parquet").sort_by("t_start_ns") for _, folder in by_rank]
+    lanes = [_lane(folder, one) for one, folder in by_rank]
+    met = [_collectives(table, one.rank) for table, (one, _) in zip(tables, by_rank, strict=True)]
+    comparison = compare_ranks(lanes, met, _peers(tables))
+    with COLLECTIVES.writer(out / "collectives.parquet") as append:
+        for table, arrived in zip(tables, comparison.arrivals, strict=True):
+            append(_with_arrivals(table, arrived, comparison.clocks[arrived.rank]))
+    return comparison
+
+
+def _lane(folder: Path, summary: RankSummary) -> Lane:
+    segments = SEGMENTS.read(folder / "segments.parquet")
+    start = segments["t_start_ns"].to_numpy()
+    return Lane(
+        rank=summary.rank,
+        steps=summary.steps,
+        start=start,
+        end=start + segments["duration_ns"].to_numpy(),
+        label=segments["label"].to_numpy(),
+        labels=[account.label for account in summary.accounts],
+    )
+
+
+def _collectives(table: pa.Table, rank: int) -> Collectives:
+    start = table["t_start_ns"].to_numpy()
+    known = {ranks: _numbers(ranks) for ranks in pc.unique(table["ranks"]).to_pylist()}
+    meetings = zip(*(table[name].to_pylist() for name in ("group_name", "kind", "sequence")), strict=True)
+    return Collectives(
+        rank=rank,
+        meeting=[Meeting(*meeting) if meeting[0] is not None else None for meeting in meetings],
+        start=start,
+        end=start + table["duration_ns"].to_numpy(),
+        num_ranks=pc.fill_null(table["num_ranks"], 0).to_numpy(),
+        ranks=[known[ranks] for ranks in table["ranks"].to_pylist()],
+    )
+
+
+def _with_arrivals(table: pa.Table, arrived: Arrivals, clock: Clock) -> pa.Table:
+    """Return a rank's collectives with what the ranks together tell, on the common clock."""
+    unknown = ~arrived.is_known
+    moving = table["duration_ns"].to_numpy() - np.where(unknown, 0, arrived.waited_ns)
+    columns = {
+        "t_start_ns": pa.array(clock.aligned(table["t_start_ns"].to_numpy())),
+        "num_seen": pa.array(arrived.num_seen),
+        "arrival_lag_ns": pa.array(arrived.lag_ns, mask=unknown),
+        "waited_ns": pa.array(arrived.waited_ns, mask=unknown),
+        "last_rank": pa.array(arrived.last_rank, mask=unknown),
+    }
+    return _with_columns(table, columns | _bandwidths(table, moving))
+
+
+def _bandwidths(table: pa.Table, moving_ns: Int64) -> dict[str, pa.Array]:
+    """Return the bandwidth columns of collectives that moved data for so long."""
+    size = pc.fill_null(table["size_bytes"], np.nan).to_numpy()
+    bandwidth = algorithm_bandwidth(size, np.maximum(moving_ns, 1) / NS_PER_S)
+    on_bus = bandwidth * _bus_factors(table)
+    return {
+        "algorithm_bandwidth_bytes_per_s": pa.array(bandwidth, mask=np.isnan(bandwidth)),
+        "bus_bandwidth_bytes_per_s": pa.array(on_bus, mask=np.isnan(on_bus)),
+    }
+
+
+def _with_columns(table: pa.Table, columns: dict[str, pa.Array]) -> pa.Table:
+    for name, values in columns.items():
+        table = table.set_column(table.column_names.index(name), name, values)
+    return table
+
+
+def _bus_factors(table: pa.Table) -> npt.NDArray[np.float64]:
+    """Return what to multiply each algorithm bandwidth by, NaN where the kind has none or the group is not known."""
+    factors = np.full(table.num_rows, np.nan)
+    num_ranks = pc.fill_null(table["num_ranks"], 0).to_numpy()
+    kinds = np.array(table["kind"].to_pylist(), dtype=object)
+    for kind in set(kinds) & BUS_KINDS:
+        own = (kinds == kind) & (num_ranks > 0)
+        factors[own] = bus_factor(kind, num_ranks[own])
+    return factors
+
+
+def _peers(collectives: Sequence[pa.Table]) -> list[tuple[int, ...]]:
+    """Return ranks that have the same work by design: those that reduce gradients with one another."""
+    groups: set[tuple[int, ...]] = set()
+    for table in collectives:
+        of_data = pc.unique(table.filter(pc.equal(table["group"], "dp"))["ranks"]).drop_null().to_pylist()
+        groups |= {_numbers(ranks) for ranks in of_data}
+    members = [rank for group in groups for rank in group]
+    return sorted(groups) if len(members) == len(set(members)) else []
+
+
+def _numbers(ranks: str | None) -> tuple[int, ...]:
+    return tuple(map(int, ranks.split(","))) if ranks else ()
+
+
+def _draw(folders: Sequence[Path], summaries: Sequence[RankSummary], clocks: dict[int, Clock], out: Path) -> Drawn:
+    """Draw the first step, of the ranks that have it."""
+    first = min((one.steps[0].number for one in summaries if one.steps), default=None)
+    return write_timeline(
+        out / "timeline.parquet",
+        [
+            DrawnRank(one.rank, one.steps[0], folder / "timeline.parquet", clocks[one.rank].aligned)
+            for folder, one in zip(folders, summaries, strict=True)
+            if one.steps and one.steps[0].number == first
+        ],
+    )

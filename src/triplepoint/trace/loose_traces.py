@@ -1,0 +1,173 @@
+"""`triplepoint trace FILES`: the tables of loose trace files, and a readable summary."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS
+from triplepoint.trace.breakdown import breakdown_row, write_breakdown, write_kernels
+from triplepoint.trace.cross.compare import Comparison
+from triplepoint.trace.export.perfetto import FILE_NAME, write_merged
+from triplepoint.trace.join import Together, join_ranks
+from triplepoint.trace.parsing import check_ranks, find_traces, parse_traces
+from triplepoint.trace.rank.rank_summary import RankSummary
+from triplepoint.trace.taxonomy import Scheme
+from triplepoint.units import MS_PER_S, NS_PER_S
+
+_TOP = 8
+_ROWS = (
+    ("compute", "compute", "busy"),
+    ("comm exposed", "comm", "exposed"),
+    ("comm overlapped", "comm", "overlapped"),
+    ("memory exposed", "memory", "exposed"),
+    ("idle", "idle", "busy"),
+)
+
+
+def summarise(summaries: Iterable[RankSummary], comparison: Comparison) -> str:
+    """Return a few readable lines per rank, and some on the ranks together."""
+    return "\n".join([*(_summarise_rank(one) for one in summaries), *_summarise_ranks(comparison)])
+
+
+def _summarise_rank(one: RankSummary) -> str:
+    span = one.span[1] - one.span[0]
+    if span == 0:
+        return f"rank {one.rank}: no work in the trace{_damage(one)}"
+    of = f"{one.num_gpu_events} GPU events" if one.is_device else "CPU work"
+    lines = [f"rank {one.rank}: {_ms(span).strip()} with {of}{_damage(one)}"]
+    for title, category, part in _ROWS:
+        busy, exposed = one.busy(category), one.exposed(category)
+        time = {"busy": busy, "exposed": exposed, "overlapped": busy - exposed}[part]
+        lines.append(f"  {title:<17} {_ms(time)} {100 * time / span:6.2f} %")
+    parts = [account for account in one.accounts if account.label.kind != "all" and account.exposed]
+    for title, is_idle in (("mostly", False), ("idle because", True)):
+        own = sorted((a for a in parts if (a.label.category == "idle") == is_idle), key=lambda a: -a.exposed)
+        if own:
+            lines.append(
+                f"  {title:<17} " + ", ".join(f"{_name(a.label)} {_ms(a.exposed).strip()}" for a in own[:_TOP])
+            )
+    return "\n".join(lines)
+
+
+def _summarise_ranks(comparison: Comparison) -> list[str]:
+    lines = [
+        f"rank {one.rank} is a straggler: computes {100 * (one.compute_excess or 0):.1f} % longer than its peers, "
+        f"comes last to {100 * (one.share_last or 0):.0f} % of its collectives"
+        for one in comparison.standings
+        if one.is_straggler
+    ]
+    for path in comparison.paths:
+        longest = sorted(path.times.items(), key=lambda item: -item[1])[:_TOP]
+        parts = ", ".join(f"rank {rank} {_name(label)} {_ms(time).strip()}" for (rank, label), time in longest)
+        lines.append(f"critical path of step {path.step}: {parts}")
+    return [*lines, *comparison.notes]
+
+
+def _name(label: tuple[str, str, str | None]) -> str:
+    category, kind, group = label
+    name = kind if category == "compute" else f"{category}/{kind}"
+    return f"{name}[{group}]" if group else name
+
+
+def _damage(one: RankSummary) -> str:
+    said = []
+    if one.is_truncated:
+        said.append("the file is truncated (was the job killed?)")
+    if one.num_damaged_events:
+        said.append(_plural(one.num_damaged_events, "damaged event"))
+    if one.num_duplicate_events:
+        said.append(_plural(one.num_duplicate_events, "duplicate event") + " left out")
+    return f"; {', '.join(said)}" if said else ""
+
+
+def _plural(number: int, thing: str) -> str:
+    return f"{number} {thing}{'s' if number > 1 else ''}"
+
+
+def _ms(time_ns: int) -> str:
+    return f"{time_ns / (NS_PER_S / MS_PER_S):12.3f} ms"
+
+
+Progress = Callable[[str], None]
+
+_TABLES = "tables"
+
+
+def trace_files(
+    arguments: list[Path],
+    out: Path,
+    scheme: Scheme,
+    progress: Progress,
+    *,
+    csv: bool = False,
+    num_jobs: int | None = None,
+) -> str:
+    """Write the tables of the traces of one job.
+
+    Args:
+        arguments: Traces, or folders of traces.
+        out: Folder the tables are written to.
+        scheme: Rules of the taxonomy.
+        progress: Called with a line now and then.
+        csv: Write CSV files too.
+        num_jobs: Processes to parse with; None for one a core.
+
+    Returns:
+        A readable summary.
+
+    Raises:
+        UserError: If there are no traces, one cannot be read, has no rank, or shares its rank with another.
+        OSError: If the disk is full. Nothing is written in either case.
+    """
+    files = find_traces(arguments)
+    with _scratch(out) as scratch:
+        folders = [scratch / str(index) for index in range(len(files))]
+        summaries = parse_traces(files, folders, scheme, progress, num_jobs)
+        check_ranks((one.path, one.rank) for one in summaries)
+        tables = scratch / _TABLES
+        together = join_ranks(folders, tables)
+        write_merged(tables / FILE_NAME, tables / "timeline.parquet", together.drawn, [], lambda rank: f"rank {rank}")
+        if csv:
+            _write_csv(tables, together)
+    return summarise(together.summaries, together.comparison)
+
+
+def trace_files_as_hta(arguments: list[Path], out: Path, progress: Progress) -> str:
+    """Write `breakdown.csv` and `kernels.csv` as HTA would have them; return the breakdown as text.
+
+    Raises:
+        UserError: As `trace_files`.
+    """
+    from triplepoint.trace import hta  # not at the top: nothing else needs it
+
+    ranks = hta.read_hta(find_traces(arguments), progress)
+    rows = [hta.breakdown_row(one) for one in ranks]
+    with _scratch(out) as scratch:
+        write_breakdown(scratch / _TABLES / "breakdown.csv", rows)
+        write_kernels(scratch / _TABLES / "kernels.csv", hta.kernel_table(ranks))
+    return "\n".join("  ".join(f"{name} {value}" for name, value in row.items()) for row in rows)
+
+
+def _write_csv(out: Path, together: Together) -> None:
+    write_breakdown(out / "breakdown.csv", [breakdown_row(one) for one in together.summaries])
+    write_kernels(out / "kernels.csv", KERNELS.read(out / "kernels.parquet"))
+    for table in (INTERVALS, CATEGORIES, COLLECTIVES, RANKS, CRITICAL_PATH):
+        table.write_csv(out / f"{table.name}.csv", table.read_parts(out / f"{table.name}.parquet"))
+
+
+@contextmanager
+def _scratch(out: Path) -> Iterator[Path]:
+    """Yield a folder whose `tables` go to `out` when the block succeeds; if it raises, all is as it was."""
+    is_new = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=".ranks-", dir=out))
+    try:
+        yield folder
+        for path in (folder / _TABLES).iterdir():
+            path.replace(out / path.name)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if is_new and not any(out.iterdir()):
+            out.rmdir()
