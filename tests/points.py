@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+from triplepoint.config.fold import engine_revision
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.plan import Limits, PlannedRun
 from triplepoint.config.point import Layout, Point, PointCluster, Steps
+from triplepoint.config.rules import refusal
+from triplepoint.launch.engines import get_engine
 
 TINY = ModelConfig(
     name="test-llama",
@@ -53,3 +56,9 @@ def write_run(results: Path, run: PlannedRun) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "point.json").write_text(run.model_dump_json())
     return folder
+
+
+def refused(point: Point) -> str | None:
+    """Return why the engine of a point cannot run it, or None."""
+    point = point.model_copy(update={"engine_revision": engine_revision(point)})
+    return refusal(point, limits=get_engine(point.engine).LIMITS)

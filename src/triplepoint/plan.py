@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.checks import invalid_because
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.contents import with_contents
 from triplepoint.config.fold import fold
+from triplepoint.config.mesh import Place, RankMesh
 from triplepoint.config.plan import Limits, Plan, PlanEntry, PlannedRun
-from triplepoint.config.point import Point
+from triplepoint.config.point import Engine, Point
+from triplepoint.config.rules import Rule, refusal
 from triplepoint.config.runid import layout_label, run_id, run_label
 from triplepoint.config.settings import make_points
 from triplepoint.config.study import expand
 from triplepoint.errors import UserError
 from triplepoint.files import write_text_if_changed
-from triplepoint.launch.engines import unsupported
+from triplepoint.launch.engines import get_engine
 from triplepoint.manifest import read_manifest
 
 _HEADINGS = ("layout", "mbs", "gbs", "micro-batches", "recompute", "overlap", "state", "run")
@@ -217,14 +218,12 @@ def as_simulated(point: Point, cluster: ClusterConfig) -> Point:
     last = layout.pp - 1
     num_traced = min(layout.pp, MOST_TRACED_STAGES)
     stages = [round(index * last / max(num_traced - 1, 1)) for index in range(num_traced)]
-    size = layout.tp * layout.cp
-    ranks = {stage * size * layout.dp for stage in stages}
+    mesh = RankMesh(layout)
+    ranks = {mesh.rank(Place(pp=stage)) for stage in stages}
     for node, gpu in cluster.speeds:
         slow = node * cluster.gpus_per_node + gpu
         if slow < point.num_gpus:
-            stage = slow // (size * layout.dp)
-            peers = [(stage * layout.dp + replica) * size + slow % size for replica in range(layout.dp)]
-            ranks |= {slow, *peers[:MOST_TRACED_PEERS]}
+            ranks |= {slow, *mesh.group("dp").ranks(slow)[:MOST_TRACED_PEERS]}
     changed: dict[str, Any] = {"engine": "simulated", "trace_ranks": tuple(sorted(ranks))}
     if point.task == "inference":
         # Nothing is traced of it.
@@ -241,8 +240,16 @@ def _make_entry(point: Point, cluster: ClusterConfig, catalogue: Catalogue, stud
         slots=cluster.slots,
     )
     planned = PlannedRun(run=run_id(point), digest=point.digest(), point=point, limits=limits)
-    reason = invalid_because(point, cluster, catalogue.gpu_of(cluster)) or unsupported(point)
+    reason = refusal(point, cluster, catalogue.gpu_of(cluster), _limits(point.engine))
     return PlanEntry(run=planned.run, studies=(study,), invalid_because=reason, planned=planned)
+
+
+def _limits(engine: Engine) -> tuple[Rule, ...]:
+    if engine == "simulated":
+        from triplepoint.simulate.limits import LIMITS
+
+        return LIMITS
+    return get_engine(engine).LIMITS
 
 
 def _names(names: Iterable[str] | None) -> str:

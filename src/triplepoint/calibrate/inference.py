@@ -22,6 +22,7 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.predict.known import find_known
 from triplepoint.simulate.predict.machines import usual_fabric
 from triplepoint.simulate.predict.spelling import SaidNetwork
+from triplepoint.simulate.stacks import find_stack
 
 _HEADER = "# Written by `triplepoint calibrate --inference`.\n"
 
@@ -125,9 +126,9 @@ def _case(row: dict[str, str], catalogue: Catalogue, config: Path) -> ServingCas
     precision = row["precision"]
     if precision not in get_args(Precision):
         raise ValueError(f"unknown precision {precision!r}")
-    job = Job(
-        known.model, Layout(tp=tp), 1, 1, 1, gpu, fabric, precision=cast(Precision, precision), stack=row["framework"]
-    )
+    stack = row["framework"]
+    software, number_format = find_stack(stack, config), cast(Precision, precision)
+    job = Job(known.model, Layout(tp=tp), 1, 1, 1, gpu, fabric, software, precision=number_format, stack=stack)
     prompt, output, batch = (int(row[name]) for name in ("prompt_tokens", "output_tokens", "batch_size"))
     serving = Serving(prompt, output, batch, cache_element=1 if precision == "fp8" else 2)
     step = predict_inference(job, serving, config=config)

@@ -11,7 +11,7 @@ def fold(point: Point) -> Point:
     Sequence parallelism needs tp above 1, a pipeline schedule needs pp above 1, sharding over data parallel ranks needs
     dp above 1 or says what is offloaded, and each overlap needs the communication it would hide. Layers of stages that
     are all alike say nothing, nor does a number of recomputed layers that is all of them. Random tokens need no
-    tokenizer.
+    tokenizer. Last, the point is given the revision of its engine.
     """
     if point.task == "inference":
         useless = {"sequence_parallel": False, "data_parallel_sharding": "no_shard", "vp": 1, "schedule": None}
@@ -27,10 +27,16 @@ def fold(point: Point) -> Point:
     kept_point = {
         "layout": layout.model_copy(update=kept),
         "tokenizer": BYTES if point.corpus == "random" else point.tokenizer,
+        "engine_revision": engine_revision(point),
         "recompute_layers": None if _recomputes_alike(point) else point.recompute_layers,
     }
     folded = point.model_copy(update=kept_point)
     return folded.model_copy(update={"overlap": tuple(flag for flag in point.overlap if _can_overlap(flag, folded))})
+
+
+def engine_revision(point: Point) -> int:
+    """Return what `Point.engine_revision` is of a point in this version."""
+    return 2 if point.engine == "native" and point.recompute == "selective" else 1
 
 
 def _is_even(layout: Layout, num_layers: int) -> bool:

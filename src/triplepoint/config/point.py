@@ -115,7 +115,20 @@ class Point(Featured):
     """
 
     features: ClassVar[frozenset[str]] = frozenset(
-        {"recompute_layers", "offload", "task", "lora", "inference", "weights", "tokenizer", "samples", "contents"}
+        {
+            *(
+                "recompute_layers",
+                "offload",
+                "task",
+                "lora",
+                "inference",
+                "weights",
+                "tokenizer",
+                "samples",
+                "contents",
+            ),
+            "engine_revision",
+        }
     )
 
     measurement_version: int = MEASUREMENT_VERSION
@@ -126,6 +139,10 @@ class Point(Featured):
     """Where it runs."""
     engine: Engine
     """What trains."""
+    engine_revision: Positive = 1
+    """What the engine does for these settings, where a later version does something else: set by `fold`, so that a
+    result of another revision is not taken for one of this point. 2: selective recomputation of the native engine
+    repeats the core of attention; before, it kept GEMMs and attention and repeated the rest."""
     num_gpus: Positive
     """World size, tp*pp*cp*dp."""
     layout: Layout
@@ -137,7 +154,7 @@ class Point(Featured):
     sequence_length: Positive
     """Tokens per sequence."""
     recompute: Recompute = "none"
-    """Activations recomputed in the backward pass: none, all but matrix products, or whole layers."""
+    """Activations recomputed in the backward pass: none, those of the core of attention, or of whole layers."""
     recompute_layers: Positive | None = None
     """With `full`, how many layers of each pipeline stage, virtual ones too, are recomputed, the first ones; none for
     all."""

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from triplepoint.config.base import NAME_PATTERN, Devices, Layers, Size, Strict
 from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.mesh import ranks_by_role
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import (
     BYTES,
@@ -23,7 +24,6 @@ from triplepoint.config.point import (
     Sharding,
     Steps,
 )
-from triplepoint.config.roles import ranks_by_role
 from triplepoint.config.task import TARGETS, Inference, Lora, Target, Task
 
 OVERLAPS: tuple[Overlap, ...] = ("grad", "param", "tp")
@@ -71,7 +71,8 @@ class Settings(Strict):
     sequence_length: Size | None = None
     """Tokens per sequence. None: the model's."""
     recompute: Recompute = "none"
-    """Activations recomputed in the backward pass: none, all but matrix products, or whole layers."""
+    """Activations recomputed in the backward pass: `none`; `selective`, those of the core of attention, from queries,
+    keys and values, as Megatron-LM's `core_attn`; or `full`, of whole layers."""
     recompute_layers: Layers | None = None
     """With `recompute: full`, how many layers of each pipeline stage, or virtual stage, are recomputed; the others keep
     their activations. None: all of them; without effect on other kinds of recomputation."""

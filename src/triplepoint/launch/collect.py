@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from triplepoint.commit import git_state
+from triplepoint.config.mesh import RankMesh
 from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError
 from triplepoint.launch.attempt import read_reports
@@ -243,9 +244,9 @@ def _healths(
     measured = [row for row in steps if row["rank"] in devices and row["kind"] == "measured"]
     begins, ends = [row["t_start_ns"] for row in measured], [row["t_end_ns"] for row in measured]
     found = read_health(recording.samples, (min(begins), max(ends)) if measured else None)
-    ranks_per_stage = planned.point.num_gpus // planned.point.layout.pp
+    mesh = RankMesh(planned.point.layout)
     return {
-        Seat(rank, node.host, device.device, device.uuid, rank // ranks_per_stage): found[device.device]
+        Seat(rank, node.host, device.device, device.uuid, mesh.place(rank).pp): found[device.device]
         for rank, device in devices.items()
         if device.device in found
     }

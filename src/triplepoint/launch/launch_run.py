@@ -15,6 +15,7 @@ from types import FrameType
 
 from triplepoint.claims import Claim
 from triplepoint.config.plan import PlannedRun, read_planned_run
+from triplepoint.config.rules import refusal
 from triplepoint.config.site import Gang as GangOptions
 from triplepoint.config.site import gang_of, read_site
 from triplepoint.errors import UserError
@@ -142,7 +143,8 @@ def launch(folder: Path, say: Say, force: bool = False, wall_s: float | None = N
         LaunchFailed: If the gang crashed, hung, or was lost.
     """
     planned = read_planned_run(folder / "point.json")
-    get_engine(planned.point.engine)
+    if reason := refusal(planned.point, limits=get_engine(planned.point.engine).LIMITS):
+        raise UserError(f"{planned.run}: {reason}")
     options = gang_of(planned.point.cluster.name, read_site())
     _listen()
     with Claim(folder / ".claim", planned.run).acquire(say) as claim:

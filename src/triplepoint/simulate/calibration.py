@@ -108,7 +108,7 @@ class Calibration:
         known = {constant.stack: constant for constant in self.fitted.stacks}
         if job.stack in known:
             return known[job.stack].constants
-        family = find_stack(job.stack, self.config).name
+        family = job.software.name
         kin = [known[stack] for stack in known if find_stack(stack, self.config).name == family]
         if kin:
             return min(kin, key=lambda other: abs(version(other.stack) - version(job.stack))).constants

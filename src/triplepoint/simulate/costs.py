@@ -10,10 +10,8 @@ from triplepoint.simulate.fabric import Group
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.operations import Kernel, Message, Operation
-from triplepoint.simulate.stacks import Stack
 from triplepoint.simulate.work.experts import share_sent_once
 from triplepoint.simulate.work.groups import group_of
-from triplepoint.simulate.work.software import software_of
 
 HOST_OPERATIONS_OUTSIDE = 30
 """Operations of a micro-batch that launch next to no work and are no part of `work`: batch broadcast, masks and
@@ -86,14 +84,13 @@ class Costs:
         job: Job,
         models: tuple[KernelModel, CollectiveModel],
         overlap: Overlap,
-        stack: Stack,
         constants: Constants,
     ) -> None:
         """Use these models, what computation loses to messages, and what the software stack does and adds."""
         self._job = job
         self._kernels, self._collectives = models
-        self._attention_slowdown = stack.attention_slowdown
-        self._sends_tokens_once = software_of(job.stack).sends_tokens_once
+        self._attention_slowdown = job.software.attention_slowdown
+        self._sends_tokens_once = job.software.sends_tokens_once
         self._constants = constants
         self._slowest = slowest_of(job.num_gpus)
         self.slowdown = overlap.compute_slowdown.value
@@ -150,8 +147,7 @@ class Costs:
 
     def send_s(self, num_bytes: float, stage: int) -> float:
         """Return the time of an activation over the boundary after a stage."""
-        layout, node = self._job.layout, self._job.fabric.gpus_per_node
-        stride = layout.tp * layout.cp * layout.dp
+        stride, node = self._job.mesh.ranks_per_stage, self._job.fabric.gpus_per_node
         # Stages that share a node meet over NVLink, but for the last one before the node's edge.
         is_inside = (stage * stride) // node == ((stage + 2) * stride - 1) // node
         group = Group(2, stride if is_inside else max(stride, node))

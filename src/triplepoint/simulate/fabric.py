@@ -5,6 +5,7 @@ from pathlib import Path
 
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.mesh import Group as Group
 from triplepoint.errors import UserError
 from triplepoint.simulate.collectives.links import Link, link_of_gpu, load_link
 
@@ -63,23 +64,6 @@ class Fabric:
                 levels.pop()
             levels.append(level)
         return Fabric(tuple(levels))
-
-
-@dataclass(frozen=True)
-class Group:
-    """Where the ranks of one process group lie, and how many such groups work at once.
-
-    A group of `size` ranks that are `stride` apart: tensor parallel 8 is size 8 stride 1, data parallel of tp 8 is
-    stride 8 (times cp). Groups of the same kind fill the cluster and run at the same time: of those that share a node's
-    adapters each gets its share.
-
-    Attributes:
-        size: Ranks of the group.
-        stride: Ranks from one member to the next.
-    """
-
-    size: int
-    stride: int
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,18 @@
 """What is simulated: a model, a layout and the machines it runs on. One job is one training step, repeated."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
 
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.point import Layout, Precision, Recompute
+from triplepoint.config.point import Layout, Point, Precision, Recompute
+from triplepoint.config.task import TARGETS
 from triplepoint.simulate.fabric import Fabric
+from triplepoint.simulate.stacks import Stack, find_stack
 
 
 @dataclass(frozen=True)
@@ -15,13 +21,14 @@ class Job:
 
     Attributes:
         model: The architecture.
-        layout: Parallelism, see `Layout`; ranks are numbered as Megatron-LM does: tp fastest, then cp, dp, pp.
+        layout: Parallelism, see `Layout`; ranks are numbered as in `RankMesh`.
         micro_batch_size: Sequences per rank and micro-batch.
         global_batch_size: Sequences per step.
         sequence_length: Tokens per sequence.
         gpu: The GPU type, with its peaks.
         fabric: How the GPUs are joined.
-        precision: Number format of the matrix products; parameters and activations are 2 bytes but in fp32.
+        software: What the framework does, from the registry of stacks.
+        precision: Number format of the GEMMs; parameters and activations are 2 bytes but in fp32.
         recompute: Activations recomputed in the backward pass.
         recompute_layers: With `full`, how many layers of each chunk are recomputed, the first ones; None for all.
         overlap: Communication overlapped with computation: grad, param, tp.
@@ -46,6 +53,7 @@ class Job:
     sequence_length: int
     gpu: GpuConfig
     fabric: Fabric
+    software: Stack
     precision: Precision = "bf16"
     recompute: Recompute = "none"
     recompute_layers: int | None = None
@@ -60,10 +68,15 @@ class Job:
     context_exchange: Literal["ring", "all_gather"] = "ring"
     stack: str = ""
 
+    @cached_property
+    def mesh(self) -> RankMesh:
+        """Its ranks and process groups."""
+        return RankMesh(self.layout, self.expert_tp, self.num_copies)
+
     @property
     def num_gpus(self) -> int:
         """World size."""
-        return self.layout.tp * self.layout.pp * self.layout.cp * self.layout.dp
+        return self.mesh.num_ranks
 
     @property
     def num_microbatches(self) -> int:
@@ -80,3 +93,39 @@ class Job:
     def tokens_per_microbatch(self) -> int:
         """Tokens of a micro-batch on one rank, before tensor parallel ranks share them: `s*b/cp`."""
         return self.sequence_length * self.micro_batch_size // self.layout.cp
+
+    @classmethod
+    def of(cls, point: Point, gpu: GpuConfig, fabric: Fabric, stack: str, config: Path) -> "Job":
+        """Return the job a point is.
+
+        Args:
+            point: The point.
+            gpu: The GPU type it runs on.
+            fabric: How the GPUs are joined.
+            stack: Framework and its version.
+            config: Folder of the configuration, with the registry of stacks.
+        """
+        return cls(
+            model=point.model,
+            layout=point.layout,
+            micro_batch_size=point.micro_batch_size,
+            global_batch_size=point.global_batch_size,
+            sequence_length=point.sequence_length,
+            gpu=gpu,
+            fabric=fabric,
+            software=find_stack(stack, config),
+            precision=point.precision,
+            recompute=point.recompute,
+            recompute_layers=point.recompute_layers,
+            overlap=frozenset(point.overlap),
+            stack=stack,
+            **_adapters(point),
+        )
+
+
+def _adapters(point: Point) -> Mapping[str, Any]:
+    lora = point.lora
+    if lora is None:
+        return {}
+    targets = None if lora.targets == TARGETS else frozenset(lora.targets)
+    return {"trainable": "lora", "lora_rank": lora.rank, "lora_targets": targets}

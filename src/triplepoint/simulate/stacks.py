@@ -1,13 +1,16 @@
-"""Software stacks: `config/calibration/stacks.yaml`, what each does where a table of runs does not say."""
+"""Registry of software stacks, `config/calibration/stacks.yaml`: what each does that a table of runs does not say."""
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from triplepoint.config.base import NAME_PATTERN, Strict
+from triplepoint.config.point import Overlap, Precision
 from triplepoint.config.yaml_file import read
+
+_Factor = Annotated[float, Field(gt=0)]
 
 
 class Stack(Strict):
@@ -15,34 +18,78 @@ class Stack(Strict):
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     """Name of the stack."""
-    match: list[str]
+    match: tuple[str, ...]
     """Words that must all stand in the framework's name, lower-case; none for the stack of everything else."""
-    overlap: list[Literal["grad", "param", "tp"]]
+    source: Annotated[str, Field(min_length=8)]
+    """Where this is published."""
+    overlap: tuple[Overlap, ...]
     """Communication overlapped with computation where nothing else is said."""
     attention: str | None = None
     """Implementation of fused attention, where it is not the usual one of the GPU type."""
-    attention_slowdown: Annotated[float, Field(gt=0)] = 1.0
+    attention_slowdown: _Factor = 1.0
     """Its time over that of the implementation the kernel tables have. Unit: 1."""
     expert_parallel: Annotated[int, Field(gt=0)] | None = None
-    """Ranks that share experts out where a table says 1 or nothing, at most; None if 1 is meant. Unit: 1."""
-    source: Annotated[str, Field(min_length=8)]
-    """Where this is published."""
+    """Expert parallel ranks where a table says 1 or nothing, at most; None if 1 is meant. Unit: 1."""
+    has_flash_attention: bool = True
+    """Whether scores stay on the chip; otherwise they are written, masked, dropped out and read."""
+    has_dropout: bool = False
+    """Whether attention and residual branches drop out: masks are stored."""
+    has_fused_activation: bool = True
+    """Whether bias, activation and gate are one kernel."""
+    overlaps_input_gradient: bool = True
+    """Whether the reduction of a column-parallel layer's input gradient is overlapped with its weight gradient."""
+    scatters_activations: bool = False
+    """Whether pipeline sends carry 1/tp of the activation also without sequence parallelism."""
+    reduces_fp32: bool = True
+    """Whether gradients of bf16 training are accumulated and reduced in fp32; those of fp16 never are."""
+    loss_bytes: tuple[int, int] = (38, 14)
+    """Read and written per logit by the cross entropy, forward and backward. Unit: byte.
+
+    Of Megatron-LM, kernel by kernel: to fp32 (2+4 bytes), maximum (4), subtract (4+4), exponential (4+4), sum (4),
+    divide (4+4); backward: scale (4+4), to 16 bits (4+2). Compiled into fewer kernels: 26 and 10; as one kernel on
+    16-bit logits: 2 and 4. Source: NVIDIA/Megatron-LM megatron/core/tensor_parallel/cross_entropy.py and
+    fusions/fused_cross_entropy.py; Dao-AILab/flash-attention csrc/xentropy."""
+    has_fp8_parameters: bool = False
+    """Whether fp8 training keeps parameters of GEMMs in fp8 alone, besides the optimizer's, and gathers them so."""
+    has_placeholder_gradients: bool = False
+    """Whether layers hand out an unused 16-bit gradient of each shape of weight, since the true one is added up inside
+    the GEMM (TransformerEngine, module/base.py, get_dummy_wgrad)."""
+    expert_imbalance: _Factor = 1.04
+    """Load of the fullest expert parallel rank over the mean, dropless routing. Source: arXiv:2408.15664 table 2,
+    MaxVio of bias-balanced routing."""
+    sends_tokens_once: bool = False
+    """Whether a token goes once to a node, and once to a rank there, for all its experts (DeepEP), to be copied for
+    each of them on arrival."""
+    routes_in_turn: bool = False
+    """Whether the router is a stand-in that gives a token the experts after those of the last token."""
+    gathers_once: bool = False
+    """Whether sharded parameters of models with experts are gathered once a step and their gradients reduced once, not
+    in every micro-batch."""
+    has_16bit_state: bool = False
+    """Whether sharded parameters, their gradients and Adam's moments are all in 16 bits."""
+
+    def gradient_bytes(self, precision: Precision) -> int:
+        """Return bytes of one accumulated gradient."""
+        if precision == "fp32" or (self.reduces_fp32 and precision != "fp16"):
+            return 4
+        return 2
 
 
 class Stacks(Strict):
     """All stacks, most special first."""
 
-    stacks: list[Stack]
+    stacks: tuple[Stack, ...]
     """First hit wins."""
 
 
 @lru_cache(maxsize=4)
 def read_stacks(config: Path) -> tuple[Stack, ...]:
     """Return the stacks of a configuration folder. Raises `UserError` if the file is missing or wrong."""
-    return tuple(read(Stacks, config / "calibration" / "stacks.yaml").stacks)
+    return read(Stacks, config / "calibration" / "stacks.yaml").stacks
 
 
+@lru_cache(maxsize=1024)
 def find_stack(framework: str, config: Path) -> Stack:
-    """Return the stack a framework's name belongs to."""
+    """Return the stack a framework's name belongs to; `other`, plain PyTorch, for a name that is not known."""
     low = framework.lower()
     return next(stack for stack in read_stacks(config) if all(word in low for word in stack.match))

@@ -16,7 +16,6 @@ from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.operations import ChunkWork, Message, Operation, StageWork
-from triplepoint.simulate.stacks import find_stack
 from triplepoint.simulate.timeline.durations import Durations, Pass
 from triplepoint.simulate.timeline.expand import TimeOf
 from triplepoint.simulate.timeline.schedule import make_order
@@ -87,9 +86,8 @@ def uncertainty_of(timeline: Timeline, costs: Costs, stage: StageWork) -> Uncert
 
 def costs_of(job: Job, constants: Constants, config: Path) -> Costs:
     """Return what prices the operations of a job; arguments and errors are those of `simulate_step`."""
-    stack = find_stack(job.stack, config)
-    models = load_models(job.gpu, job.fabric, stack.attention, config)
-    return Costs(job, models, load_overlap(config), stack, constants)
+    models = load_models(job.gpu, job.fabric, job.software.attention, config)
+    return Costs(job, models, load_overlap(config), constants)
 
 
 @lru_cache(maxsize=128)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.points import TINY, tiny_point
-from tests.unit.config.test_checks import make
+from tests.unit.config.test_rules import make
 from triplepoint.config.names import RUN_PATTERN
 from triplepoint.config.point import Layout, Point, Steps
 from triplepoint.config.runid import run_id, run_label

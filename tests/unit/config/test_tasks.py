@@ -5,16 +5,15 @@ from typing import Any
 
 import pytest
 
-from tests.points import tiny_point
+from tests.points import refused, tiny_point
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.checks import check_corpus, check_experts, check_task
 from triplepoint.config.fold import fold
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout, Point
+from triplepoint.config.rules import check_corpus, check_experts, check_task
 from triplepoint.config.runid import run_id
 from triplepoint.config.settings import Settings, make_points
 from triplepoint.config.task import TARGETS, Inference, Lora
-from triplepoint.launch.engines import unsupported
 
 CONFIG = Path("config")
 CATALOGUE = Catalogue(CONFIG)
@@ -68,13 +67,18 @@ def test_fold_leaves_one_way_through_a_pipeline_in_inference() -> None:
 
 def test_check_experts_needs_no_sequence_parallelism_in_inference() -> None:
     model = ModelConfig(**(tiny_point().model.model_dump() | {"moe": {"num_experts": 2, "top_k": 1}}))
-    asked = {"task": "inference", "inference": Inference(prompt_tokens=16, output_tokens=16), "model": model}
+    asked = {
+        "task": "inference",
+        "inference": Inference(prompt_tokens=16, output_tokens=16),
+        "model": model,
+        "num_gpus": 4,
+    }
     layout = Layout(tp=2, dp=2, ep=2, sequence_parallel=True)
     folded = fold(tiny_point(**asked, layout=layout))
     assert not folded.layout.sequence_parallel
-    assert check_experts(folded) is None and unsupported(folded) is None
+    assert check_experts(folded) is None and refused(folded) is None
     biased = tiny_point(**(asked | {"model": model.model_copy(update={"add_bias": True})}), layout=layout)
-    reason = unsupported(fold(biased))
+    reason = refused(fold(biased))
     assert reason == "experts with biases are not split over tp; set add_bias: false, or tp: 1"
 
 
@@ -92,20 +96,20 @@ def test_check_corpus_padding_needs_documents() -> None:
 
 
 @pytest.mark.parametrize("engine", ["megatron", "deepspeed"])
-def test_unsupported_tasks_name_the_engine_that_has_them(engine: str) -> None:
+def test_refused_tasks_name_the_engine_that_has_them(engine: str) -> None:
     asked = Inference(prompt_tokens=16, output_tokens=16)
-    reason = unsupported(tiny_point(engine=engine, task="inference", inference=asked))
+    reason = refused(tiny_point(engine=engine, task="inference", inference=asked))
     assert reason == f"the {engine} engine has no task: inference; set engine: native or simulated"
 
 
 @pytest.mark.parametrize("engine", ["native", "megatron", "deepspeed"])
 def test_every_engine_trains_adapters(engine: str) -> None:
     lora = Lora(rank=4, alpha=8.0, targets=TARGETS)
-    assert unsupported(tiny_point(engine=engine, task="lora", lora=lora)) is None
+    assert refused(tiny_point(engine=engine, task="lora", lora=lora)) is None
 
 
-def test_unsupported_native_inference_has_a_pipeline_that_layers_fill() -> None:
+def test_inference_has_a_pipeline_that_layers_fill() -> None:
     asked = {"task": "inference", "inference": Inference(prompt_tokens=16, output_tokens=16)}
-    assert unsupported(fold(tiny_point(**asked, layout=Layout(pp=2, schedule="1f1b")))) is None
-    reason = unsupported(fold(tiny_point(**asked, layout=Layout(pp=64))))
-    assert reason is not None and reason.endswith("do not fill 64 stages (pp*vp); lower pp or vp")
+    assert refused(fold(tiny_point(**asked, layout=Layout(pp=2, schedule="1f1b")))) is None
+    reason = refused(fold(tiny_point(**asked, layout=Layout(pp=64), num_gpus=64)))
+    assert reason == "num_layers 2 is not divisible by pp*vp = 64*1 = 64; set pp: 2"

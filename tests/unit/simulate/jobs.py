@@ -14,6 +14,7 @@ from triplepoint.simulate.collectives.links import load_link
 from triplepoint.simulate.fabric import Fabric, Level, Network, network_levels, node_levels
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel, Message, Operation, StageWork
+from triplepoint.simulate.stacks import find_stack
 
 SOURCE = "made up for tests"
 FABRIC = Fabric((Level("nvlink", 8, 450e9, 1e-6), Level("rail", 1 << 20, 50e9, 5e-6, is_network=True)))
@@ -90,7 +91,8 @@ def job(model: ModelConfig | None = None, **changes: Any) -> Job:
         "gpu": gpu(),
         "fabric": FABRIC,
     }
-    return Job(**(settings | changes))
+    software = find_stack(changes.get("stack", ""), Path("config"))
+    return Job(**({"software": software} | settings | changes))
 
 
 def operations(stages: Iterable[StageWork], *passes: str) -> list[Operation]:

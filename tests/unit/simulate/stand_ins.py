@@ -12,6 +12,7 @@ from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.fabric import Fabric, Level
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel, Message, Operation
+from triplepoint.simulate.stacks import find_stack
 from triplepoint.simulate.timeline.durations import Durations, Pass
 from triplepoint.simulate.work.training import stage_work
 
@@ -47,6 +48,7 @@ def simulated(
         "global_batch_size": 4 * layout.dp,
         "sequence_length": 2048,
         "gpu": catalogue.gpu(gpu),
+        "software": find_stack("", CONFIG),
         "fabric": Fabric((Level("nvlink", 8, 450e9, 1e-6), Level("rail", max(world, 9), 50e9, 1e-5, is_network=True))),
     }
     job = Job(**(fields | changes))

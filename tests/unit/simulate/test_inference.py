@@ -21,6 +21,7 @@ from triplepoint.simulate.operations import Kernel, Operation
 from triplepoint.simulate.predict.known import find_known
 from triplepoint.simulate.predict.machines import usual_fabric
 from triplepoint.simulate.predict.spelling import SaidNetwork
+from triplepoint.simulate.stacks import find_stack
 from triplepoint.simulate.work.inference import StagePass, decode_work, prefill_work, served
 
 CONFIG = Path("config")
@@ -50,7 +51,8 @@ def real(name: str, **layout: int) -> Job:
     assert known and known.model
     h100 = Catalogue(CONFIG).gpu("h100")
     fabric = usual_fabric(h100, 8, SaidNetwork(), CONFIG)
-    return Job(known.model, Layout(**layout), 1, 1, 1, h100, fabric, stack="TensorRT-LLM")
+    software = find_stack("TensorRT-LLM", CONFIG)
+    return Job(known.model, Layout(**layout), 1, 1, 1, h100, fabric, software, stack="TensorRT-LLM")
 
 
 def test_products_of_a_decoded_token_by_hand() -> None:

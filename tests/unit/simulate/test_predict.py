@@ -18,7 +18,7 @@ from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Constants, slowest_of
 from triplepoint.simulate.intervals import Features, Uncertainty
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.predict.batch import OUTPUT, settle
+from triplepoint.simulate.predict.batch import OUTPUT, predict_row, settle
 from triplepoint.simulate.predict.model import predict
 from triplepoint.simulate.predict.rows import read_row
 from triplepoint.simulate.step import simulate_step
@@ -55,9 +55,10 @@ def test_predict_too_large_says_by_how_much(calibration: Calibration) -> None:
 
 
 def test_predict_schedule_that_cannot_run_is_invalid(calibration: Calibration) -> None:
-    found = predict(job_of(pp="2", vp="2", tp="2", gbs="12", mbs="1", dp="4"), calibration, CONFIG)
+    cells = NEMOTRON | {"pp": "2", "vp": "2", "tp": "2", "gbs": "12", "mbs": "1", "dp": "4"}
+    found = predict_row(read_row(cells, 1, CONFIG), calibration, CONFIG)
     assert (found.status, math.isnan(found.step_time_s)) == ("invalid", True)
-    assert "micro-batches" in found.reason
+    assert "num_microbatches 3 divisible by pp: 2" in found.reason
 
 
 def test_step_bubble_of_a_pipeline_with_equal_stages() -> None:

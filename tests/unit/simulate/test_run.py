@@ -61,7 +61,7 @@ def test_simulate_run_out_of_memory_says_why(tmp_path: Path) -> None:
     layout = run.point.layout.model_copy(
         update={"tp": 1, "pp": 1, "dp": 1, "sequence_parallel": False, "schedule": None}
     )
-    point = run.point.model_copy(update={"layout": layout, "num_gpus": 1})
+    point = run.point.model_copy(update={"layout": layout, "num_gpus": 1, "trace_ranks": (0,)})
     manifest = simulate_run(run.model_copy(update={"point": point}), tmp_path, CONFIG)
     assert manifest.status == "oom"
     assert manifest.evidence is not None and "GiB" in manifest.evidence.message
@@ -85,7 +85,7 @@ def test_simulated_steps_take_what_predict_says(text: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["llama3-70b", "mixtral-8x22b"])
 def test_simulated_slow_gpu_is_named_and_waited_for(name: str, tmp_path: Path) -> None:
     config, times = shutil.copytree(CONFIG, tmp_path / "config"), {}
-    layout = {"tp": 2, "pp": 2, "dp": 8} | ({"ep": 4} if "mixtral" in name else {})
+    layout = {"tp": 2, "pp": 2, "dp": 8} | ({"ep": 4, "sequence_parallel": True} if "mixtral" in name else {})
     for speed in (1.0, 0.9):
         # Rank 5: stage 0, tensor rank 1, data rank 2.
         text = (CONFIG / "clusters/h200x32.yaml").read_text() + f"slow_gpus: {{node0.gpu5: {speed}}}\n"

@@ -83,8 +83,6 @@ def groups_of(job: Job, rank: int, names: Iterable[str]) -> dict[str, ProcessGro
     """Return the process groups of a rank, by name."""
     found = {}
     for name in names:
-        size, stride = (group := group_of(job, name)).size, group.stride
-        first = rank - rank // stride % size * stride
-        ranks = tuple(range(first, first + size * stride, stride))
-        found[name] = ProcessGroup(_ROLES.get(name, name), f"{name} {first}", ranks)
+        ranks = tuple(group_of(job, name).ranks(rank))
+        found[name] = ProcessGroup(_ROLES.get(name, name), f"{name} {ranks[0]}", ranks)
     return found

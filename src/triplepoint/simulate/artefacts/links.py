@@ -72,8 +72,7 @@ class Links:
 
     def _is_near(self, rank: int, stage: int) -> bool:
         """Return whether the rank's counterpart in a stage is on its node."""
-        layout = self._simulated.job.layout
-        stride = layout.tp * layout.cp * layout.dp
+        stride = self._simulated.job.mesh.ranks_per_stage
         return (rank % stride + stage * stride) // self._per_node == rank // self._per_node
 
     def _flow(self, stage: int, which: int, lie: _Lie, near: tuple[bool, ...]) -> Flow:

@@ -185,9 +185,8 @@ class RankTrace:
             self._add(template, begin + when, begin + self._work_before(when))
 
     def _is_between_replicas(self, message: Operation) -> bool:
-        layout = self._simulated.job.layout
         ranks = self._groups[message.group].ranks if isinstance(message, Message) else (0,)
-        return ranks[-1] - ranks[0] >= layout.tp * layout.cp
+        return ranks[-1] - ranks[0] >= self._simulated.job.mesh.ranks_per_replica
 
     def _add_optimizer(self, begin: int) -> None:
         timeline = self._simulated.timeline

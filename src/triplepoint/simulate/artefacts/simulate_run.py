@@ -5,12 +5,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Point
-from triplepoint.config.task import TARGETS
+from triplepoint.config.rules import refusal
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest
 from triplepoint.simulate.artefacts.groups import lockstep
@@ -24,10 +23,10 @@ from triplepoint.simulate.fabric import fabric_of
 from triplepoint.simulate.heat.job import is_known
 from triplepoint.simulate.intervals import interval
 from triplepoint.simulate.job import Job
+from triplepoint.simulate.limits import LIMITS
 from triplepoint.simulate.memory.training import memory_by_stage
 from triplepoint.simulate.step import costs_of, durations_of, uncertainty_of
 from triplepoint.simulate.timeline.durations import sort_replicas, with_replicas
-from triplepoint.simulate.timeline.schedule import make_order
 from triplepoint.simulate.work.training import stage_work
 from triplepoint.status import Status
 
@@ -48,14 +47,12 @@ def simulate_run(planned: PlannedRun, out: Path, config: Path) -> Manifest:
     """
     started = datetime.now(UTC)
     catalogue = Catalogue(config)
+    cluster = catalogue.cluster(planned.point.cluster.name)
     job = job_of(planned.point, catalogue)
+    if reason := refusal(planned.point, cluster, job.gpu, LIMITS):
+        return write_failure(out, planned, Status.INVALID, reason, started)
     if planned.point.task == "inference":
-        cluster = catalogue.cluster(planned.point.cluster.name)
         return simulate_serving(planned, job, cluster, out, config, started)
-    try:
-        make_order(job.layout.schedule, job.layout.pp, job.num_microbatches, job.layout.vp)
-    except UserError as error:
-        return write_failure(out, planned, Status.INVALID, str(error), started)
     memory = memory_by_stage(job)
     fullest = max(memory, key=lambda use: use.total)
     if not fullest.fits:
@@ -129,26 +126,4 @@ def job_of(point: Point, catalogue: Catalogue, stack: str | None = None) -> Job:
     gpu = catalogue.gpu_of(cluster)
     if gpu is None:
         raise UserError(f"cluster {cluster.name} has no GPU to simulate; choose a cluster with one, or engine: native")
-    return Job(
-        model=point.model,
-        layout=point.layout,
-        micro_batch_size=point.micro_batch_size,
-        global_batch_size=point.global_batch_size,
-        sequence_length=point.sequence_length,
-        gpu=gpu,
-        fabric=fabric_of(cluster, gpu, catalogue.folder),
-        precision=point.precision,
-        recompute=point.recompute,
-        recompute_layers=point.recompute_layers,
-        overlap=frozenset(point.overlap),
-        stack=stack or STACK,
-        **_adapters(point),
-    )
-
-
-def _adapters(point: Point) -> dict[str, Any]:
-    lora = point.lora
-    if lora is None:
-        return {}
-    targets = None if lora.targets == TARGETS else frozenset(lora.targets)
-    return {"trainable": "lora", "lora_rank": lora.rank, "lora_targets": targets}
+    return Job.of(point, gpu, fabric_of(cluster, gpu, catalogue.folder), stack or STACK, catalogue.folder)

@@ -58,10 +58,9 @@ class Simulated:
         return run(in_whole_ns(self.durations), order)
 
     def place(self, rank: int) -> tuple[int, int]:
-        """Return stage and class of a rank; ranks are numbered tp fastest, then cp, dp, pp."""
-        layout = self.job.layout
-        replica, stage = rank // (layout.tp * layout.cp) % layout.dp, rank // (layout.tp * layout.cp * layout.dp)
-        return stage, int(self.class_of_replica[replica])
+        """Return stage and class of a rank."""
+        place = self.job.mesh.place(rank)
+        return place.pp, int(self.class_of_replica[place.dp])
 
     def pace(self, rank: int) -> float:
         """Return the time a rank computes over that of the slowest it works with: 1 for the slowest themselves."""

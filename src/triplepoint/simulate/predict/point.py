@@ -6,13 +6,16 @@ from pathlib import Path
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Point
+from triplepoint.config.rules import refusal
 from triplepoint.errors import UserError
 from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.inference import memory_by_stage, serving_of
+from triplepoint.simulate.limits import check_order
 from triplepoint.simulate.memory.training import memory_by_stage as memory_of_training
 from triplepoint.simulate.predict.model import Prediction, predict
 from triplepoint.simulate.predict.serving import predict_serving
+from triplepoint.status import Status
 
 STACKS = {"megatron": "Megatron-Core", "deepspeed": "DeepSpeed", "native": "PyTorch"}
 """Software that a launched point is predicted for, by its engine; simulated points keep that of the published study."""
@@ -43,6 +46,10 @@ def predict_point(point: Point, config: Path) -> PointPrediction:
     try:
         catalogue, calibration = _load(config)
         job = job_of(point, catalogue, STACKS.get(point.engine))
+        if reason := refusal(point, catalogue.cluster(point.cluster.name), job.gpu):
+            return PointPrediction(Prediction(Status.INVALID, reason))
+        if reason := check_order(point):
+            return PointPrediction(Prediction("unsupported", reason))
         if point.task == "inference":
             serving = serving_of(point)
             step = predict_serving(job, serving, config)
@@ -52,8 +59,7 @@ def predict_point(point: Point, config: Path) -> PointPrediction:
             stages = [use.allocated for use in memory_of_training(job)]
     except UserError as error:
         return PointPrediction(Prediction("unsupported", str(error)))
-    ranks_per_stage = point.num_gpus // point.layout.pp
-    return PointPrediction(step, tuple(stages[rank // ranks_per_stage] for rank in range(point.num_gpus)))
+    return PointPrediction(step, tuple(stages[job.mesh.place(rank).pp] for rank in range(point.num_gpus)))
 
 
 @cache

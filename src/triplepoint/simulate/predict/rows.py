@@ -1,27 +1,32 @@
 """One row of a table of training runs, and the job it means."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import gcd
 from pathlib import Path
 from typing import Literal
 
 from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.fold import fold
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.point import Layout
+from triplepoint.config.point import Layout, Point, PointCluster, Precision, Sharding
+from triplepoint.config.rules import refusal
+from triplepoint.config.settings import usual_schedule
+from triplepoint.config.task import TARGETS, Inference, Lora
 from triplepoint.simulate.inference import Serving
 from triplepoint.simulate.job import Job
+from triplepoint.simulate.limits import check_order
 from triplepoint.simulate.predict import spelling
 from triplepoint.simulate.predict.architecture import adapt, build_model, is_of, read_shape
 from triplepoint.simulate.predict.cells import Cells, count, degree, need
 from triplepoint.simulate.predict.known import find_known
 from triplepoint.simulate.predict.machines import usual_fabric
-from triplepoint.simulate.predict.serving import read_serving
+from triplepoint.simulate.predict.serving import read_output_tokens
 from triplepoint.simulate.predict.spelling import UnreadableError, is_blank, shown
-from triplepoint.simulate.stacks import find_stack
-from triplepoint.simulate.timeline.schedule import MOST_PASSES
+from triplepoint.simulate.stacks import Stack, find_stack
 from triplepoint.status import Status
 
 COLUMNS = (
@@ -110,53 +115,82 @@ def read_row(cells: Cells, number: int, config: Path) -> Row:
     """
     name = " ".join(cells.get("id", "").splitlines()).strip() or str(number)
     try:
-        job, open_choices = _read_job(cells, config)
-        serving = read_serving(cells, job)
+        return _read(name, cells, config)
     except UnreadableError as error:
         return Row(name, None, Status.INVALID, str(error), cells=cells)
     except _UnsupportedError as error:
         return Row(name, None, "unsupported", str(error), cells=cells)
+
+
+def _read(name: str, cells: Cells, config: Path) -> Row:
+    gpu = _read_gpu(cells.get("gpu", ""), config)
+    stack = find_stack(cells.get("framework", ""), config)
+    model = _read_model(cells, config)
+    shards = spelling.read_shards(cells.get("fsdp", ""))
+    if shards.is_offloaded:
+        raise _UnsupportedError("offload to the host's memory is not simulated")
+    point = _read_point(cells, model, gpu, shards, stack)
+    _check(point, gpu)
+    network = spelling.read_network(cells.get("interconnect", ""))
+    fabric = usual_fabric(gpu, point.num_gpus, network, config)
+    job = replace(
+        Job.of(point, gpu, fabric, " ".join(cells.get("framework", "").split())[:80], config),
+        shard_size=_shard_size(shards, point.layout, fabric.gpus_per_node),
+        keeps_gathered=shards.keeps_gathered,
+        expert_tp=count(cells, "etp"),
+    )
+    columns = {"recompute": "recompute", "micro_batch": "mbs"}
+    open_choices = frozenset(choice for choice, column in columns.items() if is_blank(cells.get(column, "")))
+    serving = None
+    if point.inference:
+        tokens = point.inference
+        serving = Serving(tokens.prompt_tokens, tokens.output_tokens, job.global_batch_size // job.layout.dp)
     return Row(name, job, open_choices=open_choices, cells=cells, serving=serving)
 
 
-def _read_job(cells: Cells, config: Path) -> tuple[Job, frozenset[str]]:
-    gpu = _read_gpu(cells.get("gpu", ""), config)
-    model = _read_model(cells, config)
-    stack = find_stack(cells.get("framework", ""), config)
-    layout, shards = _read_layout(cells, model, stack.expert_parallel)
+def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: spelling.Shards, stack: Stack) -> Point:
+    """Return the point a row means; what it leaves open is 1 and none."""
+    layout, num_gpus = _read_layout(cells, model, shards.sharding, stack.expert_parallel)
+    recompute, recompute_layers = spelling.read_recompute(cells.get("recompute", ""))
+    sequence_length, output_tokens = _sequence_length(cells, model), read_output_tokens(cells)
+    asked = Inference(prompt_tokens=sequence_length, output_tokens=output_tokens) if output_tokens else None
+    stated = shards.overlap
+    return Point(
+        model=model,
+        cluster=PointCluster(name="published", device="cuda", gpu=gpu.name, gpus_per_node=1),
+        engine="simulated",
+        num_gpus=num_gpus,
+        layout=layout,
+        micro_batch_size=count(cells, "mbs") or 1,
+        global_batch_size=need(cells, "gbs"),
+        sequence_length=sequence_length,
+        recompute=recompute or "none",
+        recompute_layers=recompute_layers,
+        overlap=tuple(kind for kind in stack.overlap if stated is None or kind == "tp" or kind in stated),
+        precision=_precision(cells),
+        lora=_read_lora(cells),
+        task="inference" if asked else "pretrain",
+        inference=asked,
+    )
+
+
+def _read_lora(cells: Cells) -> Lora | None:
     trained = spelling.read_trained(cells.get("trainable", ""), cells.get("notes", ""))
     if trained.is_quantised:
         raise _UnsupportedError("a frozen base in 4 bits (QLoRA) is not simulated; LoRA on 16 bits is")
-    recompute, recompute_layers = spelling.read_recompute(cells.get("recompute", ""))
-    micro_batch = count(cells, "mbs")
-    global_batch = need(cells, "gbs")
-    open_choices = {"recompute"} if recompute is None else set()
-    if micro_batch is None:
-        open_choices.add("micro_batch")
-        micro_batch = 1
-    _check_batch(global_batch, micro_batch, layout)
-    num_gpus, said = layout.tp * layout.pp * layout.cp * layout.dp, shards.overlap
-    fabric = usual_fabric(gpu, num_gpus, spelling.read_network(cells.get("interconnect", "")), config)
-    job = Job(
-        model=model,
-        layout=layout,
-        micro_batch_size=micro_batch,
-        global_batch_size=global_batch,
-        sequence_length=_sequence_length(cells, model),
-        gpu=gpu,
-        fabric=fabric,
-        precision=_precision(cells, gpu),
-        recompute=recompute or "none",
-        recompute_layers=recompute_layers,
-        overlap=frozenset(kind for kind in stack.overlap if said is None or kind == "tp" or kind in said),
-        shard_size=_shard_size(shards, layout, fabric.gpus_per_node),
-        keeps_gathered=shards.keeps_gathered,
-        expert_tp=count(cells, "etp"),
-        trainable=trained.what,
-        lora_rank=trained.rank,
-        stack=" ".join(cells.get("framework", "").split())[:80],
-    )
-    return job, frozenset(open_choices)
+    return Lora(rank=trained.rank, alpha=32.0, targets=TARGETS) if trained.what == "lora" else None
+
+
+def _check(point: Point, gpu: GpuConfig) -> None:
+    """Hold a row against the rule book; stages it does not describe are as even as can be."""
+    layout, layers = point.layout, point.model.num_layers
+    if not layout.pipeline_layers and layers >= layout.pp * layout.vp:
+        layout = layout.model_copy(update={"pipeline_layers": layout.stage_layers(layers)})
+    stated = point.model_copy(update={"layout": layout})
+    if reason := refusal(fold(stated) if point.inference else stated, gpu=gpu):
+        raise UnreadableError(reason)
+    if reason := check_order(point):
+        raise _UnsupportedError(reason)
 
 
 def _read_model(cells: Cells, config: Path) -> ModelConfig:
@@ -181,12 +215,18 @@ def _sequence_length(cells: Cells, model: ModelConfig) -> int:
     return count(cells, "seq") or (model.sequence_length if model.sequence_length > 1 else need(cells, "seq"))
 
 
-def _read_layout(cells: Cells, model: ModelConfig, expert_parallel: int | None) -> tuple[Layout, spelling.Shards]:
+def _read_layout(
+    cells: Cells, model: ModelConfig, sharding: Sharding, expert_parallel: int | None
+) -> tuple[Layout, int]:
+    """Return the layout and the number of GPUs, which follows from it where it is not stated."""
     tp, pp, cp, vp, ep = (degree(cells, column) for column in ("tp", "pp", "cp", "vp", "ep"))
-    dp = _data_parallel(cells, tp * pp * cp)
+    stated = count(cells, "dp")
+    num_gpus = count(cells, "n_gpus") or tp * pp * cp * (stated or 1)
+    if num_gpus > _MAX_GPUS:
+        raise _UnsupportedError(f"n_gpus is {num_gpus}, at most {_MAX_GPUS} are simulated")
+    dp = stated or max(1, num_gpus // (tp * pp * cp))
     if ep == 1 and model.moe and expert_parallel:
-        ep = gcd(model.moe.num_experts, dp * cp, expert_parallel)
-    shards = spelling.read_shards(cells.get("fsdp", ""))
+        ep = gcd(model.moe.num_experts, dp, expert_parallel)
     layout = Layout(
         tp=tp,
         pp=pp,
@@ -195,19 +235,16 @@ def _read_layout(cells: Cells, model: ModelConfig, expert_parallel: int | None) 
         ep=ep,
         vp=vp,
         sequence_parallel=spelling.read_sequence_parallel(cells.get("seq_parallel", ""), tp),
-        data_parallel_sharding=shards.sharding,
-        schedule=None if pp == 1 else "interleaved_1f1b" if vp > 1 else "1f1b",
-        pipeline_layers=spelling.read_stages(cells.get("pipeline_layers", ""), pp * vp, model.num_layers),
+        data_parallel_sharding=sharding,
+        schedule=usual_schedule(pp, vp),
+        pipeline_layers=spelling.read_stages(cells.get("pipeline_layers", "")),
     )
-    _check_layout(layout, model, _sequence_length(cells, model))
-    if shards.is_offloaded:
-        raise _UnsupportedError("offload to the host's memory is not simulated")
-    return layout, shards
+    return layout, num_gpus
 
 
 def _shard_size(shards: spelling.Shards, layout: Layout, gpus_per_node: int) -> int | None:
     """Return how many data parallel ranks share out: as stated, with hybrid sharding those of a node; None for all."""
-    of_a_node = gcd(layout.dp, max(1, gpus_per_node // (layout.tp * layout.cp)))
+    of_a_node = gcd(layout.dp, max(1, gpus_per_node // RankMesh(layout).ranks_per_replica))
     size = shards.shard_size or (of_a_node if shards.is_hybrid else layout.dp)
     if size >= layout.dp:
         return None
@@ -216,58 +253,11 @@ def _shard_size(shards: spelling.Shards, layout: Layout, gpus_per_node: int) -> 
     return size
 
 
-def _data_parallel(cells: Cells, others: int) -> int:
-    """Return the data parallel degree: as stated, or what is left of the GPUs."""
-    num_gpus, stated = count(cells, "n_gpus"), count(cells, "dp")
-    if num_gpus is None:
-        num_gpus = others * (stated or 1)
-    if num_gpus > _MAX_GPUS:
-        raise _UnsupportedError(f"n_gpus is {num_gpus}, at most {_MAX_GPUS} are simulated")
-    if stated is not None and others * stated != num_gpus:
-        raise UnreadableError(f"tp*pp*cp*dp = {others * stated}, n_gpus is {num_gpus}; they must be the same")
-    if num_gpus % others:
-        raise UnreadableError(f"n_gpus {num_gpus} is not divisible by tp*pp*cp = {others}")
-    return num_gpus // others
-
-
-def _check_layout(layout: Layout, model: ModelConfig, seq: int) -> None:
-    if model.num_attention_heads % layout.tp:
-        raise UnreadableError(f"heads {model.num_attention_heads} is not divisible by tp {layout.tp}")
-    num_chunks = layout.pp * layout.vp
-    if num_chunks > model.num_layers:
-        raise UnreadableError(f"pp*vp = {num_chunks} stages for {model.num_layers} layers; at least one layer each")
-    if layout.vp > 1 and layout.pp == 1:
-        raise UnreadableError(f"vp is {layout.vp} and pp is 1; virtual stages need a pipeline")
-    if layout.cp > 1 and seq % (2 * layout.cp):
-        raise UnreadableError(f"seq {seq} is not divisible by 2*cp = {2 * layout.cp}")
-    _check_experts(layout, model)
-
-
-def _check_experts(layout: Layout, model: ModelConfig) -> None:
-    num_experts = model.moe.num_experts if model.moe else 0
-    if layout.ep > 1 and (not num_experts or num_experts % layout.ep):
-        raise UnreadableError(f"experts {num_experts} is not divisible by ep {layout.ep}")
-    num_ranks = layout.dp * layout.cp * layout.tp
-    if layout.ep > num_ranks:
-        raise UnreadableError(f"ep {layout.ep} is more than the {num_ranks} ranks of a stage")
-
-
-def _check_batch(global_batch: int, micro_batch: int, layout: Layout) -> None:
-    if global_batch % (micro_batch * layout.dp):
-        raise UnreadableError(f"gbs {global_batch} is not divisible by mbs*dp = {micro_batch}*{layout.dp}")
-    passes = global_batch // (micro_batch * layout.dp) * layout.pp * layout.vp
-    if passes > MOST_PASSES:
-        raise _UnsupportedError(f"micro-batches*pp*vp = {passes} passes, at most {MOST_PASSES} are simulated")
-
-
-def _precision(cells: Cells, gpu: GpuConfig) -> Literal["fp32", "bf16", "fp16", "fp8"]:
+def _precision(cells: Cells) -> Precision:
     text = cells.get("precision", "")
     if re.search(r"fp4|int8|mxfp6", text.lower()):
         raise _UnsupportedError(f"precision {shown(text)} is not simulated; bf16, fp16, fp8 and fp32 are")
-    found = spelling.read_precision(text)
-    if found == "fp8" and gpu.peak_fp8_flops is None:
-        raise UnreadableError(f"precision is fp8, which {gpu.name} does not have")
-    return found
+    return spelling.read_precision(text)
 
 
 def _read_gpu(text: str, config: Path) -> GpuConfig:

@@ -18,8 +18,8 @@ from triplepoint.units import GIB
 _INFERENCE, _TRAINING = r"infer|serv|decod|generat", r"train|tun|sft|lora"
 
 
-def read_serving(cells: Cells, job: Job) -> Serving | None:
-    """Return what a row serves: prompts of `seq` tokens, `gbs` sequences at a time; None of a row of training.
+def read_output_tokens(cells: Cells) -> int | None:
+    """Return the tokens a row of inference generates for each prompt; None for a row of training.
 
     Raises:
         UnreadableError: If its task is neither, or the tokens to be made are not stated.
@@ -29,7 +29,7 @@ def read_serving(cells: Cells, job: Job) -> Serving | None:
         return None
     if not re.search(_INFERENCE, task):
         raise UnreadableError(f"task is {shown(task)}, expected training or inference")
-    return Serving(job.sequence_length, need(cells, "output_tokens"), job.global_batch_size // job.layout.dp)
+    return need(cells, "output_tokens")
 
 
 def predict_serving(job: Job, serving: Serving, config: Path) -> Prediction:

@@ -21,7 +21,6 @@ from triplepoint.simulate.work.layer_parts import (
     streaming,
 )
 from triplepoint.simulate.work.linear import norm, residual
-from triplepoint.simulate.work.software import software_of
 
 
 def share_sent_once(job: Job, num_places: int) -> float:
@@ -37,7 +36,7 @@ def share_sent_once(job: Job, num_places: int) -> float:
     moe = job.model.moe
     if moe is None:
         return 1.0
-    if software_of(job.stack).routes_in_turn:
+    if job.software.routes_in_turn:
         return _places_in_turn(moe.num_experts, moe.top_k, num_places) / moe.top_k
     return num_places * (1 - (1 - 1 / num_places) ** moe.top_k) / moe.top_k
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import CommKind, Kernel, Message, Operation
-from triplepoint.simulate.work.software import Software, software_of
 
 FLOPS_PER_MAC = 2
 FP32_BYTES = 4
@@ -105,7 +104,7 @@ class Share:
         self.job = job
         self.cached = cached
         self.cache_element = cache_element
-        self.software: Software = software_of(job.stack)
+        self.software = job.software
         self.tp = job.layout.tp
         self.is_sequence_parallel = job.layout.sequence_parallel and self.tp > 1
         self.tokens = job.tokens_per_microbatch

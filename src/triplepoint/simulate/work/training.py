@@ -18,7 +18,7 @@ def stage_work(job: Job) -> list[StageWork]:
     chunks and stages are the same object.
 
     Args:
-        job: The job; its layout must be one that can run, see `triplepoint.config.checks`.
+        job: The job; its layout must be one that can run, see `triplepoint.config.rules`.
     """
     blocks = Blocks(Share(job))
     chunks: dict[Chunk, ChunkWork] = {}

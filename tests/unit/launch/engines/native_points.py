@@ -17,7 +17,6 @@ from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout, Point, PointCluster, Steps
 from triplepoint.launch.engines.native.initialise import materialise
 from triplepoint.launch.engines.native.model import FeedForward, Stage, TransformerLayer
-from triplepoint.launch.engines.native.recompute import runner
 
 LLAMA = ModelConfig(
     name="tiny-llama",
@@ -130,9 +129,7 @@ def train(
 def save_weights(path: Path, seed: int) -> str:
     """Write tiny-llama as another seed draws it, and return the path as a point has it."""
     with torch.device("meta"):
-        layers = {
-            number: TransformerLayer(LLAMA, FeedForward(LLAMA), runner("none")) for number in range(LLAMA.num_layers)
-        }
+        layers = {number: TransformerLayer(LLAMA, FeedForward(LLAMA)) for number in range(LLAMA.num_layers)}
         stage = Stage(LLAMA, layers, 32, torch.float32)
     materialise(stage, "", seed, LLAMA.num_layers, torch.device("cpu"))
     torch.save(stage.state_dict(), path)

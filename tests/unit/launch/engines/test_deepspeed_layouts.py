@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.points import refused
 from tests.unit.launch.engines.native_points import (
     GPT,
     GQA,
@@ -87,7 +88,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, checkpoint: str) -> dict[s
 
 def deepspeed_point(model: ModelConfig, **changes: Any) -> Point:
     point = make_point(model, engine="deepspeed", steps=STEPS, trace_ranks=(0,), **changes)
-    assert deepspeed.unsupported(point) is None
+    assert refused(point) is None
     return point
 
 
@@ -212,11 +213,11 @@ def test_messages_are_those_counted_by_hand(layout: str, trained: dict[str, Trai
         ({"recompute": "selective"}, "recompute: full"),
         ({"samples": "padded"}, "samples: packed"),
         ({"task": "inference"}, "engine: native"),
-        ({"vp": 2}, "set vp: 1 or pp above 1"),
+        ({"vp": 2}, "pp is 1; set vp: 1"),
         ({"pp": 2, "vp": 2, "schedule": "interleaved_1f1b"}, "engine: megatron"),
         ({"pp": 2, "schedule": "zero_bubble"}, "engine: native"),
         ({"pp": 2, "dp": 2, **ONE_F, **GRADS}, "data_parallel_sharding: optim,"),
-        ({"pp": 8, **ONE_F}, "lower pp"),
+        ({"pp": 8, **ONE_F}, "set pp: 4"),
         ({"dp": 2, "overlap": ("grad",)}, "plain data parallelism"),
         ({"pp": 2, "dp": 2, **ONE_F, **OPTIM, "overlap": ("grad",)}, "pipeline reduces gradients after"),
         ({"dp": 2, **GRADS, "overlap": ("param",)}, "ZeRO-2 gathers"),
@@ -225,8 +226,8 @@ def test_messages_are_those_counted_by_hand(layout: str, trained: dict[str, Trai
         ({"dp": 2, **GRADS, "offload": ("optim", "params")}, "this is ZeRO-2"),
     ],
 )
-def test_unsupported_says_what_to_do(changes: dict[str, Any], words: str) -> None:
-    reason = deepspeed.unsupported(make_point(engine="deepspeed", **changes))
+def test_refused_says_what_to_do(changes: dict[str, Any], words: str) -> None:
+    reason = refused(make_point(engine="deepspeed", **changes))
     assert reason is not None
     assert words in reason and "\n" not in reason
 

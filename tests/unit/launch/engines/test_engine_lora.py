@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.points import refused
 from tests.unit.launch.engines.native_points import (
     GPT,
     GQA,
@@ -21,7 +22,7 @@ from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point, Steps
 from triplepoint.config.task import TARGETS, Lora, Target
 from triplepoint.flops import num_adapter_parameters
-from triplepoint.launch.engines import deepspeed, megatron, unsupported
+from triplepoint.launch.engines import deepspeed, megatron
 
 needs_megatron = pytest.mark.skipif(not megatron.is_installed(), reason="megatron-core is not installed")
 needs_deepspeed = pytest.mark.skipif(not deepspeed.is_installed(), reason="deepspeed is not installed")
@@ -86,7 +87,7 @@ def lora_point(name: str, weights: str, **changes: Any) -> Point:
         steps=Steps(warmup=2, measured=2, profiled=1),
         **changes,
     )
-    assert unsupported(point) is None
+    assert refused(point) is None
     return point
 
 
@@ -223,8 +224,8 @@ def modules(spec: Any) -> dict[str, Any]:
         ({"tp": 2, "overlap": ("tp",)}, "remove tp from overlap"),
     ],
 )
-def test_unsupported_says_what_to_do(changes: dict[str, Any], words: str) -> None:
+def test_refused_says_what_to_do(changes: dict[str, Any], words: str) -> None:
     lora = Lora(rank=4, alpha=8.0, targets=TARGETS)
-    reason = megatron.unsupported(make_point(engine="megatron", task="lora", lora=lora, **changes))
+    reason = refused(make_point(engine="megatron", task="lora", lora=lora, **changes))
     assert reason is not None
     assert words in reason

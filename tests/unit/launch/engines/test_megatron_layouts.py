@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.points import refused
 from tests.unit.launch.engines.native_points import GPT, GQA, LLAMA, MOE, TIED, Trained, make_point, train
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point, Steps
@@ -63,7 +64,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trained]:
 
 def megatron_point(model: ModelConfig, **changes: Any) -> Point:
     point = make_point(model, engine="megatron", **changes)
-    assert megatron.unsupported(point) is None
+    assert refused(point) is None
     return point
 
 
@@ -110,14 +111,14 @@ def test_bf16_trains_and_traces(references: dict[str, Trained], trained: dict[st
         ({"cp": 2}, "Transformer Engine"),
         ({"precision": "fp8"}, "needs a GPU"),
         ({"pp": 4, "schedule": "zero_bubble"}, "no schedule zero_bubble"),
-        ({"pp": 4, "schedule": "interleaved_1f1b", "vp": 2}, "or give pipeline_layers"),
+        ({"pp": 4, "schedule": "interleaved_1f1b", "vp": 2}, "set pp: 2"),
         ({"dp": 2, "data_parallel_sharding": "optim_grads_params"}, "engine: native"),
         ({"dp": 2, "overlap": ("param",)}, "data_parallel_sharding: optim"),
         ({"model": MOE, "tp": 2}, "sequence_parallel"),
-        ({"tp": 3}, "choose a tp that divides it"),
+        ({"tp": 3}, "set tp: 2"),
     ],
 )
-def test_unsupported_says_what_to_do(changes: dict[str, Any], words: str) -> None:
-    reason = megatron.unsupported(make_point(engine="megatron", **changes))
+def test_refused_says_what_to_do(changes: dict[str, Any], words: str) -> None:
+    reason = refused(make_point(engine="megatron", **changes))
     assert reason is not None
     assert words in reason

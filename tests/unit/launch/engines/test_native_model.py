@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.unit.launch.engines.native_points import GPT, GQA, LLAMA, MOE, make_point
 from triplepoint.config.model import MixtureOfExperts, ModelConfig
+from triplepoint.config.point import Recompute
 from triplepoint.launch.engines.native.initialise import materialise
 from triplepoint.launch.engines.native.model import (
     Attention,
@@ -18,10 +19,10 @@ from triplepoint.launch.engines.native.model import (
     TransformerLayer,
     rotary_tables,
     rotate,
+    runners,
 )
 from triplepoint.launch.engines.native.moe import MixtureOfExpertsBlock
 from triplepoint.launch.engines.native.parallel import layers_of_stage
-from triplepoint.launch.engines.native.recompute import runner
 
 CPU = torch.device("cpu")
 
@@ -31,10 +32,9 @@ def filled(module: torch.nn.Module, prefix: str = "") -> torch.nn.Module:
     return module
 
 
-def make_stage(model: ModelConfig, recompute: str = "none", numbers: range = range(4)) -> Stage:
+def make_stage(model: ModelConfig, recompute: Recompute = "none", numbers: range = range(4)) -> Stage:
     with torch.device("meta"):
-        run = runner(recompute)
-        layers = {number: TransformerLayer(model, FeedForward(model), run) for number in numbers}
+        layers = {number: TransformerLayer(model, FeedForward(model), *runners(recompute)) for number in numbers}
         stage = Stage(model, layers, 32, torch.float32)
     filled(stage)
     return stage
@@ -142,40 +142,42 @@ def test_layers_of_stage_covers_all_layers_once() -> None:
 
 
 class Counting(TorchDispatchMode):
-    """Counts matrix products and SiLUs."""
+    """Counts GEMMs, SiLUs and cores of attention."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.products = self.activations = 0
+        self.gemms = self.activations = self.cores = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-        self.products += func is torch.ops.aten.mm.default
+        self.gemms += func is torch.ops.aten.mm.default
         self.activations += func is torch.ops.aten.silu.default
+        self.cores += func is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
         return func(*args, **(kwargs or {}))
 
 
-def count(recompute: str) -> tuple[int, int]:
+def count(recompute: Recompute) -> tuple[int, int, int]:
     stage = make_stage(LLAMA, recompute)
     with Counting() as counting:
         F.cross_entropy(stage(torch.arange(32).unsqueeze(0)).flatten(0, 1), torch.arange(32)).backward()
-    return counting.products, counting.activations
+    return counting.gemms, counting.activations, counting.cores
 
 
-def test_runner_recomputes_what_it_says() -> None:
-    # Seven matrices in each of four layers and the head; each product has two more in the backward pass.
+def test_runners_recompute_what_they_say() -> None:
+    # Seven matrices in each of four layers and the head; each GEMM has two more in the backward pass.
     forward = 4 * 7 + 1
-    assert count("none") == (3 * forward, 4)
-    # Recomputation stops when the last tensor the backward pass asked for is there: before the last product.
-    assert count("full") == (3 * forward + 4 * 6, 8)
-    assert count("selective") == (3 * forward, 8)
+    assert count("none") == (3 * forward, 4, 4)
+    # Recomputation stops when the last tensor the backward pass asked for is there: before the last GEMM.
+    assert count("full") == (3 * forward + 4 * 6, 8, 8)
+    # Megatron-LM's core_attn: scores, softmax and their product with the values, nothing else.
+    assert count("selective") == (3 * forward, 4, 8)
 
 
 def saved_bytes(**recompute: Any) -> int:
     """Memory of what autograd keeps of a forward pass, but for what is recomputed."""
     point = make_point(LLAMA, **recompute)
     with torch.device("meta"):
-        run = {place: runner(point.recompute_at(place)) for place in range(4)}
-        layers = {number: TransformerLayer(LLAMA, FeedForward(LLAMA), run[number]) for number in range(4)}
+        run = {place: runners(point.recompute_at(place)) for place in range(4)}
+        layers = {number: TransformerLayer(LLAMA, FeedForward(LLAMA), *run[number]) for number in range(4)}
         stage = Stage(LLAMA, layers, 32, torch.float32)
     filled(stage)
     parameters = {parameter.untyped_storage().data_ptr() for parameter in stage.parameters()}
@@ -199,6 +201,11 @@ def test_each_recomputed_layer_keeps_less() -> None:
     assert kept == sorted(kept, reverse=True)
     # Layers are alike, so each saves as much.
     assert found[0] - found[1] == found[1] - found[2] > 32 * 32 * 4
+
+
+def test_selective_recomputation_keeps_queries_keys_and_values_but_not_what_the_core_makes() -> None:
+    output, log_sum_exp = 32 * 32 * 4, 4 * 32 * 4
+    assert saved_bytes() - saved_bytes(recompute="selective") == 4 * (output + log_sum_exp)
 
 
 def test_linear_casts_its_weight_once_per_step() -> None:

@@ -9,20 +9,13 @@ import importlib.util
 from typing import Any
 
 from triplepoint.config.point import Point
+from triplepoint.config.rules import Rule
 from triplepoint.errors import UserError
 from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines.checks import check_features
+from triplepoint.launch.engines.limits import check_features
 
 ZERO_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """ZeRO stage by what data parallel ranks share out. Source: Rajbhandari et al. 2020 (ZeRO), arXiv:1910.02054."""
-
-
-def unsupported(point: Point) -> str | None:
-    """Return why this engine cannot run `point`, in one sentence with the remedy, or None."""
-    for check in (check_features, _degrees, _numbers, _pipeline, _overlap, _offload):
-        if reason := check(point):
-            return reason
-    return None
 
 
 def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
@@ -77,7 +70,7 @@ def _numbers(point: Point) -> str | None:
 def _pipeline(point: Point) -> str | None:
     layout = point.layout
     if layout.pp == 1:
-        return None if layout.vp == 1 else f"vp: {layout.vp} needs a pipeline; set vp: 1 or pp above 1"
+        return None
     if layout.vp > 1:
         return f"DeepSpeed's pipeline has one stage per rank (vp: {layout.vp}); set vp: 1, or engine: megatron"
     if layout.schedule != "1f1b":
@@ -87,8 +80,6 @@ def _pipeline(point: Point) -> str | None:
             f"DeepSpeed's pipeline shares out the optimizer at most, not {layout.data_parallel_sharding}; set "
             "data_parallel_sharding: optim, or engine: native"
         )
-    if layout.pp > point.model.num_layers:
-        return f"{point.model.num_layers} layers do not fill {layout.pp} stages (pp); lower pp"
     return None
 
 
@@ -120,3 +111,7 @@ def _offload(point: Point) -> str | None:
             "optim_grads_params, or offload: [optim]"
         )
     return None
+
+
+LIMITS: tuple[Rule, ...] = (check_features, _degrees, _numbers, _pipeline, _overlap, _offload)
+"""What this engine cannot do."""

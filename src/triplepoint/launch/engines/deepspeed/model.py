@@ -13,7 +13,7 @@ from triplepoint.launch.engines.deepspeed.settings import deepspeed_config, dtyp
 from triplepoint.launch.engines.native.initialise import materialise
 from triplepoint.launch.engines.native.lora import add_adapters, freeze
 from triplepoint.launch.engines.native.loss import mean_cross_entropy
-from triplepoint.launch.engines.native.model import FeedForward, Run, Stage, TransformerLayer
+from triplepoint.launch.engines.native.model import FeedForward, Run, Stage, TransformerLayer, plain
 from triplepoint.launch.engines.native.moe import MixtureOfExpertsBlock
 from triplepoint.launch.engines.optimizer import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from triplepoint.launch.engines.weights import weights_of
@@ -90,11 +90,6 @@ def _share_out(module: nn.Module, point: Point) -> None:
 
 def _runner(point: Point, number: int) -> Run:
     return _recomputed if point.recompute_at(number) == "full" else plain
-
-
-def plain(function: Any, x: Tensor, rotary: Tensor | None) -> Tensor:
-    """Run a layer's function without recomputation."""
-    return function(x, rotary)
 
 
 def _recomputed(function: Any, x: Tensor, rotary: Tensor | None) -> Tensor:

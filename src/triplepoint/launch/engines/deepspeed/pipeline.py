@@ -12,10 +12,10 @@ from deepspeed.runtime.pipe.topology import PipeDataParallelTopology
 from torch import Tensor, nn
 
 from triplepoint.config.point import Point
-from triplepoint.launch.engines.deepspeed.model import Filler, let_recompute, make_layer, plain
+from triplepoint.launch.engines.deepspeed.model import Filler, let_recompute, make_layer
 from triplepoint.launch.engines.markers import marker
 from triplepoint.launch.engines.native.loss import mean_cross_entropy
-from triplepoint.launch.engines.native.model import Linear, Norm, rotary_tables
+from triplepoint.launch.engines.native.model import Linear, Norm, plain, rotary_tables
 from triplepoint.launch.engines.vocabulary import padded_vocab_size
 
 _PHASES = {

@@ -8,18 +8,10 @@ import importlib.util
 from typing import Any
 
 from triplepoint.config.point import Point
+from triplepoint.config.rules import Rule
 from triplepoint.errors import UserError
 from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines.checks import check_experts, check_features, check_tensor_parallel
-
-
-def unsupported(point: Point) -> str | None:
-    """Return why this engine cannot run `point`, in one sentence with the remedy, or None."""
-    checks = (check_features, _numbers, check_tensor_parallel, _pipeline, check_experts, _experts, _lora, _without_gpu)
-    for check in checks:
-        if reason := check(point):
-            return reason
-    return None
+from triplepoint.launch.engines.limits import check_features, check_vocabulary
 
 
 def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
@@ -54,20 +46,8 @@ def _numbers(point: Point) -> str | None:
 
 def _pipeline(point: Point) -> str | None:
     layout = point.layout
-    if layout.pp == 1:
-        return None if layout.vp == 1 else f"vp: {layout.vp} needs a pipeline; set vp: 1 or pp above 1"
-    if layout.schedule not in ("1f1b", "interleaved_1f1b"):
+    if layout.pp > 1 and layout.schedule not in ("1f1b", "interleaved_1f1b"):
         return f"Megatron-Core has no schedule {layout.schedule}; set schedule: 1f1b, or engine: native"
-    if not layout.pipeline_layers and point.model.num_layers % (layout.pp * layout.vp):
-        return (
-            f"{point.model.num_layers} layers do not split over {layout.pp * layout.vp} stages (pp*vp); "
-            "choose degrees that divide them, or give pipeline_layers"
-        )
-    if layout.vp > 1 and point.num_microbatches % layout.pp:
-        return (
-            f"interleaved_1f1b takes micro-batches in rounds of pp: {layout.pp}, and {point.num_microbatches} are no "
-            "whole number of rounds; change global_batch_size or micro_batch_size"
-        )
     return None
 
 
@@ -105,3 +85,7 @@ def _without_gpu(point: Point) -> str | None:
     if "tp" in point.overlap:
         return "overlap tp needs Transformer Engine's user buffers and so a GPU; remove tp from overlap"
     return None
+
+
+LIMITS: tuple[Rule, ...] = (check_features, _numbers, check_vocabulary, _pipeline, _experts, _lora, _without_gpu)
+"""What this engine cannot do."""

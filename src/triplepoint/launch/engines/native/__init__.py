@@ -6,26 +6,16 @@ This module stays light: torch is imported only when a rank starts to train.
 from typing import Any
 
 from triplepoint.config.point import Point
+from triplepoint.config.rules import Rule
 from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines.checks import check_experts, check_features, check_tensor_parallel
-
-STAGES_PER_RANK_SCHEDULES = ("interleaved_1f1b", "zero_bubble")
-"""Schedules that take more than one stage per rank."""
-
-
-def unsupported(point: Point) -> str | None:
-    """Return why this engine cannot run `point`, in one sentence with the remedy, or None."""
-    for check in (check_features, _numbers, check_tensor_parallel, _pipeline, _task, check_experts, _experts):
-        if reason := check(point):
-            return reason
-    return None
+from triplepoint.launch.engines.limits import check_features, check_vocabulary
 
 
 def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
     """Train `point` in this rank.
 
     Args:
-        point: What is trained; `unsupported(point)` is None.
+        point: What is trained; allowed by the rule book and `LIMITS`.
         context: This rank's place in the gang; RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are in the environment.
         recorder: Told of every step.
 
@@ -49,11 +39,9 @@ def _numbers(point: Point) -> str | None:
 
 
 def _pipeline(point: Point) -> str | None:
-    layout, stages = point.layout, point.layout.pp * point.layout.vp
+    layout = point.layout
     if layout.pp == 1:
-        return None if layout.vp == 1 else f"vp: {layout.vp} needs a pipeline; set vp: 1 or pp above 1"
-    if stages > point.model.num_layers:
-        return f"{point.model.num_layers} layers do not fill {stages} stages (pp*vp); lower pp or vp"
+        return None
     if point.model.tie_embeddings:
         return "tied embeddings would lie on two pipeline stages; set tie_embeddings: false or pp: 1"
     # In inference there is one way through a pipeline, and one stage on each rank.
@@ -62,10 +50,6 @@ def _pipeline(point: Point) -> str | None:
 
 def _schedule(point: Point) -> str | None:
     layout = point.layout
-    if layout.schedule is None:
-        return f"pp: {layout.pp} needs a schedule; set schedule: 1f1b"
-    if layout.vp > 1 and layout.schedule not in STAGES_PER_RANK_SCHEDULES:
-        return f"schedule {layout.schedule} has one stage per rank; set vp: 1 or schedule: interleaved_1f1b"
     if layout.schedule == "zero_bubble" and point.recompute != "none":
         return (
             "zero_bubble walks the graph twice, once for inputs and once for weights, which torch's activation "
@@ -89,10 +73,10 @@ def _microbatches(point: Point) -> str | None:
     layout, count = point.layout, point.num_microbatches
     if layout.schedule == "1f1b" and count < layout.pp:
         return f"1f1b needs as many micro-batches as stages, {layout.pp}, and has {count}; raise global_batch_size"
-    if layout.schedule in STAGES_PER_RANK_SCHEDULES:
+    if layout.schedule == "zero_bubble":
         rounds = max(1, count // layout.pp)
         if count % rounds:
-            return f"{layout.schedule} cannot spread {count} micro-batches over {rounds} rounds; use a multiple of pp"
+            return f"zero_bubble cannot spread {count} micro-batches over {rounds} rounds; use a multiple of pp"
     return None
 
 
@@ -101,9 +85,11 @@ def _experts(point: Point) -> str | None:
     if point.model.moe is None:
         return None
     is_inference = point.task == "inference"
-    if layout.ep > 1 and layout.tp > 1 and not layout.sequence_parallel and not is_inference:
-        return "with ep and tp every rank sends its own part of the sequence; set sequence_parallel: true"
     if layout.tp > 1 and (layout.ep == 1 or is_inference) and point.model.add_bias:
         instead = "tp: 1" if is_inference else "ep above 1"
         return f"experts with biases are not split over tp; set add_bias: false, or {instead}"
     return None
+
+
+LIMITS: tuple[Rule, ...] = (check_features, _numbers, check_vocabulary, _pipeline, _task, _experts)
+"""What this engine cannot do."""

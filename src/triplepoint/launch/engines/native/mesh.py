@@ -1,13 +1,11 @@
-"""Process groups of a layout: pipeline outermost, then data, tensor parallel innermost.
-
-Tensor parallel ranks talk most and so are neighbours. Expert parallel ranks are neighbours among data parallel ones.
-"""
+"""Process groups of torch, of the ranks `config.mesh.RankMesh` says."""
 
 from dataclasses import dataclass
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from triplepoint.config.mesh import RankMesh
 from triplepoint.config.point import Layout
 
 
@@ -72,8 +70,8 @@ def build_mesh(layout: Layout, device_type: str, has_way_back: bool = False) -> 
 
 def _way_back(layout: Layout) -> dist.ProcessGroup:
     """Return one more group of this rank's pipeline."""
-    ranks_per_stage = layout.dp * layout.tp
-    pipelines = [list(range(first, layout.pp * ranks_per_stage, ranks_per_stage)) for first in range(ranks_per_stage)]
+    mesh = RankMesh(layout)
+    pipelines = [list(mesh.group("pp").ranks(first)) for first in mesh.stage(0)]
     own, _ = dist.new_subgroups_by_enumeration(pipelines, group_desc="pp_back")
     assert own is not None
     return own

@@ -9,21 +9,40 @@ a parameter is called the same in every layout.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
 
 from triplepoint.config.model import ModelConfig
+from triplepoint.config.point import Recompute
 from triplepoint.launch.engines.vocabulary import padded_vocab_size
 
 NORM_EPS = 1e-5
 """Source: Llama 3 and GPT-2 reference code, both 1e-5."""
 
-Run = Callable[[Callable[..., Tensor], Tensor, Tensor | None], Tensor]
-"""Calls a layer's function on its inputs, with or without recomputation."""
+Run = Callable[..., Tensor]
+"""Calls a function, the first argument, on its inputs, the others, with or without recomputation."""
+
+
+def plain(function: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
+    """Call a function without recomputation."""
+    return function(*inputs)
+
+
+def runners(recompute: Recompute) -> tuple[Run, Run]:
+    """Return what calls a layer, and what calls the core of its attention.
+
+    Args:
+        recompute: With `full` the layer is recomputed; with `selective` the core, from queries, keys and values, as
+            Megatron-LM recomputes `core_attn`.
+    """
+    again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    return again if recompute == "full" else plain, again if recompute == "selective" else plain
 
 
 class Cache(Protocol):
@@ -90,8 +109,9 @@ class Attention(nn.Module):
 
     cache: "Cache | None" = None
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, run_core: Run = plain) -> None:
         super().__init__()
+        self._run_core = run_core
         self.head_size = config.head_size
         hidden, groups = config.hidden_size, config.num_query_groups * config.head_size
         self.query = Linear(hidden, hidden, bias=config.add_bias)
@@ -118,7 +138,8 @@ class Attention(nn.Module):
         is_grouped = q.shape[1] != k.shape[1]
         # A single new token sees all before it.
         is_causal = q.shape[2] == k.shape[2]
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=is_grouped)
+        core = partial(F.scaled_dot_product_attention, is_causal=is_causal, enable_gqa=is_grouped)
+        mixed = self._run_core(core, q, k, v)
         return self.output(mixed.transpose(1, 2).flatten(2))
 
 
@@ -141,10 +162,10 @@ class FeedForward(nn.Module):
 class TransformerLayer(nn.Module):
     """Attention and feed-forward, each after a normalisation and around a residual connection."""
 
-    def __init__(self, config: ModelConfig, feed_forward: nn.Module, run: Run) -> None:
+    def __init__(self, config: ModelConfig, feed_forward: nn.Module, run: Run = plain, run_core: Run = plain) -> None:
         super().__init__()
         self.attention_norm = Norm(config)
-        self.attention = Attention(config)
+        self.attention = Attention(config, run_core)
         self.feed_forward_norm = Norm(config)
         self.feed_forward = feed_forward
         self._run = run

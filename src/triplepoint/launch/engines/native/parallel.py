@@ -22,9 +22,8 @@ from triplepoint.config.point import Point
 from triplepoint.launch.engines.native.initialise import materialise
 from triplepoint.launch.engines.native.lora import add_adapters, freeze
 from triplepoint.launch.engines.native.mesh import Mesh
-from triplepoint.launch.engines.native.model import FeedForward, Stage, TransformerLayer
+from triplepoint.launch.engines.native.model import FeedForward, Stage, TransformerLayer, runners
 from triplepoint.launch.engines.native.moe import MixtureOfExpertsBlock, TensorSplit
-from triplepoint.launch.engines.native.recompute import runner
 from triplepoint.launch.engines.weights import weights_of
 
 SEQUENCE_DIM = 1
@@ -63,7 +62,7 @@ def _build(point: Point, mesh: Mesh, device: torch.device, number: int) -> Stage
     model = point.model
     with torch.device("meta"):
         layers = {
-            layer: TransformerLayer(model, _feed_forward(model, mesh), runner(point.recompute_at(place)))
+            layer: TransformerLayer(model, _feed_forward(model, mesh), *runners(point.recompute_at(place)))
             for place, layer in enumerate(layers_of_stage(point, number))
         }
         stage = Stage(model, layers, point.sequence_length, compute_dtype(point))

@@ -1,29 +1,42 @@
-"""Checks of a point before anything is launched: each returns why the point cannot run, in one line, or None.
+"""The rule book: why a point cannot run, in one line, the same for `plan`, `predict`, `simulate` and `launch`.
 
-What only one engine cannot do is asked of the engine; here stands what no engine can do, by the rules of Megatron-LM.
+Rules here are those of Megatron-LM, which every engine and the simulator share. What one engine cannot do is data of
+that engine, its limits, and is asked through the same function after them.
 """
 
 from collections.abc import Callable, Iterable
+from math import isqrt
 from pathlib import Path
 
 from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.fold import engine_revision
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.point import BYTES, Point
 
 BYTE_VOCABULARY = 256
 """Tokens of a corpus of bytes."""
 
+Rule = Callable[[Point], str | None]
+"""Returns why a point cannot run and what to change, in one line; None if it can."""
 
-def invalid_because(point: Point, cluster: ClusterConfig, gpu: GpuConfig | None) -> str | None:
+
+def refusal(
+    point: Point, cluster: ClusterConfig | None = None, gpu: GpuConfig | None = None, limits: Iterable[Rule] = ()
+) -> str | None:
     """Return the first reason why a folded point cannot run, or None.
 
     Args:
         point: The point, folded.
-        cluster: Its cluster.
-        gpu: The cluster's GPU type; None on cpu.
+        cluster: Its cluster; None where only the number of ranks is known, as of a published run.
+        gpu: The GPU type; None on cpu. With neither it nor a cluster the number format is not checked.
+        limits: What the engine of the point cannot do.
     """
-    reason = check_capacity(point, cluster) or check_format(point, gpu)
-    return reason or next((found for check in CHECKS if (found := check(point))), None)
+    if cluster and (reason := check_capacity(point, cluster)):
+        return reason
+    reason = check_world_size(point, cluster)
+    if not reason and (cluster or gpu):
+        reason = check_format(point, gpu)
+    return reason or next((found for rule in (*RULES, *limits) if (found := rule(point))), None)
 
 
 def check_capacity(point: Point, cluster: ClusterConfig) -> str | None:
@@ -35,7 +48,22 @@ def check_capacity(point: Point, cluster: ClusterConfig) -> str | None:
     if num_gpus > per_node and num_gpus % per_node:
         fits = num_gpus - num_gpus % per_node
         return f"num_gpus: {num_gpus} does not fill whole nodes of {per_node} {word}; set num_gpus: {fits}"
-    return _check_world_size(point, cluster)
+    return None
+
+
+def check_world_size(point: Point, cluster: ClusterConfig | None = None) -> str | None:
+    """The parallel degrees make the number of ranks."""
+    layout, num_gpus = point.layout, point.num_gpus
+    model_parallel = layout.tp * layout.pp * layout.cp
+    if model_parallel * layout.dp == num_gpus:
+        return None
+    product = f"tp*pp*cp*dp = {layout.tp}*{layout.pp}*{layout.cp}*{layout.dp} = {model_parallel * layout.dp}"
+    have = f"num_gpus is {num_gpus}"
+    if cluster and num_gpus == cluster.num_gpus:
+        have = f"cluster {cluster.name} has {num_gpus} {_devices(point)}"
+    if num_gpus % model_parallel:
+        return f"{product}, {have}; choose tp, pp and cp whose product divides {num_gpus}"
+    return f"{product}, {have}; set dp: {num_gpus // model_parallel}"
 
 
 def check_format(point: Point, gpu: GpuConfig | None) -> str | None:
@@ -43,20 +71,6 @@ def check_format(point: Point, gpu: GpuConfig | None) -> str | None:
     if point.precision == "fp8" and (gpu is None or gpu.peak_fp8_flops is None):
         return f"precision: fp8, {gpu.name if gpu else 'cpu'} has no fp8 units; set precision: bf16"
     return None
-
-
-def _check_world_size(point: Point, cluster: ClusterConfig) -> str | None:
-    layout, num_gpus = point.layout, point.num_gpus
-    model_parallel = layout.tp * layout.pp * layout.cp
-    if model_parallel * layout.dp == num_gpus:
-        return None
-    product = f"tp*pp*cp*dp = {layout.tp}*{layout.pp}*{layout.cp}*{layout.dp} = {model_parallel * layout.dp}"
-    have = f"cluster {cluster.name} has {num_gpus} {_devices(point)}"
-    if num_gpus != cluster.num_gpus:
-        have = f"num_gpus is {num_gpus}"
-    if num_gpus % model_parallel:
-        return f"{product}, {have}; choose tp, pp and cp whose product divides {num_gpus}"
-    return f"{product}, {have}; set dp: {num_gpus // model_parallel}"
 
 
 def check_tensor_parallel(point: Point) -> str | None:
@@ -118,6 +132,8 @@ def check_recompute(point: Point) -> str | None:
 def check_schedule(point: Point) -> str | None:
     """The pipeline schedule fits the virtual stages and the micro-batches."""
     layout, count = point.layout, point.num_microbatches
+    if layout.pp > 1 and layout.schedule is None and point.task != "inference":
+        return f"pp: {layout.pp} needs a schedule; set schedule: {'interleaved_1f1b' if layout.vp > 1 else '1f1b'}"
     if layout.schedule in ("gpipe", "1f1b") and layout.vp > 1:
         return f"schedule: {layout.schedule} has one stage per rank, vp is {layout.vp}; set schedule: interleaved_1f1b"
     if layout.schedule != "interleaved_1f1b":
@@ -166,12 +182,12 @@ def check_batch(point: Point) -> str | None:
     problem = f"global_batch_size {batch} is not divisible by micro_batch_size*dp = {micro}*{dp} = {micro * dp}"
     if batch % dp:
         return f"{problem}; set global_batch_size: {micro * dp * max(1, round(batch / (micro * dp)))}"
-    fits = _nearest(micro, (size for size in range(1, batch // dp + 1) if (batch // dp) % size == 0))
+    fits = _nearest(micro, _divisors(batch // dp))
     return f"{problem}; set micro_batch_size: {fits}"
 
 
 def check_task(point: Point) -> str | None:
-    """Adapters have a layer to stand beside; inference uses no context parallelism."""
+    """Adapters have a layer they belong to; inference uses no context parallelism."""
     if point.task == "inference" and point.layout.cp > 1:
         return f"cp: {point.layout.cp} is of no use to task: inference; set cp: 1"
     moe, lora = point.model.moe, point.lora
@@ -210,7 +226,19 @@ def check_trace_ranks(point: Point) -> str | None:
     return f"trace_ranks: {outside[0]} is not a rank, they go from 0 to {point.num_gpus - 1}" if outside else None
 
 
-CHECKS: tuple[Callable[[Point], str | None], ...] = (
+def check_revision(point: Point) -> str | None:
+    """The point was planned for what its engine does now."""
+    now = engine_revision(point)
+    if point.engine_revision == now:
+        return None
+    return (
+        f"engine_revision: {point.engine_revision}, for these settings the {point.engine} engine has {now} in this "
+        "version; write the plan again with 'triplepoint plan --write'"
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    check_revision,
     check_tensor_parallel,
     check_pipeline,
     check_recompute,
@@ -223,11 +251,17 @@ CHECKS: tuple[Callable[[Point], str | None], ...] = (
     check_offload,
     check_trace_ranks,
 )
-"""Checks that need the point alone, in the order their reasons are given."""
+"""Rules that need the point alone, in the order their reasons are given."""
 
 
 def _devices(point: Point) -> str:
     return "ranks" if point.cluster.device == "cpu" else "GPUs"
+
+
+def _divisors(number: int) -> set[int]:
+    """Return all divisors, found up to the square root: a batch may be very large."""
+    small = {divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0}
+    return small | {number // divisor for divisor in small}
 
 
 def _nearest(wanted: int, fits: Iterable[int]) -> int:

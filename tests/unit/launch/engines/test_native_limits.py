@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
+from tests.points import refused
 from tests.unit.launch.engines.native_points import GPT, LLAMA, MOE, make_point
 from triplepoint.config.model import ModelConfig
-from triplepoint.launch.engines import get_engine
-from triplepoint.launch.engines.native import unsupported
 from triplepoint.launch.engines.vocabulary import padded_vocab_size
 
 BIASED_MOE = ModelConfig.model_validate({**MOE.model_dump(), "name": "biased", "add_bias": True})
@@ -21,40 +20,48 @@ REFUSED: list[tuple[ModelConfig, dict[str, Any], str]] = [
     (LLAMA, {"precision": "fp8"}, "bf16 or fp32, not fp8; set precision: bf16"),
     (LLAMA, {"precision": "fp16"}, "bf16 or fp32, not fp16; set precision: bf16"),
     (LLAMA, {"tp": 2, "overlap": ("tp",)}, "remove tp from overlap"),
-    (LLAMA, {"tp": 3}, "num_attention_heads 4 of tiny-llama does not split over tp: 3"),
+    (LLAMA, {"tp": 3}, "num_attention_heads 4 is not divisible by tp: 3"),
     (LLAMA.model_copy(update={"num_query_groups": 2}), {"tp": 4}, "num_query_groups 2"),
     (LLAMA.model_copy(update={"ffn_hidden_size": 66}), {"tp": 4}, "ffn_hidden_size 66"),
-    (LLAMA, {"tp": 4, "sequence_parallel": True, "sequence_length": 30}, "sequence_length 30 does not split over tp"),
-    (LLAMA, {"vp": 2}, "vp: 2 needs a pipeline"),
+    (
+        LLAMA,
+        {"tp": 4, "sequence_parallel": True, "sequence_length": 30},
+        "needs sequence_length 30 divisible by tp*cp = 4",
+    ),
+    (LLAMA, {"vp": 2}, "vp: 2 needs pipeline parallelism"),
     (LLAMA, {"pp": 2}, "pp: 2 needs a schedule"),
-    (LLAMA, {"pp": 2, "vp": 2, "schedule": "1f1b"}, "1f1b has one stage per rank; set vp: 1"),
-    (LLAMA, {"pp": 4, "vp": 2, "schedule": "interleaved_1f1b"}, "4 layers do not fill 8 stages"),
+    (LLAMA, {"pp": 2, "vp": 2, "schedule": "1f1b"}, "1f1b has one stage per rank, vp is 2"),
+    (LLAMA, {"pp": 4, "vp": 2, "schedule": "interleaved_1f1b"}, "num_layers 4 is not divisible by pp*vp = 4*2 = 8"),
     (TIED, {"pp": 2, "schedule": "1f1b"}, "set tie_embeddings: false or pp: 1"),
     (LLAMA, {"pp": 2, "schedule": "zero_bubble", "recompute": "full"}, "set recompute: none"),
     (LLAMA, {"pp": 2, "schedule": "zero_bubble", "recompute": "selective"}, "set recompute: none"),
     (LLAMA, {"pp": 2, "dp": 2, "schedule": "zero_bubble", **FSDP}, "set data_parallel_sharding: optim_grads"),
     (LLAMA, {"pp": 4, "schedule": "1f1b", "micro_batch_size": 4}, "as many micro-batches as stages, 4, and has 2"),
-    (LLAMA, {"pp": 2, "schedule": "interleaved_1f1b", "global_batch_size": 5}, "5 micro-batches over 2 rounds"),
+    (
+        LLAMA,
+        {"pp": 2, "vp": 2, "schedule": "interleaved_1f1b", "global_batch_size": 5},
+        "num_microbatches 5 divisible by pp: 2",
+    ),
     (LLAMA, {"pp": 2, "schedule": "zero_bubble", "global_batch_size": 5}, "5 micro-batches over 2 rounds"),
     (LLAMA, {"dp": 2, "ep": 2}, "tiny-llama has no experts; set ep: 1"),
-    (MOE, {"dp": 2, "ep": 4}, "the dp: 2, which ep: 4 does not divide"),
-    (MOE, {"dp": 8, "ep": 8}, "num_experts 4 does not split over ep: 8"),
+    (MOE, {"dp": 2, "ep": 4}, "dp 2 is not divisible by ep: 4"),
+    (MOE, {"dp": 8, "ep": 8}, "num_experts 4 is not divisible by ep: 8"),
     (MOE, {"dp": 2, "ep": 2, "tp": 2}, "set sequence_parallel: true"),
     (BIASED_MOE, {"tp": 2}, "set add_bias: false"),
 ]
 
 
 @pytest.mark.parametrize(("model", "changes", "reason"), REFUSED, ids=[reason for *_, reason in REFUSED])
-def test_unsupported_says_what_to_change(model: ModelConfig, changes: dict[str, Any], reason: str) -> None:
-    found = unsupported(make_point(model, **changes))
+def test_refused_says_what_to_change(model: ModelConfig, changes: dict[str, Any], reason: str) -> None:
+    found = refused(make_point(model, **changes))
     assert found is not None and reason in found
     assert "\n" not in found
 
 
-def test_unsupported_passes_what_works() -> None:
-    assert unsupported(make_point(LLAMA, precision="bf16")) is None
-    assert unsupported(make_point(GPT, tp=4, sequence_parallel=True, overlap=("grad", "param"))) is None
-    assert unsupported(make_point(LLAMA, pp=2, dp=1, schedule="zero_bubble", **FSDP)) is None
+def test_refused_passes_what_works() -> None:
+    assert refused(make_point(LLAMA, precision="bf16")) is None
+    assert refused(make_point(GPT, tp=4, sequence_parallel=True, overlap=("grad", "param"))) is None
+    assert refused(make_point(LLAMA, pp=2, dp=1, schedule="zero_bubble", **FSDP)) is None
 
 
 def test_padded_vocab_size_is_the_next_multiple_of_128() -> None:
@@ -62,6 +69,6 @@ def test_padded_vocab_size_is_the_next_multiple_of_128() -> None:
 
 
 def test_engine_does_not_import_torch() -> None:
-    assert get_engine("native").unsupported(make_point()) is None
+    assert refused(make_point()) is None
     code = "import sys, triplepoint.launch.engines.native; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

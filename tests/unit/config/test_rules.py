@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from tests.unit.config.conftest import REPOSITORY
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.checks import invalid_because
 from triplepoint.config.fold import fold
 from triplepoint.config.point import Point
+from triplepoint.config.rules import refusal
 from triplepoint.config.settings import Settings, make_points
 
 CONFIG = Catalogue(REPOSITORY / "config")
@@ -23,7 +23,7 @@ def make(**settings: Any) -> Point:
 def reason(**settings: Any) -> str | None:
     point = make(**settings)
     cluster = CONFIG.cluster(point.cluster.name)
-    return invalid_because(point, cluster, CONFIG.gpu_of(cluster))
+    return refusal(point, cluster, CONFIG.gpu_of(cluster))
 
 
 MOE = {"model": "mixtral-8x7b"}
@@ -107,25 +107,25 @@ CASES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("settings", "expected"), CASES, ids=[case[1][:40] for case in CASES])
-def test_invalid_because_says_what_and_how_to_mend(settings: dict[str, Any], expected: str) -> None:
+def test_refusal_says_what_and_how_to_mend(settings: dict[str, Any], expected: str) -> None:
     found = reason(**settings)
     assert found is not None
     assert found.startswith(expected)
     assert "\n" not in found
 
 
-def test_invalid_because_vocabulary_below_bytes() -> None:
+def test_refusal_vocabulary_below_bytes() -> None:
     point = make(model="tiny-llama", cluster="cpu-local", corpus="stdlib")
     small = point.model_copy(update={"model": point.model.model_copy(update={"vocab_size": 128})})
-    assert invalid_because(small, CONFIG.cluster("cpu-local"), None) == (
+    assert refusal(small, CONFIG.cluster("cpu-local"), None) == (
         "corpus: stdlib has byte tokens, vocab_size 128 is below 256"
     )
 
 
-def test_invalid_because_ffn_not_divisible() -> None:
+def test_refusal_ffn_not_divisible() -> None:
     point = make(model="tiny-llama", cluster="cpu-local", tp=4)
     odd = point.model_copy(update={"model": point.model.model_copy(update={"ffn_hidden_size": 382})})
-    assert invalid_because(odd, CONFIG.cluster("cpu-local"), None) == (
+    assert refusal(odd, CONFIG.cluster("cpu-local"), None) == (
         "ffn_hidden_size 382 is not divisible by tp: 4; set tp: 2"
     )
 
@@ -145,7 +145,7 @@ def test_invalid_because_ffn_not_divisible() -> None:
         {"model": "gpt3-175b", "tp": 32},
     ],
 )
-def test_invalid_because_none_for_what_can_run(settings: dict[str, Any]) -> None:
+def test_refusal_none_for_what_can_run(settings: dict[str, Any]) -> None:
     assert reason(**settings) is None
 
 
@@ -247,3 +247,19 @@ def test_make_points_one_per_repeat() -> None:
     points = list(make_points(settings, CONFIG.model("llama3-70b"), CONFIG.cluster("h200x32")))
     assert [point.repeat for point in points] == [1, 2, 3]
     assert len({point.digest() for point in points}) == 3
+
+
+def test_selective_recomputation_of_the_native_engine_is_a_point_of_its_own() -> None:
+    point = make(engine="native", recompute="selective")
+    assert point.engine_revision == 2
+    before = point.model_copy(update={"engine_revision": 1})
+    assert before.digest() != point.digest()
+    assert refusal(before) == (
+        "engine_revision: 1, for these settings the native engine has 2 in this version; write the plan again with "
+        "'triplepoint plan --write'"
+    )
+
+
+@pytest.mark.parametrize("settings", [{"engine": "megatron", "recompute": "selective"}, {"engine": "native"}, {}])
+def test_points_whose_meaning_did_not_change_keep_their_digest(settings: dict[str, Any]) -> None:
+    assert "engine_revision" not in make(**settings).model_dump()

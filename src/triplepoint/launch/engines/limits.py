@@ -1,0 +1,28 @@
+"""Limits that several engines share, asked through `config.rules.refusal` after the rules of all engines."""
+
+from triplepoint.config.point import Point
+from triplepoint.launch.engines.vocabulary import padded_vocab_size
+
+
+def check_features(point: Point) -> str | None:
+    """The point asks only for what the launched engines have."""
+    if point.engine != "native" and point.task == "inference":
+        return f"the {point.engine} engine has no task: inference; set engine: native or simulated"
+    sections = [section for section in (point.model, point.model.moe) if section]
+    for section in sections:
+        for key in sorted(section.features):
+            if getattr(section, key) != type(section).model_fields[key].default:
+                return (
+                    f"the {point.engine} engine has no {key} ({point.model.name}); choose another model or "
+                    "engine: simulated"
+                )
+    return None
+
+
+def check_vocabulary(point: Point) -> str | None:
+    """Rows of the embedding split over tp."""
+    model, tp = point.model, point.layout.tp
+    rows = padded_vocab_size(model.vocab_size)
+    if rows % tp:
+        return f"padded vocab_size {rows} of {model.name} does not split over tp: {tp}; choose a tp that divides it"
+    return None
