@@ -9,7 +9,7 @@ from unittest import mock
 from tests.synthetic import CONFIG
 from triplepoint.config.plan import PlannedRun
 from triplepoint.plan import select
-from triplepoint.simulate.artefacts import run
+from triplepoint.simulate.artefacts import simulate_run as run
 from triplepoint.simulate.predict import model
 from triplepoint.simulate.predict.point import predict_point
 from triplepoint.simulate.predict.power import PowerPrediction

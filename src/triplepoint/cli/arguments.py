@@ -65,6 +65,14 @@ def out_file(text: str) -> Path:
     return path
 
 
+def in_file(text: str) -> Path:
+    """Return an argument that is a file to read; a pipe, which may never end, is refused."""
+    path = Path(text)
+    if path.exists() and not path.is_file():
+        raise argparse.ArgumentTypeError(f"{path} is a folder, pipe or device, expected a file")
+    return path
+
+
 def out_folder(text: str) -> Path:
     """Return an argument that is a folder to write into, made if needed."""
     path = Path(text)

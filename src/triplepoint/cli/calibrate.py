@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from triplepoint.cli.arguments import add_config, make_parser, out_file, say, whole_number
+from triplepoint.cli.arguments import add_config, in_file, make_parser, out_file, say, whole_number
 
 
 def parser() -> argparse.ArgumentParser:
@@ -15,12 +15,14 @@ def parser() -> argparse.ArgumentParser:
         "and cooling to a recording.",
     )
     made.add_argument(
-        "tables", nargs="*", type=Path, metavar="IN.csv", help="columns of 'triplepoint predict' and step_time_s"
+        "tables", nargs="*", type=in_file, metavar="IN.csv", help="columns of 'triplepoint predict' and step_time_s"
     )
     made.add_argument("--stack", action="append", metavar="WORDS", help="only frameworks with these words; repeatable")
     made.add_argument("--max-gpus", type=whole_number(1_000_000), metavar="N", help="only rows of N GPUs or fewer")
-    made.add_argument("--collectives", type=Path, metavar="FILE", help="fit links of a cluster to its collectives.csv")
-    made.add_argument("--kernels", type=Path, metavar="FILE", help="fit kernels of a GPU type to its kernels.csv")
+    made.add_argument(
+        "--collectives", type=in_file, metavar="FILE", help="fit links of a cluster to its collectives.csv"
+    )
+    made.add_argument("--kernels", type=in_file, metavar="FILE", help="fit kernels of a GPU type to its kernels.csv")
     made.add_argument(
         "--power",
         type=Path,
@@ -30,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument(
         "--inference",
-        type=Path,
+        type=in_file,
         metavar="FILE",
         help="intervals of inference from measured batches, columns as in tests/data/inference/tensorrt_llm.csv",
     )

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from triplepoint.cli.arguments import make_parser, out_file, say
+from triplepoint.cli.arguments import in_file, make_parser, out_file, say
 
 _COLUMNS = """\
 columns of IN.csv, one configuration a row; blanks are derived or take the default; other columns are named and passed
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     made = make_parser("predict", "Predict step time, memory and bottleneck of training configurations, one a row.")
     made.formatter_class = argparse.RawDescriptionHelpFormatter
     made.epilog = _COLUMNS
-    made.add_argument("source", type=Path, metavar="IN.csv", help="configurations, one a row")
+    made.add_argument("source", type=in_file, metavar="IN.csv", help="configurations, one a row")
     made.add_argument("target", type=out_file, metavar="OUT.csv", help="predictions, keyed by id; written whole or not")
     made.add_argument(
         "--config",

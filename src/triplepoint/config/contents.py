@@ -101,7 +101,11 @@ def with_contents(point: Point, digests: Digests) -> Point:
 
 
 def contents_of(point: Point, digests: Digests) -> Contents:
-    """Return the digests of the files a point names."""
+    """Return the digests of the files a point names. Raises `UserError` if one of them is a folder, pipe or device."""
+    for key in Contents.model_fields:
+        path = Path(getattr(point, key))
+        if path.exists() and not path.is_file():
+            raise UserError(f"{key} {str(path)!r}: a folder, pipe or device, expected a file")
     return Contents(
         corpus=None if point.corpus in ("random", "stdlib") else _of_corpus(point.corpus, digests),
         weights=None if point.weights == "random" else digests.of(Path(point.weights)),

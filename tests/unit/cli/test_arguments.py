@@ -50,6 +50,13 @@ def test_number_that_makes_no_sense(capsys: pytest.CaptureFixture[str], command:
     assert f"{option}: found '{value[:40]}', expected" in line
 
 
+@pytest.mark.parametrize("command", ["predict {} out.csv", "calibrate {}", "calibrate --kernels {} --gpu h200"])
+def test_table_that_is_a_pipe(capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    line = refused(capsys, *command.format(tmp_path / "pipe").split())
+    assert "is a folder, pipe or device, expected a file" in line
+
+
 def test_unknown_option_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     line = refused(capsys, "overhead", "out.json", "--pair")
     assert line == "triplepoint: overhead: argument --pairs: expected one argument; see 'triplepoint overhead --help'"

@@ -90,11 +90,12 @@ def test_with_contents_without_a_file_is_the_point_itself(cache: Path, change: d
     assert not cache.exists()
 
 
-def test_with_contents_of_what_is_no_file_is_the_point_itself(tmp_path: Path, cache: Path) -> None:
+@pytest.mark.parametrize("key", ["corpus", "weights", "tokenizer"])
+def test_with_contents_of_what_is_no_file_is_refused(tmp_path: Path, cache: Path, key: str) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path, tmp_path / "pipe"):
-        point = tiny_point(corpus=str(path))
-        assert planned_now(point, cache) == point
+    for path in (tmp_path, tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(UserError, match=f"{key} .*a folder, pipe or device, expected a file"):
+            planned_now(tiny_point(**{key: str(path)}), cache)
 
 
 def test_with_contents_simulated_reads_nothing(text: Path, cache: Path, reads: list[Path]) -> None:
