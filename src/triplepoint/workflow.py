@@ -83,7 +83,6 @@ class Binding:
         self._base = base
         self._plan = plan
         self._contents: dict[Path, str] = {}
-        self._digests = {entry.run: entry.planned.digest for entry in plan.valid}
         self._num_nodes = {entry.run: entry.planned.point.num_nodes for entry in plan.valid}
         self._parts = {
             entry.run: _cut(entry.planned.point.traced_ranks, selection.ranks_per_part) for entry in plan.valid
@@ -97,7 +96,7 @@ class Binding:
     @property
     def runs(self) -> list[str]:
         """Run ids to have, in the order of the studies."""
-        return list(self._digests)
+        return [entry.run for entry in self._plan.valid]
 
     @property
     def table_files(self) -> list[str]:
@@ -210,7 +209,7 @@ class Binding:
     def _pattern(self, is_meant: Callable[[PlanEntry], bool]) -> str:
         """Return a regular expression of some run ids, as short as can be: Snakemake searches it for each file."""
         meant = [entry.run for entry in self._plan.valid if is_meant(entry)]
-        if meant and len(meant) == len(self._digests):
+        if meant and len(meant) == len(self._plan.valid):
             return RUN_PATTERN
         return "|".join(map(re.escape, meant)) or "(?!)"
 

@@ -76,15 +76,18 @@ def test_launch_that_failed_on_a_changed_point_is_launched_again_with_the_limits
 
 
 def test_executor_and_slots_of_today_reach_the_launch(project: Project) -> None:
-    shutil.rmtree(run_of(project) / "raw")
-    project.edit("config/clusters/cpu-local.yaml", "executor: local", "executor: slurm")
-    run = run_of(project)
-    project.snakemake("all")  # fails where there is no Slurm
-    assert all(
-        json.loads(path.read_text())["limits"]["executor"] == "slurm"
-        for path in project.folder.glob("results/runs/*/point.json")
-    )
-    assert run.is_dir()
+    """Through `point.json`, which is what a launch reads; what is measured already is not launched for it."""
+    changed = {"executor": "slurm", "hang_timeout_s": 90.0, "fast_telemetry_period_s": 0.2, "slots": list(range(8))}
+    project.edit("config/clusters/cpu-local.yaml", "executor: local\n", "executor: slurm\n")
+    project.edit("config/clusters/cpu-local.yaml", "hang_timeout_s: 120", "hang_timeout_s: 90")
+    with (project.folder / "config/clusters/cpu-local.yaml").open("a") as cluster:
+        cluster.write("fast_telemetry_period_s: 0.2\nslots: [0, 1, 2, 3, 4, 5, 6, 7]\n")
+    outcome = project.snakemake("all")
+    assert outcome.status == 0, outcome.output
+    assert outcome.of("launch") == []
+    limits = [json.loads(path.read_text())["limits"] for path in project.folder.glob("results/runs/*/point.json")]
+    assert len(limits) == 2
+    assert all(changed.items() <= found.items() for found in limits)
 
 
 def test_plan_of_another_selection_written_by_hand_does_not_reach_the_figures(project: Project) -> None:
