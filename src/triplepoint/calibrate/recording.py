@@ -1,6 +1,6 @@
 """Reads a recording of one GPU, as `triplepoint characterise --record` writes it."""
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,8 @@ from triplepoint.calibrate.cooling import StepLog
 from triplepoint.calibrate.power import KernelTable
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
-from triplepoint.simulate.power.gpu import Activity, Float
-from triplepoint.simulate.power.segments import Peaks, kernel_activity
-from triplepoint.simulate.power.work import FP8_ENERGY, flops_beside
+from triplepoint.simulate.power.gpu import Activity, Float, Number
+from triplepoint.simulate.power.work import FP8_ENERGY, OVERLAP_EXPONENT, flops_beside
 from triplepoint.tables.schema import Column, Table, amount, duration, text
 from triplepoint.units import NS_PER_S
 
@@ -48,6 +47,48 @@ _SETTLING_NS = NS_PER_S * 3 // 10
 _RESTING = ("idle", "idle_without_context")
 _STEP = ("before_heating", "heating", "cooling")
 _ON_TENSOR = ("gemm", "attention", "grouped")
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """Peak rates of one device, as `config/gpus/` has them.
+
+    Attributes:
+        tensor_flops: Of matrix products at the kernel's precision. Unit: FLOP/s.
+        sm_flops: Of everything else. Unit: FLOP/s.
+        hbm: Memory. Unit: byte/s.
+        link: Links to other GPUs, both directions together. Unit: byte/s.
+    """
+
+    tensor_flops: float
+    sm_flops: float
+    hbm: float
+    link: float
+
+
+def kernel_activity(
+    is_tensor: Number, flops: Number, num_bytes: Number, duration_s: Number, peaks: Peaks, randomness: Number = 1.0
+) -> Activity:
+    """Return what kernels do to the units of a device.
+
+    Args:
+        is_tensor: Whether they are matrix products (gemm, attention), 0 or 1.
+        flops: Of every kernel. Unit: FLOP.
+        num_bytes: Read from and written to memory. Unit: byte.
+        duration_s: At the highest clock. Unit: s.
+        peaks: Of the device.
+        randomness: Of operands, 0-1.
+    """
+    matrix = np.asarray(is_tensor, dtype=float)
+    tensor = matrix * flops / (np.asarray(duration_s) * peaks.tensor_flops)
+    sm = (1.0 - matrix) * flops / (np.asarray(duration_s) * peaks.sm_flops)
+    hbm = np.minimum(np.asarray(num_bytes) / (np.asarray(duration_s) * peaks.hbm), 1.0)
+    core = np.maximum(tensor, sm) ** OVERLAP_EXPONENT
+    # How time answers to the clock where core and memory overlap in a p-norm. Nothing on either side: latency, which
+    # the clock is part of but memory is not known to be.
+    clock_bound = core / np.maximum(core + hbm**OVERLAP_EXPONENT, 1e-30)
+    return Activity(np.ones_like(tensor), tensor, sm, hbm, 0.0 * tensor, np.broadcast_to(randomness, tensor.shape),
+                    clock_bound)  # fmt: skip
 
 
 def read_kernel_table(folder: Path, gpu: GpuConfig) -> KernelTable:

@@ -7,14 +7,23 @@ another ends, keeps the batch full where this lets it run; the time of its steps
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
+from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.point import Point
 from triplepoint.config.task import PREFILL_TOKENS, group_size
 from triplepoint.simulate.costs import Constants, Cost, Costs
+from triplepoint.simulate.heat.warm import Warm, warm_up
 from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.inference import InferenceMemory, inference_memory
+from triplepoint.simulate.power.gpu import Float
+from triplepoint.simulate.power.phases import Phases
+from triplepoint.simulate.power.step import Pieces
+from triplepoint.simulate.power.work import Workload
 from triplepoint.simulate.step import costs_of
 from triplepoint.simulate.work.inference import StagePass, decode_work, prefill_work, served
 from triplepoint.simulate.work.layer_parts import FP32_BYTES
@@ -227,3 +236,88 @@ def _uncertainty_of(passes: Sequence[StagePass], costs: Costs) -> Uncertainty:
     compute_s = sum(costs.price(one.operations).compute_s for one in passes)
     sigmas = costs.sigmas([operation for one in passes for operation in one.operations])
     return Uncertainty(*sigmas, min(1.0, compute_s / sum(_times(passes, costs))))
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A batch of inference as the load of GPUs; see `triplepoint.simulate.power.load`.
+
+    Attributes:
+        job: The job.
+        serving: What is asked.
+        step: What it takes.
+        costs: What its operations cost.
+    """
+
+    job: Job
+    serving: Serving
+    step: InferenceStep
+    costs: Costs
+
+    @cached_property
+    def workload(self) -> Workload:
+        """Work of the job's operations."""
+        return Workload(self.job, self.costs.time_of)
+
+    @property
+    def length_s(self) -> float:
+        """From the start of the batch to its end. Unit: s."""
+        return self.step.whole_s
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens made by all replicas."""
+        return self.job.layout.dp * self.serving.batch_size * self.serving.output_tokens
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """Return the stage of a rank; replicas do the same."""
+        return self.job.mesh.place(rank).pp, 0
+
+    @cached_property
+    def _passes(self) -> list[tuple[float, list[StagePass], int]]:
+        """Time of prefill and of decode, their passes by stage, and how often a stage makes them."""
+        groups = groups_of(self.job, self.serving)
+        counts = groups.num_prompt_groups, groups.num_groups * (self.serving.output_tokens - 1)
+        both = zip((self.step.prefill_s, self.step.decode_s), passes_of(self.job, self.serving), counts, strict=True)
+        return [one for one in both if one[0] > 0.0]
+
+    def _work(self, stage: int) -> Float:
+        """Return the work of a stage in prefill and in decode; shape (num_phases, len(UNITS)). Unit: s."""
+        return np.array([self.workload.of(passes[stage].operations) * count for _, passes, count in self._passes])
+
+    def pieces(self, places: Sequence[tuple[int, int]]) -> Pieces:
+        """Return prefill and decode, each as its mean."""
+        end = np.cumsum([time_s for time_s, _, _ in self._passes])
+        start, number = np.concatenate([[0.0], end[:-1]]), len(places)
+        kind = np.repeat(np.arange(number), len(end))
+        work = np.concatenate([self._work(stage) for stage, _ in places])
+        return Pieces(kind, np.tile(start, number), np.tile(end, number), work)
+
+    def phases(self, stages: Sequence[int], polling_share: float) -> Phases:
+        """Return prefill and decode."""
+        seconds = np.tile([time_s for time_s, _, _ in self._passes], (len(stages), 1))
+        work = np.array([self._work(stage) for stage in stages])
+        polling = polling_share if self.job.num_gpus > 1 else 0.0
+        work[..., 0] += polling * np.maximum(seconds - work[..., 0], 0.0)
+        operations = [[passes[stage].operations for _, passes, _ in self._passes] for stage in stages]
+        return Phases(seconds, seconds, work, [[(*one,) for one in of] for of in operations], seconds, work)
+
+    def compute_share(self, place: tuple[int, int]) -> float:
+        """Return the share of the batch's time that a stage computes."""
+        compute = (self.costs.price(of[place[0]].operations).compute_s * count for _, of, count in self._passes)
+        return min(1.0, sum(compute) / self.length_s)
+
+
+def batch_of(job: Job, serving: Serving, config: Path, factor: float = 1.0) -> Batch:
+    """Return a batch of inference, its kernels `factor` times as slow; arguments and errors of `predict_inference`."""
+    constants = replace(REPLAYED, factor=REPLAYED.factor * factor)
+    return Batch(job, serving, predict_inference(job, serving, config, constants), costs_of(job, constants, config))
+
+
+def warm_batch(batch: Batch, cluster: ClusterConfig, config: Path) -> Warm[Batch]:
+    """Return a batch under the conditions of a cluster: all go at the pace of the slowest GPU."""
+
+    def once_more(factor: dict[int, float]) -> Batch:
+        return batch_of(batch.job, batch.serving, config, max(factor.values(), default=1.0))
+
+    return warm_up(batch, once_more, cluster, config)

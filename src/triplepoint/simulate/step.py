@@ -1,13 +1,15 @@
 """One simulated training step: work priced on the machines, in the order of the schedule; gradients and update last."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.simulate.artefacts.groups import lockstep
 from triplepoint.simulate.collectives.links import load_overlap
 from triplepoint.simulate.collectives.times import CollectiveModel
 from triplepoint.simulate.costs import HOST_OPERATIONS_OUTSIDE, Constants, Cost, Costs
@@ -16,18 +18,19 @@ from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.operations import ChunkWork, Message, Operation, StageWork
-from triplepoint.simulate.timeline.durations import Durations, Pass
+from triplepoint.simulate.timeline.durations import Durations, Pass, sort_replicas, with_replicas
 from triplepoint.simulate.timeline.expand import TimeOf
-from triplepoint.simulate.timeline.schedule import make_order
+from triplepoint.simulate.timeline.schedule import Int64, make_order
 from triplepoint.simulate.timeline.tasks import Timeline, run
 from triplepoint.simulate.work.training import stage_work
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Step:
     """A simulated step.
 
     Attributes:
+        job: The job.
         time_s: From its start to the end of the last rank. Unit: s.
         timeline: When everything runs.
         slowest: Costs of the stage that the step hangs on, by class of kernel and group of messages. Unit: s.
@@ -35,8 +38,10 @@ class Step:
         uncertainty: What the time is known to.
         stages: Work of every pipeline stage.
         time_of: Time of one run of an operation. Unit: s.
+        class_of_replica: Class of every data parallel replica; shape (dp,).
     """
 
+    job: Job
     time_s: float
     timeline: Timeline
     slowest: Cost
@@ -44,6 +49,12 @@ class Step:
     uncertainty: Uncertainty
     stages: Sequence[StageWork]
     time_of: TimeOf
+    class_of_replica: Int64
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """Return stage and class of a rank."""
+        place = self.job.mesh.place(rank)
+        return place.pp, int(self.class_of_replica[place.dp])
 
     @property
     def exposed_comm_s(self) -> float:
@@ -51,13 +62,18 @@ class Step:
         return float(self.timeline.accounts.exposed_comm_s.mean())
 
 
-def simulate_step(job: Job, constants: Constants, config: Path) -> Step:
+NOBODY: Mapping[int, float] = MappingProxyType({})
+"""No rank is slower than the others."""
+
+
+def simulate_step(job: Job, constants: Constants, config: Path, slow: Mapping[int, float] = NOBODY) -> Step:
     """Return one step of a job.
 
     Args:
         job: The job.
         constants: What its software stack adds to kernel tables.
         config: Folder of the configuration.
+        slow: Factor on the time of computation, of every rank that is not as the others.
 
     Raises:
         UserError: If the schedule cannot be run, or nothing is known of the GPU.
@@ -65,9 +81,11 @@ def simulate_step(job: Job, constants: Constants, config: Path) -> Step:
     costs = costs_of(job, constants, config)
     stages = stage_work(job)
     order = make_order(job.layout.schedule, job.layout.pp, job.num_microbatches, job.layout.vp)
-    timeline = run(durations_of(job, stages, costs), order)
+    replicas = sort_replicas(job.layout, slow, lockstep(stages, job))
+    timeline = run(with_replicas(durations_of(job, stages, costs), replicas), order)
     critical = stages[timeline.critical_stage]
     return Step(
+        job,
         timeline.step_time_s,
         timeline,
         stage_cost(critical, costs, job.num_microbatches),
@@ -75,6 +93,7 @@ def simulate_step(job: Job, constants: Constants, config: Path) -> Step:
         uncertainty_of(timeline, costs, critical),
         stages,
         costs.time_of,
+        replicas.class_of_replica,
     )
 
 

@@ -10,7 +10,7 @@ from triplepoint.simulate.artefacts.groups import groups_of, groups_used
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS
 from triplepoint.simulate.artefacts.links import Links
 from triplepoint.simulate.artefacts.sensed import columns_sensed, sense_gpus, sense_host
-from triplepoint.simulate.artefacts.simulated import Simulated, one_ns
+from triplepoint.simulate.artefacts.simulated import Recorded, Simulated, one_ns
 from triplepoint.simulate.timeline.durations import Float
 from triplepoint.tables.telemetry import METRICS
 from triplepoint.units import NS_PER_S
@@ -25,58 +25,67 @@ _INSIDE = {"nvidia": "nvlink", "amd": "xgmi"}
 _FABRIC = ("infiniband_tx_bytes", "infiniband_rx_bytes")
 
 
-def recorded_columns(simulated: Simulated) -> tuple[str, ...]:
-    """Return the columns of samples that have values: of GPUs, then of hosts."""
+def recorded_columns(simulated: Recorded, has_links: bool) -> tuple[str, ...]:
+    """Return the columns of samples that have values, of GPUs, then of hosts; with links, those that count bytes."""
     sensed = columns_sensed(simulated)
-    return (*_gpu_columns(simulated), *sensed.gpu, *sensed.host, *_FABRIC)
+    links = (_gpu_columns(simulated), _FABRIC) if has_links else ((), ())
+    return (*links[0], *sensed.gpu, *sensed.host, *links[1])
 
 
-def absent_columns(simulated: Simulated) -> dict[str, str]:
+def absent_columns(simulated: Recorded, has_links: bool) -> dict[str, str]:
     """Return the columns of samples without values, with the reason of each."""
     gpu = simulated.job.gpu.name
     unknown = f"simulated without: power and heat of {gpu} take config/power/{gpu}.yaml and config/heat/{gpu}.yaml"
     return {
         name: NOT_SIMULATED if simulated.heated else unknown
         for name in METRICS
-        if name not in recorded_columns(simulated)
+        if name not in recorded_columns(simulated, has_links)
     }
 
 
-def sample_period_ns(planned: PlannedRun, simulated: Simulated) -> int:
+def sample_period_ns(planned: PlannedRun, simulated: Recorded) -> int:
     """Return the time between samples. Unit: ns."""
-    total = one_ns(simulated.timeline.step_time_s) * len(planned.point.steps.kinds)
+    total = one_ns(simulated.length_s) * len(planned.point.steps.kinds)
     return max(round(planned.point.telemetry_period_s * NS_PER_S), -(-total // _MOST_SAMPLES))
 
 
-def sample_times(planned: PlannedRun, simulated: Simulated) -> np.ndarray:
-    """Return when samples are taken, from the start of the run to its end; shape (num_samples,). Unit: ns.
+def sample_times(planned: PlannedRun, simulated: Recorded) -> np.ndarray:
+    """Return when samples are taken, from the start of the run to its end and what comes after; shape (num_samples,).
+
+    Unit: ns.
 
     There is one at every step's end too: counters then give the energy of a step without what lies between samples.
     """
-    length, num_steps = one_ns(simulated.timeline.step_time_s), len(planned.point.steps.kinds)
+    length, num_steps = one_ns(simulated.length_s), len(planned.point.steps.kinds)
     evenly = np.arange(0, length * num_steps, sample_period_ns(planned, simulated))
-    return np.union1d(evenly, length * np.arange(num_steps + 1))
+    ends = length * np.arange(num_steps + 1)
+    return np.union1d(evenly, [*ends, ends[-1] + one_ns(simulated.after_s)])
 
 
-def write_recordings(folder: Path, planned: PlannedRun, simulated: Simulated) -> None:
+def write_recordings(folder: Path, planned: PlannedRun, simulated: Recorded, counters: Float | None) -> None:
     """Write the recording of every node.
 
     Args:
         folder: Folder of recordings.
         planned: What was simulated.
         simulated: What came out.
+        counters: Bytes of every rank at `sample_times`, as `count_bytes` gives them; None where they are not counted.
     """
-    t_ns = sample_times(planned, simulated)
-    counters, per_node = count_bytes(planned, simulated, t_ns), planned.point.cluster.gpus_per_node
+    t_ns, per_node, has_links = sample_times(planned, simulated), planned.point.cluster.gpus_per_node, True
+    if counters is None:
+        counters, has_links = np.empty((planned.point.num_gpus, len(t_ns), 0)), False
     period_s = sample_period_ns(planned, simulated) / NS_PER_S
-    sensed, recorded = columns_sensed(simulated), recorded_columns(simulated)
-    gpu_columns = (*_gpu_columns(simulated), *sensed.gpu)
+    sensed, recorded = columns_sensed(simulated), recorded_columns(simulated, has_links)
+    gpu_columns = (*_gpu_columns(simulated), *sensed.gpu) if has_links else sensed.gpu
+    fabric = _FABRIC if has_links else ()
     for node in range(planned.point.num_nodes):
         own = counters[node * per_node : (node + 1) * per_node]
-        recorder = Recorder(folder / f"node{node}.arrow", period_s, absent_columns(simulated), recorded)
+        recorder = Recorder(folder / f"node{node}.arrow", period_s, absent_columns(simulated, has_links), recorded)
         latency, own_s = np.zeros_like(t_ns), t_ns / NS_PER_S
-        host = np.concatenate([own[:, :, (1, 3)].sum(axis=0), sense_host(simulated, own_s)], axis=1)
-        parts = [Part("host", EPOCH_NS + t_ns, latency, (*_FABRIC, *sensed.host), host)]
+        host = sense_host(simulated, own_s)
+        if has_links:
+            host = np.concatenate([own[:, :, (1, 3)].sum(axis=0), host], axis=1)
+        parts = [Part("host", EPOCH_NS + t_ns, latency, (*fabric, *sensed.host), host)]
         gpus = sense_gpus(simulated, node, own_s)
         for number, values in enumerate(own):
             both = np.concatenate([values, *gpus[number : number + 1]], axis=1)
@@ -107,6 +116,6 @@ def count_bytes(planned: PlannedRun, simulated: Simulated, t_ns: np.ndarray) -> 
     return np.array(found)
 
 
-def _gpu_columns(simulated: Simulated) -> tuple[str, ...]:
+def _gpu_columns(simulated: Recorded) -> tuple[str, ...]:
     kind = _INSIDE[simulated.job.gpu.vendor]
     return (f"{kind}_tx_bytes", "pcie_tx_bytes", f"{kind}_rx_bytes", "pcie_rx_bytes")

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.simulate.artefacts.simulated import Heated, Simulated
+from triplepoint.simulate.artefacts.simulated import Heated, Recorded
 from triplepoint.simulate.heat.sensor import Sensors, mi250_sensors, nvidia_sensors, show
 from triplepoint.simulate.power.gpu import Float
 
@@ -24,14 +24,14 @@ class Columns(NamedTuple):
     host: tuple[str, ...]
 
 
-def columns_sensed(simulated: Simulated) -> Columns:
+def columns_sensed(simulated: Recorded) -> Columns:
     """Return the columns that power and heat give; none where they are not known."""
     if simulated.heated is None:
         return Columns((), ())
     return Columns(_BOTH + _NVIDIA if simulated.job.gpu.vendor == "nvidia" else _BOTH, _HOST)
 
 
-def sense_gpus(simulated: Simulated, node: int, sample_s: Float) -> Float:
+def sense_gpus(simulated: Recorded, node: int, sample_s: Float) -> Float:
     """Return what GPUs of a node show.
 
     Args:
@@ -56,7 +56,7 @@ def sense_gpus(simulated: Simulated, node: int, sample_s: Float) -> Float:
     return np.stack([found[name] for name in columns_sensed(simulated).gpu], axis=-1).transpose(1, 0, 2)
 
 
-def sense_host(simulated: Simulated, sample_s: Float) -> Float:
+def sense_host(simulated: Recorded, sample_s: Float) -> Float:
     """Return what a host shows; shape (num_samples, num_columns), in the order of `columns_sensed`."""
     heated = simulated.heated
     if heated is None:

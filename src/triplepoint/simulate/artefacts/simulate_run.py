@@ -13,18 +13,19 @@ from triplepoint.config.rules import refusal
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest
 from triplepoint.simulate.artefacts.groups import lockstep
-from triplepoint.simulate.artefacts.heated import heat_up, with_factors
 from triplepoint.simulate.artefacts.serving import simulate_serving
-from triplepoint.simulate.artefacts.simulated import Simulated
+from triplepoint.simulate.artefacts.simulated import Simulated, heated_of
 from triplepoint.simulate.artefacts.write import write_failure, write_run
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Costs
 from triplepoint.simulate.fabric import fabric_of
 from triplepoint.simulate.heat.job import is_known
+from triplepoint.simulate.heat.warm import slow_ranks, warm_up, with_factors
 from triplepoint.simulate.intervals import interval
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import LIMITS
 from triplepoint.simulate.memory.training import memory_by_stage
+from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.step import costs_of, durations_of, uncertainty_of
 from triplepoint.simulate.timeline.durations import sort_replicas, with_replicas
 from triplepoint.simulate.work.training import stage_work
@@ -59,28 +60,23 @@ def simulate_run(planned: PlannedRun, out: Path, config: Path) -> Manifest:
         return write_failure(out, planned, Status.OOM, fullest.explain(), started)
     calibration = Calibration.load(config)
     costs = costs_of(job, calibration.constants(job), config)
-    simulated = _simulate_warm(planned.point, job, costs, [use.total for use in memory], catalogue, config)
+    slow = slow_ranks(cluster, job.num_gpus)
+    memory_bytes = [use.total for use in memory]
+    simulated, warm = simulate(job, costs, memory_bytes, slow), None
+    if is_known(job.gpu, config):
+        warm = warm_up(
+            Training(simulated),
+            lambda factor: Training(simulate(job, costs, memory_bytes, with_factors(slow, factor))),
+            cluster,
+            config,
+        )
+        simulated = warm.load.ran
     scale = calibration.scale(
         job, uncertainty_of(simulated.timeline, costs, simulated.stages[simulated.timeline.critical_stage])
     )
     known_to = interval(simulated.timeline.step_time_s, calibration.quantile, scale)
-    return write_run(out, planned, replace(simulated, interval_s=known_to), started)
-
-
-def _simulate_warm(
-    point: Point, job: Job, costs: Costs, memory_bytes: Sequence[float], catalogue: Catalogue, config: Path
-) -> Simulated:
-    """Return the job with power, heat and clocks, where those of its GPU type are known."""
-    slow = slow_ranks(point, catalogue)
-    simulated = simulate(job, costs, memory_bytes, slow)
-    if not is_known(job.gpu, config):
-        return simulated
-
-    def once_more(factor: dict[int, float]) -> Simulated:
-        return simulate(job, costs, memory_bytes, with_factors(slow, factor))
-
-    heated = heat_up(simulated, once_more, catalogue.cluster(point.cluster.name), config)
-    return replace(heated.simulated, heated=heated)
+    heated = heated_of(warm, known_to, cluster, config) if warm else None
+    return write_run(out, planned, replace(simulated, interval_s=known_to, heated=heated), started)
 
 
 def simulate(
@@ -100,13 +96,6 @@ def simulate(
     return Simulated(
         job, stages, costs.time_of, durations, replicas.class_of_replica, tuple(map(round, memory_bytes)), dict(slow)
     )
-
-
-def slow_ranks(point: Point, catalogue: Catalogue) -> dict[int, float]:
-    """Return the factor on the time of computation of every rank on a GPU that its cluster calls slow."""
-    cluster = catalogue.cluster(point.cluster.name)
-    by_rank = {node * cluster.gpus_per_node + gpu: speed for (node, gpu), speed in cluster.speeds.items()}
-    return {rank: 1 / speed for rank, speed in by_rank.items() if rank < point.num_gpus}
 
 
 def job_of(point: Point, catalogue: Catalogue, stack: str | None = None) -> Job:

@@ -3,26 +3,27 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
+from triplepoint.config.cluster import ClusterConfig
 from triplepoint.simulate.artefacts.groups import lockstep
-from triplepoint.simulate.heat.clocks import Reason
+from triplepoint.simulate.heat.job import node_power_of
 from triplepoint.simulate.heat.loop import Trace
 from triplepoint.simulate.heat.machine import Machine
+from triplepoint.simulate.heat.warm import Warm
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import StageWork
-from triplepoint.simulate.power.node import node_power_w, rack_power_w
+from triplepoint.simulate.power.node import rack_power_w
 from triplepoint.simulate.power.parameters import NodePowerConfig
-from triplepoint.simulate.predict.power import PowerPrediction
+from triplepoint.simulate.predict.power import PowerPrediction, nodes_power_w, predict_power
 from triplepoint.simulate.timeline.durations import Durations, Float, Pass
 from triplepoint.simulate.timeline.expand import TimeOf
 from triplepoint.simulate.timeline.schedule import Int64, make_order
 from triplepoint.simulate.timeline.tasks import Timeline, run
 from triplepoint.units import NS_PER_S
-
-_HELD = int(Reason.POWER_CAP | Reason.SW_THERMAL | Reason.HW_THERMAL | Reason.POWER_BRAKE)
-
 
 @dataclass(frozen=True, eq=False)
 class Simulated:
@@ -50,6 +51,14 @@ class Simulated:
     interval_s: tuple[float, float] | None = None
     heated: "Heated | None" = None
 
+    after_s = 0.0
+    """What is sampled after the last step. Unit: s."""
+
+    @property
+    def length_s(self) -> float:
+        """Time of the step. Unit: s."""
+        return self.timeline.step_time_s
+
     @cached_property
     def timeline(self) -> Timeline:
         """The step, of durations in whole nanoseconds: all its times are, to the precision of a float."""
@@ -72,84 +81,91 @@ class Simulated:
         return self.slow.get(rank, 1.0) / slowest
 
 
+class Recorded(Protocol):
+    """What recordings are made of: a simulated training step, or a batch of inference."""
+
+    after_s: float
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+
+    @property
+    def length_s(self) -> float:
+        """Time of a step. Unit: s."""
+
+    @property
+    def heated(self) -> "Heated | None":
+        """Its power, heat and clocks; None where those of the GPU type are not known."""
+
+
 @dataclass(frozen=True, eq=False)
 class Heated:
-    """A simulated job, warm.
+    """Power, heat and clocks of a simulated job, warm.
 
     Attributes:
-        simulated: The job, with what clocks did to it.
-        machine: The nodes.
-        node: What they draw in addition to their GPUs.
-        num_nics: Network adapters of a node.
+        warm: The job.
+        node: What its nodes draw in addition to their GPUs.
+        nodes_w: Power of every node at the plug; shape (num_periods, num_nodes). Unit: W.
         nodes_per_rack: Nodes that share a rack; None where that is not known.
-        trace: A step of it, which repeats.
-        factor: Of every rank, time of its computation over that of the slowest sound GPU under usual conditions, or 1.
-        is_steady: Whether the step before took the same power.
-        known: What power is known to, and its peaks, where GPUs and nodes are sound.
+        known: Its power and heat, and what they are known to.
     """
 
-    simulated: Simulated
-    machine: Machine
+    warm: Warm[Any]
     node: NodePowerConfig
-    num_nics: int
+    nodes_w: Float
     nodes_per_rack: int | None
-    trace: Trace
-    factor: dict[int, float]
-    is_steady: bool
     known: PowerPrediction
+
+    @property
+    def trace(self) -> Trace:
+        """A step, which repeats."""
+        return self.warm.trace
+
+    @property
+    def machine(self) -> Machine:
+        """The nodes."""
+        return self.warm.machine
 
     def facts(self) -> dict[str, int | float | str | bool | None]:
         """Return what the manifest says of it."""
-        trace = self.trace
-        nodes_w = node_power_w(self.node, trace.power_w, trace.temp_c.max(axis=2), self.num_nics)
+        known = self.known
         return {
-            **gpu_facts(trace, self.machine, self.known, self.simulated.job.num_gpus),
-            "node_power_w": float(nodes_w.mean()),
-            **self._rack_facts(nodes_w),
-            "num_slowed_ranks": len(self.factor),
+            "gpu_power_w": known.gpu_power_w,
+            "gpu_power_lo_w": known.gpu_power_lo_w,
+            "gpu_power_hi_w": known.gpu_power_hi_w,
+            "gpu_power_peak_w": known.gpu_power_peak_w,
+            "gpu_temp_max_c": known.gpu_temp_max_c,
+            "throttle_fraction": known.throttle_fraction,
+            "node_power_w": known.node_power_w,
+            **self._rack_facts(),
+            "num_slowed_ranks": len(self.warm.factor),
             "heat": "from thermal steady state: every step has the same power, heat and clocks",
-            "is_steady": self.is_steady,
+            "is_steady": self.warm.is_steady,
         }
 
-    def _rack_facts(self, nodes_w: Float) -> dict[str, float]:
-        """Return mean and highest power of the rack that takes most; nodes of shape (num_bins, num_nodes)."""
+    def _rack_facts(self) -> dict[str, float]:
+        """Return mean and highest power of the rack that draws most."""
         if (size := self.nodes_per_rack) is None:
             return {}
-        numbers = range(nodes_w.shape[1])
-        racks_w = rack_power_w(nodes_w, [numbers[low : low + size] for low in numbers[::size]])
+        numbers = range(self.nodes_w.shape[1])
+        racks_w = rack_power_w(self.nodes_w, [numbers[low : low + size] for low in numbers[::size]])
         return {"rack_power_w": float(racks_w.mean(axis=0).max()), "rack_power_peak_w": float(racks_w.max())}
 
 
-def gpu_facts(
-    trace: Trace, machine: Machine, known: PowerPrediction, num_gpus: int
-) -> dict[str, int | float | str | bool | None]:
-    """Return what the manifest says of power, heat and clocks of the GPUs that have a rank.
+def heated_of(warm: Warm[Any], interval_s: tuple[float, float], cluster: ClusterConfig, config: Path) -> Heated:
+    """Return power, heat and clocks of a warm job on a cluster.
 
     Args:
-        trace: A step, which repeats.
-        machine: The nodes.
-        known: What power is known to, and its peaks, where GPUs and nodes are sound.
-        num_gpus: Ranks.
+        warm: The job.
+        interval_s: What the time of its step is known to, 90 %. Unit: s.
+        cluster: Where it runs.
+        config: Folder of the configuration.
     """
-
-    def of_ranks(values: np.ndarray) -> np.ndarray:
-        return values.reshape(len(values), -1)[:, :num_gpus]
-
-    limit_w, power_w = machine.power.power_limit.value, of_ranks(trace.power_w)
-    mean_w = float(power_w.mean())
-    # The highest that a sensor shows: of single kernels and of passes that begin, where clocks are free; of periods.
-    is_free = not machine.brake.any(axis=1).all()
-    peaks_w = [float(power_w.max()), *([known.gpu_power_peak_w] if is_free else [])]
-    return {
-        "gpu_power_w": mean_w,
-        "gpu_power_lo_w": mean_w * known.gpu_power_lo_w / known.gpu_power_w,
-        # As far up as down: what is known ends at the limit as seen from its own mean. A run's mean is above the limit
-        # only where the lowest clock takes more than that.
-        "gpu_power_hi_w": max(mean_w, min(mean_w * (2.0 - known.gpu_power_lo_w / known.gpu_power_w), limit_w)),
-        "gpu_power_peak_w": max(peaks_w),
-        "gpu_temp_max_c": float(of_ranks(trace.temp_c).max()),
-        "throttle_fraction": float(((of_ranks(trace.reasons) & _HELD) != 0).mean()),
-    }
+    known = predict_power(warm, interval_s, config)
+    node = node_power_of(warm.load.job.gpu, config)
+    nodes_w = nodes_power_w(warm, config)
+    return Heated(warm, node, nodes_w, cluster.nodes_per_rack, known)
 
 
 def in_whole_ns(durations: Durations) -> Durations:

@@ -11,7 +11,6 @@ from isal import igzip
 from triplepoint import __version__
 from triplepoint.commit import git_state
 from triplepoint.config.plan import PlannedRun
-from triplepoint.config.point import Point
 from triplepoint.files import whole, write_json
 from triplepoint.manifest import Device, Evidence, Manifest, Node, Telemetry, write_manifest
 from triplepoint.simulate.artefacts.groups import ProcessGroup, groups_of, groups_used
@@ -19,12 +18,13 @@ from triplepoint.simulate.artefacts.kineto import EPOCH_NS, document
 from triplepoint.simulate.artefacts.rank_trace import RankTrace
 from triplepoint.simulate.artefacts.recordings import (
     absent_columns,
+    count_bytes,
     recorded_columns,
     sample_period_ns,
     sample_times,
     write_recordings,
 )
-from triplepoint.simulate.artefacts.simulated import Simulated, ns, one_ns
+from triplepoint.simulate.artefacts.simulated import Recorded, Simulated, ns, one_ns
 from triplepoint.status import Status
 from triplepoint.tables import STEPS
 from triplepoint.units import NS_PER_S
@@ -51,8 +51,8 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
     write_steps(raw / "steps.parquet", planned, simulated)
     profiled = [step for step, kind in enumerate(point.steps.kinds) if kind == "profiled"]
     write_traces(raw / "traces", simulated, point.traced_ranks, profiled)
-    nodes = _nodes(planned, simulated)
-    write_recordings(raw / "telemetry", planned, simulated)
+    counters = count_bytes(planned, simulated, sample_times(planned, simulated))
+    write_recordings(raw / "telemetry", planned, simulated, counters)
     low, high = simulated.interval_s or (None, None)
     facts: dict[str, int | float | str | bool | None] = {
         "step_time_s": simulated.timeline.step_time_s,
@@ -65,7 +65,7 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
         "num_slow_ranks": len(simulated.slow),
         "spread": "none: simulated steps are all alike",
     } | (simulated.heated.facts() if simulated.heated else {})
-    return write_manifest_of(raw, planned, Status.OK, None, nodes, facts, started)
+    return write_manifest_of(raw, planned, Status.OK, None, nodes_of(planned, simulated), facts, started)
 
 
 def write_failure(raw: Path, planned: PlannedRun, status: Status, reason: str, started: datetime) -> Manifest:
@@ -151,26 +151,12 @@ def _write_trace(
         scratch.write_bytes(igzip.compress(document(metadata, events), compresslevel=_LEVEL))
 
 
-def _nodes(planned: PlannedRun, simulated: Simulated) -> tuple[Node, ...]:
-    t_ns = sample_times(planned, simulated)
+def nodes_of(planned: PlannedRun, simulated: Recorded) -> tuple[Node, ...]:
+    """Return the nodes of a simulated run for its manifest."""
+    point, has_links = planned.point, isinstance(simulated, Simulated)
+    num_samples, product = len(sample_times(planned, simulated)), simulated.job.gpu.product
     period_s = sample_period_ns(planned, simulated) / NS_PER_S
-    measured, absent = recorded_columns(simulated), absent_columns(simulated)
-    return describe_nodes(planned.point, simulated.job.gpu.product, period_s, len(t_ns), measured, absent)
-
-
-def describe_nodes(
-    point: Point, product: str, period_s: float, num_samples: int, measured: tuple[str, ...], absent: dict[str, str]
-) -> tuple[Node, ...]:
-    """Return the nodes of a simulated run for its manifest.
-
-    Args:
-        point: What was simulated.
-        product: Name of the GPU.
-        period_s: Time between samples. Unit: s.
-        num_samples: Of each device.
-        measured: Columns of samples with values.
-        absent: Columns without, with the reason of each.
-    """
+    measured, absent = recorded_columns(simulated, has_links), absent_columns(simulated, has_links)
     per_node = point.cluster.gpus_per_node
     nodes = [range(low, min(low + per_node, point.num_gpus)) for low in range(0, point.num_gpus, per_node)]
     return tuple(

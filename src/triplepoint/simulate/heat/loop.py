@@ -14,7 +14,8 @@ from triplepoint.simulate.heat.machine import Machine, Profile
 from triplepoint.simulate.heat.network import propagator
 from triplepoint.simulate.power.gpu import Float, Int64
 
-_AT_REST = 1e-9
+AT_REST = 1e-9
+"""A device that is awake for less of the time is idle."""
 
 
 @dataclass
@@ -96,7 +97,7 @@ class _Stepper:
         self._between = np.diff(self._integral, axis=0)
         self._borders = [0.0, *np.cumsum(profile.duration_s).tolist()]
         self._step_s = profile.step_s
-        self._can_rest = bool((self._between[:, 2] < _AT_REST).any())
+        self._can_rest = bool((self._between[:, 2] < AT_REST).any())
         self._both = machine.step.both
         self._column = np.concatenate([state.heat, np.zeros(shape)], axis=-1)[..., None]
         self._num_states = state.heat.shape[1]
@@ -142,7 +143,7 @@ class _Stepper:
         self._done = done
         place, heat = clocks.place, self._column[:, : self._num_states, 0]
         if self._can_rest:
-            place = np.where(awake < _AT_REST, 0, place)
+            place = np.where(awake < AT_REST, 0, place)
         slowdown = 1.0 + bound * self._stretch[place]
         energy = self._machine.table.energy_share[place]
         warm = heat[:, : place.shape[1]]

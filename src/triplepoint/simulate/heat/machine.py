@@ -1,7 +1,6 @@
 """The devices of a job with their heat, and the step of a job as a profile of what they do."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -12,8 +11,6 @@ from triplepoint.simulate.heat.network import Network, Propagator, build_network
 from triplepoint.simulate.heat.parameters import AirflowConfig, Cooling, HeatConfig
 from triplepoint.simulate.power.gpu import Activity, Clocks, Float, Int64, clock_table, data_share
 from triplepoint.simulate.power.parameters import PowerConfig
-from triplepoint.simulate.power.segments import bin_activity
-from triplepoint.units import NS_PER_S
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +86,14 @@ class Profile:
 
     Attributes:
         duration_s: Of every bin, none of them empty; shape (num_bins,). Unit: s.
-        activity: Of every device; shape (num_bins, num_nodes, num_devices).
+        activity: Shape (num_bins, num_kinds): of every kind of device; without kinds of every device, shape (num_bins,
+            num_nodes, num_devices).
+        kind: Of every device, its kind; shape (num_nodes, num_devices).
     """
 
     duration_s: Float
     activity: Activity
+    kind: Int64 | None = None
 
     def __post_init__(self) -> None:
         """Check the bins."""
@@ -104,48 +104,29 @@ class Profile:
         """Length of the step. Unit: s."""
         return float(self.duration_s.sum())
 
-    def integral(self, power: PowerConfig, shape: tuple[int, int]) -> Float:
-        """Return what the loop needs of the activity, summed up to the border of every bin.
-
-        Args:
-            power: Of the GPU type.
-            shape: Nodes, and devices in each.
+    def rates(self, power: PowerConfig) -> tuple[Float, Float, Float, Float]:
+        """Return what the loop needs of the activity, of the shape of its arrays.
 
         Returns:
-            Shape (num_bins + 1, 4, num_nodes, num_devices): at the highest clock and voltage, energy that goes with
-            rates alone, with rates and voltage, with clock and voltage (J); and time that goes with the clock (s).
+            At the highest clock and voltage, power that goes with rates alone, with rates and voltage, with clock and
+            voltage (W); and the share of the time that goes with the clock.
         """
         act = self.activity
         data = data_share(power, act.randomness)
-        columns = (
+        return (
             power.hbm.value * np.asarray(act.hbm) * data + power.link.value * np.asarray(act.link),
             (power.tensor.value * np.asarray(act.tensor) + power.sm.value * np.asarray(act.sm)) * data,
             power.clock_tree.value * np.asarray(act.awake),
             np.asarray(act.clock_bound),
         )
-        whole = (len(self.duration_s), *shape)
-        rates = np.stack([np.broadcast_to(column, whole) for column in columns], axis=1)
+
+    def of_devices(self, values: Float, shape: tuple[int, int]) -> Float:
+        """Return values of kinds as those of devices; shape (num_bins, num_nodes, num_devices)."""
+        own = values if self.kind is None else values[:, self.kind]
+        return np.broadcast_to(own, (len(self.duration_s), *shape))
+
+    def integral(self, power: PowerConfig, shape: tuple[int, int]) -> Float:
+        """Return `rates` summed up to the border of every bin; shape (num_bins + 1, 4, num_nodes, num_devices)."""
+        rates = np.stack([self.of_devices(column, shape) for column in self.rates(power)], axis=1)
         parts = np.cumsum(rates * self.duration_s[:, None, None, None], axis=0)
         return np.concatenate([np.zeros_like(parts[:1]), parts])
-
-
-def profile_from(pieces: Sequence[tuple[Int64, Activity]], shape: tuple[int, int], bins_ns: Int64) -> Profile:
-    """Return the profile of a step from what runs on every device.
-
-    Args:
-        pieces: Of every device, node by node: edges in ns and what runs between them, as `overlay` gives it. Devices
-            that do the same may share one.
-        shape: Nodes, and devices in each.
-        bins_ns: Borders of the bins, from 0 to the end of the step; a bin should be no longer than a control period.
-            Unit: ns.
-    """
-    known: dict[int, Activity] = {}
-    for edges, activity in pieces:
-        if id(activity) not in known:
-            known[id(activity)] = bin_activity(edges, activity, bins_ns)
-    binned = [known[id(activity)] for _, activity in pieces]
-    columns = {
-        part.name: np.stack([getattr(of, part.name) for of in binned], axis=1).reshape(-1, *shape)
-        for part in fields(Activity)
-    }
-    return Profile(np.diff(bins_ns) / NS_PER_S, Activity(**columns))

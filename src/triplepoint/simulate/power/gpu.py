@@ -21,6 +21,9 @@ Float = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 Number = Float | float
 
+_SAMPLED_CLOCKS = 12
+"""Between which power is taken to go in a straight line with the clock."""
+
 
 @dataclass(frozen=True, eq=False)
 class Activity:
@@ -160,6 +163,36 @@ def gpu_power_w(config: PowerConfig, activity: Activity, clock_mhz: Number, temp
 def rate_at(clock_share: Number, clock_bound: Number) -> Float:
     """Return the speed of work at a share of the highest clock over its speed at the highest."""
     return np.asarray(1.0 / (np.asarray(clock_bound) / clock_share + 1.0 - np.asarray(clock_bound)))
+
+
+def power_at_limit(config: PowerConfig, activity: Activity, temp_c: Number) -> tuple[Float, Float]:
+    """Return the share of the highest clock that work leaves under the power limit, and its power.
+
+    Args:
+        config: Of the GPU type.
+        activity: What runs, with the rates it has; they are kept.
+        temp_c: Die temperature, which broadcasts to the activity's shape. Unit: degC.
+    """
+    high, limit_w = config.clocks.max_clock.value, config.power_limit.value
+    watts = gpu_power_w(config, activity, high, temp_c)
+    share, over = np.ones_like(watts), watts > limit_w
+    if over.any():
+        own = Activity(**{part.name: np.broadcast_to(getattr(activity, part.name), watts.shape)[over]
+                          for part in fields(activity)})  # fmt: skip
+        share[over], watts[over] = _lowered(config, own, np.broadcast_to(temp_c, watts.shape)[over])
+    return share, watts
+
+
+def _lowered(config: PowerConfig, activity: Activity, temp_c: Float) -> tuple[Float, Float]:
+    """Return the share of the highest clock, and the power, of work that passes the limit at the highest clock."""
+    limit_w, high = config.power_limit.value, config.clocks.max_clock.value
+    clocks = np.linspace(config.clocks.min_clock.value, high, _SAMPLED_CLOCKS)
+    watts = gpu_power_w(config, activity, clocks[:, None], temp_c)
+    last = np.clip((watts <= limit_w).sum(axis=0), 1, _SAMPLED_CLOCKS - 1)
+    before, after = (np.take_along_axis(watts, index[None], axis=0)[0] for index in (last - 1, last))
+    part = np.clip((limit_w - before) / np.maximum(after - before, 1e-9), 0.0, 1.0)
+    clock = clocks[last - 1] + part * (clocks[1] - clocks[0])
+    return np.asarray(clock / high), np.asarray(before + part * (after - before))
 
 
 def clock_at_limit(config: PowerConfig, activity: Activity, limit_w: Number, temp_c: Number) -> Float:

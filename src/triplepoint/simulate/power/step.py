@@ -1,8 +1,7 @@
-"""What runs on the GPUs of a simulated step at any time: its passes, messages and update, one on another."""
+"""What GPUs do in a training step: its passes, collectives, sends and update, with the work of each."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -10,102 +9,137 @@ from triplepoint.simulate.artefacts.groups import split_sync
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import StageWork
 from triplepoint.simulate.power.gpu import Activity, Float, Int64
-from triplepoint.simulate.power.parameters import PowerConfig
-from triplepoint.simulate.power.segments import overlay
 from triplepoint.simulate.power.work import UNITS, Workload, activity_of
 from triplepoint.simulate.timeline.expand import TimeOf
 from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD
 from triplepoint.simulate.timeline.tasks import Timeline
-from triplepoint.units import NS_PER_S
 
-Pieces = tuple[Int64, Activity]
-"""Edges in ns, shape (num_pieces + 1,), and what runs between them."""
+Place = tuple[int, int]
+"""Pipeline stage and class of replica; its ranks do the same."""
 
 
-class Ran(NamedTuple):
-    """A simulated step, as far as it says what runs.
+class Pieces(NamedTuple):
+    """What runs in a step, one row a piece.
 
     Attributes:
-        job: The job.
-        stages: Work of every pipeline stage.
-        timeline: When everything runs.
-        time_of: Time of one run of an operation. Unit: s.
+        kind: Index of the place whose ranks run it; shape (num_pieces,).
+        start_s: Shape (num_pieces,). Unit: s.
+        end_s: Shape (num_pieces,). Unit: s.
+        work: Shape (num_pieces, len(UNITS)). Unit: s.
     """
 
-    job: Job
-    stages: Sequence[StageWork]
-    timeline: Timeline
-    time_of: TimeOf
+    kind: Int64
+    start_s: Float
+    end_s: Float
+    work: Float
 
 
-NOTHING = Activity(*(np.zeros(1) for _ in range(7)))
-"""What a GPU without a rank does."""
+def bin_activity(pieces: Pieces, num_kinds: int, step_s: float, num_bins: int, polling_share: float) -> Activity:
+    """Return the mean activity in equal bins of a step; energy is that of the pieces.
 
+    Args:
+        pieces: What runs.
+        num_kinds: Kinds of ranks.
+        step_s: Length of the step. Unit: s.
+        num_bins: Bins.
+        polling_share: Share of the clock tree that a rank drives which waits for others.
 
-class StepPieces:
-    """The segments of a step, of any stage and class of replica.
-
-    A pass is as its mean: kernels are shorter than what governors and sensors see, see `bursts` for those that are not.
-    A rank with others waits in a kernel that polls.
+    Returns:
+        Shape (num_bins, num_kinds).
     """
+    lasts = pieces.end_s > pieces.start_s
+    kind, start, end, work = (column[lasts] for column in pieces)
+    width, rate = step_s / num_bins, work / (end - start)[:, None]
+    # A rate that sets in is work in what is left of its bin, and in every bin after it; where it ends it is taken off.
+    place, time, change = np.concatenate([kind, kind]), np.concatenate([start, end]), np.concatenate([rate, -rate])
+    position = time / width
+    first = np.minimum(position.astype(np.int64), num_bins - 1)
+    slot, size = place * num_bins + first, num_kinds * num_bins
+    rest = first + 1.0 - position
+    found = np.empty((num_bins, num_kinds, len(UNITS)))
+    for unit, value in enumerate(change.T):
+        whole = np.bincount(slot, value, size).reshape(num_kinds, num_bins)
+        part = np.bincount(slot, value * rest, size).reshape(num_kinds, num_bins)
+        found[:, :, unit] = (part + np.cumsum(whole, axis=1) - whole).T
+    activity = activity_of(np.maximum(found, 0.0), 1.0)
+    awake = np.asarray(activity.awake)
+    awake += polling_share * (1.0 - awake)
+    return activity
 
-    def __init__(self, ran: Ran, power: PowerConfig) -> None:
-        """Take what was simulated, and the power of the GPU type."""
-        self._polling_share = power.polling_share.value if ran.job.num_gpus > 1 else 0.0
-        self._job, self._stages, self._timeline = ran.job, ran.stages, ran.timeline
-        self._workload = Workload(ran.job, ran.time_of)
 
-    def of(self, stage: int, which: int) -> Pieces:
-        """Return what runs on ranks of a stage, in replicas of a class."""
-        rows = [*self._tasks(stage, which), *self._sync(stage), *self._sends(stage, which)]
-        begin = self._timeline.optimizer_start
-        end = begin + float(self._timeline.durations.optimizer.total[stage, which])
-        rows.append((np.array([[begin, end]]), self._workload.of(self._stages[stage].optimizer)))
-        times = np.concatenate([times for times, _ in rows])
-        works = np.concatenate([np.broadcast_to(work, (len(times), len(UNITS))) for times, work in rows])
-        kept = times[:, 1] > times[:, 0]
-        times, works = times[kept], works[kept]
-        start_ns, end_ns = np.rint(times.T * NS_PER_S).astype(np.int64)
-        activity = activity_of(works, times[:, 1] - times[:, 0])
-        edges, found = overlay(start_ns, end_ns, activity, round(self._timeline.step_time_s * NS_PER_S))
-        return edges, replace(found, awake=found.awake + self._polling_share * (1.0 - found.awake))
+class Ran(Protocol):
+    """A simulated step, as far as it says what runs."""
 
-    def _tasks(self, stage: int, which: int) -> list[tuple[Float, Float]]:
-        timeline, order = self._timeline, self._timeline.order
-        found = []
-        for index, chunk in enumerate(self._stages[stage].chunks):
-            weight = (chunk.backward_weight,)
-            backward = (chunk.backward_input,) if order.is_split else (chunk.backward_input, *weight)
-            for kind, parts in ((FORWARD, (chunk.forward,)), (BACKWARD, backward), (BACKWARD_WEIGHT, weight)):
-                own = (order.kind[stage] == kind) & (order.chunk[stage] == index)
-                if own.any():
-                    times = np.stack([timeline.start[stage, own, which], timeline.end[stage, own, which]], axis=1)
-                    found.append((times, self._workload.of_all(parts)))
-        return found
+    @property
+    def job(self) -> Job:
+        """The job."""
 
-    def _sync(self, stage: int) -> list[tuple[Float, Float]]:
-        """Return messages of the step outside its passes, each where it runs."""
-        timeline = self._timeline
-        gathers, reductions, after = (tuple(part) for part in split_sync(self._stages[stage]))
-        gathered = float(timeline.durations.gather_overlapped[stage].sum())
-        first = self._workload.of(gathers) * timeline.order.num_chunks
-        return [
-            (np.array([[0.0, gathered]]), first),
-            (timeline.sync[stage], self._workload.of(reductions)),
-            (timeline.final_sync[stage : stage + 1], self._workload.of(after)),
-        ]
+    @property
+    def stages(self) -> Sequence[StageWork]:
+        """Work of every pipeline stage."""
 
-    def _sends(self, stage: int, which: int) -> list[tuple[Float, Float]]:
-        """Return activations and gradients on their way to other stages, and from them."""
-        timeline, order = self._timeline, self._timeline.order
-        if order.num_stages == 1:
-            return []
-        layout, node = self._job.layout, self._job.fabric.gpus_per_node
-        stride = layout.tp * layout.cp * layout.dp
-        num_bytes = max(chunk.send_bytes for one in self._stages for chunk in one.chunks)
-        sent = np.stack([timeline.sent[:, :, which], timeline.arrival[:, :, which]], axis=-1).reshape(-1, 2)
-        own = np.flatnonzero(order.is_sent[stage]) + stage * order.num_tasks
-        received = order.needs[stage][order.needs[stage] >= 0]
-        # Neighbours are near one another, but where a node ends.
-        is_inside = stride < node
-        return [(sent[np.concatenate([own, received])], self._workload.sent(num_bytes, is_inside))]
+    @property
+    def timeline(self) -> Timeline:
+        """When everything runs."""
+
+    @property
+    def time_of(self) -> TimeOf:
+        """Time of one run of an operation. Unit: s."""
+
+    def place(self, rank: int) -> Place:
+        """Return stage and class of a rank."""
+
+
+def pieces_of(ran: Ran, workload: Workload, places: Sequence[Place]) -> Pieces:
+    """Return what runs on the ranks of some places: a pass is as its mean, kernels are shorter than governors see.
+
+    Args:
+        ran: The step.
+        workload: Work of the job's operations.
+        places: Stage and class of each kind of ranks.
+    """
+    by_stage = {stage: _of_stage(ran, workload, stage) for stage in dict.fromkeys(stage for stage, _ in places)}
+    timeline, rows = ran.timeline, []
+    begin = timeline.optimizer_start
+    for kind, (stage, which) in enumerate(places):
+        tasks, fixed_s, fixed = by_stage[stage]
+        sends, sent = _sends(ran, workload, stage, which)
+        update_s = begin + float(timeline.durations.optimizer.total[stage, which])
+        times = np.concatenate([
+            np.stack([timeline.start[stage, :, which], timeline.end[stage, :, which]], axis=1),
+            fixed_s, sends, [[begin, update_s]],
+        ])  # fmt: skip
+        work = [tasks, fixed, np.broadcast_to(sent, (len(sends), len(UNITS)))]
+        work.append(workload.of(ran.stages[stage].optimizer)[None])
+        rows.append((np.full(len(times), kind), times[:, 0], times[:, 1], np.concatenate(work)))
+    return Pieces(*(np.concatenate(column) for column in zip(*rows, strict=True)))
+
+
+def _of_stage(ran: Ran, workload: Workload, stage: int) -> tuple[Float, Float, Float]:
+    """Return the work of every task of a stage, and times and work of its collectives outside passes."""
+    timeline, order = ran.timeline, ran.timeline.order
+    by_kind = np.zeros((3, order.num_chunks, len(UNITS)))
+    for index, chunk in enumerate(ran.stages[stage].chunks):
+        weight = (chunk.backward_weight,)
+        backward = (chunk.backward_input,) if order.is_split else (chunk.backward_input, *weight)
+        for kind, parts in ((FORWARD, (chunk.forward,)), (BACKWARD, backward), (BACKWARD_WEIGHT, weight)):
+            by_kind[kind, index] = workload.of_all(parts)
+    gathers, reductions, after = (tuple(part) for part in split_sync(ran.stages[stage]))
+    gathered_s = float(timeline.durations.gather_overlapped[stage].sum())
+    times = np.concatenate([[[0.0, gathered_s]], timeline.sync[stage], timeline.final_sync[stage : stage + 1]])
+    sync = [workload.of(gathers) * order.num_chunks, *[workload.of(reductions)] * order.num_chunks, workload.of(after)]
+    return by_kind[order.kind[stage], order.chunk[stage]], times, np.array(sync)
+
+
+def _sends(ran: Ran, workload: Workload, stage: int, which: int) -> tuple[Float, Float]:
+    """Return when activations and gradients are on their way to other stages and from them, and the work of one."""
+    timeline, order = ran.timeline, ran.timeline.order
+    if order.num_stages == 1:
+        return np.empty((0, 2)), np.zeros(len(UNITS))
+    num_bytes = max(chunk.send_bytes for one in ran.stages for chunk in one.chunks)
+    sent = np.stack([timeline.sent[:, :, which], timeline.arrival[:, :, which]], axis=-1).reshape(-1, 2)
+    own = np.flatnonzero(order.is_sent[stage]) + stage * order.num_tasks
+    received = order.needs[stage][order.needs[stage] >= 0]
+    # Neighbours are near one another, but where a node ends.
+    is_inside = ran.job.mesh.ranks_per_stage < ran.job.fabric.gpus_per_node
+    return sent[np.concatenate([own, received])], workload.sent(num_bytes, is_inside)

@@ -1,20 +1,25 @@
 """What a training job takes: time of a step with its interval, memory, and what holds it up."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from triplepoint import metrics
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.conditions import USUAL
 from triplepoint.config.task import TARGETS, Lora
 from triplepoint.errors import UserError
 from triplepoint.flops import peak_flops, training_flops_per_token
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Constants
+from triplepoint.simulate.heat.job import is_known
+from triplepoint.simulate.heat.warm import Warm, slow_ranks, warm_up, warm_up_anywhere, with_factors
 from triplepoint.simulate.intervals import interval
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import MemoryUse, peak_memory
-from triplepoint.simulate.power.step import Ran
+from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.bottleneck import name_bottleneck
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power
 from triplepoint.simulate.step import Step, simulate_step
@@ -71,25 +76,50 @@ class Prediction:
     power: PowerPrediction = PowerPrediction()
 
 
-def predict(job: Job, calibration: Calibration | None, config: Path, with_power: bool = True) -> Prediction:
+def predict(
+    job: Job,
+    calibration: Calibration | None,
+    config: Path,
+    cluster: ClusterConfig | None = None,
+    with_power: bool = True,
+) -> Prediction:
     """Return what a job takes; a job that cannot run has a status that says why.
 
     Args:
         job: The job.
         calibration: Constants of stacks and spread of errors; without one there is no interval.
         config: Folder of the configuration.
-        with_power: Whether power and heat are wanted, which take a quarter of the time.
+        cluster: Where it runs: its slow GPUs and conditions count. None: on sound GPUs of usual nodes.
+        with_power: Whether power and heat are wanted, which take a third of the time.
     """
+    constants = calibration.constants(job) if calibration else Constants()
+    slow = slow_ranks(cluster, job.num_gpus) if cluster else {}
     try:
         memory = peak_memory(job)
-        step = simulate_step(job, calibration.constants(job) if calibration else Constants(), config)
+        step = simulate_step(job, constants, config, slow)
+        warm = None
+        is_usual = cluster is None or cluster.conditions == USUAL
+        if is_known(job.gpu, config) and (with_power or not is_usual):
+            warm = _warm(step, constants, config, cluster, slow)
+            step = warm.load.ran
     except UserError as error:
         return Prediction(Status.INVALID, str(error))
     found = _prediction(job, step, memory, calibration)
-    if not with_power:
+    if warm is None or not with_power:
         return found
-    interval_s = (found.step_time_lo_s, found.step_time_hi_s)
-    return replace(found, power=predict_power(Ran(job, step.stages, step.timeline, step.time_of), interval_s, config))
+    return replace(found, power=predict_power(warm, (found.step_time_lo_s, found.step_time_hi_s), config))
+
+
+def _warm(
+    step: Step, constants: Constants, config: Path, cluster: ClusterConfig | None, slow: Mapping[int, float]
+) -> Warm[Training[Step]]:
+    if cluster is None:
+        return warm_up_anywhere(Training(step), config)
+
+    def once_more(factor: dict[int, float]) -> Training[Step]:
+        return Training(simulate_step(step.job, constants, config, with_factors(slow, factor)))
+
+    return warm_up(Training(step), once_more, cluster, config)
 
 
 def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibration | None) -> Prediction:

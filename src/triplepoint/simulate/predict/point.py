@@ -34,19 +34,21 @@ class PointPrediction:
     allocated_bytes: tuple[float, ...] = ()
 
 
-def predict_point(point: Point, config: Path) -> PointPrediction:
+def predict_point(point: Point, config: Path, with_power: bool = True) -> PointPrediction:
     """Return what is predicted of a point; what cannot be predicted says why in its `step.reason`.
 
     Args:
         point: The point.
         config: Folder of the configuration.
+        with_power: Whether power and heat are wanted.
     """
     if point.cluster.device == "cpu":
         return PointPrediction(Prediction("unsupported", "processors are not simulated"))
     try:
         catalogue, calibration = _load(config)
         job = job_of(point, catalogue, STACKS.get(point.engine))
-        if reason := refusal(point, catalogue.cluster(point.cluster.name), job.gpu):
+        cluster = catalogue.cluster(point.cluster.name)
+        if reason := refusal(point, cluster, job.gpu):
             return PointPrediction(Prediction(Status.INVALID, reason))
         if reason := check_order(point):
             return PointPrediction(Prediction("unsupported", reason))
@@ -55,7 +57,7 @@ def predict_point(point: Point, config: Path) -> PointPrediction:
             step = predict_serving(job, serving, config)
             stages = [use.allocated for use in memory_by_stage(job, serving)]
         else:
-            step = predict(job, calibration, config)
+            step = predict(job, calibration, config, cluster, with_power)
             stages = [use.allocated for use in memory_of_training(job)]
     except UserError as error:
         return PointPrediction(Prediction("unsupported", str(error)))

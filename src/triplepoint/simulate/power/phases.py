@@ -1,19 +1,17 @@
-"""What GPUs do in a step, as a few phases: what their power and heat in balance are made of."""
+"""What GPUs do in a step, as a few phases: what the peaks of their power are made of."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.simulate.heat.machine import Machine
 from triplepoint.simulate.operations import Operation, StageWork
 from triplepoint.simulate.power.gpu import Float
 from triplepoint.simulate.power.step import Ran
 from triplepoint.simulate.power.work import Workload
-from triplepoint.simulate.predict.governed import Stretches, stretches_of
 from triplepoint.simulate.timeline.tasks import Timeline
 
-_GOVERNED_S = 4 * Machine.period_s
+_GOVERNED_S = 0.2
 """A governor needs some control periods to follow: of shorter passes it sees the mean, with the gaps between them."""
 
 
@@ -27,7 +25,6 @@ class Phases(NamedTuple):
         operations: Of a single pass, by stage and phase.
         alone_s: Of the step, as `seconds`, without gaps between passes. Unit: s.
         alone: Work in that time.
-        stretches: Of the step, for the governor; without them it finds a clock for every phase.
     """
 
     seconds: Float
@@ -36,48 +33,50 @@ class Phases(NamedTuple):
     operations: Sequence[Sequence[tuple[Operation, ...]]]
     alone_s: Float
     alone: Float
-    stretches: Stretches | None = None
 
 
-def phases_of(ran: Ran, workload: Workload, polling_share: float) -> Phases:
-    """Return what the GPUs of every stage do: forward and backward passes, the update, the rest of the step.
+def phases_of(ran: Ran, workload: Workload, stages: Sequence[int], polling_share: float) -> Phases:
+    """Return what the GPUs of some stages do: forward and backward passes, the update, the rest of the step.
 
     Args:
         ran: The step.
         workload: Work of the job's operations.
+        stages: Which stages.
         polling_share: Share of the clock tree that waiting drives.
     """
-    timeline = ran.timeline
+    timeline, own = ran.timeline, np.array(stages)
     durations, num_microbatches = timeline.durations, timeline.order.num_microbatches
-    backward = durations.backward_input.total + durations.backward_weight.total
-    passes = np.stack([durations.forward.total[:, :, 0].sum(axis=1), backward[:, :, 0].sum(axis=1)], axis=1)
+    backward = durations.backward_input.total[own] + durations.backward_weight.total[own]
+    passes = np.stack([durations.forward.total[own, :, 0].sum(axis=1), backward[:, :, 0].sum(axis=1)], axis=1)
     once = passes / timeline.order.num_chunks
-    operations = [_operations(stage) for stage in ran.stages]
-    own = np.array([[workload.of_all(part) for part in parts] for parts in operations])
-    own[:, :2] *= num_microbatches
-    seconds = np.concatenate([passes * num_microbatches, durations.optimizer.total[:, :1]], axis=1)
+    operations = [_operations(ran.stages[stage]) for stage in stages]
+    done = np.array([[workload.of_all(part) for part in parts] for parts in operations])
+    done[:, :2] *= num_microbatches
+    seconds = np.concatenate([passes * num_microbatches, durations.optimizer.total[own, :1]], axis=1)
     rest = np.maximum(timeline.step_time_s - seconds.sum(axis=1, keepdims=True), 1e-9)
     seconds = np.concatenate([seconds, rest], axis=1)
     sends = 4 * num_microbatches * (timeline.order.num_stages > 1)
     between = [
-        workload.of(stage.gradient_sync) + sends * workload.sent(stage.chunks[0].send_bytes, is_inside=False)
-        for stage in ran.stages
+        workload.of(ran.stages[stage].gradient_sync)
+        + sends * workload.sent(ran.stages[stage].chunks[0].send_bytes, is_inside=False)
+        for stage in stages
     ]
-    work = np.concatenate([own, np.array(between)[:, None]], axis=1)
-    if ran.job.num_gpus > 1:
-        # A rank with others waits in a kernel that polls.
-        work[..., 0] += polling_share * np.maximum(seconds - work[..., 0], 0.0)
+    work = np.concatenate([done, np.array(between)[:, None]], axis=1)
+    # A rank with others waits in a kernel that polls.
+    polling = polling_share if ran.job.num_gpus > 1 else 0.0
+    work[..., 0] += polling * np.maximum(seconds - work[..., 0], 0.0)
     alone_s, alone = seconds.copy(), work.copy()
-    stretches = stretches_of(timeline, alone_s, alone)
-    _even_out(timeline, passes, once, seconds, work)
+    _even_out(timeline, timeline.final_sync[own], passes, once, seconds, work)
     flat = [[tuple(one for some in part for one in some) for part in parts] for parts in operations]
-    return Phases(seconds, np.concatenate([once, seconds[:, 2:]], axis=1), work, flat, alone_s, alone, stretches)
+    return Phases(seconds, np.concatenate([once, seconds[:, 2:]], axis=1), work, flat, alone_s, alone)
 
 
-def _even_out(timeline: Timeline, passes: Float, once: Float, seconds: Float, work: Float) -> None:
+def _even_out(
+    timeline: Timeline, final_sync: Float, passes: Float, once: Float, seconds: Float, work: Float
+) -> None:
     """Let short passes take up the gaps between them, each with the same mean work: so a governor sees them."""
     fill = (timeline.order.num_stages - 1) * once.sum(axis=1)
-    apart = fill + (timeline.final_sync[:, 1] - timeline.final_sync[:, 0])
+    apart = fill + (final_sync[:, 1] - final_sync[:, 0])
     is_short = (once < _GOVERNED_S).all(axis=1)
     gaps = np.where(is_short, np.maximum(seconds[:, 3] - apart, 0.0), 0.0)[:, None]
     share = passes / passes.sum(axis=1, keepdims=True)

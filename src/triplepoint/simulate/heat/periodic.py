@@ -1,0 +1,157 @@
+"""The step of a warm job, which repeats: the closed loop of power, heat and clocks on all stretches of it at once.
+
+A step is cut into stretches of a few control periods, and all stretches are gone through side by side. Each then starts
+from where the stretch before it ended, and all are gone through once more: heat is linear, so its part of that start is
+exact, and a governor forgets within a few periods (parallel in time: Lions, Maday and Turinici 2001). What remembers for
+longer, heat or a brake that holds clocks, needs `loop`.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from triplepoint.simulate.heat.clocks import ClockState, Governor, Reason, free_clocks
+from triplepoint.simulate.heat.loop import AT_REST, Trace
+from triplepoint.simulate.heat.machine import Machine, Profile
+from triplepoint.simulate.heat.network import propagator
+from triplepoint.simulate.power.gpu import Float
+
+_STRETCH = 8
+"""Control periods of a stretch."""
+_SINGLE = 4 * _STRETCH
+"""A step of fewer control periods is one stretch."""
+_PASSES = 2
+"""Times the heat of a step is followed from its mean: slow parts have not forgotten that after one."""
+
+
+def num_periods(step_s: float, period_s: float, most: int) -> int:
+    """Return how many control periods a step is cut into: of more than a few, whole stretches.
+
+    Args:
+        step_s: Length of the step. Unit: s.
+        period_s: Control period. Unit: s.
+        most: Highest number, of whole stretches.
+    """
+    number = max(round(step_s / period_s), 1)
+    return number if number < _SINGLE else min(number // _STRETCH * _STRETCH, most)
+
+
+class Repeating(NamedTuple):
+    """A step that repeats.
+
+    Attributes:
+        trace: The step.
+        stretched: Length of its profile over that of the one given.
+    """
+
+    trace: Trace
+    stretched: float
+
+
+class Periodic:
+    """A step of a job by control period: arrays of shape (num_periods, num_nodes, num_devices)."""
+
+    def __init__(self, machine: Machine, profile: Profile, step_s: float) -> None:
+        """Prepare the arrays.
+
+        Args:
+            machine: The nodes; brakes and the temperatures at which clocks go down are not heeded.
+            profile: Of a step at the highest clocks, a bin for each control period.
+            step_s: About the length of the step. Unit: s.
+        """
+        power, shape, number = machine.power, machine.shape, len(profile.duration_s)
+        self._machine, self._table, self._period_s = machine, machine.table, step_s / number
+        self._length = number if number < _SINGLE else _STRETCH
+        rates = (profile.of_devices(rate, shape) for rate in profile.rates(power))
+        self._traffic, self._work, self._awake, self._bound = rates
+        self._rests = self._awake < AT_REST
+        self._can_rest = bool(self._rests.any())
+        self._duration_s, self._scale = profile.duration_s, 1.0
+        self._fixed = power.base.value + power.memory_idle.value
+        # Leakage over states, which stand above the inlet.
+        self._leakage = power.leakage.value * machine.devices.leakage * np.exp(
+            power.leakage_growth.value * (machine.inlet_c[:, None] - power.leakage_temperature.value)
+        )  # fmt: skip
+        self._leakage_share = self._table.voltage_share**power.leakage_voltage_exponent.value
+        self._clock_energy = self._table.energy_share * self._table.share
+        self._slower = 1.0 / self._table.share - 1.0
+        self._governor = Governor(self._table, machine.heat.limits, machine.braked, self._period_s)
+        self._both = np.ascontiguousarray(propagator(machine.network, self._period_s).both.swapaxes(1, 2))
+        self._twin = machine.twin if (machine.twin != np.arange(shape[1])).any() else None
+        self._power, self._warm, self._slowdown, self._asked = (np.empty((number, *shape)) for _ in range(4))
+        self._place, self._rate = np.empty((number, *shape), dtype=np.int64), np.empty(number)
+
+    def settle(self, start_w: Float, turns: int, lasts_s: float | None = None) -> Repeating:
+        """Return the step.
+
+        Args:
+            start_w: About the mean power of every device. Unit: W.
+            turns: How often all stretches are gone through.
+            lasts_s: Length the step has, to which its profile is stretched; None: what comes out. Unit: s.
+        """
+        machine, rows = self._machine, len(self._duration_s) // self._length
+        heat = np.repeat(machine.network.steady(start_w)[:, None], rows, axis=1)
+        clocks = free_clocks(self._table, (rows, *machine.shape))
+        num_states = heat.shape[2]
+        stay = propagator(machine.network, self._period_s * self._length).both[:, :, :num_states]
+        for _ in range(turns):
+            end = self._turn(heat, clocks)
+            heat = self._starts(end - heat @ stay.swapaxes(1, 2), stay)
+            clocks.asked, clocks.place = np.roll(clocks.asked, 1, axis=0), np.roll(clocks.place, 1, axis=0)
+            if lasts_s is not None:
+                self._scale *= lasts_s / (self._scale * float((self._duration_s / self._rate).sum()))
+        return Repeating(self._trace(), self._scale)
+
+    def _turn(self, heat: Float, clocks: ClockState) -> Float:
+        """Go through all stretches, and return the heat they end with; shape (num_nodes, num_stretches, num_states)."""
+        num_states, num_devices = heat.shape[2], self._machine.shape[1]
+        column = np.concatenate([heat, np.empty((*heat.shape[:2], num_devices))], axis=2)
+        growth = self._machine.power.leakage_growth.value
+        for now in self._periods():
+            place, warm = clocks.place, column[:, :, :num_devices].swapaxes(0, 1)
+            if self._can_rest:
+                place = np.where(self._rests[now], 0, place)
+            slowdown = 1.0 + self._bound[now] * self._slower[place]
+            rate = 1.0 / slowdown.max(axis=(1, 2))
+            speed = (rate / self._scale)[:, None, None]
+            leakage = self._leakage * np.exp(growth * warm) * self._leakage_share[place]
+            movable = leakage + speed * self._work[now] * self._table.energy_share[place]
+            movable += self._awake[now] * self._clock_energy[place]
+            power = movable + speed * self._traffic[now] + self._fixed
+            self._power[now], self._warm[now], self._slowdown[now] = power, warm, slowdown
+            self._asked[now], self._place[now], self._rate[now] = clocks.asked, place, rate
+            column[:, :, num_states:] = power.swapaxes(0, 1)
+            column[:, :, :num_states] = column @ self._both
+            if self._twin is not None:
+                # One limit holds for the package: each of its devices is given half of what it draws.
+                power, movable = (0.5 * (of + of[:, :, self._twin]) for of in (power, movable))
+            self._governor.steer(clocks, self._machine.limits_w - power, movable, warm, -np.inf)
+        return column[:, :, :num_states]
+
+    def _periods(self) -> Iterator[slice]:
+        """Yield the first control period of all stretches, then the second, and so on."""
+        return (slice(index, None, self._length) for index in range(self._length))
+
+    def _starts(self, driven: Float, stay: Float) -> Float:
+        """Return the heat that stretches start with, from what power adds in each; shape as that of `driven`."""
+        heat = self._machine.network.steady(self._power.mean(axis=0))
+        found = np.empty_like(driven)
+        for _ in range(_PASSES):
+            for row in range(driven.shape[1]):
+                found[:, row] = heat
+                heat = (stay @ heat[..., None])[..., 0] + driven[:, row]
+        return found
+
+    def _trace(self) -> Trace:
+        none, number = np.zeros(self._place.shape, dtype=np.bool_), len(self._rate)
+        free = np.full(self._asked.shape, float(len(self._table.mhz)))
+        reasons = self._governor.reasons(self._asked, free, none, np.zeros(number, dtype=np.bool_))
+        if self._can_rest:
+            reasons = np.where(self._rests & (reasons == 0), int(Reason.IDLE), reasons)
+        position_s = self._scale * np.cumsum(self._duration_s)
+        return Trace(
+            self._scale * float((self._duration_s / self._rate).mean()), self._power,
+            self._warm + self._machine.inlet_c[:, None], self._table.mhz[self._place],
+            reasons, self._slowdown, self._rate, position_s, repeats=True,
+        )  # fmt: skip

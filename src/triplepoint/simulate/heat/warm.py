@@ -1,0 +1,325 @@
+"""A job in thermal steady state: from what its GPUs do to their power, heat and clocks, and back to their speed.
+
+Step times are those of kernels as they were measured and of clusters as they were calibrated with: power limits had
+taken clocks down there. So the profile of a step is what it would be at the highest clocks, such that sound GPUs under
+usual conditions give the step time back. Other conditions and faults come on top: GPUs that are slower than the slowest
+sound one slow their ranks, and so the step; what runs when changes what GPUs draw, and how slow they are, so both are
+gone through in turn until neither changes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.conditions import USUAL
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.errors import UserError
+from triplepoint.simulate.costs import largest_of
+from triplepoint.simulate.fabric import Fabric
+from triplepoint.simulate.heat.devices import equal_devices
+from triplepoint.simulate.heat.job import airflow_of, machine_of, power_of, usual_devices
+from triplepoint.simulate.heat.loop import Trace, run, settle
+from triplepoint.simulate.heat.machine import Machine, Profile
+from triplepoint.simulate.heat.parameters import read_heat
+from triplepoint.simulate.heat.periodic import Periodic, num_periods
+from triplepoint.simulate.power.gpu import Activity, Float, Int64, power_at_limit
+from triplepoint.simulate.power.load import Load
+from triplepoint.simulate.power.step import Place, bin_activity
+
+_FINE_PERIODS = 800
+"""Highest number of control periods of a step: those of a longer step are longer, its powers means of more than 50 ms."""
+_FINE_TURNS = 4
+"""Turns after which power differs by less than 0.02 W, temperatures by 0.02 K from those after 30."""
+_COARSE_PERIODS, _COARSE_TURNS, _COARSE_STAGES = 400, 2, 4
+"""Of a job on nodes nobody has described."""
+_MOST_TURNS = 3
+_STEP_OF_SPEED = 0.005
+"""Speeds of GPUs are told apart in steps of this: each different one makes a replica more to simulate."""
+_WARMING_PERIODS = 64
+"""Control periods of a step while heat that holds clocks is followed through time."""
+_SETTLED_K, _MOST_LEAPS = 0.2, 24
+"""A machine is warm once a leap changes no temperature by more; sensors show whole degrees."""
+_LIKE, _MOST_STEPS = 0.001, 20
+"""Steps are alike once their mean power differs by less than this share; and how many there may be until then."""
+
+
+AnyLoad = TypeVar("AnyLoad", bound=Load)
+
+
+class Seats(NamedTuple):
+    """Which devices of a machine do what.
+
+    Attributes:
+        places: Of each kind of rank; a kind more is of devices without one.
+        kind: Of every device; shape (num_nodes, num_devices).
+        weight: GPUs of the job that each device stands for; same shape.
+    """
+
+    places: list[Place]
+    kind: Int64
+    weight: Float
+
+    @property
+    def stage(self) -> Int64:
+        """Pipeline stage of every device, -1 where it has no rank."""
+        return np.array([*(stage for stage, _ in self.places), -1])[self.kind]
+
+
+@dataclass(frozen=True, eq=False)
+class Warm(Generic[AnyLoad]):
+    """A job, warm.
+
+    Attributes:
+        load: What its GPUs do, with what clocks did to it.
+        machine: The nodes.
+        seats: Which devices do what.
+        profile: What they do, as calibrated.
+        trace: Its step, which repeats.
+        num_alike: How many devices of a node each device of the machine stands for; shape (num_devices,).
+        num_nics: Network adapters of a node.
+        spread: Rise of the hottest part over that of the ones in the trace; 1 where parts are drawn.
+        factor: Of every rank, time of its computation over that of the slowest sound GPU under usual conditions, or 1.
+        is_steady: Whether the step before took the same power.
+    """
+
+    load: AnyLoad
+    machine: Machine
+    seats: Seats
+    profile: Profile
+    trace: Trace
+    num_alike: Float
+    num_nics: int
+    spread: float = 1.0
+    factor: Mapping[int, float] = field(default_factory=dict)
+    is_steady: bool = True
+
+
+def warm_up(
+    load: AnyLoad, reload: Callable[[dict[int, float]], AnyLoad], cluster: ClusterConfig, config: Path
+) -> Warm[AnyLoad]:
+    """Return a job under the conditions of its cluster.
+
+    Args:
+        load: What its GPUs do, as calibrated.
+        reload: Simulates it once more, with these factors on the computation of ranks.
+        cluster: Where it runs.
+        config: Folder of the configuration.
+
+    Raises:
+        UserError: If GPUs cannot work under these conditions.
+    """
+    gpu, conditions, num_gpus = load.job.gpu, cluster.conditions, load.job.num_gpus
+    shape = -(-num_gpus // cluster.gpus_per_node), cluster.gpus_per_node
+    usual = machine_of(USUAL, gpu, shape, cluster.name, config)
+    seats = _seats(load, shape)
+    profile = _profile(load, seats, usual, _FINE_PERIODS)
+    high, start_w = _at_highest_clocks(profile, seats, usual)
+    found = _follow(usual, high, start_w, load.length_s, is_known=True)
+    machine, factor = usual, dict[int, float]()
+    if conditions != USUAL:
+        # What clocks do beyond the highest ones of each control period is in no calibration.
+        machine, longer = machine_of(conditions, gpu, shape, cluster.name, config), found.stretched
+        slowest = float(_slowdown(found.trace, load, seats).max())
+        found = _follow(machine, _stretched(high, longer), start_w, load.length_s)
+        for _ in range(_MOST_TURNS):
+            slowdown = _slowdown(found.trace, load, seats)
+            if (now := _factors(slowdown / slowest, num_gpus)) == factor:
+                break
+            factor, load = now, reload(now)
+            seats = _seats(load, shape)
+            profile = _profile(load, seats, usual, _FINE_PERIODS)
+            high, start_w = _at_highest_clocks(profile, seats, usual, 1.0 / slowdown)
+            found = _follow(machine, _stretched(high, longer), start_w, load.length_s)
+    trace = replace(found.trace, period_s=load.length_s / len(found.trace.rate))
+    _check_shutdown(trace, machine)
+    num_nics = int(cluster.nics_per_node.value) if cluster.nics_per_node else cluster.gpus_per_node
+    return Warm(
+        load, machine, seats, profile, trace, np.ones(shape[1]), num_nics, factor=factor, is_steady=found.is_steady
+    )
+
+
+def warm_up_anywhere(load: AnyLoad, config: Path) -> Warm[AnyLoad]:
+    """Return a job on usual nodes of its GPU type, at a coarse resolution.
+
+    Parts are equal, a device stands for all that are cooled alike, and some stages of a long pipeline for the others.
+
+    Args:
+        load: What its GPUs do, as calibrated.
+        config: Folder of the configuration.
+    """
+    job = load.job
+    stages = np.unique(np.linspace(0, job.layout.pp - 1, min(job.layout.pp, _COARSE_STAGES)).round().astype(np.int64))
+    machine, num_alike = _usual_nodes(job.gpu, job.fabric.gpus_per_node, len(stages), config)
+    nearest = np.abs(np.arange(job.layout.pp)[:, None] - stages).argmin(axis=1)
+    num_stages = np.bincount(nearest)
+    kind = np.repeat(np.arange(len(stages))[:, None], len(num_alike), axis=1)
+    weight = num_stages[:, None] * num_alike / (job.layout.pp * num_alike.sum()) * job.num_gpus
+    seats = Seats([(stage, 0) for stage in stages.tolist()], kind, weight)
+    profile = _profile(load, seats, machine, _COARSE_PERIODS)
+    high, start_w = _at_highest_clocks(profile, seats, machine)
+    found = Periodic(machine, high, load.length_s).settle(start_w, _COARSE_TURNS, load.length_s)
+    spread = 1.0 + machine.heat.resistance_spread.value * largest_of(job.num_gpus)
+    return Warm(load, machine, seats, profile, found.trace, num_alike, _num_nics(job.fabric), spread)
+
+
+def slow_ranks(cluster: ClusterConfig, num_gpus: int) -> dict[int, float]:
+    """Return the factor on the time of computation of every rank on a GPU that its cluster calls slow."""
+    by_rank = {node * cluster.gpus_per_node + gpu: speed for (node, gpu), speed in cluster.speeds.items()}
+    return {rank: 1 / speed for rank, speed in by_rank.items() if rank < num_gpus}
+
+
+def with_factors(slow: Mapping[int, float], factor: Mapping[int, float]) -> dict[int, float]:
+    """Return the factors on the computation of ranks, of both causes."""
+    return {rank: slow.get(rank, 1.0) * factor.get(rank, 1.0) for rank in sorted({*slow, *factor})}
+
+
+@lru_cache(maxsize=64)
+def _usual_nodes(gpu: GpuConfig, gpus_per_node: int, num_nodes: int, config: Path) -> tuple[Machine, Float]:
+    """Return nodes of equal devices, one package for each row of the air, and how many devices each stands for."""
+    num_devices = min(gpus_per_node, usual_devices(gpu, config))
+    air = airflow_of(None, gpu, num_devices, config)
+    package_of = {device: package for package in air.packages for device in package}
+    packages, num_alike = list[list[int]](), list[float]()
+    for row in air.rows:
+        first, size = package_of[row[0]], sum(map(len, packages))
+        packages.append([size + index for index in range(len(first))])
+        num_alike += [len(row) / len(first)] * len(first)
+    lean = air.model_copy(update={"rows": packages, "packages": packages})
+    machine = Machine(
+        power_of(USUAL, gpu, config), read_heat(gpu.name, config), lean, equal_devices(num_nodes, len(num_alike)),
+        np.full(num_nodes, USUAL.inlet_temp_c), cooling=USUAL.coolant,
+    )  # fmt: skip
+    return machine, np.array(num_alike)
+
+
+def _seats(load: Load, shape: tuple[int, int]) -> Seats:
+    """Return ranks in their order on nodes of a shape."""
+    index: dict[Place, int] = {}
+    kinds = [index.setdefault(load.place(rank), len(index)) for rank in range(load.job.num_gpus)]
+    kind = np.full(shape[0] * shape[1], len(index))
+    kind[: len(kinds)] = kinds
+    return Seats(list(index), kind.reshape(shape), (kind < len(index)).astype(float).reshape(shape))
+
+
+def _profile(load: Load, seats: Seats, machine: Machine, most: int) -> Profile:
+    """Return what devices do in the control periods of a step; those without a rank do nothing."""
+    number, num_places = num_periods(load.length_s, machine.period_s, most), len(seats.places)
+    # A rank with others waits in a kernel that polls.
+    polling = machine.power.polling_share.value if load.job.num_gpus > 1 else 0.0
+    busy = bin_activity(load.pieces(seats.places), num_places, load.length_s, number, polling)
+    columns = {part.name: np.asarray(getattr(busy, part.name)) for part in fields(busy)}
+    if int(seats.kind.max()) == num_places:
+        columns = {name: np.pad(column, ((0, 0), (0, 1))) for name, column in columns.items()}
+    return Profile(np.full(number, load.length_s / number), Activity(**columns), seats.kind)
+
+
+def _at_highest_clocks(
+    profile: Profile, seats: Seats, usual: Machine, most_share: Float | float = 1.0
+) -> tuple[Profile, Float]:
+    """Return a step as if clocks were at their highest, from one at the clocks that sound GPUs take it at.
+
+    In each control period the device whose clock is lowest under the power limit sets the time of all.
+
+    Args:
+        profile: With rates and times as they are at those clocks.
+        seats: Which devices do what.
+        usual: The nodes under usual conditions.
+        most_share: Highest share of the highest clock that devices are known to have had; shape (num_nodes,
+            num_devices).
+
+    Returns:
+        The step, and about the mean power of every device in W.
+    """
+    power, bound = usual.power, np.asarray(profile.activity.clock_bound)
+    _, watts = power_at_limit(power, profile.activity, power.leakage_temperature.value)
+    mean_w = watts.mean(axis=0)[seats.kind]
+    warm_c = usual.network.die_c(usual.network.steady(mean_w), usual.inlet_c[:, None])
+    hottest_c, most = np.full(bound.shape[1], -np.inf), np.ones(bound.shape[1])
+    np.maximum.at(hottest_c, seats.kind, warm_c)
+    np.minimum.at(most, seats.kind, most_share)
+    share = np.minimum(power_at_limit(power, profile.activity, hottest_c)[0], most)
+    own = bound * share + 1.0 - bound
+    together = own.min(axis=1, keepdims=True)
+    faster = replace(profile.activity.at_rate(1.0 / together), clock_bound=bound * share / own)
+    return Profile(profile.duration_s * together[:, 0], faster, profile.kind), mean_w
+
+
+def _stretched(profile: Profile, factor: float) -> Profile:
+    """Return the same work in a step that is `factor` times as long."""
+    return replace(profile, duration_s=profile.duration_s * factor, activity=profile.activity.at_rate(1.0 / factor))
+
+
+class _Followed(NamedTuple):
+    """A step that repeats, the length of its profile over that of the one given, and whether the step before was so."""
+
+    trace: Trace
+    stretched: float
+    is_steady: bool
+
+
+def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float, is_known: bool = False) -> _Followed:
+    """Return a step of a warm job.
+
+    Args:
+        machine: The nodes.
+        profile: Of a step at the highest clocks, a bin for each control period.
+        start_w: About the mean power of every device. Unit: W.
+        step_s: About the length of the step. Unit: s.
+        is_known: Whether that is its length, to which the profile is to be stretched.
+    """
+    if not machine.braked.any():
+        found = Periodic(machine, profile, step_s).settle(start_w, _FINE_TURNS, step_s if is_known else None)
+        limits = machine.heat.limits
+        if found.trace.temp_c.max() < limits.max_temperature.value - limits.hysteresis.value:
+            return _Followed(*found, is_steady=True)
+    coarse = replace(machine, period_s=max(machine.period_s, profile.step_s / _WARMING_PERIODS))
+    steady, longer = settle(coarse, profile, _SETTLED_K, _MOST_LEAPS), 1.0
+    if is_known:
+        longer = step_s / steady.step_s
+    fine = replace(machine, period_s=step_s / len(profile.duration_s))
+    state = replace(steady.state, position_s=0.0)
+    trace, is_like = run(fine, _stretched(profile, longer), steady.step_s, state), False
+    for _ in range(_MOST_STEPS):
+        before, trace = trace, run(fine, _stretched(profile, longer), steady.step_s, state)
+        is_like = abs(float(trace.power_w.mean() / before.power_w.mean()) - 1.0) < _LIKE
+        if is_like:
+            break
+    return _Followed(replace(trace, repeats=True), longer, is_like)
+
+
+def _slowdown(trace: Trace, load: Load, seats: Seats) -> Float:
+    """Return the time that the computation of every device takes over that at the highest clock."""
+    share = np.array([*(load.compute_share(place) for place in seats.places), 0.0])[seats.kind]
+    excess = (trace.slowdown.mean(axis=0) - 1.0) / np.maximum(share, 1e-6)
+    return np.asarray(1.0 + np.where(share > 0.0, excess, 0.0))
+
+
+def _factors(slowdown: Float, num_gpus: int) -> dict[int, float]:
+    """Return the ranks that are slower than usual, and how much."""
+    steps = np.rint((slowdown.reshape(-1)[:num_gpus] - 1.0) / _STEP_OF_SPEED)
+    return {rank: 1.0 + _STEP_OF_SPEED * float(steps[rank]) for rank in np.flatnonzero(steps > 0).tolist()}
+
+
+def _check_shutdown(trace: Trace, machine: Machine) -> None:
+    # The mean: hardware cuts clocks within less than the control period that lets a die overshoot here.
+    hottest = trace.temp_c.mean(axis=0)
+    node, gpu = np.unravel_index(hottest.argmax(), hottest.shape)
+    most_c = machine.heat.limits.shutdown_temperature.value
+    if hottest[node, gpu] >= most_c:
+        raise UserError(
+            f"node{node}.gpu{gpu} comes to {hottest[node, gpu]:.0f} degC under the conditions of its cluster and shuts "
+            f"down at {most_c:g} degC; no job runs on it, ease them"
+        )
+
+
+def _num_nics(fabric: Fabric) -> int:
+    """Return how many network adapters a node has: one a GPU, unless GPUs share them."""
+    for level in fabric.levels:
+        if level.num_gpus > fabric.gpus_per_node and level.single:
+            return max(1, round(fabric.gpus_per_node * level.bandwidth / level.single))
+    return fabric.gpus_per_node
