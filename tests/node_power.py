@@ -8,12 +8,13 @@ import numpy as np
 
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Constants
-from triplepoint.simulate.heat.job import node_power_of
+from triplepoint.simulate.heat.job import is_known, node_power_of
+from triplepoint.simulate.heat.warm import warm_up_anywhere
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.power.gpu import Activity, clock_at_limit
 from triplepoint.simulate.power.node import board_power_w, node_power_w
 from triplepoint.simulate.power.parameters import Estimate, NodePowerConfig, read_power
-from triplepoint.simulate.power.step import Ran
+from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.power.work import FP8_ENERGY
 from triplepoint.simulate.predict.batch import read_table, settle
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power
@@ -73,7 +74,7 @@ def judge_nodes() -> tuple[Judged, ...]:
         assert row.job is not None, row.reason
         job, step_s = settle(row), float(cells["step_time_s"])
         predicted = simulate_step(job, calibration.constants(job), CONFIG)
-        powers = [_power(job, step) for step in (predicted, step_of(job, step_s))]
+        powers = [_power(step) for step in (predicted, step_of(job, step_s))]
         if not powers[0].gpu_power_w > 0:
             continue
         node = node_power_of(job.gpu, CONFIG)
@@ -113,9 +114,10 @@ def product_tflops(gpu: str, limit_w: float, what: str = "bf16", randomness: flo
     return float(rate * clock_at_limit(power, busy, limit_w, 60.0) / highest / 1e12)
 
 
-def _power(job: Job, step: Step) -> PowerPrediction:
-    ran = Ran(job, step.stages, step.timeline, step.time_of)
-    return predict_power(ran, (step.time_s, step.time_s), CONFIG)
+def _power(step: Step) -> PowerPrediction:
+    if not is_known(step.job.gpu, CONFIG):
+        return PowerPrediction()
+    return predict_power(warm_up_anywhere(Training(step), CONFIG), (step.time_s, step.time_s), CONFIG)
 
 
 def _node(node: NodePowerConfig, power: PowerPrediction, meter: str) -> float:

@@ -25,6 +25,7 @@ from triplepoint.simulate.timeline.schedule import Int64, make_order
 from triplepoint.simulate.timeline.tasks import Timeline, run
 from triplepoint.units import NS_PER_S
 
+
 @dataclass(frozen=True, eq=False)
 class Simulated:
     """What is simulated of a job that runs.

@@ -1,9 +1,9 @@
 """The step of a warm job, which repeats: the closed loop of power, heat and clocks on all stretches of it at once.
 
 A step is cut into stretches of a few control periods, and all stretches are gone through side by side. Each then starts
-from where the stretch before it ended, and all are gone through once more: heat is linear, so its part of that start is
-exact, and a governor forgets within a few periods (parallel in time: Lions, Maday and Turinici 2001). What remembers for
-longer, heat or a brake that holds clocks, needs `loop`.
+from where the stretch before it ended, and all are gone through once more (parallel in time: Lions, Maday and Turinici
+2001). Heat is linear, so its part of that start is exact, and a governor forgets within a few periods. What remembers
+for longer, heat or a brake that throttles, needs `loop`.
 """
 
 from collections.abc import Iterator

@@ -32,9 +32,9 @@ from triplepoint.simulate.power.load import Load
 from triplepoint.simulate.power.step import Place, bin_activity
 
 _FINE_PERIODS = 800
-"""Highest number of control periods of a step: those of a longer step are longer, its powers means of more than 50 ms."""
-_FINE_TURNS = 4
-"""Turns after which power differs by less than 0.02 W, temperatures by 0.02 K from those after 30."""
+"""Highest number of control periods of a step: a longer step has longer ones, powers are means of more than 50 ms."""
+_FINE_TURNS = 3
+"""Turns after which power is within 0.02 W and temperatures within 0.04 K of those after 30."""
 _COARSE_PERIODS, _COARSE_TURNS, _COARSE_STAGES = 400, 2, 4
 """Of a job on nodes nobody has described."""
 _MOST_TURNS = 3
@@ -82,7 +82,7 @@ class Warm(Generic[AnyLoad]):
         trace: Its step, which repeats.
         num_alike: How many devices of a node each device of the machine stands for; shape (num_devices,).
         num_nics: Network adapters of a node.
-        spread: Rise of the hottest part over that of the ones in the trace; 1 where parts are drawn.
+        spread: How far the resistances of parts differ that are equal in the trace: relative standard deviation.
         factor: Of every rank, time of its computation over that of the slowest sound GPU under usual conditions, or 1.
         is_steady: Whether the step before took the same power.
     """
@@ -94,9 +94,14 @@ class Warm(Generic[AnyLoad]):
     trace: Trace
     num_alike: Float
     num_nics: int
-    spread: float = 1.0
+    spread: float = 0.0
     factor: Mapping[int, float] = field(default_factory=dict)
     is_steady: bool = True
+
+    def hottest_c(self, number: int) -> Float:
+        """Return temperatures of the hottest of so many parts that are equal in the trace; of its shape. Unit: degC."""
+        inlet_c = self.machine.inlet_c[:, None]
+        return np.asarray(inlet_c + (self.trace.temp_c - inlet_c) * (1.0 + self.spread * largest_of(number)))
 
 
 def warm_up(
@@ -163,8 +168,9 @@ def warm_up_anywhere(load: AnyLoad, config: Path) -> Warm[AnyLoad]:
     profile = _profile(load, seats, machine, _COARSE_PERIODS)
     high, start_w = _at_highest_clocks(profile, seats, machine)
     found = Periodic(machine, high, load.length_s).settle(start_w, _COARSE_TURNS, load.length_s)
-    spread = 1.0 + machine.heat.resistance_spread.value * largest_of(job.num_gpus)
-    return Warm(load, machine, seats, profile, found.trace, num_alike, _num_nics(job.fabric), spread)
+    in_node = num_alike * (min(job.fabric.gpus_per_node, job.num_gpus) / num_alike.sum())
+    num_nics, spread = _num_nics(job.fabric), machine.heat.resistance_spread.value
+    return Warm(load, machine, seats, profile, found.trace, in_node, num_nics, spread)
 
 
 def slow_ranks(cluster: ClusterConfig, num_gpus: int) -> dict[int, float]:

@@ -10,7 +10,6 @@ from triplepoint.simulate.power.phases import Phases, phases_of
 from triplepoint.simulate.power.step import Pieces, Place, Ran, pieces_of
 from triplepoint.simulate.power.work import Workload
 
-
 AnyRan = TypeVar("AnyRan", bound=Ran)
 
 

@@ -71,9 +71,7 @@ def phases_of(ran: Ran, workload: Workload, stages: Sequence[int], polling_share
     return Phases(seconds, np.concatenate([once, seconds[:, 2:]], axis=1), work, flat, alone_s, alone)
 
 
-def _even_out(
-    timeline: Timeline, final_sync: Float, passes: Float, once: Float, seconds: Float, work: Float
-) -> None:
+def _even_out(timeline: Timeline, final_sync: Float, passes: Float, once: Float, seconds: Float, work: Float) -> None:
     """Let short passes take up the gaps between them, each with the same mean work: so a governor sees them."""
     fill = (timeline.order.num_stages - 1) * once.sum(axis=1)
     apart = fill + (final_sync[:, 1] - final_sync[:, 0])

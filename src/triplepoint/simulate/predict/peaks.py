@@ -1,4 +1,4 @@
-"""The highest power that a sensor shows on a GPU: of passes that begin, of updates, of kernels shorter than a window."""
+"""The highest power that a sensor shows on a GPU: of passes that begin, updates, and kernels shorter than a window."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -11,6 +11,7 @@ from triplepoint.errors import UserError
 from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.inference import memory_by_stage, serving_of
+from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import check_order
 from triplepoint.simulate.memory.training import memory_by_stage as memory_of_training
 from triplepoint.simulate.predict.model import Prediction, predict
@@ -34,8 +35,24 @@ class PointPrediction:
     allocated_bytes: tuple[float, ...] = ()
 
 
-def predict_point(point: Point, config: Path, with_power: bool = True) -> PointPrediction:
+def predict_point(point: Point, config: Path) -> PointPrediction:
     """Return what is predicted of a point; what cannot be predicted says why in its `step.reason`.
+
+    Args:
+        point: The point.
+        config: Folder of the configuration.
+    """
+    step = predict_step(point, config)
+    if step.status not in (Status.OK, Status.OOM):
+        return PointPrediction(step)
+    job = _job_of(point, config)
+    uses = memory_by_stage(job, serving_of(point)) if point.task == "inference" else memory_of_training(job)
+    stages = [use.allocated for use in uses]
+    return PointPrediction(step, tuple(stages[job.mesh.place(rank).pp] for rank in range(point.num_gpus)))
+
+
+def predict_step(point: Point, config: Path, with_power: bool = True) -> Prediction:
+    """Return what is predicted of a step of a point.
 
     Args:
         point: The point.
@@ -43,25 +60,23 @@ def predict_point(point: Point, config: Path, with_power: bool = True) -> PointP
         with_power: Whether power and heat are wanted.
     """
     if point.cluster.device == "cpu":
-        return PointPrediction(Prediction("unsupported", "processors are not simulated"))
+        return Prediction("unsupported", "processors are not simulated")
     try:
         catalogue, calibration = _load(config)
-        job = job_of(point, catalogue, STACKS.get(point.engine))
-        cluster = catalogue.cluster(point.cluster.name)
+        job, cluster = _job_of(point, config), catalogue.cluster(point.cluster.name)
         if reason := refusal(point, cluster, job.gpu):
-            return PointPrediction(Prediction(Status.INVALID, reason))
+            return Prediction(Status.INVALID, reason)
         if reason := check_order(point):
-            return PointPrediction(Prediction("unsupported", reason))
+            return Prediction("unsupported", reason)
         if point.task == "inference":
-            serving = serving_of(point)
-            step = predict_serving(job, serving, config)
-            stages = [use.allocated for use in memory_by_stage(job, serving)]
-        else:
-            step = predict(job, calibration, config, cluster, with_power)
-            stages = [use.allocated for use in memory_of_training(job)]
+            return predict_serving(job, serving_of(point), config, cluster, with_power)
+        return predict(job, calibration, config, cluster, with_power)
     except UserError as error:
-        return PointPrediction(Prediction("unsupported", str(error)))
-    return PointPrediction(step, tuple(stages[job.mesh.place(rank).pp] for rank in range(point.num_gpus)))
+        return Prediction("unsupported", str(error))
+
+
+def _job_of(point: Point, config: Path) -> Job:
+    return job_of(point, _load(config)[0], STACKS.get(point.engine))
 
 
 @cache

@@ -68,7 +68,7 @@ def predict_power(warm: Warm[Any], interval_s: tuple[float, float], config: Path
     mean_w = float(np.average(trace.power_w.mean(axis=0), weights=weight))
     sigma_w, step_s = _sigma_w(warm), load.length_s
     rise_k = trace.temp_c - machine.inlet_c[:, None]
-    hottest_c = float((machine.inlet_c[:, None] + rise_k * warm.spread)[:, has_rank].max())
+    hottest_c = float(warm.hottest_c(load.job.num_gpus)[:, has_rank].max())
     mean_rise_k = float(rise_k.mean(axis=0)[has_rank].max())
     sigma_k = math.hypot(_INLET_SIGMA_K, mean_rise_k * _resistance_sigma(warm), mean_rise_k * sigma_w / mean_w)
     is_held = (trace.reasons & _HELD) != 0
@@ -104,7 +104,7 @@ def nodes_power_w(warm: Warm[Any], config: Path) -> Float:
         warm: The job.
         config: Folder of the configuration.
     """
-    gpus_w, hottest_c = warm.trace.power_w * warm.num_alike, warm.trace.temp_c.max(axis=2)
+    gpus_w, hottest_c = warm.trace.power_w * warm.num_alike, warm.hottest_c(round(warm.num_alike.sum())).max(axis=2)
     return node_power_w(node_power_of(warm.load.job.gpu, config), gpus_w, hottest_c, warm.num_nics)
 
 
@@ -119,9 +119,8 @@ def _sigma_w(warm: Warm[Any]) -> float:
     is_free = gpu_power_w(power, activity, highest, kind_c) <= power.power_limit.value
     free = is_free.mean(axis=0)
     each = np.maximum(is_free.sum(axis=0), 1)
-    mean = Activity(
-        **{part.name: (np.asarray(getattr(activity, part.name)) * is_free).sum(axis=0) / each for part in fields(activity)}
-    )
+    columns = {part.name: np.asarray(getattr(activity, part.name)) for part in fields(activity)}
+    mean = Activity(**{name: (column * is_free).sum(axis=0) / each for name, column in columns.items()})
     parts = power_parts(power, mean, highest, kind_c)
     square = (power.power_limit.value * float((1.0 - free) @ kind_weight) * _HELD_SIGMA) ** 2
     for part in fields(parts):
@@ -135,5 +134,6 @@ def _resistance_sigma(warm: Warm[Any]) -> float:
     """Return the relative standard deviation of the resistance from die to inlet, of what is known of it."""
     machine = warm.machine
     cooling, network = machine.heat.cooling[machine.cooling], machine.network
-    worst = float(network.steady(np.ones(machine.shape))[:, : machine.shape[1]].max())
-    return math.hypot(cooling.die_resistance.sigma, cooling.sink_resistance.sigma, machine.airflow.preheat.sigma) / worst
+    whole = float(network.steady(np.ones(machine.shape))[:, : machine.shape[1]].max())
+    sigmas = cooling.die_resistance.sigma, cooling.sink_resistance.sigma, machine.airflow.preheat.sigma
+    return math.hypot(*sigmas) / whole

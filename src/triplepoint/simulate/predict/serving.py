@@ -4,13 +4,18 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.conditions import USUAL
 from triplepoint.simulate.calibration import ServingCalibration
 from triplepoint.simulate.costs import Cost
-from triplepoint.simulate.inference import Serving, predict_inference
+from triplepoint.simulate.heat.job import is_known
+from triplepoint.simulate.heat.warm import warm_up_anywhere
+from triplepoint.simulate.inference import Serving, batch_of, warm_batch
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.predict.bottleneck import word_for
 from triplepoint.simulate.predict.cells import Cells, need
 from triplepoint.simulate.predict.model import Prediction
+from triplepoint.simulate.predict.power import PowerPrediction, predict_power
 from triplepoint.simulate.predict.spelling import UnreadableError, is_blank, shown
 from triplepoint.status import Status
 from triplepoint.units import GIB
@@ -32,9 +37,24 @@ def read_output_tokens(cells: Cells) -> int | None:
     return need(cells, "output_tokens")
 
 
-def predict_serving(job: Job, serving: Serving, config: Path) -> Prediction:
-    """Return what inference takes; its step is a whole batch from its start to its end."""
-    found = predict_inference(job, serving, config)
+def predict_serving(
+    job: Job, serving: Serving, config: Path, cluster: ClusterConfig | None = None, with_power: bool = True
+) -> Prediction:
+    """Return what inference takes; its step is a whole batch from its start to its end.
+
+    Args:
+        job: Model, layout and machines.
+        serving: What is asked.
+        config: Folder of the configuration.
+        cluster: Where it runs: its conditions count. None: on sound GPUs of usual nodes.
+        with_power: Whether power and heat are wanted.
+    """
+    batch, warm = batch_of(job, serving, config), None
+    is_usual = cluster is None or cluster.conditions == USUAL
+    if is_known(job.gpu, config) and (with_power or not is_usual):
+        warm = warm_batch(batch, cluster, config) if cluster else warm_up_anywhere(batch, config)
+        batch = warm.load
+    found = batch.step
     known_to, fits = serving_calibration(config).known_to(job, serving, found), found.memory.fits
     low_s, high_s = known_to.whole_s
     token_low_s, token_high_s = known_to.per_token_s
@@ -55,6 +75,7 @@ def predict_serving(job: Job, serving: Serving, config: Path) -> Prediction:
         time_per_output_token_lo_s=token_low_s,
         time_per_output_token_hi_s=token_high_s,
         exposed_comm_per_output_token_s=found.decode.exposed_s,
+        power=predict_power(warm, known_to.whole_s, config) if warm and with_power else PowerPrediction(),
     )
 
 
