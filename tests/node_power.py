@@ -12,9 +12,9 @@ from triplepoint.simulate.heat.job import is_known, node_power_of
 from triplepoint.simulate.heat.warm import warm_up_anywhere
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.power.gpu import Activity, clock_at_limit
+from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.power.node import board_power_w, node_power_w
 from triplepoint.simulate.power.parameters import Estimate, NodePowerConfig, read_power
-from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.power.work import FP8_ENERGY
 from triplepoint.simulate.predict.batch import read_table, settle
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tests.unit.calibrate.test_power_and_cooling import record
 from tests.unit.simulate.heat.machines import CONFIG
+from triplepoint.calibrate.recording import Peaks, kernel_activity
 from triplepoint.cli import main
 
 Row = dict[str, Any]
@@ -122,3 +124,13 @@ def test_out_is_for_tables(recording: Path, config: Path, capsys: pytest.Capture
     command = ["calibrate", "--power", str(recording), "--gpu", "h200", "--config", str(config), "--out", "x.yaml"]
     assert main(command) == 2
     assert "--out is for constants fitted to tables" in capsys.readouterr().err
+
+
+def test_kernel_activity_by_hand() -> None:
+    """A GEMM at 0.8 of peak with a tenth of the bandwidth; a copy at 0.9 of the bandwidth."""
+    peaks = Peaks(tensor_flops=1e15, sm_flops=5e13, hbm=4e12, link=9e11)
+    found = kernel_activity([1, 0], np.array([8e11, 0]), np.array([4e8, 3.6e9]), 1e-3, peaks)
+    assert np.asarray(found.awake).tolist() == [1, 1]
+    assert np.asarray(found.tensor) == pytest.approx([0.8, 0])
+    assert np.asarray(found.hbm) == pytest.approx([0.1, 0.9])
+    assert np.asarray(found.clock_bound) == pytest.approx([0.8**3 / (0.8**3 + 0.1**3), 0])

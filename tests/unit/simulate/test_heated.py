@@ -13,11 +13,12 @@ from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError
 from triplepoint.plan import select
 from triplepoint.recording.read import read_recording
-from triplepoint.simulate.artefacts.heated import heat_up
 from triplepoint.simulate.artefacts.simulate_run import job_of, simulate, simulate_run
-from triplepoint.simulate.artefacts.simulated import Heated, Simulated
+from triplepoint.simulate.artefacts.simulated import Heated, Simulated, heated_of
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.heat.clocks import Reason
+from triplepoint.simulate.heat.warm import warm_up
+from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.step import costs_of
 from triplepoint.units import NS_PER_S
 
@@ -38,10 +39,12 @@ def heated(run: PlannedRun, **conditions: object) -> tuple[Simulated, Heated]:
     cluster = CATALOGUE.cluster(run.point.cluster.name)
     under = cluster.model_copy(update={"conditions": ConditionsConfig.model_validate(conditions)})
 
-    def once_more(slow: dict[int, float]) -> Simulated:
-        return simulate(job, costs, [0.0] * job.layout.pp, slow)
+    def once_more(slow: dict[int, float]) -> Training[Simulated]:
+        return Training(simulate(job, costs, [0.0] * job.layout.pp, slow))
 
-    return once_more({}), heat_up(once_more({}), once_more, under, CONFIG)
+    usual = once_more({})
+    warm = warm_up(usual, once_more, under, CONFIG)
+    return usual.ran, heated_of(warm, (warm.load.length_s, warm.load.length_s), under, CONFIG)
 
 
 @pytest.fixture(scope="module")
@@ -51,39 +54,39 @@ def llama() -> PlannedRun:
 
 def test_usual_conditions_leave_the_step_as_calibrated(llama: PlannedRun) -> None:
     before, after = heated(llama)
-    assert after.simulated.timeline.step_time_s == before.timeline.step_time_s
-    assert after.factor == {}
+    assert after.warm.load.ran.timeline.step_time_s == before.timeline.step_time_s
+    assert after.warm.factor == {}
     assert len(after.trace.rate) * after.trace.period_s == pytest.approx(before.timeline.step_time_s, rel=1e-9)
 
 
 def test_a_gpu_held_by_heat_slows_its_rank_and_all_wait(llama: PlannedRun) -> None:
     before, after = heated(llama, bad_contact={"node1.gpu6": 4})
-    assert set(after.factor) == {14}
+    assert set(after.warm.factor) == {14}
     hot = after.trace.reasons & HEAT != 0
     assert hot[:, 1, 6].any() and hot.sum() == hot[:, 1, 6].sum()
-    longer = after.simulated.timeline.step_time_s / before.timeline.step_time_s
-    assert 1.05 < longer <= after.factor[14], "the rest of the step is not computation"
+    longer = after.warm.load.ran.timeline.step_time_s / before.timeline.step_time_s
+    assert 1.05 < longer <= after.warm.factor[14], "the rest of the step is not computation"
     others = np.delete(after.trace.power_w.mean(axis=0).reshape(-1), 14)
     assert others.mean() < heated(llama)[1].trace.power_w.mean() - 30, "those that wait take less"
 
 
 def test_hot_room_slows_the_rear_first(llama: PlannedRun) -> None:
     before, after = heated(llama, inlet_temp_c=50)
-    assert after.simulated.timeline.step_time_s > before.timeline.step_time_s
-    rear = [rank for rank in after.factor if rank % 8 in (0, 3, 4, 6)]
-    slow = {rank: after.factor.get(rank, 1.0) for rank in range(32)}
+    assert after.warm.load.ran.timeline.step_time_s > before.timeline.step_time_s
+    rear = [rank for rank in after.warm.factor if rank % 8 in (0, 3, 4, 6)]
+    slow = {rank: after.warm.factor.get(rank, 1.0) for rank in range(32)}
     assert np.mean([slow[rank] for rank in slow if rank % 8 in (0, 3, 4, 6)]) > np.mean(list(slow.values()))
     assert rear, "rear GPUs are among them"
 
 
 def test_lower_power_limit_and_brake_slow_the_step(llama: PlannedRun) -> None:
     before, limited = heated(llama, power_limit_w=450)
-    assert limited.simulated.timeline.step_time_s > 1.05 * before.timeline.step_time_s
+    assert limited.warm.load.ran.timeline.step_time_s > 1.05 * before.timeline.step_time_s
     assert limited.trace.power_w.mean() < 460
     _, braked = heated(llama, braked_nodes=[2])
-    longer = braked.simulated.timeline.step_time_s / before.timeline.step_time_s
+    longer = braked.warm.load.ran.timeline.step_time_s / before.timeline.step_time_s
     # Half the clock: half the speed of what the clock holds. The published four times are out of reach, see docs.
-    assert 1.3 < longer < 2.0 and all(1.3 < factor < 2.0 for factor in braked.factor.values())
+    assert 1.3 < longer < 2.0 and all(1.3 < factor < 2.0 for factor in braked.warm.factor.values())
     is_braked = (braked.trace.reasons & int(Reason.POWER_BRAKE)) != 0
     assert is_braked[:, 2].all() and not is_braked[:, [0, 1, 3]].any()
 
@@ -133,7 +136,7 @@ def test_conditions_of_what_is_not_there_are_refused() -> None:
 @pytest.mark.parametrize("text", ["gpt3-175b_h200x32_tp2-pp16-dp1-sp_mbs1_act_sim", "llama3-70b_h200x32_tp4-pp4-dp2"])
 def test_the_step_that_repeats_is_like_the_one_before(text: str) -> None:
     found = heated(planned(text))[1]
-    assert found.is_steady and found.facts()["is_steady"] is True
+    assert found.warm.is_steady and found.facts()["is_steady"] is True
 
 
 def on_half_a_node(run: PlannedRun) -> PlannedRun:

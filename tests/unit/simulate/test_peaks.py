@@ -11,9 +11,7 @@ from triplepoint.plan import select
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.simulate.artefacts.simulated import Heated
 from triplepoint.simulate.heat.sensor import nvidia_sensors, show
-from triplepoint.simulate.power.step import Ran
-from triplepoint.simulate.power.work import Workload
-from triplepoint.simulate.predict.phases import Phases, phases_of
+from triplepoint.simulate.power.phases import Phases
 
 CONFIG = Path(__file__).parents[3] / "config"
 _WINDOW_S = 0.025
@@ -64,15 +62,14 @@ def test_update_shorter_than_a_control_period_is_in_the_fact() -> None:
 
 
 def phases_found(found: Heated) -> Phases:
-    simulated = found.simulated
-    workload = Workload(simulated.job, simulated.time_of)
-    return phases_of(Ran(simulated.job, simulated.stages, simulated.timeline, simulated.time_of), workload, 0.24)
+    load = found.warm.load
+    return load.phases(range(load.job.layout.pp), 0.24)
 
 
 def test_fsdp_waits_but_its_largest_product_fills_a_window() -> None:
     """Of 33 s of a backward pass 1.5 are computation, but its largest product alone takes 24 of the 25 ms."""
     _, found = heated(planned(FSDP))
-    phases, simulated = phases_found(found), found.simulated
+    phases, simulated = phases_found(found), found.warm.load.ran
     longest_s = max(simulated.time_of(one) for one in phases.operations[0][1] if getattr(one, "cls", "") == "gemm")
     assert 0.9 * _WINDOW_S < longest_s < _WINDOW_S
     peak_w, mean_w = found.known.gpu_power_peak_w, found.known.gpu_power_w

@@ -73,6 +73,7 @@ class Periodic:
         self._leakage = power.leakage.value * machine.devices.leakage * np.exp(
             power.leakage_growth.value * (machine.inlet_c[:, None] - power.leakage_temperature.value)
         )  # fmt: skip
+        self._hottest = machine.heat.limits.shutdown_temperature.value - machine.inlet_c[:, None]
         self._leakage_share = self._table.voltage_share**power.leakage_voltage_exponent.value
         self._clock_energy = self._table.energy_share * self._table.share
         self._slower = 1.0 / self._table.share - 1.0
@@ -115,7 +116,8 @@ class Periodic:
             slowdown = 1.0 + self._bound[now] * self._slower[place]
             rate = 1.0 / slowdown.max(axis=(1, 2))
             speed = (rate / self._scale)[:, None, None]
-            leakage = self._leakage * np.exp(growth * warm) * self._leakage_share[place]
+            # A device that would pass the temperature it turns itself off at gets no hotter in here.
+            leakage = self._leakage * np.exp(growth * np.minimum(warm, self._hottest)) * self._leakage_share[place]
             movable = leakage + speed * self._work[now] * self._table.energy_share[place]
             movable += self._awake[now] * self._clock_energy[place]
             power = movable + speed * self._traffic[now] + self._fixed

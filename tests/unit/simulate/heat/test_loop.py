@@ -9,7 +9,7 @@ from tests.unit.simulate.heat.machines import limits, machine, product
 from triplepoint.simulate.heat.clocks import Governor, Reason, free_clocks
 from triplepoint.simulate.heat.devices import BadContact, equal_devices, with_faults
 from triplepoint.simulate.heat.loop import run, settle, start
-from triplepoint.simulate.heat.machine import Profile, profile_from
+from triplepoint.simulate.heat.machine import Profile
 from triplepoint.simulate.power.gpu import Activity, clock_at_limit, clock_table, gpu_power_w
 
 SOFT, HARD = int(Reason.SW_THERMAL), int(Reason.HW_SLOWDOWN | Reason.HW_THERMAL)
@@ -104,25 +104,6 @@ def test_run_does_exactly_the_profiles_work(bins: list[tuple[float, float, float
     integral = profile.integral(nodes.power, (1, 8))
     assert integral[-1, 0, 0, 0] == pytest.approx(energy)
     assert trace.rate.sum() * trace.period_s == pytest.approx(done * profile.step_s)
-
-
-def test_profile_from_kernels_keeps_energy() -> None:
-    nodes = machine()
-    edges = np.array([0, 20, 50, 100]) * 10**6
-    busy = Activity(np.array([1.0, 0, 1]), np.array([0.8, 0, 0]), 0.0, np.array([0.1, 0, 0.9]))
-    rest = Activity(np.zeros(3))
-    bins = np.array([0, 30, 60, 100]) * 10**6
-    profile = profile_from([(edges, busy)] * 4 + [(edges, rest)] * 4, (1, 8), bins)
-    whole = profile.integral(nodes.power, (1, 8))[-1, :, 0]
-    power = nodes.power
-    expected = [
-        power.hbm.value * (0.1 * 0.02 + 0.9 * 0.05),
-        power.tensor.value * 0.8 * 0.02,
-        power.clock_tree.value * 0.07,
-        0,
-    ]
-    assert whole[:, 0] == pytest.approx(expected)
-    assert whole[:, 7].tolist() == [0, 0, 0, 0]
 
 
 def test_run_is_reproducible_to_the_bit() -> None:
