@@ -13,7 +13,7 @@ from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Layout, PointCluster
 from triplepoint.recording.read import read_recording
 from triplepoint.simulate.artefacts.links import Spread, spread_of, traffic
-from triplepoint.simulate.artefacts.recordings import count_bytes, write_recordings
+from triplepoint.simulate.artefacts.recordings import count_bytes, sample_times, write_recordings
 from triplepoint.simulate.artefacts.write import write_traces
 
 PER_NODE = 4
@@ -99,7 +99,7 @@ def test_counters_of_a_pipeline_by_hand() -> None:
 
 def test_write_recordings_has_gpus_and_adapters(tmp_path: Path) -> None:
     job, run = simulated(JOBS["data parallel across nodes"], model="llama3-30b"), run_of(Layout(tp=2, dp=4))
-    write_recordings(tmp_path, run, job)
+    write_recordings(tmp_path, run, job, count_bytes(run, job, sample_times(run, job)))
     found = read_recording(tmp_path / "node1.arrow")
     last = {row["device"]: row for row in found.samples.to_pylist()}
     assert set(last) == {"host", "gpu0", "gpu1", "gpu2", "gpu3"}

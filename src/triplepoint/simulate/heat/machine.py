@@ -51,6 +51,11 @@ class Machine:
         return build_network(self.heat.cooling[self.cooling], self.airflow, self.devices)
 
     @cached_property
+    def resistance(self) -> Float:
+        """Die over inlet for each watt that every device of the node draws; shape (num_nodes, num_devices). Unit: K/W."""
+        return self.network.steady(np.ones(self.shape))[:, : self.shape[1]]
+
+    @cached_property
     def step(self) -> Propagator:
         """Heat over one control period."""
         return propagator(self.network, self.period_s)

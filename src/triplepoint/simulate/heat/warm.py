@@ -82,7 +82,7 @@ class Warm(Generic[AnyLoad]):
         trace: Its step, which repeats.
         num_alike: How many devices of a node each device of the machine stands for; shape (num_devices,).
         num_nics: Network adapters of a node.
-        spread: How far the resistances of parts differ that are equal in the trace: relative standard deviation.
+        spread: Relative standard deviation of the die resistance of parts that are equal in the trace.
         factor: Of every rank, time of its computation over that of the slowest sound GPU under usual conditions, or 1.
         is_steady: Whether the step before took the same power.
     """
@@ -100,8 +100,9 @@ class Warm(Generic[AnyLoad]):
 
     def hottest_c(self, number: int) -> Float:
         """Return temperatures of the hottest of so many parts that are equal in the trace; of its shape. Unit: degC."""
-        inlet_c = self.machine.inlet_c[:, None]
-        return np.asarray(inlet_c + (self.trace.temp_c - inlet_c) * (1.0 + self.spread * largest_of(number)))
+        machine, inlet_c = self.machine, self.machine.inlet_c[:, None]
+        of_die = machine.heat.cooling[machine.cooling].die_resistance.value / machine.resistance
+        return np.asarray(inlet_c + (self.trace.temp_c - inlet_c) * (1.0 + self.spread * largest_of(number) * of_die))
 
 
 def warm_up(

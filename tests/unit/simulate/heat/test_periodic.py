@@ -77,7 +77,7 @@ def test_is_what_the_loop_comes_to_that_goes_through_time(seed: int) -> None:
     # Here periods in which clocks are lower last longer; profiles of jobs are such that they do not.
     lasts = 1.0 / found.rate
     assert np.average(found.power_w, axis=0, weights=lasts) == pytest.approx(power_w, rel=0.015)
-    assert np.average(found.temp_c, axis=0, weights=lasts) == pytest.approx(temp_c, abs=0.5)
+    assert np.average(found.temp_c, axis=0, weights=lasts) == pytest.approx(temp_c, abs=1.0)
     assert float(np.average((found.reasons != 0).mean(axis=(1, 2)), weights=lasts)) == pytest.approx(share, abs=0.03)
 
 
