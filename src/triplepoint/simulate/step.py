@@ -81,8 +81,11 @@ def simulate_step(job: Job, constants: Constants, config: Path, slow: Mapping[in
     costs = costs_of(job, constants, config)
     stages = stage_work(job)
     order = make_order(job.layout.schedule, job.layout.pp, job.num_microbatches, job.layout.vp)
-    replicas = sort_replicas(job.layout, slow, lockstep(stages, job))
-    timeline = run(with_replicas(durations_of(job, stages, costs), replicas), order)
+    durations, class_of_replica = durations_of(job, stages, costs), np.zeros(job.layout.dp, dtype=np.int64)
+    if slow:
+        replicas = sort_replicas(job.layout, slow, lockstep(stages, job))
+        durations, class_of_replica = with_replicas(durations, replicas), replicas.class_of_replica
+    timeline = run(durations, order)
     critical = stages[timeline.critical_stage]
     return Step(
         job,
@@ -93,7 +96,7 @@ def simulate_step(job: Job, constants: Constants, config: Path, slow: Mapping[in
         uncertainty_of(timeline, costs, critical),
         stages,
         costs.time_of,
-        replicas.class_of_replica,
+        class_of_replica,
     )
 
 

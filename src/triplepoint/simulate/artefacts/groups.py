@@ -54,7 +54,9 @@ class Sync(NamedTuple):
 def split_sync(stage: StageWork) -> Sync:
     """Return the messages of a stage's step: of every chunk the same share of what runs beside passes."""
     messages = [operation for operation in stage.gradient_sync if isinstance(operation, Message)]
-    share = [replace(one, num_bytes=one.num_bytes / len(stage.chunks)) for one in messages if one.is_overlapped]
+    share = [one for one in messages if one.is_overlapped]
+    if len(stage.chunks) > 1:
+        share = [replace(one, num_bytes=one.num_bytes / len(stage.chunks)) for one in share]
     return Sync(
         [one for one in share if one.kind == "all_gather"],
         [one for one in share if one.kind != "all_gather"],

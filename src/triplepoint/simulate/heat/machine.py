@@ -52,7 +52,7 @@ class Machine:
 
     @cached_property
     def resistance(self) -> Float:
-        """Die over inlet for each watt that every device of the node draws; shape (num_nodes, num_devices). Unit: K/W."""
+        """Die over inlet for each watt that every device of a node draws; shape (num_nodes, num_devices). Unit: K/W."""
         return self.network.steady(np.ones(self.shape))[:, : self.shape[1]]
 
     @cached_property

@@ -35,7 +35,7 @@ _FINE_PERIODS = 800
 """Highest number of control periods of a step: a longer step has longer ones, powers are means of more than 50 ms."""
 _FINE_TURNS = 3
 """Turns after which power is within 0.02 W and temperatures within 0.04 K of those after 30."""
-_COARSE_PERIODS, _COARSE_TURNS, _COARSE_STAGES = 400, 2, 4
+_COARSE_PERIODS, _COARSE_TURNS, _COARSE_STAGES = 256, 2, 4
 """Of a job on nodes nobody has described."""
 _MOST_TURNS = 3
 _STEP_OF_SPEED = 0.005
