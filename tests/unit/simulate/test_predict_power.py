@@ -34,7 +34,8 @@ def test_usual_nodes_come_to_what_those_of_a_cluster_do(text: str, cluster: str)
     found, simulated = predict(job_of(run.point, CATALOGUE), CALIBRATION, CONFIG).power, heated(run)[1].facts()
     assert found.gpu_power_w == pytest.approx(simulated["gpu_power_w"], rel=0.02)
     assert found.node_power_w == pytest.approx(simulated["node_power_w"], rel=0.02)
-    assert found.gpu_temp_max_c == pytest.approx(simulated["gpu_temp_max_c"], abs=3.0)
+    # The hottest part is taken to stand in the hottest place; drawn parts rarely do.
+    assert -1.0 < found.gpu_temp_max_c - float(str(simulated["gpu_temp_max_c"])) < 5.0
     assert found.throttle_fraction == pytest.approx(float(str(simulated["throttle_fraction"])), abs=0.05)
 
 

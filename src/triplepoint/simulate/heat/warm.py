@@ -35,7 +35,7 @@ _FINE_PERIODS = 800
 """Highest number of control periods of a step: a longer step has longer ones, powers are means of more than 50 ms."""
 _FINE_TURNS = 3
 """Turns after which power is within 0.02 W and temperatures within 0.04 K of those after 30."""
-_COARSE_PERIODS, _COARSE_TURNS, _COARSE_STAGES = 256, 2, 4
+_COARSE_PERIODS, _COARSE_TURNS, _COARSE_STAGES = 400, 2, 4
 """Of a job on nodes nobody has described."""
 _MOST_TURNS = 3
 _STEP_OF_SPEED = 0.005
@@ -82,7 +82,7 @@ class Warm(Generic[AnyLoad]):
         trace: Its step, which repeats.
         num_alike: How many devices of a node each device of the machine stands for; shape (num_devices,).
         num_nics: Network adapters of a node.
-        spread: Relative standard deviation of the die resistance of parts that are equal in the trace.
+        spread: Relative standard deviation of the resistance of parts that are equal in the trace.
         factor: Of every rank, time of its computation over that of the slowest sound GPU under usual conditions, or 1.
         is_steady: Whether the step before took the same power.
     """
@@ -100,9 +100,8 @@ class Warm(Generic[AnyLoad]):
 
     def hottest_c(self, number: int) -> Float:
         """Return temperatures of the hottest of so many parts that are equal in the trace; of its shape. Unit: degC."""
-        machine, inlet_c = self.machine, self.machine.inlet_c[:, None]
-        of_die = machine.heat.cooling[machine.cooling].die_resistance.value / machine.resistance
-        return np.asarray(inlet_c + (self.trace.temp_c - inlet_c) * (1.0 + self.spread * largest_of(number) * of_die))
+        inlet_c = self.machine.inlet_c[:, None]
+        return np.asarray(inlet_c + (self.trace.temp_c - inlet_c) * (1.0 + self.spread * largest_of(number)))
 
 
 def warm_up(

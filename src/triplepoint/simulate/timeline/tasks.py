@@ -105,7 +105,9 @@ class Timeline:
 
     @cached_property
     def critical_stage(self) -> int:
-        """Stage that most of the step's time hangs on: the path back from the last task is longest in it."""
+        """Stage that most of the step's time depends on: the path back from the last task is longest in it."""
+        if self.order.num_stages == 1:
+            return 0
         return int(np.argmax(_time_on_path(self)))
 
 
@@ -252,19 +254,21 @@ def _reduce_gradients(
 
 
 def _time_on_path(timeline: Timeline) -> Float:
-    """Return the time of tasks and messages on the path that the step's end hangs on, by stage."""
-    order, found = timeline.order, np.zeros(timeline.order.num_stages)
-    if not order.num_tasks:
+    """Return the time of tasks and messages on the path that the step's end depends on, by stage."""
+    found, num_tasks = np.zeros(timeline.order.num_stages), timeline.order.num_tasks
+    if not num_tasks:
         return found + timeline.durations.sync_exposed
     stage = int(timeline.final_sync[:, 1].argmax())
     found[stage] += timeline.final_sync[stage, 1] - timeline.final_sync[stage, 0]
-    which, place = int(timeline.end[stage, -1].argmax()), order.num_tasks - 1
+    which, place = int(timeline.end[stage, -1].argmax()), num_tasks - 1
+    end, arrival, sources = timeline.end[:, :, which], timeline.arrival[:, :, which], timeline.order.needs
+    lasts = end - timeline.start[:, :, which]
     while place >= 0:
-        found[stage] += timeline.end[stage, place, which] - timeline.start[stage, place, which]
-        needs = int(order.needs[stage, place])
-        before = timeline.end[stage, place - 1, which] if place else 0.0
-        other = divmod(needs, order.num_tasks) if needs >= 0 else None
-        if other is not None and timeline.arrival[(*other, which)] > before:
+        found[stage] += lasts[stage, place]
+        needs = int(sources[stage, place])
+        before = end[stage, place - 1] if place else 0.0
+        other = divmod(needs, num_tasks) if needs >= 0 else None
+        if other is not None and arrival[other] > before:
             stage, place = other
         else:
             place -= 1
