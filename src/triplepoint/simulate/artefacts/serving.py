@@ -96,7 +96,8 @@ def _write(out: Path, planned: PlannedRun, served: Served, started: datetime) ->
         "time_per_output_token_lo_s": each_low_s,
         "time_per_output_token_hi_s": each_high_s,
         "spread": "none: simulated batches are all alike",
-    } | (served.heated.facts() if served.heated else {})
+        **(served.heated.facts() if served.heated else {}),
+    }
     return write_manifest_of(out, planned, Status.OK, None, nodes_of(planned, served), facts, started)
 
 

@@ -62,7 +62,7 @@ class ClockState:
     is_cut: bool = False
 
 
-def free_clocks(table: Clocks, shape: tuple[int, int]) -> ClockState:
+def free_clocks(table: Clocks, shape: tuple[int, ...]) -> ClockState:
     """Return clocks that nothing holds down."""
     top = np.full(shape, len(table.mhz) - 1, dtype=np.int64)
     return ClockState(top.astype(float), top.astype(float), np.zeros(shape), np.zeros(shape, dtype=np.bool_), top)

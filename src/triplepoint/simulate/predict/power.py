@@ -111,11 +111,11 @@ def nodes_power_w(warm: Warm[Any], config: Path) -> Float:
 def _sigma_w(warm: Warm[Any]) -> float:
     """Return the standard deviation of the mean power: of what power is known to, and of how well limits are held."""
     power, weight, activity = warm.machine.power, warm.seats.weight, warm.profile.activity
-    num_kinds = np.shape(activity.awake)[1]
-    kind_weight = np.bincount(warm.seats.kind.reshape(-1), weight.reshape(-1), num_kinds) / weight.sum()
+    kind, num_kinds = warm.seats.kind.reshape(-1), np.shape(activity.awake)[1]
+    num_gpus = np.bincount(kind, weight.reshape(-1), num_kinds).astype(float)
     temp_c, highest = warm.trace.temp_c.mean(axis=0), power.clocks.max_clock.value
-    kind_c = np.bincount(warm.seats.kind.reshape(-1), (temp_c * weight).reshape(-1), num_kinds)
-    kind_c /= np.maximum(kind_weight * weight.sum(), 1e-12)
+    sum_c = np.bincount(kind, (temp_c * weight).reshape(-1), num_kinds)
+    kind_c, kind_weight = sum_c / np.maximum(num_gpus, 1e-12), num_gpus / weight.sum()
     is_free = gpu_power_w(power, activity, highest, kind_c) <= power.power_limit.value
     free = is_free.mean(axis=0)
     each = np.maximum(is_free.sum(axis=0), 1)
