@@ -113,7 +113,7 @@ def test_a_window_bounds_what_is_read_and_kept() -> None:
 
 @pytest.mark.parametrize(
     ("name", "published_bytes"),
-    [("DeepSeek-V3", 70.272e3), ("Qwen2.5-72B", 327.680e3), ("Llama-3.1-405B", 516.096e3)],
+    [("deepseek-v3", 70.272e3), ("qwen2.5-72b", 327.680e3), ("llama3-405b", 516.096e3)],
 )
 def test_cache_of_a_token_is_what_is_published(name: str, published_bytes: float) -> None:
     # Source: Zhao et al. 2025, Insights into DeepSeek-V3, arXiv:2505.09343, table 1.
