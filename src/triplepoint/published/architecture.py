@@ -72,7 +72,7 @@ def read_shape(cells: Cells) -> Shape:
 def is_of(shape: Shape, known: ModelConfig) -> bool:
     """Return whether a row's shape may be that of a known model, with fewer layers or a longer sequence perhaps."""
     widths = (known.hidden_size, known.num_attention_heads)
-    return all(stated in (None, known) for stated, known in zip((shape.hidden, shape.heads), widths, strict=True))
+    return all(stated in (None, width) for stated, width in zip((shape.hidden, shape.heads), widths, strict=True))
 
 
 def adapt(shape: Shape, known: ModelConfig) -> ModelConfig:
