@@ -11,7 +11,7 @@ from pathlib import Path
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.fold import engine_revision
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.config.point import BYTES, Point
+from triplepoint.config.point import BYTES, SETTINGS, Point, settings_of
 
 BYTE_VOCABULARY = 256
 """Tokens of a corpus of bytes."""
@@ -211,11 +211,16 @@ def check_corpus(point: Point) -> str | None:
     return None
 
 
-def check_offload(point: Point) -> str | None:
-    """Only DeepSpeed keeps a part of the training state in the memory of the host."""
-    if point.offload and point.engine != "deepspeed":
-        parts = ", ".join(point.offload)
-        return f"offload: [{parts}], the {point.engine} engine has none; set offload: [] or engine: deepspeed"
+def check_engine(point: Point) -> str | None:
+    """The engine has every setting that is not at its default."""
+    values = settings_of(point)
+    for name, setting in SETTINGS.items():
+        value = values[name]
+        if setting.engines and point.engine not in setting.engines and value and value != setting.usual:
+            text = f"[{', '.join(value)}]" if isinstance(value, tuple) else value
+            default = "[]" if isinstance(value, tuple) else setting.usual
+            engines = " or ".join(setting.engines)
+            return f"{name}: {text}, the {point.engine} engine has none; set {name}: {default} or engine: {engines}"
     return None
 
 
@@ -248,7 +253,7 @@ RULES: tuple[Rule, ...] = (
     check_experts,
     check_task,
     check_corpus,
-    check_offload,
+    check_engine,
     check_trace_ranks,
 )
 """Rules that need the point alone, in the order their reasons are given."""
