@@ -269,7 +269,7 @@ class Measured(Featured):
             "first ones; the others keep their activations. None: all of them; without effect on other kinds of "
             "recomputation.",
             "1",
-            words="of {} layers a stage",
+            words=lambda row: f"of {row['recompute_layers']} layers a stage" if row["recompute_layers"] else "",
             fold=_unlike_layers,
             came_later=True,
         ),
@@ -310,9 +310,7 @@ class Measured(Featured):
     ] = 1234
     engine: Annotated[
         Engine,
-        Setting(
-            "What trains, or `simulated`.", label="{}", usual=lambda point: _USUAL_ENGINE[point.cluster.device]
-        ),
+        Setting("What trains, or `simulated`.", label="{}", usual=lambda point: _USUAL_ENGINE[point.cluster.device]),
     ]
     weights: Annotated[
         str,
@@ -365,7 +363,8 @@ class Point(Measured):
     engine_revision: Positive = 1
     """What the engine does for these settings, where a later version does something else: set by `fold`, so that a
     result of another revision is not taken for one of this point. 2: selective recomputation of the native engine
-    repeats the core of attention; before, it kept GEMMs and attention and repeated the rest."""
+    repeats the core of attention; before, it kept GEMMs and attention and repeated the rest. 3: experts are split over
+    tensor parallel ranks; before, Megatron-Core kept them whole, and the native engine did with ep above 1."""
     num_gpus: Positive
     """World size, tp*pp*cp*dp."""
     layout: Layout
