@@ -22,6 +22,6 @@ def engine_revision(point: Point) -> int:
     """Return what `Point.engine_revision` is of a point in this version."""
     layout = point.layout
     was_whole = point.engine == "megatron" or (point.engine == "native" and layout.ep > 1 and point.inference is None)
-    if was_whole and point.model.moe and layout.tp > 1:
+    if was_whole and point.model.moe and layout.expert_tp > 1:
         return 3
     return 2 if point.engine == "native" and point.recompute == "selective" else 1

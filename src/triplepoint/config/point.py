@@ -124,6 +124,18 @@ class Layout(Featured):
         Devices,
         Setting("Expert parallel degree; its ranks are taken from the data parallel ones.", "1", "ep{}", usual=1),
     ] = 1
+    etp: Annotated[
+        Devices | None,
+        Setting(
+            "Tensor parallel degree inside experts, a divisor of tp; the ranks it leaves take other experts, or other "
+            "tokens. None: tp.",
+            "1",
+            "etp{}",
+            fold=lambda point: point.layout.etp if point.model.moe and point.layout.etp != point.layout.tp else None,
+            engines=("native", "megatron", "simulated"),
+            came_later=True,
+        ),
+    ] = None
     vp: Annotated[
         Devices,
         Setting(
@@ -177,6 +189,11 @@ class Layout(Featured):
             fold=lambda point: point.layout.schedule if point.layout.pp > 1 and _is_training(point) else None,
         ),
     ] = None
+
+    @property
+    def expert_tp(self) -> int:
+        """Tensor parallel degree inside experts."""
+        return self.etp or self.tp
 
     def stage_layers(self, num_layers: int) -> tuple[int, ...]:
         """Return the layers of every stage in the order of the model: virtual stage v of rank s is number v*pp + s.

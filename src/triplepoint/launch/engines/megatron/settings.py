@@ -78,7 +78,7 @@ def parallel_sizes(point: Point) -> dict[str, int | None]:
         "virtual_pipeline_model_parallel_size": layout.vp if layout.vp > 1 else None,
         "context_parallel_size": layout.cp,
         "expert_model_parallel_size": layout.ep,
-        "expert_tensor_parallel_size": layout.tp,
+        "expert_tensor_parallel_size": layout.expert_tp,
     }
 
 

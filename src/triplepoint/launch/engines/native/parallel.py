@@ -96,7 +96,7 @@ def split_over_tp(stage: Stage, mesh: Mesh, sequence_parallel: bool) -> None:
         plan["head"] = ColwiseParallel(input_layouts=outside)
     for name, layer in stage.layers.items():
         plan.update({f"layers.{name}.{key}": style for key, style in _layer_plan(layer, outside).items()})
-        if isinstance(layer.feed_forward, MixtureOfExpertsBlock):
+        if isinstance(layer.feed_forward, MixtureOfExpertsBlock) and mesh.layout.expert_tp > 1:
             _split_experts(layer.feed_forward, mesh, outside)
     parallelize_module(stage, mesh.tp, plan, src_data_rank=None)
     if sequence_parallel:
