@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from pydantic import ValidationError
-
 from triplepoint.config.model import ModelConfig
 from triplepoint.published.words import Cells, UnreadableError, count, read_count, read_number
 
@@ -200,8 +198,4 @@ def _model(content: dict[str, Any]) -> ModelConfig:
     moe = content.get("moe")
     if moe and moe["top_k"] > moe["num_experts"]:
         raise UnreadableError(f"topk is {moe['top_k']}, expected 1 to experts {moe['num_experts']}")
-    try:
-        return ModelConfig.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise UnreadableError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    return ModelConfig.model_validate(content)

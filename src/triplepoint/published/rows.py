@@ -1,26 +1,28 @@
 """One row of a published table, and the job it means."""
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 from pathlib import Path
 from typing import Literal
+
+from pydantic import ValidationError
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.fold import fold
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.point import Layout, Point, PointCluster, Precision, Sharding
+from triplepoint.config.point import Layout, Point, PointCluster, Sharding
 from triplepoint.config.rules import refusal
 from triplepoint.config.settings import usual_schedule
-from triplepoint.config.task import TARGETS, Inference, Lora
+from triplepoint.config.task import Inference
 from triplepoint.published import words
 from triplepoint.published.architecture import adapt, build_model, is_of, read_shape
 from triplepoint.published.fabric import usual_fabric
 from triplepoint.published.names import Unsupported, find_model
-from triplepoint.published.words import Cells, UnreadableError, count, is_blank, need, shown
+from triplepoint.published.words import Cells, UnreadableError, UnsupportedError, count, is_blank, need, shown
 from triplepoint.simulate.inference import Serving, serving_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import check_order
@@ -30,43 +32,10 @@ from triplepoint.simulate.stacks import Stack, find_stack
 from triplepoint.status import Status
 
 COLUMNS = (
-    # fmt: off
-    "id",
-    "model",
-    "hidden",
-    "layers",
-    "heads",
-    "kv_heads",
-    "ffn",
-    "vocab",
-    "experts",
-    "topk",
-    "moe_ffn",
-    "params_B",
-    "seq",
-    "gpu",
-    "n_gpus",
-    "tp",
-    "pp",
-    "vp",
-    "pipeline_layers",
-    "cp",
-    "ep",
-    "etp",
-    "dp",
-    "fsdp",
-    "mbs",
-    "gbs",
-    "precision",
-    "recompute",
-    "seq_parallel",
-    "framework",
-    "interconnect",
-    "trainable",
-    "notes",
-    "task",
+    *("id", "model", "hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "experts", "topk", "moe_ffn", "params_B"),
+    *("seq", "gpu", "n_gpus", "tp", "pp", "vp", "pipeline_layers", "cp", "ep", "etp", "dp", "fsdp", "mbs", "gbs"),
+    *("precision", "recompute", "seq_parallel", "framework", "interconnect", "trainable", "notes", "task"),
     "output_tokens",
-    # fmt: on
 )
 """Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
 hidden, layers, heads and seq."""
@@ -92,7 +61,6 @@ class Row:
             one of something that is not simulated.
         reason: One line to the status.
         open_choices: What the row left open, to be settled by what fits in memory: micro_batch, recompute.
-        cells: The row as it stood.
     """
 
     id: str
@@ -100,7 +68,6 @@ class Row:
     status: Literal[Status.INVALID, "unsupported", ""] = ""
     reason: str = ""
     open_choices: frozenset[str] = frozenset()
-    cells: Cells = field(default_factory=dict)
     serving: Serving | None = None
 
     def predict(self, config: Path) -> Prediction:
@@ -116,10 +83,6 @@ class Row:
             return Prediction("unsupported", f"cannot be simulated: {type(error).__name__} {line}")
 
 
-class _UnsupportedError(Exception):
-    """A row that can be read, of something that is not simulated."""
-
-
 def read_row(cells: Cells, number: int, config: Path) -> Row:
     """Return what a row means; a row that cannot be read has a status instead of a job.
 
@@ -132,9 +95,12 @@ def read_row(cells: Cells, number: int, config: Path) -> Row:
     try:
         return _read(name, cells, config)
     except UnreadableError as error:
-        return Row(name, None, Status.INVALID, str(error), cells=cells)
-    except _UnsupportedError as error:
-        return Row(name, None, "unsupported", str(error), cells=cells)
+        return Row(name, None, Status.INVALID, str(error))
+    except ValidationError as error:
+        first = error.errors()[0]
+        return Row(name, None, Status.INVALID, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+    except UnsupportedError as error:
+        return Row(name, None, "unsupported", str(error))
 
 
 def settle(row: Row) -> Job:
@@ -166,8 +132,6 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
     stack = find_stack(cells.get("framework", ""), config)
     model = _read_model(cells, config)
     shards = words.read_shards(cells.get("fsdp", ""))
-    if shards.is_offloaded:
-        raise _UnsupportedError("offload to the host's memory is not simulated")
     point = _read_point(cells, model, gpu, shards, stack)
     _check(point, gpu)
     network = words.read_network(cells.get("interconnect", ""))
@@ -180,7 +144,7 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
     columns = {"recompute": "recompute", "micro_batch": "mbs"}
     open_choices = frozenset(choice for choice, column in columns.items() if is_blank(cells.get(column, "")))
     serving = serving_of(point) if point.inference else None
-    return Row(name, job, open_choices=open_choices, cells=cells, serving=serving)
+    return Row(name, job, open_choices=open_choices, serving=serving)
 
 
 def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.Shards, stack: Stack) -> Point:
@@ -202,18 +166,11 @@ def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.
         recompute=recompute or "none",
         recompute_layers=recompute_layers,
         overlap=tuple(kind for kind in stack.overlap if stated is None or kind == "tp" or kind in stated),
-        precision=_precision(cells),
-        lora=_read_lora(cells),
+        precision=words.read_precision(cells.get("precision", "")),
+        lora=words.read_lora(cells.get("trainable", ""), cells.get("notes", "")),
         task="inference" if inference else "pretrain",
         inference=inference,
     )
-
-
-def _read_lora(cells: Cells) -> Lora | None:
-    trained = words.read_trained(cells.get("trainable", ""), cells.get("notes", ""))
-    if trained.is_quantised:
-        raise _UnsupportedError("a frozen base in 4 bits (QLoRA) is not simulated; LoRA on 16 bits is")
-    return Lora(rank=trained.rank, alpha=32.0, targets=TARGETS) if trained.what == "lora" else None
 
 
 def _check(point: Point, gpu: GpuConfig) -> None:
@@ -225,7 +182,7 @@ def _check(point: Point, gpu: GpuConfig) -> None:
     if reason := refusal(fold(stated) if point.inference else stated, gpu=gpu):
         raise UnreadableError(reason)
     if reason := check_order(point):
-        raise _UnsupportedError(reason)
+        raise UnsupportedError(reason)
 
 
 def _read_model(cells: Cells, config: Path) -> ModelConfig:
@@ -233,14 +190,14 @@ def _read_model(cells: Cells, config: Path) -> ModelConfig:
     shape, named = read_shape(cells), find_model(cells.get("model", ""), config)
     for name, value, most in (("layers", shape.layers, _MAX_LAYERS), ("experts", shape.experts, _MAX_EXPERTS)):
         if value and value > most:
-            raise _UnsupportedError(f"{name} is {value}, at most {most} are simulated")
+            raise UnsupportedError(f"{name} is {value}, at most {most} are simulated")
     if isinstance(named, Unsupported) and shape.missing:
-        raise _UnsupportedError(f"{shown(shape.name)} has {named.because}, which are not simulated")
+        raise UnsupportedError(f"{shown(shape.name)} has {named.because}, which are not simulated")
     if isinstance(named, str) and is_of(shape, known := _catalogue(config).model(named)):
         return adapt(shape, known)
     if shape.missing:
         blank = ", ".join(shape.missing)
-        raise _UnsupportedError(f"{blank} blank: the architecture of {shown(shape.name)} is needed to simulate it")
+        raise UnsupportedError(f"{blank} blank: the architecture of {shown(shape.name)} is needed to simulate it")
     need(cells, "seq")
     return build_model(shape)
 
@@ -258,7 +215,7 @@ def _read_layout(
     stated = count(cells, "dp")
     num_gpus = count(cells, "n_gpus") or tp * pp * cp * (stated or 1)
     if num_gpus > _MAX_GPUS:
-        raise _UnsupportedError(f"n_gpus is {num_gpus}, at most {_MAX_GPUS} are simulated")
+        raise UnsupportedError(f"n_gpus is {num_gpus}, at most {_MAX_GPUS} are simulated")
     dp = stated or max(1, num_gpus // (tp * pp * cp))
     if ep == 1 and model.moe and expert_parallel:
         ep = gcd(model.moe.num_experts, dp, expert_parallel)
@@ -289,13 +246,6 @@ def _shard_size(shards: words.Shards, layout: Layout, gpus_per_node: int) -> int
     return size
 
 
-def _precision(cells: Cells) -> Precision:
-    text = cells.get("precision", "")
-    if re.search(r"fp4|int8|mxfp6", text.lower()):
-        raise _UnsupportedError(f"precision {shown(text)} is not simulated; bf16, fp16, fp8 and fp32 are")
-    return words.read_precision(text)
-
-
 def _read_gpu(text: str, config: Path) -> GpuConfig:
     """Return the GPU a cell names; a memory size in the name is followed."""
     if is_blank(text):
@@ -304,7 +254,7 @@ def _read_gpu(text: str, config: Path) -> GpuConfig:
     low = text.lower()
     names = [name for name in known if re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![0-9])", low)]
     if not names:
-        raise _UnsupportedError(f"gpu {shown(text)} is not known; known are {', '.join(known)}")
+        raise UnsupportedError(f"gpu {shown(text)} is not known; known are {', '.join(known)}")
     gpu = known[max(names, key=len)]
     size = words.read_memory_size(text)
     stock = gpu.memory_capacity.value

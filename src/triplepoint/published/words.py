@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from triplepoint.config.point import Precision, Recompute, Sharding
+from triplepoint.config.task import TARGETS, Lora
 
 Cells = Mapping[str, str]
 """Text of a row by column."""
@@ -18,6 +19,8 @@ _BLANK = re.compile(
 )
 _NUMBER = re.compile(r"([+-]?\d[\d_,]*(?:\.\d*)?(?:e[+-]?\d+)?)\s*(?:\(.*\))?", re.IGNORECASE | re.DOTALL)
 _MAX_COUNT = 10**12
+_USUAL_RANK = 16
+"""Rank of adapters where none is stated: a choice, the default of studies."""
 
 _GIGABIT = 1e9 / 8
 """Bytes per second of a gigabit per second."""
@@ -25,6 +28,10 @@ _GIGABIT = 1e9 / 8
 
 class UnreadableError(Exception):
     """A cell that has no meaning here; the message says what was found and what was expected."""
+
+
+class UnsupportedError(Exception):
+    """A cell that can be read, of something that is not simulated."""
 
 
 def is_blank(text: str) -> bool:
@@ -92,10 +99,13 @@ def read_precision(text: str) -> Precision:
 
     Raises:
         UnreadableError: If no known format is named.
+        UnsupportedError: If one is named that is not simulated.
     """
     low = text.lower()
     if is_blank(low):
         return "bf16"
+    if re.search(r"fp4|int8|mxfp6", low):
+        raise UnsupportedError(f"precision {shown(text)} is not simulated; bf16, fp16, fp8 and fp32 are")
     names: tuple[tuple[str, Precision], ...] = (
         (r"fp8|float8|e4m3|mxfp8", "fp8"),
         (r"bf16|bfloat16", "bf16"),
@@ -142,31 +152,22 @@ def read_stages(text: str) -> tuple[int, ...]:
     return layers
 
 
-@dataclass(frozen=True)
-class Trained:
-    """What of a model is trained.
+def read_lora(cell: str, notes: str) -> Lora | None:
+    """Return the adapters that are trained, None if all is: as the cell says, or a part of the notes for a blank cell.
 
-    Attributes:
-        what: All parameters, or adapters.
-        rank: Rank of the adapters.
-        is_quantised: Whether what is frozen is kept in fewer bits.
+    Raises:
+        UnsupportedError: If the frozen base has 4 bits.
     """
-
-    what: Literal["all", "lora"] = "all"
-    rank: int = 16
-    is_quantised: bool = False
-
-
-def read_trained(cell: str, notes: str) -> Trained:
-    """Return what is trained: as the cell says, or where it is blank a part of the notes that begins with LoRA."""
     text = cell.lower()
     if is_blank(text):
         parts = [part.strip().lower() for part in notes.split(";")]
         text = next((part for part in parts if re.match(r"q?lora\b|peft\b", part)), "")
     if not re.search(r"lora|peft", text):
-        return Trained()
+        return None
+    if "qlora" in text:
+        raise UnsupportedError("a frozen base in 4 bits (QLoRA) is not simulated; LoRA on 16 bits is")
     rank = re.search(r"(?:rank|dim|\br)\s*[=:]?\s*(\d{1,4})\b", text)
-    return Trained("lora", int(rank[1]) if rank and int(rank[1]) else Trained.rank, "qlora" in text)
+    return Lora(rank=int(rank[1]) if rank and int(rank[1]) else _USUAL_RANK, alpha=32.0, targets=TARGETS)
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,6 @@ class Shards:
         shard_size: Ranks that parameters are sharded over; None where nothing is stated.
         is_hybrid: Whether groups of ranks hold copies of the shards.
         keeps_gathered: Whether gathered parameters stay until the backward pass.
-        is_offloaded: Whether shards are kept in the host's memory.
     """
 
     sharding: Sharding
@@ -187,7 +187,6 @@ class Shards:
     shard_size: int | None = None
     is_hybrid: bool = False
     keeps_gathered: bool = False
-    is_offloaded: bool = False
 
 
 def read_shards(text: str) -> Shards:
@@ -195,11 +194,14 @@ def read_shards(text: str) -> Shards:
 
     Raises:
         UnreadableError: If the words mean nothing here.
+        UnsupportedError: If shards are kept in the host's memory.
     """
     low = text.lower()
     sharding = _sharding(low)
     if sharding is None:
         raise UnreadableError(f"fsdp is {shown(text)}, expected DDP, distributed optimizer, ZeRO-1 to 3 or FSDP")
+    if re.search(r"(?<!no )(?<!no-)(?<!without )offload(?!\w*\s*[=:]\s*(?:false|no|off))", low):
+        raise UnsupportedError("offload to the host's memory is not simulated")
     size = re.search(r"shard(?:_size|ed over|ing over)?\s*[=:]?\s*(\d{1,7})\b", low)
     return Shards(
         sharding,
@@ -207,8 +209,6 @@ def read_shards(text: str) -> Shards:
         (int(size[1]) or None) if size else None,
         is_hybrid=re.search(_HYBRID, low) is not None,
         keeps_gathered=re.search(r"no[_ -]?reshard|reshard\w*\s*[=:]?\s*(?:false|no|off)\b", low) is not None,
-        is_offloaded=re.search(r"(?<!no )(?<!no-)(?<!without )offload(?!\w*\s*[=:]\s*(?:false|no|off))", low)
-        is not None,
     )
 
 
