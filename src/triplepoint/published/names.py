@@ -55,7 +55,8 @@ def read_names(config: Path) -> Names:
 @lru_cache(maxsize=4)
 def _patterns(config: Path) -> tuple[tuple[re.Pattern[str], str, str | Unsupported], ...]:
     names = read_names(config)
-    entries = [*names.models.items(), *((entry, entry.names) for entry in names.unsupported)]
+    entries: list[tuple[str | Unsupported, list[str]]] = [*names.models.items()]
+    entries += [(entry, entry.names) for entry in names.unsupported]
     return tuple((_pattern(words), words, model) for model, spelled in entries for words in spelled)
 
 

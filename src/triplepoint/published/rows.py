@@ -14,9 +14,8 @@ from triplepoint.config.fold import fold
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.point import Layout, Point, PointCluster, Sharding
+from triplepoint.config.point import Layout, Point, PointCluster, Sharding, usual_schedule
 from triplepoint.config.rules import refusal
-from triplepoint.config.settings import usual_schedule
 from triplepoint.config.task import Inference
 from triplepoint.published import words
 from triplepoint.published.architecture import adapt, build_model, is_of, read_shape
@@ -40,13 +39,8 @@ COLUMNS = (
 """Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
 hidden, layers, heads and seq."""
 
-_MAX_GPUS = 1_000_000
-_MAX_LAYERS = 10_000
-_MAX_EXPERTS = 100_000
-"""Larger ones are beyond anything trained, and would take minutes."""
-
-_LARGEST_MICRO_BATCH = 4
-"""Where a row does not say, at most so many sequences: beyond, published layouts gain nothing."""
+_MICRO_BATCHES = (4, 2, 1)
+"""Sizes tried where a row does not state one: beyond 4 sequences published layouts gain nothing."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +117,7 @@ def _micro_batches(row: Row) -> list[int]:
     if "micro_batch" not in row.open_choices or row.job.layout.pp > 1:
         return [row.job.micro_batch_size]
     each = row.job.global_batch_size // row.job.layout.dp
-    sizes = [size for size in (1, 2, 4) if size <= _LARGEST_MICRO_BATCH and each % size == 0]
-    return sizes[::-1]
+    return [size for size in _MICRO_BATCHES if each % size == 0]
 
 
 def _read(name: str, cells: Cells, config: Path) -> Row:
@@ -151,7 +144,8 @@ def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.
     """Return the point a row means; what it leaves open is 1 and none."""
     layout, num_gpus = _read_layout(cells, model, shards.sharding, stack.expert_parallel)
     recompute, recompute_layers = words.read_recompute(cells.get("recompute", ""))
-    sequence_length, output_tokens = _sequence_length(cells, model), words.read_output_tokens(cells)
+    # Where a row does not state the sequence, that which a model known by name was trained with.
+    sequence_length, output_tokens = count(cells, "seq") or model.sequence_length, words.read_output_tokens(cells)
     inference = Inference(prompt_tokens=sequence_length, output_tokens=output_tokens) if output_tokens else None
     stated, batch = shards.overlap, need(cells, "gbs")
     return Point(
@@ -188,9 +182,6 @@ def _check(point: Point, gpu: GpuConfig) -> None:
 def _read_model(cells: Cells, config: Path) -> ModelConfig:
     """Return the model: known by name, with what the row says in place of what is known; else of the columns alone."""
     shape, named = read_shape(cells), find_model(cells.get("model", ""), config)
-    for name, value, most in (("layers", shape.layers, _MAX_LAYERS), ("experts", shape.experts, _MAX_EXPERTS)):
-        if value and value > most:
-            raise UnsupportedError(f"{name} is {value}, at most {most} are simulated")
     if isinstance(named, Unsupported) and shape.missing:
         raise UnsupportedError(f"{shown(shape.name)} has {named.because}, which are not simulated")
     if isinstance(named, str) and is_of(shape, known := _catalogue(config).model(named)):
@@ -202,11 +193,6 @@ def _read_model(cells: Cells, config: Path) -> ModelConfig:
     return build_model(shape)
 
 
-def _sequence_length(cells: Cells, model: ModelConfig) -> int:
-    """Return the tokens of a sequence: as stated, else what a model known by name was trained with."""
-    return count(cells, "seq") or model.sequence_length
-
-
 def _read_layout(
     cells: Cells, model: ModelConfig, sharding: Sharding, expert_parallel: int | None
 ) -> tuple[Layout, int]:
@@ -214,8 +200,6 @@ def _read_layout(
     tp, pp, cp, vp, ep = (count(cells, column) or 1 for column in ("tp", "pp", "cp", "vp", "ep"))
     stated = count(cells, "dp")
     num_gpus = count(cells, "n_gpus") or tp * pp * cp * (stated or 1)
-    if num_gpus > _MAX_GPUS:
-        raise UnsupportedError(f"n_gpus is {num_gpus}, at most {_MAX_GPUS} are simulated")
     dp = stated or max(1, num_gpus // (tp * pp * cp))
     if ep == 1 and model.moe and expert_parallel:
         ep = gcd(model.moe.num_experts, dp, expert_parallel)

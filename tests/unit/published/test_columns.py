@@ -1,4 +1,4 @@
-"""Columns of `triplepoint predict`: what is misspelt is refused, what is not read is named."""
+"""Columns of `triplepoint predict --published`: what is misspelt is refused, what is not read is named."""
 
 import csv
 from pathlib import Path
