@@ -115,6 +115,8 @@ def _read_csv(source: Path) -> Iterator[dict[str, Any]]:
     header = [name.strip() for name in rows[0]] if rows else []
     if twice := next((name for name in header if header.count(name) > 1), None):
         raise UserError(f"{source}: column {twice!r} stands {header.count(twice)} times; keep one")
+    if "gpu" in header and "cluster" not in header:
+        raise UserError(f"{source}: column 'gpu' and no 'cluster': a table in others' words needs --published")
     for number, row in enumerate(rows[1:], 1):
         where = f"{source}: row {number}"
         if len(row) != len(header):

@@ -159,6 +159,7 @@ def test_blank_cell_leaves_its_key_out(tmp_path: Path) -> None:
         ("a.yaml", "[1]", "a.yaml: row 1: expected a mapping of keys to values, found int"),
         ("a.yaml", "[]", "a.yaml: no configuration in it"),
         ("a.csv", "", "a.csv: no configuration in it"),
+        ("a.csv", "model,gpu\nLlama3-8B,H100\n", "a.csv: column 'gpu' and no 'cluster'"),
         ("a.csv", "tp,tp\n1,2\n", "a.csv: column 'tp' stands 2 times; keep one"),
         ("a.csv", "tp,pipeline_layers\n1,[3, 5]\n", "a.csv: row 1: 3 cells, the header has 2"),
         ("a.csv", "tp,pp\n1,{\n", "a.csv: row 1: not readable as YAML"),
