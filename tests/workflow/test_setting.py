@@ -1,4 +1,4 @@
-"""A setting from end to end, the worked example of docs/extending.md: expert tensor parallelism, trained and simulated."""
+"""A setting from end to end, the worked example of docs/extending.md: expert tensor parallelism."""
 
 import pandas as pd
 import pytest
