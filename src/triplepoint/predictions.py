@@ -33,7 +33,7 @@ class Configuration(Settings):
 
 
 @dataclass(frozen=True)
-class Asked:
+class Request:
     """One point to predict.
 
     Attributes:
@@ -66,10 +66,10 @@ def predict_file(source: Path, config: Path) -> list[tuple[str, str, Prediction]
         UserError: If the file cannot be read, a key or a value in it is no setting, or the configuration is wrong.
     """
     read_calibrations(config)
-    return [(asked.id, run_id(asked.point), asked.predict(config)) for asked in read_points(source, config)]
+    return [(request.id, run_id(request.point), request.predict(config)) for request in read_points(source, config)]
 
 
-def read_points(source: Path, config: Path) -> list[Asked]:
+def read_points(source: Path, config: Path) -> list[Request]:
     """Return the points of a file, checked as a plan checks them. Raises `UserError` as `predict_file` does."""
     catalogue, points = Catalogue(config), []
     for number, (where, settings) in enumerate(_read_settings(source), 1):
@@ -79,7 +79,7 @@ def read_points(source: Path, config: Path) -> list[Asked]:
         if stack:
             _check_stack(stack, where, config)
         (point,) = points_of(settings.model_copy(update={"repeats": 1}), catalogue, where)
-        points.append(Asked(name, point, stack, refusal_of(point, catalogue)))
+        points.append(Request(name, point, stack, refusal_of(point, catalogue)))
     if not points:
         raise UserError(f"{source}: no configuration in it; give at least model, cluster and global_batch_size of one")
     return points

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from triplepoint.cli import main
@@ -169,6 +169,34 @@ def test_blank_cell_leaves_its_key_out(tmp_path: Path) -> None:
 )
 def test_wrong_file_is_refused_in_one_line(tmp_path: Path, name: str, content: object, line: str) -> None:
     assert refused(tmp_path, name, content).startswith(line)
+
+
+KEYS = st.sampled_from([*LLAMA, "dp", "id", "stack", "overlap", "steps", "trace_ranks", "tpp", "", "1", "null"])
+VALUES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.lists(st.integers(), max_size=3)
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    content=st.binary(max_size=60)
+    | st.text(max_size=60).map(str.encode)
+    | st.dictionaries(KEYS, VALUES, max_size=3).map(lambda row: yaml.safe_dump(LLAMA | row).encode()),
+    suffix=st.sampled_from(["csv", "yaml", "json"]),
+)
+@example(content=b"{1: 2}", suffix="yaml")
+@example(content=b"tp,pp\n1,\x00\n", suffix="csv")
+@example(content=b"sweeps:", suffix="yaml")
+@example(content=b'"tp', suffix="csv")
+def test_any_bytes_are_points_or_refused_in_one_line(tmp_path: Path, content: bytes, suffix: str) -> None:
+    source = tmp_path / f"in.{suffix}"
+    source.write_bytes(content)
+    try:
+        points = read_points(source, CONFIG)
+    except UserError as error:
+        assert str(error).startswith(str(source)) and len(str(error).splitlines()) == 1
+    else:
+        assert points
 
 
 def test_command_writes_a_row_for_each_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
