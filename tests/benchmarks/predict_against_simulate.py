@@ -14,7 +14,7 @@ from tests.synthetic import CONFIG
 from triplepoint.config.plan import PlannedRun
 from triplepoint.plan import select
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
-from triplepoint.simulate.predict.point import predict_step
+from triplepoint.simulate.predict.point import predict_point
 
 CLUSTERS = ("h200x32", "h100x64", "mi250x32", "h200x1")
 ALLOWED = {
@@ -31,7 +31,7 @@ ALLOWED = {
 def differences(run: PlannedRun) -> tuple[dict[str, float], float, float] | None:
     """Return simulated less predicted of every quantity and CPU time of both in s; None where a point does not run."""
     begin = time.process_time()
-    found = predict_step(run.point, CONFIG)
+    found = predict_point(run.point, CONFIG)
     middle = time.process_time()
     with tempfile.TemporaryDirectory() as name:
         manifest = simulate_run(run, Path(name), CONFIG)

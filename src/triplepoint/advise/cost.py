@@ -14,7 +14,7 @@ from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.point import Point, canonical
 from triplepoint.simulate.predict.model import Prediction
-from triplepoint.simulate.predict.point import predict_step
+from triplepoint.simulate.predict.point import predict_point
 from triplepoint.status import Status
 from triplepoint.units import KILO, S_PER_HOUR
 
@@ -93,7 +93,7 @@ def plan_cost(plan: Plan, results: Path, config: Path) -> list[RunCost]:
         config: Folder of the configuration.
 
     Raises:
-        UserError: If the calibration or the description of a machine is missing or wrong.
+        UserError: If the description of a cluster is missing or wrong.
     """
     catalogue = Catalogue(config)
     points = {_price_key(entry.planned.point): entry.planned.point for entry in plan.valid}
@@ -113,15 +113,11 @@ def _price_key(point: Point) -> str:
 
 def _predict_all(points: Sequence[Point], config: Path) -> list[Prediction]:
     """Return a prediction for each point, on all cores where there are many."""
-    predict_one = partial(_predict, config=config)
+    predict_one = partial(predict_point, config=config, with_power=False)
     if len(points) < _MANY:
         return [predict_one(point) for point in points]
     with ProcessPoolExecutor() as pool:
         return list(pool.map(predict_one, points, chunksize=_MANY // 4))
-
-
-def _predict(point: Point, config: Path) -> Prediction:
-    return predict_step(point, config, with_power=False)
 
 
 def _run_cost(

@@ -13,8 +13,7 @@ from triplepoint.aggregate.power import DeviceKey, Power
 from triplepoint.aggregate.steps import RunSteps
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import PlanEntry
-from triplepoint.config.point import Point
-from triplepoint.config.runid import layers_label
+from triplepoint.config.point import SETTINGS, Point, settings_of
 from triplepoint.errors import UserError
 from triplepoint.flops import model_flops_per_token, peak_flops
 from triplepoint.manifest import Manifest
@@ -171,32 +170,15 @@ def _device_columns(power: Power, key: DeviceKey) -> dict[str, Any]:
 
 def _planned(entry: PlanEntry) -> dict[str, Any]:
     point = entry.planned.point
-    layout = point.layout.model_dump()
-    return layout | {
-        "pipeline_layers": layers_label(point.layout.pipeline_layers) or None,
+    values = settings_of(point)
+    return {name: values[name] for name, setting in SETTINGS.items() if setting.has_column} | {
         "run": entry.run,
         "studies": list(entry.studies),
-        "engine": point.engine,
         "model": point.model.name,
         "cluster": point.cluster.name,
         "gpu": point.cluster.gpu,
         "num_gpus": point.num_gpus,
-        "micro_batch_size": point.micro_batch_size,
-        "global_batch_size": point.global_batch_size,
         "num_microbatches": point.num_microbatches,
-        "sequence_length": point.sequence_length,
-        "task": point.task,
-        "lora_rank": point.lora.rank if point.lora else None,
-        "lora_targets": list(point.lora.targets) if point.lora else [],
-        "prompt_tokens": point.inference.prompt_tokens if point.inference else None,
-        "output_tokens": point.inference.output_tokens if point.inference else None,
-        "recompute": point.recompute,
-        "recompute_layers": point.recompute_layers,
-        "overlap": list(point.overlap),
-        "offload": list(point.offload),
-        "precision": point.precision,
-        "samples": point.samples,
-        "seed": point.seed,
         "repeat": point.repeat,
     }
 
@@ -263,23 +245,23 @@ def set_beside(point: Point, manifest: Manifest, row: Row, ranks: list[Row], con
     """
     if manifest.origin == "simulated":
         return
-    from triplepoint.simulate.predict.point import predict_point
+    from triplepoint.simulate.predict.point import allocated_by_rank, predict_point
 
-    found = predict_point(point, config)
-    step = found.step
+    step = predict_point(point, config)
     if step.status in ("unsupported", Status.INVALID):
         row["prediction_absent"] = step.reason
         return
+    allocated_bytes = allocated_by_rank(point, config)
     row |= {
         "predicted_step_time_s": step.step_time_s,
         "predicted_step_time_lo_s": _known(step.step_time_lo_s),
         "predicted_step_time_hi_s": _known(step.step_time_hi_s),
         "step_time_error": _error(step.step_time_s, row.get("step_time_s")),
-        "predicted_memory_bytes": max(found.allocated_bytes),
-        "memory_error": _error(max(found.allocated_bytes), row.get("peak_memory_bytes")),
+        "predicted_memory_bytes": max(allocated_bytes),
+        "memory_error": _error(max(allocated_bytes), row.get("peak_memory_bytes")),
     }
     for one in ranks:
-        predicted = found.allocated_bytes[one["rank"]]
+        predicted = allocated_bytes[one["rank"]]
         one |= {"predicted_memory_bytes": predicted, "memory_error": _error(predicted, one["peak_memory_bytes"])}
 
 

@@ -14,7 +14,7 @@ from triplepoint.manifest import Manifest
 from triplepoint.plan import select
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.simulate.predict.model import Prediction
-from triplepoint.simulate.predict.point import predict_step
+from triplepoint.simulate.predict.point import predict_point
 
 CLUSTERS = ("h200x32", "h100x64", "mi250x32", "h200x1")
 EVERY = 20
@@ -53,7 +53,7 @@ def assert_same(run: PlannedRun, predicted: Prediction, simulated: Manifest) -> 
 
 def test_points_of_the_studies(tmp_path: Path) -> None:
     for run in sampled():
-        assert_same(run, predict_step(run.point, CONFIG), simulate_run(run, tmp_path / run.run, CONFIG))
+        assert_same(run, predict_point(run.point, CONFIG), simulate_run(run, tmp_path / run.run, CONFIG))
 
 
 @pytest.mark.parametrize("changes", CONDITIONS, ids=lambda changes: "-".join(next(iter(changes.values()))))
@@ -63,9 +63,9 @@ def test_conditions_and_slow_gpus_count_in_both(text: str, changes: dict[str, An
     path = tmp_path / "config" / "clusters" / "h200x32.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
     run = next(run for run in simulated_points(tmp_path / "config") if text in run.run and "h200x32" in run.run)
-    usual, predicted = predict_step(run.point, CONFIG), predict_step(run.point, tmp_path / "config")
+    usual, predicted = predict_point(run.point, CONFIG), predict_point(run.point, tmp_path / "config")
     assert_same(run, predicted, simulate_run(run, tmp_path / "raw", tmp_path / "config"))
     if run.point.task == "pretrain":
         assert predicted.step_time_s > 1.01 * usual.step_time_s
-    without = predict_step(run.point, tmp_path / "config", with_power=False)
+    without = predict_point(run.point, tmp_path / "config", with_power=False)
     assert without.step_time_s == predicted.step_time_s and math.isnan(without.power.gpu_power_w)
