@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from triplepoint.config.catalogue import Catalogue
@@ -22,11 +23,13 @@ from triplepoint.simulate.artefacts.simulate_run import job_of, simulate_run
 from triplepoint.simulate.inference import (
     Groups,
     Serving,
+    batch_of,
     groups_of,
     memory_by_stage,
     memory_of,
     predict_inference,
     serving_of,
+    warm_batch,
 )
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import peak_memory
@@ -109,6 +112,23 @@ def test_simulated_inference_energy_is_power_over_time(tmp_path: Path) -> None:
     # Two ways to the same mean: a counter, and samples at even times; those at the end of batches are not.
     even = gpu[~gpu["t_ns"].isin(steps["t_end_ns"])]
     assert mean_w == pytest.approx(even["gpu_power_w"].mean(), rel=0.02)
+
+
+def test_simulated_inference_is_shown_by_the_sensors_of_its_parts(tmp_path: Path) -> None:
+    """Sensors of MI250 are off by some degrees, each by its own: in inference as in training."""
+    run = planned("inference", global_batch_size=64)
+    where = run.point.cluster.model_copy(update={"name": "mi250x32", "gpu": "mi250", "device": "rocm"})
+    small = CATALOGUE.model("llama3.2-3b")
+    run = run.model_copy(update={"point": run.point.model_copy(update={"cluster": where, "model": small})})
+    assert simulate_run(run, tmp_path, CONFIG).status == "ok"
+    cluster = CATALOGUE.cluster("mi250x32")
+    warm = warm_batch(batch_of(job(run), serving_of(run.point), CONFIG), cluster, CONFIG)
+    samples = read_recording(tmp_path / "telemetry" / "node0.arrow").samples.to_pandas()
+    shown = samples[samples["device"] != "host"].groupby("device")["gpu_temp_c"].mean()
+    offset_k = np.broadcast_to(warm.machine.devices.sensor_k, warm.machine.shape)[0]
+    assert np.ptp(offset_k) > 3
+    dies_c = warm.trace.temp_c.mean(axis=0)[0]
+    assert [shown[f"gpu{number}"] for number in range(8)] == pytest.approx(dies_c + offset_k, abs=0.8)
 
 
 def test_simulated_inference_where_a_gpu_shuts_down(tmp_path: Path) -> None:
