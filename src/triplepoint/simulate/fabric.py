@@ -7,7 +7,7 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.mesh import Group as Group
 from triplepoint.errors import UserError
-from triplepoint.simulate.collectives.links import Link, link_of_gpu, load_link
+from triplepoint.simulate.collectives.links import Link, load_link
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,9 @@ def node_levels(
         has_reduction: Whether the switches reduce; None for what the link has.
         link: Kind of link; None for that of the GPU type.
     """
-    found = load_link(link, config) if link else link_of_gpu(gpu.name, config)
-    return scale_up_levels(found, gpus_per_node, gpu.scale_up_bandwidth.value, has_reduction)
+    return scale_up_levels(
+        load_link(link or gpu.scale_up_link, config), gpus_per_node, gpu.scale_up_bandwidth.value, has_reduction
+    )
 
 
 def scale_up_levels(

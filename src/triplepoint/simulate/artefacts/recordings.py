@@ -34,7 +34,7 @@ def recorded_columns(simulated: Simulated) -> tuple[str, ...]:
 def absent_columns(simulated: Simulated) -> dict[str, str]:
     """Return the columns of samples without values, with the reason of each."""
     gpu = simulated.job.gpu.name
-    unknown = f"simulated without: power and heat of {gpu} take config/power/{gpu}.yaml and config/heat/{gpu}.yaml"
+    unknown = f"power and heat of {gpu} are not known; triplepoint doctor --files {gpu} says what is missing"
     return {
         name: NOT_SIMULATED if simulated.heated else unknown
         for name in METRICS
