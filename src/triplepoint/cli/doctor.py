@@ -19,7 +19,15 @@ def parser() -> argparse.ArgumentParser:
     made = make_parser(
         "doctor",
         "Check this machine, or all nodes of a cluster, before GPU hours are spent. Nothing is changed on them. "
-        "Exit status 0: nothing failed; 1: something did; 2: something you can mend.",
+        "Exit status 0: nothing failed; 1: something did; 2: something you can mend. With --files check the "
+        "configuration instead.",
+    )
+    made.add_argument(
+        "--files",
+        nargs="*",
+        metavar="NAME",
+        help="check the files of these GPU types and clusters of CONFIG, all if no NAME, and say what a missing one "
+        "costs; exit status 2 if a file is broken",
     )
     made.add_argument("--cluster", metavar="NAME", help="a cluster of CONFIG/clusters; this machine as it is if none")
     made.add_argument("--nodes", type=whole_number(), metavar="N", help="only N of the cluster's nodes")
@@ -40,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check and tell; return 1 if something failed."""
+    """Check and tell; return 1 if something failed, 2 if a file of the configuration is broken."""
     import json
     import socket
     from datetime import UTC, datetime
@@ -49,6 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     from triplepoint.doctor.submit import probe
     from triplepoint.files import write_json
 
+    if arguments.files is not None:
+        return _check_files(arguments)
     expected = _expected(arguments)
     cluster, started = expected.cluster, datetime.now(UTC)
     name = cluster.name if cluster else socket.gethostname()
@@ -64,6 +74,22 @@ def run(arguments: argparse.Namespace) -> int:
     for path in (folder / "report.json", *tables):
         say(f"doctor: wrote {path}")
     return int(found.has_failed)
+
+
+def _check_files(arguments: argparse.Namespace) -> int:
+    import json
+    from dataclasses import asdict
+
+    from triplepoint.doctor.config_files import as_table, check_files
+    from triplepoint.errors import USER_ERROR, UserError
+
+    if arguments.cluster or arguments.nodes or arguments.measure or arguments.ranks:
+        raise UserError(
+            "--files checks the configuration, not machines; give the other options in a command without it"
+        )
+    checks = check_files(arguments.files, arguments.config)
+    print(json.dumps([asdict(check) for check in checks], indent=2) if arguments.json else as_table(checks))
+    return USER_ERROR if any(check.status == "broken" for check in checks) else 0
 
 
 def _expected(arguments: argparse.Namespace) -> "Expected":
