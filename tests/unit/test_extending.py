@@ -63,7 +63,9 @@ def test_extending_names_what_there_is(text: str, words: set[str]) -> None:
         assert list(ROOT.glob(re.sub(r"<\w+>", "*", text).rstrip("/")))
     else:
         name = re.match(r"[\w.]+", text)
-        assert name and (name[0] in words or any(list((ROOT / folder).rglob(name[0])) for folder in ("src", "profiles")))
+        assert name and (
+            name[0] in words or any(list((ROOT / folder).rglob(name[0])) for folder in ("src", "profiles"))
+        )
 
 
 def test_has_attribute_of_a_class_that_went_is_noticed() -> None:

@@ -105,7 +105,7 @@ def _expected(arguments: argparse.Namespace) -> "Expected":
     cluster = catalogue.cluster(arguments.cluster)
     if arguments.nodes and arguments.nodes > cluster.num_nodes:
         raise UserError(f"--nodes {arguments.nodes}: cluster {cluster.name} has {cluster.num_nodes}")
-    return Expected(cluster, catalogue.gpu_of(cluster))
+    return Expected.of(cluster, catalogue)
 
 
 def _plan(arguments: argparse.Namespace, expected: "Expected") -> "ProbePlan":

@@ -5,8 +5,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
+from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.simulate.collectives.links import Link, load_link
 
 Status = Literal["ok", "warn", "fail", "skipped"]
 
@@ -89,10 +91,19 @@ class Expected:
     Attributes:
         cluster: Its nodes.
         gpu: Its GPU type; None on cpu.
+        link: Its kind of link inside a node; None on cpu.
     """
 
     cluster: ClusterConfig | None = None
     gpu: GpuConfig | None = None
+    link: Link | None = None
+
+    @classmethod
+    def of(cls, cluster: ClusterConfig, catalogue: Catalogue) -> "Expected":
+        """Return what the configuration says of a cluster. Raises `UserError` if a file it names is missing."""
+        gpu = catalogue.gpu_of(cluster)
+        link = load_link(cluster.scale_up_link or gpu.scale_up_link, catalogue.folder) if gpu else None
+        return cls(cluster, gpu, link)
 
     @property
     def has_gpus(self) -> bool | None:

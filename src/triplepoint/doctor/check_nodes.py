@@ -166,12 +166,13 @@ def _bus_rate(row: CollectiveRow) -> float:
 
 def _described(level: str, expected: Expected) -> float | None:
     """Return the bandwidth described for a level, of a GPU or of a node's adapters; None where it is no yardstick."""
-    cluster, gpu = expected.cluster, expected.gpu
+    cluster, gpu, link = expected.cluster, expected.gpu, expected.link
     if level == "network" and cluster and cluster.nics_per_node and cluster.nic_bandwidth:
         return cluster.nics_per_node.value * cluster.nic_bandwidth.value
-    if level == "node" and gpu and gpu.vendor == "nvidia":
+    # Where no switch joins the GPUs, no ring uses all links of a GPU.
+    if level == "node" and gpu and link and not (link.usable or link.package):
         return gpu.scale_up_bandwidth.value
-    return None  # on AMD the sum of a die's links, which no ring uses all of
+    return None
 
 
 MOST_OFFSET_S = 0.01

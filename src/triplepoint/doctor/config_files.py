@@ -7,6 +7,7 @@ from typing import Literal
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.doctor.probe import VENDORS
 from triplepoint.errors import UserError, nearest
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.collectives.links import load_link
@@ -118,6 +119,9 @@ def _check_cluster(name: str, catalogue: Catalogue) -> Iterator[FileCheck]:
     if gpu is None:
         yield FileCheck(title, "gpu", str(file), "ok", NO_GPU)
         return
+    if gpu.vendor not in VENDORS[cluster.device]:
+        note = f"device is {cluster.device}, {gpu.name} is of {gpu.vendor}"
+        yield FileCheck(title, "device", str(file), "broken", note)
     if cluster.num_nodes > 1 and (cluster.nics_per_node is None or cluster.nic_bandwidth is None):
         yield FileCheck(title, "network", str(file), "missing", NO_NETWORK)
     else:

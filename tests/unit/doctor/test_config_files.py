@@ -69,6 +69,11 @@ def test_check_files_of_a_cluster_without_adapters_says_what_that_costs(config: 
     assert not_ok(check_files(["h200x1"], config)) == {"network": ("missing", NO_NETWORK)}
 
 
+def test_check_files_of_a_cluster_of_another_vendors_gpu_is_broken(config: Path) -> None:
+    replace(config / "clusters" / "h200x1.yaml", "device: cuda", "device: rocm")
+    assert not_ok(check_files(["h200x1"], config)) == {"device": ("broken", "device is rocm, h200 is of nvidia")}
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "part", "message"),
     [

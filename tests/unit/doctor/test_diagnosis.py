@@ -166,6 +166,12 @@ def test_check_fabric_below_its_description_warns() -> None:
     assert "5 GB/s" in one(check_fabric([bad], h200), "network bandwidth").found
 
 
+def test_check_fabric_without_a_switch_has_no_description_to_reach() -> None:
+    # 40 of the 350 GB/s of all links of a die: no ring uses them all.
+    assert one(check_fabric([reduction("node", 8, 40.0)], expected("mi250x32")), "node bandwidth").status == "ok"
+    assert one(check_fabric([reduction("node", 8, 40.0)], expected("h200x32")), "node bandwidth").status == "warn"
+
+
 def test_check_fabric_slow_node_is_named() -> None:
     rows = [reduction("node", 8, rate, f"n{node}") for node, rate in enumerate([400.0, 410.0, 250.0])]
     check = one(check_fabric(rows, expected("h200x32")), "node bandwidth")

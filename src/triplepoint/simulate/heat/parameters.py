@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -12,11 +12,12 @@ from triplepoint.simulate.power.parameters import Celsius, Kelvin, KelvinPerWatt
 
 Cooling = Literal["air", "liquid"]
 
-SHOWN = (
+Shown = Literal[
     "gpu_power_average_w", "gpu_power_w", "gpu_energy_j", "gpu_power_limit_w", "gpu_temp_c", "sm_clock_mhz",
     "gpu_temp_margin_c", "gpu_throttle_reasons", "gpu_power_cap_s", "gpu_sw_thermal_s", "gpu_hw_thermal_s",
     "gpu_power_brake_s",
-)  # fmt: skip
+]  # fmt: skip
+SHOWN: tuple[Shown, ...] = get_args(Shown)
 """Columns of the telemetry that simulated sensors can fill, in the order of recordings."""
 
 
@@ -59,7 +60,7 @@ class LimitConfig(Strict):
 class SensorConfig(Strict):
     """How the driver of a GPU type shows power, temperature and clocks."""
 
-    shows: Annotated[list[Literal[SHOWN]], Field(min_length=1)]
+    shows: Annotated[list[Shown], Field(min_length=1)]
     """Columns of the telemetry that have values."""
     power_die: Annotated[int, Field(ge=0)] = 0
     """Die of a package that shows its power, energy and power limit; the other dies show no value."""
