@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     from datetime import UTC, datetime
 
     from triplepoint.doctor.diagnosis import as_json, as_text, diagnose, write_tables
-    from triplepoint.doctor.submit import probe
+    from triplepoint.doctor.probe import probe_nodes
     from triplepoint.files import write_json
 
     if arguments.files is not None:
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = _plan(arguments, expected)
     folder: Path = (arguments.results / "doctor" / name / f"{started:%Y%m%dT%H%M%S}").resolve()
     folder.mkdir(parents=True)
-    probe(folder, plan, cluster, say)
+    probe_nodes(folder, plan, cluster, say)
     found = diagnose(folder, plan.num_nodes, expected)
     report = as_json(found, name, started.isoformat(timespec="seconds"))
     write_json(folder / "report.json", report)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from triplepoint.doctor.check import Check, Expected, Status, odd_ones
 from triplepoint.doctor.facts import NodeFacts
-from triplepoint.doctor.measured_rows import CollectiveRow, KernelRow
+from triplepoint.doctor.measure import CollectiveRow, KernelRow
 from triplepoint.doctor.probe import Report
 from triplepoint.metrics import bus_factor
 from triplepoint.units import GIB, GIGA, MEGA, MIB, MS_PER_S

@@ -1,18 +1,21 @@
 """Diagnosis: the checks made from the files the probes left, as tables, text for a terminal and JSON."""
 
+import csv
+import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from triplepoint.config.base import read_json
 from triplepoint.doctor.check import Check, Expected, fold
-from triplepoint.doctor.check_gpus import check_gpus
-from triplepoint.doctor.check_host import check_host
+from triplepoint.doctor.check_node import check_node
 from triplepoint.doctor.check_nodes import check_agreement, check_fabric, check_gpu_speed, check_together
-from triplepoint.doctor.measured_rows import CollectiveRow, KernelRow, RankRows, write_collectives, write_kernels
+from triplepoint.doctor.measure import CollectiveRow, KernelRow, RankRows
 from triplepoint.doctor.probe import Report
+from triplepoint.files import write_text
+from triplepoint.units import US_PER_S
 
 _ADVICE = "start the check again"
 
@@ -55,7 +58,7 @@ def diagnose(folder: Path, num_nodes: int, expected: Expected) -> Diagnosis:
     nodes = [report.facts for report in reports]
     checks = check_together(reports, num_nodes)
     for node in nodes:
-        checks += [*check_gpus(node, expected), *check_host(node, expected)]
+        checks += check_node(node, expected)
     if nodes:
         checks += check_agreement(nodes)
     if ranks:
@@ -78,6 +81,52 @@ def write_tables(found: Diagnosis, folder: Path, cluster: str, expected: Expecte
 
 def _vendor(reports: Sequence[Report]) -> str:
     return reports[0].facts.vendor if reports else "none"
+
+
+def write_collectives(rows: Sequence[CollectiveRow], cluster: str, source: str, path: Path) -> None:
+    """Write the table that `triplepoint calibrate --collectives` reads.
+
+    Args:
+        rows: Measured collectives.
+        cluster: Name of the cluster; with the level it names the fabric.
+        source: Short name of the measurement.
+        path: The file.
+    """
+    ordered = sorted(rows, key=lambda row: (row.level, row.num_gpus, row.kind, row.num_bytes, row.host))
+    cells = [
+        {"fabric": f"{cluster}-{row.level}", "kind": row.kind, "num_gpus": row.num_gpus, "num_bytes": row.num_bytes,
+         "value": f"{row.time_s * US_PER_S:.6g}", "unit": "us", "read_error": "", "source": source, "host": row.host}
+        for row in ordered
+    ]  # fmt: skip
+    _write_csv(path, cells)
+
+
+def write_kernels(rows: Sequence[KernelRow], gpu: str, library: str, source: str, path: Path) -> None:
+    """Write the table that `triplepoint calibrate --kernels` reads.
+
+    Args:
+        rows: Measured kernels.
+        gpu: GPU type; cpu without one.
+        library: Library behind the GEMMs.
+        source: Short name of the measurement.
+        path: The file.
+    """
+    cells = [
+        {"gpu": gpu, "library": library, "cls": row.cls, "kind": "forward", "precision": row.precision,
+         "shape": "x".join(map(str, row.shape)), "is_causal": 0, "flops": f"{row.flops:g}",
+         "num_bytes": f"{row.num_bytes:g}", "time_us": f"{row.time_s * US_PER_S:.6g}", "source": source,
+         "host": row.host, "device": row.device}
+        for row in rows
+    ]  # fmt: skip
+    _write_csv(path, cells)
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    write_text(path, text.getvalue())
 
 
 _WIDTH = 110

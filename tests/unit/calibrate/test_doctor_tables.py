@@ -9,7 +9,8 @@ from triplepoint.calibrate.collectives import LinkParameters
 from triplepoint.calibrate.kernels import KernelTimes
 from triplepoint.calibrate.protocol import calibrate
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.doctor.measured_rows import CollectiveRow, KernelRow, write_collectives, write_kernels
+from triplepoint.doctor.diagnosis import write_collectives, write_kernels
+from triplepoint.doctor.measure import CollectiveRow, KernelRow
 from triplepoint.errors import UserError
 from triplepoint.simulate.collectives.links import load_link
 from triplepoint.simulate.collectives.times import CollectiveModel

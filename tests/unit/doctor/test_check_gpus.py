@@ -5,7 +5,7 @@ from tests.fakes.scenario import Rule
 from tests.fakes.wave import constant
 from tests.unit.doctor.facts import expected, one, read
 from triplepoint.doctor.check import Expected
-from triplepoint.doctor.check_gpus import check_gpus
+from triplepoint.doctor.check_node import check_gpus
 from triplepoint.doctor.check_nodes import check_agreement
 from triplepoint.doctor.facts import GpuFacts, NodeFacts
 from triplepoint.doctor.node import read_node

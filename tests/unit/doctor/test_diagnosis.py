@@ -12,11 +12,9 @@ from triplepoint.doctor.check import Check, Expected
 from triplepoint.doctor.check_nodes import check_fabric, check_gpu_speed, check_together
 from triplepoint.doctor.diagnosis import Diagnosis, as_json, as_text, diagnose, write_tables
 from triplepoint.doctor.facts import NodeFacts
-from triplepoint.doctor.measure_ranks import group_sizes
-from triplepoint.doctor.measured_rows import CollectiveRow, KernelRow
+from triplepoint.doctor.measure import CollectiveRow, KernelRow, group_sizes
 from triplepoint.doctor.peers import Meeting
-from triplepoint.doctor.probe import ProbePlan, Report, run_probe
-from triplepoint.doctor.submit import job_parameters
+from triplepoint.doctor.probe import ProbePlan, Report, job_parameters, run_probe
 from triplepoint.units import MIB
 
 PROBE = "from pathlib import Path; from triplepoint.doctor.probe import run_probe; run_probe(Path.cwd())"

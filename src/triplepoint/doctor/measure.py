@@ -1,8 +1,8 @@
-"""Short measurements of collectives and kernels.
+"""Short measurements of collectives and kernels, as rows of the tables that the simulator is calibrated from.
 
-Each rank runs `python -m triplepoint.doctor.measure_ranks FOLDER cpu|gpu SECONDS LARGEST`. Collectives are timed over
+Each rank runs `python -m triplepoint.doctor.measure FOLDER cpu|gpu SECONDS LARGEST`. Collectives are timed over
 message sizes, all groups of one size at once, as a training step has them. GEMMs and copies are timed on each device: a
-slow one stands out among its peers. The columns are those the simulator is calibrated from.
+slow one stands out among its peers.
 """
 
 import os
@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from triplepoint.doctor.measured_rows import CollectiveRow, KernelRow, RankRows
+from triplepoint.config.base import Strict
 from triplepoint.files import write_text
 from triplepoint.processes import die_with_parent
 from triplepoint.units import KIB, MIB
@@ -28,6 +28,55 @@ ELEMENT_BYTES = 4
 MOST_RUNS = 200
 TARGET_S = 0.05
 """How long one size is repeated: long against the clock, short against the budget."""
+
+
+class CollectiveRow(Strict):
+    """One collective of one group, as its slowest rank saw it."""
+
+    level: str
+    """node, for a group within a node, or network."""
+    kind: str
+    """Of the collective."""
+    num_gpus: int
+    """Size of the group."""
+    num_bytes: int
+    """Size of the message as nccl-tests counts it. Unit: byte."""
+    time_s: float
+    """How long one took. Unit: s."""
+    host: str
+    """Host of the group's first rank."""
+
+
+class KernelRow(Strict):
+    """One kernel on one device."""
+
+    cls: str
+    """Class of kernel: gemm, or copy."""
+    precision: str
+    """Number format."""
+    shape: tuple[int, ...]
+    """m, n, k of a matrix product; empty for a copy."""
+    flops: float
+    """Arithmetic of one run. Unit: FLOP."""
+    num_bytes: float
+    """Bytes read and written, each operand once. Unit: byte."""
+    time_s: float
+    """How long one took. Unit: s."""
+    host: str
+    """Host."""
+    device: int
+    """Number of the device on its host."""
+
+
+class RankRows(Strict):
+    """What one rank measured: the content of `rank<R>.json`."""
+
+    rank: int
+    """Rank."""
+    collectives: tuple[CollectiveRow, ...]
+    """Of the groups it is first in."""
+    kernels: tuple[KernelRow, ...]
+    """On its device."""
 
 
 @dataclass(frozen=True)
