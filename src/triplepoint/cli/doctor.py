@@ -66,14 +66,14 @@ def run(arguments: argparse.Namespace) -> int:
     folder: Path = (arguments.results / "doctor" / name / f"{started:%Y%m%dT%H%M%S}").resolve()
     folder.mkdir(parents=True)
     probe_nodes(folder, plan, cluster, say)
-    found = diagnose(folder, plan.num_nodes, expected)
-    report = as_json(found, name, started.isoformat(timespec="seconds"))
+    diagnosis = diagnose(folder, plan.num_nodes, expected)
+    report = as_json(diagnosis, name, started.isoformat(timespec="seconds"))
     write_json(folder / "report.json", report)
-    print(json.dumps(report, indent=2) if arguments.json else as_text(found))
-    tables = write_tables(found, folder, name, expected, f"doctor-{name}-{started:%Y-%m-%d}")
+    print(json.dumps(report, indent=2) if arguments.json else as_text(diagnosis))
+    tables = write_tables(diagnosis, folder, name, expected, f"doctor-{name}-{started:%Y-%m-%d}")
     for path in (folder / "report.json", *tables):
         say(f"doctor: wrote {path}")
-    return int(found.has_failed)
+    return int(diagnosis.has_failed)
 
 
 def _check_files(arguments: argparse.Namespace) -> int:

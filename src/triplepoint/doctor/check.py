@@ -1,4 +1,4 @@
-"""Checks: what each says, what it expects of a node, and how those of many nodes and GPUs are folded."""
+"""Checks of nodes: status, finding and advice; what is expected; checks of many nodes joined."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -19,16 +19,16 @@ _ORDER: tuple[Status, ...] = ("skipped", "ok", "warn", "fail")
 
 @dataclass(frozen=True)
 class Check:
-    """The answer to one question about one node, or about all of them.
+    """One check of one node, or of all of them.
 
     Attributes:
         name: What was checked.
         status: ok; warn, a measurement will work but may not be what it seems; fail, it will not work or be wrong;
-            skipped, it could not be told.
-        found: What is there, or why it could not be told.
+            skipped, there was nothing to check or it could not be read.
+        found: What is there, or why it could not be read.
         expected: What should be there; empty where nothing is expected.
         advice: What to do; empty if nothing.
-        nodes: Hosts it is true of.
+        nodes: Hosts it is about.
     """
 
     name: str
@@ -45,7 +45,7 @@ def worst(statuses: Iterable[Status]) -> Status:
 
 
 def fold(checks: Iterable[Check]) -> list[Check]:
-    """Return checks with those that differ in the node only made one, the worst of each name first."""
+    """Return checks, one for those that differ in the node only; the worst of each name first."""
     folded: dict[Check, list[str]] = {}
     names: dict[str, int] = {}
     for check in checks:
@@ -86,7 +86,7 @@ def by_gpu(found: Sequence[tuple[int, str]]) -> str:
 
 @dataclass(frozen=True)
 class Expected:
-    """What is said of a cluster; nothing where a machine is checked as it is.
+    """The description of a cluster; empty where a machine is checked as it is.
 
     Attributes:
         cluster: Its nodes.
@@ -107,7 +107,7 @@ class Expected:
 
     @property
     def has_gpus(self) -> bool | None:
-        """Whether nodes have GPUs; None where nothing is said."""
+        """Whether nodes have GPUs; None without a description."""
         return None if self.cluster is None else self.cluster.device != "cpu"
 
     @property

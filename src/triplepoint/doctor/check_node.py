@@ -66,30 +66,30 @@ def _over(
     if not answers:
         return Check(name, "skipped", _refusal(facts.gpus))
     status = worst(finding[0] for _, finding in answers)
-    told = by_gpu([(index, text) for index, (of, text) in answers if of == status])
+    worst_answers = by_gpu([(index, text) for index, (of, text) in answers if of == status])
     if status == "ok":
-        return Check(name, status, told)
-    return Check(name, status, told, expected, advice)
+        return Check(name, status, worst_answers)
+    return Check(name, status, worst_answers, expected, advice)
 
 
 def _refusal(gpus: Sequence[GpuFacts]) -> str:
     lost = [(gpu.index, gpu.refused["gpu"]) for gpu in gpus if "gpu" in gpu.refused]
-    return by_gpu(lost) if lost else "the driver does not tell"
+    return by_gpu(lost) if lost else "the driver gives no value"
 
 
 def _count(facts: NodeFacts, expected: Expected) -> Check:
     lost = [(gpu.index, f"lost ({gpu.refused['gpu']})") for gpu in facts.gpus if "gpu" in gpu.refused]
     found = f"{len(facts.gpus)}" + (f"; {by_gpu(lost)}" if lost else "")
     wanted = expected.cluster.gpus_per_node if expected.cluster else len(facts.gpus)
-    told = f"{wanted}, {expected.where}" if expected.cluster else ""
+    described = f"{wanted}, {expected.where}" if expected.cluster else ""
     if lost or len(facts.gpus) != wanted:
-        return Check("gpu count", "fail", found, told, "drain the node, or correct gpus_per_node")
+        return Check("gpu count", "fail", found, described, "drain the node, or correct gpus_per_node")
     seen = facts.num_torch_devices
     if seen != wanted:
         has = "torch is not installed" if seen is None else f"the driver shows {found}, torch sees {seen}"
         advice = "install the environment of envs/; unset CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES"
-        return Check("gpu count", "fail" if expected.cluster else "warn", has, told, advice)
-    return Check("gpu count", "ok", found, told)
+        return Check("gpu count", "fail" if expected.cluster else "warn", has, described, advice)
+    return Check("gpu count", "ok", found, described)
 
 
 def _type_expected(expected: Expected) -> str:
@@ -264,21 +264,21 @@ def _network(facts: NodeFacts, expected: Expected) -> Check:
     needed = int(cluster.nics_per_node.value) if cluster and cluster.nics_per_node else 0
     rate = cluster.nic_bandwidth.value if cluster and cluster.nic_bandwidth else 0.0
     up = [port for port in facts.ports if port.state == "ACTIVE"]
-    told = f"{needed} active of {_gbit(rate)}, {expected.where}" if needed else ""
+    described = f"{needed} active of {_gbit(rate)}, {expected.where}" if needed else ""
     if not facts.ports and not needed:
         return Check("network ports", "skipped", "no RDMA adapter")
     found = _ports(facts.ports) or "no RDMA adapter"
     if len(up) < needed:
         advice = "look at cables and the subnet manager, or correct nics_per_node"
-        return Check("network ports", "fail", found, told, advice)
+        return Check("network ports", "fail", found, described, advice)
     slow = [port.name for port in up if port.bytes_per_s is not None and port.bytes_per_s < rate]
     if len(up) - len(slow) < needed:
         advice = "a link trained at a lower rate: look at cables and switch ports, or correct nic_bandwidth"
-        return Check("network ports", "fail", found, told, advice)
+        return Check("network ports", "fail", found, described, advice)
     if len(up) > needed > 0:
         advice = "correct nics_per_node, or name those to use in NCCL_IB_HCA"
-        return Check("network ports", "warn", found, told, advice)
-    return Check("network ports", "ok", found, told)
+        return Check("network ports", "warn", found, described, advice)
+    return Check("network ports", "ok", found, described)
 
 
 def _ports(ports: tuple[PortFacts, ...]) -> str:

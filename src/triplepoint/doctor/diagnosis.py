@@ -22,10 +22,10 @@ _ADVICE = "start the check again"
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a check of some nodes came to.
+    """All checks of some nodes, and what they were made from.
 
     Attributes:
-        checks: Answers, those that nodes share made one.
+        checks: Checks, one for those that nodes share.
         reports: What each node found, by its number.
         collectives: What was measured of the fabric.
         kernels: What was measured of devices.
@@ -43,7 +43,7 @@ class Diagnosis:
 
 
 def diagnose(folder: Path, num_nodes: int, expected: Expected) -> Diagnosis:
-    """Return what the files of the probes come to.
+    """Return the checks made from the files of the probes.
 
     Args:
         folder: Folder of the check.
@@ -66,16 +66,16 @@ def diagnose(folder: Path, num_nodes: int, expected: Expected) -> Diagnosis:
     return Diagnosis(fold(checks), reports, collectives, kernels)
 
 
-def write_tables(found: Diagnosis, folder: Path, cluster: str, expected: Expected, source: str) -> list[Path]:
+def write_tables(diagnosis: Diagnosis, folder: Path, cluster: str, expected: Expected, source: str) -> list[Path]:
     """Write what was measured as tables to calibrate from, and return their paths; none where nothing was."""
     tables: list[Path] = []
-    if found.collectives:
+    if diagnosis.collectives:
         tables.append(folder / "collectives.csv")
-        write_collectives(found.collectives, cluster, source, tables[-1])
-    if found.kernels:
+        write_collectives(diagnosis.collectives, cluster, source, tables[-1])
+    if diagnosis.kernels:
         tables.append(folder / "kernels.csv")
-        library = {"nvidia": "cublas", "amd": "hipblaslt"}.get(_vendor(found.reports), "cpu")
-        write_kernels(found.kernels, expected.gpu.name if expected.gpu else "cpu", library, source, tables[-1])
+        library = {"nvidia": "cublas", "amd": "hipblaslt"}.get(_vendor(diagnosis.reports), "cpu")
+        write_kernels(diagnosis.kernels, expected.gpu.name if expected.gpu else "cpu", library, source, tables[-1])
     return tables
 
 
@@ -133,13 +133,15 @@ _WIDTH = 110
 _INDENT = " " * 29
 
 
-def as_text(found: Diagnosis) -> str:
+def as_text(diagnosis: Diagnosis) -> str:
     """Return a line for each check, with what is expected and what to do where it is not well."""
-    num_nodes = len(found.reports)
-    counts = {status: sum(check.status == status for check in found.checks) for status in ("fail", "warn", "skipped")}
-    lines = [line for check in found.checks for line in _lines(check, num_nodes)]
+    num_nodes = len(diagnosis.reports)
+    counts = {
+        status: sum(check.status == status for check in diagnosis.checks) for status in ("fail", "warn", "skipped")
+    }
+    lines = [line for check in diagnosis.checks for line in _lines(check, num_nodes)]
     summary = ", ".join(f"{number} {status}" for status, number in counts.items() if number) or "all well"
-    return "\n".join([*lines, f"{len(found.checks)} checks: {summary}"])
+    return "\n".join([*lines, f"{len(diagnosis.checks)} checks: {summary}"])
 
 
 def _lines(check: Check, num_nodes: int) -> list[str]:
@@ -156,18 +158,18 @@ def _wrapped(text: str) -> str:
     return f"\n{_INDENT}".join(textwrap.wrap(text, _WIDTH, break_long_words=False) or [""])
 
 
-def as_json(found: Diagnosis, name: str, checked_at: str) -> dict[str, Any]:
+def as_json(diagnosis: Diagnosis, name: str, checked_at: str) -> dict[str, Any]:
     """Return everything that was found, as plain data.
 
     Args:
-        found: The diagnosis.
+        diagnosis: What to show.
         name: Cluster, or host.
         checked_at: Time of the check, UTC, ISO 8601.
     """
     return {
         "name": name,
         "checked_at": checked_at,
-        "has_failed": found.has_failed,
-        "checks": [asdict(check) for check in found.checks],
-        "nodes": [report.model_dump(mode="json") for report in found.reports],
+        "has_failed": diagnosis.has_failed,
+        "checks": [asdict(check) for check in diagnosis.checks],
+        "nodes": [report.model_dump(mode="json") for report in diagnosis.reports],
     }

@@ -6,7 +6,7 @@ from triplepoint.config.base import Strict
 
 
 class GpuFacts(Strict):
-    """One GPU as its driver shows it; None where the driver does not tell, with the reason in `refused`."""
+    """One GPU as its driver shows it; None where the driver gives no value, with the reason in `refused`."""
 
     index: int
     """Number in the driver's order."""

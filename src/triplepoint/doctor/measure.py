@@ -42,7 +42,7 @@ class CollectiveRow(Strict):
     num_bytes: int
     """Size of the message as nccl-tests counts it. Unit: byte."""
     time_s: float
-    """How long one took. Unit: s."""
+    """Time of one run. Unit: s."""
     host: str
     """Host of the group's first rank."""
 
@@ -61,7 +61,7 @@ class KernelRow(Strict):
     num_bytes: float
     """Bytes read and written, each operand once. Unit: byte."""
     time_s: float
-    """How long one took. Unit: s."""
+    """Time of one run. Unit: s."""
     host: str
     """Host."""
     device: int
@@ -183,7 +183,7 @@ def _whole(num_bytes: int, num_ranks: int) -> int:
 
 
 def _make(kind: str, num_bytes: int, team: Team) -> Callable[[], None]:
-    """Return a function that runs one collective on buffers of its own."""
+    """Return a function that runs one collective on newly allocated buffers."""
     import torch
     import torch.distributed as dist
 

@@ -19,7 +19,7 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.site import Gang, gang_of, read_site
 from triplepoint.doctor.facts import NodeFacts
 from triplepoint.doctor.node import Vendor, read_node
-from triplepoint.doctor.peers import PATIENCE_S, Meeting, meet
+from triplepoint.doctor.peers import Meeting, await_address, meet
 from triplepoint.errors import UserError
 from triplepoint.files import write_json, write_text
 from triplepoint.processes import die_with_parent
@@ -125,7 +125,7 @@ def _wait(ranks: list[subprocess.Popen[bytes]], first: int, patience_s: float, f
             failed = [number for number, state in enumerate(states, first) if state]
             if failed:
                 log = (folder / f"rank{failed[0]}.log").read_text(errors="replace").strip().splitlines()
-                raise OSError(f"rank {failed[0]} of the measurement failed: {log[-1] if log else 'it said nothing'}")
+                raise OSError(f"rank {failed[0]} of the measurement failed: {log[-1] if log else 'it wrote nothing'}")
             if None not in states:
                 return
             if time.monotonic() > deadline:
@@ -144,22 +144,7 @@ def _rendezvous(folder: Path, node: int, plan: ProbePlan) -> tuple[str, int]:
         with socket.socket() as probe:
             probe.bind(("", 0))
             write_json(path, {"address": _address(plan), "port": probe.getsockname()[1]})
-    deadline = time.monotonic() + PATIENCE_S
-    while not path.exists():
-        if time.monotonic() > deadline:
-            raise OSError(f"{path} of node 0 was not seen here within {PATIENCE_S:.0f} s")
-        time.sleep(0.05)
-    place = read_json(_Place, path, "start the check again")
-    return place.address, place.port
-
-
-class _Place(Strict):
-    """Where ranks meet."""
-
-    address: str
-    """Host name or address of node 0."""
-    port: int
-    """TCP port."""
+    return await_address(path)
 
 
 Say = Callable[[str], None]
@@ -169,7 +154,7 @@ def probe_nodes(folder: Path, plan: ProbePlan, cluster: ClusterConfig | None, sa
     """Have every node leave its report in `folder`.
 
     Args:
-        folder: A folder of its own, shared by all nodes.
+        folder: Empty folder, shared by all nodes.
         plan: What the probes do.
         cluster: Where; None for this machine.
         say: Told of progress.
@@ -212,7 +197,7 @@ def job_parameters(plan: ProbePlan, cluster: ClusterConfig, options: Gang) -> di
     Args:
         plan: What the probes do.
         cluster: Where.
-        options: What the site's Slurm wants to be told.
+        options: Slurm options of the site.
     """
     limit_s = 2 * MARGIN_S + (plan.measure_s or 0.0)
     common = {
