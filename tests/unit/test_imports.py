@@ -13,7 +13,8 @@ PACKAGE = Path(triplepoint.__file__).parent
 
 LAYERS = [
     {"units", "errors", "status", "files", "processes", "commit"},
-    {"config", "tables", "claims", "node_clock"},
+    {"config", "claims", "node_clock"},
+    {"tables"},
     {"manifest", "recording"},
     {"metrics", "slow_nodes", "jobs"},
     {"flops"},

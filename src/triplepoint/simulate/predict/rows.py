@@ -137,7 +137,6 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
         Job.of(point, gpu, fabric, " ".join(cells.get("framework", "").split())[:80], config),
         shard_size=_shard_size(shards, point.layout, fabric.gpus_per_node),
         keeps_gathered=shards.keeps_gathered,
-        expert_tp=count(cells, "etp"),
     )
     columns = {"recompute": "recompute", "micro_batch": "mbs"}
     open_choices = frozenset(choice for choice, column in columns.items() if is_blank(cells.get(column, "")))
@@ -233,6 +232,7 @@ def _read_layout(
         dp=dp,
         cp=cp,
         ep=ep,
+        etp=count(cells, "etp"),
         vp=vp,
         sequence_parallel=spelling.read_sequence_parallel(cells.get("seq_parallel", ""), tp),
         data_parallel_sharding=sharding,

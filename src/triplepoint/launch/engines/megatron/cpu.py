@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "zeros_like", "ones_like", "empty_like")
@@ -46,6 +47,7 @@ def stand_in_for_cuda() -> None:
     _random_states()
     _streams()
     _experts()
+    _collectives()
 
 
 def _devices() -> None:
@@ -106,3 +108,33 @@ def _experts() -> None:
         return moved.numpy() if as_numpy and torch.is_tensor(moved) else moved
 
     token_dispatcher.maybe_move_tensor_to_cpu = move
+
+
+def _collectives() -> None:
+    """Pad parts of different sizes, which experts split over tensor parallel ranks have: gloo takes equal ones only."""
+    plain_gather, plain_scatter = dist.all_gather, dist.reduce_scatter
+
+    def all_gather(outputs: list[Tensor], part: Tensor, group: dist.ProcessGroup | None = None, **kwargs: Any) -> Any:
+        if len({len(output) for output in outputs}) < 2:
+            return plain_gather(outputs, part, group=group, **kwargs)
+        most = max(map(len, outputs))
+        padded = [part.new_empty(most, *part.shape[1:]) for _ in outputs]
+        plain_gather(padded, _padded(part, most), group=group)
+        for output, whole in zip(outputs, padded, strict=True):
+            output.copy_(whole[: len(output)])
+        return None
+
+    def reduce_scatter(output: Tensor, parts: list[Tensor], *args: Any, **kwargs: Any) -> Any:
+        if len({len(part) for part in parts}) < 2:
+            return plain_scatter(output, parts, *args, **kwargs)
+        most = max(map(len, parts))
+        padded = output.new_empty(most, *output.shape[1:])
+        plain_scatter(padded, [_padded(part, most) for part in parts], *args, **kwargs)
+        output.copy_(padded[: len(output)])
+        return None
+
+    dist.all_gather, dist.reduce_scatter = all_gather, reduce_scatter
+
+
+def _padded(part: Tensor, length: int) -> Tensor:
+    return torch.cat([part, part.new_zeros(length - len(part), *part.shape[1:])])

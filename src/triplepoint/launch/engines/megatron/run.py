@@ -43,16 +43,9 @@ def open_groups(point: Point) -> list[tuple[str, dist.ProcessGroup]]:
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
-    layout = point.layout
-    parallel_state.initialize_model_parallel(
-        layout.tp,
-        layout.pp,
-        layout.vp if layout.vp > 1 else None,
-        context_parallel_size=layout.cp,
-        expert_model_parallel_size=layout.ep,
-        expert_tensor_parallel_size=None if point.model.moe is None else 1,
-        create_gloo_process_groups=False,
-    )
+    from triplepoint.launch.engines.megatron.settings import parallel_sizes
+
+    parallel_state.initialize_model_parallel(**parallel_sizes(point), create_gloo_process_groups=False)
     model_parallel_cuda_manual_seed(point.seed)
     groups = [
         ("tp", parallel_state.get_tensor_model_parallel_group()),
@@ -62,10 +55,11 @@ def open_groups(point: Point) -> list[tuple[str, dist.ProcessGroup]]:
         ("dp", parallel_state.get_data_parallel_group(with_context_parallel=True)),
         ("world", dist.group.WORLD),
     ]
-    if layout.cp > 1:
+    if point.layout.cp > 1:
         groups.append(("cp", parallel_state.get_context_parallel_group()))
     if point.model.moe is not None:
         groups.append(("ep", parallel_state.get_expert_model_parallel_group()))
+        groups.append(("tp", parallel_state.get_expert_tensor_parallel_group()))
         groups.append(("edp", parallel_state.get_expert_data_parallel_group()))
     return groups
 

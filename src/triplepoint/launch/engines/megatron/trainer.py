@@ -16,7 +16,7 @@ from triplepoint.config.point import Point
 from triplepoint.launch.engines.markers import marker
 from triplepoint.launch.engines.megatron.build import build_chunks
 from triplepoint.launch.engines.megatron.settings import optimizer_config, transformer_config
-from triplepoint.launch.engines.megatron.weights import Weights, fill
+from triplepoint.launch.engines.megatron.weights import fill
 
 Batch = tuple[Tensor, Tensor]
 
@@ -104,12 +104,8 @@ class MegatronTrainer:
         }
 
     def _fill(self) -> None:
-        point = self.point
-        weights = Weights(point, parallel_state.get_tensor_model_parallel_rank(), self.device)
-        held = 0 if point.model.moe is None else point.model.moe.num_experts // point.layout.ep
-        first_expert = held * parallel_state.get_expert_model_parallel_rank() if held else 0
         for chunk in self.chunks:
-            fill(chunk.module, first_expert, weights)
+            fill(chunk.module, self.point, self.device)
 
     def _batches(self, tokens: Tensor, targets: Tensor) -> Iterator[Batch]:
         count = self.point.num_microbatches
