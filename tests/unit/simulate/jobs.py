@@ -17,7 +17,9 @@ from triplepoint.simulate.operations import Kernel, Message, Operation, StageWor
 from triplepoint.simulate.stacks import find_stack
 
 SOURCE = "made up for tests"
-FABRIC = Fabric((Level("nvlink", 8, 450e9, 1e-6), Level("rail", 1 << 20, 50e9, 5e-6, is_network=True)))
+FABRIC = Fabric(
+    (Level("nvlink", 8, 450e9, 1e-6, counters="nvlink"), Level("rail", 1 << 20, 50e9, 5e-6, is_network=True))
+)
 
 
 def gpu(memory_gib: float = 80) -> GpuConfig:

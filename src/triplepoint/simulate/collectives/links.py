@@ -2,7 +2,7 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -10,6 +10,7 @@ from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
 from triplepoint.config.yaml_file import read, read_named
 from triplepoint.errors import UserError, nearest
 
+Counters = Literal["nvlink", "xgmi", "pcie"]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
@@ -41,6 +42,8 @@ class Link(Strict):
     """Name of the kind; the file is called the same."""
     is_network: bool
     """Whether it joins nodes."""
+    counters: Counters = "pcie"
+    """Columns of the telemetry that count its bytes, where it is inside a node."""
     has_reduction: bool = False
     """Whether its switches reduce by default (NVLink SHARP)."""
     launch_s: Positive

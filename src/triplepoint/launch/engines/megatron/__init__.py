@@ -94,5 +94,14 @@ def _without_gpu(point: Point) -> str | None:
     return None
 
 
-LIMITS: tuple[Rule, ...] = (check_features, _numbers, check_vocabulary, _pipeline, check_expert_biases, _experts, _lora, _without_gpu)
+LIMITS: tuple[Rule, ...] = (
+    check_features,
+    _numbers,
+    check_vocabulary,
+    _pipeline,
+    check_expert_biases,
+    _experts,
+    _lora,
+    _without_gpu,
+)
 """What this engine cannot do."""
