@@ -105,10 +105,10 @@ def _type(gpu: GpuFacts, expected: Expected) -> Finding | None:
     text = f"{gpu.product}{memory}"
     if expected.gpu is None:
         return "ok", text
-    is_named = expected.gpu.name in gpu.product.lower().replace(" ", "")
+    product, name = ("".join(filter(str.isalnum, word.lower())) for word in (gpu.product, expected.gpu.name))
     capacity = expected.gpu.memory_capacity.value
     is_sized = gpu.memory_bytes is None or abs(gpu.memory_bytes / capacity - 1) < _NEAR
-    return ("ok" if is_named and is_sized else "fail"), text
+    return ("ok" if name in product and is_sized else "fail"), text
 
 
 def _power_limit(gpu: GpuFacts, expected: Expected) -> Finding | None:
