@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.doctor.probe import VENDORS
 from triplepoint.errors import UserError, nearest
@@ -131,11 +132,15 @@ def _check_cluster(name: str, catalogue: Catalogue) -> Iterator[FileCheck]:
         return
     if cluster.chassis:
         yield from _check_chassis(title, gpu, cluster.chassis, config)
+    yield _try(title, "conditions", file, lambda: _check_conditions(cluster, gpu, config))
+
+
+def _check_conditions(cluster: ClusterConfig, gpu: GpuConfig, config: Path) -> None:
+    """Check what the conditions of a cluster ask of a GPU type. Raises `UserError` if it cannot have it."""
     conditions = cluster.conditions
-    yield _try(
-        title, "conditions", file,
-        lambda: (airflow_of(conditions.airflow, gpu, cluster.gpus_per_node, config), power_of(conditions, gpu, config)),
-    )  # fmt: skip
+    airflow_of(conditions.airflow, gpu, cluster.gpus_per_node, config)
+    power_of(conditions, gpu, config)
+    read_heat(gpu.name, config).cooling_by(conditions.coolant)
 
 
 def _optional(title: str, part: str, file: Path, read: Callable[[], object], cost: str) -> FileCheck:

@@ -69,6 +69,23 @@ def test_check_files_of_a_cluster_without_adapters_says_what_that_costs(config: 
     assert not_ok(check_files(["h200x1"], config)) == {"network": ("missing", NO_NETWORK)}
 
 
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("coolant: liquid", "conditions.coolant is liquid, config/heat/mi250.yaml describes cooling by air"),
+        ("power_limit_w: 900", "held at 280 W at most"),
+        ("airflow: hgx-8", "airflow hgx-8 is of other packages than those of mi250"),
+    ],
+)
+def test_check_files_of_a_cluster_with_impossible_conditions_is_broken(
+    config: Path, condition: str, message: str
+) -> None:
+    path = config / "clusters" / "mi250x32.yaml"
+    path.write_text(f"{path.read_text()}conditions: {{{condition}}}\n")
+    status, note = not_ok(check_files(["mi250x32"], config))["conditions"]
+    assert status == "broken" and message in note
+
+
 def test_check_files_of_a_cluster_of_another_vendors_gpu_is_broken(config: Path) -> None:
     replace(config / "clusters" / "h200x1.yaml", "device: cuda", "device: rocm")
     assert not_ok(check_files(["h200x1"], config)) == {"device": ("broken", "device is rocm, h200 is of nvidia")}

@@ -48,7 +48,7 @@ def sense_gpus(simulated: Simulated, node: int, sample_s: Float) -> Float:
     sensors = Sensors(machine.heat.sensors, machine.airflow.packages, machine.devices.sensor_k)
     columns = show(heated.trace, node, sensors, sample_s, seed=0)
     limit_w = np.full(machine.shape[1], np.nan)
-    for package, device in zip(sensors.packages, sensors.power_devices, strict=True):
+    for device, package in sensors.power_devices.items():
         limit_w[device] = machine.limits_w[node][package].sum()
     columns["gpu_power_limit_w"] = np.broadcast_to(limit_w, columns["gpu_temp_c"].shape)
     columns["gpu_temp_margin_c"] = machine.heat.limits.max_temperature.value - columns["gpu_temp_c"]

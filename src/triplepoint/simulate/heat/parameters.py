@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
 from triplepoint.config.yaml_file import read_named
+from triplepoint.errors import UserError
 from triplepoint.simulate.power.parameters import Celsius, Kelvin, KelvinPerWatt, Ratio, Seconds
 
 Cooling = Literal["air", "liquid"]
@@ -104,6 +105,15 @@ class HeatConfig(Strict):
     """Share of parts with bad contact to their sink."""
     bad_contact_factor: Ratio
     """What bad contact multiplies the die's resistance with."""
+
+    def cooling_by(self, coolant: Cooling) -> CoolingConfig:
+        """Return the cooling by a coolant. Raises `UserError` if this GPU type has none by it."""
+        if coolant not in self.cooling:
+            known = ", ".join(self.cooling)
+            raise UserError(
+                f"conditions.coolant is {coolant}, config/heat/{self.name}.yaml describes cooling by {known}"
+            )
+        return self.cooling[coolant]
 
 
 class AirflowConfig(Strict):

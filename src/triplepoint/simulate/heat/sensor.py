@@ -30,9 +30,10 @@ class Sensors:
     offset_k: Float | float = 0.0
 
     @property
-    def power_devices(self) -> list[int]:
-        """The device of every package that shows its power."""
-        return [package[self.config.power_die % len(package)] for package in self.packages]
+    def power_devices(self) -> dict[int, list[int]]:
+        """Devices of every package, by the one that shows their power."""
+        die = self.config.power_die
+        return {package[die]: package for package in self.packages if die < len(package)}
 
 
 def show(trace: Trace, node: int, sensors: Sensors, sample_s: Float, seed: int) -> dict[str, Float]:
@@ -63,7 +64,7 @@ def show(trace: Trace, node: int, sensors: Sensors, sample_s: Float, seed: int) 
     step_j = config.energy_step.value
     counted = np.floor(energy.at(published) / step_j + 1e-9) * step_j
     columns["gpu_energy_j"] = counted - counted[0]
-    is_shown = np.isin(np.arange(num_devices), sensors.power_devices)
+    is_shown = np.isin(np.arange(num_devices), list(sensors.power_devices))
     columns = {name: np.where(is_shown, values, np.nan) for name, values in columns.items()}
     return columns | _clocks_and_heat(trace, node, sensors, published, sample_s)
 
