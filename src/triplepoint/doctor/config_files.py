@@ -91,7 +91,7 @@ def _check_gpu(name: str, catalogue: Catalogue) -> Iterator[FileCheck]:
     kernels = config / "kernels" / f"{name}.yaml"
     yield _optional(title, "kernels", kernels, lambda: KernelModel.load(gpu, config), NO_KERNELS)
     yield _optional(title, "power", config / "power" / f"{name}.yaml", lambda: read_power(name, config), NO_POWER)
-    yield _optional(title, "heat", config / "heat" / f"{name}.yaml", lambda: read_heat(name, config), NO_POWER)
+    yield _optional(title, "heat", config / "heat" / f"{name}.yaml", lambda: _check_heat(gpu, config), NO_POWER)
     if gpu.chassis is None:
         yield FileCheck(title, "chassis", str(file), "missing", f"names no chassis: {NO_POWER}")
     else:
@@ -133,6 +133,13 @@ def _check_cluster(name: str, catalogue: Catalogue) -> Iterator[FileCheck]:
     if cluster.chassis:
         yield from _check_chassis(title, gpu, cluster.chassis, config)
     yield _try(title, "conditions", file, lambda: _check_conditions(cluster, gpu, config))
+
+
+def _check_heat(gpu: GpuConfig, config: Path) -> None:
+    """Check cooling and sensors of a GPU type. Raises `UserError` if the file is wrong."""
+    die = read_heat(gpu.name, config).sensors.power_die
+    if die >= gpu.gpus_per_package:
+        raise UserError(f"sensors.power_die is {die}, gpus_per_package of {gpu.name} is {gpu.gpus_per_package}")
 
 
 def _check_conditions(cluster: ClusterConfig, gpu: GpuConfig, config: Path) -> None:

@@ -101,6 +101,7 @@ def test_check_files_of_a_cluster_of_another_vendors_gpu_is_broken(config: Path)
         ("kernels/h100.yaml", "name: h100", "name: h200", "kernels", "they must be the same"),
         ("heat/h100.yaml", "publish_period:\n    value: 0.1", "publish_period:\n    value: 0", "heat", "is 0 s"),
         ("heat/h100.yaml", "gpu_power_cap_s,", "gpu_power_cap,", "heat", "sensors.shows"),
+        ("heat/h100.yaml", "sensors:\n", "sensors:\n  power_die: 1\n", "heat", "gpus_per_package of h100 is 1"),
         ("power/nodes/hgx-8.yaml", "name: hgx-8", "nome: hgx-8", "node power", "nome"),
         ("collectives/links/nvlink4.yaml", "is_network: false", "is_network: 3", "link", "is_network"),
         ("calibration/fitted.yaml", "quantile:", "quantil:", "calibration", "quantil"),

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.simulate.heat.machines import CONFIG
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.conditions import USUAL
+from triplepoint.config.conditions import USUAL, ConditionsConfig
 from triplepoint.errors import UserError
 from triplepoint.simulate.heat.job import airflow_of, is_known, machine_of, node_power_of
 
@@ -52,3 +52,10 @@ def test_airflow_of_the_conditions_comes_before_the_chassis(catalogue: Catalogue
     assert airflow_of(None, gpu, 8, catalogue.folder).name == "mi250-4x2"
     with pytest.raises(UserError, match="hgx-8 is of other packages"):
         airflow_of("hgx-8", gpu, 8, catalogue.folder)
+
+
+def test_coolant_that_no_file_describes_is_refused(catalogue: Catalogue) -> None:
+    liquid = ConditionsConfig(coolant="liquid")
+    machine = machine_of(liquid, catalogue.gpu("mi250"), (1, 8), "mi250x32", catalogue.folder)
+    with pytest.raises(UserError, match="coolant is liquid, config/heat/mi250.yaml describes cooling by air"):
+        _ = machine.network
