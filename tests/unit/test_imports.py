@@ -19,8 +19,9 @@ LAYERS = [
     {"metrics", "slow_nodes", "jobs"},
     {"flops"},
     {"launch", "telemetry", "trace", "simulate"},
+    {"published"},
     {"doctor", "plan", "outdated", "aggregate", "advise", "calibrate"},
-    {"figures"},
+    {"figures", "predictions"},
     {"report"},
     {"workflow", "workflow_site", "cli"},
     {"__main__"},
@@ -55,6 +56,15 @@ def test_imports_point_one_way(path: Path) -> None:
         return
     for part in parts_imported(path) - {own}:
         assert layer_of(part) < layer_of(own), f"{path.name} imports triplepoint.{part}, which is not below it"
+
+
+def test_only_predict_and_fitting_know_published_tables() -> None:
+    knowing = {path.relative_to(PACKAGE).parts for path in PACKAGE.rglob("*.py") if "published" in parts_imported(path)}
+    assert {parts if parts[0] == "cli" else parts[:1] for parts in knowing} == {
+        ("published",),
+        ("calibrate",),
+        ("cli", "predict.py"),
+    }
 
 
 KNOWN_CIRCLES = [
