@@ -133,6 +133,6 @@ def _sigma_w(warm: Warm[Any]) -> float:
 def _resistance_sigma(warm: Warm[Any]) -> float:
     """Return the relative standard deviation of the resistance from die to inlet, of what is known of it."""
     machine = warm.machine
-    cooling = machine.heat.cooling[machine.cooling]
+    cooling = machine.heat.cooling_by(machine.cooling)
     sigmas = cooling.die_resistance.sigma, cooling.sink_resistance.sigma, machine.airflow.preheat.sigma
     return math.hypot(*sigmas) / float(machine.resistance.max())
