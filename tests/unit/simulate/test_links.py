@@ -117,7 +117,7 @@ def test_write_recordings_counts_all_bytes_on_pcie_where_it_joins_the_gpus(tmp_p
     on_pcie = dataclasses.replace(linked, job=dataclasses.replace(linked.job, fabric=Fabric(levels)))
     sent = {}
     for name, job in (("nvlink", linked), ("pcie", on_pcie)):
-        write_recordings(tmp_path / name, run, job)
+        write_recordings(tmp_path / name, run, job, count_bytes(run, job, sample_times(run, job)))
         sent[name] = read_recording(tmp_path / name / "node0.arrow").samples.to_pylist()
     last = {name: {row["device"]: row for row in rows}["gpu0"] for name, rows in sent.items()}
     both = last["nvlink"]["nvlink_tx_bytes"] + last["nvlink"]["pcie_tx_bytes"]
