@@ -168,7 +168,50 @@ class _Samples:
             cpu_utilisation=np.concatenate(busy),
         )
 
-    def _power_of_node(samples: dict[str, np.ndarray], window_ns: np.ndarray) -> np.ndarray | None:
+    def _host_power(self) -> tuple[np.ndarray | None, str | None]:
+        """Return the power of all nodes in each measured step, or why there is none."""
+        total_w = np.zeros(len(self._steps.measured))
+        for node in self._manifest.nodes:
+            if node.node not in self._steps.windows_ns:
+                continue
+            power_w = _power_of_node(self.of((node.node, "host")), self.windows_ns(node))
+            if power_w is None:
+                return None, _reason(self._manifest, "cpu_energy_j")
+            total_w += power_w
+        return total_w, None
+
+
+def _spread_of_sum(energies: Collection[DeviceEnergy]) -> Spread | None:
+    """Return the spread over steps of the power of all GPUs; steps that lack one are left out."""
+    steps_w = np.sum([energy.power_w for energy in energies], axis=0) if energies else np.array([])
+    known_w = steps_w[np.isfinite(steps_w)]
+    return spread(known_w) if known_w.size else None
+
+
+def _lost_packages(devices: list[DeviceKey], powered: set[DeviceKey], gpu: GpuConfig) -> list[DeviceKey]:
+    """Return GPUs of packages without power samples where others have some: both dies of an MI250 share one sensor."""
+    packages = {(node, int(name.removeprefix("gpu")) // gpu.gpus_per_package) for node, name in powered}
+    lost = [key for key in devices if (key[0], int(key[1].removeprefix("gpu")) // gpu.gpus_per_package) not in packages]
+    return lost if powered else []
+
+
+def _why_lost(run: str, manifest: Manifest, lost: list[DeviceKey]) -> str:
+    """Return why some GPUs have no power samples while others have: what became of the samplers of their nodes.
+
+    Raises:
+        UserError: If that does not explain it.
+    """
+    gaps = {node.node: node.gaps for node in manifest.nodes}
+    unexplained = [f"node {node} {name}" for node, name in lost if not gaps[node]]
+    if unexplained:
+        raise UserError(
+            f"run {run}: no power samples in measured steps for {', '.join(unexplained)}, but for the other GPUs; "
+            "a sum over fewer GPUs is no result: launch it again"
+        )
+    return "; ".join(gaps[node][-1] for node in sorted({node for node, _ in lost}))
+
+
+def _power_of_node(samples: dict[str, np.ndarray], window_ns: np.ndarray) -> np.ndarray | None:
     """Return CPU package power, and DRAM power where the host reports it, in each measured step of one node."""
     energies = [_counter(samples, name, window_ns) for name in ("cpu_energy_j", "dram_energy_j")]
     if energies[0] is None:
