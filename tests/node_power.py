@@ -10,7 +10,7 @@ from triplepoint.published.rows import read_row, settle
 from triplepoint.published.table import read_table
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Constants
-from triplepoint.simulate.heat.job import is_known, node_power_of
+from triplepoint.simulate.heat.nodes import is_known, node_power_of
 from triplepoint.simulate.heat.warm import warm_up_anywhere
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.power.gpu import Activity, clock_at_limit

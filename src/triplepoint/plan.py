@@ -225,7 +225,7 @@ def refusal_of(point: Point, catalogue: Catalogue) -> str | None:
 
 def _airflow_rows(cluster: ClusterConfig, catalogue: Catalogue) -> list[list[int]] | None:
     """Return the devices of a cluster's nodes by row of their airflow; None where it is not known, as on cpu."""
-    from triplepoint.simulate.heat.job import airflow_of, is_known
+    from triplepoint.simulate.heat.nodes import airflow_of, is_known
 
     gpu = catalogue.gpu_of(cluster)
     if gpu is None or not is_known(gpu, catalogue.folder):

@@ -15,8 +15,8 @@ from triplepoint.config.study import Study, expand
 from triplepoint.config.yaml_file import load, read_any
 from triplepoint.errors import UserError
 from triplepoint.plan import points_of, refusal_of
-from triplepoint.simulate.predict.model import Prediction, read_calibrations
 from triplepoint.simulate.predict.point import STACKS, predict_point
+from triplepoint.simulate.predict.prediction import Prediction, read_calibrations
 from triplepoint.simulate.stacks import find_stack, read_stacks
 from triplepoint.status import Status
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from triplepoint.figures.scales import column_of
-from triplepoint.simulate.predict.model import COLUMNS as PREDICTED
+from triplepoint.simulate.predict.prediction import COLUMNS as PREDICTED
 from triplepoint.tables import RESULT_TABLES
 from triplepoint.tables.schema import Column
 

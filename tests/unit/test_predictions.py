@@ -17,8 +17,8 @@ from triplepoint.config.settings import Settings
 from triplepoint.errors import UserError
 from triplepoint.plan import points_of, refusal_of, select
 from triplepoint.predictions import predict_file, read_points
-from triplepoint.simulate.predict.model import COLUMNS, Prediction
 from triplepoint.simulate.predict.point import predict_point
+from triplepoint.simulate.predict.prediction import COLUMNS, Prediction
 
 CONFIG = Path("config")
 CATALOGUE = Catalogue(CONFIG)

@@ -13,8 +13,8 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.point import Point, canonical
-from triplepoint.simulate.predict.model import Prediction
 from triplepoint.simulate.predict.point import predict_point
+from triplepoint.simulate.predict.prediction import Prediction
 from triplepoint.status import Status
 from triplepoint.units import KILO, S_PER_HOUR
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from triplepoint.cli.arguments import add_config, in_file, make_parser, out_file, say
 
 if TYPE_CHECKING:
-    from triplepoint.simulate.predict.model import Prediction
+    from triplepoint.simulate.predict.prediction import Prediction
 
 _ABOUT = """\
 FILE is a CSV, YAML or JSON file whose keys are those of a study's settings (docs/config.md), checked as `plan` checks
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _table(rows: "list[tuple[dict[str, str], Prediction]]") -> str:
     """Return predictions as CSV, each with the columns it is known by in front."""
-    from triplepoint.simulate.predict.model import COLUMNS
+    from triplepoint.simulate.predict.prediction import COLUMNS
 
     text = io.StringIO()
     writer = csv.DictWriter(text, (*(rows[0][0] if rows else ("id",)), *COLUMNS), lineterminator="\n")

@@ -13,7 +13,7 @@ from triplepoint.errors import UserError, nearest
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.collectives.links import load_link
 from triplepoint.simulate.fabric import fabric_of
-from triplepoint.simulate.heat.job import airflow_of, is_known, node_power_of, power_of
+from triplepoint.simulate.heat.nodes import airflow_of, is_known, node_power_of, power_of
 from triplepoint.simulate.heat.parameters import read_heat
 from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.power.parameters import read_power

@@ -26,7 +26,7 @@ from triplepoint.simulate.inference import Serving, serving_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import check_order
 from triplepoint.simulate.memory.training import peak_memory
-from triplepoint.simulate.predict.model import Prediction, predict_job
+from triplepoint.simulate.predict.prediction import Prediction, predict_job
 from triplepoint.simulate.stacks import Stack, find_stack
 from triplepoint.status import Status
 

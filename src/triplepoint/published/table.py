@@ -10,7 +10,7 @@ from pathlib import Path
 from triplepoint.errors import UserError
 from triplepoint.published.rows import COLUMNS, read_row
 from triplepoint.published.words import shown
-from triplepoint.simulate.predict.model import Prediction, read_calibrations
+from triplepoint.simulate.predict.prediction import Prediction, read_calibrations
 
 _PROGRESS_ROWS = 500
 _NAMED = 10

@@ -13,7 +13,7 @@ from triplepoint.advise.existing import Existing
 from triplepoint.advise.summary import cells, note, summarise
 from triplepoint.config.plan import Plan
 from triplepoint.plan import select
-from triplepoint.simulate.predict.model import Prediction
+from triplepoint.simulate.predict.prediction import Prediction
 
 CONFIG = Path("config")
 PLAN = select(CONFIG, ["parallelism"])

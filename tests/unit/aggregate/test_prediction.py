@@ -8,8 +8,8 @@ import pytest
 from tests.synthetic import CONFIG, H200, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.simulate.predict import point as module
-from triplepoint.simulate.predict.model import Prediction
 from triplepoint.simulate.predict.point import allocated_by_rank, predict_point
+from triplepoint.simulate.predict.prediction import Prediction
 from triplepoint.tables import RESULT_TABLES
 
 GIB = 1 << 30

@@ -13,7 +13,7 @@ import pytest
 
 from triplepoint.published.rows import read_row
 from triplepoint.published.table import read_table
-from triplepoint.simulate.predict.model import Prediction
+from triplepoint.simulate.predict.prediction import Prediction
 
 CONFIG = Path("config")
 DATA = Path("tests/data/throughput")

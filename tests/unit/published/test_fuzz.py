@@ -13,7 +13,7 @@ from tests.unit.published.cells import NEMOTRON
 from triplepoint.errors import UserError
 from triplepoint.published.rows import COLUMNS
 from triplepoint.published.table import predict_table
-from triplepoint.simulate.predict.model import COLUMNS as OUTPUT
+from triplepoint.simulate.predict.prediction import COLUMNS as OUTPUT
 
 CONFIG = Path("config")
 STATUSES = {"ok", "oom", "invalid", "unsupported"}

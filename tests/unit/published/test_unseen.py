@@ -8,7 +8,7 @@ import pytest
 from tests.unit.published.cells import NEMOTRON
 from triplepoint.published.rows import read_row
 from triplepoint.simulate.calibration import Calibration
-from triplepoint.simulate.predict.model import Prediction
+from triplepoint.simulate.predict.prediction import Prediction
 
 CONFIG = Path("config")
 CALIBRATION = Calibration.load(CONFIG)

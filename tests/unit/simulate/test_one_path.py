@@ -13,8 +13,8 @@ from triplepoint.config.plan import PlannedRun
 from triplepoint.manifest import Manifest
 from triplepoint.plan import select
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
-from triplepoint.simulate.predict.model import Prediction
 from triplepoint.simulate.predict.point import predict_point
+from triplepoint.simulate.predict.prediction import Prediction
 
 CLUSTERS = ("h200x32", "h100x64", "mi250x32", "h200x1")
 EVERY = 20

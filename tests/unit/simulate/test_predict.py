@@ -19,7 +19,7 @@ from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Constants, slowest_of
 from triplepoint.simulate.intervals import Features, Uncertainty
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.predict.model import COLUMNS, predict
+from triplepoint.simulate.predict.prediction import COLUMNS, predict
 from triplepoint.simulate.step import simulate_step
 
 CONFIG = Path("config")

@@ -13,8 +13,8 @@ from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.heat.warm import warm_up_anywhere
 from triplepoint.simulate.power.load import Training
-from triplepoint.simulate.predict.model import COLUMNS, predict
 from triplepoint.simulate.predict.power import PowerPrediction
+from triplepoint.simulate.predict.prediction import COLUMNS, predict
 from triplepoint.simulate.step import simulate_step
 
 CALIBRATION = Calibration.load(CONFIG)

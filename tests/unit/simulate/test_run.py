@@ -13,7 +13,7 @@ from triplepoint.errors import UserError
 from triplepoint.plan import MOST_TRACED_STAGES, as_simulated, select
 from triplepoint.simulate.artefacts.simulate_run import job_of, simulate_run
 from triplepoint.simulate.calibration import Calibration
-from triplepoint.simulate.predict.model import predict
+from triplepoint.simulate.predict.prediction import predict
 from triplepoint.tables import RANKS, STEPS
 from triplepoint.trace.loose_traces import trace_files
 from triplepoint.trace.taxonomy import load_scheme

@@ -22,7 +22,7 @@ from triplepoint.simulate.heat.clocks import Reason
 from triplepoint.simulate.heat.warm import warm_up
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.power.load import Training
-from triplepoint.simulate.predict.model import predict
+from triplepoint.simulate.predict.prediction import predict
 from triplepoint.simulate.step import costs_of
 
 CALIBRATION = Calibration.load(CONFIG)

@@ -17,7 +17,7 @@ from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.simulate.fabric import fabric_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import memory_by_stage, peak_memory
-from triplepoint.simulate.predict.model import predict
+from triplepoint.simulate.predict.prediction import predict
 from triplepoint.simulate.work.blocks import split_layers
 
 CONFIG = Path(__file__).parents[3] / "config"

@@ -19,7 +19,7 @@ from triplepoint.simulate.artefacts.write import write_failure, write_run
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Costs
 from triplepoint.simulate.fabric import fabric_of
-from triplepoint.simulate.heat.job import is_known
+from triplepoint.simulate.heat.nodes import is_known
 from triplepoint.simulate.heat.warm import slow_ranks, warm_up, with_factors
 from triplepoint.simulate.intervals import interval
 from triplepoint.simulate.job import Job

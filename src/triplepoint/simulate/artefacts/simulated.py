@@ -10,9 +10,9 @@ import numpy as np
 
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.simulate.artefacts.groups import lockstep
-from triplepoint.simulate.heat.job import node_power_of
 from triplepoint.simulate.heat.loop import Trace
 from triplepoint.simulate.heat.machine import Machine
+from triplepoint.simulate.heat.nodes import node_power_of
 from triplepoint.simulate.heat.warm import Warm
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import StageWork

@@ -22,9 +22,9 @@ from triplepoint.errors import UserError
 from triplepoint.simulate.costs import largest_of
 from triplepoint.simulate.fabric import Fabric
 from triplepoint.simulate.heat.devices import equal_devices
-from triplepoint.simulate.heat.job import airflow_of, machine_of, power_of, usual_devices
 from triplepoint.simulate.heat.loop import Trace, run, settle
 from triplepoint.simulate.heat.machine import Machine, Profile
+from triplepoint.simulate.heat.nodes import airflow_of, machine_of, power_of, usual_devices
 from triplepoint.simulate.heat.parameters import read_heat
 from triplepoint.simulate.heat.periodic import Periodic, num_periods
 from triplepoint.simulate.power.gpu import Activity, Float, Int64, power_at_limit

@@ -12,7 +12,7 @@ from triplepoint.simulate.inference import Serving, memory_by_stage, serving_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import check_order
 from triplepoint.simulate.memory.training import memory_by_stage as memory_of_training
-from triplepoint.simulate.predict.model import Prediction, predict_job
+from triplepoint.simulate.predict.prediction import Prediction, predict_job
 from triplepoint.status import Status
 
 STACKS = {"megatron": "Megatron-Core", "deepspeed": "DeepSpeed", "native": "PyTorch"}

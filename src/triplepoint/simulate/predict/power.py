@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from triplepoint.simulate.heat.clocks import Reason
-from triplepoint.simulate.heat.job import node_power_of
+from triplepoint.simulate.heat.nodes import node_power_of
 from triplepoint.simulate.heat.warm import Warm
 from triplepoint.simulate.power.gpu import Activity, Float, gpu_power_w, power_parts
 from triplepoint.simulate.power.node import node_power_w

@@ -15,7 +15,7 @@ from triplepoint.errors import UserError
 from triplepoint.flops import peak_flops, training_flops_per_token
 from triplepoint.simulate.calibration import Calibration, ServingCalibration
 from triplepoint.simulate.costs import Constants, Cost
-from triplepoint.simulate.heat.job import is_known
+from triplepoint.simulate.heat.nodes import is_known
 from triplepoint.simulate.heat.warm import slow_ranks, warm_up, warm_up_anywhere, with_factors
 from triplepoint.simulate.inference import Serving, batch_of, warm_batch
 from triplepoint.simulate.intervals import interval
