@@ -61,16 +61,13 @@ def simulate_run(planned: PlannedRun, out: Path, config: Path) -> Manifest:
     calibration = Calibration.load(config)
     costs = costs_of(job, calibration.constants(job), config)
     slow = slow_ranks(cluster, job.num_gpus)
-    memory_bytes = [use.total for use in memory]
-    simulated, warm = simulate(job, costs, memory_bytes, slow), None
-    if is_known(job.gpu, config):
-        warm = warm_up(
-            Training(simulated),
-            lambda factor: Training(simulate(job, costs, memory_bytes, with_factors(slow, factor))),
-            cluster,
-            config,
-        )
-        simulated = warm.load.ran
+
+    def once_more(factor: Mapping[int, float]) -> Training[Simulated]:
+        return Training(simulate(job, costs, [use.total for use in memory], with_factors(slow, factor)))
+
+    load = once_more({})
+    warm = warm_up(load, once_more, cluster, config) if is_known(job.gpu, config) else None
+    simulated = (warm.load if warm else load).ran
     scale = calibration.scale(
         job, uncertainty_of(simulated.timeline, costs, simulated.stages[simulated.timeline.critical_stage])
     )

@@ -118,34 +118,57 @@ def warm_up(
     Raises:
         UserError: If GPUs cannot work under these conditions.
     """
-    gpu, conditions, num_gpus = load.job.gpu, cluster.conditions, load.job.num_gpus
-    shape = -(-num_gpus // cluster.gpus_per_node), cluster.gpus_per_node
+    gpu, conditions = load.job.gpu, cluster.conditions
+    shape = -(-load.job.num_gpus // cluster.gpus_per_node), cluster.gpus_per_node
     usual = machine_of(USUAL, gpu, shape, cluster.name, config)
-    seats = _seats(load, shape)
-    profile = _profile(load, seats, usual, _FINE_PERIODS)
-    high, start_w = _at_highest_clocks(profile, seats, usual)
-    found = _follow(usual, high, start_w, load.length_s, is_known=True)
-    machine, factor = usual, dict[int, float]()
+    ready = _ready(load, _seats(load, shape), usual, _FINE_PERIODS)
+    found = _follow(usual, ready.high, ready.start_w, load.length_s, is_known=True)
+    machine, last = usual, _Turn(load, ready, found, {})
     if conditions != USUAL:
-        # What clocks do beyond the highest ones of each control period is in no calibration.
-        machine, longer = machine_of(conditions, gpu, shape, cluster.name, config), found.stretched
-        slowest = float(_slowdown(found.trace, load, seats).max())
-        found = _follow(machine, _stretched(high, longer), start_w, load.length_s)
-        for _ in range(_MOST_TURNS):
-            slowdown = _slowdown(found.trace, load, seats)
-            if (now := _factors(slowdown / slowest, num_gpus)) == factor:
-                break
-            factor, load = now, reload(now)
-            seats = _seats(load, shape)
-            profile = _profile(load, seats, usual, _FINE_PERIODS)
-            high, start_w = _at_highest_clocks(profile, seats, usual, 1.0 / slowdown)
-            found = _follow(machine, _stretched(high, longer), start_w, load.length_s)
-    trace = replace(found.trace, period_s=load.length_s / len(found.trace.rate))
+        machine = machine_of(conditions, gpu, shape, cluster.name, config)
+        last = _slow_down(last, reload, usual, machine)
+    trace = replace(last.found.trace, period_s=last.load.length_s / len(last.found.trace.rate))
     _check_shutdown(trace, machine)
     num_nics = int(cluster.nics_per_node.value) if cluster.nics_per_node else cluster.gpus_per_node
     return Warm(
-        load, machine, seats, profile, trace, np.ones(shape[1]), num_nics, factor=factor, is_steady=found.is_steady
-    )
+        last.load, machine, last.ready.seats, last.ready.profile, trace, np.ones(shape[1]), num_nics,
+        factor=last.factor, is_steady=last.found.is_steady,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _Turn(Generic[AnyLoad]):
+    """A load with these factors on the computation of ranks, and its step under some conditions."""
+
+    load: AnyLoad
+    ready: "_Ready"
+    found: "_Followed"
+    factor: dict[int, float]
+
+
+def _slow_down(
+    first: _Turn[AnyLoad], reload: Callable[[dict[int, float]], AnyLoad], usual: Machine, machine: Machine
+) -> _Turn[AnyLoad]:
+    """Return a job under conditions: clocks slow ranks, ranks the step, and what runs when sets clocks.
+
+    Args:
+        first: The job under usual conditions.
+        reload: Simulates it once more.
+        usual: The nodes under usual conditions.
+        machine: The nodes.
+    """
+    load, ready, longer, factor = first.load, first.ready, first.found.stretched, first.factor
+    slowest = float(_slowdown(first.found.trace, load, ready.seats).max())
+    found = _follow(machine, _stretched(ready.high, longer), ready.start_w, load.length_s)
+    for _ in range(_MOST_TURNS):
+        slowdown = _slowdown(found.trace, load, ready.seats)
+        if (now := _factors(slowdown / slowest, load.job.num_gpus)) == factor:
+            break
+        factor, load = now, reload(now)
+        ready = _ready(load, _seats(load, machine.shape), usual, _FINE_PERIODS, 1.0 / slowdown)
+        # Clocks dither within control periods, which no calibration has: as much as under usual conditions.
+        found = _follow(machine, _stretched(ready.high, longer), ready.start_w, load.length_s)
+    return _Turn(load, ready, found, factor)
 
 
 def warm_up_anywhere(load: AnyLoad, config: Path) -> Warm[AnyLoad]:
@@ -165,12 +188,11 @@ def warm_up_anywhere(load: AnyLoad, config: Path) -> Warm[AnyLoad]:
     kind = np.repeat(np.arange(len(stages))[:, None], len(num_alike), axis=1)
     weight = num_stages[:, None] * num_alike / (job.layout.pp * num_alike.sum()) * job.num_gpus
     seats = Seats([(stage, 0) for stage in stages.tolist()], kind, weight)
-    profile = _profile(load, seats, machine, _COARSE_PERIODS)
-    high, start_w = _at_highest_clocks(profile, seats, machine)
-    found = Periodic(machine, high, load.length_s).settle(start_w, _COARSE_TURNS, load.length_s)
+    ready = _ready(load, seats, machine, _COARSE_PERIODS)
+    found = Periodic(machine, ready.high, load.length_s).settle(ready.start_w, _COARSE_TURNS, load.length_s)
     in_node = num_alike * (min(job.fabric.gpus_per_node, job.num_gpus) / num_alike.sum())
     num_nics, spread = _num_nics(job.fabric), machine.heat.resistance_spread.value
-    return Warm(load, machine, seats, profile, found.trace, in_node, num_nics, spread)
+    return Warm(load, machine, seats, ready.profile, found.trace, in_node, num_nics, spread)
 
 
 def slow_ranks(cluster: ClusterConfig, num_gpus: int) -> dict[int, float]:
@@ -212,6 +234,37 @@ def _seats(load: Load, shape: tuple[int, int]) -> Seats:
     return Seats(list(index), kind.reshape(shape), (kind < len(index)).astype(float).reshape(shape))
 
 
+class _Ready(NamedTuple):
+    """What devices do in a step, ready to be followed.
+
+    Attributes:
+        seats: Which devices do what.
+        profile: What they do, as calibrated.
+        high: The same as if clocks were at their highest.
+        start_w: About the mean power of every device; shape (num_nodes, num_devices). Unit: W.
+    """
+
+    seats: Seats
+    profile: Profile
+    high: Profile
+    start_w: Float
+
+
+def _ready(load: Load, seats: Seats, usual: Machine, most: int, most_share: Float | float = 1.0) -> _Ready:
+    """Return what devices do in a step.
+
+    Args:
+        load: The load, as calibrated.
+        seats: Which devices do what.
+        usual: The nodes under usual conditions.
+        most: Highest number of control periods.
+        most_share: Highest share of the highest clock that devices are known to have had; shape (num_nodes,
+            num_devices).
+    """
+    profile = _profile(load, seats, usual, most)
+    return _Ready(seats, profile, *_at_highest_clocks(profile, seats, usual, most_share))
+
+
 def _profile(load: Load, seats: Seats, machine: Machine, most: int) -> Profile:
     """Return what devices do in the control periods of a step; those without a rank do nothing."""
     number, num_places = num_periods(load.length_s, machine.period_s, most), len(seats.places)
@@ -225,7 +278,7 @@ def _profile(load: Load, seats: Seats, machine: Machine, most: int) -> Profile:
 
 
 def _at_highest_clocks(
-    profile: Profile, seats: Seats, usual: Machine, most_share: Float | float = 1.0
+    profile: Profile, seats: Seats, usual: Machine, most_share: Float | float
 ) -> tuple[Profile, Float]:
     """Return a step as if clocks were at their highest, from one at the clocks that sound GPUs take it at.
 
