@@ -289,9 +289,8 @@ class Batch:
         """Return prefill and decode, each as its mean."""
         end = np.cumsum([time_s for time_s, _, _ in self._passes])
         start, number = np.concatenate([[0.0], end[:-1]]), len(places)
-        kind = np.repeat(np.arange(number), len(end))
-        work = np.concatenate([self._work(stage) for stage, _ in places])
-        return Pieces(kind, np.tile(start, number), np.tile(end, number), work)
+        kind, work = np.repeat(np.arange(number), len(end)), [self._work(stage) for stage, _ in places]
+        return Pieces(kind, np.concatenate(work), np.arange(len(kind)), np.tile(start, number), np.tile(end, number))
 
     def phases(self, stages: Sequence[int], polling_share: float) -> Phases:
         """Return prefill and decode."""
