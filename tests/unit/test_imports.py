@@ -56,19 +56,6 @@ def test_imports_point_one_way(path: Path) -> None:
         assert layer_of(part) < layer_of(own), f"{path.name} imports triplepoint.{part}, which is not below it"
 
 
-KNOWN_CIRCLES = [
-    {
-        "launch.engines.deepspeed",
-        "launch.engines.deepspeed.model",
-        "launch.engines.deepspeed.pipeline",
-        "launch.engines.deepspeed.run",
-        "launch.engines.deepspeed.settings",
-        "launch.engines.deepspeed.trainer",
-    },
-]
-"""Modules that import one another, to be taken apart; this list only gets shorter."""
-
-
 def modules_imported(path: Path, known: set[str]) -> set[str]:
     """Modules of the package a file imports: anywhere in it, for types only as well."""
     names = set()
@@ -106,10 +93,7 @@ def test_modules_import_in_no_circle() -> None:
     }
     graph = {module: modules_imported(path, set(files)) - {module} for module, path in files.items()}
     found = [{module.removeprefix("triplepoint.") for module in circle} for circle in circles(graph)]
-    new = [circle for circle in found if not any(circle <= known for known in KNOWN_CIRCLES)]
-    assert not new, "modules import one another: move what both need into one of them, or below"
-    gone = [known for known in KNOWN_CIRCLES if known not in found]
-    assert not gone, "no longer a circle, or a smaller one: shorten KNOWN_CIRCLES"
+    assert not found, "modules import one another: move what both need into one of them, or below"
 
 
 @pytest.mark.parametrize(

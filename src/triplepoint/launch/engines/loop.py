@@ -10,8 +10,7 @@ from triplepoint.config.point import Point
 from triplepoint.launch.context import StepRecorder
 from triplepoint.launch.engines.data import Batcher
 from triplepoint.launch.engines.device import peak_memory_bytes, reserved_memory_bytes, synchronise
-from triplepoint.launch.engines.markers import marker
-from triplepoint.launch.engines.tracing import Tracer
+from triplepoint.launch.engines.tracing import Tracer, marker
 
 
 class Trainer(Protocol):

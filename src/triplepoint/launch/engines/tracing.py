@@ -1,4 +1,4 @@
-"""Kineto traces of the profiled steps, and which process group each collective ran in.
+"""Kineto traces of the profiled steps, their markers, and which process group each collective ran in.
 
 CPU traces do not say the group of a collective, so it is taken from torch's flight recorder, which does.
 """
@@ -8,11 +8,12 @@ import json
 import math
 import os
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from triplepoint.config.point import Point
 from triplepoint.launch.context import RankContext
@@ -21,6 +22,11 @@ FLIGHT_RECORDER_ENTRIES = 20_000
 """Collectives the flight recorder remembers; more than a profiled step of any layout here makes."""
 
 Role = tuple[str, list[int]]
+
+
+def marker(name: str) -> AbstractContextManager[object]:
+    """Return a context that is a span of that name in a trace, and costs nothing in a step that is not profiled."""
+    return record_function(name) if torch.autograd._profiler_enabled() else nullcontext()
 
 
 def enable_flight_recorder() -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point
-from triplepoint.launch.engines.vocabulary import padded_vocab_size
+from triplepoint.launch.engines.shared import padded_vocab_size
 from triplepoint.launch.engines.weights import ADAPTER, weights_of
 
 COLUMN = ("linear_qkv", "linear_fc1")
@@ -158,7 +158,7 @@ def _layer(rest: str, layer: str, first_expert: int, weights: Weights) -> Tensor
 
 
 def _adapter(target: str, key: str, layer: str, weights: Weights) -> Tensor:
-    """Return this rank's part of a matrix of the adapters beside a layer, see `lora.py`."""
+    """Return this rank's part of a matrix of the adapters beside a layer, see `build.py`."""
     assert weights.point.lora is not None
     rank, parts = weights.point.lora.rank, matrices(weights.model, target)
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from triplepoint.launch.engines.markers import marker
+from triplepoint.launch.engines.tracing import marker
 from triplepoint.units import MIB
 
 BUCKET_BYTES = 25 * MIB

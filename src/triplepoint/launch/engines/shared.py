@@ -1,7 +1,26 @@
-"""Limits that several engines share, asked through `config.rules.refusal` after the rules of all engines."""
+"""What all engines share: AdamW with clipped gradients, rows of the embedding, and limits."""
 
 from triplepoint.config.point import Point
-from triplepoint.launch.engines.vocabulary import padded_vocab_size
+
+MAX_GRADIENT_NORM = 1.0
+"""Source: Brown et al. 2020 (GPT-3), appendix B."""
+
+LEARNING_RATE = 3e-4
+BETAS = (0.9, 0.95)
+WEIGHT_DECAY = 0.1
+"""Source of all three: Touvron et al. 2023 (Llama), section 2.2; weight decay on matrices only."""
+
+VOCAB_MULTIPLE = 128
+"""The vocabulary is padded to a multiple of this, so that it splits over tensor parallel ranks.
+
+Source: Megatron-LM, `--make-vocab-size-divisible-by`, default 128. Unlike there it does not grow with tp, so that
+every layout trains the same model.
+"""
+
+
+def padded_vocab_size(vocab_size: int) -> int:
+    """Return the rows of the embedding: `vocab_size` rounded up to a multiple of `VOCAB_MULTIPLE`."""
+    return -(-vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
 def check_features(point: Point) -> str | None:
