@@ -12,10 +12,11 @@ import triplepoint
 PACKAGE = Path(triplepoint.__file__).parent
 
 LAYERS = [
-    {"units", "errors", "status", "files", "processes", "commit"},
+    {"units", "errors", "status", "files", "provenance"},
+    {"processes"},
     {"config", "tables", "claims", "node_clock"},
     {"manifest", "recording"},
-    {"metrics", "slow_nodes", "jobs"},
+    {"metrics"},
     {"flops"},
     {"launch", "telemetry", "trace", "simulate"},
     {"doctor", "plan", "outdated", "aggregate", "advise", "calibrate"},

@@ -30,21 +30,20 @@ from triplepoint.launch.attempt import (
 )
 from triplepoint.launch.collect import conclude
 from triplepoint.launch.engines import get_engine
-from triplepoint.launch.gang import Gang, LocalGang, alone_on_machine, wait
+from triplepoint.launch.gang import Gang, LocalGang, SlurmGang, adopt, alone_on_machine, submit, wait
+from triplepoint.launch.outcome import Account
 from triplepoint.launch.policy import (
     Again,
     again,
     bad_nodes,
     may_requeue,
     note_bad_node,
+    slow_nodes,
     with_less_time,
     with_more_time,
 )
 from triplepoint.launch.slurm import usable_nodes
-from triplepoint.launch.slurm_gang import SlurmGang, adopt, submit
-from triplepoint.launch.verdict import Account
 from triplepoint.manifest import Manifest, read_manifest
-from triplepoint.slow_nodes import slow_nodes
 from triplepoint.status import Status
 
 Say = Callable[[str], None]

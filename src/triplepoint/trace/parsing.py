@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from triplepoint.errors import UserError
-from triplepoint.jobs import in_processes
+from triplepoint.processes import in_processes
 from triplepoint.trace.rank.parse import parse_rank
 from triplepoint.trace.rank.process_groups import read_groups
 from triplepoint.trace.rank.rank_summary import RankSummary

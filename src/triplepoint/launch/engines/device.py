@@ -10,7 +10,7 @@ import torch
 from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.flops import FORMULAS, model_flops_per_token
-from triplepoint.launch.provenance import processor
+from triplepoint.provenance import processor
 from triplepoint.units import KIB
 
 _SETTINGS = (
