@@ -16,7 +16,7 @@ import triplepoint.telemetry
 from tests.fakes.node import FakeNode, fake_node
 from tests.fakes.scenario import Scenario, Vendor
 from tests.fakes.wave import Wave
-from triplepoint.recording.read import Recording, read_recording
+from triplepoint.recording import Recording, read_recording
 from triplepoint.telemetry import sweep
 from triplepoint.telemetry.sampler import open_lanes, sample
 from triplepoint.telemetry.sweep import address_of

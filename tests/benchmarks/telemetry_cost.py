@@ -30,8 +30,7 @@ from tests.fakes.node import FakeNode, fake_node
 from tests.fakes.presets import hgx_h200
 from tests.fakes.scenario import Scenario
 from tests.fakes.wave import square
-from triplepoint.recording.read import read_recording
-from triplepoint.recording.write import fast_path
+from triplepoint.recording import fast_path, read_recording
 from triplepoint.telemetry.sampler import Lane, open_lanes
 
 WARM_UP_S = 5.0

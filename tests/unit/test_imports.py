@@ -15,7 +15,7 @@ LAYERS = [
     {"units", "errors", "status", "files", "provenance"},
     {"processes"},
     {"config", "tables", "claims", "node_clock"},
-    {"manifest", "recording"},
+    {"manifest", "recording", "energy_counter"},
     {"metrics"},
     {"flops"},
     {"launch", "telemetry", "trace", "simulate"},

@@ -17,6 +17,7 @@ import numpy as np
 
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.plan import PlannedRun
+from triplepoint.energy_counter import EnergyCounter
 from triplepoint.errors import UserError
 from triplepoint.launch.attempt import read_reports
 from triplepoint.launch.clock import bursts_from, fit_clock
@@ -38,8 +39,7 @@ from triplepoint.manifest import (
     write_manifest,
 )
 from triplepoint.provenance import git_state, processor, versions
-from triplepoint.recording.counter import EnergyCounter
-from triplepoint.recording.read import Recording, read_recording
+from triplepoint.recording import Recording, read_recording
 from triplepoint.status import Status
 from triplepoint.tables import STEPS
 from triplepoint.units import NS_PER_S

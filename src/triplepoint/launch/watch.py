@@ -13,7 +13,7 @@ from typing import Any
 
 from triplepoint.config.plan import PlannedRun
 from triplepoint.launch.outcome import Failure, describe_exit, find_hung, log_tail
-from triplepoint.recording.write import again_path
+from triplepoint.recording import again_path
 from triplepoint.status import Status
 
 SAMPLER_STOP_S = 5.0

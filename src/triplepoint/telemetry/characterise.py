@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from triplepoint.energy_counter import integral_j
 from triplepoint.errors import UserError
-from triplepoint.recording.counter import integral_j
-from triplepoint.recording.read import Recording, read_recording
+from triplepoint.recording import Recording, read_recording
 from triplepoint.telemetry.power_sensor import counter_energy_j, find_updates, fit_response, resolution, settling_time_s
 from triplepoint.units import NS_PER_S, NS_PER_US
 

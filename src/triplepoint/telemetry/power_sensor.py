@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from triplepoint.recording.counter import EnergyCounter, changes, on_grid
+from triplepoint.energy_counter import EnergyCounter, changes, on_grid
 
 _FEWEST_UPDATES = 8
 _WINDOWS = 40

@@ -11,7 +11,7 @@ from types import FrameType
 import numpy as np
 
 from triplepoint.errors import UserError
-from triplepoint.recording.write import Part, Recorder, fast_path
+from triplepoint.recording import Part, Recorder, fast_path
 from triplepoint.tables.telemetry import GPU_METRICS
 from triplepoint.telemetry.amd import open_amd
 from triplepoint.telemetry.host import Fabric, Host, Rapl

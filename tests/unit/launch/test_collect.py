@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.attempts import DURATION_S, START_NS, leave, tiny_run
+from tests.recordings import SampleRecorder
 from triplepoint.launch import collect
 from triplepoint.launch.collect import conclude
 from triplepoint.manifest import read_manifest
-from triplepoint.recording.write import Recorder, again_path
+from triplepoint.recording import again_path
 from triplepoint.tables import STEPS, TELEMETRY
 from triplepoint.telemetry.align import align_run
 
@@ -109,7 +110,7 @@ def test_conclude_without_recording_says_why(tmp_path: Path, content: bytes | No
 def test_conclude_sampler_that_ended_is_named_and_both_lives_read(tmp_path: Path) -> None:
     end = {"t_ns": START_NS + 6 * 10**9, "message": "killed by signal 9 (SIGKILL)", "was_restarted": True}
     raw = leave(tmp_path, RUN, sampler_ends=[end])
-    recorder = Recorder(again_path(raw / "telemetry" / "node0.arrow"), 1.0, {})
+    recorder = SampleRecorder(again_path(raw / "telemetry" / "node0.arrow"), 1.0, {})
     for second in (9, 10):
         recorder.add(START_NS + second * 10**9, 1, "host", {"cpu_utilisation": 0.25, "cpu_energy_j": 0.0})
     recorder.close()

@@ -9,7 +9,7 @@ from tests.fakes.presets import hgx_h200
 from tests.fakes.scenario import Sensor
 from tests.fakes.wave import Wave
 from tests.sampling import Sampled, record
-from triplepoint.recording.counter import integral_j
+from triplepoint.energy_counter import integral_j
 from triplepoint.telemetry.power_sensor import (
     busy_time,
     counter_energy_j,

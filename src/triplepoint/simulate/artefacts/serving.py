@@ -13,7 +13,7 @@ from triplepoint.config.conditions import USUAL
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Point
 from triplepoint.manifest import Manifest
-from triplepoint.recording.write import Part, Recorder
+from triplepoint.recording import Part, Recorder
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS
 from triplepoint.simulate.artefacts.sensed import COUNTED
 from triplepoint.simulate.artefacts.simulated import gpu_facts

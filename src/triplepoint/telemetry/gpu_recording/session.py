@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 import torch
 
 from triplepoint.files import write_json
-from triplepoint.recording.read import read_recording
-from triplepoint.recording.write import fast_path
+from triplepoint.recording import fast_path, read_recording
 from triplepoint.telemetry.characterise import sampling, training_loop
 from triplepoint.telemetry.gpu_recording import kernels, loads
 from triplepoint.telemetry.gpu_recording.loads import Machine, Row
