@@ -44,7 +44,7 @@ def parts_of(project: Project) -> set[str]:
         ("trace/kineto/scanner/scanner.c", "\n/* a remark */\n", {"parse", *AFTER_TRACE}),
         ("trace/taxonomy/default.yaml", "\n# a remark\n", {"parse", *AFTER_TRACE}),
         ("trace/rank/accounting.py", "\n# a remark\n", {"parse", *AFTER_TRACE}),
-        ("trace/cross/critical_path.py", "\n# a remark\n", AFTER_TRACE),
+        ("trace/compare.py", "\n# a remark\n", AFTER_TRACE),
         ("trace/run_traces.py", "\n# a remark\n", AFTER_TRACE),
     ],
 )

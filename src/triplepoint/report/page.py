@@ -15,7 +15,8 @@ from triplepoint.manifest import Manifest, Node, read_manifest
 from triplepoint.report.lanes import embed_lanes
 from triplepoint.report.pictures import picture
 from triplepoint.status import RESULTS, Status
-from triplepoint.tables import POINTS, RUN_TIMELINE, Column
+from triplepoint.tables import POINTS, RUN_TIMELINE
+from triplepoint.tables.schema import Column
 from triplepoint.units import GIB
 
 _TEMPLATES = ("templates/report.html", "templates/zoom.html", "templates/zoom_draw.html", "templates/zoom_move.html")

@@ -11,14 +11,11 @@ import pyarrow.compute as pc
 
 from triplepoint.metrics import BUS_KINDS, algorithm_bandwidth, bus_factor
 from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS, SEGMENTS
-from triplepoint.trace.arrays import Int64
-from triplepoint.trace.cross.arrivals import Arrivals
-from triplepoint.trace.cross.clocks import Clock
-from triplepoint.trace.cross.compare import Comparison, compare_ranks
-from triplepoint.trace.cross.critical_path import path_rows
-from triplepoint.trace.export.timeline import Drawn, DrawnRank, write_timeline
-from triplepoint.trace.lanes import CollectiveKey, Collectives, Lane
-from triplepoint.trace.rank.rank_summary import RankSummary, read_summary
+from triplepoint.trace.clocks import Arrivals, Clock
+from triplepoint.trace.compare import Comparison, compare_ranks, path_rows
+from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace.lanes import CollectiveKey, Collectives, Lane, RankSummary, read_summary
+from triplepoint.trace.timeline import Drawn, DrawnRank, write_timeline
 from triplepoint.units import NS_PER_S
 
 

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS
-from triplepoint.trace.breakdown import breakdown_row, write_breakdown, write_kernels
-from triplepoint.trace.cross.compare import Comparison
-from triplepoint.trace.export.perfetto import FILE_NAME, write_merged
+from triplepoint.trace.compare import Comparison
+from triplepoint.trace.hta import breakdown_row, write_breakdown, write_kernels
 from triplepoint.trace.join import Together, join_ranks
+from triplepoint.trace.lanes import RankSummary
 from triplepoint.trace.parsing import check_ranks, find_traces, parse_traces
-from triplepoint.trace.rank.rank_summary import RankSummary
+from triplepoint.trace.perfetto import FILE_NAME, write_merged
 from triplepoint.trace.taxonomy import Scheme
 from triplepoint.units import MS_PER_S, NS_PER_S
 
@@ -143,7 +143,7 @@ def trace_files_as_hta(arguments: list[Path], out: Path, progress: Progress) -> 
     from triplepoint.trace import hta  # not at the top: nothing else needs it
 
     ranks = hta.read_hta(find_traces(arguments), progress)
-    rows = [hta.breakdown_row(one) for one in ranks]
+    rows = [hta.hta_breakdown_row(one) for one in ranks]
     with _scratch(out) as scratch:
         write_breakdown(scratch / _TABLES / "breakdown.csv", rows)
         write_kernels(scratch / _TABLES / "kernels.csv", hta.kernel_table(ranks))

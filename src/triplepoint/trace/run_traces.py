@@ -9,12 +9,10 @@ from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.status import Status
 from triplepoint.tables import TELEMETRY
-from triplepoint.trace.export.counters import rank_title, telemetry_counters
-from triplepoint.trace.export.perfetto import FILE_NAME, CounterTrack, write_merged
 from triplepoint.trace.join import Together, join_ranks
-from triplepoint.trace.parsing import check_ranks
-from triplepoint.trace.rank.rank_summary import SUMMARY, read_summary
-from triplepoint.trace.run_parts import PARTS, Progress, parse_part
+from triplepoint.trace.lanes import SUMMARY, read_summary
+from triplepoint.trace.parsing import PARTS, Progress, check_ranks, parse_part
+from triplepoint.trace.perfetto import FILE_NAME, CounterTrack, rank_title, telemetry_counters, write_merged
 from triplepoint.trace.taxonomy import Scheme
 
 

@@ -5,8 +5,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from triplepoint.trace.arrays import Bool
-
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.void]
 """Array of `ROW`, or of some of its fields."""
 

@@ -17,14 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.trace.arrays import Int64
-from triplepoint.trace.kineto.rows import Category
+from triplepoint.trace.kineto.rows import Category, Int64
 from triplepoint.trace.lanes import Label
 from triplepoint.trace.rank import intervals
-from triplepoint.trace.rank.events import Events
+from triplepoint.trace.rank.events import NEVER, Events, Operations
 from triplepoint.trace.rank.intervals import Intervals
-from triplepoint.trace.rank.launches import NEVER
-from triplepoint.trace.rank.operations import Operations
 from triplepoint.trace.rank.phases import Windows
 from triplepoint.trace.rank.slabs import Slab
 from triplepoint.trace.taxonomy import CATEGORIES, POINT_TO_POINT

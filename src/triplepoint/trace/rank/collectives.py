@@ -17,11 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.trace.arrays import Int64
-from triplepoint.trace.kineto.rows import Category, Rows
-from triplepoint.trace.rank.events import Events
+from triplepoint.trace.kineto.rows import Category, Int64, Rows
+from triplepoint.trace.rank.events import Events, Operation, Operations
 from triplepoint.trace.rank.intervals import Cover
-from triplepoint.trace.rank.operations import Operation, Operations
 from triplepoint.trace.rank.process_groups import Groups, tensor_sizes
 from triplepoint.trace.taxonomy import POINT_TO_POINT, Scheme, collective_kind
 

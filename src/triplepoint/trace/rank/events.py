@@ -1,13 +1,33 @@
-"""Rows of a trace together with the names and messages they refer to."""
+"""Events of a trace with names and messages, the operations they stand for, and the host calls that launched them."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.trace.arrays import Int64
+from triplepoint.trace.kineto.external_sort import Sorter
 from triplepoint.trace.kineto.reader import Header, Message
-from triplepoint.trace.kineto.rows import Category, Rows
+from triplepoint.trace.kineto.rows import LAUNCH, ROW, Category, Int64, Rows
+from triplepoint.trace.lanes import Label
+from triplepoint.trace.taxonomy import Kernel
+
+NEVER = np.iinfo(np.int64).min
+"""Time of a call that was not recorded."""
+
+LAUNCHED = np.dtype(
+    [
+        *((name, ROW[name]) for name in ROW.names or ()),
+        ("launch", "i8"),
+        ("launch_thread", "i4"),
+        ("operation", "i4"),
+        ("exposed", "i8"),
+        ("sequence", "i4"),
+    ]
+)
+"""A row of work; when and on which thread it was launched, what it does (an index), its exposed time, and its number
+among the collectives of its kind and group."""
 
 
 @dataclass(frozen=True)
@@ -54,3 +74,111 @@ class Events:
         found = of_category[np.isin(names, wanted)]
         by_start: Int64 = found[np.argsort(self.rows["start"][found], kind="stable")]
         return by_start
+
+
+class Operation(NamedTuple):
+    """What rows of the kernel table have in common."""
+
+    kernel: Kernel
+    group: str | None
+    name: str
+
+    @property
+    def label(self) -> Label:
+        """Return what its time counts as: by class where it computes, by kind otherwise."""
+        category = self.kernel.category
+        return Label(category, self.kernel.cls if category == "compute" else self.kernel.kind, self.group)
+
+
+class Operations:
+    """Distinct operations and their labels, numbered in order of appearance."""
+
+    def __init__(self) -> None:
+        self._operations: dict[Operation, int] = {}
+        self._labels: dict[Label, int] = {}
+        self.label_of: list[int] = []
+        """Number of the label of every operation."""
+
+    @property
+    def known(self) -> list[Operation]:
+        """Return the operations so far."""
+        return list(self._operations)
+
+    @property
+    def labels(self) -> list[Label]:
+        """Return the labels so far."""
+        return list(self._labels)
+
+    def number(self, operation: Operation) -> int:
+        """Return the number of an operation, a new one if it was not known."""
+        index = self._operations.setdefault(operation, len(self._operations))
+        if index == len(self.label_of):
+            self.label_of.append(self.label_number(operation.label))
+        return index
+
+    def label_number(self, label: Label) -> int:
+        """Return the number of a label, a new one if it was not known."""
+        return self._labels.setdefault(label, len(self._labels))
+
+    def of_category(self, category: str) -> list[int]:
+        """Return the numbers of the labels of a category."""
+        return [index for label, index in self._labels.items() if label.category == category]
+
+
+def as_launches(calls: Rows) -> Rows:
+    """Return calls of the runtime that came as rows of `ROW`, as begins and ends do, as rows of `LAUNCH`."""
+    kept: Rows = calls[calls["correlation"] > 0][list(LAUNCH.names or ())].astype(LAUNCH)
+    return kept
+
+
+def not_launched(rows: Rows) -> Rows:
+    """Return rows of `ROW` as rows of `LAUNCHED` whose launch and operation are not known yet."""
+    more = np.empty(len(rows), dtype=LAUNCHED)
+    # The fields of a row stand first, so that they can be copied as the bytes they are.
+    bytes_of = more.view(np.uint8).reshape(len(rows), LAUNCHED.itemsize)
+    bytes_of[:, : ROW.itemsize] = np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), ROW.itemsize)
+    more["launch"], more["launch_thread"], more["operation"], more["exposed"] = NEVER, -1, -1, 0
+    more["sequence"] = -1
+    return more
+
+
+def join_launches(device: Sorter, launches: Sorter) -> Iterator[Rows]:
+    """Yield device work with its launches.
+
+    ROCm writes the geometry of a kernel on its launch, CUDA on the kernel; it is taken from where it stands.
+
+    Args:
+        device: Rows of `ROW`, by correlation.
+        launches: Rows of `LAUNCH`, by correlation.
+
+    Yields:
+        Rows of `LAUNCHED`, by correlation.
+    """
+    blocks = launches.blocks()
+    known = np.empty(0, dtype=LAUNCH)
+    for rows in device.blocks():
+        known = known[np.searchsorted(known["correlation"], rows["correlation"][0]) :]
+        while (len(known) == 0 or known["correlation"][-1] < rows["correlation"][-1]) and (
+            more := next(blocks, None)
+        ) is not None:
+            known = np.concatenate((known, more))
+        yield _joined(rows, known)
+
+
+def _joined(rows: Rows, known: Rows) -> Rows:
+    joined = not_launched(rows)
+    at = _find(rows["correlation"], known["correlation"])
+    found = np.flatnonzero(at >= 0)
+    launch = known[at[found]]
+    joined["launch"][found] = launch["start"]
+    joined["launch_thread"][found] = launch["thread"]
+    joined["geometry"][found] = np.where(rows["geometry"][found] < 0, launch["geometry"], rows["geometry"][found])
+    return joined
+
+
+def _find(wanted: Int64, known: Int64) -> Int64:
+    """Return where each value first stands in the sorted `known`, -1 where it does not."""
+    if len(known) == 0:
+        return np.full(len(wanted), -1)
+    at = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
+    return np.where(known[at] == wanted, at, -1)

@@ -12,13 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.trace.arrays import Int64
-from triplepoint.trace.kineto.rows import Category, Rows
+from triplepoint.trace.kineto.rows import Category, Int64, Rows
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank import intervals
-from triplepoint.trace.rank.events import Events
+from triplepoint.trace.rank.events import NEVER, Events
 from triplepoint.trace.rank.intervals import Intervals, latest_wins
-from triplepoint.trace.rank.launches import NEVER
 
 PHASES = ("forward", "backward", "optimizer", "other")
 MARKS = re.compile(

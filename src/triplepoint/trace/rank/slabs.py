@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from triplepoint.trace.arrays import Bool, Int64
-from triplepoint.trace.kineto.rows import Rows
+from triplepoint.trace.kineto.rows import Bool, Int64, Rows
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from triplepoint.tables import TIMELINE
-from triplepoint.trace.arrays import Int64
-from triplepoint.trace.export.thin import NUM_CELLS, Thinner
+from triplepoint.trace.kineto.rows import Int64
 from triplepoint.trace.lanes import Step
+from triplepoint.trace.thin import NUM_CELLS, Thinner
 
 LANES = ("phase", "compute", "comm", "memory")
 """From top to bottom: what a rank was told to do, its computation, its communication, its copies and fills."""

@@ -1,10 +1,15 @@
-"""Clock offsets between ranks, from collectives that all ranks leave together.
+"""Clock offsets between ranks, from collectives that all ranks leave together, and arrivals at collectives.
 
 A rank that is late makes the others wait, but they all leave within tens of microseconds: what the ends differ by, in
 the median over many collectives, is what the clocks differ by. Ranks that never meet are tied through those they meet.
+
+A rank arrives at a collective when its part starts; by then its own work before it is done. Times of different ranks
+are compared on the aligned clock.
 """
 
 import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
 
@@ -12,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from triplepoint.metrics import MEAN_TO_SIGMA, robust_sigma
-from triplepoint.trace.arrays import Int64
-from triplepoint.trace.cross.matching import MatchedCollectives
+from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace.matching import MatchedCollectives
 from triplepoint.units import NS_PER_S
 
 Floats = npt.NDArray[np.float64]
@@ -199,3 +204,91 @@ def _drift(time: Floats, later: Floats) -> float:
 def _median_error(spread: float, num: int) -> float:
     """Return the standard error of a median of normal values."""
     return MEAN_TO_SIGMA * spread / sqrt(num)
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """How one rank arrived at its collectives, parallel to them; shape of every array (num_collectives,).
+
+    Only where `is_known` do the others mean anything, `num_seen` apart; elsewhere they are 0. Where fewer ranks were
+    seen than took part, the lag, the skew and the wait are the least they can have been.
+
+    Attributes:
+        rank: Global rank.
+        num_seen: Number of ranks whose trace is known to have the collective, this one included.
+        is_known: Whether two ranks or more were seen, and all of them were in it at one moment as far as the clocks are
+            sure, which must be so for kinds that no rank leaves before every rank has come.
+        lag_ns: Start since the first rank's start. Unit: ns.
+        skew_ns: Last rank's start since the first rank's. Unit: ns.
+        waited_ns: Time from the start until the last rank's; 0 for the last, and for a part that ended before the last
+            rank came (a root that had sent its data). Unit: ns.
+        last_rank: Rank that came last; of several the lowest.
+        last_start: When it came, on the aligned clock. Unit: ns since 1970.
+    """
+
+    rank: int
+    num_seen: Int64
+    is_known: npt.NDArray[np.bool_]
+    lag_ns: Int64
+    skew_ns: Int64
+    waited_ns: Int64
+    last_rank: Int64
+    last_start: Int64
+
+
+def find_arrivals(matched: MatchedCollectives, clocks: Mapping[int, Clock]) -> list[Arrivals]:
+    """Return the arrivals of every rank, by rank.
+
+    Args:
+        matched: Which collectives belong together.
+        clocks: Clock of every rank.
+    """
+    ranks = np.array([own.rank for own in matched.collectives], dtype=np.int64)
+    start, end = _aligned(matched, clocks)
+    num_seen = _over_collective(np.add, np.ones_like(start), matched)
+    earliest = _over_collective(np.minimum, start, matched)
+    last_start = _over_collective(np.maximum, start, matched)
+    candidate = np.where(start == last_start, ranks[matched.lane], np.iinfo(np.int64).max)
+    last_rank = _over_collective(np.minimum, candidate, matched)
+    unsure = np.array([clocks[rank].uncertainty_ns for rank in ranks.tolist()], dtype=np.int64)[matched.lane]
+    latest_start = _over_collective(np.minimum, end, matched) + _over_collective(np.maximum, unsure, matched)
+    is_known = (num_seen > 1) & ((last_start <= latest_start) | ~matched.ends_together)
+    is_waiting = matched.ends_together | (last_start <= end)
+    waited = np.where(is_waiting, np.minimum(last_start, end) - start, 0)
+    values = [start - earliest, last_start - earliest, waited, last_rank, last_start]
+    return [
+        _scattered(matched, lane, num_seen, is_known, [np.where(is_known, value, 0) for value in values])
+        for lane in range(len(ranks))
+    ]
+
+
+def _aligned(matched: MatchedCollectives, clocks: Mapping[int, Clock]) -> tuple[Int64, Int64]:
+    start, end = matched.start.copy(), matched.end.copy()
+    for lane, own in enumerate(matched.collectives):
+        here = matched.lane == lane
+        start[here], end[here] = clocks[own.rank].aligned(start[here]), clocks[own.rank].aligned(end[here])
+    return start, end
+
+
+def _over_collective(function: np.ufunc, values: Int64, matched: MatchedCollectives) -> Int64:
+    """Return, for every part, the function over all parts of its collective."""
+    firsts = matched.firsts()
+    return function.reduceat(values, firsts)[matched.number] if len(firsts) else values
+
+
+def _scattered(
+    matched: MatchedCollectives, lane: int, num_seen: Int64, is_known: npt.NDArray[np.bool_], values: list[Int64]
+) -> Arrivals:
+    """Return the values of one rank's parts, put where its collectives are."""
+    own = matched.collectives[lane]
+    num = len(own.key)
+    here = matched.lane == lane
+    index = matched.index[here]
+    seen, known = np.ones(num, dtype=np.int64), np.zeros(num, dtype=bool)
+    seen[index], known[index] = num_seen[here], is_known[here]
+    spread_out = []
+    for value in values:
+        full = np.zeros(num, dtype=np.int64)
+        full[index] = value[here]
+        spread_out.append(full)
+    return Arrivals(own.rank, seen, known, *spread_out)
