@@ -16,9 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from triplepoint.errors import UserError
-from triplepoint.tables import SAMPLES
 from triplepoint.tables.schema import Kind
-from triplepoint.tables.telemetry import CUMULATIVE, METRICS
+from triplepoint.tables.telemetry import CUMULATIVE, METRICS, SAMPLES
 from triplepoint.units import NS_PER_S
 
 PERIOD, ABSENT, FACTS = b"period_s", b"absent", b"facts"

@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from math import isnan
 
-from triplepoint.advise.cost import START_S, RunCost
-from triplepoint.advise.existing import STATES, typical_duration_s
+from triplepoint.advise.cost import START_S, STATES, RunCost, typical_duration_s
 from triplepoint.status import Status
 from triplepoint.units import S_PER_HOUR
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 from triplepoint.aggregate.power import Power
 from triplepoint.aggregate.sensors import Sensors
 from triplepoint.config.plan import PlannedRun
-from triplepoint.energy_counter import integral_j
 from triplepoint.manifest import Manifest
+from triplepoint.power_sensor import integral_j
 from triplepoint.units import NS_PER_S
 
 CHECKS = {

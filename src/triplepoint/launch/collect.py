@@ -17,7 +17,6 @@ import numpy as np
 
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.plan import PlannedRun
-from triplepoint.energy_counter import EnergyCounter
 from triplepoint.errors import UserError
 from triplepoint.launch.attempt import read_reports
 from triplepoint.launch.clock import bursts_from, fit_clock
@@ -38,6 +37,7 @@ from triplepoint.manifest import (
     ZeusWindow,
     write_manifest,
 )
+from triplepoint.power_sensor import EnergyCounter
 from triplepoint.provenance import git_state, processor, versions
 from triplepoint.recording import Recording, read_recording
 from triplepoint.status import Status

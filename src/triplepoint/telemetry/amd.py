@@ -17,8 +17,19 @@ import numpy as np
 from triplepoint.tables.telemetry import CUMULATIVE, GPU_METRICS
 from triplepoint.telemetry.amdsmi_library import ENERGY, ERRORS, LIBRARY, METRICS, POWER_CAP, SUCCESS, VRAM, AmdSmi
 from triplepoint.telemetry.kernel_files import slot_of
-from triplepoint.telemetry.sensor import FAST, SLOW, Counters, Found, Gpu, Sensor, Vendor, alike, carried, open_vendor
-from triplepoint.telemetry.sweep import Step
+from triplepoint.telemetry.sensor import (
+    FAST,
+    SLOW,
+    Counters,
+    Found,
+    Gpu,
+    Sensor,
+    Step,
+    Vendor,
+    alike,
+    carried,
+    open_vendor,
+)
 from triplepoint.units import KIB, MEGA, MIB, NS_PER_S
 
 _PERCENT = 1e-2

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from triplepoint.telemetry.sweep import DriverError, Step, Sweep, address_of
+from triplepoint.telemetry.sensor import DriverError, Step, Sweep, address_of
 
 LIBRARY = "libamd_smi.so"
 

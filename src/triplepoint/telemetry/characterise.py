@@ -17,10 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from triplepoint.energy_counter import integral_j
 from triplepoint.errors import UserError
+from triplepoint.power_sensor import (
+    counter_energy_j,
+    find_updates,
+    fit_response,
+    integral_j,
+    resolution,
+    settling_time_s,
+)
 from triplepoint.recording import Recording, read_recording
-from triplepoint.telemetry.power_sensor import counter_energy_j, find_updates, fit_response, resolution, settling_time_s
 from triplepoint.units import NS_PER_S, NS_PER_US
 
 _SHORTEST_S, _LONGEST_S = 0.02, 0.5

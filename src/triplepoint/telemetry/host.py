@@ -12,8 +12,7 @@ import numpy as np
 
 from triplepoint.tables.telemetry import FABRIC_METRICS
 from triplepoint.telemetry.kernel_files import FileReads, KernelFile, read_text, sysfs
-from triplepoint.telemetry.sensor import Counters, Sensor
-from triplepoint.telemetry.sweep import RARELY, Step
+from triplepoint.telemetry.sensor import RARELY, Counters, Sensor, Step
 from triplepoint.units import KIB, MEGA, MS_PER_S
 
 _ZONES = {"cpu_energy_j": "package-*", "dram_energy_j": "dram"}

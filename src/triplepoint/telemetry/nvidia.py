@@ -17,8 +17,20 @@ from triplepoint.tables.telemetry import GPU_METRICS
 from triplepoint.telemetry.kernel_files import slot_of
 from triplepoint.telemetry.nvml import NvmlSensor, Supported, probe
 from triplepoint.telemetry.nvml_library import LIBRARY, SUCCESS, Nvml, NvmlError
-from triplepoint.telemetry.sensor import FAST, SLOW, Found, Gpu, Sensor, Vendor, alike, carried, open_vendor
-from triplepoint.telemetry.sweep import Step, Value, tell_time
+from triplepoint.telemetry.sensor import (
+    FAST,
+    SLOW,
+    Found,
+    Gpu,
+    Sensor,
+    Step,
+    Value,
+    Vendor,
+    alike,
+    carried,
+    open_vendor,
+    tell_time,
+)
 from triplepoint.units import NS_PER_S
 
 _METRICS = {"gpu_sm_activity": 2, "gpu_tensor_activity": 5, "gpu_dram_activity": 10}

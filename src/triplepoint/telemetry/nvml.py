@@ -21,8 +21,7 @@ from triplepoint.telemetry.nvml_library import (
     decode,
     is_32_bit,
 )
-from triplepoint.telemetry.sensor import FAST, SLOW, Counters, Sensor
-from triplepoint.telemetry.sweep import Step
+from triplepoint.telemetry.sensor import FAST, SLOW, Counters, Sensor, Step
 from triplepoint.units import KIB, NS_PER_S, US_PER_S
 
 

@@ -7,13 +7,12 @@ from unittest.mock import patch
 import pytest
 
 from triplepoint.advise import cost as cost_module
-from triplepoint.advise.cost import RunCost, plan_cost
-from triplepoint.advise.dry_run import is_dry_run
-from triplepoint.advise.existing import Existing
+from triplepoint.advise.cost import Existing, RunCost, plan_cost
 from triplepoint.advise.summary import cells, note, summarise
 from triplepoint.config.plan import Plan
 from triplepoint.plan import select
 from triplepoint.simulate.predict.model import Prediction
+from triplepoint.workflow import is_dry_run
 
 CONFIG = Path("config")
 PLAN = select(CONFIG, ["parallelism"])

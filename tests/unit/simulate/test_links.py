@@ -12,9 +12,9 @@ from tests.unit.simulate.stand_ins import simulated
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Layout, PointCluster
 from triplepoint.recording import read_recording
-from triplepoint.simulate.artefacts.links import Spread, spread_of, traffic
 from triplepoint.simulate.artefacts.recordings import count_bytes, write_recordings
 from triplepoint.simulate.artefacts.write import write_traces
+from triplepoint.simulate.collectives.traffic import Spread, spread_of, traffic
 
 PER_NODE = 4
 JOBS = {

@@ -11,7 +11,8 @@ from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.predict.batch import predict_table
 from triplepoint.simulate.predict.model import predict
-from triplepoint.simulate.predict.power import PowerPrediction, places_of
+from triplepoint.simulate.predict.places import places_of
+from triplepoint.simulate.predict.power import PowerPrediction
 
 CALIBRATION = Calibration.load(CONFIG)
 LAYOUTS = [

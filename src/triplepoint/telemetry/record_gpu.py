@@ -19,9 +19,9 @@ import torch
 
 from triplepoint.files import write_json
 from triplepoint.recording import fast_path, read_recording
+from triplepoint.telemetry import gpu_kernels, gpu_loads
 from triplepoint.telemetry.characterise import sampling, training_loop
-from triplepoint.telemetry.gpu_recording import kernels, loads
-from triplepoint.telemetry.gpu_recording.loads import Machine, Row
+from triplepoint.telemetry.gpu_loads import Machine, Row
 from triplepoint.telemetry.overhead import time_pairs
 
 _FAST_S, _DEFAULT_FAST_S, _SLOW_S = 1 / 97.3, 0.05, 0.2
@@ -122,16 +122,16 @@ def record_gpu(out: Path, kind: str, budget_s: float, say: Say, device: str = "c
     """
     session = _Session(out, budget_s, Machine(device), say)
     with session.sampling("quick", kind, _FAST_S):
-        session.add_windows(loads.idle(5 * session.scale, "idle_without_context"))
+        session.add_windows(gpu_loads.idle(5 * session.scale, "idle_without_context"))
         if session.machine.is_gpu:
             session.account |= {"product": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
             torch.zeros(1, device="cuda")
         with session.stage("idle"):
-            session.add_windows(loads.idle(15 * session.scale, "idle"))
+            session.add_windows(gpu_loads.idle(15 * session.scale, "idle"))
         with session.stage("kernels"):
             _run_grid(session)
         with session.stage("squares"):
-            session.add_windows(*loads.square_waves(session.machine, session.scale))
+            session.add_windows(*gpu_loads.square_waves(session.machine, session.scale))
     with session.sampling("default", kind, _DEFAULT_FAST_S) as sampler:
         with session.stage("overhead"):
             _measure_overhead(session, sampler)
@@ -145,18 +145,18 @@ def _run_grid(session: _Session) -> None:
     """Run the grid and write time and windows of each kernel; power is joined by who reads them."""
     rows = []
     machine = session.machine
-    grid = kernels.grid() if machine.is_gpu else kernels.small(kernels.grid())
+    grid = gpu_kernels.grid() if machine.is_gpu else gpu_kernels.small(gpu_kernels.grid())
     for kernel in grid:
         if session.left_s < _GRID_SHARE * session.budget_s:
             break
-        rows.append(loads.measure_kernel(kernel, _KERNEL_S * max(session.scale, 0.1), machine))
+        rows.append(gpu_loads.measure_kernel(kernel, _KERNEL_S * max(session.scale, 0.1), machine))
         session.write_rows("kernels", rows)
 
 
 def _measure_overhead(session: _Session, sampler: Any) -> None:
     """Write step times of randomised pairs of blocks with the sampler running and stopped."""
     device, rows = session.machine.device, []
-    for name, loop in (("training", training_loop(device)), ("churn", loads.churn_loop(device))):
+    for name, loop in (("training", training_loop(device)), ("churn", gpu_loads.churn_loop(device))):
         num_pairs = max(2, round(_PAIRS[name] * session.scale))
         for pair, is_sampled, step_s in time_pairs(loop, num_pairs, sampler, _BLOCK_S * session.scale):
             rows.append({"loop": name, "pair": pair, "is_sampled": is_sampled, "step_s": step_s})
@@ -167,10 +167,10 @@ def _heat(session: _Session) -> None:
     """Heat the GPU with GEMMs for 150 s or half the time left, then let it cool."""
     machine = session.machine
     size = 8192 if machine.is_gpu else 64
-    batch = loads.prepare(kernels.gemm(size, size, size), machine)
-    session.add_windows(loads.idle(5 * session.scale, "before_heating"))
+    batch = gpu_loads.prepare(gpu_kernels.gemm(size, size, size), machine)
+    session.add_windows(gpu_loads.idle(5 * session.scale, "before_heating"))
     left_s = session.left_s - _SPARE_S if machine.is_gpu else 2.0
     heating_s = min(_HEATING_S, 0.55 * left_s)
-    heating = loads.run_steadily(batch, heating_s, machine)
+    heating = gpu_loads.run_steadily(batch, heating_s, machine)
     session.add_windows({"stage": "heating", "period_s": None, "duty": None, **heating})
-    session.add_windows(loads.idle(max(0.0, min(_COOLING_S, left_s - heating_s)), "cooling"))
+    session.add_windows(gpu_loads.idle(max(0.0, min(_COOLING_S, left_s - heating_s)), "cooling"))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from triplepoint.telemetry.gpu_recording.kernels import Kernel, gemm
+from triplepoint.telemetry.gpu_kernels import Kernel, gemm
 from triplepoint.units import MS_PER_S, NS_PER_S
 
 Row = dict[str, Any]
