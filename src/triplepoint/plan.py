@@ -269,7 +269,7 @@ def _cells(entry: PlanEntry) -> tuple[str, ...]:
     point = entry.planned.point
     whole = point.global_batch_size % (point.micro_batch_size * point.layout.dp) == 0
     return (
-        layout_label(point.layout),
+        layout_label(point),
         str(point.micro_batch_size),
         str(point.global_batch_size),
         str(point.num_microbatches) if whole else "-",

@@ -14,7 +14,8 @@ PACKAGE = Path(triplepoint.__file__).parent
 LAYERS = [
     {"units", "errors", "status", "files", "provenance"},
     {"processes"},
-    {"config", "tables", "claims", "node_clock"},
+    {"config", "claims", "node_clock"},
+    {"tables"},
     {"manifest", "recording", "power_sensor"},
     {"metrics"},
     {"flops"},

@@ -81,7 +81,7 @@ DEGREE = st.sampled_from([1, 1, 1, 2, 2, 4, 8, 16, 3])
             "pp": DEGREE,
         }
     ),
-    rare=st.fixed_dictionaries({}, optional=dict.fromkeys(("cp", "ep", "vp", "dp", "micro_batch_size"), DEGREE)),
+    rare=st.fixed_dictionaries({}, optional=dict.fromkeys(("cp", "ep", "etp", "vp", "dp", "micro_batch_size"), DEGREE)),
     recompute_layers=st.none() | st.integers(1, 40),
 )
 def test_plan_predict_and_simulate_refuse_with_the_same_line(

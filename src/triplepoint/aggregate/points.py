@@ -13,8 +13,7 @@ from triplepoint.aggregate.power import DeviceKey, Power
 from triplepoint.aggregate.steps import RunSteps
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import PlanEntry
-from triplepoint.config.point import Point
-from triplepoint.config.runid import layers_label
+from triplepoint.config.point import SETTINGS, Point, settings_of
 from triplepoint.errors import UserError
 from triplepoint.flops import model_flops_per_token, peak_flops
 from triplepoint.manifest import Manifest
@@ -171,32 +170,15 @@ def _device_columns(power: Power, key: DeviceKey) -> dict[str, Any]:
 
 def _planned(entry: PlanEntry) -> dict[str, Any]:
     point = entry.planned.point
-    layout = point.layout.model_dump()
-    return layout | {
-        "pipeline_layers": layers_label(point.layout.pipeline_layers) or None,
+    values = settings_of(point)
+    return {name: values[name] for name, setting in SETTINGS.items() if setting.has_column} | {
         "run": entry.run,
         "studies": list(entry.studies),
-        "engine": point.engine,
         "model": point.model.name,
         "cluster": point.cluster.name,
         "gpu": point.cluster.gpu,
         "num_gpus": point.num_gpus,
-        "micro_batch_size": point.micro_batch_size,
-        "global_batch_size": point.global_batch_size,
         "num_microbatches": point.num_microbatches,
-        "sequence_length": point.sequence_length,
-        "task": point.task,
-        "lora_rank": point.lora.rank if point.lora else None,
-        "lora_targets": list(point.lora.targets) if point.lora else [],
-        "prompt_tokens": point.inference.prompt_tokens if point.inference else None,
-        "output_tokens": point.inference.output_tokens if point.inference else None,
-        "recompute": point.recompute,
-        "recompute_layers": point.recompute_layers,
-        "overlap": list(point.overlap),
-        "offload": list(point.offload),
-        "precision": point.precision,
-        "samples": point.samples,
-        "seed": point.seed,
         "repeat": point.repeat,
     }
 

@@ -1,4 +1,4 @@
-"""What sets points apart beside the columns of `points`: figures would take them for one measurement."""
+"""Differences between points that are in no column of `points`: figures would take them for one measurement."""
 
 import hashlib
 import json
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from triplepoint.config.plan import PlanEntry
-from triplepoint.config.point import Point, canonical
+from triplepoint.config.point import SETTINGS, Point, canonical, settings_of
 from triplepoint.config.runid import DIGEST_DIGITS, run_label
 
-_HIDDEN = ("measurement_version", "model", "weights", "corpus", "tokenizer", "contents", "steps", "telemetry_period_s")
-"""Parts of a point that decide what is measured and are no columns."""
+_PARTS = ("measurement_version", "model", "contents")
+"""Parts of a point that decide what is measured and are no settings."""
 _MOST_TEXT = 40
 """Longest text; beyond it a digest says as much. Unit: character."""
 
@@ -50,8 +50,11 @@ def _texts(points: Mapping[str, Point]) -> dict[str, str]:
 
 
 def _hidden(point: Point) -> dict[str, Any]:
+    """Return what decides what is measured and has no column."""
     content = point.model_dump(mode="json")  # which leaves out what is as it was before there was a choice
-    return {key: content.get(key, getattr(point, key)) for key in _HIDDEN}
+    values = settings_of(point) | {"steps": content["steps"]}
+    hidden = {name: values[name] for name, setting in SETTINGS.items() if not setting.has_column}
+    return {key: content.get(key, getattr(point, key)) for key in _PARTS} | hidden
 
 
 def _text(varying: Mapping[str, Any]) -> str:

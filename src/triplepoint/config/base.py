@@ -15,6 +15,7 @@ from pydantic import (
     model_serializer,
 )
 
+from triplepoint.config.setting import declared
 from triplepoint.errors import UserError, nearest
 
 Section = TypeVar("Section", bound="Strict")
@@ -45,10 +46,15 @@ class Featured(Strict):
     """A section with features that came later: they are not written where not used, so that digests stay as they were.
 
     Attributes:
-        features: Keys that are left out at their default.
+        features: Keys that are left out at their default; settings that came later are among them.
     """
 
     features: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Add the settings that came later."""
+        cls.features |= {name for name, setting in declared(cls) if setting.came_later}
 
     @model_serializer(mode="wrap")
     def _write(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -51,12 +51,10 @@ class RankMesh:
 
     Attributes:
         layout: Degrees.
-        expert_tp: Tensor parallel degree inside experts; None for that of the layout.
         num_copies: Groups of data parallel ranks that hold copies of what each of them shards (hybrid sharding).
     """
 
     layout: Layout
-    expert_tp: int | None = None
     num_copies: int = 1
 
     @cached_property
@@ -107,7 +105,7 @@ class RankMesh:
     @cached_property
     def groups(self) -> dict[str, Group]:
         """Shapes of all process groups, by kind."""
-        layout, split = self.layout, self.expert_tp or self.layout.tp
+        layout, split = self.layout, self.layout.expert_tp
         expert_stride = split * layout.ep
         edp = max(1, self.ranks_per_stage // expert_stride)
         groups = {

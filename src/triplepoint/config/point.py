@@ -1,15 +1,22 @@
-"""One configuration point of a study, complete in itself: what `point.json` holds."""
+"""One configuration point of a study, complete in itself: what `point.json` holds.
+
+Every setting is declared once, with its field: `Layout` and `Measured` hold those that studies have under the same key.
+"""
 
 import hashlib
+import itertools
 import json
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from triplepoint import MEASUREMENT_VERSION
-from triplepoint.config.base import NAME_PATTERN, Featured, Strict
+from triplepoint.config.base import NAME_PATTERN, Devices, Featured, Layers, Size, Strict
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.task import Inference, Lora, Task
+from triplepoint.config.setting import Row, Setting, declared
+from triplepoint.config.task import TARGETS, Inference, Lora, Task
 
 Positive = Annotated[int, Field(gt=0)]
 Engine = Literal["native", "megatron", "deepspeed", "simulated"]
@@ -21,9 +28,69 @@ Samples = Literal["packed", "padded"]
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"]
 Sharding = Literal["no_shard", "optim", "optim_grads", "optim_grads_params"]
 
-
 BYTES = "bytes"
 """Tokenizer of texts that needs no file: each byte is a token."""
+
+USUAL_GLOBAL_BATCH_SIZE = 128
+"""Left out of run ids: the published study trains nearly everything with it."""
+
+_USUAL_ENGINE = {"cpu": "native", "cuda": "megatron", "rocm": "megatron"}
+_RECOMPUTE = {"none": "", "selective": "sel", "full": "act"}
+
+
+def _in_order(names: Any) -> AfterValidator:
+    """Return the validator that keeps flags in the order of their type, so that the same set is the same point."""
+    return AfterValidator(lambda chosen: tuple(name for name in get_args(names) if name in chosen))
+
+
+def usual_schedule(pp: int, vp: int) -> Schedule | None:
+    """Return the schedule of a layout that names none."""
+    if pp == 1:
+        return None
+    return "interleaved_1f1b" if vp > 1 else "1f1b"
+
+
+def layers_label(layers: Iterable[int]) -> str:
+    """Return the layers of stages, a run of equal ones once with its length: `3.5`, `9.10x6.11`."""
+    runs = [(count, len(list(equal))) for count, equal in itertools.groupby(layers)]
+    return ".".join(f"{count}x{length}" if length > 1 else str(count) for count, length in runs)
+
+
+def _is_training(point: "Point") -> bool:
+    return point.task != "inference"
+
+
+def _uneven_layers(point: "Point") -> tuple[int, ...]:
+    """Return the layers of stages, nothing where all have the same number."""
+    layout, stages = point.layout, point.layout.pp * point.layout.vp
+    is_even = layout.pipeline_layers == (point.model.num_layers / stages,) * stages
+    return () if layout.pp == 1 or is_even else layout.pipeline_layers
+
+
+def _unlike_layers(point: "Point") -> int | None:
+    """Return the number of recomputed layers, none where it is all of every stage."""
+    is_all = {point.recompute_layers} == set(point.layout.stage_layers(point.model.num_layers))
+    return None if point.recompute != "full" or is_all else point.recompute_layers
+
+
+def _useful_overlap(point: "Point") -> tuple[Overlap, ...]:
+    """Return the overlaps of communication that happens."""
+    layout, useful = point.layout, {"tp": point.layout.sequence_parallel, "grad": point.layout.dp > 1}
+    useful["param"] = layout.dp > 1 and layout.data_parallel_sharding != "no_shard"
+    # FSDP overlaps gathering and reduction whatever the flags say, and turns tensor parallel overlap off
+    # (NeMo megatron_base_model.py, as shipped with sitar-lab/CharLLM-PPT at dad5f27).
+    # DeepSpeed's ZeRO-3 has a switch for each.
+    is_fsdp = layout.data_parallel_sharding == "optim_grads_params" and point.engine != "deepspeed"
+    return () if is_fsdp or not _is_training(point) else tuple(flag for flag in point.overlap if useful[flag])
+
+
+def _task_label(row: Row) -> str:
+    if row["lora_rank"] is not None:
+        targets = "" if tuple(row["lora_targets"]) == TARGETS else "-".join(["", *row["lora_targets"]])
+        return f"lora{row['lora_rank']}{targets.replace('linear_', '')}"
+    if row["prompt_tokens"] is not None:
+        return f"in{row['prompt_tokens']}-out{row['output_tokens']}"
+    return ""
 
 
 NumSteps = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -49,29 +116,84 @@ class Steps(Strict):
 class Layout(Featured):
     """How the model is spread over the ranks; degrees spelled as Megatron-LM spells them."""
 
-    features: ClassVar[frozenset[str]] = frozenset({"pipeline_layers"})
+    tp: Annotated[Devices, Setting("Tensor parallel degree.", "1", "tp{}")] = 1
+    pp: Annotated[Devices, Setting("Pipeline parallel degree.", "1", "pp{}")] = 1
+    dp: Annotated[Devices, Setting("Data parallel degree: num_gpus / (tp*pp*cp).", "1", "dp{}")] = 1
+    cp: Annotated[Devices, Setting("Context parallel degree.", "1", "cp{}", usual=1)] = 1
+    ep: Annotated[
+        Devices,
+        Setting("Expert parallel degree; its ranks are taken from the data parallel ones.", "1", "ep{}", usual=1),
+    ] = 1
+    etp: Annotated[
+        Devices | None,
+        Setting(
+            "Tensor parallel degree inside experts, a divisor of tp; the ranks it leaves take other experts, or other "
+            "tokens. None: tp.",
+            "1",
+            "etp{}",
+            fold=lambda point: point.layout.etp if point.model.moe and point.layout.etp != point.layout.tp else None,
+            engines=("native", "megatron", "simulated"),
+            came_later=True,
+        ),
+    ] = None
+    vp: Annotated[
+        Devices,
+        Setting(
+            "Virtual pipeline stages per rank; above 1 the schedule is interleaved.",
+            "1",
+            "vp{}",
+            usual=1,
+            fold=lambda point: point.layout.vp if _is_training(point) else 1,
+        ),
+    ] = 1
+    pipeline_layers: Annotated[
+        tuple[Layers, ...],
+        Setting(
+            "Layers of each pipeline stage, such as `[3, 5]`: pp*vp numbers in the order of the model, so the first "
+            "virtual stages of all ranks, then the second ones. Empty: the same number on each.",
+            label="l{}",
+            fold=_uneven_layers,
+            came_later=True,
+        ),
+    ] = ()
+    sequence_parallel: Annotated[
+        bool,
+        Setting(
+            "Whether activations between tensor parallel regions are split along the sequence; without effect at tp 1.",
+            label={True: "sp"},
+            words={True: "SP"},
+            fold=lambda point: point.layout.sequence_parallel and point.layout.tp > 1 and _is_training(point),
+        ),
+    ] = False
+    data_parallel_sharding: Annotated[
+        Sharding,
+        Setting(
+            "What data parallel ranks shard: nothing (DDP), optimizer state (distributed optimizer, ZeRO-1), gradients "
+            "too (ZeRO-2), parameters too (FSDP, ZeRO-3); without effect at dp 1.",
+            label={"optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "fsdp"},
+            words={"optim": "ZeRO-1", "optim_grads": "ZeRO-2", "optim_grads_params": "FSDP"},
+            fold=lambda point: (
+                point.layout.data_parallel_sharding
+                if _is_training(point) and (point.layout.dp > 1 or point.offload)
+                else "no_shard"
+            ),
+        ),
+    ] = "no_shard"
+    schedule: Annotated[
+        Schedule | None,
+        Setting(
+            "Pipeline schedule; without effect at pp 1.",
+            label={name: name.replace("_", "-") for name in get_args(Schedule)},
+            words={"gpipe": "GPipe", "1f1b": "1F1B", "interleaved_1f1b": "interleaved", "zero_bubble": "zero-bubble"},
+            usual=lambda point: usual_schedule(point.layout.pp, point.layout.vp),
+            fold=lambda point: point.layout.schedule if point.layout.pp > 1 and _is_training(point) else None,
+        ),
+    ] = None
 
-    tp: Positive = 1
-    """Tensor parallel degree."""
-    pp: Positive = 1
-    """Pipeline parallel degree."""
-    dp: Positive = 1
-    """Data parallel degree: num_gpus / (tp*pp*cp)."""
-    cp: Positive = 1
-    """Context parallel degree."""
-    ep: Positive = 1
-    """Expert parallel degree; its ranks are taken from the data parallel ones."""
-    vp: Positive = 1
-    """Virtual pipeline stages per rank; above 1 the schedule is interleaved."""
-    sequence_parallel: bool = False
-    """Whether activations between tensor-parallel regions are split along the sequence."""
-    data_parallel_sharding: Sharding = "no_shard"
-    """What data parallel ranks share out: nothing (DDP), optimizer state (distributed optimizer, ZeRO-1), gradients too
-    (ZeRO-2), parameters too (FSDP, ZeRO-3)."""
-    schedule: Schedule | None = None
-    """Pipeline schedule; none without pipeline parallelism."""
-    pipeline_layers: tuple[Positive, ...] = ()
-    """Layers of each pipeline stage, virtual ones too, in the order of the model; empty for an even split."""
+    @property
+    def expert_tp(self) -> int:
+        """Tensor parallel degree inside experts."""
+        return self.etp or self.tp
 
     def stage_layers(self, num_layers: int) -> tuple[int, ...]:
         """Return the layers of every stage in the order of the model: virtual stage v of rank s is number v*pp + s.
@@ -108,28 +230,146 @@ class Contents(Featured):
     """Of the `tokenizer.json`."""
 
 
-class Point(Featured):
+class Measured(Featured):
+    """Settings that a study and a point have under the same key, other than the layout."""
+
+    micro_batch_size: Annotated[
+        Size, Setting("Sequences per rank and micro-batch.", "1", "mbs{}", words="micro-batch {}")
+    ] = 1
+    global_batch_size: Annotated[
+        Size, Setting("Sequences per step.", "1", "gbs{}", words="batch {}", usual=USUAL_GLOBAL_BATCH_SIZE)
+    ]
+    sequence_length: Annotated[
+        Size,
+        Setting(
+            "Tokens per sequence.",
+            "1",
+            "seq{}",
+            words="sequence {}",
+            usual=lambda point: point.model.sequence_length if _is_training(point) else point.sequence_length,
+        ),
+    ]
+    task: Annotated[
+        Task,
+        Setting(
+            "What is done: `pretrain`, `lora` (adapters beside a frozen model) or `inference` (prompts read, text "
+            "generated; a step is a batch from its start to its end).",
+            label=_task_label,
+            came_later=True,
+        ),
+    ] = "pretrain"
+    samples: Annotated[
+        Samples,
+        Setting(
+            "`packed`: a sample is cut from the text as it comes, over ends of documents. `padded`: it is one document "
+            "(of a text, a line), cut at the sequence length or padded to it; padding is computed but not learned.",
+            label={"padded": "padded"},
+            words={"padded": "padded samples"},
+            fold=lambda point: point.samples if _is_training(point) else "packed",
+            came_later=True,
+        ),
+    ] = "packed"
+    recompute: Annotated[
+        Recompute,
+        Setting(
+            "Activations recomputed in the backward pass: `none`; `selective`, those of the core of attention, from "
+            "queries, keys and values, as Megatron-LM's `core_attn`; or `full`, of whole layers.",
+            label=lambda row: f"{_RECOMPUTE[row['recompute']]}{row['recompute_layers'] or ''}",
+            words={"none": "no recompute", "selective": "selective recompute", "full": "full recompute"},
+            fold=lambda point: point.recompute if _is_training(point) else "none",
+        ),
+    ] = "none"
+    recompute_layers: Annotated[
+        Layers | None,
+        Setting(
+            "With `recompute: full`, how many layers of each pipeline stage, or virtual stage, are recomputed, the "
+            "first ones; the others keep their activations. None: all of them; without effect on other kinds of "
+            "recomputation.",
+            "1",
+            words=lambda row: f"of {row['recompute_layers']} layers a stage" if row["recompute_layers"] else "",
+            fold=_unlike_layers,
+            came_later=True,
+        ),
+    ] = None
+    overlap: Annotated[
+        tuple[Overlap, ...],
+        _in_order(Overlap),
+        Setting(
+            "Communication overlapped with computation: gradient reduction, parameter gathering, tensor parallel; a "
+            "flag that can do nothing in a point is left out of it.",
+            label="cc-{}",
+            words="overlap {}",
+            fold=_useful_overlap,
+        ),
+    ] = ()
+    offload: Annotated[
+        tuple[Offload, ...],
+        _in_order(Offload),
+        Setting(
+            "What a rank keeps in the memory of its host: optimizer state with its update (`optim`), parameters "
+            "(`params`): DeepSpeed's ZeRO-Offload.",
+            label="off-{}",
+            words="offload {}",
+            engines=("deepspeed",),
+            came_later=True,
+        ),
+    ] = ()
+    precision: Annotated[Precision, Setting("Number format of the GEMMs.", label="{}", usual="bf16")] = "bf16"
+    seed: Annotated[
+        Annotated[int, Field(ge=0, lt=2**32, strict=True)],
+        Setting(
+            "Seed of weights and data order, of 32 bits: numpy takes no more, torch takes 64.",
+            "1",
+            "seed{}",
+            words="seed {}",
+            usual=1234,
+        ),
+    ] = 1234
+    engine: Annotated[
+        Engine,
+        Setting("What trains, or `simulated`.", label="{}", usual=lambda point: _USUAL_ENGINE[point.cluster.device]),
+    ]
+    weights: Annotated[
+        str,
+        Setting(
+            "Weights to start from: `random` (what is measured does not depend on their values), or the path of a "
+            "checkpoint: a file of torch with a tensor under each name of the native engine.",
+            has_column=False,
+            came_later=True,
+        ),
+    ] = "random"
+    corpus: Annotated[
+        str,
+        Setting(
+            "Text: `random` tokens, `stdlib` (source of the Python standard library), the path of a text file, or that "
+            "of Megatron-LM's indexed format, which holds tokens, without `.bin` or `.idx`.",
+            has_column=False,
+        ),
+    ] = "random"
+    tokenizer: Annotated[
+        str,
+        Setting(
+            "What makes tokens of a text: `bytes`, each of which is one, or the path of a `tokenizer.json` of Hugging "
+            "Face; without effect on random tokens.",
+            fold=lambda point: BYTES if point.corpus == "random" else point.tokenizer,
+            has_column=False,
+            came_later=True,
+        ),
+    ] = BYTES
+    steps: Annotated[Steps, Setting("Steps of each kind: warmup, measured, profiled.", has_column=False)] = Steps()
+    telemetry_period_s: Annotated[
+        Annotated[float, Field(ge=0.001, le=3600)],
+        Setting("Time between telemetry samples. Unit: s.", "s", has_column=False),
+    ] = 0.1
+
+
+class Point(Measured):
     """Everything that decides what a run measures, and nothing else.
 
     The digest of these fields is the identity of a run: when it changes the run is launched again, and only then.
     """
 
-    features: ClassVar[frozenset[str]] = frozenset(
-        {
-            *(
-                "recompute_layers",
-                "offload",
-                "task",
-                "lora",
-                "inference",
-                "weights",
-                "tokenizer",
-                "samples",
-                "contents",
-            ),
-            "engine_revision",
-        }
-    )
+    features: ClassVar[frozenset[str]] = frozenset({"lora", "inference", "contents", "engine_revision"})
 
     measurement_version: int = MEASUREMENT_VERSION
     """Way of measuring; raised by the project when it changes."""
@@ -137,57 +377,23 @@ class Point(Featured):
     """The whole architecture, so that a changed model file is a changed point."""
     cluster: PointCluster
     """Where it runs."""
-    engine: Engine
-    """What trains."""
     engine_revision: Positive = 1
     """What the engine does for these settings, where a later version does something else: set by `fold`, so that a
     result of another revision is not taken for one of this point. 2: selective recomputation of the native engine
-    repeats the core of attention; before, it kept GEMMs and attention and repeated the rest."""
+    repeats the core of attention; before, it kept GEMMs and attention and repeated the rest. 3: experts are split over
+    tensor parallel ranks; before, Megatron-Core kept them whole, and the native engine did with ep above 1."""
     num_gpus: Positive
     """World size, tp*pp*cp*dp."""
     layout: Layout
     """Parallelism."""
-    micro_batch_size: Positive
-    """Sequences per rank and micro-batch."""
-    global_batch_size: Positive
-    """Sequences per step."""
-    sequence_length: Positive
-    """Tokens per sequence."""
-    recompute: Recompute = "none"
-    """Activations recomputed in the backward pass: none, those of the core of attention, or of whole layers."""
-    recompute_layers: Positive | None = None
-    """With `full`, how many layers of each pipeline stage, virtual ones too, are recomputed, the first ones; none for
-    all."""
-    overlap: tuple[Overlap, ...] = ()
-    """Communication overlapped with computation: gradient reduction, parameter gathering, tensor parallel."""
-    offload: tuple[Offload, ...] = ()
-    """What a rank keeps in the memory of its host: optimizer state with its update, parameters; deepspeed only."""
-    precision: Precision = "bf16"
-    """Number format of the matrix products."""
-    task: Task = "pretrain"
-    """What is done."""
     lora: Lora | None = None
     """Adapters; none without LoRA."""
     inference: Inference | None = None
     """What is asked of the model; none in training. A step is a batch of sequences from their start to their end."""
-    weights: str = "random"
-    """Weights to start from: `random`, or the path of a checkpoint."""
-    corpus: str = "random"
-    """Text: `random` tokens, `stdlib` (source of the Python standard library), or a path."""
-    tokenizer: str = BYTES
-    """What makes tokens of a text: `bytes`, or the path of a `tokenizer.json`."""
-    samples: Samples = "packed"
-    """Whether samples are cut from the text as it comes, or each is one document, cut or padded to the sequence."""
     contents: Contents | None = None
     """What stands in the files that weights, corpus and tokenizer name; none where they name none."""
-    seed: int = 1234
-    """Seed of weights and data order."""
-    steps: Steps = Steps()
-    """Steps of each kind."""
     trace_ranks: Literal["all"] | tuple[int, ...] = "all"
     """Ranks that write a trace of the profiled steps."""
-    telemetry_period_s: Annotated[float, Field(gt=0)] = 0.1
-    """Time between telemetry samples. Unit: s."""
     repeat: Positive = 1
     """Which repeat of the same measurement this is, from 1."""
 
@@ -227,3 +433,18 @@ class Point(Featured):
 def canonical(content: Any) -> str:
     """Return JSON with sorted keys and no spaces, the same text for the same content."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+SETTINGS: Mapping[str, Setting] = MappingProxyType(
+    dict([*declared(Layout), *declared(Measured), *declared(Lora, "lora_"), *declared(Inference)])
+)
+"""All settings of points by name, those of the layout first."""
+
+
+def settings_of(point: Point) -> dict[str, Any]:
+    """Return the values of all settings of a point by name, as table `points` has them."""
+    none = dict.fromkeys([*(name for name, _ in declared(Lora, "lora_")), *(name for name, _ in declared(Inference))])
+    lora = {f"lora_{name}": value for name, value in point.lora or ()}
+    values = none | {"lora_targets": ()} | dict(point.layout) | dict(point) | lora | dict(point.inference or ())
+    values["pipeline_layers"] = layers_label(point.layout.pipeline_layers) or None
+    return {name: values[name] for name in SETTINGS}

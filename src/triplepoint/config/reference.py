@@ -20,8 +20,9 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.conditions import ConditionsConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import MixtureOfExperts, ModelConfig
-from triplepoint.config.point import Steps
+from triplepoint.config.point import SETTINGS, Steps
 from triplepoint.config.selection import Selection
+from triplepoint.config.setting import Setting
 from triplepoint.config.settings import Settings
 from triplepoint.config.study import LAYOUT, Study, Sweep
 from triplepoint.files import write_text_if_changed
@@ -113,8 +114,8 @@ class _Described(GenerateJsonSchema):
 
 @cache
 def _descriptions(section: type[BaseModel]) -> dict[str, str]:
-    """Return what stands below each field of a section and of those it extends."""
-    found: dict[str, str] = {}
+    """Return what is said of each field of a section and of those it extends: by its declaration, or below it."""
+    found = {name: _about(SETTINGS[name]) for name in section.model_fields if name in SETTINGS}
     for base in reversed(section.__mro__[: section.__mro__.index(BaseModel)]):
         (written,) = ast.parse(inspect.getsource(base)).body
         for field, below in pairwise(written.body if isinstance(written, ast.ClassDef) else ()):
@@ -124,8 +125,16 @@ def _descriptions(section: type[BaseModel]) -> dict[str, str]:
     return found
 
 
+def _about(setting: Setting) -> str:
+    engines = f" Engines that have it: {', '.join(setting.engines)}." if setting.engines else ""
+    return setting.about + engines
+
+
 def _chapter(title: str, section: type[BaseModel]) -> str:
-    rows = [_row(name, info, _descriptions(section).get(name, "")) for name, info in section.model_fields.items()]
+    fields = section.model_fields
+    # Its own, then those of what it extends.
+    names = dict.fromkeys(name for base in section.__mro__ for name in inspect.get_annotations(base) if name in fields)
+    rows = [_row(name, fields[name], _descriptions(section).get(name, "")) for name in names]
     head = ["| key | type | default | meaning |", "|---|---|---|---|"]
     return "\n".join([f"## {title}", "", _one_line(inspect.getdoc(section) or ""), "", *head, *rows, ""])
 

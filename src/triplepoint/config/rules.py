@@ -5,13 +5,13 @@ that engine, its limits, and is asked through the same function after them.
 """
 
 from collections.abc import Callable, Iterable
-from math import isqrt
+from math import gcd, isqrt
 from pathlib import Path
 
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.fold import engine_revision
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.config.point import BYTES, Point
+from triplepoint.config.point import BYTES, SETTINGS, Point, settings_of
 
 BYTE_VOCABULARY = 256
 """Tokens of a corpus of bytes."""
@@ -158,19 +158,25 @@ def check_sequence(point: Point) -> str | None:
 
 
 def check_experts(point: Point) -> str | None:
-    """Experts split over ep, and ep over dp."""
+    """Experts split over ep and etp, and both over the ranks of a stage."""
     layout, moe = point.layout, point.model.moe
-    if layout.ep == 1:
-        return None
+    ep, tp, etp = layout.ep, layout.tp, layout.expert_tp
     if moe is None:
-        return f"ep: {layout.ep}, model {point.model.name} has no experts; set ep: 1"
-    if moe.num_experts % layout.ep or layout.dp % layout.ep:
-        size = f"num_experts {moe.num_experts}" if moe.num_experts % layout.ep else f"dp {layout.dp}"
-        both = [ep for ep in range(1, layout.dp + 1) if moe.num_experts % ep == 0 and layout.dp % ep == 0]
-        return f"{size} is not divisible by ep: {layout.ep}; set ep: {_nearest(layout.ep, both)}"
-    if layout.tp > 1 and not layout.sequence_parallel and point.task != "inference":
+        return f"ep: {ep}, model {point.model.name} has no experts; set ep: 1" if ep > 1 else None
+    if tp % etp:
+        return f"etp: {etp} does not divide tp: {tp}; set etp: {gcd(etp, tp)}"
+    ranks = layout.dp * tp // etp
+    if moe.num_experts % ep or ranks % ep:
+        ways = f"dp {ranks}" if etp == tp else f"dp*tp/etp = {layout.dp}*{tp}/{etp} = {ranks}"
+        size = f"num_experts {moe.num_experts}" if moe.num_experts % ep else ways
+        both = [degree for degree in range(1, ranks + 1) if moe.num_experts % degree == 0 and ranks % degree == 0]
+        return f"{size} is not divisible by ep: {ep}; set ep: {_nearest(ep, both)}"
+    if point.task == "inference":
+        return None if etp == tp else f"etp: {etp} needs sequence parallelism, which inference has none; set etp: {tp}"
+    if tp > 1 and not layout.sequence_parallel and (ep > 1 or etp < tp):
         # Megatron-LM's rule (ModelParallelConfig): otherwise every tensor parallel rank would dispatch the same tokens.
-        return f"ep: {layout.ep} with tp: {layout.tp} needs sequence parallelism; set sequence_parallel: true"
+        name = f"ep: {ep}" if ep > 1 else f"etp: {etp}"
+        return f"{name} with tp: {tp} needs sequence parallelism; set sequence_parallel: true"
     return None
 
 
@@ -211,11 +217,16 @@ def check_corpus(point: Point) -> str | None:
     return None
 
 
-def check_offload(point: Point) -> str | None:
-    """Only DeepSpeed keeps a part of the training state in the memory of the host."""
-    if point.offload and point.engine != "deepspeed":
-        parts = ", ".join(point.offload)
-        return f"offload: [{parts}], the {point.engine} engine has none; set offload: [] or engine: deepspeed"
+def check_engine(point: Point) -> str | None:
+    """The engine has every setting that is not at its default."""
+    values = settings_of(point)
+    for name, setting in SETTINGS.items():
+        value = values[name]
+        if setting.engines and point.engine not in setting.engines and value and value != setting.usual:
+            text = f"[{', '.join(value)}]" if isinstance(value, tuple) else value
+            default = "[]" if isinstance(value, tuple) else setting.usual
+            engines = " or ".join(setting.engines)
+            return f"{name}: {text}, the {point.engine} engine has none; set {name}: {default} or engine: {engines}"
     return None
 
 
@@ -248,7 +259,7 @@ RULES: tuple[Rule, ...] = (
     check_experts,
     check_task,
     check_corpus,
-    check_offload,
+    check_engine,
     check_trace_ranks,
 )
 """Rules that need the point alone, in the order their reasons are given."""

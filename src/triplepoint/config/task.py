@@ -1,10 +1,11 @@
-"""What a run does: train from nothing, fine-tune adapters beside a frozen model (LoRA), or make text (inference)."""
+"""Tasks: train from scratch, fine-tune adapters of a frozen model (LoRA), or generate text (inference)."""
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from triplepoint.config.base import Strict
+from triplepoint.config.base import Size, Strict
+from triplepoint.config.setting import Setting
 
 Task = Literal["pretrain", "lora", "inference"]
 Target = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
@@ -15,30 +16,45 @@ PREFILL_TOKENS = 8192
 """Tokens of prompts that go through a layer together at most: max_num_tokens of TensorRT-LLM by default. Source:
 NVIDIA/TensorRT-LLM, docs, tuning max batch size and max num tokens."""
 
-Positive = Annotated[int, Field(gt=0)]
+LoraRank = Annotated[Size, Setting("Width between the two matrices of an adapter; with task `lora`.", "1")]
+LoraAlpha = Annotated[
+    float, Field(gt=0), Setting("What an adapter adds is scaled by alpha over rank.", "1", has_column=False)
+]
+LoraTargets = Annotated[
+    tuple[Target, ...],
+    Field(min_length=1),
+    AfterValidator(lambda chosen: tuple(name for name in TARGETS if name in chosen)),
+    Setting("Linear layers that have adapters, as Megatron-LM calls them; routed experts have none."),
+]
+PromptTokens = Annotated[
+    Size,
+    Setting(
+        "Tokens of each prompt; with task `inference`, where `global_batch_size` sequences start together, in equal "
+        "parts on the data parallel replicas, and `sequence_length` and `micro_batch_size` follow.",
+        "1",
+    ),
+]
+OutputTokens = Annotated[
+    Size, Setting("Tokens generated per sequence in inference, including the one from prefill.", "1")
+]
 
 
 class Lora(Strict):
-    """Adapters of low rank beside frozen linear layers.
+    """Adapters of low rank, added to frozen linear layers.
 
     Source: Hu et al. 2021, arXiv:2106.09685.
     """
 
-    rank: Positive
-    """Width between the two matrices of an adapter."""
-    alpha: Annotated[float, Field(gt=0)]
-    """What an adapter adds is scaled by alpha over rank."""
-    targets: tuple[Target, ...]
-    """Layers that have adapters; routed experts have none."""
+    rank: LoraRank
+    alpha: LoraAlpha
+    targets: LoraTargets
 
 
 class Inference(Strict):
     """A batch of sequences that start together and end together."""
 
-    prompt_tokens: Positive
-    """Tokens of each prompt."""
-    output_tokens: Positive
-    """Tokens made of each, the first of them by prefill."""
+    prompt_tokens: PromptTokens
+    output_tokens: OutputTokens
 
     @property
     def prompts_together(self) -> int:

@@ -1,35 +1,28 @@
 """Labels of points in figures: groups that may be compared, layouts and settings, in numeric order."""
 
 import itertools
-from typing import Any
+from typing import Any, get_args
 
 from pandas import DataFrame, Series, isna
+from pandas.api.types import is_numeric_dtype
 
-from triplepoint.config.point import Point
+from triplepoint.config.point import SETTINGS, Layout, Measured, Sharding
+from triplepoint.config.setting import Setting, write
 from triplepoint.config.task import TARGETS
 
 GROUP = ["model", "cluster", "engine", "origin"]
 """Points that share these are drawn together."""
 SIZES = ["micro_batch_size", "global_batch_size", "sequence_length"]
-SETTING = [*SIZES, "recompute", "recompute_layers", "overlap", "offload", "precision", "samples", "seed", "variant"]
+LAYOUT = list(Layout.model_fields)
+DEGREES = [name for name in LAYOUT if Layout.model_fields[name].annotation is int]
+_OF_GROUPS = {"task", "engine"}
+SETTING = [name for name in Measured.model_fields if SETTINGS[name].has_column and name not in _OF_GROUPS] + ["variant"]
 """Settings of a point other than its layout."""
-DEGREES = ["tp", "pp", "dp", "cp", "ep", "vp"]
-LAYOUT = [*DEGREES, "data_parallel_sharding", "sequence_parallel", "schedule", "pipeline_layers"]
 
-_SEED = Point.model_fields["seed"].default
-_PREFIX = {
-    "micro_batch_size": "mbs",
-    "global_batch_size": "gbs",
-    "sequence_length": "seq",
-    "precision": "",
-    "seed": "seed",
-    "variant": "",
-}
-_FLAGS = {"overlap": "cc", "offload": "off"}
-_SHARDING = {"no_shard": "", "optim": "ZeRO-1", "optim_grads": "ZeRO-2", "optim_grads_params": "FSDP"}
-_SCHEDULE = {"gpipe": "GPipe", "1f1b": "1F1B", "interleaved_1f1b": "interleaved", "zero_bubble": "zero-bubble"}
-_RECOMPUTE = {"none": "", "selective": "sel", "full": "act"}
-_RECOMPUTE_LONG = {"none": "no recompute", "selective": "selective recompute", "full": "full recompute"}
+_VALUES = {name: get_args(field.annotation) for name, field in Measured.model_fields.items()}
+_SHARDING = dict.fromkeys(get_args(Sharding), "") | dict(SETTINGS["data_parallel_sharding"].words)
+_SCHEDULE = SETTINGS["schedule"].words
+_VARIANT = Setting("Differences in what is no column.", label="{}")
 
 
 def prepare(points: DataFrame) -> DataFrame:
@@ -41,10 +34,11 @@ def prepare(points: DataFrame) -> DataFrame:
     for column in ("overlap", "offload"):
         named[column] = Series([tuple(names) for names in points[column]], points.index, dtype=object)
     # Nulls would be left out where points are grouped by their setting.
-    named["recompute_layers"] = points["recompute_layers"].fillna(0).astype(int)
-    named["variant"] = points["variant"].fillna("")
-    named["pipeline_layers"] = points["pipeline_layers"].fillna("")
-    named["schedule"] = points["schedule"].astype(object).where(points["schedule"].notna(), None)
+    for column in (*LAYOUT, *SETTING):
+        if is_numeric_dtype(points[column]) and points[column].isna().any():
+            named[column] = points[column].fillna(0).astype(int)
+        elif not is_numeric_dtype(points[column]) and column not in ("overlap", "offload"):
+            named[column] = points[column].astype(object).where(points[column].notna(), "")
     named["place"] = [place_name(row) for _, row in named.iterrows()]
     named["group"] = named["model"] + [_adapters(row) for _, row in named.iterrows()] + " on " + named["place"]
     order = {name: index for index, name in enumerate(dict.fromkeys(named["group"]))}
@@ -73,20 +67,13 @@ def place_name(row: Series) -> str:
 
 def setting_text(row: Series, without: tuple[str, ...] = ()) -> str:
     """Return a point's setting without its layout in words, but for the columns in `without`."""
-    texts = {
-        "micro_batch_size": f"micro-batch {row['micro_batch_size']}",
-        "global_batch_size": f"batch {row['global_batch_size']}",
-        "sequence_length": f"sequence {row['sequence_length']}",
-        "recompute": _RECOMPUTE_LONG[row["recompute"]],
-        "recompute_layers": f"of {row['recompute_layers']} layers a stage" if row["recompute_layers"] else "",
-        "overlap": f"overlap {'+'.join(row['overlap'])}" if row["overlap"] else "",
-        "offload": f"offload {'+'.join(row['offload'])}" if row["offload"] else "",
-        "precision": row["precision"],
-        "samples": "" if row["samples"] == "packed" else f"{row['samples']} samples",
-        "seed": "" if row["seed"] == _SEED else f"seed {row['seed']}",
-        "variant": row["variant"],
-    }
-    return ", ".join(text for column, text in texts.items() if text and column not in without)
+    texts = []
+    for name in SETTING:
+        if name not in without:
+            setting = SETTINGS.get(name, _VARIANT)
+            is_usual = name == "seed" and row[name] == setting.usual
+            texts.append("" if is_usual else write(name, setting.words or setting.label, row))
+    return ", ".join(filter(None, texts))
 
 
 def common_setting(members: DataFrame, free: tuple[str, ...] = ()) -> DataFrame:
@@ -104,54 +91,48 @@ def common_setting(members: DataFrame, free: tuple[str, ...] = ()) -> DataFrame:
         key, chosen = item
         values = dict(zip(fixed, key, strict=True))
         covered = len(chosen[[*LAYOUT, *free]].drop_duplicates())
-        overlap, offload = values["overlap"], values["offload"]
-        recomputed = list(_RECOMPUTE).index(values["recompute"]), values["recompute_layers"]
-        plain = *recomputed, len(overlap), overlap, len(offload), offload
-        sizes = [values[name] for name in SIZES if name in values]
-        others = values["samples"] != "packed", values["seed"] != _SEED, values["seed"], values["variant"]
-        return (-covered, *plain, *sizes, values["precision"], *others)
+        order = [name for name in SETTING if name not in SIZES] + SIZES
+        return -covered, *(_plainness(name, values[name]) for name in order if name in values)
 
     return min(choices.items(), key=rank)[1]
 
 
 def run_labels(members: DataFrame) -> dict[Any, str]:
     """Return a short label per point of one group: its layout, and of its setting what differs inside the group."""
-    varying = [column for column in SETTING if members[column].nunique() > 1]
+    texts = {index: _short(row) for index, row in members.iterrows()}
+    varying = [name for name in SETTING if len({text[name] for text in texts.values()}) > 1]
     return {
-        index: " ".join([row["layout"], *filter(None, (_short(column, row[column]) for column in varying))])
+        index: " ".join(filter(None, [row["layout"], *(texts[index][name] for name in varying)]))
         for index, row in members.iterrows()
     }
 
 
 def layout_at(row: Series, base: Series) -> str:
     """Return a point's layout, and of its setting what differs from that of another point."""
-    differing = [column for column in SETTING if row[column] != base[column]]
-    return " ".join([row["layout"], *filter(None, (_short(column, row[column]) for column in differing))])
+    texts, of_base = _short(row), _short(base)
+    return " ".join(filter(None, [row["layout"], *(text for name, text in texts.items() if text != of_base[name])]))
 
 
-def _short(column: str, value: Any) -> str:
-    if column == "recompute":
-        return _RECOMPUTE[value]
-    if column in ("overlap", "offload"):
-        return f"{_FLAGS[column]}:{'+'.join(value)}" if value else ""
-    if column == "recompute_layers":
-        return f"{value}l" if value else ""
-    if column == "samples":
-        return "" if value == "packed" else str(value)
-    return f"{_PREFIX[column]}{value}"
+def _plainness(name: str, value: Any) -> tuple:
+    """Return what values of a setting are sorted by: the usual one first, then as its type lists them."""
+    if isinstance(value, tuple):
+        return len(value), value
+    values = _VALUES.get(name, ())
+    usual = SETTINGS[name].usual if name in SETTINGS and name not in SIZES else None
+    return usual is not None and value != usual, values.index(value) if value in values else value
+
+
+def _short(row: Series) -> dict[str, str]:
+    """Return the short text of each setting other than the layout."""
+    return {name: write(name, SETTINGS.get(name, _VARIANT).label, row) for name in SETTING}
 
 
 def _sort_key(row: Series) -> tuple:
     sharding = list(_SHARDING).index(row["data_parallel_sharding"])
     degrees = tuple(int(row[degree]) for degree in DEGREES)
-    setting = (
-        row["micro_batch_size"],
-        list(_RECOMPUTE).index(row["recompute"]),
-        row["overlap"],
-        row["sequence_length"],
-        row["variant"],
-    )
-    return sharding, *degrees, bool(row["sequence_parallel"]), row["schedule"] or "", *setting, int(row["repeat"])
+    setting = [_plainness(name, row[name]) for name in ("micro_batch_size", "recompute", "overlap", "sequence_length")]
+    others = row["variant"], int(row["repeat"])
+    return sharding, *degrees, bool(row["sequence_parallel"]), row["schedule"], *setting, *others
 
 
 def _layout_labels(members: DataFrame) -> dict[Any, str]:

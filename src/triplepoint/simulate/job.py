@@ -32,7 +32,6 @@ class Job:
         recompute: Activations recomputed in the backward pass.
         recompute_layers: With `full`, how many layers of each chunk are recomputed, the first ones; None for all.
         overlap: Communication overlapped with computation: grad, param, tp.
-        expert_tp: Tensor parallel degree inside experts; None for that of the layout.
         trainable: All parameters, or adapters of a rank only (LoRA).
         lora_rank: Rank of the adapters.
         lora_targets: Linear layers that have adapters: linear_qkv, linear_proj, linear_fc1, linear_fc2, as Megatron-LM
@@ -58,7 +57,6 @@ class Job:
     recompute: Recompute = "none"
     recompute_layers: int | None = None
     overlap: frozenset[Literal["grad", "param", "tp"]] = field(default_factory=frozenset)
-    expert_tp: int | None = None
     trainable: Literal["all", "lora"] = "all"
     lora_rank: int = 16
     lora_targets: frozenset[str] | None = None
@@ -71,7 +69,7 @@ class Job:
     @cached_property
     def mesh(self) -> RankMesh:
         """Its ranks and process groups."""
-        return RankMesh(self.layout, self.expert_tp, self.num_copies)
+        return RankMesh(self.layout, self.num_copies)
 
     @property
     def num_gpus(self) -> int:

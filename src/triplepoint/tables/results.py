@@ -1,5 +1,12 @@
 """Result tables of a whole plan: what the aggregate stage joins and the figures draw."""
 
+from collections.abc import Iterator
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin
+
+from triplepoint.config.point import Layout, Measured
+from triplepoint.config.setting import Setting, declared
+from triplepoint.config.task import Inference, Lora
 from triplepoint.status import RESULTS
 from triplepoint.tables.runs import RANK, RUN, STEP
 from triplepoint.tables.schema import Column, Table, amount, count, ratio, text
@@ -31,38 +38,48 @@ TELEMETRY_CHECKS = Table(
 )
 
 
+def _settings() -> Iterator[Column]:
+    """Yield a column for each setting of a point that has one."""
+    sections = ((Layout, ""), (Measured, ""), (Lora, "lora_"), (Inference, ""))
+    for section, prefix in sections:
+        for name, setting in declared(section, prefix):
+            if setting.has_column:
+                annotation = section.model_fields[name.removeprefix(prefix)].annotation
+                yield _column(name, setting, annotation, section in (Lora, Inference))
+
+
+def _column(name: str, setting: Setting, annotation: Any, is_of_task: bool) -> Column:
+    """Return the column of a setting; null where its section or its value is none."""
+    members = [member for member in get_args(annotation) if member is not NoneType]
+    is_optional = len(members) < len(get_args(annotation))
+    kind = members[0] if is_optional else annotation
+    about = setting.about + (" Null where the task has none." if is_of_task else "")
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if kind is int:
+        return count(name, about, is_optional or is_of_task)
+    if kind is bool:
+        return Column(name, "bool", setting.unit, about)
+    if get_origin(kind) is tuple:
+        is_numbers = get_args(get_args(kind)[0])[:1] == (int,)
+        if is_numbers:
+            return text(name, f"{about} Such as 9.10x6.11; null for an even split.", True)
+        return Column(name, "names", setting.unit, setting.about)
+    return text(name, about, is_optional)
+
+
 _POINT = (
     RUN,
     Column("studies", "names", "", "Studies the run belongs to."),
     text("status", f"{', '.join(RESULTS[:-1])} or {RESULTS[-1]}."),
     text("reason", "Why not ok; null when ok.", True),
     text("origin", "measured or simulated."),
-    text("engine", "What trained."),
     text("model", "Model name."),
     text("cluster", "Cluster name."),
     text("gpu", "GPU type; null on cpu.", True),
     count("num_gpus", "World size; on cpu, processes."),
-    *(count(degree, f"Degree {degree}.") for degree in ("tp", "pp", "dp", "cp", "ep", "vp")),
-    Column("sequence_parallel", "bool", "1", "Whether sequence parallelism is on."),
-    text("data_parallel_sharding", "What data parallel ranks shard."),
-    text("schedule", "Pipeline schedule; null without a pipeline.", True),
-    text("pipeline_layers", "Layers of each stage in turn, such as 9.10x6.11; null for an even split.", True),
-    count("micro_batch_size", "Sequences per micro-batch."),
-    count("global_batch_size", "Sequences per step."),
     count("num_microbatches", "Micro-batches per rank and step."),
-    count("sequence_length", "Tokens per sequence."),
-    text("task", "pretrain, lora or inference; of inference a step is a batch from its start to its end."),
-    count("lora_rank", "Rank of the adapters; null without.", True),
-    Column("lora_targets", "names", "", "Linear layers that have adapters; empty without."),
-    count("prompt_tokens", "Tokens of each prompt; null in training.", True),
-    count("output_tokens", "Tokens made of each prompt; null in training.", True),
-    text("recompute", "Activation recomputation."),
-    count("recompute_layers", "Of each stage, layers recomputed where not all are; null otherwise.", True),
-    Column("overlap", "names", "", "Communication overlapped with computation."),
-    Column("offload", "names", "", "What ranks keep in the memory of their host."),
-    text("precision", "Number format."),
-    text("samples", "packed or padded."),
-    count("seed", "Of weights and data order."),
+    *_settings(),
     count("repeat", "Repeat of the same measurement, from 1."),
     text("variant", "What sets it apart from points alike in all of this; null where there are none.", True),
 )

@@ -75,8 +75,8 @@ def expert_meshes(draw: st.DrawFn) -> RankMesh:
     layout = draw(LAYOUTS)
     split = draw(st.sampled_from([None, *divisors(layout.tp)]))
     rest = RankMesh(layout).ranks_per_stage // (split or layout.tp)
-    copies = draw(st.integers(1, 4))
-    return RankMesh(layout.model_copy(update={"ep": draw(st.sampled_from(divisors(rest)))}), split, copies)
+    ep = draw(st.sampled_from(divisors(rest)))
+    return RankMesh(layout.model_copy(update={"ep": ep, "etp": split}), num_copies=draw(st.integers(1, 4)))
 
 
 def divisors(number: int) -> list[int]:

@@ -95,6 +95,13 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"ep": 2}, "ep: 2, model llama3-70b has no experts; set ep: 1"),
     (MOE | {"ep": 16}, "num_experts 8 is not divisible by ep: 16; set ep: 8"),
     (MOE | {"pp": 8, "ep": 8}, "dp 4 is not divisible by ep: 8; set ep: 4"),
+    (MOE | {"tp": 4, "etp": 3}, "etp: 3 does not divide tp: 4; set etp: 1"),
+    (MOE | {"tp": 8, "pp": 4, "etp": 2, "ep": 8}, "dp*tp/etp = 1*8/2 = 4 is not divisible by ep: 8; set ep: 4"),
+    (MOE | {"tp": 4, "etp": 2}, "etp: 2 with tp: 4 needs sequence parallelism; set sequence_parallel: true"),
+    (
+        MOE | {"tp": 4, "etp": 2, "task": "inference", "prompt_tokens": 8, "output_tokens": 8},
+        "etp: 2 needs sequence parallelism, which inference has none; set etp: 4",
+    ),
     (
         MOE | {"tp": 4, "ep": 8},
         "ep: 8 with tp: 4 needs sequence parallelism; set sequence_parallel: true",

@@ -59,7 +59,7 @@ def test_sharding_conserves_flops(tp: int, pp: int, cp: int, sequence_parallel: 
 def test_expert_parallel_conserves_flops() -> None:
     model = mixtral()
     assert total_flops(model=model, ep=4, dp=4) == pytest.approx(total_flops(model=model), rel=1e-12)
-    assert total_flops(model=model, ep=4, dp=4, tp=2, sequence_parallel=True, expert_tp=1) == pytest.approx(
+    assert total_flops(model=model, ep=4, dp=4, tp=2, sequence_parallel=True, etp=1) == pytest.approx(
         total_flops(model=model), rel=1e-12
     )
 
@@ -88,12 +88,12 @@ def test_parameters_of_all_ranks_are_those_of_the_model(model: ModelConfig, tp: 
     assert sum(w.split * tp + w.shared for w in weights) == model.num_parameters + copies
 
 
-@pytest.mark.parametrize(("ep", "expert_tp"), [(1, 2), (4, 2), (8, 1)])
-def test_parameters_of_experts_are_those_of_the_model(ep: int, expert_tp: int) -> None:
-    one = job(mixtral(), tp=2, dp=8, ep=ep, expert_tp=expert_tp, sequence_parallel=True)
+@pytest.mark.parametrize(("ep", "etp"), [(1, 2), (4, 2), (8, 1)])
+def test_parameters_of_experts_are_those_of_the_model(ep: int, etp: int) -> None:
+    one = job(mixtral(), tp=2, dp=8, ep=ep, etp=etp, sequence_parallel=True)
     (stage,) = split_layers(one)
     weights = Blocks(Share(one)).weights(stage)
-    assert weights.split * 2 + weights.shared + weights.experts * ep * expert_tp == mixtral().num_parameters
+    assert weights.split * 2 + weights.shared + weights.experts * ep * etp == mixtral().num_parameters
 
 
 def test_tensor_parallel_messages_of_a_layer_by_hand() -> None:

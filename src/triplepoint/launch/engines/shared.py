@@ -45,3 +45,11 @@ def check_vocabulary(point: Point) -> str | None:
     if rows % tp:
         return f"padded vocab_size {rows} of {model.name} does not split over tp: {tp}; choose a tp that divides it"
     return None
+
+
+def check_expert_biases(point: Point) -> str | None:
+    """Experts that are split over tp have no biases: each part would add its own."""
+    if point.model.moe is None or not point.model.add_bias or point.layout.expert_tp == 1:
+        return None
+    instead = "tp: 1" if point.task == "inference" else "etp: 1"
+    return f"experts with biases are not split over tp; set add_bias: false, or {instead}"

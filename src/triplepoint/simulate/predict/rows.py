@@ -12,9 +12,8 @@ from triplepoint.config.fold import fold
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.point import Layout, Point, PointCluster, Precision, Sharding
+from triplepoint.config.point import Layout, Point, PointCluster, Precision, Sharding, usual_schedule
 from triplepoint.config.rules import refusal
-from triplepoint.config.settings import usual_schedule
 from triplepoint.config.task import TARGETS, Inference, Lora
 from triplepoint.simulate.inference import Serving
 from triplepoint.simulate.job import Job
@@ -137,7 +136,6 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
         Job.of(point, gpu, fabric, " ".join(cells.get("framework", "").split())[:80], config),
         shard_size=_shard_size(shards, point.layout, fabric.gpus_per_node),
         keeps_gathered=shards.keeps_gathered,
-        expert_tp=count(cells, "etp"),
     )
     columns = {"recompute": "recompute", "micro_batch": "mbs"}
     open_choices = frozenset(choice for choice, column in columns.items() if is_blank(cells.get(column, "")))
@@ -233,6 +231,7 @@ def _read_layout(
         dp=dp,
         cp=cp,
         ep=ep,
+        etp=count(cells, "etp"),
         vp=vp,
         sequence_parallel=spelling.read_sequence_parallel(cells.get("seq_parallel", ""), tp),
         data_parallel_sharding=sharding,

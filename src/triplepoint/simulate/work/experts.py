@@ -73,7 +73,7 @@ class Experts:
         job, moe = share.job, share.job.model.moe
         assert moe is not None
         self.group = job.layout.ep
-        self.split = job.expert_tp or share.tp
+        self.split = job.layout.expert_tp
         self.count = ceil_div(moe.num_experts, self.group)
         self.tokens = share.split_tokens
         self.copies = round(self.tokens * moe.top_k * self._load(share))

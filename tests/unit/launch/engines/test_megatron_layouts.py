@@ -34,6 +34,8 @@ LAYOUTS: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "tp x pp, attention recomputed": (GQA, {"tp": 2, "pp": 2, **ONE_F, "recompute": "selective"}),
     "ep x edp, distributed optimizer": (MOE, {"dp": 4, "ep": 2, **OPTIM}),
     "ep x tp, sequence parallel": (MOE, {"dp": 2, "ep": 2, "tp": 2, **SP}),
+    "experts split by half": (MOE, {"tp": 4, "ep": 2, "etp": 2, **SP}),
+    "ep over tp, experts whole": (MOE, {"dp": 2, "ep": 4, "tp": 2, "etp": 1, **SP, **OPTIM}),
     "pp uneven x dp, one layer of each recomputed": (
         GPT,
         {"pp": 2, "dp": 2, **ONE_F, "pipeline_layers": (1, 3), "recompute": "full", "recompute_layers": 1, **TRACED},
@@ -115,6 +117,7 @@ def test_bf16_trains_and_traces(references: dict[str, Trained], trained: dict[st
         ({"dp": 2, "data_parallel_sharding": "optim_grads_params"}, "engine: native"),
         ({"dp": 2, "overlap": ("param",)}, "data_parallel_sharding: optim"),
         ({"model": MOE, "tp": 2}, "sequence_parallel"),
+        ({"model": MOE, "tp": 2, "etp": 1, **SP}, "set ep: 2 or more, or etp: 2"),
         ({"tp": 3}, "set tp: 2"),
     ],
 )

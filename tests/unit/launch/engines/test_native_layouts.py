@@ -67,6 +67,8 @@ LAYOUTS: dict[str, tuple[ModelConfig, dict[str, Any]]] = {
     "ep x edp, overlapped": (MOE, {"dp": 4, "ep": 2, **OVERLAP}),
     "ep x fsdp": (MOE, {"dp": 4, "ep": 2, **FSDP}),
     "ep x tp": (MOE, {"dp": 2, "ep": 2, "tp": 2, **SP}),
+    "ep x tp, experts whole": (MOE, {"dp": 2, "ep": 2, "tp": 2, "etp": 1, **SP}),
+    "tp, experts whole": (MOE, {"dp": 2, "tp": 2, "etp": 1, **SP}),
     "ep x tp x fsdp": (MOE, {"dp": 2, "ep": 2, "tp": 2, **SP, **FSDP}),
     "experts split over tp": (MOE, {"dp": 2, "tp": 2, "micro_batch_size": 2}),
     "experts split over tp, sequence parallel": (MOE, {"dp": 2, "tp": 2, **SP, **FSDP}),

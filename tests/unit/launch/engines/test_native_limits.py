@@ -47,7 +47,8 @@ REFUSED: list[tuple[ModelConfig, dict[str, Any], str]] = [
     (MOE, {"dp": 2, "ep": 4}, "dp 2 is not divisible by ep: 4"),
     (MOE, {"dp": 8, "ep": 8}, "num_experts 4 is not divisible by ep: 8"),
     (MOE, {"dp": 2, "ep": 2, "tp": 2}, "set sequence_parallel: true"),
-    (BIASED_MOE, {"tp": 2}, "set add_bias: false"),
+    (MOE, {"tp": 4, "ep": 2, "etp": 2, "sequence_parallel": True}, "set etp: 1 or 4, and an ep that divides dp: 1"),
+    (BIASED_MOE, {"tp": 2}, "set add_bias: false, or etp: 1"),
 ]
 
 

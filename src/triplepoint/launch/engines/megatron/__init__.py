@@ -11,7 +11,7 @@ from triplepoint.config.point import Point
 from triplepoint.config.rules import Rule
 from triplepoint.errors import UserError
 from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines.shared import check_features, check_vocabulary
+from triplepoint.launch.engines.shared import check_expert_biases, check_features, check_vocabulary
 
 
 def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
@@ -52,7 +52,14 @@ def _pipeline(point: Point) -> str | None:
 
 
 def _experts(point: Point) -> str | None:
-    if point.model.moe is not None and point.layout.tp > 1 and not point.layout.sequence_parallel:
+    layout = point.layout
+    if layout.etp is not None and layout.ep == 1:
+        # Its layers mark parameters as of experts only then. Source: megatron-core 0.16.1, tensor_parallel/layers.py.
+        return (
+            f"Megatron-Core adds up gradients of experts over other ranks than tp's only with ep above 1; set ep: 2 or "
+            f"more, or etp: {layout.tp}"
+        )
+    if point.model.moe is not None and layout.tp > 1 and not layout.sequence_parallel:
         return "Megatron-Core trains experts with tensor parallelism only if sequences are split; set sequence_parallel"
     return None
 
@@ -87,5 +94,14 @@ def _without_gpu(point: Point) -> str | None:
     return None
 
 
-LIMITS: tuple[Rule, ...] = (check_features, _numbers, check_vocabulary, _pipeline, _experts, _lora, _without_gpu)
+LIMITS: tuple[Rule, ...] = (
+    check_features,
+    _numbers,
+    check_vocabulary,
+    _pipeline,
+    check_expert_biases,
+    _experts,
+    _lora,
+    _without_gpu,
+)
 """What this engine cannot do."""

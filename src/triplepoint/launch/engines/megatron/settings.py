@@ -69,16 +69,23 @@ def _architecture(point: Point) -> dict[str, Any]:
     }
 
 
-def _parallelism(point: Point) -> dict[str, Any]:
+def parallel_sizes(point: Point) -> dict[str, int | None]:
+    """Return the sizes of the process groups, for them and for the model."""
     layout = point.layout
     return {
         "tensor_model_parallel_size": layout.tp,
         "pipeline_model_parallel_size": layout.pp,
-        "pipeline_model_parallel_layout": _stages(layout.pipeline_layers),
         "virtual_pipeline_model_parallel_size": layout.vp if layout.vp > 1 else None,
         "context_parallel_size": layout.cp,
         "expert_model_parallel_size": layout.ep,
-        "expert_tensor_parallel_size": 1,
+        "expert_tensor_parallel_size": layout.expert_tp,
+    }
+
+
+def _parallelism(point: Point) -> dict[str, Any]:
+    layout = point.layout
+    return parallel_sizes(point) | {
+        "pipeline_model_parallel_layout": _stages(layout.pipeline_layers),
         "sequence_parallel": splits_sequence(point),
         # Its values are not kept, but it marks parameters as split, which gradient norms go by.
         "perform_initialization": True,

@@ -19,8 +19,8 @@ from triplepoint.launch.engines.data import Batcher, open_corpus
 from triplepoint.launch.engines.device import BACKENDS, device_name, open_device
 from triplepoint.launch.engines.loop import train_steps
 from triplepoint.launch.engines.megatron.build import build_chunks
-from triplepoint.launch.engines.megatron.settings import optimizer_config, transformer_config
-from triplepoint.launch.engines.megatron.weights import Weights, fill
+from triplepoint.launch.engines.megatron.settings import optimizer_config, parallel_sizes, transformer_config
+from triplepoint.launch.engines.megatron.weights import fill
 from triplepoint.launch.engines.tracing import Role, Tracer, enable_flight_recorder, marker
 
 FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "zeros_like", "ones_like", "empty_like")
@@ -115,12 +115,8 @@ class MegatronTrainer:
         }
 
     def _fill(self) -> None:
-        point = self.point
-        weights = Weights(point, parallel_state.get_tensor_model_parallel_rank(), self.device)
-        held = 0 if point.model.moe is None else point.model.moe.num_experts // point.layout.ep
-        first_expert = held * parallel_state.get_expert_model_parallel_rank() if held else 0
         for chunk in self.chunks:
-            fill(chunk.module, first_expert, weights)
+            fill(chunk.module, self.point, self.device)
 
     def _batches(self, tokens: Tensor, targets: Tensor) -> Iterator[Batch]:
         count = self.point.num_microbatches
@@ -181,16 +177,7 @@ def open_groups(point: Point) -> list[tuple[str, dist.ProcessGroup]]:
     from megatron.core import parallel_state
     from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
-    layout = point.layout
-    parallel_state.initialize_model_parallel(
-        layout.tp,
-        layout.pp,
-        layout.vp if layout.vp > 1 else None,
-        context_parallel_size=layout.cp,
-        expert_model_parallel_size=layout.ep,
-        expert_tensor_parallel_size=None if point.model.moe is None else 1,
-        create_gloo_process_groups=False,
-    )
+    parallel_state.initialize_model_parallel(**parallel_sizes(point), create_gloo_process_groups=False)
     model_parallel_cuda_manual_seed(point.seed)
     groups = [
         ("tp", parallel_state.get_tensor_model_parallel_group()),
@@ -200,10 +187,11 @@ def open_groups(point: Point) -> list[tuple[str, dist.ProcessGroup]]:
         ("dp", parallel_state.get_data_parallel_group(with_context_parallel=True)),
         ("world", dist.group.WORLD),
     ]
-    if layout.cp > 1:
+    if point.layout.cp > 1:
         groups.append(("cp", parallel_state.get_context_parallel_group()))
     if point.model.moe is not None:
         groups.append(("ep", parallel_state.get_expert_model_parallel_group()))
+        groups.append(("tp", parallel_state.get_expert_tensor_parallel_group()))
         groups.append(("edp", parallel_state.get_expert_data_parallel_group()))
     return groups
 
@@ -257,6 +245,7 @@ def stand_in_for_cuda() -> None:
     _random_states()
     _streams()
     _experts()
+    _collectives()
 
 
 def _devices() -> None:
@@ -317,3 +306,33 @@ def _experts() -> None:
         return moved.numpy() if as_numpy and torch.is_tensor(moved) else moved
 
     token_dispatcher.maybe_move_tensor_to_cpu = move
+
+
+def _collectives() -> None:
+    """Pad parts of different sizes, which experts split over tensor parallel ranks have: gloo takes equal ones only."""
+    plain_gather, plain_scatter = dist.all_gather, dist.reduce_scatter
+
+    def all_gather(outputs: list[Tensor], part: Tensor, group: dist.ProcessGroup | None = None, **kwargs: Any) -> Any:
+        if len({len(output) for output in outputs}) < 2:
+            return plain_gather(outputs, part, group=group, **kwargs)
+        most = max(map(len, outputs))
+        padded = [part.new_empty(most, *part.shape[1:]) for _ in outputs]
+        plain_gather(padded, _padded(part, most), group=group)
+        for output, whole in zip(outputs, padded, strict=True):
+            output.copy_(whole[: len(output)])
+        return None
+
+    def reduce_scatter(output: Tensor, parts: list[Tensor], *args: Any, **kwargs: Any) -> Any:
+        if len({len(part) for part in parts}) < 2:
+            return plain_scatter(output, parts, *args, **kwargs)
+        most = max(map(len, parts))
+        padded = output.new_empty(most, *output.shape[1:])
+        plain_scatter(padded, [_padded(part, most) for part in parts], *args, **kwargs)
+        output.copy_(padded[: len(output)])
+        return None
+
+    dist.all_gather, dist.reduce_scatter = all_gather, reduce_scatter
+
+
+def _padded(part: Tensor, length: int) -> Tensor:
+    return torch.cat([part, part.new_zeros(length - len(part), *part.shape[1:])])

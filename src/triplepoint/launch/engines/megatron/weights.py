@@ -1,14 +1,17 @@
 """The weights of `engines.weights` in Megatron-Core's layout: fused projections, parts of tensor parallel ranks."""
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from megatron.core import parallel_state
 from torch import Tensor
 
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point
 from triplepoint.launch.engines.shared import padded_vocab_size
 from triplepoint.launch.engines.weights import ADAPTER, weights_of
+from triplepoint.launch.engines.weights import Weights as EngineWeights
 
 COLUMN = ("linear_qkv", "linear_fc1")
 """Layers whose outputs are split over tensor parallel ranks; those of the others' inputs are."""
@@ -39,23 +42,36 @@ def matrices(model: ModelConfig, target: str) -> dict[str, tuple[int, int]]:
     }[target]
 
 
+@dataclass(frozen=True)
 class Weights:
-    """Full parameters of a model by the names of the native engine, cut for one tensor parallel rank."""
+    """Full parameters of a model by the names of the native engine, cut for one tensor parallel rank.
 
-    def __init__(self, point: Point, rank: int, device: torch.device) -> None:
-        """Say whose.
+    Attributes:
+        point: The point.
+        whole: Gives full parameters.
+        tp: Ranks that hold a part each.
+        rank: This rank's place among them.
+    """
 
-        Args:
-            point: The point.
-            rank: Place in the tensor parallel group.
-            device: Where parameters live.
-        """
-        self.point, self.model, self.rank, self.tp = point, point.model, rank, point.layout.tp
-        self._whole = weights_of(point, device)
+    point: Point
+    whole: EngineWeights
+    tp: int
+    rank: int
+
+    @property
+    def model(self) -> ModelConfig:
+        """The architecture."""
+        return self.point.model
+
+    @property
+    def of_experts(self) -> "Weights":
+        """The same, cut for this rank's place among those that split an expert."""
+        tp, rank = parallel_state.get_expert_tensor_parallel_world_size, parallel_state.get_expert_tensor_parallel_rank
+        return replace(self, tp=tp(), rank=rank())
 
     def full(self, name: str, *shape: int) -> Tensor:
         """Return a whole parameter."""
-        return self._whole(name, shape)
+        return self.whole(name, shape)
 
     def cut(self, whole: Tensor, dim: int) -> Tensor:
         """Return this rank's part along a dimension."""
@@ -80,26 +96,30 @@ class Weights:
         ]
         return self.cut(torch.cat(parts, 1), 0).flatten(0, 1)
 
-    def up(self, prefix: str, key: str, tp: bool = True) -> Tensor:
+    def up(self, prefix: str, key: str) -> Tensor:
         """Gate and up projection of this rank, one after the other."""
         model = self.model
         tail = (model.hidden_size,) if key == "weight" else ()
         names = ("gate", "up") if model.activation == "swiglu" else ("up",)
         parts = [self.full(f"{prefix}{name}.{key}", model.ffn_hidden_size, *tail) for name in names]
-        return torch.cat([self.cut(part, 0) if tp else part for part in parts])
+        return torch.cat([self.cut(part, 0) for part in parts])
 
 
-def fill(chunk: Any, first_expert: int, weights: Weights) -> None:
-    """Put the weights into one chunk of the model.
+def fill(chunk: Any, point: Point, device: torch.device) -> None:
+    """Put the weights of a point into one chunk of this rank's model.
 
     Args:
         chunk: A `GPTModel`.
-        first_expert: Global number of this rank's first expert.
-        weights: Where they come from.
+        point: The point.
+        device: Where parameters live.
 
     Raises:
         KeyError: If the chunk has a parameter that no weight is known for.
     """
+    tp, rank = point.layout.tp, parallel_state.get_tensor_model_parallel_rank()
+    weights = Weights(point, weights_of(point, device), tp, rank)
+    held = 0 if point.model.moe is None else point.model.moe.num_experts // point.layout.ep
+    first_expert = held * parallel_state.get_expert_model_parallel_rank() if held else 0
     first_layer = chunk.decoder.layers[0].layer_number - 1
     with torch.no_grad():
         for name, parameter in chunk.named_parameters():
@@ -153,8 +173,9 @@ def _layer(rest: str, layer: str, first_expert: int, weights: Weights) -> Tensor
         return weights.full(f"{layer}feed_forward.router.weight", model.moe.num_experts, model.hidden_size)
     if place.startswith("mlp.experts.local_experts."):
         number, part = place.removeprefix("mlp.experts.local_experts.").split(".")
-        return _feed_forward(part, key, f"{layer}feed_forward.experts.{first_expert + int(number)}.", weights, False)
-    return _feed_forward(place.removeprefix("mlp."), key, f"{layer}feed_forward.", weights, True)
+        expert = f"{layer}feed_forward.experts.{first_expert + int(number)}."
+        return _feed_forward(part, key, expert, weights.of_experts)
+    return _feed_forward(place.removeprefix("mlp."), key, f"{layer}feed_forward.", weights)
 
 
 def _adapter(target: str, key: str, layer: str, weights: Weights) -> Tensor:
@@ -174,13 +195,13 @@ def _adapter(target: str, key: str, layer: str, weights: Weights) -> Tensor:
     return weights.cut(down(name), 1) if key == "down" else up(name)
 
 
-def _feed_forward(part: str, key: str, prefix: str, weights: Weights, is_split: bool) -> Tensor:
+def _feed_forward(part: str, key: str, prefix: str, weights: Weights) -> Tensor:
     model = weights.model
     if part == "linear_fc1":
-        return weights.up(prefix, key, is_split)
+        return weights.up(prefix, key)
     if part != "linear_fc2":
         raise KeyError(f"no weight is known for {prefix}{part}.{key}")
     if key == "bias":
         return weights.full(f"{prefix}down.bias", model.hidden_size)
     down = weights.full(f"{prefix}down.weight", model.hidden_size, model.ffn_hidden_size)
-    return weights.cut(down, 1) if is_split else down
+    return weights.cut(down, 1)

@@ -8,7 +8,7 @@ from typing import Any
 from triplepoint.config.point import Point
 from triplepoint.config.rules import Rule
 from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines.shared import check_features, check_vocabulary
+from triplepoint.launch.engines.shared import check_expert_biases, check_features, check_vocabulary
 
 
 def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
@@ -84,12 +84,14 @@ def _experts(point: Point) -> str | None:
     layout = point.layout
     if point.model.moe is None:
         return None
-    is_inference = point.task == "inference"
-    if layout.tp > 1 and (layout.ep == 1 or is_inference) and point.model.add_bias:
-        instead = "tp: 1" if is_inference else "ep above 1"
-        return f"experts with biases are not split over tp; set add_bias: false, or {instead}"
+    if layout.expert_tp not in (1, layout.tp) or layout.dp % layout.ep:
+        degrees = f"etp: {layout.expert_tp}, ep: {layout.ep}"
+        return (
+            f"the native engine splits experts over all of tp or none, and spreads them over dp ({degrees}); set etp: "
+            f"1 or {layout.tp}, and an ep that divides dp: {layout.dp}"
+        )
     return None
 
 
-LIMITS: tuple[Rule, ...] = (check_features, _numbers, check_vocabulary, _pipeline, _task, _experts)
+LIMITS: tuple[Rule, ...] = (check_features, _numbers, check_vocabulary, _pipeline, _task, check_expert_biases, _experts)
 """What this engine cannot do."""

@@ -166,10 +166,7 @@ def split_over_tp(stage: Stage, mesh: Mesh, sequence_parallel: bool) -> None:
         plan["head"] = ColwiseParallel(input_layouts=outside)
     for name, layer in stage.layers.items():
         plan.update({f"layers.{name}.{key}": style for key, style in _layer_plan(layer, outside).items()})
-        # Ranks that share out both the sequence and the experts keep their experts whole. In inference all have all of
-        # the sequence, and each a part of its experts.
-        is_shared_out = mesh.ep is not None and sequence_parallel
-        if isinstance(layer.feed_forward, MixtureOfExpertsBlock) and not is_shared_out:
+        if isinstance(layer.feed_forward, MixtureOfExpertsBlock) and mesh.layout.expert_tp > 1:
             _split_experts(layer.feed_forward, mesh, outside)
     parallelize_module(stage, mesh.tp, plan, src_data_rank=None)
     if sequence_parallel:
