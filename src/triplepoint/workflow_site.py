@@ -67,9 +67,6 @@ def asked_figures(is_main_process: bool) -> tuple[str, ...] | None:
     """Return the figures that Snakemake was asked for, None where it was asked for anything else.
 
     Jobs that Snakemake starts in processes of their own are told in the environment, since they see other targets.
-
-    Args:
-        is_main_process: Whether this is the process that was asked.
     """
     if is_main_process:
         is_command = Path(sys.argv[0]).name in ("snakemake", "__main__.py")

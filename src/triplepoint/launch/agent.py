@@ -23,12 +23,11 @@ from triplepoint.config.contents import Digests, check_contents
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.errors import UserError
 from triplepoint.files import write_json
-from triplepoint.launch.allocation import count_host_kills, memory_limit, missing_devices, placement, rank_environment
 from triplepoint.launch.attempt import CONTENTS, failed_nodes, is_told_to_stop
 from triplepoint.launch.clock import Meeting, NodeClock
 from triplepoint.launch.outcome import Failure, judge_kill, root_cause
-from triplepoint.launch.standstill import Watch
-from triplepoint.launch.watch import Ending, Ranks, Sampler, read_status, stop
+from triplepoint.launch.slurm import count_host_kills, memory_limit, missing_devices, placement, rank_environment
+from triplepoint.launch.watch import Ending, Ranks, Sampler, Watch, read_status, stop
 from triplepoint.processes import die_with_parent, has_ended, start_ticks
 from triplepoint.status import Status
 from triplepoint.units import NS_PER_S

@@ -75,12 +75,7 @@ def note_contents(raw: Path, planned: PlannedRun) -> None:
 
 
 def note_intention(raw: Path, mem: str) -> Submission:
-    """Write down that a job is about to be submitted for the attempt in `raw`, and return how it will be called.
-
-    Args:
-        raw: Folder of the attempt.
-        mem: Memory it asks for on each node.
-    """
+    """Write down that a job is about to be submitted for the attempt in `raw`, and return how it will be called."""
     run = raw.parents[1]
     name = f"{run.name[:100]}.{hashlib.sha256(str(run).encode()).hexdigest()[:8]}"
     submission = Submission(name, f"triplepoint:{raw.name}", datetime.now(UTC).isoformat(), mem=mem)

@@ -115,10 +115,6 @@ def alone_on_machine(run: str, say: Callable[[str], None]) -> Iterator[None]:
 
     What is held is a name in the kernel, an abstract Unix socket, which is free again however its process ends.
     Source: Linux, unix(7).
-
-    Args:
-        run: Run id, for what is said.
-        say: Told who is waited for.
     """
     name = "\0" + os.environ.get(MACHINE, "triplepoint-gang")
     with socket.socket(socket.AF_UNIX) as held:
@@ -179,15 +175,6 @@ class SlurmGang:
     """One job of Slurm with an agent on each node; it goes on when its launcher goes."""
 
     def __init__(self, raw: Path, planned: PlannedRun, options: GangOptions, submission: Submission, say: Say) -> None:
-        """Watch a job that was submitted.
-
-        Args:
-            raw: Folder of the attempt.
-            planned: What was launched.
-            options: How.
-            submission: Name and number of the job.
-            say: Told of the queue.
-        """
         self.submission = submission
         self.was_cancelled = False
         """Whether we asked Slurm to end it."""

@@ -13,9 +13,8 @@ from typing import Any
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.site import site_file
 from triplepoint.errors import UserError
-from triplepoint.launch.allocation import MemoryLimit
 from triplepoint.launch.attempt import read_beginnings, read_submission
-from triplepoint.launch.slurm import GONE, JobState, hosts, node_state
+from triplepoint.launch.slurm import GONE, JobState, MemoryLimit, hosts, node_state
 from triplepoint.manifest import Evidence, Suspect
 from triplepoint.status import Status
 from triplepoint.units import MIB

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from triplepoint.figures import style
-from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace import Int64
 from triplepoint.trace.perfetto import FILE_NAME
 from triplepoint.trace.thin import Spans, Thinner
 

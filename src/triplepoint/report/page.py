@@ -245,11 +245,6 @@ def _is_inside(point: dict[str, Any]) -> bool:
 def picture(name: str, figs: Path, captions: Path) -> dict[str, Any]:
     """Return what the page's template needs to show a figure: image, size on the screen, and caption.
 
-    Args:
-        name: The figure.
-        figs: Folder of the figures.
-        captions: Folder with one reStructuredText caption per figure.
-
     Raises:
         UserError: If the figure or its caption is missing or damaged.
     """

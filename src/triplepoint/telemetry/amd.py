@@ -197,13 +197,6 @@ class AmdSensor(Sensor):
     """The values, in one lane, of dies that answer the same."""
 
     def __init__(self, library: AmdSmi, dies: Mapping[str, int], values: Sequence[Value]) -> None:
-        """Choose what to read.
-
-        Args:
-            library: The library.
-            dies: Names and handles.
-            values: What they answer in this lane.
-        """
         self.devices = tuple(dies)
         self._library, self._handles = library, list(dies.values())
         self._chosen = values

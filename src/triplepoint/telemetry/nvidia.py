@@ -93,12 +93,6 @@ class GpmSensor(Sensor):
     columns = tuple(_METRICS)
 
     def __init__(self, nvml: Nvml, gpus: Mapping[str, int]) -> None:
-        """Choose what to read.
-
-        Args:
-            nvml: The library.
-            gpus: Names and handles.
-        """
         self.devices = tuple(gpus)
         self._nvml, self._handles = nvml, list(gpus.values())
         self._compute = nvml.function("nvmlGpmMetricsGet", ctypes.c_void_p)
@@ -174,12 +168,6 @@ class XidSensor(Sensor):
     columns = ("gpu_xid",)
 
     def __init__(self, nvml: Nvml, events: Mapping[str, int]) -> None:
-        """Choose what to read.
-
-        Args:
-            nvml: The library.
-            events: Names of GPUs, and the event set of each.
-        """
         self.devices = tuple(events)
         self._nvml, self._events = nvml, list(events.values())
         self._last = np.full(len(events), np.nan)
@@ -211,10 +199,6 @@ class XidSensor(Sensor):
 
 def register(nvml: Nvml, handle: int) -> int:
     """Return a new event set in which the driver puts the XIDs of a GPU.
-
-    Args:
-        nvml: The library.
-        handle: The GPU.
 
     Raises:
         NvmlError: If this GPU or driver announces none.

@@ -168,12 +168,7 @@ class Supported:
 
 
 def probe(nvml: Nvml, handle: int) -> Supported:
-    """Ask one GPU for everything, one thing at a time.
-
-    Args:
-        nvml: The library.
-        handle: The GPU.
-    """
+    """Ask one GPU for everything, one thing at a time."""
     found = Supported()
     for wanted in FIELDS:
         if wanted.column in found.sources:
@@ -254,14 +249,6 @@ class NvmlSensor(Sensor):
     """The fields and calls, in one lane, of GPUs that answer the same."""
 
     def __init__(self, nvml: Nvml, gpus: Mapping[str, int], fields: Sequence[Field], calls: Sequence[Call]) -> None:
-        """Choose what to read.
-
-        Args:
-            nvml: The library.
-            gpus: Names and handles.
-            fields: What is asked in one batch.
-            calls: What is asked one by one.
-        """
         self.devices = tuple(gpus)
         self._nvml, self._handles = nvml, list(gpus.values())
         self._fields, self._calls = fields, calls

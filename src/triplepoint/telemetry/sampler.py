@@ -178,11 +178,7 @@ class Stop:
 
 
 def open_gpus(kind: str) -> Found:
-    """Return the GPUs of this node.
-
-    Args:
-        kind: What the ranks compute on: cpu, cuda or rocm.
-    """
+    """Return the GPUs of this node."""
     if kind == "cuda":
         return open_nvidia()
     if kind == "rocm":
@@ -214,12 +210,7 @@ def open_lanes(out: Path, kind: str, slow_period_s: float, fast_period_s: float)
 
 
 def sample(lanes: list[Lane], stop: Stop) -> None:
-    """Read each lane at its deadlines until `stop` is asked.
-
-    Args:
-        lanes: What to read.
-        stop: Asked by a signal.
-    """
+    """Read each lane at its deadlines until `stop` is asked."""
     now = time.monotonic_ns()
     for lane in lanes:
         lane.start(now)

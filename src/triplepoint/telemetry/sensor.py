@@ -156,7 +156,6 @@ class Counters:
     """Counters of the driver turned into totals since their first value, across flushes, wraps and restarts."""
 
     def __init__(self, num: int) -> None:
-        """Start `num` counters."""
         self._last = np.full(num, np.nan)
         self._total = np.zeros(num)
 
@@ -233,11 +232,7 @@ class Vendor(Generic[Driver]):
 
 
 def open_vendor(vendor: Vendor[Driver]) -> Found:
-    """Return the GPUs of this node; without a driver only reasons.
-
-    Args:
-        vendor: Whose.
-    """
+    """Return the GPUs of this node; without a driver only reasons."""
     try:
         driver = vendor.load()
         num = vendor.count(driver)
@@ -261,11 +256,7 @@ def nothing(reason: str) -> Found:
 
 
 def alike(asked: Iterable[tuple[Gpu, Answers]]) -> dict[Answers, dict[str, int]]:
-    """Return names and handles of GPUs by what they are asked.
-
-    Args:
-        asked: GPUs, each with what it answers.
-    """
+    """Return names and handles of GPUs by what they are asked."""
     found: dict[Answers, dict[str, int]] = {}
     for gpu, answers in asked:
         found.setdefault(answers, {})[gpu.device] = gpu.handle

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triplepoint.metrics import MEAN_TO_SIGMA, robust_sigma
-from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace import Int64
 from triplepoint.trace.matching import MatchedCollectives
 from triplepoint.units import NS_PER_S
 

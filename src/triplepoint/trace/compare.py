@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from triplepoint.metrics import modified_z_scores
+from triplepoint.trace import Int64
 from triplepoint.trace.clocks import Arrivals, Clock, align, find_arrivals
-from triplepoint.trace.kineto.rows import Int64
 from triplepoint.trace.lanes import Collectives, Label, Lane, time_by_label
 from triplepoint.trace.matching import match_collectives
 from triplepoint.trace.rank import intervals
@@ -269,13 +269,7 @@ class Waited(NamedTuple):
 
 
 def exposed_waits(lane: Lane, collectives: Collectives, arrived: Arrivals) -> Waited:
-    """Return how long a rank waited for others while nothing else of it counted.
-
-    Args:
-        lane: Its segments.
-        collectives: Its collectives.
-        arrived: How it arrived at them.
-    """
+    """Return how long a rank waited for others while nothing else of it counted."""
     category = np.array([label.category in ("comm", "idle") for label in lane.labels], dtype=bool)
     idle = intervals.union(*(border[category[lane.label]] for border in (lane.start, lane.end)))
     steps = np.array([step[1:] for step in lane.steps], dtype=np.int64).reshape(-1, 2)

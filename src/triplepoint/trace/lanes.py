@@ -12,7 +12,7 @@ import numpy as np
 
 from triplepoint.errors import UserError
 from triplepoint.files import write_text
-from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace import Int64
 
 SUMMARY = "rank.json"
 """Name of the file in the rank's folder."""

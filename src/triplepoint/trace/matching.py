@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace import Int64
 from triplepoint.trace.lanes import Collectives
 from triplepoint.trace.taxonomy import POINT_TO_POINT
 

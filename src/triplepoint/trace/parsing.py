@@ -44,9 +44,6 @@ class TraceFile(NamedTuple):
 def find_traces(arguments: Iterable[Path]) -> list[TraceFile]:
     """Return the traces among files and folders.
 
-    Args:
-        arguments: Traces, or folders of traces of one job.
-
     Raises:
         UserError: If there are none, one is no regular file, or two names say the same rank.
     """

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from triplepoint.files import whole
 from triplepoint.manifest import Manifest, Node
 from triplepoint.tables import TIMELINE
-from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace import Int64
 from triplepoint.trace.timeline import LANES, Drawn, LaneSpans, Look, moved_lane, read_lanes
 from triplepoint.units import NS_PER_S, NS_PER_US
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace import Int64
 
 _NEVER = np.iinfo(np.int64).max
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from triplepoint.tables import TIMELINE
-from triplepoint.trace.kineto.rows import Int64
+from triplepoint.trace import Int64
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.thin import NUM_CELLS, Thinner
 

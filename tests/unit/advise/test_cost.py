@@ -7,8 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from triplepoint.advise import cost as cost_module
-from triplepoint.advise.cost import Existing, RunCost, plan_cost
-from triplepoint.advise.summary import cells, note, summarise
+from triplepoint.advise.cost import Existing, RunCost, cells, note, plan_cost, summarise
 from triplepoint.config.plan import Plan
 from triplepoint.plan import select
 from triplepoint.simulate.predict.model import Prediction

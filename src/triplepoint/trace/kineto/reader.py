@@ -63,11 +63,7 @@ _NEEDED = {b"ph", b"cat", b"ts"}
 
 
 def salvage(damaged: bytes) -> Iterator[bytes]:
-    """Yield an event of whole JSON for every event in a damaged text that still has a phase, category and time.
-
-    Args:
-        damaged: Text of one damaged event, or of several.
-    """
+    """Yield an event of whole JSON for every event in a damaged text that still has a phase, category and time."""
     for text in _BORDER.split(damaged):
         members = {key: _quoted(value) for key, value in _WORD.findall(text)}
         if not members.keys() >= _NEEDED:

@@ -5,8 +5,8 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
+from triplepoint.trace import Bool
+
 Rows = npt.NDArray[np.void]
 """Array of `ROW`, or of some of its fields."""
 

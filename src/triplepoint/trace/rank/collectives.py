@@ -17,7 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.trace.kineto.rows import Category, Int64, Rows
+from triplepoint.trace import Int64
+from triplepoint.trace.kineto.rows import Category, Rows
 from triplepoint.trace.rank.events import Events, Operation, Operations
 from triplepoint.trace.rank.intervals import Cover
 from triplepoint.trace.rank.process_groups import Groups, tensor_sizes
@@ -42,11 +43,6 @@ class Asked(NamedTuple):
 
 def match_in_order(events: Events, started: list[tuple[int, str]], asked: list[Asked]) -> list[tuple[str, str | None]]:
     """Return kind and role of every annotation.
-
-    Args:
-        events: Annotations and operators.
-        started: Annotations by start: event, kind it shows.
-        asked: Operators by start.
 
     Returns:
         For each annotation: the kind that was asked for (else the one it shows), and the role of its group or None.

@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from triplepoint.tables import CATEGORIES, COLLECTIVES, INTERVALS, KERNELS, SEGMENTS, TIMELINE
+from triplepoint.trace import Bool, Int64
 from triplepoint.trace.kineto.reader import Message
-from triplepoint.trace.kineto.rows import Bool, Int64, Rows
+from triplepoint.trace.kineto.rows import Rows
 from triplepoint.trace.lanes import SUMMARY, Account, RankSummary, Step, write_summary
 from triplepoint.trace.rank.accounting import ALL, Accounts, Pieces, find_waits
-from triplepoint.trace.rank.events import LAUNCHED
+from triplepoint.trace.rank.events import LAUNCHED, Slab, slabs
 from triplepoint.trace.rank.phases import PHASES, Phases, cut_windows
 from triplepoint.trace.rank.process_groups import _ONLY, GroupRecord, Groups, group_ranks, group_size, message_bytes
-from triplepoint.trace.rank.slabs import Slab, slabs
 from triplepoint.trace.rank.work import Reading, Work, read_work
 from triplepoint.trace.thin import Thinner
 from triplepoint.trace.timeline import LANES, LaneSpans, Look, span_table, thin_lane
@@ -43,7 +43,6 @@ class Drawing:
     """Thins what runs in the first step."""
 
     def __init__(self, work: Work) -> None:
-        """Look at the first step of some work; at nothing where it has no step of any length."""
         self._base = work.marks.header.base_ns
         labels = work.operations.labels
         self._label_of = np.array(work.operations.label_of, dtype=np.int64)
@@ -262,7 +261,6 @@ class CollectiveRows:
     """Makes rows of `collectives`."""
 
     def __init__(self, work: Work, groups: Groups) -> None:
-        """Take the work the rows will be of, and the rank's process groups."""
         self._header = work.marks.header
         self._operations = work.operations.known
         self._groups = groups

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.trace.kineto.rows import Category, Int64, Rows
+from triplepoint.trace import Int64
+from triplepoint.trace.kineto.rows import Category, Rows
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank import intervals
 from triplepoint.trace.rank.events import NEVER, Events
@@ -98,7 +99,6 @@ class DevicePhases:
     """Finds the device's time of every annotation: from first to last computation that was launched in it."""
 
     def __init__(self, marks: Events) -> None:
-        """Take the annotations."""
         self._marks = marks
         self._host, self._owner = _annotated(marks, Category.ANNOTATION)
         num_annotations = int(self._owner.max()) + 1 if len(self._owner) else 0

@@ -150,7 +150,6 @@ class Groups:
     """The process groups of one rank."""
 
     def __init__(self, record: GroupRecord, header: Header) -> None:
-        """Take what the launcher recorded, and what the trace's header says."""
         self.record = record
         self.header = header
         info = header.metadata.get("distributedInfo")

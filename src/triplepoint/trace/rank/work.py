@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from triplepoint.trace import Int64
 from triplepoint.trace.kineto.external_sort import Sorter
 from triplepoint.trace.kineto.reader import Geometry, Header, read_trace
-from triplepoint.trace.kineto.rows import LAUNCH, ROW, Category, Int64, Rows, is_device
+from triplepoint.trace.kineto.rows import LAUNCH, ROW, Category, Rows, is_device
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank.collectives import DeviceOperations, host_collectives
-from triplepoint.trace.rank.events import Events, Operation, Operations, as_launches, join_launches, not_launched
+from triplepoint.trace.rank.events import Events, Operation, Operations, as_launches, join_launches, not_launched, slabs
 from triplepoint.trace.rank.intervals import self_segments
 from triplepoint.trace.rank.phases import MARKS, DevicePhases, Phases, find_steps, host_phases
 from triplepoint.trace.rank.process_groups import GroupRecord, Groups
-from triplepoint.trace.rank.slabs import slabs
 from triplepoint.trace.taxonomy import Kernel, Scheme
 
 COLUMNS = (
@@ -203,7 +203,6 @@ class Found:
     """The rows of a trace by what they are for."""
 
     def __init__(self, scratch: Path) -> None:
-        """Start with nothing; what does not fit in memory goes to a folder."""
         self.device = Sorter("correlation", scratch)
         """Kernels, copies and fills: rows of `ROW`."""
         self.launches = Sorter("correlation", scratch)

@@ -24,9 +24,8 @@ from triplepoint.launch.engines.deepspeed.model import build_model, build_optimi
 from triplepoint.launch.engines.deepspeed.pipeline import annotate_phases, build_pipeline
 from triplepoint.launch.engines.deepspeed.settings import deepspeed_config
 from triplepoint.launch.engines.device import BACKENDS, device_name, open_device
-from triplepoint.launch.engines.loop import train_steps
+from triplepoint.launch.engines.loop import Role, Tracer, enable_flight_recorder, marker, train_steps
 from triplepoint.launch.engines.shared import MAX_GRADIENT_NORM
-from triplepoint.launch.engines.tracing import Role, Tracer, enable_flight_recorder, marker
 
 
 class DeepSpeedTrainer:

@@ -17,11 +17,10 @@ from triplepoint.config.point import Point
 from triplepoint.launch.context import RankContext, StepRecorder
 from triplepoint.launch.engines.data import Batcher, open_corpus
 from triplepoint.launch.engines.device import BACKENDS, device_name, open_device
-from triplepoint.launch.engines.loop import train_steps
+from triplepoint.launch.engines.loop import Role, Tracer, enable_flight_recorder, marker, train_steps
 from triplepoint.launch.engines.megatron.build import build_chunks
 from triplepoint.launch.engines.megatron.settings import optimizer_config, parallel_sizes, transformer_config
 from triplepoint.launch.engines.megatron.weights import fill
-from triplepoint.launch.engines.tracing import Role, Tracer, enable_flight_recorder, marker
 
 FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "arange", "zeros_like", "ones_like", "empty_like")
 _TYPES = {

@@ -20,10 +20,6 @@ COLUMN = ("linear_qkv", "linear_fc1")
 def matrices(model: ModelConfig, target: str) -> dict[str, tuple[int, int]]:
     """Return the matrices that Megatron-Core keeps in one of its layers, by their names in the native engine.
 
-    Args:
-        model: The architecture.
-        target: Name of the layer.
-
     Returns:
         Outputs and inputs of each.
     """

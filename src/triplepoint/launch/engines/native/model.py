@@ -191,14 +191,6 @@ class Stage(nn.Module):
         sequence_length: int,
         dtype: torch.dtype,
     ) -> None:
-        """Build the stage on the current default device (meta).
-
-        Args:
-            config: Architecture of the whole model.
-            layers: This stage's layers under their global numbers.
-            sequence_length: Tokens per sequence.
-            dtype: Type of the activations.
-        """
         super().__init__()
         self.config, self.sequence_length, self.dtype = config, sequence_length, dtype
         self.sequence_start = 0

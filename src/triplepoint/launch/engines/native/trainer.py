@@ -12,7 +12,7 @@ from triplepoint.config.point import Point
 from triplepoint.launch.context import RankContext, StepRecorder
 from triplepoint.launch.engines.data import Batcher, open_corpus
 from triplepoint.launch.engines.device import BACKENDS, device_name, open_device
-from triplepoint.launch.engines.loop import train_steps
+from triplepoint.launch.engines.loop import Tracer, enable_flight_recorder, marker, train_steps
 from triplepoint.launch.engines.native.generate import Generator
 from triplepoint.launch.engines.native.gradients import (
     GradientSynchroniser,
@@ -26,7 +26,6 @@ from triplepoint.launch.engines.native.model import Linear, Stage, mean_cross_en
 from triplepoint.launch.engines.native.parallel import Mesh, build_mesh, build_stages, is_sharded
 from triplepoint.launch.engines.native.pipeline import build_schedule, phase
 from triplepoint.launch.engines.shared import BETAS, LEARNING_RATE, MAX_GRADIENT_NORM, WEIGHT_DECAY
-from triplepoint.launch.engines.tracing import Tracer, enable_flight_recorder, marker
 
 
 class Trainer:
