@@ -57,7 +57,7 @@ def bind(config: Mapping[str, Any], base: str, figures: Sequence[str] | None) ->
         figures: Figures that are asked for; None where anything else is too. Runs that are still to be made and that
             none of them draws are left out.
     """
-    # Rules call `triplepoint`, which stands beside the interpreter also where its environment is not activated.
+    # Rules call `triplepoint`, which stands next to the interpreter also where its environment is not activated.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     try:
         selection = parse(Selection, dict(config), "config/config.yaml or --config")
@@ -350,7 +350,7 @@ def is_dry_run(words: Sequence[str]) -> bool:
 
 
 def tell_cost(selection: str) -> None:
-    """In a dry run, work out what the selection costs beside Snakemake, in another process, and tell at its end.
+    """In a dry run, work out the selection's cost alongside Snakemake, in another process, and tell at its end.
 
     Args:
         selection: Arguments of `triplepoint plan`.

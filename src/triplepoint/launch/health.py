@@ -1,6 +1,6 @@
-"""Whether a GPU of a gang is broken or far slower than its peers, from what the sampler measured while it trained.
+"""Broken and slow GPUs of a gang, from what the sampler measured while it trained.
 
-A gang whose GPUs are all alike accuses nobody, however slow it is: each GPU is held against the median of its peers.
+A gang whose GPUs are all alike accuses nobody, however slow it is: each GPU is compared with the median of its peers.
 """
 
 import statistics
@@ -53,7 +53,7 @@ class Health:
 
     Attributes:
         sm_clock_mhz: Median clock in the measured steps; None where it was not measured. Unit: MHz.
-        held: Share of the measured time each cause held the clocks down, 0-1.
+        held: Share of the measured time each cause throttled the clocks, 0-1.
         num_uncorrected: Uncorrected memory errors during the recording.
         xids: Errors the driver reported meanwhile.
     """

@@ -100,7 +100,7 @@ def _energy_j(answers: np.ndarray) -> np.ndarray:
 
 
 def _held(*names: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the cycles of the firmware in which a limit held the clocks down; of several the one that did most."""
+    """Return the cycles of the firmware in which a limit throttled the clocks; of several the one that did most."""
 
     def read(answers: np.ndarray) -> np.ndarray:
         cycles = np.fmax.reduce([_known(answers[name]) for name in names])
@@ -145,7 +145,7 @@ HELD = ("gpu_power_cap_s", "gpu_sw_thermal_s", "gpu_hw_thermal_s")
 
 
 class Held:
-    """Time for which limits held the clocks down, from the cycles in which they did.
+    """Time for which limits throttled the clocks, from the cycles in which they did.
 
     The firmware counts all its cycles and, of each limit, those in which it held. Their ratio between two reads, times
     the time between them, is what amdsmi_get_violation_status works out too: that call waits for 100 ms in between,

@@ -1,4 +1,4 @@
-"""What a step's time went into: Kineto traces to tables of kernels, intervals and a drawn timeline."""
+"""Trace analysis: Kineto traces to tables of kernels and intervals, and a drawn timeline."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,4 +1,4 @@
-"""`triplepoint trace --run`: join the ranks' tables: clocks, arrivals, bandwidths, stragglers, critical path, timeline."""
+"""`triplepoint trace --run`: join the ranks' tables: clocks, arrivals, bandwidths, stragglers, paths, timeline."""
 
 import shutil
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""A lane of any number of spans made small: what is wide enough to see stays exact, the rest becomes runs in cells.
+"""Thinning of a lane of spans for drawing: what is wide enough to see stays exact, the rest becomes runs in cells.
 
 The time looked at is divided into equal cells. A span at least as wide as a cell keeps its borders. Of all shorter ones
 in a cell, the two labels with most time there get a run each, as long as their time. Time of further labels goes to the
@@ -184,7 +184,7 @@ class Thinner:
         return thinned.start, thinned.end, thinned.label
 
     def _take(self, pieces: Spans, settled: int) -> None:
-        """Keep wide pieces, share out the others among cells, and mix the cells that end before `settled`."""
+        """Keep wide pieces, divide the others among cells, and mix the cells that end before `settled`."""
         is_wide = self._grid.is_wide(pieces)
         if is_wide.any():
             self._wide.append(pieces.at(is_wide))

@@ -1,4 +1,4 @@
-"""What the scanner makes of an event: one row of integers."""
+"""Layout of the rows of integers that the scanner makes of events."""
 
 from enum import IntEnum
 

@@ -55,7 +55,7 @@ class LanguageModel(nn.Module):
 
 
 def build_model(point: Point, device: torch.device) -> LanguageModel:
-    """Return the model with its weights; with ZeRO-3 each layer is shared out before the next one is made."""
+    """Return the model with its weights; with ZeRO-3 each layer is sharded before the next one is made."""
     model, filler = point.model, Filler(point, device)
     with torch.device("meta"):
         layers = {number: make_layer(point, _runner(point, number)) for number in range(model.num_layers)}

@@ -146,7 +146,7 @@ def annotate(owner: Any, method: str, name: str) -> None:
 
 
 def _whole(parameter: Any) -> int:
-    """Return the elements of a parameter, also of one that ZeRO-3 has shared out."""
+    """Return the elements of a parameter, also of one that ZeRO-3 has sharded."""
     return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 

@@ -65,7 +65,7 @@ def build_chunks(point: Point, config: TransformerConfig, device: torch.device) 
         model = _build(point, config, stage).to(device)
         if config.params_dtype != torch.float32:
             model = model.to(config.params_dtype)
-        # Only the last chunk's gradients come first in the backward pass and can be reduced beside the others.
+        # Only the last chunk's gradients come first in the backward pass and can be reduced alongside the others.
         if shares_parameters(point):
             from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel
 
@@ -184,7 +184,7 @@ class RowAdapter(nn.Module):
 
 
 def add_adapters(chunk: Any, point: Point, lora: Lora) -> None:
-    """Freeze a `GPTModel` and put adapters, without weights yet, beside the layers that are to have them."""
+    """Freeze a `GPTModel` and put adapters, without weights yet, alongside the layers that need them."""
     chunk.requires_grad_(False)
     for layer in chunk.decoder.layers:
         for target, linear in _targets(layer, lora):

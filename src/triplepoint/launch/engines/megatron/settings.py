@@ -30,7 +30,7 @@ def shares_optimizer(point: Point) -> bool:
 
 
 def shares_parameters(point: Point) -> bool:
-    """Return whether gradients, or parameters too, are shared out: Megatron-FSDP does that."""
+    """Return whether gradients, or parameters too, are sharded: Megatron-FSDP does that."""
     return point.layout.dp > 1 and point.layout.data_parallel_sharding in ("optim_grads", "optim_grads_params")
 
 

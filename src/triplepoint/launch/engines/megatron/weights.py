@@ -175,7 +175,7 @@ def _layer(rest: str, layer: str, first_expert: int, weights: Weights) -> Tensor
 
 
 def _adapter(target: str, key: str, layer: str, weights: Weights) -> Tensor:
-    """Return this rank's part of a matrix of the adapters beside a layer, see `build.py`."""
+    """Return this rank's part of a matrix of the adapters alongside a layer, see `build.py`."""
     assert weights.point.lora is not None
     rank, parts = weights.point.lora.rank, matrices(weights.model, target)
 

@@ -92,7 +92,7 @@ class Adapter(nn.Module):
 
 
 def add_adapters(layers: Iterable[TransformerLayer], lora: Lora) -> None:
-    """Put adapters beside the layers that are to have them, split over tensor parallel ranks as those are."""
+    """Put adapters alongside the layers that need them, split over tensor parallel ranks as those are."""
     for layer in layers:
         for linear in _targets(layer, lora):
             outputs, inputs = linear.weight.shape
