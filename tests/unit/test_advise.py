@@ -6,8 +6,8 @@ from unittest.mock import patch
 
 import pytest
 
-from triplepoint.advise import Existing, RunCost, cells, note, plan_cost, summarise
 from triplepoint import advise
+from triplepoint.advise import Existing, RunCost, cells, note, plan_cost, summarise
 from triplepoint.config.plan import Plan
 from triplepoint.plan import select
 from triplepoint.simulate.predict.model import Prediction

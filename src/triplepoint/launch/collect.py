@@ -220,7 +220,7 @@ def _collect(
     suspects = find_suspects(gang)
     status, evidence = with_suspects(*outcome, suspects, can_spare)
     commit, dirty = git_state(Path(__file__).parent)
-    started, duration_s = _time_of(raw, reports, steps)
+    started, duration_s = _time_of(raw, reports)
     return Manifest(
         run=planned.run,
         digest=planned.digest,
@@ -256,17 +256,12 @@ def _check_steps(
     return Evidence(rank=interrupted[0].rank, host=interrupted[0].host, message=message, log_tail=())
 
 
-def _time_of(raw: Path, reports: list[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> tuple[datetime, float]:
+def _time_of(raw: Path, reports: list[dict[str, Any]]) -> tuple[datetime, float]:
     """Return when the agents began, and how long the longest of them took, in s; wall clocks may be set meanwhile."""
     if not reports:  # then nobody measured how long
         return datetime.fromtimestamp(raw.joinpath("point.json").stat().st_mtime, UTC), 0.0
-    took_s = []
-    for report in reports:
-        # Agents did not always say; then it is until the last step.
-        ends_ns = [row["t_end_ns"] for row in steps if row["rank"] in report["ranks"]]
-        until_last_s = (max(ends_ns, default=report["monotonic_ns"]) - report["monotonic_ns"]) / NS_PER_S
-        took_s.append(float(report.get("duration_s", max(until_last_s, 0.0))))
-    return datetime.fromtimestamp(min(report["wall_ns"] for report in reports) / NS_PER_S, UTC), max(took_s)
+    begun_ns = min(report["wall_ns"] for report in reports)
+    return datetime.fromtimestamp(begun_ns / NS_PER_S, UTC), max(report["duration_s"] for report in reports)
 
 
 def _facts(raw: Path, reports: list[dict[str, Any]], evidence: Evidence | None) -> dict[str, Any]:
@@ -351,11 +346,11 @@ def _node(
         devices=devices,
         telemetry=None if recording is None else _telemetry(recording),
         telemetry_absent=absent,
-        sampler_ends=tuple(SamplerEnd(**end) for end in report.get("sampler_ends", ())),
+        sampler_ends=tuple(SamplerEnd(**end) for end in report["sampler_ends"]),
         placement=Placement(**report["placement"]),
-        checks=report.get("checks"),
-        clock=fit_clock(bursts_from(report["clock"])) if report.get("clock") else None,
-        clock_absent=report.get("clock_absent"),
+        checks=report["checks"],
+        clock=fit_clock(bursts_from(report["clock"])) if report["clock"] else None,
+        clock_absent=report["clock_absent"],
         zeus=zeus,
         zeus_absent=ON_CPU if on_cpu else zeus_absent,
         device_problems=problems,

@@ -38,12 +38,12 @@ from triplepoint.launch.policy import (
     bad_nodes,
     may_requeue,
     note_bad_node,
-    slow_nodes,
     with_less_time,
     with_more_time,
 )
 from triplepoint.launch.slurm import usable_nodes
 from triplepoint.manifest import Manifest, read_manifest
+from triplepoint.slow_nodes import slow_nodes
 from triplepoint.status import Status
 
 Say = Callable[[str], None]

@@ -1,7 +1,6 @@
 """Collecting what ranks left: whole, again after any interruption, and whatever clocks and samplers did."""
 
 import errno
-import json
 import os
 import shutil
 from pathlib import Path
@@ -79,15 +78,6 @@ def test_conclude_damaged_steps_parquet_is_made_again(tmp_path: Path) -> None:
 def test_conclude_duration_is_no_difference_of_wall_clocks(tmp_path: Path, wall_ns: int) -> None:
     manifest = conclude(leave(tmp_path, RUN, wall_ns=wall_ns), RUN)
     assert manifest.duration_s == DURATION_S
-
-
-def test_conclude_report_without_duration(tmp_path: Path) -> None:
-    """Agents of earlier versions did not measure it: then it is until the end of the last of four steps."""
-    raw = leave(tmp_path, RUN)
-    report = json.loads((raw / "nodes/node0.json").read_text())
-    del report["duration_s"]
-    (raw / "nodes/node0.json").write_text(json.dumps(report))
-    assert conclude(raw, RUN).duration_s == 4.5
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not Arrow"], ids=["missing", "empty", "damaged"])
