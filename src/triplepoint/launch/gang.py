@@ -217,7 +217,7 @@ class SlurmGang:
         if job_id is not None:
             slurm.cancel(job_id)
         deadline = time.monotonic() + CANCEL_S
-        while self._num_reports() < self._num_begun() and time.monotonic() < deadline:
+        while self._num_reports() < len(list(self._raw.glob("nodes/begun*.json"))) and time.monotonic() < deadline:
             time.sleep(POLL_S)
 
     def account(self) -> Account:
@@ -245,9 +245,6 @@ class SlurmGang:
 
     def _num_reports(self) -> int:
         return len(list(self._raw.glob("nodes/node*.json")))
-
-    def _num_begun(self) -> int:
-        return len(list(self._raw.glob("nodes/begun*.json")))
 
     def _ask_slurm(self) -> None:
         if time.monotonic() < self._next_query:

@@ -59,7 +59,11 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
     points = POINTS.read(results / "tables" / "points.parquet").to_pylist()
     launched = [point["run"] for point in points if point["host"]]
     manifests = [read_manifest(results / "runs" / run / "raw" / "manifest.json") for run in launched]
-    columns = [column for column in POINTS.columns if column.name in _COLUMNS and _is_used(column.name, points)]
+    columns = [
+        column
+        for column in POINTS.columns
+        if column.name in _COLUMNS and any(point[column.name] is not None for point in points)
+    ]
     columns.sort(key=lambda column: _COLUMNS.index(column.name))
     lanes = embed_lanes(points, RUN_TIMELINE.read(results / "tables" / "timeline.parquet"), results)
     studies = sorted({study for point in points for study in point["studies"]})
@@ -146,10 +150,6 @@ def _describe(node: Node) -> tuple:
         node.telemetry.measured if node.telemetry else (),
         tuple((reason, tuple(columns)) for reason, columns in absent.items()),
     )
-
-
-def _is_used(name: str, points: list[dict[str, Any]]) -> bool:
-    return any(point[name] is not None for point in points)
 
 
 def _heading(column: Column) -> dict[str, str]:

@@ -253,7 +253,9 @@ class NvmlSensor(Sensor):
         self._nvml, self._handles = nvml, list(gpus.values())
         self._fields, self._calls = fields, calls
         self.columns = tuple(_columns(fields, calls))
-        self._scales = np.array([*(wanted.scale for wanted in fields), *_call_scales(calls)])
+        self._scales = np.array(
+            [*(wanted.scale for wanted in fields), *(call.scale for call in calls for _ in call.columns)]
+        )
         self._counted = np.flatnonzero([name in CUMULATIVE for name in self.columns])
         self._counters = Counters(len(self.devices) * len(self._counted))
 
@@ -309,8 +311,3 @@ def _columns(fields: Sequence[Field], calls: Sequence[Call]) -> Iterator[str]:
     yield from (wanted.column for wanted in fields)
     for call in calls:
         yield from call.columns
-
-
-def _call_scales(calls: Sequence[Call]) -> Iterator[float]:
-    for call in calls:
-        yield from [call.scale] * len(call.columns)

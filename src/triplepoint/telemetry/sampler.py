@@ -215,7 +215,7 @@ def sample(lanes: list[Lane], stop: Stop) -> None:
     for lane in lanes:
         lane.start(now)
     while not stop.asked:
-        lane = min(lanes, key=_deadline)
+        lane = min(lanes, key=lambda lane: lane.deadline_ns)
         wait_ns = lane.deadline_ns - time.monotonic_ns()
         if wait_ns > 0:
             time.sleep(wait_ns / NS_PER_S)
@@ -233,7 +233,3 @@ def run_sampler(out: Path, kind: str, slow_period_s: float, fast_period_s: float
     finally:
         for lane in lanes:
             lane.close()
-
-
-def _deadline(lane: Lane) -> int:
-    return lane.deadline_ns

@@ -108,9 +108,6 @@ def rank_of(file: TraceFile, written: int | None, is_only: bool) -> int:
     )
 
 
-Progress = Callable[[str], None]
-
-
 @dataclass(frozen=True)
 class Task:
     """One trace to parse into a folder."""

@@ -177,14 +177,10 @@ def cut_windows(steps: list[Step], phases: Phases) -> Windows:
     marked = Intervals(phases.start, phases.end)
     in_step, in_phase, start, end = intervals.overlay(whole, marked)
     account = step_of[in_step] * len(PHASES) + phase_of[in_phase]
-    free = intervals.difference(_any_step(whole), intervals.union(phases.start, phases.end))
+    free = intervals.difference(intervals.union(whole.start, whole.end), intervals.union(phases.start, phases.end))
     in_step, _, free_start, free_end = intervals.overlay(whole, free)
     other = step_of[in_step] * len(PHASES) + PHASES.index("other")
     start, end = np.concatenate((start, free_start)), np.concatenate((end, free_end))
     account = np.concatenate((account, other))
     order = np.argsort(start, kind="stable")
     return Windows(Intervals(start[order], end[order]), account[order], len(steps) * len(PHASES))
-
-
-def _any_step(whole: Intervals) -> Intervals:
-    return intervals.union(whole.start, whole.end)
