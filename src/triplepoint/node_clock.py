@@ -62,10 +62,6 @@ def answer_clock(peer: socket.socket, clock: Clock) -> None:
 def ask_clock(peer: socket.socket, clock: Clock) -> Exchange:
     """Ask the other side for its time once.
 
-    Args:
-        peer: Connection to `answer_clock`.
-        clock: The clock of this side.
-
     Raises:
         OSError: If the connection breaks or is silent for long.
     """

@@ -350,11 +350,7 @@ def is_dry_run(words: Sequence[str]) -> bool:
 
 
 def tell_cost(selection: str) -> None:
-    """In a dry run, work out the selection's cost alongside Snakemake, in another process, and tell at its end.
-
-    Args:
-        selection: Arguments of `triplepoint plan`.
-    """
+    """In a dry run, work out the selection's cost alongside Snakemake, in another process, and tell at its end."""
     if is_dry_run(sys.argv):
         command = [sys.executable, "-m", "triplepoint", "plan", *shlex.split(selection), "--summary"]
         atexit.register(_tell, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True))

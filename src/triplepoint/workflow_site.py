@@ -28,11 +28,7 @@ _OF_A_JOB = re.compile(r"\b(wildcards|input|attempt|threads)\b")
 
 
 def apply_site(workflow: Any) -> None:
-    """Let the site's file go over the profile, or end the process with one line and status 2 if the file is wrong.
-
-    Args:
-        workflow: Snakemake's own object, before any rule is defined.
-    """
+    """Let the site's file go over the profile, or end the process with one line and status 2 if the file is wrong."""
     try:
         site = read_site()
     except UserError as error:

@@ -48,13 +48,7 @@ class Submission:
 
 
 def new_attempt(folder: Path, planned: PlannedRun, pid: int) -> Path:
-    """Make the folder of a new attempt, with `point.json` in it.
-
-    Args:
-        folder: `results/runs/<run>`.
-        planned: What is launched, with the limits of this attempt.
-        pid: Process of the launcher.
-    """
+    """Make the folder of a new attempt, with `point.json` in it."""
     stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"[:-3]
     raw = (folder / "attempts" / f"{stem}-{pid}").resolve()
     raw.mkdir(parents=True)

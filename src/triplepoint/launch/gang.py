@@ -82,12 +82,6 @@ class LocalGang:
     """A gang of processes on this machine, which goes with its launcher."""
 
     def __init__(self, raw: Path, planned: PlannedRun) -> None:
-        """Start the gang.
-
-        Args:
-            raw: Folder of the attempt, holding `point.json`.
-            planned: What to launch.
-        """
         import submitit
 
         # Named, not "auto": with srun on the PATH submitit would take Slurm for a run on this machine.

@@ -90,11 +90,7 @@ def read_health(samples: pa.Table, window_ns: tuple[int, int] | None) -> dict[st
 
 
 def find_suspects(gang: Mapping[Seat, Health]) -> tuple[Suspect, ...]:
-    """Return GPUs that are broken, then those far slower than their peers; each once.
-
-    Args:
-        gang: Health of every GPU of the gang that was measured.
-    """
+    """Return GPUs that are broken, then those far slower than their peers; each once."""
     broken = {seat: told for seat, health in gang.items() if (told := _broken(health))}
     held, slow = _held_down(gang), _slow(gang)
     found = [_suspect(seat, told, True) for seat, told in broken.items()]

@@ -77,11 +77,6 @@ def find_result(folder: Path, planned: PlannedRun, say: Say) -> Manifest | None:
 
     Collected is what a launch left complete: its manifest may be missing, or cut off by a crash of the machine.
 
-    Args:
-        folder: `results/runs/<run>`.
-        planned: What is to be launched.
-        say: Told of what was found.
-
     Raises:
         UserError, OSError: If it cannot be collected; it stays as it is.
     """

@@ -141,12 +141,7 @@ def log_tail(path: Path, num_lines: int = LOG_TAIL_LINES) -> tuple[str, ...]:
 
 
 def find_hung(raw: Path, ranks: Sequence[int]) -> tuple[int, str]:
-    """Return the rank that most likely holds up a hung gang, and why.
-
-    Args:
-        raw: Folder of the attempt, with the stacks the ranks were asked for.
-        ranks: Ranks to choose from.
-    """
+    """Return the rank that most likely holds up a hung gang, and why."""
     return judge_hung(
         {rank: _read_stack(raw, rank) for rank in ranks}, {rank: _count_steps(raw, rank) for rank in ranks}
     )

@@ -293,12 +293,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def interruptions(reports: Iterable[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]) -> tuple[Interruption, ...]:
-    """Return what agents saw stand still, and the steps it fell into.
-
-    Args:
-        reports: Of the agents.
-        steps: Rows of `steps.parquet`, by rank and step.
-    """
+    """Return what agents saw stand still, and the steps it fell into."""
     seen = [(report, Standstill(**fields)) for report in reports for fields in report.get("standstills", ())]
     if not seen:
         return ()
@@ -341,12 +336,7 @@ def _steps_within(rows: Sequence[Mapping[str, Any]], standstill: Standstill) -> 
 
 
 def slow_steps(steps: Iterable[Mapping[str, Any]], interrupted: frozenset[int]) -> SlowSteps | None:
-    """Return measured steps that took far longer than the others though nothing was seen to stand still.
-
-    Args:
-        steps: Rows of `steps.parquet`.
-        interrupted: Steps whose reason is known.
-    """
+    """Return measured steps that took far longer than the others though nothing was seen to stand still."""
     longest = {step: found for step, found in _longest(steps).items() if step not in interrupted}
     if not longest:
         return None

@@ -219,11 +219,7 @@ def _commit(manifest: Manifest) -> str:
 
 
 def sum_up(points: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Return lines of term and text: of each predicted quantity its error, and why others have no prediction.
-
-    Args:
-        points: Rows of `points`.
-    """
+    """Return lines of term and text: of each predicted quantity its error, and why others have no prediction."""
     lines = []
     for word, column in (("Step time", "step_time_error"), ("Memory", "memory_error")):
         errors = [point[column] for point in points if point[column] is not None]

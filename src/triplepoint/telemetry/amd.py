@@ -153,12 +153,6 @@ class Held:
     """
 
     def __init__(self, num_dies: int, num_limits: int) -> None:
-        """Start at zero.
-
-        Args:
-            num_dies: How many dies are read together.
-            num_limits: How many limits they count.
-        """
         self._last = np.full((2 + num_limits) * num_dies, np.nan)
         self._total_s = np.zeros((num_dies, num_limits))
 

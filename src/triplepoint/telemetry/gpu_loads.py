@@ -230,11 +230,7 @@ def _sleep_until(deadline_s: float) -> None:
 
 
 def churn_loop(device: str) -> Callable[[], None]:
-    """Return a function that allocates and releases device memory, which contends with the driver's lock.
-
-    Args:
-        device: `cuda` or `cpu`.
-    """
+    """Return a function that allocates and releases device memory, which contends with the driver's lock."""
     num_bytes = 64 << 20 if device != "cpu" else 1 << 10
 
     def step() -> None:

@@ -149,13 +149,7 @@ class Supported:
     """Time that reading each column alone took. Unit: microsecond."""
 
     def note(self, columns: Sequence[str], source: str, reason: str | None) -> None:
-        """Note columns as measured, or as absent for a reason.
-
-        Args:
-            columns: The columns.
-            source: What measures them.
-            reason: Why nothing does; None if it does.
-        """
+        """Note columns as measured, or as absent for a reason."""
         if reason:
             self.absent |= dict.fromkeys(columns, reason)
         else:

@@ -237,12 +237,7 @@ class Arrivals:
 
 
 def find_arrivals(matched: MatchedCollectives, clocks: Mapping[int, Clock]) -> list[Arrivals]:
-    """Return the arrivals of every rank, by rank.
-
-    Args:
-        matched: Which collectives belong together.
-        clocks: Clock of every rank.
-    """
+    """Return the arrivals of every rank, by rank."""
     ranks = np.array([own.rank for own in matched.collectives], dtype=np.int64)
     start, end = _aligned(matched, clocks)
     num_seen = _over_collective(np.add, np.ones_like(start), matched)

@@ -45,10 +45,6 @@ class Together:
 def join_ranks(folders: Sequence[Path], out: Path) -> Together:
     """Write the tables of all ranks.
 
-    Args:
-        folders: Folder of every rank, in any order; none for a run that left no traces.
-        out: Where the tables go.
-
     Raises:
         UserError: If a folder is not whole.
     """
@@ -213,12 +209,6 @@ def join_run(run: Path, parts: Sequence[Path]) -> None:
 
 def trace_run(run: Path, scheme: Scheme, progress: Progress, num_jobs: int | None = None) -> None:
     """Parse the traces of a run and join them, leaving nothing between: for few and small ones.
-
-    Args:
-        run: Folder of the run.
-        scheme: Rules of the taxonomy.
-        progress: Called with a line now and then.
-        num_jobs: Processes to parse with; None for as many as cores may be used.
 
     Raises:
         UserError: As `parse_part` and `join_run` do.

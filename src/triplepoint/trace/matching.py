@@ -86,11 +86,7 @@ class _Row:
 
 
 def match_collectives(collectives: Sequence[Collectives]) -> MatchedCollectives:
-    """Return which collectives of different ranks belong together.
-
-    Args:
-        collectives: Those of every rank that has a trace, one entry per rank.
-    """
+    """Return which collectives of different ranks belong together."""
     by_rank = sorted(collectives, key=lambda own: own.rank)
     kinds: dict[str, int] = {}
     # One rank alone met nobody, however much it communicated.

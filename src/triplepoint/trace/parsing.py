@@ -177,13 +177,6 @@ def _parse(task: Task, progress: Progress) -> RankSummary:
 def parse_part(run: Path, ranks: range, scheme: Scheme, progress: Progress, num_jobs: int | None = None) -> None:
     """Write the tables of some ranks of a run into `ranks/<first>-<last>/rank<N>/`, which is made anew.
 
-    Args:
-        run: Folder of the run.
-        ranks: Ranks to take; those that were not to be traced are left out.
-        scheme: Rules of the taxonomy.
-        progress: Called with a line now and then.
-        num_jobs: Processes to use; None for as many as cores may be used.
-
     Raises:
         UserError: If the run finished and a trace is missing or cut off, or one cannot be read. Nothing is left then.
     """

@@ -330,10 +330,6 @@ class Tokenizer:
 def open_tokenizer(path: str, vocab_size: int) -> Tokenizer:
     """Return the tokenizer of a file.
 
-    Args:
-        path: Of the `tokenizer.json`.
-        vocab_size: Of the model.
-
     Raises:
         UserError: If the file is missing or damaged, its vocabulary is larger than the model's, or the library is not
             installed.

@@ -57,14 +57,6 @@ class Tracer:
     """Profiles from the first profiled step to the last one, on the ranks that are asked for."""
 
     def __init__(self, point: Point, context: RankContext, roles: dict[str, Role], device: torch.device) -> None:
-        """Say what will be traced.
-
-        Args:
-            point: Says which ranks and steps.
-            context: This rank.
-            roles: Role and global ranks of each process group, by torch's name of it.
-            device: Where the rank computes.
-        """
         is_traced = point.trace_ranks == "all" or context.rank in point.trace_ranks
         self._is_wanted = is_traced and point.steps.profiled > 0
         self._folder, self._rank = context.raw / "traces", context.rank

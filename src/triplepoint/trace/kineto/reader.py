@@ -23,11 +23,7 @@ from triplepoint.trace.kineto.source import Source
 
 
 def pair(halves: Rows) -> tuple[Rows, int]:
-    """Return whole rows and the number of halves without another.
-
-    Args:
-        halves: Rows of begins and ends, in the file's order.
-    """
+    """Return whole rows and the number of halves without another."""
     open_begins: dict[int, list[int]] = {}
     begins: list[int] = []
     ends: list[int] = []

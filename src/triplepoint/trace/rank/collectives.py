@@ -101,14 +101,6 @@ class DeviceOperations:
     """Tells what rows of device work do."""
 
     def __init__(self, marks: Events, groups: Groups, scheme: Scheme, operations: Operations) -> None:
-        """Take what the rows are judged by.
-
-        Args:
-            marks: Annotations of the trace, on the host and on the device.
-            groups: Process groups of the rank.
-            scheme: Rules of the taxonomy.
-            operations: Where new operations are numbered.
-        """
         self._marks = marks
         self._groups = groups
         self._scheme = scheme

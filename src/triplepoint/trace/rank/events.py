@@ -148,10 +148,6 @@ def join_launches(device: Sorter, launches: Sorter) -> Iterator[Rows]:
 
     ROCm writes the geometry of a kernel on its launch, CUDA on the kernel; it is taken from where it stands.
 
-    Args:
-        device: Rows of `ROW`, by correlation.
-        launches: Rows of `LAUNCH`, by correlation.
-
     Yields:
         Rows of `LAUNCHED`, by correlation.
     """

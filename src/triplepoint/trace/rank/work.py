@@ -145,13 +145,6 @@ class KernelTotals:
     """Sums per operation of one rank."""
 
     def __init__(self, operations: Operations, steps: list[Step], geometries: Floats) -> None:
-        """Start with nothing.
-
-        Args:
-            operations: The operations of all rows to come.
-            geometries: What their geometries are, see `geometry_values`.
-            steps: Steps of the rank, by number.
-        """
         self._operations = operations
         self._geometries = geometries
         self._steps = steps
@@ -269,13 +262,7 @@ class Work:
 
 
 def host_work(found: Found, groups: Groups, how: Reading) -> Work:
-    """Return the work of the CPU.
-
-    Args:
-        found: Rows of a trace that was read with its operators.
-        groups: Process groups of the rank.
-        how: How the trace was read.
-    """
+    """Return the work of the CPU."""
     marks = found.marks(groups.header)
     operations = Operations()
     communication = _communication(marks, groups, how.scheme, operations)

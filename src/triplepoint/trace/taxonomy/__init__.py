@@ -360,10 +360,6 @@ class Scheme:
 def load_scheme(name: str = "default", extra: Path | None = None) -> Scheme:
     """Return a scheme.
 
-    Args:
-        name: One of `SCHEMES`.
-        extra: YAML file of rules that stand before the scheme's own.
-
     Raises:
         UserError: If there is no such scheme, or the file cannot be read or holds a rule that is not one.
     """

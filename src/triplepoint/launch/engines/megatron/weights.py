@@ -104,11 +104,6 @@ class Weights:
 def fill(chunk: Any, point: Point, device: torch.device) -> None:
     """Put the weights of a point into one chunk of this rank's model.
 
-    Args:
-        chunk: A `GPTModel`.
-        point: The point.
-        device: Where parameters live.
-
     Raises:
         KeyError: If the chunk has a parameter that no weight is known for.
     """

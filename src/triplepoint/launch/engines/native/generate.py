@@ -153,10 +153,6 @@ class Generator:
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Make text to prompts, the likeliest token each time.
 
-        Args:
-            tokens: Their first `prompt_tokens` columns are the prompts.
-            targets: Passed over.
-
         Returns:
             On ranks of the last stage the text, shape (sequences, output_tokens); on others nothing that is of use.
         """
