@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from triplepoint.published.rows import read_row, settle
+from triplepoint.published.table import read_table
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Constants
 from triplepoint.simulate.heat.job import node_power_of
@@ -15,9 +17,7 @@ from triplepoint.simulate.power.node import board_power_w, node_power_w
 from triplepoint.simulate.power.parameters import Estimate, NodePowerConfig, read_power
 from triplepoint.simulate.power.step import Ran
 from triplepoint.simulate.power.work import FP8_ENERGY
-from triplepoint.simulate.predict.batch import read_table, settle
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power
-from triplepoint.simulate.predict.rows import read_row
 from triplepoint.simulate.step import Step, simulate_step
 
 CONFIG = Path("config")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from math import isnan
 from pathlib import Path
 from typing import Any, Literal
@@ -17,11 +17,8 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import Plan, PlanEntry, PlannedRun
 from triplepoint.config.point import Point, canonical
-from triplepoint.errors import UserError
-from triplepoint.simulate.artefacts.simulate_run import job_of
-from triplepoint.simulate.calibration import Calibration
-from triplepoint.simulate.predict.model import Prediction, predict
-from triplepoint.simulate.predict.point import STACKS, predict_point
+from triplepoint.simulate.predict.model import Prediction
+from triplepoint.simulate.predict.point import predict_point
 from triplepoint.status import RESULTS, Status
 from triplepoint.units import KILO, S_PER_HOUR
 
@@ -158,7 +155,7 @@ def plan_cost(plan: Plan, results: Path, config: Path) -> list[RunCost]:
     """Return the cost of every valid run of a plan, in its order.
 
     Raises:
-        UserError: If the calibration or the description of a machine is missing or wrong.
+        UserError: If the description of a cluster is missing or wrong.
     """
     catalogue = Catalogue(config)
     points = {_price_key(entry.planned.point): entry.planned.point for entry in plan.valid}
@@ -178,28 +175,11 @@ def _price_key(point: Point) -> str:
 
 def _predict_all(points: Sequence[Point], config: Path) -> list[Prediction]:
     """Return a prediction for each point, on all cores where there are many."""
-    predict_one = partial(_predict, config=config)
+    predict_one = partial(predict_point, config=config, with_power=False)
     if len(points) < _MANY:
         return [predict_one(point) for point in points]
     with ProcessPoolExecutor() as pool:
         return list(pool.map(predict_one, points, chunksize=_MANY // 4))
-
-
-def _predict(point: Point, config: Path) -> Prediction:
-    if point.cluster.device == "cpu":
-        return Prediction("unsupported", "processors are not simulated")
-    if point.task == "inference":
-        return predict_point(point, config).step
-    catalogue, calibration = _load(config)
-    try:
-        return predict(job_of(point, catalogue, STACKS.get(point.engine)), calibration, config, with_power=False)
-    except UserError as error:
-        return Prediction("unsupported", str(error))
-
-
-@cache
-def _load(config: Path) -> tuple[Catalogue, Calibration]:
-    return Catalogue(config), Calibration.load(config)
 
 
 def _run_cost(

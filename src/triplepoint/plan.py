@@ -1,7 +1,7 @@
 """The plan: which points the selected studies come to, which of them can run, and why the others cannot."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from triplepoint.config.plan import Limits, Plan, PlanEntry, PlannedRun
 from triplepoint.config.point import Engine, Point
 from triplepoint.config.rules import Rule, refusal
 from triplepoint.config.runid import layout_label, run_id, run_label
-from triplepoint.config.settings import make_points
+from triplepoint.config.settings import Settings, make_points
 from triplepoint.config.study import expand
 from triplepoint.errors import UserError
 from triplepoint.files import write_text_if_changed
@@ -177,11 +177,7 @@ def _expand_study(catalogue: Catalogue, name: str, clusters: set[str] | None, si
         if clusters is not None and cluster.name not in clusters:
             found.elsewhere.add(cluster.name)
             continue
-        rows = _airflow_rows(cluster, catalogue) if settings.trace_ranks == "roles" else None
-        for point in make_points(settings, catalogue.model(settings.model, where), cluster, rows):
-            if cluster.name in simulated:
-                point = as_simulated(point, cluster)
-            point = with_contents(fold(point), catalogue.digests)
+        for point in points_of(settings, catalogue, where, cluster.name in simulated):
             entry = _make_entry(point, cluster, catalogue, name)
             if entry.planned.digest in found.entries:
                 found.num_folded += 1
@@ -191,6 +187,34 @@ def _expand_study(catalogue: Catalogue, name: str, clusters: set[str] | None, si
     if reasons and all(entry.invalid_because for entry in found.entries.values()):
         raise UserError(f"{where}: none of its {len(reasons)} points can run; {reasons[0]}")
     return found
+
+
+def points_of(
+    settings: Settings, catalogue: Catalogue, where: str | Path, is_simulated: bool = False
+) -> Iterator[Point]:
+    """Yield the point of each repeat of some settings, folded but not checked.
+
+    Args:
+        settings: What a study says.
+        catalogue: The configuration.
+        where: Place the settings stand at, named in errors.
+        is_simulated: Whether the simulator takes the place of the engine.
+
+    Raises:
+        UserError: If the model or the cluster is unknown or its file is wrong.
+    """
+    cluster, model = catalogue.cluster(settings.cluster, where), catalogue.model(settings.model, where)
+    rows = _airflow_rows(cluster, catalogue) if settings.trace_ranks == "roles" else None
+    for point in make_points(settings, model, cluster, rows):
+        if is_simulated:
+            point = as_simulated(point, cluster)
+        yield with_contents(fold(point), catalogue.digests)
+
+
+def refusal_of(point: Point, catalogue: Catalogue) -> str | None:
+    """Return why a folded point cannot run on its cluster with its engine, in one line; None if it can."""
+    cluster = catalogue.cluster(point.cluster.name)
+    return refusal(point, cluster, catalogue.gpu_of(cluster), _limits(point.engine))
 
 
 def _airflow_rows(cluster: ClusterConfig, catalogue: Catalogue) -> list[list[int]] | None:
@@ -234,8 +258,7 @@ def _make_entry(point: Point, cluster: ClusterConfig, catalogue: Catalogue, stud
         slots=cluster.slots,
     )
     planned = PlannedRun(run=run_id(point), digest=point.digest(), point=point, limits=limits)
-    reason = refusal(point, cluster, catalogue.gpu_of(cluster), _limits(point.engine))
-    return PlanEntry(run=planned.run, studies=(study,), invalid_because=reason, planned=planned)
+    return PlanEntry(run=planned.run, studies=(study,), invalid_because=refusal_of(point, catalogue), planned=planned)
 
 
 def _limits(engine: Engine) -> tuple[Rule, ...]:

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from triplepoint.figures.scales import column_of
-from triplepoint.simulate.predict.batch import OUTPUT
+from triplepoint.simulate.predict.model import COLUMNS as PREDICTED
 from triplepoint.tables import RESULT_TABLES
 from triplepoint.tables.schema import Column
 
@@ -48,10 +48,10 @@ def test_a_statistic_has_the_name_of_its_quantity() -> None:
 
 def test_predict_and_points_share_names_of_one_meaning() -> None:
     names = {column.name for column in RESULT_TABLES["points"].columns}
-    shared = {name for name in OUTPUT if name in names}
+    shared = {name for name in PREDICTED if name in names}
     assert shared >= {"step_time_s", "mfu", "gpu_power_w", "gpu_power_peak_w", "time_per_output_token_s"}
-    others = set(OUTPUT) - names
+    others = set(PREDICTED) - names
     assert others == {
-        "id", "bubble_fraction", "bottleneck", "memory_gib", "node_power_w", "gpu_temp_max_lo_c", "gpu_temp_max_hi_c",
+        "bubble_fraction", "bottleneck", "memory_gib", "node_power_w", "gpu_temp_max_lo_c", "gpu_temp_max_hi_c",
         "exposed_comm_per_output_token_s",
     }  # fmt: skip

@@ -20,8 +20,9 @@ LAYERS = [
     {"metrics", "slow_nodes"},
     {"flops"},
     {"launch", "telemetry", "trace", "simulate"},
+    {"published"},
     {"doctor", "plan", "aggregate", "advise", "calibrate"},
-    {"figures"},
+    {"figures", "predictions"},
     {"report"},
     {"workflow", "workflow_site", "cli"},
     {"__main__"},
@@ -56,6 +57,15 @@ def test_imports_point_one_way(path: Path) -> None:
         return
     for part in parts_imported(path) - {own}:
         assert layer_of(part) < layer_of(own), f"{path.name} imports triplepoint.{part}, which is not below it"
+
+
+def test_only_predict_and_fitting_know_published_tables() -> None:
+    knowing = {path.relative_to(PACKAGE).parts for path in PACKAGE.rglob("*.py") if "published" in parts_imported(path)}
+    assert {parts if parts[0] == "cli" else parts[:1] for parts in knowing} == {
+        ("published",),
+        ("calibrate",),
+        ("cli", "predict.py"),
+    }
 
 
 def modules_imported(path: Path, known: set[str]) -> set[str]:

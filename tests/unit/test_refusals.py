@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from tests.points import planned
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.fold import fold
-from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point
 from triplepoint.config.settings import Settings, make_points
 from triplepoint.plan import _make_entry
+from triplepoint.published.rows import Row, read_row
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.simulate.predict.point import predict_point
-from triplepoint.simulate.predict.rows import Row, read_row
 
 CONFIG = Path("config")
 CATALOGUE = Catalogue(CONFIG)
@@ -43,17 +42,11 @@ def row_of(**settings: Any) -> Row:
     return read_row(cells, 1, CONFIG)
 
 
-def model_of(name: str) -> ModelConfig:
-    """Return the model that predict knows by a name."""
-    job = row_of(model=name, cluster="h200x32", num_gpus=8, global_batch_size=64).job
-    assert job
-    return job.model
-
-
 def point_of(**settings: Any) -> Point:
     """Return the simulated point of some settings, folded."""
     checked = Settings(engine="simulated", **settings)
-    return fold(next(make_points(checked, model_of(settings["model"]), CATALOGUE.cluster(settings["cluster"]))))
+    model, cluster = CATALOGUE.model(settings["model"]), CATALOGUE.cluster(settings["cluster"])
+    return fold(next(make_points(checked, model, cluster)))
 
 
 def planned_because(point: Point) -> str | None:
@@ -94,7 +87,7 @@ def test_plan_predict_and_simulate_refuse_with_the_same_line(
     num_stages = point.layout.pp * point.layout.vp
     # A published table may leave out how layers were split unevenly; a study may not.
     assume(point.model.num_layers % num_stages == 0 or point.model.num_layers < num_stages)
-    reason, row, predicted = planned_because(point), row_of(**given_), predict_point(point, CONFIG).step
+    reason, row, predicted = planned_because(point), row_of(**given_), predict_point(point, CONFIG)
     assert row.reason == (reason or "")
     if reason is None:
         assert predicted.status in ("ok", "oom")

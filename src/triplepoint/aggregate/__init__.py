@@ -62,14 +62,18 @@ def aggregate(
         rows["points"][-1]["variant"] = variants.get(tasks[number - 1].entry.run)
         timelines.extend([timeline] if timeline is not None else [])
     rows["telemetry_checks"].extend(sensor_checks(sensors))
-    written = {name: RESULT_TABLES[name].from_rows(found) for name, found in rows.items()}
-    written["timeline"] = pa.concat_tables(timelines) if timelines else RUN_TIMELINE.schema().empty_table()
-    is_of = results / "tables" / TABLES_DIGEST
-    is_of.unlink(missing_ok=True)  # until all tables are written they are of no plan
-    for name, table in written.items():
-        RESULT_TABLES[name].write(results / "tables" / f"{name}.parquet", table)
-        RESULT_TABLES[name].write_csv(results / "tables" / f"{name}.csv", [table])
-    write_text(is_of, plan.digest() + "\n")
+    tables = {name: RESULT_TABLES[name].from_rows(found) for name, found in rows.items()}
+    tables["timeline"] = pa.concat_tables(timelines) if timelines else RUN_TIMELINE.schema().empty_table()
+    _write(tables, plan, results / "tables")
+
+
+def _write(tables: dict[str, pa.Table], plan: Plan, folder: Path) -> None:
+    """Write tables, and last the digest of their plan: until then they are of no plan."""
+    (folder / TABLES_DIGEST).unlink(missing_ok=True)
+    for name, table in tables.items():
+        RESULT_TABLES[name].write(folder / f"{name}.parquet", table)
+        RESULT_TABLES[name].write_csv(folder / f"{name}.csv", [table])
+    write_text(folder / TABLES_DIGEST, plan.digest() + "\n")
 
 
 class _Task(NamedTuple):

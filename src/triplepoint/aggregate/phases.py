@@ -173,21 +173,25 @@ def phase_energy(
     time_s, is_inside = moves(shift_s)
     place = spent.place((at_s[:-1] + at_s[1:]) / 2 + shift_s)[is_inside]
     power_w, error_w, _ = fit_with_care(_by_level(time_s[is_inside]), energy_j[is_inside], mean_w, place, power_limit_w)
-    modelled_j = time_s * power_w[_LEVEL_OF]
-    shared_j = (modelled_j * (energy_j / modelled_j.sum(axis=1))[:, None])[:, : len(CELLS)].sum(axis=0)
+    spent_s = time_s[:, : len(CELLS)].sum(axis=0)
     # At both ends the counter moves outside of the steps; what the steps took of that is known from the counter.
     total_j = float(np.diff(counter.at(windows_s), axis=1).sum())
-    shared_j *= total_j / shared_j.sum()
-    spent_s = time_s[:, : len(CELLS)].sum(axis=0)
+    cell_j = _divide(energy_j, time_s * power_w[_LEVEL_OF], total_j)
     return {
         cell: PhaseEnergy(
-            float(shared_j[number]) / len(windows_s),
-            float(shared_j[number] / spent_s[number]),
+            float(cell_j[number]) / len(windows_s),
+            float(cell_j[number] / spent_s[number]),
             float(error_w[_LEVEL_OF[number]]),
         )
         for number, cell in enumerate(CELLS)
         if spent_s[number] > 0
     }
+
+
+def _divide(energy_j: np.ndarray, modelled_j: np.ndarray, total_j: float) -> np.ndarray:
+    """Return the energy of each cell: that of every move divided as modelled, in all the total."""
+    cell_j = (modelled_j * (energy_j / modelled_j.sum(axis=1))[:, None])[:, : len(CELLS)].sum(axis=0)
+    return np.asarray(cell_j * total_j / cell_j.sum())
 
 
 def _best_shift_s(residual_j: Callable[[float], float], slack_s: float) -> float:

@@ -245,23 +245,23 @@ def set_beside(point: Point, manifest: Manifest, row: Row, ranks: list[Row], con
     """
     if manifest.origin == "simulated":
         return
-    from triplepoint.simulate.predict.point import predict_point
+    from triplepoint.simulate.predict.point import allocated_by_rank, predict_point
 
-    found = predict_point(point, config)
-    step = found.step
+    step = predict_point(point, config)
     if step.status in ("unsupported", Status.INVALID):
         row["prediction_absent"] = step.reason
         return
+    allocated_bytes = allocated_by_rank(point, config)
     row |= {
         "predicted_step_time_s": step.step_time_s,
         "predicted_step_time_lo_s": _known(step.step_time_lo_s),
         "predicted_step_time_hi_s": _known(step.step_time_hi_s),
         "step_time_error": _error(step.step_time_s, row.get("step_time_s")),
-        "predicted_memory_bytes": max(found.allocated_bytes),
-        "memory_error": _error(max(found.allocated_bytes), row.get("peak_memory_bytes")),
+        "predicted_memory_bytes": max(allocated_bytes),
+        "memory_error": _error(max(allocated_bytes), row.get("peak_memory_bytes")),
     }
     for one in ranks:
-        predicted = found.allocated_bytes[one["rank"]]
+        predicted = allocated_bytes[one["rank"]]
         one |= {"predicted_memory_bytes": predicted, "memory_error": _error(predicted, one["peak_memory_bytes"])}
 
 

@@ -1,5 +1,6 @@
 """Power, utilisation and temperature of one run, cut to its measured steps."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -71,9 +72,7 @@ def measure_power(
         UserError: If some GPUs have power samples and others have none for no known reason: a sum over fewer GPUs would
             look efficient.
     """
-    columns = {name: telemetry[name].to_numpy(zero_copy_only=False) for name in telemetry.column_names}
-    if manifest.interrupted_steps:
-        columns["kind"] = np.where(np.isin(columns["step"], list(manifest.interrupted_steps)), None, columns["kind"])
+    columns = _columns(telemetry, manifest)
     rows = _rows_by_device(columns)
     hosts = _power_of_hosts(manifest, steps, columns, rows)
     if gpu is None:
@@ -81,15 +80,13 @@ def measure_power(
     devices = sorted({(node.node, device.device) for node in manifest.nodes for device in node.devices})
     energy, refused = _energies(manifest, steps, columns, rows, sensors)
     sampled = {key: {name: _values(columns, name, rows, key) for name in SAMPLED} for key in devices}
-    throttle = _throttling(manifest, steps, columns, rows)
     if lost := _lost_packages(devices, set(energy), gpu):
         energy, refused = {}, _why_lost(run, manifest, lost)
-    steps_w = np.sum([found.power_w for found in energy.values()], axis=0) if energy else np.array([])
-    known_w = steps_w[np.isfinite(steps_w)]
+    throttle = _throttling(manifest, steps, columns, rows)
     return replace(
         hosts,
         gpu_power_w=sum(found.mean_w for found in energy.values()) if energy else None,
-        gpu_spread_w=spread(known_w) if known_w.size else None,
+        gpu_spread_w=_spread_of_sum(energy.values()),
         gpu_source="; ".join(dict.fromkeys(found.source for found in energy.values())) or None,
         absent=None if energy else refused or _reason(manifest, "gpu_power_w"),
         gpu_utilisation=np.concatenate([_values(columns, "gpu_utilisation", rows, key) for key in devices]),
@@ -98,6 +95,21 @@ def measure_power(
         device_heat={key: heat_of_gpu(samples, peak_column(gpu)) for key, samples in sampled.items()},
         heat=heat_of_run(sampled.values(), throttle.values(), peak_column(gpu)),
     )
+
+
+def _columns(telemetry: pa.Table, manifest: Manifest) -> dict[str, np.ndarray]:
+    """Return the columns of a run's telemetry; samples of interrupted steps have no kind of step."""
+    columns = {name: telemetry[name].to_numpy(zero_copy_only=False) for name in telemetry.column_names}
+    if manifest.interrupted_steps:
+        columns["kind"] = np.where(np.isin(columns["step"], list(manifest.interrupted_steps)), None, columns["kind"])
+    return columns
+
+
+def _spread_of_sum(energies: Collection[DeviceEnergy]) -> Spread | None:
+    """Return the spread over steps of the power of all GPUs; steps that lack one are left out."""
+    steps_w = np.sum([energy.power_w for energy in energies], axis=0) if energies else np.array([])
+    known_w = steps_w[np.isfinite(steps_w)]
+    return spread(known_w) if known_w.size else None
 
 
 def _power_of_hosts(

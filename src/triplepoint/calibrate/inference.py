@@ -16,12 +16,12 @@ from triplepoint.calibrate.statistics import conformal_quantile
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Layout, Precision
 from triplepoint.errors import UserError
+from triplepoint.published.fabric import usual_fabric
+from triplepoint.published.names import find_model
+from triplepoint.published.words import StatedNetwork
 from triplepoint.simulate.calibration import Calibration, FittedServing, ServingCalibration, place_of
 from triplepoint.simulate.inference import InferenceStep, Serving, predict_inference
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.predict.known import find_known
-from triplepoint.simulate.predict.machines import usual_fabric
-from triplepoint.simulate.predict.spelling import SaidNetwork
 from triplepoint.simulate.stacks import find_stack
 
 _HEADER = "# Written by `triplepoint calibrate --inference`.\n"
@@ -119,16 +119,18 @@ def read_cases(table: Path, config: Path) -> list[ServingCase]:
 
 
 def _case(row: dict[str, str], catalogue: Catalogue, config: Path) -> ServingCase:
-    known, gpu, tp = find_known(row["model"], config), catalogue.gpu(row["gpu"]), int(row["tp"])
-    if known is None or known.model is None:
+    name, gpu, tp = find_model(row["model"], config), catalogue.gpu(row["gpu"]), int(row["tp"])
+    if not isinstance(name, str):
         raise ValueError(f"unknown model {row['model']!r}")
-    fabric = usual_fabric(gpu, 8, SaidNetwork(), config)
+    fabric = usual_fabric(gpu, 8, StatedNetwork(), config)
     precision = row["precision"]
     if precision not in get_args(Precision):
         raise ValueError(f"unknown precision {precision!r}")
     stack = row["framework"]
     software, number_format = find_stack(stack, config), cast(Precision, precision)
-    job = Job(known.model, Layout(tp=tp), 1, 1, 1, gpu, fabric, software, precision=number_format, stack=stack)
+    job = Job(
+        catalogue.model(name), Layout(tp=tp), 1, 1, 1, gpu, fabric, software, precision=number_format, stack=stack
+    )
     prompt, output, batch = (int(row[name]) for name in ("prompt_tokens", "output_tokens", "batch_size"))
     serving = Serving(prompt, output, batch, cache_element=1 if precision == "fp8" else 2)
     step = predict_inference(job, serving, config=config)

@@ -12,13 +12,13 @@ from triplepoint.calibrate.protocol import to_yaml
 from triplepoint.calibrate.statistics import conformal_quantile
 from triplepoint.errors import UserError
 from triplepoint.metrics import robust_sigma
+from triplepoint.published.rows import read_row, settle
+from triplepoint.published.table import read_table
+from triplepoint.published.words import UnreadableError, read_number
 from triplepoint.simulate.calibration import Calibration, Fitted, Place, StackConstant, features_of, usual_factor
 from triplepoint.simulate.costs import Constants
 from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.predict.batch import read_table, settle
-from triplepoint.simulate.predict.rows import read_row
-from triplepoint.simulate.predict.spelling import UnreadableError, read_number
 from triplepoint.simulate.step import simulate_step
 
 _HEADER = """\
@@ -43,7 +43,7 @@ class StepTimes:
     """The procedure: see `calibrate.protocol`.
 
     Attributes:
-        tables: CSV files with the columns of `triplepoint predict` and `step_time_s`.
+        tables: CSV files with the columns of `triplepoint predict --published` and `step_time_s`.
         target: YAML file to write.
         config: Folder of the configuration.
         say: Called with a line on every row that is passed over.
@@ -127,7 +127,7 @@ def read_cases(source: Path, config: Path, say: Callable[[str], None] | None = N
     """Return the rows of a table that have a step time and can be simulated.
 
     Args:
-        source: CSV with the columns of `triplepoint predict` and `step_time_s`.
+        source: CSV with the columns of `triplepoint predict --published` and `step_time_s`.
         config: Folder of the configuration.
         say: Called with a line on every row that is passed over, and why.
 

@@ -15,7 +15,7 @@ def parser() -> argparse.ArgumentParser:
         "and cooling to a recording.",
     )
     made.add_argument(
-        "tables", nargs="*", type=in_file, metavar="IN.csv", help="columns of 'triplepoint predict' and step_time_s"
+        "tables", nargs="*", type=in_file, metavar="IN.csv", help="columns of 'predict --published' and step_time_s"
     )
     made.add_argument("--stack", action="append", metavar="WORDS", help="only frameworks with these words; repeatable")
     made.add_argument("--max-gpus", type=whole_number(1_000_000), metavar="N", help="only rows of N GPUs or fewer")

@@ -1,15 +1,40 @@
-"""`triplepoint predict IN.csv OUT.csv`."""
+"""`triplepoint predict FILE [OUT]`, and `triplepoint predict --published IN.csv OUT.csv` for tables of others."""
 
 import argparse
-from pathlib import Path
+import csv
+import io
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
 
-from triplepoint.cli.arguments import in_file, make_parser, out_file, say
+from triplepoint.cli.arguments import add_config, in_file, make_parser, out_file, say
 
-_COLUMNS = """\
-columns of IN.csv, one configuration a row; blanks are derived or take the default; other columns are named and passed
-over, but one that looks like a misspelt one of these is refused:
-  id            key of the row in OUT.csv (default: its number)
-  model         name; of one in config/architectures, nothing else about the architecture is needed
+if TYPE_CHECKING:
+    from triplepoint.simulate.predict.model import Prediction
+
+_ABOUT = """\
+FILE is a CSV, YAML or JSON file whose keys are those of a study's settings (docs/config.md), checked as `plan` checks
+them: model, cluster and global_batch_size, and what differs from the defaults: engine (default: simulated), tp, pp,
+micro_batch_size, recompute, task, ... Besides, each row may have
+  id            key of the row in OUT (default: its number)
+  stack         software stack and version, such as 'NeMo dgxc v25.04' (default: that of the engine)
+YAML and JSON hold one configuration, a list of them, or a study, each of whose points is predicted once. In a CSV a
+blank cell leaves its key out, and a list is written [grad, param]. A key or value that is none refuses the file; a
+point that cannot run is a row with the line that `plan` gives.
+
+columns of OUT:
+  id run status reason     ok; oom: does not fit in memory; invalid: cannot run; unsupported: not simulated
+  step_time_s step_time_lo_s step_time_hi_s              one step (of inference, a whole batch) and the 90 % interval
+  tokens_per_s_per_gpu mfu memory_gib bubble_fraction exposed_comm_s bottleneck
+  time_to_first_token_s time_per_output_token_s exposed_comm_per_output_token_s
+                           of inference; ends of 90 % intervals of the first two in ..._lo_... and ..._hi_...
+  gpu_power_w gpu_power_peak_w node_power_w gpu_temp_max_c throttle_fraction gpu_energy_per_token_j
+                           of training on H100, H200 and MI250; ends of 90 % intervals in ..._lo_... and ..._hi_...
+
+With --published, FILE is a table of training runs as others publish them: a CSV, one run a row. Blanks are derived or
+take the default; other columns are named and passed over, but one that looks like a misspelt one of these is refused:
+  id            key of the row in OUT (default: its number)
+  model         name; of one in config/published/models.yaml, nothing else about the architecture is needed
   hidden layers heads kv_heads ffn vocab params_B        the architecture, wins over the name; params_B decides between
                 variants of one that is not known by name
   experts topk moe_ffn                                   experts, 0 or blank for a dense model
@@ -24,42 +49,58 @@ over, but one that looks like a misspelt one of these is refused:
   framework     software stack and version, such as 'NeMo dgxc v25.04'
   trainable     all, or LoRA with its rank (blank: LoRA if a part of `notes` begins so)
   task          training (default) or inference: prompts of `seq` tokens, `gbs` sequences at a time
-  output_tokens of inference, made of each prompt
+  output_tokens of inference, generated for each prompt
   interconnect  between nodes, such as '8x400G IB/node' (blank: what the GPU type usually comes with)
 
-columns of OUT.csv:
-  id status reason         ok; oom: does not fit in memory; invalid: contradicts itself; unsupported: not simulated
-  step_time_s step_time_lo_s step_time_hi_s              one step (of inference, a whole batch) and the 90 % interval
-  tokens_per_s_per_gpu mfu memory_gib bubble_fraction exposed_comm_s bottleneck
-  time_to_first_token_s time_per_output_token_s exposed_comm_per_output_token_s
-                           of inference; ends of 90 % intervals of the first two in ..._lo_... and ..._hi_...
-  gpu_power_w gpu_power_peak_w node_power_w gpu_temp_max_c throttle_fraction gpu_energy_per_token_j
-                           of training on H100, H200 and MI250; ends of 90 % intervals in ..._lo_... and ..._hi_...
-
-example:
-  triplepoint predict tests/data/throughput/training_throughput.csv predicted.csv
+examples:
+  triplepoint predict config/studies/parallelism.yaml predicted.csv
+  triplepoint predict --published tests/data/throughput/training_throughput.csv predicted.csv
 """
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("predict", "Predict step time, memory and bottleneck of training configurations, one a row.")
+    made = make_parser("predict", "Predict time, memory, power and bottleneck of configurations before they are run.")
     made.formatter_class = argparse.RawDescriptionHelpFormatter
-    made.epilog = _COLUMNS
-    made.add_argument("source", type=in_file, metavar="IN.csv", help="configurations, one a row")
-    made.add_argument("target", type=out_file, metavar="OUT.csv", help="predictions, keyed by id; written whole or not")
+    made.epilog = _ABOUT
+    made.add_argument("source", type=in_file, metavar="FILE", help="configurations: .csv, .yaml or .json")
     made.add_argument(
-        "--config",
-        type=Path,
-        default=Path("config"),
-        metavar="DIR",
-        help="folder of the configuration (default: config)",
+        "target", type=out_file, nargs="?", metavar="OUT", help="CSV to write, whole or not (default: standard output)"
     )
+    made.add_argument("--published", action="store_true", help="FILE is a table of training runs in others' words")
+    add_config(made)
     return made
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Predict the rows of a table."""
-    from triplepoint.simulate.predict.batch import predict_table
+    """Predict the rows of a file."""
+    source, config = arguments.source, arguments.config
+    if arguments.published:
+        from triplepoint.published.table import predict_table
 
-    print(predict_table(arguments.source, arguments.target, arguments.config, say))
+        rows = [({"id": key}, prediction) for key, prediction in predict_table(source, config, say)]
+    else:
+        from triplepoint.predictions import predict_file
+
+        rows = [({"id": key, "run": run}, prediction) for key, run, prediction in predict_file(source, config)]
+    text = _table(rows)
+    if arguments.target is None:
+        sys.stdout.write(text)
+        return
+    from triplepoint.files import write_text
+
+    write_text(arguments.target, text)
+    counts = Counter(str(prediction.status) for _, prediction in rows)
+    words = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    print(f"predict: {len(rows)} rows to {arguments.target}: {words}")
+
+
+def _table(rows: "list[tuple[dict[str, str], Prediction]]") -> str:
+    """Return predictions as CSV, each with the columns it is known by in front."""
+    from triplepoint.simulate.predict.model import COLUMNS
+
+    text = io.StringIO()
+    writer = csv.DictWriter(text, (*(rows[0][0] if rows else ("id",)), *COLUMNS), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(keys | prediction.cells() for keys, prediction in rows)
+    return text.getvalue()

@@ -43,16 +43,16 @@ class Catalogue:
         """Return the file of a study, for errors."""
         return self.folder / "studies" / f"{name}.yaml"
 
-    def model(self, name: str, where: Path | None = None) -> ModelConfig:
-        """Return a model; `where` is the file that names it, for errors. Raises `UserError` as `study` does."""
+    def model(self, name: str, where: str | Path | None = None) -> ModelConfig:
+        """Return a model; `where` it is named, for errors. Raises `UserError` as `study` does."""
         return self._section(ModelConfig, "models", "model", name, where)
 
-    def cluster(self, name: str, where: Path | None = None) -> ClusterConfig:
-        """Return a cluster; `where` is the file that names it, for errors. Raises `UserError` as `study` does."""
+    def cluster(self, name: str, where: str | Path | None = None) -> ClusterConfig:
+        """Return a cluster; `where` it is named, for errors. Raises `UserError` as `study` does."""
         return self._section(ClusterConfig, "clusters", "cluster", name, where)
 
-    def gpu(self, name: str, where: Path | None = None) -> GpuConfig:
-        """Return a GPU type; `where` is the file that names it, for errors. Raises `UserError` as `study` does."""
+    def gpu(self, name: str, where: str | Path | None = None) -> GpuConfig:
+        """Return a GPU type; `where` it is named, for errors. Raises `UserError` as `study` does."""
         return self._section(GpuConfig, "gpus", "gpu", name, where)
 
     def gpu_of(self, cluster: ClusterConfig) -> GpuConfig | None:
@@ -60,7 +60,7 @@ class Catalogue:
         where = self.folder / "clusters" / f"{cluster.name}.yaml"
         return None if cluster.gpu is None else self.gpu(cluster.gpu, where)
 
-    def _section(self, section: type[Named], folder: str, word: str, name: str, where: Path | None) -> Named:
+    def _section(self, section: type[Named], folder: str, word: str, name: str, where: str | Path | None) -> Named:
         path = self.folder / folder / f"{name}.yaml"
         if path not in self._read:
             self._require(name, folder, word, where)
@@ -72,7 +72,7 @@ class Catalogue:
         assert isinstance(known, section)
         return known
 
-    def _require(self, name: str, folder: str, word: str, where: Path | None) -> None:
+    def _require(self, name: str, folder: str, word: str, where: str | Path | None) -> None:
         known = self._names(folder)
         if name not in known:
             place = f"{where}: " if where else ""

@@ -78,8 +78,8 @@ class ModelConfig(Featured):
     """Feed-forward activation; swiglu has a gate and so three matrices instead of two."""
     normalization: Literal["layernorm", "rmsnorm"]
     """Normalisation before attention and feed-forward."""
-    position_embedding: Literal["learned", "rope"]
-    """Learned absolute positions or rotary embedding."""
+    position_embedding: Literal["learned", "rope", "alibi"]
+    """Learned absolute positions, rotary embedding, or attention biased by distance, which has no table."""
     rope_base: Annotated[float, Field(gt=0)] = 10_000.0
     """Base of the rotary frequencies; unused with learned positions."""
     add_bias: bool = False

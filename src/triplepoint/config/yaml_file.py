@@ -32,21 +32,39 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file.
 
     Raises:
-        UserError: If the file is missing, is no regular file or a large one, is not YAML, or does not hold a mapping.
+        UserError: As `read_any`, or if the file does not hold a mapping.
+    """
+    content = read_any(path)
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
+    return content
+
+
+def read_any(path: Path) -> Any:
+    """Return what a YAML file holds, or a JSON file, which is YAML too.
+
+    Raises:
+        UserError: If the file is missing, is no regular file or a large one, or is not YAML.
     """
     try:
-        content = _load(_read_regular(path))
+        content = _read_regular(path)
     except FileNotFoundError:
         known = sorted(p.stem for p in path.parent.glob("*.yaml"))
         raise UserError(f"{path}: no such file{nearest(path.stem, known) if known else ''}") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
+    return load(content, path)
+
+
+def load(text: str, where: str | Path) -> Any:
+    """Return what YAML text holds; `where` it stands is named in errors. Raises `UserError` if it is not YAML."""
+    try:
+        return _load(text)
     # PyYAML lets through what Python says of a date or a number that there is none like.
     except (yaml.YAMLError, ValueError, KeyError) as error:
-        raise UserError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a mapping of keys to values, found {type(content).__name__}")
-    return content
+        raise UserError(f"{where}: not readable as YAML: {' '.join(str(error).split())}") from None
 
 
 def _read_regular(path: Path) -> str:

@@ -14,7 +14,8 @@ GROUP = ["model", "cluster", "engine", "origin"]
 """Points that share these are drawn together."""
 SIZES = ["micro_batch_size", "global_batch_size", "sequence_length"]
 LAYOUT = list(Layout.model_fields)
-DEGREES = [name for name in LAYOUT if Layout.model_fields[name].annotation is int]
+DEGREES = {name: Layout.model_fields[name].default or 0 for name in LAYOUT if SETTINGS[name].unit == "1"}
+"""Degrees of parallelism, with the value that labels leave out."""
 _OF_GROUPS = {"task", "engine"}
 SETTING = [name for name in Measured.model_fields if SETTINGS[name].has_column and name not in _OF_GROUPS] + ["variant"]
 """Settings of a point other than its layout."""
@@ -152,7 +153,7 @@ def _layout_labels(members: DataFrame) -> dict[Any, str]:
 
 def _degrees(row: Series) -> str:
     sharding = _SHARDING[row["data_parallel_sharding"]]
-    parts = [f"{degree.upper()}{row[degree]}" for degree in DEGREES if row[degree] > 1]
+    parts = [f"{degree.upper()}{row[degree]}" for degree, usual in DEGREES.items() if row[degree] > usual]
     parts += [f"L{row['pipeline_layers']}"] if row["pipeline_layers"] else []
     if sharding == "FSDP":
         parts = [part.replace("DP", "FSDP") if part.startswith("DP") else part for part in parts]

@@ -211,7 +211,7 @@ class NodeClock:
             self._problem = f"the first node's agent at {where} cannot be reached ({error})"
 
     def finish(self, has_failed: bool) -> tuple[list[Bounds], str | None]:
-        """Compare for the last time and return bursts, and why not all, if so; a failed node does not wait for the others."""
+        """Return all bursts, the last ones now, and why not all, if so; a failed node does not wait for the others."""
         if self._server:
             self._server.close(0.0 if has_failed else LAST_S)
         if self._client is None:

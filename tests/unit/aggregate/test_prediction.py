@@ -9,7 +9,7 @@ from tests.synthetic import CONFIG, H200, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.simulate.predict import point as module
 from triplepoint.simulate.predict.model import Prediction
-from triplepoint.simulate.predict.point import PointPrediction, predict_point
+from triplepoint.simulate.predict.point import allocated_by_rank, predict_point
 from triplepoint.tables import RESULT_TABLES
 
 GIB = 1 << 30
@@ -30,8 +30,9 @@ def test_prediction_stands_beside_the_measurement_with_its_error(
 ) -> None:
     step = Prediction("ok", step_time_s=90.9, step_time_lo_s=80.0, step_time_hi_s=100.0)
     # Ranks 0 to 3 are of the first stage, 4 to 7 of the second.
-    found = PointPrediction(step, (1.5 * GIB,) * 4 + (0.5 * GIB,) * 4)
-    monkeypatch.setattr(module, "predict_point", lambda point, config: found)
+    allocated_bytes = (1.5 * GIB,) * 4 + (0.5 * GIB,) * 4
+    monkeypatch.setattr(module, "predict_point", lambda point, config: step)
+    monkeypatch.setattr(module, "allocated_by_rank", lambda point, config: allocated_bytes)
     point, gpus = rows(tmp_path, ONE_NODE)
     # Measured: 101 s (the median of the made-up steps), and 1 GiB and a few bytes.
     assert point["step_time_error"] == pytest.approx(90.9 / 101 - 1)
@@ -63,23 +64,23 @@ def test_predict_point_unknown_hardware_says_why_in_one_line(tmp_path: Path) -> 
     shutil.copytree(CONFIG, tmp_path / "config")
     (tmp_path / "config/gpus/h200.yaml").unlink()
     found = predict_point(ONE_NODE.point(), tmp_path / "config")
-    assert found.allocated_bytes == ()
-    assert "h200" in found.step.reason
-    assert "\n" not in found.step.reason
+    assert found.status == "unsupported"
+    assert "h200" in found.reason
+    assert "\n" not in found.reason
 
 
-def test_predict_point_memory_is_that_of_each_ranks_stage() -> None:
-    found = predict_point(ONE_NODE.point(), CONFIG)
-    assert len(found.allocated_bytes) == 8
+def test_allocated_by_rank_is_that_of_each_ranks_stage() -> None:
+    found = allocated_by_rank(ONE_NODE.point(), CONFIG)
+    assert len(found) == 8
     # The first of two stages keeps activations of two micro-batches in flight, the second of one.
-    assert len(set(found.allocated_bytes[:4])) == len(set(found.allocated_bytes[4:])) == 1
-    assert found.allocated_bytes[0] > found.allocated_bytes[4]
+    assert len(set(found[:4])) == len(set(found[4:])) == 1
+    assert found[0] > found[4]
 
 
 def test_predict_point_does_not_guess_what_offload_does() -> None:
     sharded = {"dp": 8, "data_parallel_sharding": "optim"}
     plain = Spec("llama3-70b", sharded, cluster=H200, engine="deepspeed").point()
-    assert len(predict_point(plain, CONFIG).allocated_bytes) == 8
+    assert predict_point(plain, CONFIG).status == "oom"
     found = predict_point(plain.model_copy(update={"offload": ("optim",)}), CONFIG)
-    assert found.allocated_bytes == ()
-    assert found.step.reason == "offload: [optim] is not simulated; set offload: [] for a prediction"
+    assert found.status == "unsupported"
+    assert found.reason == "offload: [optim] is not simulated; set offload: [] for a prediction"

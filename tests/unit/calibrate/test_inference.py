@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from tests.published_serving import CONFIG, TABLE, is_shared, read_cases
 from triplepoint.calibrate.inference import InferenceIntervals, ServingCase, fit
 from triplepoint.config.yaml_file import read
+from triplepoint.published.rows import read_row
 from triplepoint.simulate.calibration import Calibration, FittedServing, ServingCalibration
 from triplepoint.simulate.inference import Serving, predict_inference
 from triplepoint.simulate.intervals import Uncertainty
-from triplepoint.simulate.predict.batch import predict_row
-from triplepoint.simulate.predict.rows import read_row
 
 UNKNOWN = Calibration.load(CONFIG).fitted.unknown_stack_spread
 FILE = CONFIG / "calibration" / "inference.yaml"
@@ -97,7 +96,7 @@ def test_a_predicted_row_has_both_intervals() -> None:
     row = read_row(
         cells | {"task": "inference", "output_tokens": "128", "framework": "TensorRT-LLM"}, 1, Path("config")
     )
-    found = predict_row(row, None, CONFIG)
+    found = row.predict(CONFIG)
     assert found.status == "ok"
     assert found.step_time_lo_s < found.step_time_s < found.step_time_hi_s
     assert found.time_per_output_token_lo_s < found.time_per_output_token_s < found.time_per_output_token_hi_s

@@ -50,7 +50,10 @@ def test_number_that_makes_no_sense(capsys: pytest.CaptureFixture[str], command:
     assert f"{option}: found '{value[:40]}', expected" in line
 
 
-@pytest.mark.parametrize("command", ["predict {} out.csv", "calibrate {}", "calibrate --kernels {} --gpu h200"])
+@pytest.mark.parametrize(
+    "command",
+    ["predict {} out.csv", "predict --published {} out.csv", "calibrate {}", "calibrate --kernels {} --gpu h200"],
+)
 def test_table_that_is_a_pipe(capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     line = refused(capsys, *command.format(tmp_path / "pipe").split())
@@ -68,7 +71,8 @@ def test_unknown_option_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         "overhead {out} --device cpu --pairs 1",
         "characterise {out}",
         "sample {out}",
-        f"predict {TABLE} {{out}}",
+        f"predict --published {TABLE} {{out}}",
+        "predict config/studies/smoke.yaml {out}",
         f"calibrate {TABLE} --out {{out}}",
         "report --out {out}",
         "figure timeline --out {out}",
@@ -82,7 +86,7 @@ def test_place_that_cannot_be_written(capsys: pytest.CaptureFixture[str], tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("command", ["overhead {out}", f"predict {TABLE} {{out}}", "report --out {out}"])
+@pytest.mark.parametrize("command", ["overhead {out}", f"predict --published {TABLE} {{out}}", "report --out {out}"])
 def test_folder_where_a_file_belongs(capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str) -> None:
     assert "is a folder, expected a file" in refused(capsys, *command.format(out=tmp_path).split())
 

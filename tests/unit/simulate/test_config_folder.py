@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.simulate.cells import NEMOTRON
+from tests.unit.published.cells import NEMOTRON
 
 ROOT = Path(__file__).parents[3]
 ROWS = [
@@ -17,7 +17,8 @@ ROWS = [
     NEMOTRON | {"task": "inference", "output_tokens": "16", "gbs": "16"},
 ]
 COMMANDS = [
-    ("predict", "in.csv", "out.csv"),
+    ("predict", "--published", "in.csv", "out.csv"),
+    ("predict", "study.csv"),
     ("plan", "lora", "inference"),
 ]
 
@@ -37,6 +38,8 @@ def make_folder(folder: Path, config: str | None) -> Path:
     lines = [",".join(f'"{row.get(name, "")}"' for name in columns) for row in ROWS]
     folder.mkdir()
     (folder / "in.csv").write_text("\n".join([",".join(columns), *lines]) + "\n")
+    study = "model,cluster,global_batch_size\nllama3-8b,h200x1,8\nmixtral-8x7b,mi250x32,32\n"
+    (folder / "study.csv").write_text(study)
     if config == "real":
         (folder / "config").symlink_to(ROOT / "config")
     elif config == "poison":
@@ -47,7 +50,7 @@ def make_folder(folder: Path, config: str | None) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=["predict", "plan"])
+@pytest.mark.parametrize("command", COMMANDS, ids=["published", "predict", "plan"])
 def test_config_of_another_folder(tmp_path: Path, command: tuple[str, ...]) -> None:
     here, empty, poisoned = (make_folder(tmp_path / str(config), config) for config in ("real", None, "poison"))
     expected = call(here, *command)

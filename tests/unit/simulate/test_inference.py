@@ -15,12 +15,11 @@ from triplepoint.config.attention import LatentAttention, SlidingWindow
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout
+from triplepoint.published.fabric import usual_fabric
+from triplepoint.published.words import StatedNetwork
 from triplepoint.simulate.inference import Serving, memory_of, predict_inference
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel, Operation
-from triplepoint.simulate.predict.known import find_known
-from triplepoint.simulate.predict.machines import usual_fabric
-from triplepoint.simulate.predict.spelling import SaidNetwork
 from triplepoint.simulate.stacks import find_stack
 from triplepoint.simulate.work.inference import StagePass, decode_work, prefill_work, served
 
@@ -47,12 +46,11 @@ def decode(model: ModelConfig, cached: int = 1000, batch: int = BATCH, **changes
 
 @lru_cache
 def real(name: str, **layout: int) -> Job:
-    known = find_known(name, CONFIG)
-    assert known and known.model
-    h100 = Catalogue(CONFIG).gpu("h100")
-    fabric = usual_fabric(h100, 8, SaidNetwork(), CONFIG)
+    catalogue = Catalogue(CONFIG)
+    h100 = catalogue.gpu("h100")
+    fabric = usual_fabric(h100, 8, StatedNetwork(), CONFIG)
     software = find_stack("TensorRT-LLM", CONFIG)
-    return Job(known.model, Layout(**layout), 1, 1, 1, h100, fabric, software, stack="TensorRT-LLM")
+    return Job(catalogue.model(name), Layout(**layout), 1, 1, 1, h100, fabric, software, stack="TensorRT-LLM")
 
 
 def test_products_of_a_decoded_token_by_hand() -> None:
@@ -115,7 +113,7 @@ def test_a_window_bounds_what_is_read_and_kept() -> None:
 
 @pytest.mark.parametrize(
     ("name", "published_bytes"),
-    [("DeepSeek-V3", 70.272e3), ("Qwen2.5-72B", 327.680e3), ("Llama-3.1-405B", 516.096e3)],
+    [("deepseek-v3", 70.272e3), ("qwen2.5-72b", 327.680e3), ("llama3-405b", 516.096e3)],
 )
 def test_cache_of_a_token_is_what_is_published(name: str, published_bytes: float) -> None:
     # Source: Zhao et al. 2025, Insights into DeepSeek-V3, arXiv:2505.09343, table 1.
@@ -134,11 +132,11 @@ def test_memory_by_hand() -> None:
 
 
 def test_what_does_not_fit_says_why() -> None:
-    use = memory_of(real("Llama3-70B"), Serving(128, 128, 8))
+    use = memory_of(real("llama3-70b"), Serving(128, 128, 8))
     # 70.55 billion parameters of 2 bytes; 8 sequences of 256 tokens of 2*8*128 numbers in 80 layers.
     assert not use.fits and use.explain().startswith("weights 131.4 + cache 0.6 + workspace 0.")
     assert "of 79.6 GiB" in use.explain()
-    assert memory_of(real("Llama3-70B", tp=4), Serving(128, 128, 8)).fits
+    assert memory_of(real("llama3-70b", tp=4), Serving(128, 128, 8)).fits
 
 
 @settings(max_examples=30, deadline=None)
@@ -148,17 +146,16 @@ def test_what_does_not_fit_says_why() -> None:
     output=st.integers(1, 3000),
     tp=st.sampled_from([1, 2, 8]),
     pp=st.sampled_from([1, 2, 4]),
-    name=st.sampled_from(["Llama3-8B", "Mixtral-8x7B", "DeepSeek-V2-Lite", "Gemma2-9B"]),
+    name=st.sampled_from(["llama3-8b", "mixtral-8x7b", "deepseek-v2-lite", "gemma2-9b"]),
 )
 def test_no_token_is_faster_than_memory(batch: int, prompt: int, output: int, tp: int, pp: int, name: str) -> None:
     one, asked = real(name, tp=tp, pp=pp), Serving(prompt, output, batch)
     step = predict_inference(one, asked, CONFIG)
     bandwidth = one.gpu.memory_bandwidth.value
-    passed = find_known(name, CONFIG)
-    assert passed and passed.model
+    passed = Catalogue(CONFIG).model(name)
     # All parameters a token passes but the table it is looked up in, and keys and values of full layers.
-    least = passed.model.num_active_parameters - passed.model.num_embedding_parameters
-    kinds = passed.model.layer_kinds
+    least = passed.num_active_parameters - passed.num_embedding_parameters
+    kinds = passed.layer_kinds
     cached = memory_of(one, Serving(1, 1, 1)).cache / 2 / len(kinds) * pp
     read = 2 * least / tp + batch * prompt * cached * sum(kind.window is None for kind in kinds)
     first, last = (
@@ -172,13 +169,13 @@ def test_no_token_is_faster_than_memory(batch: int, prompt: int, output: int, tp
 
 
 def test_larger_batches_make_more_tokens_and_no_faster_ones() -> None:
-    steps = [predict_inference(real("Llama3-8B"), Serving(512, 128, batch), CONFIG) for batch in (1, 4, 16, 64)]
+    steps = [predict_inference(real("llama3-8b"), Serving(512, 128, batch), CONFIG) for batch in (1, 4, 16, 64)]
     assert all(a.tokens_per_s < b.tokens_per_s for a, b in zip(steps, steps[1:], strict=False))
     assert all(a.time_per_output_token_s <= b.time_per_output_token_s for a, b in zip(steps, steps[1:], strict=False))
 
 
 def test_pipeline_halves_memory_not_the_wait_of_one_sequence() -> None:
-    whole, halved = real("Llama3-8B"), real("Llama3-8B", pp=2)
+    whole, halved = real("llama3-8b"), real("llama3-8b", pp=2)
     asked = Serving(512, 128, 1)
     assert memory_of(halved, asked).weights < 0.6 * memory_of(whole, asked).weights
     one, two = predict_inference(whole, asked, CONFIG), predict_inference(halved, asked, CONFIG)
@@ -191,7 +188,7 @@ def test_pipeline_halves_memory_not_the_wait_of_one_sequence() -> None:
 
 def test_replicas_multiply_throughput() -> None:
     asked = Serving(512, 128, 8)
-    one, four = (predict_inference(real("Llama3-8B", dp=dp), asked, CONFIG) for dp in (1, 4))
+    one, four = (predict_inference(real("llama3-8b", dp=dp), asked, CONFIG) for dp in (1, 4))
     assert four.tokens_per_s == pytest.approx(4 * one.tokens_per_s, rel=0.05)
     assert four.tokens_per_s < 4 * one.tokens_per_s
 

@@ -9,18 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.simulate.cells import NEMOTRON
+from tests.unit.published.cells import NEMOTRON
 from triplepoint.calibrate.statistics import conformal_quantile
 from triplepoint.cli import main
 from triplepoint.config.point import Layout
+from triplepoint.published.rows import read_row, settle
 from triplepoint.simulate import intervals
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Constants, slowest_of
 from triplepoint.simulate.intervals import Features, Uncertainty
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.predict.batch import OUTPUT, predict_row, settle
-from triplepoint.simulate.predict.model import predict
-from triplepoint.simulate.predict.rows import read_row
+from triplepoint.simulate.predict.model import COLUMNS, predict
 from triplepoint.simulate.step import simulate_step
 
 CONFIG = Path("config")
@@ -56,7 +55,7 @@ def test_predict_too_large_says_by_how_much(calibration: Calibration) -> None:
 
 def test_predict_schedule_that_cannot_run_is_invalid(calibration: Calibration) -> None:
     cells = NEMOTRON | {"pp": "2", "vp": "2", "tp": "2", "gbs": "12", "mbs": "1", "dp": "4"}
-    found = predict_row(read_row(cells, 1, CONFIG), calibration, CONFIG)
+    found = read_row(cells, 1, CONFIG).predict(CONFIG)
     assert (found.status, math.isnan(found.step_time_s)) == ("invalid", True)
     assert "num_microbatches 3 divisible by pp: 2" in found.reason
 
@@ -140,9 +139,9 @@ def test_command_writes_every_row_in_order(tmp_path: Path, capsys: pytest.Captur
         writer = csv.DictWriter(file, [*NEMOTRON, "unknown"])
         writer.writeheader()
         writer.writerows(rows)
-    assert main(["predict", str(tmp_path / "in.csv"), str(tmp_path / "out.csv")]) == 0
+    assert main(["predict", "--published", str(tmp_path / "in.csv"), str(tmp_path / "out.csv")]) == 0
     found = list(csv.DictReader((tmp_path / "out.csv").open()))
-    assert list(found[0]) == list(OUTPUT)
+    assert list(found[0]) == ["id", *COLUMNS]
     assert [(row["id"], row["status"]) for row in found] == [("T1", "ok"), ("bad", "invalid"), ("tpu", "unsupported")]
     assert "3 rows" in capsys.readouterr().out
 
@@ -155,7 +154,7 @@ def test_command_refuses_what_is_no_table(
 ) -> None:
     if content is not None:
         (tmp_path / "in.csv").write_text(content)
-    assert main(["predict", str(tmp_path / "in.csv"), str(tmp_path / "out.csv")]) == 2
+    assert main(["predict", "--published", str(tmp_path / "in.csv"), str(tmp_path / "out.csv")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out.csv").exists()
 
@@ -163,7 +162,7 @@ def test_command_refuses_what_is_no_table(
 def test_command_missing_column_is_a_status_of_each_row(tmp_path: Path) -> None:
     cells = {name: text for name, text in NEMOTRON.items() if name != "gbs"}
     (tmp_path / "in.csv").write_text(",".join(cells) + "\n" + ",".join(cells.values()) + "\n")
-    assert main(["predict", str(tmp_path / "in.csv"), str(tmp_path / "out.csv")]) == 0
+    assert main(["predict", "--published", str(tmp_path / "in.csv"), str(tmp_path / "out.csv")]) == 0
     found = next(csv.DictReader((tmp_path / "out.csv").open()))
     assert (found["status"], found["reason"]) == ("invalid", "gbs is blank, expected a whole number")
 

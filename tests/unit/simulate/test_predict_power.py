@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.simulate.test_heated import CATALOGUE, CONFIG, heated, planned
+from triplepoint.published.table import predict_table
 from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.calibration import Calibration
-from triplepoint.simulate.predict.batch import predict_table
-from triplepoint.simulate.predict.model import predict
+from triplepoint.simulate.predict.model import COLUMNS, predict
 from triplepoint.simulate.predict.places import places_of
 from triplepoint.simulate.predict.power import PowerPrediction
 
@@ -65,8 +65,6 @@ def test_gpu_type_without_a_model_has_no_power() -> None:
 def test_table_has_the_columns_behind_the_others(tmp_path: Path) -> None:
     source = tmp_path / "in.csv"
     source.write_text("id,model,gpu,n_gpus,tp,pp,gbs,mbs,seq\na,Llama3-70B,H200,32,4,4,128,1,8192\n")
-    predict_table(source, tmp_path / "out.csv", CONFIG, print)
-    header, row = (tmp_path / "out.csv").read_text().splitlines()
-    names = header.split(",")
-    assert names[-12:] == list(PowerPrediction.__dataclass_fields__)
-    assert 300 < float(row.split(",")[names.index("gpu_power_w")]) < 720
+    ((_, found),) = predict_table(source, CONFIG, print)
+    assert COLUMNS[-12:] == tuple(PowerPrediction.__dataclass_fields__)
+    assert 300 < float(str(found.cells()["gpu_power_w"])) < 720

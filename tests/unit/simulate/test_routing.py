@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.simulate.cells import NEMOTRON
+from tests.unit.published.cells import NEMOTRON
 from tests.unit.simulate.jobs import job, message_bytes, messages, mixtral, operations
 from triplepoint.config.model import MixtureOfExperts
+from triplepoint.published.rows import read_row
 from triplepoint.simulate.operations import Kernel
-from triplepoint.simulate.predict.rows import read_row
 from triplepoint.simulate.work.experts import share_sent_once
 from triplepoint.simulate.work.training import stage_work
 

@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 
 from tests.unit.simulate.test_heated import CATALOGUE, CONFIG, planned
+from triplepoint.published.rows import read_row
 from triplepoint.simulate.artefacts.heated import heat_up
 from triplepoint.simulate.artefacts.simulate_run import job_of, simulate
 from triplepoint.simulate.artefacts.simulated import Heated, Simulated
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.heat.clocks import Reason
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.predict.batch import predict_row
 from triplepoint.simulate.predict.model import predict
-from triplepoint.simulate.predict.rows import read_row
 from triplepoint.simulate.step import costs_of
 
 CALIBRATION = Calibration.load(CONFIG)
@@ -138,7 +137,7 @@ def test_gpus_of_a_public_training_node(model: str, seq: int, mbs: int, recomput
     measured = [float(row["power_w"]) for row in csv.DictReader(lines)]
     cells = {"model": model, "seq": str(seq), "mbs": str(mbs), "recompute": recompute, "gpu": "H100-SXM-80GB"}
     cells |= {"n_gpus": "4", "tp": "1", "pp": "1", "gbs": "64", "fsdp": "full shard"}
-    found = predict_row(read_row(cells, 1, CONFIG), CALIBRATION, CONFIG)
+    found = read_row(cells, 1, CONFIG).predict(CONFIG)
     assert found.status == "ok"
     assert 4 * found.power.gpu_power_w == pytest.approx(sum(measured), rel=0.08)
     assert found.power.gpu_power_lo_w < np.mean(measured) < found.power.gpu_power_hi_w

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.simulate.cells import NEMOTRON
-from triplepoint.simulate.predict.rows import read_row
+from tests.unit.published.cells import NEMOTRON
+from triplepoint.published.rows import read_row
 from triplepoint.simulate.stacks import find_stack
 
 CONFIG = Path("config")

@@ -30,7 +30,7 @@ from triplepoint.simulate.inference import (
 )
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import peak_memory
-from triplepoint.simulate.predict.point import predict_point
+from triplepoint.simulate.predict.point import allocated_by_rank, predict_point
 from triplepoint.tables import STEPS
 
 CONFIG = Path("config")
@@ -64,7 +64,7 @@ def test_lora_all_targets_is_none_in_the_job() -> None:
 @pytest.mark.parametrize("study", ["lora", "parallelism"])
 def test_mfu_of_a_prediction_is_that_of_points(study: str) -> None:
     point = planned(study).point
-    found = predict_point(point, CONFIG).step
+    found = predict_point(point, CONFIG)
     gpu = read(GpuConfig, CONFIG / "gpus" / f"{point.cluster.gpu}.yaml")
     throughput = tokens_per_s(point.num_tokens, found.step_time_s)
     peak = peak_flops(gpu, point.precision)
@@ -84,7 +84,7 @@ def test_simulated_inference_is_what_is_predicted(tmp_path: Path) -> None:
     whole_s = expected.prefill_s + 127 * expected.time_per_output_token_s
     assert (first["t_end_ns"] - first["t_start_ns"]) / 1e9 == pytest.approx(whole_s)
     assert {row["num_tokens"] for row in rows} == {16 * 128}
-    predicted = predict_point(run.point, CONFIG).step
+    predicted = predict_point(run.point, CONFIG)
     assert predicted.step_time_s == pytest.approx(whole_s)
     assert predicted.time_per_output_token_s == pytest.approx(expected.time_per_output_token_s)
     for name in ("step_time", "time_to_first_token", "time_per_output_token"):
@@ -100,7 +100,7 @@ def test_simulated_inference_energy_is_power_over_time(tmp_path: Path) -> None:
     gpu = samples[samples["device"] == "gpu3"]
     steps = STEPS.read(tmp_path / "steps.parquet").to_pandas()
     start_ns, end_ns = steps["t_start_ns"].min(), steps["t_end_ns"].max()
-    assert (end_ns - start_ns) / 1e9 == pytest.approx(21 * predict_point(run.point, CONFIG).step.step_time_s, rel=1e-3)
+    assert (end_ns - start_ns) / 1e9 == pytest.approx(21 * predict_point(run.point, CONFIG).step_time_s, rel=1e-3)
     # Sampling goes on until the energy counter has moved once more.
     assert gpu["t_ns"].iloc[0] == start_ns and gpu["t_ns"].iloc[-1] > end_ns + 200_000_000
     gpu = gpu[gpu["t_ns"] <= end_ns]
@@ -148,7 +148,7 @@ def test_simulated_pipeline_shows_each_stage_its_own_memory_and_the_last_one_the
         rank: round(stages[rank // 2].total) for rank in range(8)
     }
     assert {row["rank"] for row in rows if row["t_first_token_ns"] is not None} == {6, 7}
-    predicted = predict_point(run.point, CONFIG).allocated_bytes
+    predicted = allocated_by_rank(run.point, CONFIG)
     assert list(predicted) == [stages[rank // 2].allocated for rank in range(8)]
 
 

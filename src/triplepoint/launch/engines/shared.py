@@ -27,6 +27,8 @@ def check_features(point: Point) -> str | None:
     """The point asks only for what the launched engines have."""
     if point.engine != "native" and point.task == "inference":
         return f"the {point.engine} engine has no task: inference; set engine: native or simulated"
+    if point.model.position_embedding == "alibi":
+        return f"the {point.engine} engine has no ALiBi ({point.model.name}); choose another model or engine: simulated"
     sections = [section for section in (point.model, point.model.moe) if section]
     for section in sections:
         for key in sorted(section.features):

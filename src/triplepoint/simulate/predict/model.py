@@ -1,7 +1,8 @@
-"""What a training job takes: time of a step with its interval, memory, and what holds it up."""
+"""Prediction of one job: time with its interval, memory, power and bottleneck."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -9,18 +10,41 @@ from triplepoint import metrics
 from triplepoint.config.task import TARGETS, Lora
 from triplepoint.errors import UserError
 from triplepoint.flops import peak_flops, training_flops_per_token
-from triplepoint.simulate.calibration import Calibration
-from triplepoint.simulate.costs import Constants
+from triplepoint.simulate.calibration import Calibration, ServingCalibration
+from triplepoint.simulate.costs import Constants, Cost
+from triplepoint.simulate.inference import Serving, predict_inference
 from triplepoint.simulate.intervals import interval
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import MemoryUse, peak_memory
 from triplepoint.simulate.power.step import Ran
-from triplepoint.simulate.predict.bottleneck import name_bottleneck
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power
 from triplepoint.simulate.step import Step, simulate_step
+from triplepoint.simulate.timeline.tasks import Timeline
 from triplepoint.status import Status
+from triplepoint.units import GIB
 
-GIB = 2**30
+_WORDS = {
+    "gemm": "matrix products",
+    "moe": "expert kernels",
+    "attention": "attention",
+    "tp": "tensor parallel communication",
+    "cp": "context parallel communication",
+    "ep": "expert all-to-all",
+    "etp": "expert tensor parallel communication",
+    "dp": "data parallel communication",
+    "dp_cp": "data parallel communication",
+    "dp_shard": "data parallel communication",
+    "dp_copy": "data parallel communication",
+    "edp": "data parallel communication of experts",
+    "edp_shard": "data parallel communication of experts",
+    "edp_copy": "data parallel communication of experts",
+    "pp": "pipeline sends",
+    "overlapped": "communication that computation does not cover",
+    "host": "launching kernels from the host",
+    "contention": "computation slowed by communication beside it",
+}
+"""Parts of the time, by class of kernel or process group."""
+_MEMORY_BOUND = ("norm", "elementwise", "embedding", "loss", "optimizer")
 
 
 @dataclass(frozen=True)
@@ -70,9 +94,35 @@ class Prediction:
     exposed_comm_per_output_token_s: float = math.nan
     power: PowerPrediction = PowerPrediction()
 
+    def cells(self) -> dict[str, object]:
+        """Return the columns of a table: nothing for NaN, six digits of a number."""
+        columns = asdict(self)
+        return {name: _cell(value) for name, value in (columns | columns.pop("power")).items() if name != "power"}
+
+
+COLUMNS = (
+    *(part.name for part in fields(Prediction) if part.name != "power"),
+    *(part.name for part in fields(PowerPrediction)),
+)
+"""Columns of a table of predictions, in order."""
+
+
+def predict_job(job: Job, serving: Serving | None, config: Path, with_power: bool = True) -> Prediction:
+    """Return the prediction of a training job, or of inference on its model, layout and machines.
+
+    Args:
+        job: The job.
+        serving: What is asked of it; None for training.
+        config: Folder of the configuration, with the calibration.
+        with_power: Whether power and heat of training are wanted, which take a quarter of the time.
+    """
+    if serving:
+        return _predict_serving(job, serving, config)
+    return predict(job, read_calibrations(config)[0], config, with_power)
+
 
 def predict(job: Job, calibration: Calibration | None, config: Path, with_power: bool = True) -> Prediction:
-    """Return what a job takes; a job that cannot run has a status that says why.
+    """Return the prediction of a training job; a job that cannot run has a status that says why.
 
     Args:
         job: The job.
@@ -111,7 +161,7 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
         memory_gib=memory.total / GIB,
         bubble_fraction=step.timeline.bubble_fraction,
         exposed_comm_s=step.exposed_comm_s,
-        bottleneck=name_bottleneck(job, step.timeline, step.slowest),
+        bottleneck=_training_bottleneck(step.timeline, step.slowest),
     )
 
 
@@ -120,3 +170,71 @@ def _adapters(job: Job) -> Lora | None:
         return None
     targets = tuple(target for target in TARGETS if job.lora_targets is None or target in job.lora_targets)
     return Lora(rank=job.lora_rank, alpha=1.0, targets=targets)
+
+
+def _predict_serving(job: Job, serving: Serving, config: Path) -> Prediction:
+    """Return the prediction of inference; its step is a whole batch from its start to its end."""
+    found = predict_inference(job, serving, config)
+    known_to, fits = read_calibrations(config)[1].known_to(job, serving, found), found.memory.fits
+    low_s, high_s = known_to.whole_s
+    token_low_s, token_high_s = known_to.per_token_s
+    first_low_s, first_high_s = known_to.first_token_s
+    return Prediction(
+        Status.OK if fits else Status.OOM,
+        "" if fits else f"does not fit on a rank of stage {found.memory.stage}: {found.memory.explain()}",
+        step_time_s=found.whole_s,
+        step_time_lo_s=low_s,
+        step_time_hi_s=high_s,
+        tokens_per_s_per_gpu=found.tokens_per_s / job.num_gpus,
+        memory_gib=found.memory.total / GIB,
+        bottleneck=_largest_part(_by_word(found.decode), found.decode.total_s),
+        time_to_first_token_s=found.time_to_first_token_s,
+        time_to_first_token_lo_s=first_low_s,
+        time_to_first_token_hi_s=first_high_s,
+        time_per_output_token_s=found.time_per_output_token_s,
+        time_per_output_token_lo_s=token_low_s,
+        time_per_output_token_hi_s=token_high_s,
+        exposed_comm_per_output_token_s=found.decode.exposed_s,
+    )
+
+
+@lru_cache(maxsize=4)
+def read_calibrations(config: Path) -> tuple[Calibration, ServingCalibration]:
+    """Return how far predictions of training and of inference can be trusted. Raises `UserError` if a file is wrong."""
+    return Calibration.load(config), ServingCalibration.load(config)
+
+
+def _training_bottleneck(timeline: Timeline, slowest: Cost) -> str:
+    """Return the largest part of a step's time that something could be done about.
+
+    Args:
+        timeline: Of the step.
+        slowest: Cost of the stage that the step depends on, by class of kernel and process group.
+    """
+    parts = {
+        "pipeline bubble": timeline.bubble_fraction * timeline.step_time_s,
+        "gradient reduction after the backward pass": float(
+            (timeline.final_sync[:, 1] - timeline.end[:, -1].max(axis=1)).max(initial=0.0)
+        ),
+    }
+    return _largest_part(parts | _by_word(slowest), timeline.step_time_s)
+
+
+def _by_word(cost: Cost) -> dict[str, float]:
+    parts: dict[str, float] = {}
+    for name, time_s in cost.by_class.items():
+        word = "kernels bound by memory" if name in _MEMORY_BOUND else _WORDS.get(name, name)
+        parts[word] = parts.get(word, 0.0) + time_s
+    return parts
+
+
+def _largest_part(parts: dict[str, float], total_s: float) -> str:
+    """Return the largest part with its share of the time, such as `matrix products 62 %`."""
+    largest = max(parts, key=lambda word: parts[word])
+    return f"{largest} {100 * parts[largest] / total_s:.0f} %"
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, float):
+        return "" if math.isnan(value) else f"{value:.6g}"
+    return value

@@ -1,6 +1,5 @@
-"""What is predicted of a planned point, to be held against what was measured of it."""
+"""Prediction of a planned point: `triplepoint predict`, the cost of a plan, and what stands beside a measurement."""
 
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -9,59 +8,54 @@ from triplepoint.config.point import Point
 from triplepoint.config.rules import refusal
 from triplepoint.errors import UserError
 from triplepoint.simulate.artefacts.simulate_run import job_of
-from triplepoint.simulate.calibration import Calibration
-from triplepoint.simulate.inference import memory_by_stage, serving_of
+from triplepoint.simulate.inference import Serving, memory_by_stage, serving_of
+from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import check_order
 from triplepoint.simulate.memory.training import memory_by_stage as memory_of_training
-from triplepoint.simulate.predict.model import Prediction, predict
-from triplepoint.simulate.predict.serving import predict_serving
+from triplepoint.simulate.predict.model import Prediction, predict_job
 from triplepoint.status import Status
 
 STACKS = {"megatron": "Megatron-Core", "deepspeed": "DeepSpeed", "native": "PyTorch"}
 """Software that a launched point is predicted for, by its engine; simulated points keep that of the published study."""
 
 
-@dataclass(frozen=True)
-class PointPrediction:
-    """What is predicted of one run.
-
-    Attributes:
-        step: Its step, or why there is none.
-        allocated_bytes: Peak of the framework's allocator on every rank; empty without a prediction. Unit: byte.
-    """
-
-    step: Prediction
-    allocated_bytes: tuple[float, ...] = ()
-
-
-def predict_point(point: Point, config: Path) -> PointPrediction:
-    """Return what is predicted of a point; what cannot be predicted says why in its `step.reason`.
+def predict_point(point: Point, config: Path, stack: str | None = None, with_power: bool = True) -> Prediction:
+    """Return the prediction of a point; what cannot be predicted has a status and says why in its `reason`.
 
     Args:
-        point: The point.
+        point: The point, folded.
         config: Folder of the configuration.
+        stack: Framework and its version. None: that of the point's engine.
+        with_power: Whether power and heat are wanted, which take a quarter of the time.
     """
     if point.cluster.device == "cpu":
-        return PointPrediction(Prediction("unsupported", "processors are not simulated"))
+        return Prediction("unsupported", "processors are not simulated")
     try:
-        catalogue, calibration = _load(config)
-        job = job_of(point, catalogue, STACKS.get(point.engine))
-        if reason := refusal(point, catalogue.cluster(point.cluster.name), job.gpu):
-            return PointPrediction(Prediction(Status.INVALID, reason))
+        job = _job_of(point, config, stack)
+        if reason := refusal(point, _catalogue(config).cluster(point.cluster.name), job.gpu):
+            return Prediction(Status.INVALID, reason)
         if reason := check_order(point):
-            return PointPrediction(Prediction("unsupported", reason))
-        if point.task == "inference":
-            serving = serving_of(point)
-            step = predict_serving(job, serving, config)
-            stages = [use.allocated for use in memory_by_stage(job, serving)]
-        else:
-            step = predict(job, calibration, config)
-            stages = [use.allocated for use in memory_of_training(job)]
+            return Prediction("unsupported", reason)
+        return predict_job(job, _serving_of(point), config, with_power)
     except UserError as error:
-        return PointPrediction(Prediction("unsupported", str(error)))
-    return PointPrediction(step, tuple(stages[job.mesh.place(rank).pp] for rank in range(point.num_gpus)))
+        return Prediction("unsupported", str(error))
+
+
+def allocated_by_rank(point: Point, config: Path) -> tuple[float, ...]:
+    """Return the predicted peak of the framework's allocator on every rank of a point that can run. Unit: byte."""
+    job, serving = _job_of(point, config), _serving_of(point)
+    stages = [use.allocated for use in (memory_by_stage(job, serving) if serving else memory_of_training(job))]
+    return tuple(stages[job.mesh.place(rank).pp] for rank in range(job.num_gpus))
+
+
+def _job_of(point: Point, config: Path, stack: str | None = None) -> Job:
+    return job_of(point, _catalogue(config), stack or STACKS.get(point.engine))
+
+
+def _serving_of(point: Point) -> Serving | None:
+    return serving_of(point) if point.task == "inference" else None
 
 
 @cache
-def _load(config: Path) -> tuple[Catalogue, Calibration]:
-    return Catalogue(config), Calibration.load(config)
+def _catalogue(config: Path) -> Catalogue:
+    return Catalogue(config)

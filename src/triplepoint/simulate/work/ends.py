@@ -48,9 +48,9 @@ def embedding(share: Share) -> Part:
     split = share.split_tokens * model.hidden_size
     mask = MASK_BYTES * share.software.has_dropout
     forward: list[Operation] = [streaming("embedding", "forward", 2 * whole), *scatter(share, whole)]
-    positions = 0
-    if model.position_embedding == "learned":
-        positions = model.sequence_length * model.hidden_size
+    positions = model.sequence_length * model.hidden_size if model.position_embedding == "learned" else 0
+    if model.position_embedding != "rope":
+        # The bias of ALiBi, which attention adds, counts as the addition of learned positions.
         forward.append(streaming("elementwise", "add", 3 * split * share.element))
     if mask:
         forward.append(streaming("elementwise", "dropout", split * (2 * share.element + mask)))

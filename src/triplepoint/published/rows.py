@@ -1,0 +1,263 @@
+"""One row of a published table, and the job it means."""
+
+import re
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import gcd
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.fold import fold
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.mesh import RankMesh
+from triplepoint.config.model import ModelConfig
+from triplepoint.config.point import Layout, Point, PointCluster, Sharding, usual_schedule
+from triplepoint.config.rules import refusal
+from triplepoint.config.task import Inference
+from triplepoint.published import words
+from triplepoint.published.architecture import adapt, build_model, is_of, read_shape
+from triplepoint.published.fabric import usual_fabric
+from triplepoint.published.names import Unsupported, find_model
+from triplepoint.published.words import Cells, UnreadableError, UnsupportedError, count, is_blank, need, shown
+from triplepoint.simulate.inference import Serving, serving_of
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.limits import check_order
+from triplepoint.simulate.memory.training import peak_memory
+from triplepoint.simulate.predict.model import Prediction, predict_job
+from triplepoint.simulate.stacks import Stack, find_stack
+from triplepoint.status import Status
+
+COLUMNS = (
+    *("id", "model", "hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "experts", "topk", "moe_ffn", "params_B"),
+    *("seq", "gpu", "n_gpus", "tp", "pp", "vp", "pipeline_layers", "cp", "ep", "etp", "dp", "fsdp", "mbs", "gbs"),
+    *("precision", "recompute", "seq_parallel", "framework", "interconnect", "trainable", "notes", "task"),
+    "output_tokens",
+)
+"""Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
+hidden, layers, heads and seq."""
+
+_MICRO_BATCHES = (4, 2, 1)
+"""Sizes tried where a row does not state one: beyond 4 sequences published layouts gain nothing."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row as it was understood.
+
+    Attributes:
+        id: Its key in the output.
+        job: The job, None where there is none.
+        serving: What is asked of the model where it is inference.
+        status: Why there is no job: `invalid` for a row that contradicts itself or cannot be read, `unsupported` for
+            one of something that is not simulated.
+        reason: One line to the status.
+        open_choices: What the row left open, to be settled by what fits in memory: micro_batch, recompute.
+    """
+
+    id: str
+    job: Job | None = None
+    status: Literal[Status.INVALID, "unsupported", ""] = ""
+    reason: str = ""
+    open_choices: frozenset[str] = frozenset()
+    serving: Serving | None = None
+
+    def predict(self, config: Path) -> Prediction:
+        """Return the prediction of the row; whatever is wrong with it is its status."""
+        if self.job is None:
+            assert self.status
+            return Prediction(self.status, self.reason)
+        try:
+            return predict_job(self.job if self.serving else settle(self), self.serving, config)
+        except (ArithmeticError, ValueError, MemoryError) as error:
+            # Numbers nobody thought of; the other rows must not suffer.
+            line = " ".join(str(error).split())[:200]
+            return Prediction("unsupported", f"cannot be simulated: {type(error).__name__} {line}")
+
+
+def read_row(cells: Cells, number: int, config: Path) -> Row:
+    """Return what a row means; a row that cannot be read has a status instead of a job.
+
+    Args:
+        cells: Text by column.
+        number: Of the row, from 1; its id where the table has none. Line breaks in an id become spaces.
+        config: Folder of the configuration.
+    """
+    name = " ".join(cells.get("id", "").splitlines()).strip() or str(number)
+    try:
+        return _read(name, cells, config)
+    except UnreadableError as error:
+        return Row(name, None, Status.INVALID, str(error))
+    except ValidationError as error:
+        first = error.errors()[0]
+        return Row(name, None, Status.INVALID, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+    except UnsupportedError as error:
+        return Row(name, None, "unsupported", str(error))
+
+
+def settle(row: Row) -> Job:
+    """Return the job of a row with its open choices made as one would run it: by what fits in memory.
+
+    Recomputation: the least that fits. Micro-batch: the largest of 1, 2, 4 that fits with it, 1 with a pipeline.
+    """
+    assert row.job is not None
+    best = row.job
+    for recompute in ("none", "selective", "full") if "recompute" in row.open_choices else (row.job.recompute,):
+        for size in _micro_batches(row):
+            best = replace(row.job, recompute=recompute, micro_batch_size=size)
+            if not row.open_choices or peak_memory(best).total <= best.gpu.memory_capacity.value:
+                return best
+    return best
+
+
+def _micro_batches(row: Row) -> list[int]:
+    assert row.job is not None
+    if "micro_batch" not in row.open_choices or row.job.layout.pp > 1:
+        return [row.job.micro_batch_size]
+    each = row.job.global_batch_size // row.job.layout.dp
+    return [size for size in _MICRO_BATCHES if each % size == 0]
+
+
+def _read(name: str, cells: Cells, config: Path) -> Row:
+    gpu = _read_gpu(cells.get("gpu", ""), config)
+    stack = find_stack(cells.get("framework", ""), config)
+    model = _read_model(cells, config)
+    shards = words.read_shards(cells.get("fsdp", ""))
+    point = _read_point(cells, model, gpu, shards, stack)
+    _check(point, gpu)
+    network = words.read_network(cells.get("interconnect", ""))
+    fabric = usual_fabric(gpu, point.num_gpus, network, config)
+    job = replace(
+        Job.of(point, gpu, fabric, " ".join(cells.get("framework", "").split())[:80], config),
+        shard_size=_shard_size(shards, point.layout, fabric.gpus_per_node),
+        keeps_gathered=shards.keeps_gathered,
+    )
+    columns = {"recompute": "recompute", "micro_batch": "mbs"}
+    open_choices = frozenset(choice for choice, column in columns.items() if is_blank(cells.get(column, "")))
+    serving = serving_of(point) if point.inference else None
+    return Row(name, job, open_choices=open_choices, serving=serving)
+
+
+def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.Shards, stack: Stack) -> Point:
+    """Return the point a row means; what it leaves open is 1 and none."""
+    layout, num_gpus = _read_layout(cells, model, shards.sharding, stack.expert_parallel)
+    recompute, recompute_layers = words.read_recompute(cells.get("recompute", ""))
+    # Where a row does not state the sequence, that which a model known by name was trained with.
+    sequence_length, output_tokens = count(cells, "seq") or model.sequence_length, words.read_output_tokens(cells)
+    inference = Inference(prompt_tokens=sequence_length, output_tokens=output_tokens) if output_tokens else None
+    stated, batch = shards.overlap, need(cells, "gbs")
+    return Point(
+        model=model,
+        cluster=PointCluster(name="published", device="cuda", gpu=gpu.name, gpus_per_node=1),
+        engine="simulated",
+        num_gpus=num_gpus,
+        layout=layout,
+        micro_batch_size=max(1, batch // layout.dp) if inference else count(cells, "mbs") or 1,
+        global_batch_size=batch,
+        sequence_length=sequence_length,
+        recompute=recompute or "none",
+        recompute_layers=recompute_layers,
+        overlap=tuple(kind for kind in stack.overlap if stated is None or kind == "tp" or kind in stated),
+        precision=words.read_precision(cells.get("precision", "")),
+        lora=words.read_lora(cells.get("trainable", ""), cells.get("notes", "")),
+        task="inference" if inference else "pretrain",
+        inference=inference,
+    )
+
+
+def _check(point: Point, gpu: GpuConfig) -> None:
+    """Hold a row against the rule book; stages it does not describe are as even as can be."""
+    layout, layers = point.layout, point.model.num_layers
+    if not layout.pipeline_layers and layers >= layout.pp * layout.vp:
+        layout = layout.model_copy(update={"pipeline_layers": layout.stage_layers(layers)})
+    stated = point.model_copy(update={"layout": layout})
+    if reason := refusal(fold(stated) if point.inference else stated, gpu=gpu):
+        raise UnreadableError(reason)
+    if reason := check_order(point):
+        raise UnsupportedError(reason)
+
+
+def _read_model(cells: Cells, config: Path) -> ModelConfig:
+    """Return the model: known by name, with what the row says in place of what is known; else of the columns alone."""
+    shape, named = read_shape(cells), find_model(cells.get("model", ""), config)
+    if isinstance(named, Unsupported) and shape.missing:
+        raise UnsupportedError(f"{shown(shape.name)} has {named.because}, which are not simulated")
+    if isinstance(named, str) and is_of(shape, known := _catalogue(config).model(named)):
+        return adapt(shape, known)
+    if shape.missing:
+        blank = ", ".join(shape.missing)
+        raise UnsupportedError(f"{blank} blank: the architecture of {shown(shape.name)} is needed to simulate it")
+    need(cells, "seq")
+    return build_model(shape)
+
+
+def _read_layout(
+    cells: Cells, model: ModelConfig, sharding: Sharding, expert_parallel: int | None
+) -> tuple[Layout, int]:
+    """Return the layout and the number of GPUs, which follows from it where it is not stated."""
+    tp, pp, cp, vp, ep = (count(cells, column) or 1 for column in ("tp", "pp", "cp", "vp", "ep"))
+    stated = count(cells, "dp")
+    num_gpus = count(cells, "n_gpus") or tp * pp * cp * (stated or 1)
+    dp = stated or max(1, num_gpus // (tp * pp * cp))
+    if ep == 1 and model.moe and expert_parallel:
+        ep = gcd(model.moe.num_experts, dp, expert_parallel)
+    layout = Layout(
+        tp=tp,
+        pp=pp,
+        dp=dp,
+        cp=cp,
+        ep=ep,
+        etp=count(cells, "etp"),
+        vp=vp,
+        sequence_parallel=words.read_sequence_parallel(cells.get("seq_parallel", ""), tp),
+        data_parallel_sharding=sharding,
+        schedule=usual_schedule(pp, vp),
+        pipeline_layers=words.read_stages(cells.get("pipeline_layers", "")),
+    )
+    return layout, num_gpus
+
+
+def _shard_size(shards: words.Shards, layout: Layout, gpus_per_node: int) -> int | None:
+    """Return how many data parallel ranks shard: as stated, with hybrid sharding those of a node; None for all."""
+    of_a_node = gcd(layout.dp, max(1, gpus_per_node // RankMesh(layout).ranks_per_replica))
+    size = shards.shard_size or (of_a_node if shards.is_hybrid else layout.dp)
+    if size >= layout.dp:
+        return None
+    if layout.dp % size:
+        raise UnreadableError(f"fsdp shards over {size} ranks, which do not divide dp {layout.dp}")
+    return size
+
+
+def _read_gpu(text: str, config: Path) -> GpuConfig:
+    """Return the GPU a cell names; a memory size in the name is followed."""
+    if is_blank(text):
+        raise UnreadableError("gpu is blank, expected a GPU such as H100-SXM-80GB")
+    known = _gpus(config)
+    low = text.lower()
+    names = [name for name in known if re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![0-9])", low)]
+    if not names:
+        raise UnsupportedError(f"gpu {shown(text)} is not known; known are {', '.join(known)}")
+    gpu = known[max(names, key=len)]
+    size = words.read_memory_size(text)
+    stock = gpu.memory_capacity.value
+    if size and not 0.9 < size * 1e9 / stock < 1.1 and gpu.gpus_per_package == 1:
+        capacity = gpu.memory_capacity.model_copy(update={"value": size * stock / _nominal(stock)})
+        return gpu.model_copy(update={"memory_capacity": capacity})
+    return gpu
+
+
+def _nominal(num_bytes: float) -> float:
+    """Return the size as sold, in GB, of what a driver shows: 80 for 85.9e9 bytes."""
+    return round(num_bytes / 2**30)
+
+
+@lru_cache(maxsize=4)
+def _catalogue(config: Path) -> Catalogue:
+    return Catalogue(config)
+
+
+@lru_cache(maxsize=4)
+def _gpus(config: Path) -> dict[str, GpuConfig]:
+    return {path.stem: _catalogue(config).gpu(path.stem) for path in sorted((config / "gpus").glob("*.yaml"))}

@@ -1,0 +1,109 @@
+"""Predictions for a published table, one training run a row."""
+
+import csv
+import difflib
+import io
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from triplepoint.errors import UserError
+from triplepoint.published.rows import COLUMNS, read_row
+from triplepoint.published.words import shown
+from triplepoint.simulate.predict.model import Prediction, read_calibrations
+
+_PROGRESS_ROWS = 500
+_NAMED = 10
+_NEAR = 0.75
+"""Likeness from which a column is taken for a misspelt one: `modle` and `precison` are, `kind` and `node` are not."""
+_WORDS_OF_STUDIES = {
+    "num_layers": "layers", "hidden_size": "hidden", "ffn_hidden_size": "ffn", "num_attention_heads": "heads",
+    "num_query_groups": "kv_heads", "vocab_size": "vocab", "num_experts": "experts", "top_k": "topk",
+    "sequence_length": "seq", "prompt_tokens": "seq", "num_gpus": "n_gpus", "micro_batch_size": "mbs",
+    "global_batch_size": "gbs", "sequence_parallel": "seq_parallel", "data_parallel_sharding": "fsdp",
+}  # fmt: skip
+"""What studies and models call the same."""
+
+
+def predict_table(source: Path, config: Path, say: Callable[[str], None]) -> list[tuple[str, Prediction]]:
+    """Return the prediction of each row of a table by the row's id.
+
+    Args:
+        source: CSV with the columns `COLUMNS`; others are named and passed over.
+        config: Folder of the configuration.
+        say: Called with a line on progress.
+
+    Raises:
+        UserError: If the table cannot be read at all, or the configuration is wrong.
+    """
+    read_calibrations(config)
+    rows = read_table(source)
+    if others := [shown(name) for name in (rows[0] if rows else ()) if name and name not in COLUMNS]:
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        say(f"predict: columns that are not read: {', '.join(others[:_NAMED])}{more}")
+    predictions = []
+    for number, cells in enumerate(rows, 1):
+        row = read_row(cells, number, config)
+        predictions.append((row.id, row.predict(config)))
+        if number % _PROGRESS_ROWS == 0:
+            say(f"predict: {number} of {len(rows)} rows")
+    return predictions
+
+
+def read_table(source: Path) -> list[dict[str, str]]:
+    """Return the rows of a CSV as text by column.
+
+    Raises:
+        UserError: If the file is missing, is no table, lacks a column without which nothing can be predicted, or has a
+            known one twice or misspelt.
+    """
+    try:
+        text = source.read_text(encoding="utf-8-sig", errors="replace")
+    except FileNotFoundError:
+        raise UserError(f"{source}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{source}: is a folder, expected a CSV file") from None
+    csv.field_size_limit(sys.maxsize)
+    try:
+        delimiter = max(",;\t", key=lambda found: len(_known(_header(text, found))))
+        header = _header(text, delimiter)
+    except csv.Error as error:
+        raise UserError(f"{source}: not readable as CSV: {error}") from None
+    if not _known(header) - {"id", "notes"}:
+        raise UserError(f"{source}: no known column in its first line; expected a CSV with {', '.join(COLUMNS)}")
+    _check_header(header, source)
+    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    next(lines)
+    return list(_rows(lines, header, source))
+
+
+def _header(text: str, delimiter: str) -> list[str]:
+    return [name.strip() for name in next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])]
+
+
+def _check_header(header: list[str], source: Path) -> None:
+    """Refuse a known column that stands twice, or is misspelt: its cells would be passed over."""
+    known = {name.lower(): name for name in COLUMNS if name not in ("id", "notes")}
+    for name in header:
+        if name in COLUMNS and header.count(name) > 1:
+            raise UserError(f"{source}: column {name!r} stands {header.count(name)} times; keep one")
+        if name in COLUMNS:
+            continue
+        low = name.lower().replace(" ", "_")
+        near = difflib.get_close_matches(low, known, n=1, cutoff=_NEAR)
+        meant = _WORDS_OF_STUDIES.get(low) or (known[near[0]] if near else None)
+        if meant and meant not in header:
+            raise UserError(f"{source}: unknown column {shown(name)} (did you mean {meant!r}?)")
+
+
+def _known(header: list[str]) -> set[str]:
+    return set(header) & set(COLUMNS)
+
+
+def _rows(lines: Iterator[list[str]], header: list[str], source: Path) -> Iterator[dict[str, str]]:
+    try:
+        for line in lines:
+            if any(cell.strip() for cell in line):
+                yield dict(zip(header, line, strict=False))
+    except csv.Error as error:
+        raise UserError(f"{source}: not readable as CSV: {error}") from None

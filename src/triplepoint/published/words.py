@@ -1,0 +1,335 @@
+"""Words of published tables: numbers, precision, recomputation, sharding, network, whoever wrote them."""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from triplepoint.config.point import Precision, Recompute, Sharding
+from triplepoint.config.task import TARGETS, Lora
+
+Cells = Mapping[str, str]
+"""Text of a row by column."""
+
+Overlap = frozenset[Literal["grad", "param", "tp"]]
+
+_BLANK = re.compile(
+    r"(n/?a|nan|null|-+|\?+|unknown|not (stated|given|applicable|published)\b.*|see recipe)?", re.DOTALL
+)
+_NUMBER = re.compile(r"([+-]?\d[\d_,]*(?:\.\d*)?(?:e[+-]?\d+)?)\s*(?:\(.*\))?", re.IGNORECASE | re.DOTALL)
+_MAX_COUNT = 10**12
+_USUAL_RANK = 16
+"""Rank of adapters where none is stated: a choice, the default of studies."""
+
+_GIGABIT = 1e9 / 8
+"""Bytes per second of a gigabit per second."""
+
+
+class UnreadableError(Exception):
+    """A cell that has no meaning here; the message says what was found and what was expected."""
+
+
+class UnsupportedError(Exception):
+    """A cell that can be read, of something that is not simulated."""
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a cell is blank: empty, `n/a`, `-`, `not stated`, `see recipe`."""
+    return _BLANK.fullmatch(text.strip().lower()) is not None
+
+
+def read_number(column: str, text: str) -> float | None:
+    """Return the number in a cell, None for a blank one. `6 (assumed)` is 6.
+
+    Raises:
+        UnreadableError: If it is no finite number, or negative.
+    """
+    if is_blank(text):
+        return None
+    found = _NUMBER.fullmatch(text.strip())
+    if not found:
+        raise UnreadableError(f"{column} is {shown(text)}, expected a number")
+    value = float(found[1].replace(",", "").replace("_", ""))
+    if not math.isfinite(value) or value < 0:
+        raise UnreadableError(f"{column} is {shown(text)}, expected a number of 0 or more")
+    return value
+
+
+def read_count(column: str, text: str) -> int | None:
+    """Return the whole number in a cell, None for a blank one.
+
+    Raises:
+        UnreadableError: If it is no whole number from 0 to 10^12.
+    """
+    value = read_number(column, text)
+    if value is None:
+        return None
+    if value != int(value) or value > _MAX_COUNT:
+        raise UnreadableError(f"{column} is {shown(text)}, expected a whole number")
+    return int(value)
+
+
+def count(cells: Cells, column: str) -> int | None:
+    """Return a whole number of 1 or more; None for a blank cell.
+
+    Raises:
+        UnreadableError: If the cell holds something else.
+    """
+    value = read_count(column, cells.get(column, ""))
+    if value is not None and value < 1:
+        raise UnreadableError(f"{column} is {value}, expected 1 or more")
+    return value
+
+
+def need(cells: Cells, column: str) -> int:
+    """Return a whole number of 1 or more.
+
+    Raises:
+        UnreadableError: If the cell is blank or holds something else.
+    """
+    value = count(cells, column)
+    if value is None:
+        raise UnreadableError(f"{column} is blank, expected a whole number")
+    return value
+
+
+def read_precision(text: str) -> Precision:
+    """Return the number format of the matrix products; bf16 where the cell is blank.
+
+    Raises:
+        UnreadableError: If no known format is named.
+        UnsupportedError: If one is named that is not simulated.
+    """
+    low = text.lower()
+    if is_blank(low):
+        return "bf16"
+    if re.search(r"fp4|int8|mxfp6", low):
+        raise UnsupportedError(f"precision {shown(text)} is not simulated; bf16, fp16, fp8 and fp32 are")
+    names: tuple[tuple[str, Precision], ...] = (
+        (r"fp8|float8|e4m3|mxfp8", "fp8"),
+        (r"bf16|bfloat16", "bf16"),
+        (r"fp16|float16|half", "fp16"),
+        (r"fp32|float32|tf32", "fp32"),
+    )
+    for pattern, name in names:
+        if re.search(pattern, low):
+            return name
+    raise UnreadableError(f"precision is {shown(text)}, expected bf16, fp16, fp8 or fp32")
+
+
+def read_recompute(text: str) -> tuple[Recompute | None, int | None]:
+    """Return what is recomputed, and of how many layers per (virtual) stage with `full`; None for a blank cell.
+
+    Raises:
+        UnreadableError: If the words mean nothing here.
+    """
+    low = text.lower().strip()
+    if is_blank(low):
+        return None, None
+    if re.match(r"(none|no|off|false|0)\b", low):
+        return "none", None
+    if "selective" in low or "core attention" in low or "core_attn" in low:
+        return "selective", None
+    layers = re.search(r"(\d+)\s*layers?|layers?\s*[=:]?\s*(\d+)|block\s*[=:]?\s*(\d+)", low)
+    if re.search(r"full|block|uniform|checkpoint|\b(yes|true|on|all)\b", low) or layers:
+        return "full", int(next(found for found in layers.groups() if found)) if layers else None
+    raise UnreadableError(f"recompute is {shown(text)}, expected none, selective or full")
+
+
+def read_stages(text: str) -> tuple[int, ...]:
+    """Return the layers of each pipeline stage; empty for a blank cell.
+
+    Raises:
+        UnreadableError: If they are no whole numbers of 1 or more.
+    """
+    if is_blank(text.strip()):
+        return ()
+    words = re.split(r"[\s,;]+", text.strip(" []()"))
+    layers = tuple(int(word) for word in words if re.fullmatch("[1-9][0-9]{0,5}", word))
+    if len(layers) != len(words):
+        raise UnreadableError(f"pipeline_layers is {shown(text)}, expected the layers of each stage, such as 3 5")
+    return layers
+
+
+def read_lora(cell: str, notes: str) -> Lora | None:
+    """Return the adapters that are trained, None if all is: as the cell says, or a part of the notes for a blank cell.
+
+    Raises:
+        UnsupportedError: If the frozen base has 4 bits.
+    """
+    text = cell.lower()
+    if is_blank(text):
+        parts = [part.strip().lower() for part in notes.split(";")]
+        text = next((part for part in parts if re.match(r"q?lora\b|peft\b", part)), "")
+    if not re.search(r"lora|peft", text):
+        return None
+    if "qlora" in text:
+        raise UnsupportedError("a frozen base in 4 bits (QLoRA) is not simulated; LoRA on 16 bits is")
+    rank = re.search(r"(?:rank|dim|\br)\s*[=:]?\s*(\d{1,4})\b", text)
+    return Lora(rank=int(rank[1]) if rank and int(rank[1]) else _USUAL_RANK, alpha=32.0, targets=TARGETS)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Data parallelism as a cell states it.
+
+    Attributes:
+        sharding: What is sharded over the ranks.
+        overlap: Communication stated as overlapped; None where nothing is stated.
+        shard_size: Ranks that parameters are sharded over; None where nothing is stated.
+        is_hybrid: Whether groups of ranks hold copies of the shards.
+        keeps_gathered: Whether gathered parameters stay until the backward pass.
+    """
+
+    sharding: Sharding
+    overlap: Overlap | None = None
+    shard_size: int | None = None
+    is_hybrid: bool = False
+    keeps_gathered: bool = False
+
+
+def read_shards(text: str) -> Shards:
+    """Return what is sharded over data parallel ranks.
+
+    Raises:
+        UnreadableError: If the words mean nothing here.
+        UnsupportedError: If shards are kept in the host's memory.
+    """
+    low = text.lower()
+    sharding = _sharding(low)
+    if sharding is None:
+        raise UnreadableError(f"fsdp is {shown(text)}, expected DDP, distributed optimizer, ZeRO-1 to 3 or FSDP")
+    if re.search(r"(?<!no )(?<!no-)(?<!without )offload(?!\w*\s*[=:]\s*(?:false|no|off))", low):
+        raise UnsupportedError("offload to the host's memory is not simulated")
+    size = re.search(r"shard(?:_size|ed over|ing over)?\s*[=:]?\s*(\d{1,7})\b", low)
+    return Shards(
+        sharding,
+        _overlap(low),
+        (int(size[1]) or None) if size else None,
+        is_hybrid=re.search(_HYBRID, low) is not None,
+        keeps_gathered=re.search(r"no[_ -]?reshard|reshard\w*\s*[=:]?\s*(?:false|no|off)\b", low) is not None,
+    )
+
+
+_HYBRID = r"hybrid|hsdp"
+
+
+def _sharding(low: str) -> Sharding | None:
+    kinds: tuple[tuple[str, Sharding], ...] = (
+        (r"hybrid[_ -]?shard[_ -]?zero-?2", "optim_grads"),
+        (_HYBRID, "optim_grads_params"),
+        (r"no[_ -]?shard|no zero|^none|\bdp\s*=\s*1\b|^no$|^false$|zero-?\s?0", "no_shard"),
+        (r"shard[_ -]?grad[_ -]?op|zero-?\s?(stage)?\s?2|optim_grads$", "optim_grads"),
+        (
+            r"zero-?\s?(stage)?\s?3|fsdp|full[_ -]?shard|fully.sharded|optim_grads_params|^(yes|true)$",
+            "optim_grads_params",
+        ),
+        (r"zero-?\s?(stage)?\s?1|distributed[_ -]?optim|dist[_ -]?opt|^optim$", "optim"),
+        (r"ddp|data.parallel", "no_shard"),
+    )
+    if is_blank(low):
+        return "no_shard"
+    return next((kind for pattern, kind in kinds if re.search(pattern, low.strip())), None)
+
+
+def _overlap(low: str) -> Overlap | None:
+    if "overlap" not in low:
+        return None
+    if re.search(r"(no|without)\b[^,;]*overlap", low):
+        return frozenset()
+    kinds: list[Literal["grad", "param"]] = [kind for kind in ("grad", "param") if kind in low]
+    return frozenset(kinds or ("grad", "param"))
+
+
+_INFERENCE, _TRAINING = r"infer|serv|decod|generat", r"train|tun|sft|lora"
+
+
+def read_output_tokens(cells: Cells) -> int | None:
+    """Return the tokens a row of inference generates for each prompt; None for a row of training.
+
+    Raises:
+        UnreadableError: If its task is neither, or the number of tokens is not stated.
+    """
+    task = cells.get("task", "").lower()
+    if is_blank(task) or re.search(_TRAINING, task):
+        return None
+    if not re.search(_INFERENCE, task):
+        raise UnreadableError(f"task is {shown(task)}, expected training or inference")
+    return need(cells, "output_tokens")
+
+
+def read_sequence_parallel(text: str, tp: int) -> bool:
+    """Return whether tensor parallel ranks split the sequence; a blank cell says no, a condition on tp is followed."""
+    low = text.lower().strip()
+    return tp > 1 and bool(re.match(r"yes|true|on|1|sp\b", low))
+
+
+@dataclass(frozen=True)
+class StatedNetwork:
+    """The network between nodes as a cell states it.
+
+    Attributes:
+        bandwidth: One direction, of all adapters of a node or of those of one GPU; None where nothing is stated.
+            Unit: byte/s.
+        is_per_gpu: Whether the bandwidth is one GPU's.
+        domain_size: GPUs joined by NVLink where it reaches past a node; None where nothing is stated.
+        has_reduction: Whether switches reduce (SHARP).
+        link: Kind of link.
+    """
+
+    bandwidth: float | None = None
+    is_per_gpu: bool = False
+    domain_size: int | None = None
+    has_reduction: bool = False
+    link: str = "infiniband"
+
+
+_GENERATIONS = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
+"""Gb/s of one InfiniBand port of four lanes, by generation. Source: InfiniBand Trade Association, roadmap."""
+
+_PORTS = re.compile(r"(\d+)\s*x\s*(?:[a-z]+-?\d?\s+)?(edr|hdr|ndr|xdr)?\s*-?(\d+)?\s*(?:g|\b)")
+_RATE = re.compile(r"([\d.,]*\d)\s*([gt])(b|B|bit|bits)?(?:ps|/s)", re.IGNORECASE)
+_NOT_NETWORK = re.compile(r"(?:nvlink|nvswitch|xgmi|infinity fabric)[-\d. ]*?\s*[\d.]*\s*[gt]b(?:ps|/s)", re.IGNORECASE)
+
+
+def read_network(text: str) -> StatedNetwork:
+    """Return the network a cell states; words that mean nothing here are passed over."""
+    low = text.lower()
+    domain = re.search(r"nvl\s?-?(\d+)", low)
+    return StatedNetwork(
+        _network_bandwidth(_NOT_NETWORK.sub(" ", text)),
+        bool(re.search(r"(per|/)\s*gpu", low)),
+        int(domain[1]) if domain else None,
+        "sharp" in low,
+        "roce" if "roce" in low else "ethernet" if re.search(r"ethernet|tcp", low) else "infiniband",
+    )
+
+
+def _network_bandwidth(text: str) -> float | None:
+    for ports in _PORTS.finditer(text.lower()):
+        rate = int(ports[3]) if ports[3] else _GENERATIONS.get(ports[2] or "", 0)
+        if int(ports[1]) <= 64 and 10 <= rate <= 3200:
+            return int(ports[1]) * rate * _GIGABIT
+    for rated in _RATE.finditer(text):
+        value = float(rated[1].replace(",", "")) if rated[1].count(".") <= 1 else 0.0
+        # A capital B is a byte: GB/s. Everything else about networks is in bits.
+        unit = 1e9 if (rated[3] or "") == "B" else _GIGABIT
+        if value > 0:
+            return value * unit * (1000 if rated[2] in "tT" else 1)
+    return None
+
+
+_CAPACITY = re.compile(r"(\d+)\s*g(i?)b")
+
+
+def read_memory_size(text: str) -> int | None:
+    """Return the memory that is part of a GPU's name, in GB: 40 of `A100-SXM-40GB`; None where there is none."""
+    found = _CAPACITY.search(text.lower())
+    return int(found[1]) if found else None
+
+
+def shown(text: str) -> str:
+    """Return a cell as messages quote it: short, one line."""
+    flat = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+    return repr(flat if len(flat) <= 40 else flat[:37] + "...")

@@ -1,0 +1,152 @@
+"""What cells of tables of training runs mean; spellings as published tables have them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triplepoint.published import words
+from triplepoint.published.words import UnreadableError, UnsupportedError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("8", 8), ("6 (assumed)", 6), ("1,024", 1024), (" 4.0 ", 4), ("", None), ("n/a", None), ("not stated", None)],
+)
+def test_read_count_reads_what_tables_write(text: str, expected: int | None) -> None:
+    assert words.read_count("pp", text) == expected
+
+
+@pytest.mark.parametrize("text", ["eight", "-3", "4.5", "1e400", "8x", "1e13"])
+def test_read_count_refuses_what_is_no_count(text: str) -> None:
+    with pytest.raises(UnreadableError, match="pp is"):
+        words.read_count("pp", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("FP16", "fp16"),
+        ("BF16", "bf16"),
+        ("amp_bf16", "bf16"),
+        ("FP8 (delayed)", "fp8"),
+        ("", "bf16"),
+        ("TF32", "fp32"),
+    ],
+)
+def test_read_precision_by_meaning(text: str, expected: str) -> None:
+    assert words.read_precision(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("none", ("none", None)),
+        ("full (use_checkpoint true in configs)", ("full", None)),
+        ("selective", ("selective", None)),
+        ("full, 4 layers", ("full", 4)),
+        ("not stated (likely none/selective)", (None, None)),
+        ("see recipe", (None, None)),
+        ("activation checkpointing on", ("full", None)),
+    ],
+)
+def test_read_recompute_by_meaning(text: str, expected: tuple[str | None, int | None]) -> None:
+    assert words.read_recompute(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "sharding", "overlap"),
+    [
+        ("DDP (no ZeRO)", "no_shard", None),
+        ("none (DP=1)", "no_shard", None),
+        ("DDP, no grad overlap", "no_shard", frozenset()),
+        ("distributed optimizer", "optim", None),
+        ("distributed optimizer, overlap grad reduce/param gather", "optim", frozenset({"grad", "param"})),
+        ("FSDP full-shard (ZeRO-3), MP mode DEFAULT", "optim_grads_params", None),
+        ("FSDP2 shard=8", "optim_grads_params", None),
+        ("ZeRO-2", "optim_grads", None),
+        ("", "no_shard", None),
+    ],
+)
+def test_read_shards_by_meaning(text: str, sharding: str, overlap: object) -> None:
+    found = words.read_shards(text)
+    assert (found.sharding, found.overlap) == (sharding, overlap)
+
+
+@pytest.mark.parametrize(
+    ("text", "gigabits"),
+    [
+        ("EOS DGX H100: NVLink4 900GB/s + 8x400G IB/node", 3200),
+        ("1600 Gbps/node RoCE", 1600),
+        ("NVLink; inter-node 800 Gb/s per node in vTrain configs", 800),
+        ("Selene: NVLink3 600GB/s, 8x HDR200 IB/node + SHARP", 1600),
+        ("8x NDR", 3200),
+        ("4x 200Gb/s HDR", 800),
+        ("3.2 Tbps EFA", 3200),
+        ("50 GB/s per GPU", 400),
+        ("single node NVLink", None),
+        ("NVLink3 600GB/s", None),
+        ("", None),
+    ],
+)
+def test_read_network_knows_bandwidth(text: str, gigabits: float | None) -> None:
+    found = words.read_network(text).bandwidth
+    assert found == (None if gigabits is None else pytest.approx(gigabits * 1e9 / 8))
+
+
+def test_read_network_knows_whose_bandwidth_and_what_switches_do() -> None:
+    assert words.read_network("400 Gb/s per GPU").is_per_gpu
+    assert words.read_network("8x HDR200 IB/node + SHARP").has_reduction
+    assert words.read_network("NVL72, 4x400G IB").domain_size == 72
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for read in (
+        lambda cell: words.read_count("pp", cell),
+        lambda cell: words.read_number("params_B", cell),
+        words.read_precision,
+        words.read_recompute,
+        words.read_shards,
+        words.read_network,
+        words.read_memory_size,
+    ):
+        try:
+            read(text)
+        except UnreadableError as error:
+            assert "\n" not in str(error) and len(str(error)) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "sharding", "size", "is_hybrid"),
+    [
+        ("HSDP", "optim_grads_params", None, True),
+        ("HSDP shard=8 replicate=4", "optim_grads_params", 8, True),
+        ("FSDP HYBRID_SHARD", "optim_grads_params", None, True),
+        ("_HYBRID_SHARD_ZERO2", "optim_grads", None, True),
+        ("FSDP2 shard=64", "optim_grads_params", 64, False),
+        ("ZeRO-3", "optim_grads_params", None, False),
+    ],
+)
+def test_read_shards_knows_groups(text: str, sharding: str, size: int | None, is_hybrid: bool) -> None:
+    found = words.read_shards(text)
+    assert (found.sharding, found.shard_size, found.is_hybrid) == (sharding, size, is_hybrid)
+
+
+@pytest.mark.parametrize(
+    ("text", "keeps_gathered"),
+    [
+        ("FSDP2 reshard_after_forward=False", True),
+        ("FSDP2 no reshard", True),
+        ("FSDP2 reshard_after_forward=True", False),
+        ("ZeRO-3, no offload", False),
+        ("FSDP cpu_offload=False", False),
+    ],
+)
+def test_read_shards_knows_what_stays_where(text: str, keeps_gathered: bool) -> None:
+    assert words.read_shards(text).keeps_gathered == keeps_gathered
+
+
+@pytest.mark.parametrize("text", ["ZeRO-3 CPU offload", "ZeRO-3 offload_optimizer"])
+def test_read_shards_in_the_memory_of_the_host_is_unsupported(text: str) -> None:
+    with pytest.raises(UnsupportedError, match="offload"):
+        words.read_shards(text)

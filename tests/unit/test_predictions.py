@@ -1,0 +1,219 @@
+"""Predictions in a study's words: what a file may hold, and that plan and prediction agree on every point."""
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from triplepoint.cli import main
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.settings import Settings
+from triplepoint.errors import UserError
+from triplepoint.plan import points_of, refusal_of, select
+from triplepoint.predictions import predict_file, read_points
+from triplepoint.simulate.predict.model import COLUMNS, Prediction
+from triplepoint.simulate.predict.point import predict_point
+
+CONFIG = Path("config")
+CATALOGUE = Catalogue(CONFIG)
+LLAMA = {
+    "model": "llama3-70b", "cluster": "h200x32", "global_batch_size": 128, "tp": 4, "pp": 4,
+    "sequence_parallel": True, "data_parallel_sharding": "optim",
+}  # fmt: skip
+
+
+def write(folder: Path, name: str, content: object) -> Path:
+    """Return a file with some content: text as it is, rows of a CSV, or plain data."""
+    path = folder / name
+    if isinstance(content, list) and name.endswith(".csv"):
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(dict.fromkeys(key for row in content for key in row)))
+        writer.writeheader()
+        writer.writerows(content)
+        content = text.getvalue()
+    path.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return path
+
+
+def refused(folder: Path, name: str, content: object) -> str:
+    """Return the line a file is refused with, without its folder."""
+    with pytest.raises(UserError) as caught:
+        read_points(write(folder, name, content), CONFIG)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).removeprefix(f"{folder}/")
+
+
+@pytest.mark.parametrize("study", ["parallelism", "mi250", "lora", "inference", "smoke"])
+def test_points_of_a_study_are_those_of_its_plan(study: str) -> None:
+    points = read_points(CONFIG / "studies" / f"{study}.yaml", CONFIG)
+    planned = select(CONFIG, [study]).entries
+    expected = {entry.planned.point.digest(): entry.invalid_because for entry in planned}
+    first = {asked.point.digest(): asked.invalid_because for asked in points}
+    assert first == {digest: reason for digest, reason in expected.items() if digest in first}
+    repeats = [entry for entry in planned if entry.planned.point.repeat == 1]
+    assert len(first) == len(repeats)
+
+
+def test_prediction_of_a_study_is_that_of_each_point() -> None:
+    source = CONFIG / "studies" / "parallelism.yaml"
+    found = predict_file(source, CONFIG)
+    asked = read_points(source, CONFIG)
+    assert {one.status for _, _, one in found} >= {"ok", "invalid"}
+    for (_, _, prediction), one in zip(found, asked, strict=True):
+        if one.invalid_because:
+            assert prediction == Prediction("invalid", one.invalid_because)
+        else:
+            assert prediction.cells() == predict_point(one.point, CONFIG).cells()
+
+
+DEGREE = st.sampled_from([1, 1, 2, 4, 8, 3])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    required=st.fixed_dictionaries(
+        {
+            "model": st.sampled_from(["llama3-70b", "mixtral-8x7b", "gpt3-6.7b", "mpt-7b"]),
+            "cluster": st.sampled_from(["h200x32", "mi250x32"]),
+            "global_batch_size": st.sampled_from([32, 64, 100]),
+        }
+    ),
+    rare=st.fixed_dictionaries(
+        {},
+        optional={
+            **dict.fromkeys(("tp", "pp", "cp", "ep", "vp", "dp", "micro_batch_size"), DEGREE),
+            "engine": st.sampled_from(["simulated", "megatron", "deepspeed", "native"]),
+            "precision": st.sampled_from(["bf16", "fp8"]),
+            "sequence_parallel": st.booleans(),
+            "overlap": st.sampled_from([["grad"], ["grad", "param", "tp"]]),
+            "data_parallel_sharding": st.sampled_from(["optim", "optim_grads_params"]),
+        },
+    ),
+    suffix=st.sampled_from(["csv", "yaml", "json"]),
+)
+def test_a_row_is_the_point_that_a_study_makes_and_refused_with_the_same_line(
+    tmp_path: Path, required: dict[str, Any], rare: dict[str, Any], suffix: str
+) -> None:
+    row = required | rare
+    content = json.dumps([row], indent="\t") if suffix == "json" else [row]
+    (asked,) = read_points(write(tmp_path, f"in.{suffix}", content), CONFIG)
+    (point,) = points_of(Settings(**({"engine": "simulated"} | row)), CATALOGUE, "a study")
+    assert (asked.point, asked.invalid_because) == (point, refusal_of(point, CATALOGUE))
+    predicted = asked.predict(CONFIG)
+    if asked.invalid_because:
+        assert predicted == Prediction("invalid", asked.invalid_because)
+    else:
+        assert predicted.status in ("ok", "oom", "unsupported")
+
+
+def test_csv_yaml_and_json_mean_the_same(tmp_path: Path) -> None:
+    row = LLAMA | {
+        "id": "a",
+        "stack": "NeMo dgxc v25.04",
+        "sequence_parallel": True,
+        "pipeline_layers": [19, 20, 20, 21],
+    }
+    files = [
+        write(tmp_path, "in.csv", [row]),
+        write(tmp_path, "one.yaml", row),
+        write(tmp_path, "list.yaml", [row]),
+        write(tmp_path, "in.json", json.dumps([row], indent="\t")),
+    ]
+    found = [[(key, run, prediction.cells()) for key, run, prediction in predict_file(file, CONFIG)] for file in files]
+    assert found == [found[0]] * 4
+    ((key, run, _),) = found[0]
+    assert (key, run.startswith("llama3-70b_h200x32_tp4-pp4-dp2-l19.20x2.21-sp-zero1_mbs1_simulated_r1_")) == (
+        "a",
+        True,
+    )
+
+
+def test_a_stack_is_what_is_predicted(tmp_path: Path) -> None:
+    rows = [LLAMA, LLAMA | {"stack": "Megatron-Core r0.8"}, LLAMA | {"stack": "PyTorch"}]
+    usual, same, other = (one.step_time_s for _, _, one in predict_file(write(tmp_path, "in.yaml", rows), CONFIG))
+    assert usual == same != other
+
+
+def test_blank_cell_leaves_its_key_out(tmp_path: Path) -> None:
+    rows = [LLAMA | {"ep": "", "recompute": "full"}, LLAMA | {"ep": "1", "recompute": ""}]
+    full, none = read_points(write(tmp_path, "in.csv", rows), CONFIG)
+    assert (full.id, none.id, full.point.recompute, none.point.recompute) == ("1", "2", "full", "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        ("a.csv", [LLAMA | {"tpp": 2}], "a.csv: row 1: unknown key 'tpp' (did you mean 'tp'?)"),
+        ("a.yaml", [LLAMA, LLAMA | {"stak": "x"}], "a.yaml: row 2: unknown key 'stak' (did you mean 'stack'?)"),
+        ("a.yaml", LLAMA | {"tp": "two"}, "a.yaml: tp: Input should be a valid integer, found 'two'"),
+        ("a.csv", [LLAMA | {"tp": "1.5"}], "a.csv: row 1: tp: Input should be a valid integer, found 1.5"),
+        ("a.yaml", [{"cluster": "h200x32", "global_batch_size": 8}], "a.yaml: row 1: key 'model' is missing"),
+        ("a.yaml", [LLAMA | {"model": "llama3-71b"}], "a.yaml: row 1: unknown model 'llama3-71b' in config/models"),
+        ("a.yaml", [LLAMA | {"stack": "Foo 1"}], "a.yaml: row 1: stack: no known software in 'Foo 1'"),
+        ("a.yaml", "[1]", "a.yaml: row 1: expected a mapping of keys to values, found int"),
+        ("a.yaml", "[]", "a.yaml: no configuration in it"),
+        ("a.csv", "", "a.csv: no configuration in it"),
+        ("a.csv", "model,gpu\nLlama3-8B,H100\n", "a.csv: column 'gpu' and no 'cluster'"),
+        ("a.csv", "tp,tp\n1,2\n", "a.csv: column 'tp' stands 2 times; keep one"),
+        ("a.csv", "tp,pipeline_layers\n1,[3, 5]\n", "a.csv: row 1: 3 cells, the header has 2"),
+        ("a.csv", "tp,pp\n1,{\n", "a.csv: row 1: not readable as YAML"),
+        ("a.json", '{"tp": 1, "tp": 2}', "a.json: not readable as YAML: key 'tp' given twice"),
+        ("a.yaml", {"sweeps": [{"set": {"tpp": 1}}]}, "a.yaml: key 'description' is missing"),
+    ],
+)
+def test_wrong_file_is_refused_in_one_line(tmp_path: Path, name: str, content: object, line: str) -> None:
+    assert refused(tmp_path, name, content).startswith(line)
+
+
+KEYS = st.sampled_from([*LLAMA, "dp", "id", "stack", "overlap", "steps", "trace_ranks", "tpp", "", "1", "null"])
+VALUES = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.lists(st.integers(), max_size=3)
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    content=st.binary(max_size=60)
+    | st.text(max_size=60).map(str.encode)
+    | st.dictionaries(KEYS, VALUES, max_size=3).map(lambda row: yaml.safe_dump(LLAMA | row).encode()),
+    suffix=st.sampled_from(["csv", "yaml", "json"]),
+)
+@example(content=b"{1: 2}", suffix="yaml")
+@example(content=b"tp,pp\n1,\x00\n", suffix="csv")
+@example(content=b"sweeps:", suffix="yaml")
+@example(content=b'"tp', suffix="csv")
+def test_any_bytes_are_points_or_refused_in_one_line(tmp_path: Path, content: bytes, suffix: str) -> None:
+    source = tmp_path / f"in.{suffix}"
+    source.write_bytes(content)
+    try:
+        points = read_points(source, CONFIG)
+    except UserError as error:
+        assert str(error).startswith(str(source)) and len(str(error).splitlines()) == 1
+    else:
+        assert points
+
+
+def test_command_writes_a_row_for_each_point(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = write(tmp_path, "in.yaml", [LLAMA | {"id": 7}, LLAMA | {"pp": 3}])
+    assert main(["predict", str(source), str(tmp_path / "out.csv")]) == 0
+    assert capsys.readouterr().out == f"predict: 2 rows to {tmp_path / 'out.csv'}: 1 invalid, 1 ok\n"
+    assert main(["predict", str(source)]) == 0
+    assert capsys.readouterr().out == (tmp_path / "out.csv").read_text()
+    valid, invalid = csv.DictReader((tmp_path / "out.csv").open())
+    assert list(valid) == ["id", "run", *COLUMNS]
+    assert (valid["id"], valid["status"], invalid["id"], invalid["status"]) == ("7", "ok", "2", "invalid")
+    assert invalid["reason"].startswith("tp*pp*cp*dp = 4*3*1*2 = 24, cluster h200x32 has 32 GPUs")
+
+
+def test_command_refuses_a_file_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", str(write(tmp_path, "in.csv", [LLAMA | {"tpp": 2}])), str(tmp_path / "out.csv")]) == 2
+    assert capsys.readouterr().err == f"triplepoint: {tmp_path}/in.csv: row 1: unknown key 'tpp' (did you mean 'tp'?)\n"
+    assert not (tmp_path / "out.csv").exists()
+    assert main(["predict", str(tmp_path / "none.csv")]) == 2
+    assert "none.csv: no such file" in capsys.readouterr().err
