@@ -1,10 +1,18 @@
-"""Kernels whose time and power `characterise --record` measures, each with its FLOPs, memory traffic and operands."""
+"""Kernels whose time and power `characterise --record` measures, with FLOPs, traffic and operands, and how they run."""
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name all of PyTorch uses
+
+from triplepoint.units import MS_PER_S
+
+_GRAPH_BELOW_S = 60e-6
+"""Calls shorter than this are held in a CUDA graph: a Python loop could not launch them fast enough."""
+_BATCH_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -198,3 +206,96 @@ def small(kernels: list[Kernel]) -> list[Kernel]:
         "grouped": experts(2, 16, 16, 16),
     }
     return [replace(tiny[kernel.family], name=kernel.name) for kernel in kernels[:6]]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where stages run: the device, or a stand-in for a dry run."""
+
+    device: str
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether there is a GPU."""
+        return self.device != "cpu"
+
+    def wait(self) -> None:
+        """Wait until all work is done."""
+        if self.is_gpu:
+            torch.cuda.synchronize()
+
+    def mark(self) -> Any:
+        """Return a mark in the stream of work."""
+        if not self.is_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def between_s(self, first: Any, second: Any) -> float:
+        """Return the time between two marks, waiting for the second. Unit: s."""
+        if not self.is_gpu:
+            return max(float(second - first), 1e-9)
+        second.synchronize()
+        return float(first.elapsed_time(second)) / MS_PER_S
+
+
+@dataclass
+class Batch:
+    """A call repeated so often that a batch takes about `_BATCH_S`."""
+
+    launch: Callable[[], None]
+    calls: int
+    call_s: float
+    is_graph: bool
+
+
+def prepare(kernel: Kernel, machine: Machine) -> Batch:
+    """Return a kernel ready to run steadily."""
+    call = kernel.make(machine.device)
+    for _ in range(3):
+        call()
+    machine.wait()
+    call_s = time_calls(call, 10, machine)
+    if call_s > _BATCH_S:
+        return Batch(lambda: repeat(call, 1), 1, call_s, False)
+    if machine.is_gpu and kernel.is_capturable and call_s < _GRAPH_BELOW_S:
+        made = _capture(call)
+        if made is not None:
+            graph, num = made
+            replay_s = time_calls(graph.replay, 5, machine)
+            replays = max(1, round(_BATCH_S / replay_s))
+            return Batch(lambda: repeat(graph.replay, replays), replays * num, replay_s / num, True)
+    calls = max(1, round(_BATCH_S / call_s))
+    return Batch(lambda: repeat(call, calls), calls, call_s, False)
+
+
+def _capture(call: Callable[[], object]) -> tuple[torch.cuda.CUDAGraph, int] | None:
+    num = 50
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    try:
+        with torch.cuda.stream(side):
+            call()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            repeat(call, num)
+    except RuntimeError as error:
+        print(f"not captured: {error}".splitlines()[0], flush=True)
+        torch.cuda.synchronize()
+        return None
+    return graph, num
+
+
+def repeat(call: Callable[[], object], num: int) -> None:
+    """Call a function many times."""
+    for _ in range(num):
+        call()
+
+
+def time_calls(call: Callable[[], object], num: int, machine: Machine) -> float:
+    """Return the mean time of a call. Unit: s."""
+    first = machine.mark()
+    repeat(call, num)
+    return machine.between_s(first, machine.mark()) / num
