@@ -115,6 +115,7 @@ def test_modules_import_in_no_circle() -> None:
         ("triplepoint.cli.launch", {"torch", "pandas", "matplotlib"}),
         ("triplepoint.plan", {"torch", "pandas", "matplotlib", "pyarrow"}),
         ("triplepoint.telemetry.align", {"torch", "pandas", "matplotlib"}),
+        ("triplepoint.telemetry.sampler", {"torch", "pandas", "matplotlib", "pydantic", "scipy"}),
         ("triplepoint.doctor.submit", {"torch", "pandas", "matplotlib", "submitit"}),
         ("triplepoint.launch.launch_run", {"torch", "pandas", "matplotlib"}),
         ("triplepoint.aggregate", {"torch", "pandas", "matplotlib"}),

@@ -5,7 +5,8 @@ import json
 import pytest
 
 from tests.workflow.conftest import Project
-from triplepoint.tables import POINTS, TIMELINE
+from triplepoint.tables import TIMELINE
+from triplepoint.tables.results import POINTS
 
 pytestmark = pytest.mark.workflow
 

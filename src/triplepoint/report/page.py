@@ -20,7 +20,7 @@ from triplepoint.files import write_text
 from triplepoint.manifest import Manifest, Node, read_manifest
 from triplepoint.report.lanes import embed_lanes
 from triplepoint.status import RESULTS, Status
-from triplepoint.tables import POINTS, RUN_TIMELINE
+from triplepoint.tables.results import POINTS, RUN_TIMELINE
 from triplepoint.tables.schema import Column
 from triplepoint.units import GIB
 
