@@ -116,7 +116,7 @@ def test_modules_import_in_no_circle() -> None:
         ("triplepoint.plan", {"torch", "pandas", "matplotlib", "pyarrow"}),
         ("triplepoint.telemetry.align", {"torch", "pandas", "matplotlib"}),
         ("triplepoint.telemetry.sampler", {"torch", "pandas", "matplotlib", "pydantic", "scipy"}),
-        ("triplepoint.doctor.submit", {"torch", "pandas", "matplotlib", "submitit"}),
+        ("triplepoint.doctor.probe", {"torch", "pandas", "matplotlib", "submitit"}),
         ("triplepoint.launch.launch_run", {"torch", "pandas", "matplotlib"}),
         ("triplepoint.aggregate", {"torch", "pandas", "matplotlib"}),
         ("triplepoint.workflow", {"torch", "pandas", "matplotlib"}),

@@ -21,7 +21,7 @@ from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.yaml_file import read_yaml
 from triplepoint.errors import UserError, nearest
 from triplepoint.metrics import bus_factor, robust_sigma
-from triplepoint.simulate.collectives.links import Link, link_of_gpu, load_link
+from triplepoint.simulate.collectives.links import Link, load_link
 from triplepoint.simulate.collectives.times import CollectiveModel
 from triplepoint.simulate.fabric import Fabric, Group, Network, network_levels, scale_up_levels
 from triplepoint.simulate.operations import CommKind
@@ -374,7 +374,7 @@ def _base(cluster: ClusterConfig, gpu: GpuConfig | None, level: str, config: Pat
     """Return the kind of link that a level is one of."""
     if level == "network":
         return CPU_NETWORK if gpu is None else NETWORK
-    return CPU_LINK if gpu is None else link_of_gpu(gpu.name, config).name
+    return CPU_LINK if gpu is None else gpu.scale_up_link
 
 
 def _renamed(base: Link, name: str) -> Link:
@@ -382,7 +382,7 @@ def _renamed(base: Link, name: str) -> Link:
     parameters = [*FITTED, *(parameter for parameter in base.prior if parameter not in FITTED)]
     prior = {parameter: value for parameter in parameters if (value := getattr(base, parameter)) > 0}
     return base.model_copy(
-        update={"name": name, "gpus": [], "prior": prior, "source": f"priors and the rest: {base.name} as fitted"}
+        update={"name": name, "prior": prior, "source": f"priors and the rest: {base.name} as fitted"}
     )
 
 

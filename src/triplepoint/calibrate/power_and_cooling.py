@@ -13,7 +13,6 @@ from triplepoint.calibrate.recording import read_kernel_table, read_step_log
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
-from triplepoint.simulate.heat.job import is_known
 from triplepoint.simulate.heat.parameters import CoolingConfig, HeatConfig, read_heat
 from triplepoint.simulate.power.gpu import clock_at_limit, rate_at
 from triplepoint.simulate.power.parameters import Estimate, PowerConfig, read_power
@@ -70,11 +69,11 @@ class PowerAndCooling:
         """
         self.folder, self.config = folder, config
         self.gpu: GpuConfig = Catalogue(config).gpu(gpu)
-        if not is_known(self.gpu, config):
-            raise UserError(
-                f"{config / 'power' / gpu}.yaml: no such file; a fit begins at what is known, so copy power/ and heat/ "
-                "of the nearest GPU type there first"
-            )
+        for path in (config / "power" / f"{gpu}.yaml", config / "heat" / f"{gpu}.yaml"):
+            if not path.is_file():
+                raise UserError(
+                    f"{path}: no such file; a fit begins at what is known, so copy that of the nearest GPU type there"
+                )
         self.power, self.heat = read_power(gpu, config), read_heat(gpu, config)
 
     def read(self) -> Recorded:

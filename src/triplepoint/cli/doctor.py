@@ -19,7 +19,15 @@ def parser() -> argparse.ArgumentParser:
     made = make_parser(
         "doctor",
         "Check this machine, or all nodes of a cluster, before GPU hours are spent. Nothing is changed on them. "
-        "Exit status 0: nothing failed; 1: something did; 2: something you can mend.",
+        "Exit status 0: nothing failed; 1: something did; 2: something you can mend. With --files check the "
+        "configuration instead.",
+    )
+    made.add_argument(
+        "--files",
+        nargs="*",
+        metavar="NAME",
+        help="check the files of these GPU types and clusters of CONFIG, all if no NAME, and say what a missing one "
+        "costs; exit status 2 if a file is broken",
     )
     made.add_argument("--cluster", metavar="NAME", help="a cluster of CONFIG/clusters; this machine as it is if none")
     made.add_argument("--nodes", type=whole_number(), metavar="N", help="only N of the cluster's nodes")
@@ -40,30 +48,48 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check and tell; return 1 if something failed."""
+    """Check and tell; return 1 if something failed, 2 if a file of the configuration is broken."""
     import json
     import socket
     from datetime import UTC, datetime
 
     from triplepoint.doctor.diagnosis import as_json, as_text, diagnose, write_tables
-    from triplepoint.doctor.submit import probe
+    from triplepoint.doctor.probe import probe_nodes
     from triplepoint.files import write_json
 
+    if arguments.files is not None:
+        return _check_files(arguments)
     expected = _expected(arguments)
     cluster, started = expected.cluster, datetime.now(UTC)
     name = cluster.name if cluster else socket.gethostname()
     plan = _plan(arguments, expected)
     folder: Path = (arguments.results / "doctor" / name / f"{started:%Y%m%dT%H%M%S}").resolve()
     folder.mkdir(parents=True)
-    probe(folder, plan, cluster, say)
-    found = diagnose(folder, plan.num_nodes, expected)
-    report = as_json(found, name, started.isoformat(timespec="seconds"))
+    probe_nodes(folder, plan, cluster, say)
+    diagnosis = diagnose(folder, plan.num_nodes, expected)
+    report = as_json(diagnosis, name, started.isoformat(timespec="seconds"))
     write_json(folder / "report.json", report)
-    print(json.dumps(report, indent=2) if arguments.json else as_text(found))
-    tables = write_tables(found, folder, name, expected, f"doctor-{name}-{started:%Y-%m-%d}")
+    print(json.dumps(report, indent=2) if arguments.json else as_text(diagnosis))
+    tables = write_tables(diagnosis, folder, name, expected, f"doctor-{name}-{started:%Y-%m-%d}")
     for path in (folder / "report.json", *tables):
         say(f"doctor: wrote {path}")
-    return int(found.has_failed)
+    return int(diagnosis.has_failed)
+
+
+def _check_files(arguments: argparse.Namespace) -> int:
+    import json
+    from dataclasses import asdict
+
+    from triplepoint.doctor.config_files import as_table, check_files
+    from triplepoint.errors import USER_ERROR, UserError
+
+    if arguments.cluster or arguments.nodes or arguments.measure or arguments.ranks:
+        raise UserError(
+            "--files checks the configuration, not machines; give the other options in a command without it"
+        )
+    checks = check_files(arguments.files, arguments.config)
+    print(json.dumps([asdict(check) for check in checks], indent=2) if arguments.json else as_table(checks))
+    return USER_ERROR if any(check.status == "broken" for check in checks) else 0
 
 
 def _expected(arguments: argparse.Namespace) -> "Expected":
@@ -79,7 +105,7 @@ def _expected(arguments: argparse.Namespace) -> "Expected":
     cluster = catalogue.cluster(arguments.cluster)
     if arguments.nodes and arguments.nodes > cluster.num_nodes:
         raise UserError(f"--nodes {arguments.nodes}: cluster {cluster.name} has {cluster.num_nodes}")
-    return Expected(cluster, catalogue.gpu_of(cluster))
+    return Expected.of(cluster, catalogue)
 
 
 def _plan(arguments: argparse.Namespace, expected: "Expected") -> "ProbePlan":

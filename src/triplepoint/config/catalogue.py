@@ -12,7 +12,7 @@ from triplepoint.config.contents import Digests
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.study import Study
-from triplepoint.config.yaml_file import read
+from triplepoint.config.yaml_file import read, read_named
 from triplepoint.errors import UserError, nearest
 
 Named = TypeVar("Named", ModelConfig, ClusterConfig, GpuConfig)
@@ -56,18 +56,17 @@ class Catalogue:
         return self._section(GpuConfig, "gpus", "gpu", name, where)
 
     def gpu_of(self, cluster: ClusterConfig) -> GpuConfig | None:
-        """Return the GPU type of a cluster, None on cpu."""
-        where = self.folder / "clusters" / f"{cluster.name}.yaml"
-        return None if cluster.gpu is None else self.gpu(cluster.gpu, where)
+        """Return the GPU type of a cluster, in the chassis that the cluster names; None on cpu."""
+        if cluster.gpu is None:
+            return None
+        gpu = self.gpu(cluster.gpu, self.folder / "clusters" / f"{cluster.name}.yaml")
+        return gpu.model_copy(update={"chassis": cluster.chassis}) if cluster.chassis else gpu
 
     def _section(self, section: type[Named], folder: str, word: str, name: str, where: str | Path | None) -> Named:
         path = self.folder / folder / f"{name}.yaml"
         if path not in self._read:
             self._require(name, folder, word, where)
-            found = read(section, path)
-            if found.name != name:
-                raise UserError(f"{path}: name is {found.name!r}, the file is called {name!r}; they must be the same")
-            self._read[path] = found
+            self._read[path] = read_named(section, path)
         known = self._read[path]
         assert isinstance(known, section)
         return known

@@ -22,6 +22,9 @@ class ClusterConfig(Strict):
     """What the ranks compute on. On cpu, processes stand in for GPUs."""
     gpu: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     """GPU type, a file in `config/gpus/`; none on cpu."""
+    chassis: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+    """Kind of node, a file in `config/heat/airflow/` and one in `config/power/nodes/`; that of the GPU type if not
+    given."""
     num_nodes: Devices
     """Nodes in the cluster."""
     gpus_per_node: Devices

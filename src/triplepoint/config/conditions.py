@@ -21,7 +21,7 @@ class ConditionsConfig(Strict):
     coolant: Literal["air", "liquid"] = "air"
     """What takes heat from the GPUs."""
     airflow: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
-    """Which GPUs stand behind which, a file in `config/heat/airflow/`; the usual one of the GPU type if not given."""
+    """Which GPUs stand behind which, a file in `config/heat/airflow/`; that of the chassis if not given."""
     power_limit_w: Annotated[float, Field(gt=0)] | None = None
     """Power limit of every GPU, from its power at rest to that of the GPU type, which it is if not given. Unit: W."""
     bad_contact: dict[GpuName, Annotated[float, Field(ge=1, le=20)]] = {}

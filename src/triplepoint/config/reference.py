@@ -18,7 +18,7 @@ from triplepoint.config.attention import LatentAttention, SlidingWindow
 from triplepoint.config.base import Quantity
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.conditions import ConditionsConfig
-from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.gpu import GemmKernels, GpuConfig, UsualNetwork
 from triplepoint.config.model import MixtureOfExperts, ModelConfig
 from triplepoint.config.point import SETTINGS, Steps
 from triplepoint.config.selection import Selection
@@ -42,6 +42,8 @@ _CHAPTERS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("A cluster: `config/clusters/*.yaml`", ClusterConfig),
     ("`conditions` of a cluster", ConditionsConfig),
     ("A GPU type: `config/gpus/*.yaml`", GpuConfig),
+    ("`gemm_kernels` of a GPU type", GemmKernels),
+    ("`usual_network` of a GPU type", UsualNetwork),
     ("A quantity", Quantity),
 )
 

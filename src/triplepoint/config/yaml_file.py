@@ -96,6 +96,15 @@ def read(section: type[Section], path: Path) -> Section:
     return parse(section, read_yaml(path), path)
 
 
+def read_named(section: type[Section], path: Path) -> Section:
+    """Read a section that is called as its file. Raises `UserError` as `read` does, and if the names differ."""
+    content = read(section, path)
+    name = getattr(content, "name", None)
+    if name != path.stem:
+        raise UserError(f"{path}: name is {name!r}, the file is called {path.stem!r}; they must be the same")
+    return content
+
+
 class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
     """YAML that refuses a key given twice, which plain YAML settles silently."""
 

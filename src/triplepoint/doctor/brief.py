@@ -8,8 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from triplepoint.doctor.check import Check, Expected
-from triplepoint.doctor.check_gpus import check_gpus
-from triplepoint.doctor.check_host import check_host
+from triplepoint.doctor.check_node import check_node
 from triplepoint.doctor.node import Sources, read_node
 from triplepoint.doctor.probe import VENDORS
 from triplepoint.files import write_json
@@ -25,8 +24,9 @@ def check_briefly(device: str, sources: Sources | None = None) -> list[Check]:
         sources: Where to read.
     """
     facts = read_node(0, VENDORS[device], sources, with_torch=False)
-    checks = [*check_gpus(facts, Expected()), *check_host(facts, Expected())]
-    return [check for check in checks if check.status != "skipped" and check.name not in _NEED_TORCH]
+    return [
+        check for check in check_node(facts, Expected()) if check.status != "skipped" and check.name not in _NEED_TORCH
+    ]
 
 
 def main(out: Path, device: str) -> None:

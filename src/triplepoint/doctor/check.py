@@ -1,12 +1,14 @@
-"""Checks: what each says, what it expects of a node, and how those of many nodes and GPUs are folded."""
+"""Checks of nodes: status, finding and advice; what is expected; checks of many nodes joined."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
+from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.simulate.collectives.links import Link, load_link
 
 Status = Literal["ok", "warn", "fail", "skipped"]
 
@@ -17,16 +19,16 @@ _ORDER: tuple[Status, ...] = ("skipped", "ok", "warn", "fail")
 
 @dataclass(frozen=True)
 class Check:
-    """The answer to one question about one node, or about all of them.
+    """One check of one node, or of all of them.
 
     Attributes:
         name: What was checked.
         status: ok; warn, a measurement will work but may not be what it seems; fail, it will not work or be wrong;
-            skipped, it could not be told.
-        found: What is there, or why it could not be told.
+            skipped, there was nothing to check or it could not be read.
+        found: What is there, or why it could not be read.
         expected: What should be there; empty where nothing is expected.
         advice: What to do; empty if nothing.
-        nodes: Hosts it is true of.
+        nodes: Hosts it is about.
     """
 
     name: str
@@ -43,7 +45,7 @@ def worst(statuses: Iterable[Status]) -> Status:
 
 
 def fold(checks: Iterable[Check]) -> list[Check]:
-    """Return checks with those that differ in the node only made one, the worst of each name first."""
+    """Return checks, one for those that differ in the node only; the worst of each name first."""
     folded: dict[Check, list[str]] = {}
     names: dict[str, int] = {}
     for check in checks:
@@ -84,19 +86,28 @@ def by_gpu(found: Sequence[tuple[int, str]]) -> str:
 
 @dataclass(frozen=True)
 class Expected:
-    """What is said of a cluster; nothing where a machine is checked as it is.
+    """The description of a cluster; empty where a machine is checked as it is.
 
     Attributes:
         cluster: Its nodes.
         gpu: Its GPU type; None on cpu.
+        link: Its kind of link inside a node; None on cpu.
     """
 
     cluster: ClusterConfig | None = None
     gpu: GpuConfig | None = None
+    link: Link | None = None
+
+    @classmethod
+    def of(cls, cluster: ClusterConfig, catalogue: Catalogue) -> "Expected":
+        """Return what the configuration says of a cluster. Raises `UserError` if a file it names is missing."""
+        gpu = catalogue.gpu_of(cluster)
+        link = load_link(cluster.scale_up_link or gpu.scale_up_link, catalogue.folder) if gpu else None
+        return cls(cluster, gpu, link)
 
     @property
     def has_gpus(self) -> bool | None:
-        """Whether nodes have GPUs; None where nothing is said."""
+        """Whether nodes have GPUs; None without a description."""
         return None if self.cluster is None else self.cluster.device != "cpu"
 
     @property

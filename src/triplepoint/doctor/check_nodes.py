@@ -1,4 +1,4 @@
-"""Checks between nodes: what should be the same everywhere, what they measured together, slow GPUs and links."""
+"""Checks of all nodes together: agreement, clocks, shared folder, slow GPUs and slow links."""
 
 import statistics
 from collections import defaultdict
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from triplepoint.doctor.check import Check, Expected, Status, odd_ones
 from triplepoint.doctor.facts import NodeFacts
-from triplepoint.doctor.measured_rows import CollectiveRow, KernelRow
+from triplepoint.doctor.measure import CollectiveRow, KernelRow
 from triplepoint.doctor.probe import Report
 from triplepoint.metrics import bus_factor
 from triplepoint.units import GIB, GIGA, MEGA, MIB, MS_PER_S
@@ -37,9 +37,9 @@ def check_agreement(nodes: Sequence[NodeFacts]) -> list[Check]:
 
 
 def _agreement(name: str, odd: Iterable[str], advice: str, nodes: Sequence[NodeFacts]) -> Check:
-    told = "; ".join(odd)
-    if told:
-        return Check(name, "warn", told, "the same everywhere", advice, _hosts(nodes))
+    text = "; ".join(odd)
+    if text:
+        return Check(name, "warn", text, "the same everywhere", advice, _hosts(nodes))
     return Check(name, "ok", f"the same on {len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}", nodes=_hosts(nodes))
 
 
@@ -79,7 +79,7 @@ def _odd_hosts(nodes: Sequence[NodeFacts]) -> list[str]:
 
 
 def _odd(values: dict[str, dict[str, object]]) -> list[str]:
-    """Return a sentence on each thing whose value is not the same everywhere."""
+    """Return a sentence for each quantity that differs between places; values by quantity and place."""
     sentences = []
     for name, by_place in values.items():
         if not by_place:
@@ -102,7 +102,7 @@ LARGE_BYTES = 64 * MIB
 
 
 def check_gpu_speed(kernels: Sequence[KernelRow]) -> Check:
-    """Return the check that names GPUs slower than the median of all, over all kernels measured."""
+    """Return the check that names GPUs slower than the median of all GPUs."""
     hosts = tuple(dict.fromkeys(row.host for row in kernels))
     if len({(row.host, row.device) for row in kernels}) < 2:
         return Check("gpu speed", "skipped", "nothing to compare", nodes=hosts)
@@ -111,14 +111,14 @@ def check_gpu_speed(kernels: Sequence[KernelRow]) -> Check:
     slow = {name: ratio for name, ratio in _slowness(kernels).items() if ratio > SLOW}
     if not slow:
         return Check("gpu speed", "ok", f"all within {SLOW - 1:.0%} of the median", nodes=hosts)
-    told = ", ".join(f"{name} takes {ratio:.2f} times the median" for name, ratio in slow.items())
+    text = ", ".join(f"{name} takes {ratio:.2f} times the median" for name, ratio in slow.items())
     status: Status = "fail" if max(slow.values()) > VERY_SLOW else "warn"
     advice = "exclude it from the measurement; look at its temperature, power limit and clocks"
-    return Check("gpu speed", status, told, f"within {SLOW - 1:.0%}", advice, hosts)
+    return Check("gpu speed", status, text, f"within {SLOW - 1:.0%}", advice, hosts)
 
 
 def _slowness(kernels: Sequence[KernelRow]) -> dict[str, float]:
-    """Return how many times the median of all GPUs each takes, the median over kernels."""
+    """Return the time of each GPU over the median of all GPUs, the median over kernels."""
     groups: dict[object, dict[str, float]] = defaultdict(dict)
     for row in kernels:
         groups[row.cls, row.shape, row.num_bytes][f"{row.host} gpu{row.device}"] = row.time_s
@@ -131,7 +131,7 @@ def _slowness(kernels: Sequence[KernelRow]) -> dict[str, float]:
 
 
 def check_fabric(collectives: Sequence[CollectiveRow], expected: Expected) -> list[Check]:
-    """Return a check of each level of the fabric: what all-reduce reaches there."""
+    """Return a check of the all-reduce bandwidth of each level of the fabric."""
     return [
         _check_level(level, [row for row in collectives if row.level == level], expected)
         for level in dict.fromkeys(row.level for row in collectives)
@@ -139,7 +139,7 @@ def check_fabric(collectives: Sequence[CollectiveRow], expected: Expected) -> li
 
 
 def _check_level(level: str, rows: Sequence[CollectiveRow], expected: Expected) -> Check:
-    # Groups of the network have members on other hosts than their first: it is said of all.
+    # Groups of the network have members on other hosts than their first: so the check names no host.
     hosts = tuple(dict.fromkeys(row.host for row in rows)) if level == "node" else ()
     name = f"{level} bandwidth"
     reduces = [row for row in rows if row.kind == "all_reduce"]
@@ -147,17 +147,17 @@ def _check_level(level: str, rows: Sequence[CollectiveRow], expected: Expected) 
     largest = max(row.num_bytes for row in reduces if row.num_gpus == most)
     rates = {row.host: _bus_rate(row) for row in reduces if (row.num_gpus, row.num_bytes) == (most, largest)}
     slowest, median = min(rates, key=rates.__getitem__), statistics.median(rates.values())
-    told = f"all_reduce of {largest / MIB:.3g} MiB over {most}: {rates[slowest] / GIGA:.3g} GB/s"
-    told += f" at least, on {slowest}" if len(rates) > 1 else ""
+    text = f"all_reduce of {largest / MIB:.3g} MiB over {most}: {rates[slowest] / GIGA:.3g} GB/s"
+    text += f" at least, on {slowest}" if len(rates) > 1 else ""
     if median / rates[slowest] > VERY_SLOW and expected.has_gpus:
         usual = f"{median / GIGA:.3g} GB/s as other nodes"
-        return Check(name, "warn", told, usual, f"look at the links of {slowest}, or exclude it", hosts)
+        return Check(name, "warn", text, usual, f"look at the links of {slowest}, or exclude it", hosts)
     described = _described(level, expected)
     if described is not None and largest >= LARGE_BYTES and rates[slowest] < LEAST_SHARE * described:
         wanted = f"{LEAST_SHARE:.0%} of {described / GIGA:.3g} GB/s, as described"
         advice = "look at links, adapters and NCCL's choice of them (NCCL_DEBUG=INFO), or correct the description"
-        return Check(name, "warn", told, wanted, advice, hosts)
-    return Check(name, "ok", told, nodes=hosts)
+        return Check(name, "warn", text, wanted, advice, hosts)
+    return Check(name, "ok", text, nodes=hosts)
 
 
 def _bus_rate(row: CollectiveRow) -> float:
@@ -166,12 +166,13 @@ def _bus_rate(row: CollectiveRow) -> float:
 
 def _described(level: str, expected: Expected) -> float | None:
     """Return the bandwidth described for a level, of a GPU or of a node's adapters; None where it is no yardstick."""
-    cluster, gpu = expected.cluster, expected.gpu
+    cluster, gpu, link = expected.cluster, expected.gpu, expected.link
     if level == "network" and cluster and cluster.nics_per_node and cluster.nic_bandwidth:
         return cluster.nics_per_node.value * cluster.nic_bandwidth.value
-    if level == "node" and gpu and gpu.vendor == "nvidia":
+    # Where no switch joins the GPUs, no ring uses all links of a GPU.
+    if level == "node" and gpu and link and not (link.usable or link.package):
         return gpu.scale_up_bandwidth.value
-    return None  # on AMD the sum of a die's links, which no ring uses all of
+    return None
 
 
 MOST_OFFSET_S = 0.01
@@ -206,9 +207,9 @@ def _reported(reports: Sequence[Report], num_nodes: int) -> Check:
     expected = f"{num_nodes} reports without a problem"
     if len(reports) < num_nodes:
         missing = sorted(set(range(num_nodes)) - {report.facts.node for report in reports})
-        told = f"no report from node {', '.join(map(str, missing))} of the job"
+        text = f"no report from node {', '.join(map(str, missing))} of the job"
         advice = "is the results folder shared by all nodes, and the environment on them? see the logs in the folder"
-        return Check("nodes", "fail", f"{told}; {problems}" if problems else told, expected, advice, hosts)
+        return Check("nodes", "fail", f"{text}; {problems}" if problems else text, expected, advice, hosts)
     if problems:
         return Check("nodes", "fail", problems, expected, "see the logs in the folder", hosts)
     return Check("nodes", "ok", f"{num_nodes} reported", nodes=hosts)
@@ -224,19 +225,19 @@ def _clocks(reports: Sequence[Report]) -> Check:
     hosts = tuple(host for host, _ in met)
     if not found:
         return Check("clocks", "skipped", "one node: nothing to compare", nodes=hosts)
-    told = ", ".join(
+    text = ", ".join(
         f"{host} {offset * MS_PER_S:+.3f} ms (+-{doubt * MS_PER_S:.3f})" for host, (offset, doubt) in found.items()
     )
-    told = f"against {hosts[0]}: {told}"
+    text = f"against {hosts[0]}: {text}"
     # 0 is node 0 itself. Only what is off beyond doubt counts.
     offsets = [0.0, *(offset for offset, _ in found.values())]
     doubt = max(doubt for _, doubt in found.values())
     if max(offsets) - min(offsets) - doubt > MOST_OFFSET_S:
         expected = f"within {MOST_OFFSET_S * MS_PER_S:.0f} ms"
-        return Check("clocks", "warn", told, expected, "start chrony or PTP on all nodes", hosts)
+        return Check("clocks", "warn", text, expected, "start chrony or PTP on all nodes", hosts)
     if doubt > MOST_OFFSET_S:
-        return Check("clocks", "warn", told, "known to 10 ms", "the network between nodes is slow or busy", hosts)
-    return Check("clocks", "ok", told, nodes=hosts)
+        return Check("clocks", "warn", text, "known to 10 ms", "the network between nodes is slow or busy", hosts)
+    return Check("clocks", "ok", text, nodes=hosts)
 
 
 def _shared_folder(reports: Sequence[Report]) -> Check:
@@ -247,16 +248,16 @@ def _shared_folder(reports: Sequence[Report]) -> Check:
         return Check("shared folder", "skipped", "one node: nothing to share", nodes=hosts)
     blind = [host for host, meeting in visits if meeting.sees_after_s is None or meeting.is_seen_after_s is None]
     if blind:
-        told = f"a file written on one of {hosts[0]} and {', '.join(blind)} is not seen on the other"
+        text = f"a file written on one of {hosts[0]} and {', '.join(blind)} is not seen on the other"
         advice = "use a results folder on a shared file system"
-        return Check("shared folder", "fail", told, "seen everywhere", advice, hosts)
+        return Check("shared folder", "fail", text, "seen everywhere", advice, hosts)
     delays = [delay for _, meeting in visits for delay in (meeting.sees_after_s, meeting.is_seen_after_s)]
     slowest = max(delay for delay in delays if delay is not None)
-    told = f"a file is seen on other nodes after {slowest * MS_PER_S:.0f} ms at most"
+    text = f"a file is seen on other nodes after {slowest * MS_PER_S:.0f} ms at most"
     if slowest > SLOW_TO_SEE_S:
         advice = "raise file_lag_s of the site's file; on NFS mount with a smaller acdirmax or lookupcache=positive"
-        return Check("shared folder", "warn", told, f"within {SLOW_TO_SEE_S:.0f} s", advice, hosts)
-    return Check("shared folder", "ok", told, nodes=hosts)
+        return Check("shared folder", "warn", text, f"within {SLOW_TO_SEE_S:.0f} s", advice, hosts)
+    return Check("shared folder", "ok", text, nodes=hosts)
 
 
 def _space(reports: Sequence[Report]) -> Check:
@@ -264,11 +265,11 @@ def _space(reports: Sequence[Report]) -> Check:
     if not free:
         return Check("free space", "skipped", "no node got that far")
     least = min(free.values())
-    told = f"{least / GIB:.0f} GiB"
+    text = f"{least / GIB:.0f} GiB"
     if least < LEAST_FREE_BYTES:
         expected = f"{LEAST_FREE_BYTES / GIB:.0f} GiB"
-        return Check("free space", "warn", told, expected, "free some, or use another results folder", tuple(free))
-    return Check("free space", "ok", told, nodes=tuple(free))
+        return Check("free space", "warn", text, expected, "free some, or use another results folder", tuple(free))
+    return Check("free space", "ok", text, nodes=tuple(free))
 
 
 def _write_rate(reports: Sequence[Report]) -> Check:
@@ -276,10 +277,10 @@ def _write_rate(reports: Sequence[Report]) -> Check:
     if not rates:
         return Check("write rate", "skipped", "no node got that far")
     slowest = min(rates, key=rates.__getitem__)
-    told = f"{rates[slowest] / MIB:.0f} MiB/s"
+    text = f"{rates[slowest] / MIB:.0f} MiB/s"
     if len(rates) > 1:
-        told += f" on {slowest}, the slowest of {len(rates)} nodes that write at once"
+        text += f" on {slowest}, the slowest of {len(rates)} nodes that write at once"
     if rates[slowest] < LEAST_WRITE_BYTES_PER_S:
         expected = f"{LEAST_WRITE_BYTES_PER_S / MIB:.0f} MiB/s"
-        return Check("write rate", "warn", told, expected, "writing traces will take long", tuple(rates))
-    return Check("write rate", "ok", told, nodes=tuple(rates))
+        return Check("write rate", "warn", text, expected, "writing traces will take long", tuple(rates))
+    return Check("write rate", "ok", text, nodes=tuple(rates))

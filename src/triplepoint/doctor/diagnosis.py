@@ -1,28 +1,31 @@
 """Diagnosis: the checks made from the files the probes left, as tables, text for a terminal and JSON."""
 
+import csv
+import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from triplepoint.config.base import read_json
 from triplepoint.doctor.check import Check, Expected, fold
-from triplepoint.doctor.check_gpus import check_gpus
-from triplepoint.doctor.check_host import check_host
+from triplepoint.doctor.check_node import check_node
 from triplepoint.doctor.check_nodes import check_agreement, check_fabric, check_gpu_speed, check_together
-from triplepoint.doctor.measured_rows import CollectiveRow, KernelRow, RankRows, write_collectives, write_kernels
+from triplepoint.doctor.measure import CollectiveRow, KernelRow, RankRows
 from triplepoint.doctor.probe import Report
+from triplepoint.files import write_text
+from triplepoint.units import US_PER_S
 
 _ADVICE = "start the check again"
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a check of some nodes came to.
+    """All checks of some nodes, and what they were made from.
 
     Attributes:
-        checks: Answers, those that nodes share made one.
+        checks: Checks, one for those that nodes share.
         reports: What each node found, by its number.
         collectives: What was measured of the fabric.
         kernels: What was measured of devices.
@@ -40,7 +43,7 @@ class Diagnosis:
 
 
 def diagnose(folder: Path, num_nodes: int, expected: Expected) -> Diagnosis:
-    """Return what the files of the probes come to.
+    """Return the checks made from the files of the probes.
 
     Args:
         folder: Folder of the check.
@@ -55,7 +58,7 @@ def diagnose(folder: Path, num_nodes: int, expected: Expected) -> Diagnosis:
     nodes = [report.facts for report in reports]
     checks = check_together(reports, num_nodes)
     for node in nodes:
-        checks += [*check_gpus(node, expected), *check_host(node, expected)]
+        checks += check_node(node, expected)
     if nodes:
         checks += check_agreement(nodes)
     if ranks:
@@ -63,16 +66,16 @@ def diagnose(folder: Path, num_nodes: int, expected: Expected) -> Diagnosis:
     return Diagnosis(fold(checks), reports, collectives, kernels)
 
 
-def write_tables(found: Diagnosis, folder: Path, cluster: str, expected: Expected, source: str) -> list[Path]:
+def write_tables(diagnosis: Diagnosis, folder: Path, cluster: str, expected: Expected, source: str) -> list[Path]:
     """Write what was measured as tables to calibrate from, and return their paths; none where nothing was."""
     tables: list[Path] = []
-    if found.collectives:
+    if diagnosis.collectives:
         tables.append(folder / "collectives.csv")
-        write_collectives(found.collectives, cluster, source, tables[-1])
-    if found.kernels:
+        write_collectives(diagnosis.collectives, cluster, source, tables[-1])
+    if diagnosis.kernels:
         tables.append(folder / "kernels.csv")
-        library = {"nvidia": "cublas", "amd": "hipblaslt"}.get(_vendor(found.reports), "cpu")
-        write_kernels(found.kernels, expected.gpu.name if expected.gpu else "cpu", library, source, tables[-1])
+        library = {"nvidia": "cublas", "amd": "hipblaslt"}.get(_vendor(diagnosis.reports), "cpu")
+        write_kernels(diagnosis.kernels, expected.gpu.name if expected.gpu else "cpu", library, source, tables[-1])
     return tables
 
 
@@ -80,17 +83,65 @@ def _vendor(reports: Sequence[Report]) -> str:
     return reports[0].facts.vendor if reports else "none"
 
 
+def write_collectives(rows: Sequence[CollectiveRow], cluster: str, source: str, path: Path) -> None:
+    """Write the table that `triplepoint calibrate --collectives` reads.
+
+    Args:
+        rows: Measured collectives.
+        cluster: Name of the cluster; with the level it names the fabric.
+        source: Short name of the measurement.
+        path: The file.
+    """
+    ordered = sorted(rows, key=lambda row: (row.level, row.num_gpus, row.kind, row.num_bytes, row.host))
+    cells = [
+        {"fabric": f"{cluster}-{row.level}", "kind": row.kind, "num_gpus": row.num_gpus, "num_bytes": row.num_bytes,
+         "value": f"{row.time_s * US_PER_S:.6g}", "unit": "us", "read_error": "", "source": source, "host": row.host}
+        for row in ordered
+    ]  # fmt: skip
+    _write_csv(path, cells)
+
+
+def write_kernels(rows: Sequence[KernelRow], gpu: str, library: str, source: str, path: Path) -> None:
+    """Write the table that `triplepoint calibrate --kernels` reads.
+
+    Args:
+        rows: Measured kernels.
+        gpu: GPU type; cpu without one.
+        library: Library behind the GEMMs.
+        source: Short name of the measurement.
+        path: The file.
+    """
+    cells = [
+        {"gpu": gpu, "library": library, "cls": row.cls, "kind": "forward", "precision": row.precision,
+         "shape": "x".join(map(str, row.shape)), "is_causal": 0, "flops": f"{row.flops:g}",
+         "num_bytes": f"{row.num_bytes:g}", "time_us": f"{row.time_s * US_PER_S:.6g}", "source": source,
+         "host": row.host, "device": row.device}
+        for row in rows
+    ]  # fmt: skip
+    _write_csv(path, cells)
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    text = io.StringIO()
+    table = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    write_text(path, text.getvalue())
+
+
 _WIDTH = 110
 _INDENT = " " * 29
 
 
-def as_text(found: Diagnosis) -> str:
+def as_text(diagnosis: Diagnosis) -> str:
     """Return a line for each check, with what is expected and what to do where it is not well."""
-    num_nodes = len(found.reports)
-    counts = {status: sum(check.status == status for check in found.checks) for status in ("fail", "warn", "skipped")}
-    lines = [line for check in found.checks for line in _lines(check, num_nodes)]
+    num_nodes = len(diagnosis.reports)
+    counts = {
+        status: sum(check.status == status for check in diagnosis.checks) for status in ("fail", "warn", "skipped")
+    }
+    lines = [line for check in diagnosis.checks for line in _lines(check, num_nodes)]
     summary = ", ".join(f"{number} {status}" for status, number in counts.items() if number) or "all well"
-    return "\n".join([*lines, f"{len(found.checks)} checks: {summary}"])
+    return "\n".join([*lines, f"{len(diagnosis.checks)} checks: {summary}"])
 
 
 def _lines(check: Check, num_nodes: int) -> list[str]:
@@ -107,18 +158,18 @@ def _wrapped(text: str) -> str:
     return f"\n{_INDENT}".join(textwrap.wrap(text, _WIDTH, break_long_words=False) or [""])
 
 
-def as_json(found: Diagnosis, name: str, checked_at: str) -> dict[str, Any]:
+def as_json(diagnosis: Diagnosis, name: str, checked_at: str) -> dict[str, Any]:
     """Return everything that was found, as plain data.
 
     Args:
-        found: The diagnosis.
+        diagnosis: What to show.
         name: Cluster, or host.
         checked_at: Time of the check, UTC, ISO 8601.
     """
     return {
         "name": name,
         "checked_at": checked_at,
-        "has_failed": found.has_failed,
-        "checks": [asdict(check) for check in found.checks],
-        "nodes": [report.model_dump(mode="json") for report in found.reports],
+        "has_failed": diagnosis.has_failed,
+        "checks": [asdict(check) for check in diagnosis.checks],
+        "nodes": [report.model_dump(mode="json") for report in diagnosis.reports],
     }

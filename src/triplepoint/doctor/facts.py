@@ -1,13 +1,12 @@
 """Facts read of a node, before any check: the content of `node<N>.json`."""
 
-from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import Literal
 
 from triplepoint.config.base import Strict
 
 
 class GpuFacts(Strict):
-    """One GPU as its driver shows it; None where the driver does not tell, with the reason in `refused`."""
+    """One GPU as its driver shows it; None where the driver gives no value, with the reason in `refused`."""
 
     index: int
     """Number in the driver's order."""
@@ -103,32 +102,3 @@ class NodeFacts(Strict):
     """Size of /dev/shm. Unit: byte."""
     memlock_bytes: int | None = None
     """Memory a process may lock, as RDMA needs; None for no limit. Unit: byte."""
-
-
-Answer = TypeVar("Answer")
-
-
-class Questions:
-    """Questions to one GPU.
-
-    Attributes:
-        refused: What was refused, each with the reason in the library's words.
-    """
-
-    def __init__(self, error: type[Exception]) -> None:
-        """Take exceptions of type `error` as refusals; others are bugs and pass."""
-        self._error = error
-        self.refused: dict[str, str] = {}
-
-    def ask(self, name: str, question: Callable[[], Answer]) -> Answer | None:
-        """Return the answer, or None and remember why not.
-
-        Args:
-            name: What is asked, a field of `GpuFacts` or a metric of telemetry.
-            question: Asks the library.
-        """
-        try:
-            return question()
-        except self._error as error:
-            self.refused[name] = " ".join(str(error).split())
-            return None

@@ -16,9 +16,8 @@ from typing import Any, Literal
 
 import psutil
 
-from triplepoint.doctor.amd import read_amd
 from triplepoint.doctor.facts import GpuFacts, NodeFacts, PortFacts
-from triplepoint.doctor.nvidia import read_nvidia
+from triplepoint.doctor.read_gpus import read_amd, read_nvidia
 from triplepoint.telemetry.nvml_library import NvmlError
 from triplepoint.units import BITS_PER_BYTE, GIGA
 
@@ -105,11 +104,11 @@ def _next_record(log: int) -> str:
 
 def read_versions() -> dict[str, str]:
     """Return versions of Python, the kernel and those packages that are installed."""
-    found = {"python": platform.python_version(), "kernel": platform.release()}
+    versions = {"python": platform.python_version(), "kernel": platform.release()}
     for name in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            versions[name] = importlib.metadata.version(name)
+    return versions
 
 
 def read_torch() -> tuple[dict[str, str], int | None]:
@@ -118,25 +117,25 @@ def read_torch() -> tuple[dict[str, str], int | None]:
         import torch
     except ImportError:
         return {}, None
-    found: dict[str, str] = {}
-    version: Any = torch.version
-    if version.cuda:
-        found["cuda of torch"] = version.cuda
-    if version.hip:
-        found["rocm of torch"] = version.hip
+    versions: dict[str, str] = {}
+    built: Any = torch.version
+    if built.cuda:
+        versions["cuda of torch"] = built.cuda
+    if built.hip:
+        versions["rocm of torch"] = built.hip
     if torch.distributed.is_available() and torch.distributed.is_nccl_available():
         # RCCL answers to NCCL's name.
-        name = "rccl" if version.hip else "nccl"
-        found[name] = ".".join(map(str, torch.cuda.nccl.version()))
-    return found, torch.cuda.device_count()
+        name = "rccl" if built.hip else "nccl"
+        versions[name] = ".".join(map(str, torch.cuda.nccl.version()))
+    return versions, torch.cuda.device_count()
 
 
 def read_limits() -> dict[str, int | None]:
     """Return memory limits that collective libraries run into, as fields of `NodeFacts`."""
     shm: int | None = None
     with contextlib.suppress(OSError):
-        found = os.statvfs("/dev/shm")
-        shm = found.f_frsize * found.f_blocks
+        file_system = os.statvfs("/dev/shm")
+        shm = file_system.f_frsize * file_system.f_blocks
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return {"shm_bytes": shm, "memlock_bytes": None if soft == resource.RLIM_INFINITY else soft}
 
@@ -208,10 +207,10 @@ def _read_gpus(vendors: tuple[Vendor, ...], sources: Sources) -> tuple[Vendor, G
     """Return whose GPUs answered, the GPUs, and why none did."""
     problems = [] if vendors else ["not looked for: the cluster is one of processors"]
     for vendor in vendors:
-        found = _read_nvidia() if vendor == "nvidia" else _read_amd(sources)
-        if not isinstance(found, str):
-            return vendor, found, ""
-        problems.append(found)
+        gpus = _read_nvidia() if vendor == "nvidia" else _read_amd(sources)
+        if not isinstance(gpus, str):
+            return vendor, gpus, ""
+        problems.append(gpus)
     return "none", ([], {}), "; ".join(problems)
 
 

@@ -9,7 +9,6 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +121,7 @@ def meet(folder: Path, node: int, num_nodes: int, address: str, clock: Clock = t
     """
     if node == 0:
         return _serve(folder, num_nodes, address, clock)
-    with socket.create_connection(_find_server(folder), PATIENCE_S) as server:
+    with socket.create_connection(await_address(folder / "meeting.json"), PATIENCE_S) as server:
         server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return _visit(folder, node, server, clock)
 
@@ -138,7 +137,8 @@ def _serve(folder: Path, num_nodes: int, address: str, clock: Clock) -> Meeting:
         for visitor in visitors:
             _send(visitor, "write")
         rate = write_rate(folder, ".write0")
-        _wait_for_all(visitors)
+        for visitor in visitors:
+            _receive(visitor)
     finally:
         for visitor in visitors:
             visitor.close()
@@ -195,21 +195,21 @@ def _visit(folder: Path, node: int, server: socket.socket, clock: Clock) -> Meet
     )
 
 
-def _wait_for_all(visitors: Sequence[socket.socket]) -> None:
-    for visitor in visitors:
-        _receive(visitor)
+def await_address(path: Path) -> tuple[str, int]:
+    """Return host and port that node 0 wrote to a file.
 
-
-def _find_server(folder: Path) -> tuple[str, int]:
+    Raises:
+        TimeoutError: If the file is not seen here.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         try:
-            place = json.loads((folder / "meeting.json").read_text(encoding="utf-8"))
+            place = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             time.sleep(POLL_S)
             continue
         return place["address"], place["port"]
-    raise TimeoutError(f"{folder}/meeting.json of node 0 was not seen here within {PATIENCE_S:.0f} s")
+    raise TimeoutError(f"{path} of node 0 was not seen here within {PATIENCE_S:.0f} s")
 
 
 def _send(peer: socket.socket, content: Any) -> None:

@@ -1,22 +1,36 @@
-"""The probe of one node: reads its facts, measures with the other nodes, and leaves all as files in one folder."""
+"""Probes of nodes: each reads its node's facts, measures with the other nodes, and leaves a report in one folder.
 
+Probes run in this process on one machine, and through submitit on a cluster.
+"""
+
+import contextlib
+import math
 import os
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from triplepoint.config.base import Strict, read_json
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.site import Gang, gang_of, read_site
 from triplepoint.doctor.facts import NodeFacts
 from triplepoint.doctor.node import Vendor, read_node
-from triplepoint.doctor.peers import PATIENCE_S, Meeting, meet
+from triplepoint.doctor.peers import Meeting, await_address, meet
+from triplepoint.errors import UserError
 from triplepoint.files import write_json, write_text
 from triplepoint.processes import die_with_parent
 
 MARGIN_S = 300.0
 """What the ranks have on top of their budget: starting torch, connecting, and finishing what they began. Unit: s."""
+
+JOB_POLL_S = 0.2
+REPORT_S = 60.0
+"""How long reports may take to be seen here once the job has ended, see `file_lag_s` of a site. Unit: s."""
+SECONDS_PER_MINUTE = 60
 
 VENDORS: dict[str, tuple[Vendor, ...]] = {"cpu": (), "cuda": ("nvidia",), "rocm": ("amd",)}
 """Whose GPUs to look for on a kind of device."""
@@ -94,7 +108,7 @@ def _measure(folder: Path, plan: ProbePlan, facts: NodeFacts, budget_s: float) -
     ranks = []
     for local in range(per_node):
         rank = facts.node * per_node + local
-        command = [sys.executable, "-m", "triplepoint.doctor.measure_ranks", str(folder)]
+        command = [sys.executable, "-m", "triplepoint.doctor.measure", str(folder)]
         command += ["gpu" if facts.gpus else "cpu", str(budget_s), str(plan.most_bytes)]
         with (folder / f"rank{rank}.log").open("wb") as log:
             environment = os.environ | common | {"RANK": str(rank), "LOCAL_RANK": str(local)}
@@ -111,7 +125,7 @@ def _wait(ranks: list[subprocess.Popen[bytes]], first: int, patience_s: float, f
             failed = [number for number, state in enumerate(states, first) if state]
             if failed:
                 log = (folder / f"rank{failed[0]}.log").read_text(errors="replace").strip().splitlines()
-                raise OSError(f"rank {failed[0]} of the measurement failed: {log[-1] if log else 'it said nothing'}")
+                raise OSError(f"rank {failed[0]} of the measurement failed: {log[-1] if log else 'it wrote nothing'}")
             if None not in states:
                 return
             if time.monotonic() > deadline:
@@ -130,19 +144,103 @@ def _rendezvous(folder: Path, node: int, plan: ProbePlan) -> tuple[str, int]:
         with socket.socket() as probe:
             probe.bind(("", 0))
             write_json(path, {"address": _address(plan), "port": probe.getsockname()[1]})
-    deadline = time.monotonic() + PATIENCE_S
-    while not path.exists():
-        if time.monotonic() > deadline:
-            raise OSError(f"{path} of node 0 was not seen here within {PATIENCE_S:.0f} s")
-        time.sleep(0.05)
-    place = read_json(_Place, path, "start the check again")
-    return place.address, place.port
+    return await_address(path)
 
 
-class _Place(Strict):
-    """Where ranks meet."""
+Say = Callable[[str], None]
 
-    address: str
-    """Host name or address of node 0."""
-    port: int
-    """TCP port."""
+
+def probe_nodes(folder: Path, plan: ProbePlan, cluster: ClusterConfig | None, say: Say) -> None:
+    """Have every node leave its report in `folder`.
+
+    Args:
+        folder: Empty folder, shared by all nodes.
+        plan: What the probes do.
+        cluster: Where; None for this machine.
+        say: Told of progress.
+
+    Raises:
+        UserError: If Slurm refuses the job.
+    """
+    write_text(folder / "probe.json", plan.model_dump_json(indent=2))
+    if cluster is None:
+        run_probe(folder, dies_with_parent=False)
+        return
+    job = _submit(folder, plan, cluster)
+    say(f"doctor: job {job.job_id} on {plan.num_nodes} {'node' if plan.num_nodes == 1 else 'nodes'}")
+    with _ending(job):
+        while not job.done():
+            time.sleep(JOB_POLL_S)
+    _await_reports(folder, plan.num_nodes)
+
+
+def _submit(folder: Path, plan: ProbePlan, cluster: ClusterConfig) -> Any:
+    import submitit
+
+    options = gang_of(cluster.name, read_site())
+    try:
+        # Named, not "auto": with srun on the PATH submitit would take Slurm for a run on this machine.
+        executor = submitit.AutoExecutor(folder / "submitit", cluster=cluster.executor, slurm_python=options.python)
+    except RuntimeError as error:
+        raise UserError(f"cluster {cluster.name} is reached through Slurm: {error}; go to its login node") from None
+    executor.update_parameters(**job_parameters(plan, cluster, options))
+    try:
+        return executor.submit(run_probe, folder)
+    except submitit.core.utils.FailedJobError as error:
+        line = (str(error).strip().splitlines() or ["failed"])[-1]
+        raise UserError(f"cluster {cluster.name}: {line}; partition and account are in the site's file") from None
+
+
+def job_parameters(plan: ProbePlan, cluster: ClusterConfig, options: Gang) -> dict[str, Any]:
+    """Return what submitit is asked for.
+
+    Args:
+        plan: What the probes do.
+        cluster: Where.
+        options: Slurm options of the site.
+    """
+    limit_s = 2 * MARGIN_S + (plan.measure_s or 0.0)
+    common = {
+        "name": f"doctor-{cluster.name}",
+        "nodes": plan.num_nodes,
+        "tasks_per_node": 1,
+        "timeout_min": math.ceil(limit_s / SECONDS_PER_MINUTE),
+    }
+    if cluster.executor == "local":
+        return common
+    gpus = cluster.gpus_per_node if cluster.device != "cpu" else None
+    further = {"switches": options.switches, **options.sbatch}
+    slurm = {
+        "partition": options.partition,
+        "account": options.account,
+        "qos": options.qos,
+        "constraint": options.constraint,
+        "exclude": ",".join(options.exclude) or None,
+        "exclusive": options.exclusive or None,
+        "gres": options.gres or (f"gpu:{gpus}" if gpus else None),
+        "cpus_per_task": options.cpus,
+        "mem": options.mem,
+        "setup": list(options.setup) or None,
+        "srun_args": [f"--cpus-per-task={options.cpus}"] if options.cpus else None,
+        "additional_parameters": {key: value for key, value in further.items() if value is not None},
+    }
+    return common | {f"slurm_{key}": value for key, value in slurm.items() if value is not None}
+
+
+def _await_reports(folder: Path, num_nodes: int) -> None:
+    """Wait for the reports of all nodes, as long as a network file system may hide them."""
+    deadline = time.monotonic() + REPORT_S
+    while len(list(folder.glob("node*.json"))) < num_nodes and time.monotonic() < deadline:
+        if not any((folder / "submitit").glob("*_result.pkl")):
+            return  # no task ended well: nothing is on its way
+        time.sleep(JOB_POLL_S)
+
+
+@contextlib.contextmanager
+def _ending(job: Any) -> Iterator[None]:
+    """Cancel the job when the block is left early."""
+    try:
+        yield
+    except BaseException:
+        job.cancel()
+        raise

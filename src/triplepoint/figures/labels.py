@@ -21,8 +21,6 @@ SETTING = [name for name in Measured.model_fields if SETTINGS[name].has_column a
 """Settings of a point other than its layout."""
 
 _VALUES = {name: get_args(field.annotation) for name, field in Measured.model_fields.items()}
-_SHARDING = dict.fromkeys(get_args(Sharding), "") | dict(SETTINGS["data_parallel_sharding"].words)
-_SCHEDULE = SETTINGS["schedule"].words
 _VARIANT = Setting("Differences in what is no column.", label="{}")
 
 
@@ -73,7 +71,7 @@ def setting_text(row: Series, without: tuple[str, ...] = ()) -> str:
         if name not in without:
             setting = SETTINGS.get(name, _VARIANT)
             is_usual = name == "seed" and row[name] == setting.usual
-            texts.append("" if is_usual else write(name, setting.words or setting.label, row))
+            texts.append("" if is_usual else write(name, setting.words or setting.label, dict(row)))
     return ", ".join(filter(None, texts))
 
 
@@ -125,11 +123,12 @@ def _plainness(name: str, value: Any) -> tuple:
 
 def _short(row: Series) -> dict[str, str]:
     """Return the short text of each setting other than the layout."""
-    return {name: write(name, SETTINGS.get(name, _VARIANT).label, row) for name in SETTING}
+    values = dict(row)
+    return {name: write(name, SETTINGS.get(name, _VARIANT).label, values) for name in SETTING}
 
 
 def _sort_key(row: Series) -> tuple:
-    sharding = list(_SHARDING).index(row["data_parallel_sharding"])
+    sharding = get_args(Sharding).index(row["data_parallel_sharding"])
     degrees = tuple(int(row[degree]) for degree in DEGREES)
     setting = [_plainness(name, row[name]) for name in ("micro_batch_size", "recompute", "overlap", "sequence_length")]
     others = row["variant"], int(row["repeat"])
@@ -146,13 +145,14 @@ def _layout_labels(members: DataFrame) -> dict[Any, str]:
     for index, row in members.iterrows():
         has_sp, schedules = (set(values) for values in zip(*details[plain[index]], strict=True))
         extra = [" SP"] if len(has_sp) > 1 and row["sequence_parallel"] else []
-        extra += [f" {_SCHEDULE.get(row['schedule'], row['schedule'])}"] if len(schedules) > 1 else []
+        schedule = write("schedule", SETTINGS["schedule"].words, dict(row)) if len(schedules) > 1 else ""
+        extra += [f" {schedule}"] if schedule else []
         labels[index] = "".join([plain[index], *extra])
     return labels
 
 
 def _degrees(row: Series) -> str:
-    sharding = _SHARDING[row["data_parallel_sharding"]]
+    sharding = write("data_parallel_sharding", SETTINGS["data_parallel_sharding"].words, dict(row))
     parts = [f"{degree.upper()}{row[degree]}" for degree, usual in DEGREES.items() if row[degree] > usual]
     parts += [f"L{row['pipeline_layers']}"] if row["pipeline_layers"] else []
     if sharding == "FSDP":

@@ -2,34 +2,11 @@
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field
-
-from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.config.yaml_file import read
 from triplepoint.published.words import StatedNetwork
 from triplepoint.simulate.collectives.links import load_link
 from triplepoint.simulate.fabric import Fabric, Network, network_levels, node_levels
-
-
-class UsualNetwork(Strict):
-    """The network a GPU type usually comes with."""
-
-    gpu: Annotated[str, Field(pattern=NAME_PATTERN)]
-    """GPU type, a file in `config/gpus/`."""
-    gpus_per_node: Annotated[int, Field(gt=0)]
-    """Devices of a node, all joined by NVLink or xGMI."""
-    node_bandwidth: Annotated[Quantity, unit_is("byte/s")]
-    """Bandwidth of all adapters of a node, one direction."""
-
-
-class Networks(Strict):
-    """Content of `config/published/networks.yaml`."""
-
-    networks: list[UsualNetwork]
-    """By GPU type; the first stands for types that are not named."""
 
 
 @lru_cache(maxsize=256)
@@ -42,8 +19,7 @@ def usual_fabric(gpu: GpuConfig, num_gpus: int, stated: StatedNetwork, config: P
         stated: What is known of the network; the usual one of the GPU type stands in for the rest.
         config: Folder of the configuration.
     """
-    networks = _read(config).networks
-    usual = next((one for one in networks if one.gpu == gpu.name), networks[0])
+    usual = gpu.usual_network
     node = stated.domain_size or usual.gpus_per_node
     inside = node_levels(gpu, node, config)
     if num_gpus <= node:
@@ -52,8 +28,3 @@ def usual_fabric(gpu: GpuConfig, num_gpus: int, stated: StatedNetwork, config: P
     share = bandwidth if stated.bandwidth and stated.is_per_gpu else bandwidth / usual.gpus_per_node
     network = Network(share * node, link=stated.link, has_reduction=stated.has_reduction)
     return Fabric(inside + network_levels(network, load_link(network.link, config), node, num_gpus))
-
-
-@lru_cache(maxsize=4)
-def _read(config: Path) -> Networks:
-    return read(Networks, config / "published" / "networks.yaml")

@@ -7,7 +7,7 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.mesh import Group as Group
 from triplepoint.errors import UserError
-from triplepoint.simulate.collectives.links import Link, link_of_gpu, load_link
+from triplepoint.simulate.collectives.links import Counters, Link, load_link
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Level:
         single: Bandwidth one GPU reaches while its neighbours are silent: a whole adapter; None if that is its share.
             Unit: byte/s.
         is_network: Whether it joins nodes.
+        counters: Columns of the telemetry that count its bytes inside a node.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Level:
     link: str = ""
     single: float | None = None
     is_network: bool = False
+    counters: Counters = "pcie"
 
     @property
     def kind(self) -> str:
@@ -119,8 +121,9 @@ def node_levels(
         has_reduction: Whether the switches reduce; None for what the link has.
         link: Kind of link; None for that of the GPU type.
     """
-    found = load_link(link, config) if link else link_of_gpu(gpu.name, config)
-    return scale_up_levels(found, gpus_per_node, gpu.scale_up_bandwidth.value, has_reduction)
+    return scale_up_levels(
+        load_link(link or gpu.scale_up_link, config), gpus_per_node, gpu.scale_up_bandwidth.value, has_reduction
+    )
 
 
 def scale_up_levels(
@@ -130,11 +133,11 @@ def scale_up_levels(
     reduces = link.has_reduction if has_reduction is None else has_reduction
     package = link.package
     if package is None or gpus_per_node <= package.num_gpus:
-        return (Level(link.name, gpus_per_node, bandwidth, link.latency_s, reduces),)
+        return (Level(link.name, gpus_per_node, bandwidth, link.latency_s, reduces, counters=link.counters),)
     inside = package.bandwidth.value
     return (
-        Level("package", package.num_gpus, inside, link.latency_s, reduces, link.name),
-        Level(link.name, gpus_per_node, bandwidth - inside, link.latency_s, reduces),
+        Level("package", package.num_gpus, inside, link.latency_s, reduces, link.name, counters=link.counters),
+        Level(link.name, gpus_per_node, bandwidth - inside, link.latency_s, reduces, counters=link.counters),
     )
 
 

@@ -9,7 +9,8 @@ from triplepoint.calibrate.collectives import LinkParameters
 from triplepoint.calibrate.kernels import KernelTimes
 from triplepoint.calibrate.protocol import calibrate
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.doctor.measured_rows import CollectiveRow, KernelRow, write_collectives, write_kernels
+from triplepoint.doctor.diagnosis import write_collectives, write_kernels
+from triplepoint.doctor.measure import CollectiveRow, KernelRow
 from triplepoint.errors import UserError
 from triplepoint.simulate.collectives.links import load_link
 from triplepoint.simulate.collectives.times import CollectiveModel
@@ -71,7 +72,6 @@ def test_calibrate_links_finds_the_links_and_the_simulator_takes_them(config: Pa
         for levels in (fabric_of(H200X32, H200, config), fabric)
     )
     assert found == pytest.approx(1.6 * usual, rel=0.1)
-    assert not node.gpus, "else two links would claim the GPU type"
 
 
 @pytest.mark.parametrize("fabrics", [("h200x32-node", "h100x64-node"), ("h200x32-rack",), ()])

@@ -15,7 +15,7 @@ from triplepoint.cli import main
 from triplepoint.simulate.heat.loop import Trace, run, start
 from triplepoint.simulate.heat.machine import Machine
 from triplepoint.simulate.heat.parameters import HeatConfig, read_heat
-from triplepoint.simulate.heat.sensor import nvidia_sensors, show
+from triplepoint.simulate.heat.sensor import Sensors, show
 from triplepoint.simulate.power.gpu import Activity
 from triplepoint.simulate.power.parameters import read_power
 
@@ -62,7 +62,8 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rows.append({"stage": stage, "t_start_ns": int(low), "t_end_ns": int(high)})
     write(folder / "windows.parquet", rows)
     sample_s = np.arange(0, 245, 0.05)
-    shown = show(step_to_load(), 0, nvidia_sensors(8), sample_s, seed=3)
+    sensors = Sensors(cooler().sensors, machine().airflow.packages)
+    shown = show(step_to_load(), 0, sensors, sample_s, seed=3)
     samples = [row for row in pq.read_table(folder / "samples.parquet").to_pylist() if row["recording"] == "quick"]
     names = ("gpu_power_w", "gpu_temp_c", "sm_clock_mhz")
     for index, second in enumerate(sample_s):

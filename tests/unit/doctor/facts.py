@@ -15,8 +15,7 @@ CATALOGUE = Catalogue(Path("config"))
 
 def expected(cluster: str) -> Expected:
     """What a cluster of the configuration should be like."""
-    found = CATALOGUE.cluster(cluster)
-    return Expected(found, CATALOGUE.gpu_of(found))
+    return Expected.of(CATALOGUE.cluster(cluster), CATALOGUE)
 
 
 def read(scenario: Scenario, at_s: float = 0.0, host: str = "node-1", node: int = 0) -> NodeFacts:

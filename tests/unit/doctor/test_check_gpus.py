@@ -3,9 +3,9 @@ import pytest
 from tests.fakes.presets import hgx_a100, hgx_h200, mi250_node
 from tests.fakes.scenario import Rule
 from tests.fakes.wave import constant
-from tests.unit.doctor.facts import expected, one, read
+from tests.unit.doctor.facts import CATALOGUE, expected, one, read
 from triplepoint.doctor.check import Expected
-from triplepoint.doctor.check_gpus import check_gpus
+from triplepoint.doctor.check_node import check_gpus
 from triplepoint.doctor.check_nodes import check_agreement
 from triplepoint.doctor.facts import GpuFacts, NodeFacts
 from triplepoint.doctor.node import read_node
@@ -72,6 +72,12 @@ def test_check_gpus_lost_gpu_is_named_and_the_others_are_still_checked() -> None
 def test_check_gpus_unplugged_gpu_is_missed() -> None:
     check = one(check_gpus(read(hgx_h200().set_gpu(6, unplug_s=1.0), at_s=2.0), H200), "gpu count")
     assert (check.status, check.found) == ("fail", "7")
+
+
+@pytest.mark.parametrize(("name", "status"), [("a100", "ok"), ("a100-sxm4", "ok"), ("a100-pcie", "fail")])
+def test_check_gpus_type_by_its_name_in_that_of_the_driver(name: str, status: str) -> None:
+    gpu = CATALOGUE.gpu("a100").model_copy(update={"name": name})
+    assert one(check_gpus(read(hgx_a100()), Expected(gpu=gpu)), "gpu type").status == status
 
 
 def test_check_gpus_other_type_fails() -> None:

@@ -12,11 +12,9 @@ from triplepoint.doctor.check import Check, Expected
 from triplepoint.doctor.check_nodes import check_fabric, check_gpu_speed, check_together
 from triplepoint.doctor.diagnosis import Diagnosis, as_json, as_text, diagnose, write_tables
 from triplepoint.doctor.facts import NodeFacts
-from triplepoint.doctor.measure_ranks import group_sizes
-from triplepoint.doctor.measured_rows import CollectiveRow, KernelRow
+from triplepoint.doctor.measure import CollectiveRow, KernelRow, group_sizes
 from triplepoint.doctor.peers import Meeting
-from triplepoint.doctor.probe import ProbePlan, Report, run_probe
-from triplepoint.doctor.submit import job_parameters
+from triplepoint.doctor.probe import ProbePlan, Report, job_parameters, run_probe
 from triplepoint.units import MIB
 
 PROBE = "from pathlib import Path; from triplepoint.doctor.probe import run_probe; run_probe(Path.cwd())"
@@ -164,6 +162,12 @@ def test_check_fabric_below_its_description_warns() -> None:
     good, bad = reduction("node", 8, 300.0), reduction("network", 32, 5.0)
     assert [check.status for check in check_fabric([good, bad], h200)] == ["ok", "warn"]
     assert "5 GB/s" in one(check_fabric([bad], h200), "network bandwidth").found
+
+
+def test_check_fabric_without_a_switch_has_no_description_to_reach() -> None:
+    # 40 of the 350 GB/s of all links of a die: no ring uses them all.
+    assert one(check_fabric([reduction("node", 8, 40.0)], expected("mi250x32")), "node bandwidth").status == "ok"
+    assert one(check_fabric([reduction("node", 8, 40.0)], expected("h200x32")), "node bandwidth").status == "warn"
 
 
 def test_check_fabric_slow_node_is_named() -> None:

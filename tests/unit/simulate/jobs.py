@@ -7,7 +7,7 @@ from typing import Any
 
 from triplepoint.config.base import Quantity
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.gpu import GemmKernels, GpuConfig, UsualNetwork
 from triplepoint.config.model import MixtureOfExperts, ModelConfig
 from triplepoint.config.point import Layout
 from triplepoint.simulate.collectives.links import load_link
@@ -17,7 +17,9 @@ from triplepoint.simulate.operations import Kernel, Message, Operation, StageWor
 from triplepoint.simulate.stacks import find_stack
 
 SOURCE = "made up for tests"
-FABRIC = Fabric((Level("nvlink", 8, 450e9, 1e-6), Level("rail", 1 << 20, 50e9, 5e-6, is_network=True)))
+FABRIC = Fabric(
+    (Level("nvlink", 8, 450e9, 1e-6, counters="nvlink"), Level("rail", 1 << 20, 50e9, 5e-6, is_network=True))
+)
 
 
 def gpu(memory_gib: float = 80) -> GpuConfig:
@@ -28,6 +30,10 @@ def gpu(memory_gib: float = 80) -> GpuConfig:
         name="h100",
         vendor="nvidia",
         product="made up",
+        chassis="hgx-8",
+        scale_up_link="nvlink4",
+        usual_network=UsualNetwork(gpus_per_node=8, node_bandwidth=quantity(400e9, "byte/s")),
+        gemm_kernels=GemmKernels(bf16="nvjet_sm90_tst", fp8="nvjet_sm90_qqtst"),
         peak_bf16_flops=quantity(1e15, "FLOP/s"),
         peak_fp32_flops=quantity(6e13, "FLOP/s"),
         peak_fp8_flops=quantity(2e15, "FLOP/s"),

@@ -49,7 +49,12 @@ def simulated(
         "sequence_length": 2048,
         "gpu": catalogue.gpu(gpu),
         "software": find_stack("", CONFIG),
-        "fabric": Fabric((Level("nvlink", 8, 450e9, 1e-6), Level("rail", max(world, 9), 50e9, 1e-5, is_network=True))),
+        "fabric": Fabric(
+            (
+                Level("nvlink", 8, 450e9, 1e-6, counters="nvlink"),
+                Level("rail", max(world, 9), 50e9, 1e-5, is_network=True),
+            )
+        ),
     }
     job = Job(**(fields | changes))
     stages = stage_work(job)

@@ -169,7 +169,7 @@ def test_write_run_has_recordings_the_telemetry_stage_takes(tmp_path: Path) -> N
     assert telemetry["gpu_power_w"].null_count == telemetry.num_rows
     assert not any(telemetry["is_gap"].to_pylist())
     assert {"nvlink_tx_bytes", "infiniband_rx_bytes"} <= set(manifest.nodes[1].telemetry.measured)
-    assert "config/power/h200.yaml" in manifest.nodes[1].telemetry.absent["gpu_power_w"]
+    assert "doctor --files h200" in manifest.nodes[1].telemetry.absent["gpu_power_w"]
 
 
 def test_write_failure_says_why(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.simulate.jobs import fabric_from
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
-from triplepoint.simulate.collectives.links import link_of_gpu, load_link
+from triplepoint.simulate.collectives.links import load_link
 from triplepoint.simulate.fabric import (
     Fabric,
     Level,
@@ -76,11 +76,6 @@ def test_merged_joins_levels_that_differ_in_name_and_size_only() -> None:
     two, other = Level("pair", 2, 450e9, 3e-6, link="nvlink4"), Level("nvlink4", 16, 50e9, 3e-6)
     assert Fabric((two, eight, other)).merged() == Fabric((eight, other))
     assert Fabric((replace(two, bandwidth=500e9), eight)).merged().levels[0].num_gpus == 2
-
-
-def test_link_of_gpu_unknown_gpu_is_refused() -> None:
-    with pytest.raises(UserError, match="no link lists gpu 'abacus'"):
-        link_of_gpu("abacus", CONFIG)
 
 
 def test_load_link_unknown_name_hints_at_the_nearest() -> None:

@@ -1,5 +1,6 @@
 """Link counters of simulated runs: bytes by hand, and against what the traces of the same run say."""
 
+import dataclasses
 import gzip
 import json
 from pathlib import Path
@@ -12,9 +13,10 @@ from tests.unit.simulate.stand_ins import simulated
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Layout, PointCluster
 from triplepoint.recording import read_recording
+from triplepoint.simulate.artefacts.links import Spread, spread_of, traffic
 from triplepoint.simulate.artefacts.recordings import count_bytes, write_recordings
 from triplepoint.simulate.artefacts.write import write_traces
-from triplepoint.simulate.collectives.traffic import Spread, spread_of, traffic
+from triplepoint.simulate.fabric import Fabric
 
 PER_NODE = 4
 JOBS = {
@@ -106,6 +108,21 @@ def test_write_recordings_has_gpus_and_adapters(tmp_path: Path) -> None:
     sent = sum(last[f"gpu{number}"]["pcie_tx_bytes"] for number in range(PER_NODE))
     assert last["host"]["infiniband_tx_bytes"] == pytest.approx(sent, abs=PER_NODE)
     assert last["gpu0"]["nvlink_tx_bytes"] > 0
+
+
+def test_write_recordings_counts_all_bytes_on_pcie_where_it_joins_the_gpus(tmp_path: Path) -> None:
+    linked, run = simulated(JOBS["data parallel across nodes"], model="llama3-30b"), run_of(Layout(tp=2, dp=4))
+    inside, *outside = linked.job.fabric.levels
+    levels = (dataclasses.replace(inside, counters="pcie"), *outside)
+    on_pcie = dataclasses.replace(linked, job=dataclasses.replace(linked.job, fabric=Fabric(levels)))
+    sent = {}
+    for name, job in (("nvlink", linked), ("pcie", on_pcie)):
+        write_recordings(tmp_path / name, run, job)
+        sent[name] = read_recording(tmp_path / name / "node0.arrow").samples.to_pylist()
+    last = {name: {row["device"]: row for row in rows}["gpu0"] for name, rows in sent.items()}
+    both = last["nvlink"]["nvlink_tx_bytes"] + last["nvlink"]["pcie_tx_bytes"]
+    assert last["pcie"]["pcie_tx_bytes"] == pytest.approx(both, abs=2)
+    assert last["pcie"]["nvlink_tx_bytes"] is None
 
 
 def run_of(layout: Layout) -> PlannedRun:

@@ -10,7 +10,7 @@ from triplepoint.manifest import Manifest
 from triplepoint.plan import select
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.simulate.artefacts.simulated import Heated
-from triplepoint.simulate.heat.sensor import nvidia_sensors, show
+from triplepoint.simulate.heat.sensor import Sensors, show
 from triplepoint.simulate.power.step import Ran
 from triplepoint.simulate.power.work import Workload
 from triplepoint.simulate.predict.phases import Phases, phases_of
@@ -34,9 +34,8 @@ def shown_w(found: Heated, num_steps: int = 4) -> float:
     step_s = len(found.trace.power_w) * found.trace.period_s
     sample_s = np.arange(0.0, num_steps * step_s, 0.05)
     nodes = range(found.trace.power_w.shape[1])
-    return max(
-        float(show(found.trace, node, nvidia_sensors(8), sample_s, seed=0)["gpu_power_w"].max()) for node in nodes
-    )
+    sensors = Sensors(found.machine.heat.sensors, found.machine.airflow.packages)
+    return max(float(show(found.trace, node, sensors, sample_s, seed=0)["gpu_power_w"].max()) for node in nodes)
 
 
 @pytest.mark.parametrize("text", HELD + FREE)

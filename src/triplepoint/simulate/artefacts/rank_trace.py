@@ -261,8 +261,4 @@ def _gemm_name(kernel: Kernel, gpu: GpuConfig) -> str:
     shape = "x".join(map(str, kernel.shape))
     if kernel.kind.startswith("grouped"):
         return f"cutlass_grouped_gemm_{kernel.precision}_{shape}"
-    if gpu.vendor == "amd":
-        return f"Cijk_Alik_Bljk_{'F8BS' if kernel.precision == 'fp8' else 'BBS'}_{shape}"
-    if gpu.peak_fp8_flops is None:
-        return f"ampere_{kernel.precision}_s16816gemm_{shape}"
-    return f"nvjet_sm90_{'qqtst' if kernel.precision == 'fp8' else 'tst'}_{shape}"
+    return f"{getattr(gpu.gemm_kernels, kernel.precision) or gpu.gemm_kernels.bf16}_{shape}"

@@ -21,7 +21,6 @@ NOT_SIMULATED = "simulated: no model of it"
 _MOST_SAMPLES = 200
 """Of one device in a run: what happens between two of them, the trace tells."""
 
-_INSIDE = {"nvidia": "nvlink", "amd": "xgmi"}
 _FABRIC = ("infiniband_tx_bytes", "infiniband_rx_bytes")
 
 
@@ -34,7 +33,7 @@ def recorded_columns(simulated: Simulated) -> tuple[str, ...]:
 def absent_columns(simulated: Simulated) -> dict[str, str]:
     """Return the columns of samples without values, with the reason of each."""
     gpu = simulated.job.gpu.name
-    unknown = f"simulated without: power and heat of {gpu} take config/power/{gpu}.yaml and config/heat/{gpu}.yaml"
+    unknown = f"power and heat of {gpu} are not known; triplepoint doctor --files {gpu} says what is missing"
     return {
         name: NOT_SIMULATED if simulated.heated else unknown
         for name in METRICS
@@ -71,6 +70,7 @@ def write_recordings(folder: Path, planned: PlannedRun, simulated: Simulated) ->
     period_s = sample_period_ns(planned, simulated) / NS_PER_S
     sensed, recorded = columns_sensed(simulated), recorded_columns(simulated)
     gpu_columns = (*_gpu_columns(simulated), *sensed.gpu)
+    inside_is_pcie = simulated.job.fabric.levels[0].counters == "pcie"
     for node in range(planned.point.num_nodes):
         own = counters[node * per_node : (node + 1) * per_node]
         recorder = Recorder(folder / f"node{node}.arrow", period_s, absent_columns(simulated), recorded)
@@ -79,6 +79,8 @@ def write_recordings(folder: Path, planned: PlannedRun, simulated: Simulated) ->
         parts = [Part("host", EPOCH_NS + t_ns, latency, (*_FABRIC, *sensed.host), host)]
         gpus = sense_gpus(simulated, node, own_s)
         for number, values in enumerate(own):
+            if inside_is_pcie:
+                values = values[:, ::2] + values[:, 1::2]
             both = np.concatenate([values, *gpus[number : number + 1]], axis=1)
             parts.append(Part(f"gpu{number}", EPOCH_NS + t_ns, latency, gpu_columns, both))
         recorder.write(parts)
@@ -108,5 +110,6 @@ def count_bytes(planned: PlannedRun, simulated: Simulated, t_ns: np.ndarray) -> 
 
 
 def _gpu_columns(simulated: Simulated) -> tuple[str, ...]:
-    kind = _INSIDE[simulated.job.gpu.vendor]
-    return (f"{kind}_tx_bytes", "pcie_tx_bytes", f"{kind}_rx_bytes", "pcie_rx_bytes")
+    """Return the counters of bytes of a GPU: of links inside the node and of PCIe, which leads out of it."""
+    kinds = dict.fromkeys((simulated.job.fabric.levels[0].counters, "pcie"))
+    return tuple(f"{kind}_{way}_bytes" for way in ("tx", "rx") for kind in kinds)

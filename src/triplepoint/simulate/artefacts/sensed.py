@@ -1,19 +1,16 @@
-"""What a sampler reads of the power, heat and clocks of a simulated run: through the sensors its GPUs would have."""
+"""Telemetry of a simulated run: power, heat and clocks through the sensors its GPUs would have."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.simulate.artefacts.simulated import Heated, Simulated
-from triplepoint.simulate.heat.sensor import Sensors, mi250_sensors, nvidia_sensors, show
+from triplepoint.simulate.artefacts.simulated import Simulated
+from triplepoint.simulate.heat.parameters import SHOWN
+from triplepoint.simulate.heat.sensor import Sensors, show
 from triplepoint.simulate.power.gpu import Float
 
 _CPU_UTILISATION = 0.1
 """Share of all cores busy. Assumed, as in `node_power_w`: training keeps few of them busy."""
-_BOTH = ("gpu_power_average_w", "gpu_power_w", "gpu_energy_j", "gpu_power_limit_w", "gpu_temp_c", "sm_clock_mhz")
-COUNTED = ("gpu_throttle_reasons", "gpu_power_cap_s", "gpu_sw_thermal_s", "gpu_hw_thermal_s", "gpu_power_brake_s")
-"""What holds clocks down, and for how long each cause has: shown by NVIDIA's GPUs alone."""
-_NVIDIA = ("gpu_temp_margin_c", *COUNTED)
 _HOST = ("inlet_temp_c", "cpu_energy_j", "dram_energy_j")
 
 
@@ -28,7 +25,8 @@ def columns_sensed(simulated: Simulated) -> Columns:
     """Return the columns that power and heat give; none where they are not known."""
     if simulated.heated is None:
         return Columns((), ())
-    return Columns(_BOTH + _NVIDIA if simulated.job.gpu.vendor == "nvidia" else _BOTH, _HOST)
+    shows = simulated.heated.machine.heat.sensors.shows
+    return Columns(tuple(name for name in SHOWN if name in shows), _HOST)
 
 
 def sense_gpus(simulated: Simulated, node: int, sample_s: Float) -> Float:
@@ -46,14 +44,15 @@ def sense_gpus(simulated: Simulated, node: int, sample_s: Float) -> Float:
     heated = simulated.heated
     if heated is None:
         return np.empty((0, len(sample_s), 0))
-    sensors = _sensors(heated, simulated.job.gpu.vendor)
-    found = show(heated.trace, node, sensors, sample_s, seed=0)
-    limits, shown = heated.machine.limits_w[node].copy(), found["gpu_temp_c"].shape
-    for package in sensors.packages:
-        limits[package[0]], limits[list(package[1:])] = limits[list(package)].sum(), np.nan
-    found["gpu_power_limit_w"] = np.broadcast_to(limits, shown)
-    found["gpu_temp_margin_c"] = heated.machine.heat.limits.max_temperature.value - found["gpu_temp_c"]
-    return np.stack([found[name] for name in columns_sensed(simulated).gpu], axis=-1).transpose(1, 0, 2)
+    machine = heated.machine
+    sensors = Sensors(machine.heat.sensors, machine.airflow.packages, machine.devices.sensor_k)
+    columns = show(heated.trace, node, sensors, sample_s, seed=0)
+    limit_w = np.full(machine.shape[1], np.nan)
+    for device, package in sensors.power_devices.items():
+        limit_w[device] = machine.limits_w[node][package].sum()
+    columns["gpu_power_limit_w"] = np.broadcast_to(limit_w, columns["gpu_temp_c"].shape)
+    columns["gpu_temp_margin_c"] = machine.heat.limits.max_temperature.value - columns["gpu_temp_c"]
+    return np.stack([columns[name] for name in columns_sensed(simulated).gpu], axis=-1).transpose(1, 0, 2)
 
 
 def sense_host(simulated: Simulated, sample_s: Float) -> Float:
@@ -65,10 +64,3 @@ def sense_host(simulated: Simulated, sample_s: Float) -> Float:
     cpu = node.cpu_idle.value + (node.cpu_busy.value - node.cpu_idle.value) * _CPU_UTILISATION
     inlet = np.full_like(sample_s, heated.machine.inlet_c[0])
     return np.stack([inlet, cpu * sample_s, node.dram.value * sample_s], axis=-1)
-
-
-def _sensors(heated: Heated, vendor: str) -> Sensors:
-    machine = heated.machine
-    if vendor == "nvidia":
-        return nvidia_sensors(machine.shape[1], machine.devices.sensor_k)
-    return mi250_sensors(machine.airflow.packages, machine.devices.sensor_k)

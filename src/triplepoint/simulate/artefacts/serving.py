@@ -15,7 +15,6 @@ from triplepoint.config.point import Point
 from triplepoint.manifest import Manifest
 from triplepoint.recording import Part, Recorder
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS
-from triplepoint.simulate.artefacts.sensed import COUNTED
 from triplepoint.simulate.artefacts.simulated import gpu_facts
 from triplepoint.simulate.artefacts.write import describe_nodes, write_failure, write_manifest_of
 from triplepoint.simulate.calibration import KnownTo, ServingCalibration
@@ -23,7 +22,8 @@ from triplepoint.simulate.costs import Costs
 from triplepoint.simulate.heat.job import at_highest_clocks, is_known, machine_of, one_step, stretched, warm_up
 from triplepoint.simulate.heat.loop import Trace
 from triplepoint.simulate.heat.machine import Machine, Profile
-from triplepoint.simulate.heat.sensor import mi250_sensors, nvidia_sensors, show
+from triplepoint.simulate.heat.parameters import SHOWN
+from triplepoint.simulate.heat.sensor import Sensors, show
 from triplepoint.simulate.inference import (
     REPLAYED,
     InferenceStep,
@@ -47,7 +47,7 @@ from triplepoint.tables import STEPS
 from triplepoint.tables.telemetry import METRICS
 from triplepoint.units import NS_PER_S
 
-_SENSED = ("gpu_power_average_w", "gpu_power_w", "gpu_energy_j", "gpu_temp_c", "sm_clock_mhz")
+_NOT_SENSED = ("gpu_power_limit_w", "gpu_temp_margin_c")
 _MOST_SAMPLES = 200
 """Of one device in a run; energy is a counter, so that nothing between them is lost."""
 _AFTER_S = 0.3
@@ -64,6 +64,7 @@ class Served:
         known_to: What the times are known to.
         memory_bytes: Of a rank, by pipeline stage.
         trace: Power, heat and clocks of a batch once warm; None where those of the GPU type are not known.
+        sensors: Of the GPUs, likewise.
         facts: Of them, for the manifest.
     """
 
@@ -71,6 +72,7 @@ class Served:
     known_to: KnownTo
     memory_bytes: tuple[int, ...]
     trace: Trace | None = None
+    sensors: Sensors | None = None
     facts: Mapping[str, int | float | str | bool | None] = field(default_factory=dict)
 
 
@@ -102,7 +104,8 @@ def simulate_serving(
         batch = Repeated(step.whole_s, planned.point.num_tokens, phases)
         known = power_in_balance(batch, workload, known_to.whole_s, config, cluster.conditions)
         facts = gpu_facts(trace, machine, known, job.num_gpus) | {"is_steady": is_steady}
-        served = replace(served, trace=trace, facts=facts)
+        sensors = Sensors(machine.heat.sensors, machine.airflow.packages)
+        served = replace(served, trace=trace, sensors=sensors, facts=facts)
     return _write(out, planned, job, served, started)
 
 
@@ -165,13 +168,14 @@ def _write(out: Path, planned: PlannedRun, job: Job, served: Served, started: da
         0.0, step.whole_s * len(point.steps.kinds) * (1 + 2 / _MOST_SAMPLES) + _AFTER_S, _MOST_SAMPLES + 1
     )
     columns: tuple[str, ...] = ()
-    if served.trace is not None:
-        columns = _SENSED + COUNTED if job.gpu.vendor == "nvidia" else _SENSED
+    if served.sensors is not None:
+        shows = set(served.sensors.config.shows) - set(_NOT_SENSED)
+        columns = tuple(name for name in SHOWN if name in shows)
     absent = {name: _ABSENT for name in METRICS if name not in columns}
     for node in range(point.num_nodes):
         recorder = Recorder(out / "telemetry" / f"node{node}.arrow", float(t_s[1]), absent, columns)
         t_ns = np.rint(t_s * NS_PER_S).astype(np.int64)
-        values = _sensed(served.trace, job, node, t_s, columns)
+        values = _sensed(served, job, node, t_s, columns)
         ranks = min(point.cluster.gpus_per_node, point.num_gpus - node * point.cluster.gpus_per_node)
         parts = [Part("host", EPOCH_NS + t_ns, np.zeros_like(t_ns), (), np.empty((len(t_ns), 0)))]
         for number in range(ranks):
@@ -195,15 +199,11 @@ def _write(out: Path, planned: PlannedRun, job: Job, served: Served, started: da
     return write_manifest_of(out, planned, Status.OK, None, nodes, facts, started)
 
 
-def _sensed(trace: Trace | None, job: Job, node: int, t_s: Float, columns: tuple[str, ...]) -> Float:
+def _sensed(served: Served, job: Job, node: int, t_s: Float, columns: tuple[str, ...]) -> Float:
     """Return what the GPUs of a node show; shape (num_devices, num_samples, num_columns)."""
-    if trace is None:
+    if served.trace is None or served.sensors is None:
         return np.empty((job.fabric.gpus_per_node, len(t_s), 0))
-    num_devices = trace.power_w.shape[2]
-    size = job.gpu.gpus_per_package
-    packages = [list(range(first, first + size)) for first in range(0, num_devices, size)]
-    sensors = nvidia_sensors(num_devices) if job.gpu.vendor == "nvidia" else mi250_sensors(packages)
-    found = show(trace, node, sensors, t_s, seed=0)
+    found = show(served.trace, node, served.sensors, t_s, seed=0)
     return np.stack([found[name] for name in columns], axis=-1).transpose(1, 0, 2)
 
 

@@ -2,14 +2,15 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
-from triplepoint.config.yaml_file import read
+from triplepoint.config.yaml_file import read, read_named
 from triplepoint.errors import UserError, nearest
 
+Counters = Literal["nvlink", "xgmi", "pcie"]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 
@@ -39,10 +40,10 @@ class Link(Strict):
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     """Name of the kind; the file is called the same."""
-    gpus: list[str] = []
-    """GPU types whose scale-up links these are."""
     is_network: bool
     """Whether it joins nodes."""
+    counters: Counters = "pcie"
+    """Columns of the telemetry that count its bytes, where it is inside a node."""
     has_reduction: bool = False
     """Whether its switches reduce by default (NVLink SHARP)."""
     launch_s: Positive
@@ -119,23 +120,4 @@ def load_link(name: str, config: Path) -> Link:
     known = sorted(path.stem for path in folder.glob("*.yaml"))
     if name not in known:
         raise UserError(f"unknown link {name!r} in {folder}{nearest(name, known) if known else ''}")
-    return read(Link, folder / f"{name}.yaml")
-
-
-@cache
-def link_of_gpu(gpu_name: str, config: Path) -> Link:
-    """Return the scale-up link of a GPU type.
-
-    Args:
-        gpu_name: Name of the GPU type.
-        config: Folder of the configuration.
-
-    Raises:
-        UserError: If no link lists it.
-    """
-    folder = config / "collectives" / "links"
-    links = [load_link(path.stem, config) for path in sorted(folder.glob("*.yaml"))]
-    for link in links:
-        if gpu_name in link.gpus:
-            return link
-    raise UserError(f"{folder}: no link lists gpu {gpu_name!r}; add it to `gpus` of its scale-up link")
+    return read_named(Link, folder / f"{name}.yaml")

@@ -22,9 +22,6 @@ from triplepoint.simulate.heat.parameters import AirflowConfig, read_airflow, re
 from triplepoint.simulate.power.gpu import Activity, Float, gpu_power_w
 from triplepoint.simulate.power.parameters import NodePowerConfig, PowerConfig, read_node_power, read_power
 
-_USUAL_NODES = {1: "hgx-8", 2: "mi250-4x2"}
-"""Airflow and node power by GPUs in a package: what there is of nodes in `config/`."""
-
 _SAMPLED_CLOCKS = 12
 _SETTLED_K, _MOST_LEAPS = 0.2, 24
 """A machine is warm once a leap changes no temperature by more; sensors show whole degrees."""
@@ -38,8 +35,8 @@ periods: its powers are means of more than 50 ms."""
 
 @lru_cache(maxsize=64)
 def is_known(gpu: GpuConfig, config: Path) -> bool:
-    """Return whether power and heat of a GPU type are known."""
-    return all((config / part / f"{gpu.name}.yaml").is_file() for part in ("power", "heat"))
+    """Return whether power and heat of a GPU type are known, and the chassis it stands in."""
+    return gpu.chassis is not None and all((config / part / f"{gpu.name}.yaml").is_file() for part in ("power", "heat"))
 
 
 def power_of(conditions: ConditionsConfig, gpu: GpuConfig, config: Path) -> PowerConfig:
@@ -62,12 +59,12 @@ def power_of(conditions: ConditionsConfig, gpu: GpuConfig, config: Path) -> Powe
 
 
 def airflow_of(name: str | None, gpu: GpuConfig, num_devices: int, config: Path) -> AirflowConfig:
-    """Return the airflow of nodes, the usual one without a name; one of fewer devices has those that come first.
+    """Return the airflow of nodes, that of the chassis without a name; one of fewer devices has those that come first.
 
     Raises:
-        UserError: If the nodes have more devices than the airflow, or other packages.
+        UserError: If the nodes have more devices than the airflow, or other packages; or no airflow is named.
     """
-    found = read_airflow(name or _USUAL_NODES[gpu.gpus_per_package], config)
+    found = read_airflow(name or _chassis_of(gpu), config)
     if {len(package) for package in found.packages} != {gpu.gpus_per_package}:
         raise UserError(
             f"airflow {found.name} is of other packages than those of {gpu.name}, which hold {gpu.gpus_per_package}; "
@@ -84,13 +81,19 @@ def airflow_of(name: str | None, gpu: GpuConfig, num_devices: int, config: Path)
 
 
 def usual_devices(gpu: GpuConfig, config: Path) -> int:
-    """Return how many devices usual nodes of a GPU type have."""
-    return read_airflow(_USUAL_NODES[gpu.gpus_per_package], config).num_devices
+    """Return how many devices the chassis of a GPU type holds."""
+    return read_airflow(_chassis_of(gpu), config).num_devices
 
 
 def node_power_of(gpu: GpuConfig, config: Path) -> NodePowerConfig:
-    """Return what nodes of a GPU type take beside their GPUs."""
-    return read_node_power(_USUAL_NODES[gpu.gpus_per_package], config)
+    """Return the power of a node of a GPU type without that of its GPUs."""
+    return read_node_power(_chassis_of(gpu), config)
+
+
+def _chassis_of(gpu: GpuConfig) -> str:
+    if gpu.chassis is None:
+        raise UserError(f"gpu {gpu.name} has no chassis; name one in its file or in that of the cluster")
+    return gpu.chassis
 
 
 def machine_of(

@@ -51,7 +51,7 @@ class Machine:
     @cached_property
     def network(self) -> Network:
         """Heat."""
-        return build_network(self.heat.cooling[self.cooling], self.airflow, self.devices)
+        return build_network(self.heat.cooling_by(self.cooling), self.airflow, self.devices)
 
     @cached_property
     def step(self) -> Propagator:

@@ -1,16 +1,25 @@
-"""What is known of a GPU's cooling, `config/heat/<gpu>.yaml`, and of a node's air, `config/heat/airflow/`."""
+"""Cooling and sensors of a GPU type, `config/heat/<gpu>.yaml`, and the airflow of a node, `config/heat/airflow/`."""
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from triplepoint.config.base import NAME_PATTERN, Strict
-from triplepoint.config.yaml_file import read
+from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
+from triplepoint.config.yaml_file import read_named
+from triplepoint.errors import UserError
 from triplepoint.simulate.power.parameters import Celsius, Kelvin, KelvinPerWatt, Ratio, Seconds
 
 Cooling = Literal["air", "liquid"]
+
+Shown = Literal[
+    "gpu_power_average_w", "gpu_power_w", "gpu_energy_j", "gpu_power_limit_w", "gpu_temp_c", "sm_clock_mhz",
+    "gpu_temp_margin_c", "gpu_throttle_reasons", "gpu_power_cap_s", "gpu_sw_thermal_s", "gpu_hw_thermal_s",
+    "gpu_power_brake_s",
+]  # fmt: skip
+SHOWN: tuple[Shown, ...] = get_args(Shown)
+"""Columns of the telemetry that simulated sensors can fill, in the order of recordings."""
 
 
 class CoolingConfig(Strict):
@@ -49,8 +58,35 @@ class LimitConfig(Strict):
     """How long a hardware slowdown holds at least."""
 
 
+class SensorConfig(Strict):
+    """How the driver of a GPU type shows power, temperature and clocks."""
+
+    shows: Annotated[list[Shown], Field(min_length=1)]
+    """Columns of the telemetry that have values."""
+    power_die: Annotated[int, Field(ge=0)] = 0
+    """Die of a package that shows its power, energy and power limit; the other dies show no value."""
+    publish_period: Annotated[Quantity, unit_is("s")]
+    """Time between two values."""
+    instant_window: Annotated[Quantity, unit_is("s")] | None = None
+    """Time before a value over which the instantaneous power is averaged; none where there is only `average_window`."""
+    average_window: Annotated[Quantity, unit_is("s")]
+    """The same of the average power."""
+    energy_step: Annotated[Quantity, unit_is("J")]
+    """Step of the energy counter."""
+    temperature_step: Annotated[Quantity, unit_is("K")]
+    """Step of temperatures."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for key in ("publish_period", "instant_window", "average_window", "energy_step", "temperature_step"):
+            quantity = getattr(self, key)
+            if quantity and not quantity.value:
+                raise ValueError(f"{key} is 0 {quantity.unit}, expected more")
+        return self
+
+
 class HeatConfig(Strict):
-    """Cooling and limits of one GPU type."""
+    """Cooling, limits and sensors of one GPU type."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     """Name of the GPU type; the file is called the same."""
@@ -58,6 +94,8 @@ class HeatConfig(Strict):
     """By coolant."""
     limits: LimitConfig
     """Temperatures."""
+    sensors: SensorConfig
+    """What the driver shows."""
     resistance_spread: Ratio
     """Relative standard deviation of the die's resistance from part to part."""
     sensor_offset: Kelvin | None = None
@@ -67,6 +105,15 @@ class HeatConfig(Strict):
     """Share of parts with bad contact to their sink."""
     bad_contact_factor: Ratio
     """What bad contact multiplies the die's resistance with."""
+
+    def cooling_by(self, coolant: Cooling) -> CoolingConfig:
+        """Return the cooling by a coolant. Raises `UserError` if this GPU type has none by it."""
+        if coolant not in self.cooling:
+            known = ", ".join(self.cooling)
+            raise UserError(
+                f"conditions.coolant is {coolant}, config/heat/{self.name}.yaml describes cooling by {known}"
+            )
+        return self.cooling[coolant]
 
 
 class AirflowConfig(Strict):
@@ -105,10 +152,10 @@ class AirflowConfig(Strict):
 @lru_cache(maxsize=32)
 def read_heat(name: str, config: Path) -> HeatConfig:
     """Return what is known of a GPU's cooling. Raises `UserError` if the file is missing or wrong."""
-    return read(HeatConfig, config / "heat" / f"{name}.yaml")
+    return read_named(HeatConfig, config / "heat" / f"{name}.yaml")
 
 
 @lru_cache(maxsize=8)
 def read_airflow(name: str, config: Path) -> AirflowConfig:
     """Return the airflow of a kind of node. Raises `UserError` if the file is missing or wrong."""
-    return read(AirflowConfig, config / "heat" / "airflow" / f"{name}.yaml")
+    return read_named(AirflowConfig, config / "heat" / "airflow" / f"{name}.yaml")

@@ -1,67 +1,47 @@
-"""What sensors show of simulated devices: the columns of the telemetry, as the driver of real ones would fill them.
+"""Simulated sensors: telemetry columns as the driver of real GPUs would fill them.
 
-Sensors publish every 100 ms, each device at a moment of its own. The instantaneous power is the mean of a short window
-before that, the average one of a second; the energy counter stands still in between; temperatures are whole degrees.
-On MI250 power and energy are of the package and show on its first die; the second shows nothing (NaN).
-
-Sources: nvml.h v13 (power averaged over a second on Hopper, field 186 instantaneous); arXiv:2312.02741 (A100 and H100:
-published every 100 ms, window of 25 ms); ML.ENERGY blog (energy counter every 100 ms); rocm_smi_lib issue 160 and
-ml-energy/zeus issue 203 (secondary die).
+A GPU publishes every `publish_period`, each at a moment of its own. Powers are means of a window before that; the
+energy counter stands still in between. In a package of several dies power and energy are of the package and show on
+one die.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from triplepoint.simulate.heat.clocks import COUNTED
 from triplepoint.simulate.heat.loop import Trace
+from triplepoint.simulate.heat.parameters import SensorConfig
 from triplepoint.simulate.power.gpu import Float, Int64
-from triplepoint.units import MS_PER_S
-
-_ENERGY_UNIT_J = {"nvidia": 1.0 / MS_PER_S, "amd": 2.0**-16}
-"""Steps of the energy counter: NVML counts mJ, AMD 15.259 uJ."""
 
 
 @dataclass(frozen=True)
 class Sensors:
-    """How a kind of device shows itself.
+    """The sensors of the GPUs of some nodes.
 
     Attributes:
-        vendor: nvidia or amd.
-        publish_s: Between two values. Unit: s.
-        instant_s: Window of the instantaneous power; 0 where there is none. Unit: s.
-        average_s: Window of the average power. Unit: s.
-        temperature_step_k: Steps of temperatures. Unit: K.
-        packages: Devices that share a power sensor, the one it shows on first.
-        offset_k: What temperature sensors show beside their dies; shape (num_nodes, num_devices). Unit: K.
+        config: Of the GPU type.
+        packages: Devices of every package of a node.
+        offset_k: Temperature shown less that of the die; shape (num_nodes, num_devices). Unit: K.
     """
 
-    vendor: str
-    publish_s: float
-    instant_s: float
-    average_s: float
-    temperature_step_k: float
-    packages: tuple[tuple[int, ...], ...]
+    config: SensorConfig
+    packages: list[list[int]]
     offset_k: Float | float = 0.0
 
-
-def nvidia_sensors(num_devices: int, offset_k: Float | float = 0.0) -> Sensors:
-    """Return the sensors of H100 and H200."""
-    return Sensors("nvidia", 0.1, 0.025, 1.0, 1.0, tuple((device,) for device in range(num_devices)), offset_k)
-
-
-def mi250_sensors(packages: Sequence[Sequence[int]], offset_k: Float | float = 0.0) -> Sensors:
-    """Return the sensors of MI250: an average of a second of the package, no instantaneous one (gpu_metrics v1.3)."""
-    return Sensors("amd", 0.1, 0.0, 1.0, 1.0, tuple(tuple(package) for package in packages), offset_k)
+    @property
+    def power_devices(self) -> dict[int, list[int]]:
+        """Devices of every package, by the one that shows their power."""
+        die = self.config.power_die
+        return {package[die]: package for package in self.packages if die < len(package)}
 
 
 def show(trace: Trace, node: int, sensors: Sensors, sample_s: Float, seed: int) -> dict[str, Float]:
     """Return what a sampler reads from the devices of a node.
 
     Args:
-        trace: What happened.
-        node: Which node.
+        trace: Power, temperatures and clocks.
+        node: Number of the node.
         sensors: Of its devices.
         sample_s: When the sampler reads, from the trace's start, in order. Unit: s.
         seed: Of the moments at which devices publish.
@@ -69,20 +49,23 @@ def show(trace: Trace, node: int, sensors: Sensors, sample_s: Float, seed: int) 
     Returns:
         Columns of the telemetry by name, each of shape (num_samples, num_devices); NaN where a device shows nothing.
     """
-    num_devices = trace.power_w.shape[2]
-    phase = np.random.default_rng([seed, node]).random(num_devices) * sensors.publish_s
-    published = np.floor((sample_s[:, None] - phase) / sensors.publish_s) * sensors.publish_s + phase
+    num_devices, config = trace.power_w.shape[2], sensors.config
+    period_s, average_s = config.publish_period.value, config.average_window.value
+    instant_s = config.instant_window.value if config.instant_window else average_s
+    phase = np.random.default_rng([seed, node]).random(num_devices) * period_s
+    published = np.floor((sample_s[:, None] - phase) / period_s) * period_s + phase
     if not trace.repeats:
         # Before its first publication a device shows what it did at the start.
         published = np.maximum(published, 0.0)
-    power, first = _by_package(trace.power_w[:, node], sensors)
+    power = _package_power(trace.power_w[:, node], sensors)
     energy = _Counter(power * trace.period_s, trace)
-    columns = {"gpu_power_average_w": energy.window_mean(published, sensors.average_s, power[0])}
-    columns["gpu_power_w"] = energy.window_mean(published, sensors.instant_s or sensors.average_s, power[0])
-    unit_j = _ENERGY_UNIT_J[sensors.vendor]
-    counted = np.floor(energy.at(published) / unit_j + 1e-9) * unit_j
+    columns = {"gpu_power_average_w": energy.window_mean(published, average_s, power[0])}
+    columns["gpu_power_w"] = energy.window_mean(published, instant_s, power[0])
+    step_j = config.energy_step.value
+    counted = np.floor(energy.at(published) / step_j + 1e-9) * step_j
     columns["gpu_energy_j"] = counted - counted[0]
-    columns = {name: np.where(first, values, np.nan) for name, values in columns.items()}
+    is_shown = np.isin(np.arange(num_devices), list(sensors.power_devices))
+    columns = {name: np.where(is_shown, values, np.nan) for name, values in columns.items()}
     return columns | _clocks_and_heat(trace, node, sensors, published, sample_s)
 
 
@@ -114,13 +97,12 @@ class _Counter:
         return np.asarray((inside + missing * before) / window_s)
 
 
-def _by_package(power_w: Float, sensors: Sensors) -> tuple[Float, Float]:
-    """Return the power of each device's package, and whether the device is the one it shows on."""
-    power, is_first = np.empty_like(power_w), np.zeros(power_w.shape[1], dtype=bool)
+def _package_power(power_w: Float, sensors: Sensors) -> Float:
+    """Return the power of each device's package; shape (num_periods, num_devices)."""
+    power = np.empty_like(power_w)
     for package in sensors.packages:
-        power[:, list(package)] = power_w[:, list(package)].sum(axis=1, keepdims=True)
-        is_first[package[0]] = True
-    return power, is_first
+        power[:, package] = power_w[:, package].sum(axis=1, keepdims=True)
+    return power
 
 
 def _clocks_and_heat(trace: Trace, node: int, sensors: Sensors, published: Float, sample_s: Float) -> dict[str, Float]:
@@ -135,15 +117,12 @@ def _clocks_and_heat(trace: Trace, node: int, sensors: Sensors, published: Float
     first = trace.temp_c[-1:, node] if trace.repeats else trace.temp_c[:1, node]
     offset_k = np.broadcast_to(sensors.offset_k, trace.temp_c.shape[1:])[node]
     temp = np.concatenate([first, trace.temp_c[:, node]]) + offset_k
-    step = sensors.temperature_step_k
+    step = sensors.config.temperature_step.value
     now = np.broadcast_to(sample_s[:, None], published.shape)
     columns = {
         "gpu_temp_c": np.floor(last(temp, published) / step + 0.5) * step,
         "sm_clock_mhz": last(trace.clock_mhz[:, node], now),
     }
-    if sensors.vendor != "nvidia":
-        # MI200 reports what throttles at an instant but counts no time of it.
-        return columns
     reasons = trace.reasons[:, node]
     columns["gpu_throttle_reasons"] = last(reasons, now)
     for cause, name in COUNTED.items():

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
-from triplepoint.config.yaml_file import read
+from triplepoint.config.yaml_file import read_named
 
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
@@ -118,4 +118,4 @@ class KernelConfig(Strict):
 @lru_cache(maxsize=32)
 def read_kernels(name: str, config: Path) -> KernelConfig:
     """Return what is known of a GPU's kernels. Raises `UserError` if the file is missing or wrong."""
-    return read(KernelConfig, config / "kernels" / f"{name}.yaml")
+    return read_named(KernelConfig, config / "kernels" / f"{name}.yaml")

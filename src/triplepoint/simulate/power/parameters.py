@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
-from triplepoint.config.yaml_file import read
+from triplepoint.config.yaml_file import read_named
 
 
 class Estimate(Quantity):
@@ -129,10 +129,10 @@ class NodePowerConfig(Strict):
 @lru_cache(maxsize=32)
 def read_power(name: str, config: Path) -> PowerConfig:
     """Return what is known of a GPU's power. Raises `UserError` if the file is missing or wrong."""
-    return read(PowerConfig, config / "power" / f"{name}.yaml")
+    return read_named(PowerConfig, config / "power" / f"{name}.yaml")
 
 
 @lru_cache(maxsize=8)
 def read_node_power(name: str, config: Path) -> NodePowerConfig:
     """Return what is known of a kind of node. Raises `UserError` if the file is missing or wrong."""
-    return read(NodePowerConfig, config / "power" / "nodes" / f"{name}.yaml")
+    return read_named(NodePowerConfig, config / "power" / "nodes" / f"{name}.yaml")

@@ -44,7 +44,7 @@ def places_of(
     heat = read_heat(gpu.name, config)
     num_devices = min(num_devices, usual_devices(gpu, config))
     air = airflow_of(airflow, gpu, num_devices, config)
-    cooling = heat.cooling[coolant]
+    cooling = heat.cooling_by(coolant)
     network = build_network(cooling, air, equal_devices(1, num_devices))
     whole = np.round(network.steady(np.ones((1, num_devices)))[0, :num_devices], 6)
     resistance, count = np.unique(whole, return_counts=True)

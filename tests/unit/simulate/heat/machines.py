@@ -61,7 +61,9 @@ def limits(**changes: float) -> LimitConfig:
 def heat() -> HeatConfig:
     ratios = {"resistance_spread": 0.05, "bad_contact_share": 0.01, "bad_contact_factor": 5.0}
     shares = {name: estimate(value, "1") for name, value in ratios.items()}
-    return HeatConfig(name="made-up", cooling={"air": cooling()}, limits=limits(), **shares)
+    return HeatConfig(
+        name="made-up", cooling={"air": cooling()}, limits=limits(), sensors=read_heat("h200", CONFIG).sensors, **shares
+    )
 
 
 def machine(gpu: str = "h200", node: str = "hgx-8", num_nodes: int = 1, **changes: Any) -> Machine:

@@ -1,21 +1,23 @@
-"""Short measurements of collectives and kernels.
+"""Short measurements of collectives and kernels, as rows of the tables that the simulator is calibrated from.
 
-Each rank runs `python -m triplepoint.doctor.measure_ranks FOLDER cpu|gpu SECONDS LARGEST`. Collectives are timed over
+Each rank runs `python -m triplepoint.doctor.measure FOLDER cpu|gpu SECONDS LARGEST`. Collectives are timed over
 message sizes, all groups of one size at once, as a training step has them. GEMMs and copies are timed on each device: a
-slow one stands out among its peers. The columns are those the simulator is calibrated from.
+slow one stands out among its peers.
 """
 
+import math
 import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from triplepoint.doctor.measured_rows import CollectiveRow, KernelRow, RankRows
+from triplepoint.config.base import Strict
 from triplepoint.files import write_text
 from triplepoint.processes import die_with_parent
 from triplepoint.units import KIB, MIB
@@ -28,6 +30,55 @@ ELEMENT_BYTES = 4
 MOST_RUNS = 200
 TARGET_S = 0.05
 """How long one size is repeated: long against the clock, short against the budget."""
+
+
+class CollectiveRow(Strict):
+    """One collective of one group, as its slowest rank saw it."""
+
+    level: str
+    """node, for a group within a node, or network."""
+    kind: str
+    """Of the collective."""
+    num_gpus: int
+    """Size of the group."""
+    num_bytes: int
+    """Size of the message as nccl-tests counts it. Unit: byte."""
+    time_s: float
+    """Time of one run. Unit: s."""
+    host: str
+    """Host of the group's first rank."""
+
+
+class KernelRow(Strict):
+    """One kernel on one device."""
+
+    cls: str
+    """Class of kernel: gemm, or copy."""
+    precision: str
+    """Number format."""
+    shape: tuple[int, ...]
+    """m, n, k of a matrix product; empty for a copy."""
+    flops: float
+    """Arithmetic of one run. Unit: FLOP."""
+    num_bytes: float
+    """Bytes read and written, each operand once. Unit: byte."""
+    time_s: float
+    """Time of one run. Unit: s."""
+    host: str
+    """Host."""
+    device: int
+    """Number of the device on its host."""
+
+
+class RankRows(Strict):
+    """What one rank measured: the content of `rank<R>.json`."""
+
+    rank: int
+    """Rank."""
+    collectives: tuple[CollectiveRow, ...]
+    """Of the groups it is first in."""
+    kernels: tuple[KernelRow, ...]
+    """On its device."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +185,7 @@ def _whole(num_bytes: int, num_ranks: int) -> int:
 
 
 def _make(kind: str, num_bytes: int, team: Team) -> Callable[[], None]:
-    """Return a function that runs one collective on buffers of its own."""
+    """Return a function that runs one collective on newly allocated buffers."""
     import torch
     import torch.distributed as dist
 
@@ -207,48 +258,30 @@ def time_kernels(device: Any, index: int, wait: Callable[[], None]) -> list[Kern
     """
     import torch
 
-    is_cpu = device.type == "cpu"
-    precision = "fp32" if is_cpu else "bf16"
-    dtype = torch.float32 if is_cpu else torch.bfloat16
-    rows = []
+    is_cpu, host = device.type == "cpu", socket.gethostname()
+    precision, dtype = ("fp32", torch.float32) if is_cpu else ("bf16", torch.bfloat16)
     if not is_cpu:
         _burn_in(device, dtype, wait)
-    for shape in CPU_SHAPES if is_cpu else GPU_SHAPES:
-        m, n, k = shape
-        one, other = torch.randn(m, k, device=device, dtype=dtype), torch.randn(k, n, device=device, dtype=dtype)
-        out = torch.empty(m, n, device=device, dtype=dtype)
-        num_bytes = (m * k + k * n + m * n) * dtype.itemsize
-        time_s = _time_kernel(_gemm(one, other, out), wait)
-        rows.append(_row("gemm", precision, shape, 2.0 * m * n * k, num_bytes, time_s, index))
-    for size in CPU_COPIES if is_cpu else GPU_COPIES:
-        source, target = (torch.empty(size, device=device, dtype=torch.uint8) for _ in range(2))
-        rows.append(_row("copy", precision, (), 0.0, 2.0 * size, _time_kernel(_copy(source, target), wait), index))
-    return rows
+    return [
+        KernelRow(
+            cls="gemm" if shape else "copy", precision=precision, shape=shape, flops=2.0 * math.prod(shape or (0,)),
+            num_bytes=num_bytes, time_s=_time_kernel(run, wait), host=host, device=index,
+        )
+        for shape, num_bytes, run in _kernels(device, dtype, is_cpu)
+    ]  # fmt: skip
 
 
-def _gemm(one: Any, other: Any, out: Any) -> Callable[[], None]:
+def _kernels(device: Any, dtype: Any, is_cpu: bool) -> Iterator[tuple[tuple[int, ...], float, Callable[[], object]]]:
+    """Return shape, bytes moved and a run of every kernel to time; a copy has no shape."""
     import torch
 
-    def run() -> None:
-        torch.mm(one, other, out=out)
-
-    return run
-
-
-def _copy(source: Any, target: Any) -> Callable[[], None]:
-    def run() -> None:
-        target.copy_(source)
-
-    return run
-
-
-def _row(
-    cls: str, precision: str, shape: tuple[int, ...], flops: float, num_bytes: float, time_s: float, index: int
-) -> KernelRow:  # fmt: skip
-    return KernelRow(
-        cls=cls, precision=precision, shape=shape, flops=flops, num_bytes=num_bytes, time_s=time_s,
-        host=socket.gethostname(), device=index,
-    )  # fmt: skip
+    for m, n, k in CPU_SHAPES if is_cpu else GPU_SHAPES:
+        left, right = torch.randn(m, k, device=device, dtype=dtype), torch.randn(k, n, device=device, dtype=dtype)
+        out = torch.empty(m, n, device=device, dtype=dtype)
+        yield (m, n, k), (m * k + k * n + m * n) * dtype.itemsize, partial(torch.mm, left, right, out=out)
+    for size in CPU_COPIES if is_cpu else GPU_COPIES:
+        source, target = (torch.empty(size, device=device, dtype=torch.uint8) for _ in range(2))
+        yield (), 2.0 * size, partial(target.copy_, source)
 
 
 def _burn_in(device: Any, dtype: Any, wait: Callable[[], None]) -> None:
@@ -262,7 +295,7 @@ def _burn_in(device: Any, dtype: Any, wait: Callable[[], None]) -> None:
         wait()
 
 
-def _time_kernel(run: Callable[[], None], wait: Callable[[], None]) -> float:
+def _time_kernel(run: Callable[[], object], wait: Callable[[], None]) -> float:
     """Return how long one run takes when runs follow one another; the best of three rounds. Unit: s."""
     run()
     wait()
@@ -297,7 +330,7 @@ def main(folder: Path, is_gpu: bool, budget_s: float, most_bytes: int) -> None:
 
     rank, local, world_size = (int(os.environ[name]) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"))
     device = torch.device("cuda", local) if is_gpu else torch.device("cpu")
-    wait: Callable[[], Any] = torch.cuda.synchronize if is_gpu else _nothing
+    wait: Callable[[], Any] = torch.cuda.synchronize if is_gpu else lambda: None
     if is_gpu:
         torch.cuda.set_device(device)
     torch.set_num_threads(1)
@@ -314,10 +347,6 @@ def main(folder: Path, is_gpu: bool, budget_s: float, most_bytes: int) -> None:
     write_text(folder / f"rank{rank}.json", found.model_dump_json())
     dist.barrier()
     dist.destroy_process_group()
-
-
-def _nothing() -> None:
-    return
 
 
 if __name__ == "__main__":

@@ -1,0 +1,330 @@
+"""Checks of one node: its GPUs, driver, network ports, sensors and memory limits."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from triplepoint.doctor.check import Check, Expected, Status, by_gpu, worst
+from triplepoint.doctor.facts import GpuFacts, NodeFacts, PortFacts
+from triplepoint.units import BITS_PER_BYTE, GIB, GIGA
+
+Finding = tuple[Status, str]
+"""What one GPU answers to a check: status and words."""
+
+_NEAR = 0.06
+"""Memory the driver shows may be less than is sold, by what error correction and the driver keep: relative."""
+
+
+LEAST_SHM_BYTES = GIB
+"""NCCL keeps buffers of each pair of ranks in /dev/shm; containers often have 64 MiB. Source: NCCL, Troubleshooting,
+"Shared memory"; the number is ours, for 8 ranks."""
+
+
+def check_node(facts: NodeFacts, expected: Expected) -> list[Check]:
+    """Return the checks of a node."""
+    checks = [*check_gpus(facts, expected), *check_host(facts, expected)]
+    return [replace(check, nodes=(facts.host,)) for check in checks]
+
+
+def check_gpus(facts: NodeFacts, expected: Expected) -> list[Check]:
+    """Return the checks of a node's GPUs; a single one, skipped or failed, where there are none."""
+    if not facts.gpus:
+        return [_no_gpus(facts, expected)]
+    return [
+        _count(facts, expected),
+        _over(facts, "gpu type", lambda gpu: _type(gpu, expected), _type_expected(expected), "use the right partition"),
+        _over(
+            facts,
+            "power limit",
+            lambda gpu: _power_limit(gpu, expected),
+            "the default",
+            "set it again: nvidia-smi -pl, amd-smi",
+        ),
+        _over(facts, "clocks", lambda gpu: _clocks(gpu, expected), "the default", "reset clocks: nvidia-smi -rac -rgc"),
+        _over(facts, "slowdown", _slowdown, "none", "look at cooling and power supply of the node"),
+        _over(facts, "memory errors", _memory_errors, "none", "drain the node and reset or replace the GPU"),
+        _over(facts, "pcie", _pcie, "full width and generation", "reseat the GPU or its riser; drain the node"),
+        _over(facts, "nvlink/xgmi", _links, "all links up", "drain the node; look at its fabric manager"),
+        _over(facts, "other work", _processes, "no process", "ask for the node exclusively"),
+        _telemetry(facts),
+        _xids(facts),
+    ]
+
+
+def _no_gpus(facts: NodeFacts, expected: Expected) -> Check:
+    if expected.has_gpus and expected.cluster:
+        advice = "is this the right partition, and the environment of envs/?"
+        number = f"{expected.cluster.gpus_per_node} of {expected.cluster.gpu}"
+        return Check("gpus", "fail", facts.no_gpus_because, number, advice)
+    return Check("gpus", "skipped", facts.no_gpus_because)
+
+
+def _over(
+    facts: NodeFacts, name: str, judge: Callable[[GpuFacts], Finding | None], expected: str, advice: str
+) -> Check:
+    """Return the check of one question over all GPUs: the worst answer, with the GPUs that gave it."""
+    answers = [(gpu.index, found) for gpu in facts.gpus if (found := judge(gpu)) is not None]
+    if not answers:
+        return Check(name, "skipped", _refusal(facts.gpus))
+    status = worst(finding[0] for _, finding in answers)
+    worst_answers = by_gpu([(index, text) for index, (of, text) in answers if of == status])
+    if status == "ok":
+        return Check(name, status, worst_answers)
+    return Check(name, status, worst_answers, expected, advice)
+
+
+def _refusal(gpus: Sequence[GpuFacts]) -> str:
+    lost = [(gpu.index, gpu.refused["gpu"]) for gpu in gpus if "gpu" in gpu.refused]
+    return by_gpu(lost) if lost else "the driver gives no value"
+
+
+def _count(facts: NodeFacts, expected: Expected) -> Check:
+    lost = [(gpu.index, f"lost ({gpu.refused['gpu']})") for gpu in facts.gpus if "gpu" in gpu.refused]
+    found = f"{len(facts.gpus)}" + (f"; {by_gpu(lost)}" if lost else "")
+    wanted = expected.cluster.gpus_per_node if expected.cluster else len(facts.gpus)
+    described = f"{wanted}, {expected.where}" if expected.cluster else ""
+    if lost or len(facts.gpus) != wanted:
+        return Check("gpu count", "fail", found, described, "drain the node, or correct gpus_per_node")
+    seen = facts.num_torch_devices
+    if seen != wanted:
+        has = "torch is not installed" if seen is None else f"the driver shows {found}, torch sees {seen}"
+        advice = "install the environment of envs/; unset CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES"
+        return Check("gpu count", "fail" if expected.cluster else "warn", has, described, advice)
+    return Check("gpu count", "ok", found, described)
+
+
+def _type_expected(expected: Expected) -> str:
+    if expected.gpu is None:
+        return ""
+    return f"{expected.gpu.product}, {expected.gpu.memory_capacity.value / GIB:.1f} GiB"
+
+
+def _type(gpu: GpuFacts, expected: Expected) -> Finding | None:
+    if gpu.product is None:
+        return None
+    memory = "" if gpu.memory_bytes is None else f", {gpu.memory_bytes / GIB:.1f} GiB"
+    text = f"{gpu.product}{memory}"
+    if expected.gpu is None:
+        return "ok", text
+    product, name = ("".join(filter(str.isalnum, word.lower())) for word in (gpu.product, expected.gpu.name))
+    capacity = expected.gpu.memory_capacity.value
+    is_sized = gpu.memory_bytes is None or abs(gpu.memory_bytes / capacity - 1) < _NEAR
+    return ("ok" if name in product and is_sized else "fail"), text
+
+
+def _power_limit(gpu: GpuFacts, expected: Expected) -> Finding | None:
+    if gpu.power_limit_w is None:
+        return None
+    default = gpu.default_power_limit_w
+    if default is not None and gpu.power_limit_w != default:
+        return "warn", f"{gpu.power_limit_w:.0f} W, default {default:.0f} W"
+    if expected.gpu is not None and gpu.power_limit_w < expected.gpu.package_power_limit.value:
+        described = expected.gpu.package_power_limit.value
+        return "warn", f"{gpu.power_limit_w:.0f} W, config/gpus/{expected.gpu.name}.yaml has {described:.0f} W"
+    return "ok", f"{gpu.power_limit_w:.0f} W"
+
+
+def _clocks(gpu: GpuFacts, expected: Expected) -> Finding | None:
+    if gpu.clock_limit_mhz is not None and gpu.default_clock_mhz not in (None, gpu.clock_limit_mhz):
+        return "warn", f"set to {gpu.clock_limit_mhz:.0f} MHz, default {gpu.default_clock_mhz:.0f} MHz"
+    if gpu.max_clock_mhz is None:
+        return None
+    if expected.gpu is not None and gpu.max_clock_mhz < expected.gpu.max_sm_clock.value:
+        described = expected.gpu.max_sm_clock.value
+        return "warn", f"at most {gpu.max_clock_mhz:.0f} MHz, config/gpus/{expected.gpu.name}.yaml has {described:.0f}"
+    return "ok", f"at most {gpu.max_clock_mhz:.0f} MHz"
+
+
+def _slowdown(gpu: GpuFacts) -> Finding | None:
+    if gpu.slowdowns is None:
+        return None
+    if not gpu.slowdowns:
+        return "ok", "none"
+    return ("fail" if any("hardware" in reason for reason in gpu.slowdowns) else "warn"), ", ".join(gpu.slowdowns)
+
+
+def _memory_errors(gpu: GpuFacts) -> Finding | None:
+    if gpu.has_repair_failed:
+        return "fail", "rows could not be remapped"
+    if gpu.is_repair_pending:
+        return "fail", "a repair waits for a reset"
+    if gpu.num_uncorrected:
+        return "fail", f"{gpu.num_uncorrected} uncorrected errors since the driver was loaded"
+    if gpu.has_ecc is False:
+        return "warn", "error correction is off"
+    if gpu.num_remapped:
+        return "warn", f"{gpu.num_remapped} rows or pages taken out of use"
+    known = (gpu.has_ecc, gpu.num_uncorrected, gpu.num_remapped)
+    return None if known == (None, None, None) else ("ok", "none")
+
+
+def _pcie(gpu: GpuFacts) -> Finding | None:
+    if gpu.pcie_width is None or gpu.max_pcie_width is None:
+        return None
+    if gpu.pcie_width < gpu.max_pcie_width:
+        return "fail", f"x{gpu.pcie_width} of x{gpu.max_pcie_width}"
+    if gpu.pcie_generation is not None and gpu.max_pcie_generation is not None:
+        text = f"generation {gpu.pcie_generation} x{gpu.pcie_width}"
+        is_slow = gpu.pcie_generation < gpu.max_pcie_generation
+        return ("warn", f"{text}, the GPU has {gpu.max_pcie_generation}") if is_slow else ("ok", text)
+    return "ok", f"x{gpu.pcie_width}"
+
+
+def _links(gpu: GpuFacts) -> Finding | None:
+    if gpu.num_links is None or gpu.num_links_up is None:
+        return None
+    if gpu.num_links_up < gpu.num_links:
+        return "fail", f"{gpu.num_links_up} of {gpu.num_links} links up"
+    return "ok", f"{gpu.num_links} links up" if gpu.num_links else "no links"
+
+
+def _processes(gpu: GpuFacts) -> Finding | None:
+    if gpu.num_processes is None:
+        return None
+    if gpu.num_processes:
+        return "warn", f"{gpu.num_processes} {'process' if gpu.num_processes == 1 else 'processes'}"
+    return "ok", "none"
+
+
+TELEMETRY = ("gpu_power_w", "gpu_energy_j", "gpu_temp_c", "sm_clock_mhz", "gpu_util")
+
+
+def _telemetry(facts: NodeFacts) -> Check:
+    refused = [
+        (gpu.index, f"{metric} ({gpu.refused[metric]})")
+        for gpu in facts.gpus
+        for metric in TELEMETRY
+        if metric in gpu.refused
+    ]
+    if not refused:
+        return Check("gpu telemetry", "ok", "power, energy, temperature, clock readable")
+    advice = "figures will lack these; ask for access to the counters"
+    return Check("gpu telemetry", "warn", by_gpu(refused), "readable", advice)
+
+
+def _xids(facts: NodeFacts) -> Check:
+    if facts.vendor != "nvidia":
+        return Check("xid errors", "skipped", "NVIDIA only")
+    if facts.xids is None:
+        return Check("xid errors", "skipped", "the kernel's log is not readable for this user")
+    if not facts.xids:
+        return Check("xid errors", "ok", "none since the node started, or the log was overwritten")
+    more = f" and {len(facts.xids) - 1} more" if len(facts.xids) > 1 else ""
+    advice = "look the number up in NVIDIA's XID list; drain the node if it is one of the hardware"
+    return Check("xid errors", "warn", f"{facts.xids[-1]}{more}", "none", advice)
+
+
+def check_host(facts: NodeFacts, expected: Expected) -> list[Check]:
+    """Return the checks of a node that are not about its GPUs."""
+    return [
+        _driver(facts),
+        _collective_library(facts, expected),
+        _network(facts, expected),
+        _network_counters(facts),
+        _host_telemetry(facts),
+        _shared_memory(facts),
+        _locked_memory(facts),
+    ]
+
+
+def _driver(facts: NodeFacts) -> Check:
+    if facts.vendor == "none":
+        return Check("driver", "skipped", "no GPU driver answered")
+    versions = facts.versions
+    found = f"{facts.vendor} {versions.get('driver', 'of unknown version')}"
+    has, needs = versions.get("cuda driver"), versions.get("cuda of torch")
+    if has and needs and _major(has) < _major(needs):
+        advice = "update the driver, or take a torch built for its CUDA"
+        return Check("driver", "fail", f"{found} for CUDA {has}", f"CUDA {needs}, as torch has", advice)
+    built_for = {"nvidia": "cuda of torch", "amd": "rocm of torch"}[facts.vendor]
+    if "torch" in versions and built_for not in versions:
+        advice = f"install the environment of envs/ for {facts.vendor}"
+        return Check("driver", "fail", f"{found}, torch {versions['torch']} is built for neither", "", advice)
+    return Check("driver", "ok", f"{found}{f', CUDA {has}' if has else ''}")
+
+
+def _major(version: str) -> int:
+    # Within a major version, newer minor versions run on older drivers. Source: CUDA Compatibility, "Minor Version".
+    return int(version.split(".")[0])
+
+
+def _collective_library(facts: NodeFacts, expected: Expected) -> Check:
+    for name in ("nccl", "rccl"):
+        if name in facts.versions:
+            return Check("collective library", "ok", f"{name} {facts.versions[name]}")
+    if "torch" not in facts.versions:
+        return Check("collective library", "fail", "torch is not installed", "torch", "use envs/")
+    if expected.has_gpus or facts.gpus:
+        advice = "install the environment of envs/ for the GPUs"
+        return Check("collective library", "fail", "torch has neither nccl nor rccl", "nccl or rccl", advice)
+    return Check("collective library", "ok", "gloo")
+
+
+def _network(facts: NodeFacts, expected: Expected) -> Check:
+    cluster = expected.cluster
+    needed = int(cluster.nics_per_node.value) if cluster and cluster.nics_per_node else 0
+    rate = cluster.nic_bandwidth.value if cluster and cluster.nic_bandwidth else 0.0
+    up = [port for port in facts.ports if port.state == "ACTIVE"]
+    described = f"{needed} active of {_gbit(rate)}, {expected.where}" if needed else ""
+    if not facts.ports and not needed:
+        return Check("network ports", "skipped", "no RDMA adapter")
+    found = _ports(facts.ports) or "no RDMA adapter"
+    if len(up) < needed:
+        advice = "look at cables and the subnet manager, or correct nics_per_node"
+        return Check("network ports", "fail", found, described, advice)
+    slow = [port.name for port in up if port.bytes_per_s is not None and port.bytes_per_s < rate]
+    if len(up) - len(slow) < needed:
+        advice = "a link trained at a lower rate: look at cables and switch ports, or correct nic_bandwidth"
+        return Check("network ports", "fail", found, described, advice)
+    if len(up) > needed > 0:
+        advice = "correct nics_per_node, or name those to use in NCCL_IB_HCA"
+        return Check("network ports", "warn", found, described, advice)
+    return Check("network ports", "ok", found, described)
+
+
+def _ports(ports: tuple[PortFacts, ...]) -> str:
+    texts: dict[str, list[str]] = {}
+    for port in ports:
+        rate = f" {_gbit(port.bytes_per_s)}" if port.bytes_per_s else ""
+        texts.setdefault(f"{port.link_layer} {port.state}{rate}", []).append(port.name)
+    return "; ".join(f"{', '.join(names)}: {text}" for text, names in texts.items())
+
+
+def _gbit(bytes_per_s: float) -> str:
+    return f"{bytes_per_s * BITS_PER_BYTE / GIGA:.0f} Gb/s"
+
+
+def _network_counters(facts: NodeFacts) -> Check:
+    if not facts.ports:
+        return Check("network counters", "skipped", "no RDMA adapter")
+    refused = [port.counters for port in facts.ports if port.counters]
+    if refused:
+        return Check("network counters", "warn", refused[0], "readable", "traffic of the network will be absent")
+    return Check("network counters", "ok", "readable")
+
+
+def _host_telemetry(facts: NodeFacts) -> Check:
+    refused = "; ".join(f"{name}: {reason}" for name, reason in facts.telemetry.items() if reason)
+    if refused:
+        advice = "figures will lack these; RAPL needs root or `chmod a+r energy_uj`"
+        return Check("host telemetry", "warn", refused, "readable", advice)
+    return Check("host telemetry", "ok", f"{', '.join(facts.telemetry)} readable")
+
+
+def _shared_memory(facts: NodeFacts) -> Check:
+    if facts.shm_bytes is None:
+        return Check("shared memory", "fail", "no /dev/shm", f"{LEAST_SHM_BYTES / GIB:.0f} GiB", "mount it")
+    found = f"/dev/shm has {facts.shm_bytes / GIB:.1f} GiB"
+    if facts.shm_bytes < LEAST_SHM_BYTES:
+        advice = "start the container with more, such as --shm-size=16g or --ipc=host"
+        return Check("shared memory", "warn", found, f"{LEAST_SHM_BYTES / GIB:.0f} GiB", advice)
+    return Check("shared memory", "ok", found)
+
+
+def _locked_memory(facts: NodeFacts) -> Check:
+    if not facts.ports:
+        return Check("locked memory", "skipped", "no RDMA adapter")
+    if facts.memlock_bytes is None:
+        return Check("locked memory", "ok", "no limit")
+    advice = "set `ulimit -l unlimited`, on Slurm PropagateResourceLimitsExcept=MEMLOCK"
+    found = f"limit of {facts.memlock_bytes / GIB:.2f} GiB"
+    return Check("locked memory", "warn", found, "no limit, for RDMA", advice)

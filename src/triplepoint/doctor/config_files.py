@@ -1,0 +1,163 @@
+"""Check of the configuration files of GPU types and clusters: which are there, and what a missing one costs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.gpu import GpuConfig
+from triplepoint.doctor.probe import VENDORS
+from triplepoint.errors import UserError, nearest
+from triplepoint.simulate.calibration import Calibration
+from triplepoint.simulate.collectives.links import load_link
+from triplepoint.simulate.fabric import fabric_of
+from triplepoint.simulate.heat.job import airflow_of, is_known, node_power_of, power_of
+from triplepoint.simulate.heat.parameters import read_heat
+from triplepoint.simulate.kernels.times import KernelModel
+from triplepoint.simulate.power.parameters import read_power
+
+NO_KERNELS = "nothing is simulated or predicted"
+NO_POWER = "power, energy, temperature and clock columns stay empty"
+NO_CALIBRATION = "no published run on it: step times take the factor of other GPU types"
+NO_NETWORK = "no nics_per_node or nic_bandwidth: points on several nodes are not simulated"
+NO_GPU = "cpu: runs are launched, not simulated"
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """The state of one file of a GPU type or a cluster.
+
+    Attributes:
+        name: GPU type or cluster, such as `gpu h200`.
+        part: What the file describes.
+        file: Path; of the file that should name it where none is named.
+        status: ok; missing, which is allowed and costs what `note` says; broken, which ends a command with `note`.
+        note: Empty where all is well.
+    """
+
+    name: str
+    part: str
+    file: str
+    status: Literal["ok", "missing", "broken"]
+    note: str = ""
+
+
+def check_files(names: Sequence[str], config: Path) -> list[FileCheck]:
+    """Return the state of the files of GPU types and clusters.
+
+    Args:
+        names: GPU types and clusters; all where there is none.
+        config: Folder of the configuration.
+
+    Raises:
+        UserError: If a name is neither, or there are no files.
+    """
+    gpus, clusters = ([path.stem for path in sorted((config / kind).glob("*.yaml"))] for kind in ("gpus", "clusters"))
+    if not gpus + clusters:
+        raise UserError(f"{config}: no GPU types and no clusters; is this the folder of the configuration?")
+    for name in names:
+        if name not in gpus + clusters:
+            raise UserError(f"{name}: neither a GPU type nor a cluster of {config}{nearest(name, gpus + clusters)}")
+    catalogue = Catalogue(config)
+    checks: list[FileCheck] = []
+    for name in gpus:
+        checks += _check_gpu(name, catalogue) if not names or name in names else ()
+    for name in clusters:
+        checks += _check_cluster(name, catalogue) if not names or name in names else ()
+    return checks
+
+
+def as_table(checks: Sequence[FileCheck]) -> str:
+    """Return a line for each file, and a summary."""
+    lines = []
+    for check in checks:
+        note = f": {check.note}" if check.note else ""
+        lines.append(f"{check.status:<8} {check.name:<18} {check.part:<12} {check.file}{note}")
+    counts = [f"{sum(check.status == status for check in checks)} {status}" for status in ("ok", "missing", "broken")]
+    return "\n".join([*lines, f"{len(checks)} files: {', '.join(counts)}"])
+
+
+def _check_gpu(name: str, catalogue: Catalogue) -> Iterator[FileCheck]:
+    config, title = catalogue.folder, f"gpu {name}"
+    file = config / "gpus" / f"{name}.yaml"
+    yield (described := _try(title, "gpu", file, lambda: catalogue.gpu(name)))
+    if described.status == "broken":
+        return
+    gpu = catalogue.gpu(name)
+    link = config / "collectives" / "links" / f"{gpu.scale_up_link}.yaml"
+    yield _try(title, "link", link, lambda: load_link(gpu.scale_up_link, config))
+    kernels = config / "kernels" / f"{name}.yaml"
+    yield _optional(title, "kernels", kernels, lambda: KernelModel.load(gpu, config), NO_KERNELS)
+    yield _optional(title, "power", config / "power" / f"{name}.yaml", lambda: read_power(name, config), NO_POWER)
+    yield _optional(title, "heat", config / "heat" / f"{name}.yaml", lambda: _check_heat(gpu, config), NO_POWER)
+    if gpu.chassis is None:
+        yield FileCheck(title, "chassis", str(file), "missing", f"names no chassis: {NO_POWER}")
+    else:
+        yield from _check_chassis(title, gpu, gpu.chassis, config)
+    fitted = config / "calibration" / "fitted.yaml"
+    calibrated = _try(title, "calibration", fitted, lambda: Calibration.load(config))
+    if calibrated.status == "ok" and all(stack.gpu != name for stack in Calibration.load(config).fitted.stacks):
+        calibrated = FileCheck(title, "calibration", str(fitted), "missing", NO_CALIBRATION)
+    yield calibrated
+
+
+def _check_chassis(title: str, gpu: GpuConfig, chassis: str, config: Path) -> Iterator[FileCheck]:
+    airflow = config / "heat" / "airflow" / f"{chassis}.yaml"
+    yield _try(title, "airflow", airflow, lambda: airflow_of(None, gpu, 1, config))
+    yield _try(title, "node power", config / "power" / "nodes" / f"{chassis}.yaml", lambda: node_power_of(gpu, config))
+
+
+def _check_cluster(name: str, catalogue: Catalogue) -> Iterator[FileCheck]:
+    config, title = catalogue.folder, f"cluster {name}"
+    file = config / "clusters" / f"{name}.yaml"
+    yield (described := _try(title, "cluster", file, lambda: catalogue.gpu_of(catalogue.cluster(name))))
+    if described.status == "broken":
+        return
+    cluster = catalogue.cluster(name)
+    gpu = catalogue.gpu_of(cluster)
+    if gpu is None:
+        yield FileCheck(title, "gpu", str(file), "ok", NO_GPU)
+        return
+    if gpu.vendor not in VENDORS[cluster.device]:
+        note = f"device is {cluster.device}, {gpu.name} is of {gpu.vendor}"
+        yield FileCheck(title, "device", str(file), "broken", note)
+    if cluster.num_nodes > 1 and (cluster.nics_per_node is None or cluster.nic_bandwidth is None):
+        yield FileCheck(title, "network", str(file), "missing", NO_NETWORK)
+    else:
+        yield _try(title, "network", file, lambda: fabric_of(cluster, gpu, config))
+    if not is_known(gpu, config):
+        yield FileCheck(title, "conditions", str(file), "missing", f"gpu {gpu.name} is incomplete: {NO_POWER}")
+        return
+    if cluster.chassis:
+        yield from _check_chassis(title, gpu, cluster.chassis, config)
+    yield _try(title, "conditions", file, lambda: _check_conditions(cluster, gpu, config))
+
+
+def _check_heat(gpu: GpuConfig, config: Path) -> None:
+    """Check cooling and sensors of a GPU type. Raises `UserError` if the file is wrong."""
+    die = read_heat(gpu.name, config).sensors.power_die
+    if die >= gpu.gpus_per_package:
+        raise UserError(f"sensors.power_die is {die}, gpus_per_package of {gpu.name} is {gpu.gpus_per_package}")
+
+
+def _check_conditions(cluster: ClusterConfig, gpu: GpuConfig, config: Path) -> None:
+    """Check what the conditions of a cluster ask of a GPU type. Raises `UserError` if it cannot have it."""
+    conditions = cluster.conditions
+    airflow_of(conditions.airflow, gpu, cluster.gpus_per_node, config)
+    power_of(conditions, gpu, config)
+    read_heat(gpu.name, config).cooling_by(conditions.coolant)
+
+
+def _optional(title: str, part: str, file: Path, read: Callable[[], object], cost: str) -> FileCheck:
+    return _try(title, part, file, read) if file.exists() else FileCheck(title, part, str(file), "missing", cost)
+
+
+def _try(title: str, part: str, file: Path, read: Callable[[], object]) -> FileCheck:
+    """Return whether a file is there and can be used."""
+    try:
+        read()
+    except UserError as error:
+        return FileCheck(title, part, str(file), "broken", str(error).removeprefix(f"{file}: "))
+    return FileCheck(title, part, str(file), "ok")

@@ -1,0 +1,107 @@
+"""`docs/extending.md`: its worked example runs, and everything it names exists."""
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import triplepoint
+from triplepoint.cli import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "extending.md").read_text()
+SPANS = sorted(set(re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL))))
+MADE_UP = {"gpu": "testgpu", "link": "testlink", "chassis": "testbox"}
+EXAMPLES = {
+    *MADE_UP.values(),
+    "{value, unit, source}",
+    "ln -s profiles/mine mine",
+    "reduce_kernel",
+    "results/runs/<run>/telemetry.parquet",
+}
+
+
+@pytest.fixture(scope="module")
+def words() -> set[str]:
+    """Words of the code and of the files of the project."""
+    files = [path for folder in ("src", "config", "profiles") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    return {word for path in files if path.suffix in (".py", ".yaml") for word in re.findall(r"\w+", path.read_text())}
+
+
+def has_attribute(name: str) -> bool:
+    """Return whether a dotted name is a module or something in one."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        return hasattr(importlib.import_module(module), attribute)
+    return True
+
+
+def is_command(text: str) -> bool:
+    _, command, *options = text.split()
+    if command not in COMMANDS:
+        return False
+    parser = importlib.import_module(f"triplepoint.cli.{command}").parser()
+    known = {option for action in parser._actions for option in action.option_strings}
+    return {option for option in options if option.startswith("--")} <= known
+
+
+@pytest.mark.parametrize("text", [text for text in SPANS if text not in EXAMPLES])
+def test_extending_names_what_there_is(text: str, words: set[str]) -> None:
+    if text.startswith("triplepoint "):
+        assert is_command(text)
+    elif re.fullmatch(r"triplepoint(\.\w+)+", text):
+        assert has_attribute(text)
+    elif re.fullmatch(r"\w[\w-]*/[\w/.<>-]*", text):
+        assert list(ROOT.glob(re.sub(r"<\w+>", "*", text).rstrip("/")))
+    else:
+        name = re.match(r"[\w.]+", text)
+        assert name and (
+            name[0] in words or any(list((ROOT / folder).rglob(name[0])) for folder in ("src", "profiles"))
+        )
+
+
+def test_has_attribute_of_a_class_that_went_is_noticed() -> None:
+    assert has_attribute("triplepoint.telemetry.sensor.Sensor")
+    assert not has_attribute("triplepoint.telemetry.sensor.Device")
+
+
+def test_extending_example_adds_a_gpu_with_power(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    (script,) = re.findall(r"```bash\n(.*?)```", TEXT, flags=re.DOTALL)
+    source = str(Path(triplepoint.__file__).parents[1])
+    command = f'triplepoint() {{ "{sys.executable}" -m triplepoint "$@"; }}\n{script}'
+    done = subprocess.run(
+        ["bash", "-euc", command], cwd=tmp_path, env=os.environ | {"PYTHONPATH": source}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert " 0 broken" in done.stdout
+    missing = [line for line in done.stdout.splitlines() if line.startswith("missing")]
+    assert [line.split()[3] for line in missing] == ["calibration"], "every file but that of measured runs is there"
+    (telemetry,) = tmp_path.glob("results/runs/*/telemetry.parquet")
+    samples = pq.read_table(telemetry, columns=["device", "gpu_power_w", "gpu_temp_c"]).to_pandas()
+    power_w = samples.groupby("device")["gpu_power_w"].mean()
+    assert set(power_w.dropna().index) == {"gpu0", "gpu1"}
+    assert power_w.dropna().between(77, 700).all(), "from rest to the limit"
+
+
+def test_extending_lists_the_files_of_its_example() -> None:
+    listed = set(re.findall(r"^\| `(config/\S+)` \|", TEXT, flags=re.MULTILINE))
+    (script,) = re.findall(r"```bash\n(.*?)```", TEXT, flags=re.DOTALL)
+    copied = {f"config/{folder}/<{part}>.yaml" for folder, part in _copies(script)}
+    assert copied == listed - {"config/calibration/fitted.yaml"}
+
+
+def _copies(script: str) -> set[tuple[str, str]]:
+    """Return folder and part of every file that the example copies."""
+    parts = {name: part for part, name in MADE_UP.items()}
+    (kinds,) = re.findall(r"for kind in ([\w ]+);", script)
+    singles = re.findall(r"^copy (\S+) \S+ (\w+)$", script, flags=re.MULTILINE)
+    return {(kind, "gpu") for kind in kinds.split()} | {(folder, parts[name]) for folder, name in singles}
