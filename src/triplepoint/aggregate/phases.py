@@ -173,10 +173,9 @@ def phase_energy(
     time_s, is_inside = moves(shift_s)
     place = spent.place((at_s[:-1] + at_s[1:]) / 2 + shift_s)[is_inside]
     power_w, error_w, _ = fit_with_care(_by_level(time_s[is_inside]), energy_j[is_inside], mean_w, place, power_limit_w)
-    spent_s = time_s[:, : len(CELLS)].sum(axis=0)
     # At both ends the counter moves outside of the steps; what the steps took of that is known from the counter.
     total_j = float(np.diff(counter.at(windows_s), axis=1).sum())
-    cell_j = _divide(energy_j, time_s * power_w[_LEVEL_OF], total_j)
+    cell_j, spent_s = _divide(energy_j, time_s * power_w[_LEVEL_OF], total_j), time_s.sum(axis=0)
     return {
         cell: PhaseEnergy(
             float(cell_j[number]) / len(windows_s),

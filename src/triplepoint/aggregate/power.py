@@ -1,6 +1,6 @@
 """Power, utilisation and temperature of one run, cut to its measured steps."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from triplepoint.aggregate.sensors import NONE, Sensors
 from triplepoint.aggregate.steps import RunSteps
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
-from triplepoint.manifest import Manifest
+from triplepoint.manifest import Device, Manifest, Node
 from triplepoint.metrics import Spread, spread
 from triplepoint.units import NS_PER_S
 
@@ -72,37 +72,113 @@ def measure_power(
         UserError: If some GPUs have power samples and others have none for no known reason: a sum over fewer GPUs would
             look efficient.
     """
-    columns = _columns(telemetry, manifest)
-    rows = _rows_by_device(columns)
-    hosts = _power_of_hosts(manifest, steps, columns, rows)
+    samples = _Samples(manifest, steps, telemetry)
+    hosts = samples.power_of_hosts()
     if gpu is None:
         return hosts
-    devices = sorted({(node.node, device.device) for node in manifest.nodes for device in node.devices})
-    energy, refused = _energies(manifest, steps, columns, rows, sensors)
-    sampled = {key: {name: _values(columns, name, rows, key) for name in SAMPLED} for key in devices}
-    if lost := _lost_packages(devices, set(energy), gpu):
+    energy, refused = samples.energies(sensors)
+    if lost := _lost_packages(samples.devices, set(energy), gpu):
         energy, refused = {}, _why_lost(run, manifest, lost)
-    throttle = _throttling(manifest, steps, columns, rows)
+    throttle, peak = samples.throttling(), peak_column(gpu)
+    sampled = {key: {name: samples.values(name, key) for name in SAMPLED} for key in samples.devices}
     return replace(
         hosts,
-        gpu_power_w=sum(found.mean_w for found in energy.values()) if energy else None,
+        gpu_power_w=sum(one.mean_w for one in energy.values()) if energy else None,
         gpu_spread_w=_spread_of_sum(energy.values()),
-        gpu_source="; ".join(dict.fromkeys(found.source for found in energy.values())) or None,
+        gpu_source="; ".join(dict.fromkeys(one.source for one in energy.values())) or None,
         absent=None if energy else refused or _reason(manifest, "gpu_power_w"),
-        gpu_utilisation=np.concatenate([_values(columns, "gpu_utilisation", rows, key) for key in devices]),
+        gpu_utilisation=np.concatenate([samples.values("gpu_utilisation", key) for key in samples.devices]),
         device_energy=energy,
         device_throttle=throttle,
-        device_heat={key: heat_of_gpu(samples, peak_column(gpu)) for key, samples in sampled.items()},
-        heat=heat_of_run(sampled.values(), throttle.values(), peak_column(gpu)),
+        device_heat={key: heat_of_gpu(columns, peak) for key, columns in sampled.items()},
+        heat=heat_of_run(sampled.values(), throttle.values(), peak),
     )
 
 
-def _columns(telemetry: pa.Table, manifest: Manifest) -> dict[str, np.ndarray]:
-    """Return the columns of a run's telemetry; samples of interrupted steps have no kind of step."""
-    columns = {name: telemetry[name].to_numpy(zero_copy_only=False) for name in telemetry.column_names}
-    if manifest.interrupted_steps:
-        columns["kind"] = np.where(np.isin(columns["step"], list(manifest.interrupted_steps)), None, columns["kind"])
-    return columns
+class _Samples:
+    """The samples of a run, by device, with the windows of its measured steps."""
+
+    def __init__(self, manifest: Manifest, steps: RunSteps, telemetry: pa.Table) -> None:
+        """Take the columns of the telemetry; samples of interrupted steps get no kind of step."""
+        self._manifest, self._steps = manifest, steps
+        self._columns = {name: telemetry[name].to_numpy(zero_copy_only=False) for name in telemetry.column_names}
+        if interrupted := list(manifest.interrupted_steps):
+            kinds, is_interrupted = self._columns["kind"], np.isin(self._columns["step"], interrupted)
+            self._columns["kind"] = np.where(is_interrupted, None, kinds)
+        rows: dict[DeviceKey, list[int]] = {}
+        keys = zip(self._columns["node"].tolist(), self._columns["device"].tolist(), strict=True)
+        for row, key in enumerate(keys):
+            rows.setdefault(key, []).append(row)
+        self._rows = {key: np.array(numbers) for key, numbers in rows.items()}
+        self.devices = sorted({(node.node, device.device) for node in manifest.nodes for device in node.devices})
+
+    def of(self, key: DeviceKey) -> dict[str, np.ndarray]:
+        """Return the columns of a device's samples."""
+        rows = self._rows.get(key, np.array([], dtype=np.int64))
+        return {name: values[rows] for name, values in self._columns.items()}
+
+    def values(self, name: str, key: DeviceKey) -> np.ndarray:
+        """Return a device's values of samples in measured steps, without nulls."""
+        if key not in self._rows:
+            return np.array([])
+        values: np.ndarray = self._columns[name][self._rows[key]].astype(float)
+        return np.asarray(values[np.isfinite(values) & (self._columns["kind"][self._rows[key]] == "measured")])
+
+    def windows_ns(self, node: Node) -> np.ndarray:
+        """Return the measured steps of a node on the clock of the telemetry, which is the first node's."""
+        return self._manifest.on_first_clock(node, self._steps.windows_ns[node.node])
+
+    def energies(self, sensors: Sensors) -> tuple[dict[DeviceKey, DeviceEnergy], str | None]:
+        """Return what each GPU drew in the measured steps, none where one's sensor is refused, and why."""
+        energies = {}
+        for node, device in self._sampled():
+            card = sensors.card_of(device.uuid, device.product)
+            try:
+                energy = measure_energy(self.of((node.node, device.device)), self.windows_ns(node), card)
+            except NotMeasuredError as error:
+                return {}, f"{node.host} {device.device}: {error}"
+            if energy is not None:
+                energies[node.node, device.device] = energy
+        return energies, None
+
+    def throttling(self) -> dict[DeviceKey, dict[str, float]]:
+        """Return the share of time from the first to the last measured step in which each GPU was throttled."""
+        shares = {}
+        for node, device in self._sampled():
+            key, windows_ns = (node.node, device.device), self.windows_ns(node)
+            shares[key] = throttle_shares(self.of(key), int(windows_ns[0, 0]), int(windows_ns[-1, 1]))
+        return shares
+
+    def _sampled(self) -> Iterator[tuple[Node, Device]]:
+        """Yield the GPUs that have samples and steps."""
+        for node in self._manifest.nodes:
+            for device in node.devices:
+                if (node.node, device.device) in self._rows and node.node in self._steps.windows_ns:
+                    yield node, device
+
+    def power_of_hosts(self) -> Power:
+        """Return what the hosts' own sensors say."""
+        steps_w, absent = self._host_power()
+        busy = [self.values("cpu_utilisation", (node.node, "host")) for node in self._manifest.nodes]
+        return Power(
+            # Energy over time of all measured steps: long steps weigh more than in the plain mean.
+            host_power_w=None if steps_w is None else float(np.average(steps_w, weights=self._steps.step_time_s)),
+            host_spread_w=None if steps_w is None else spread(steps_w),
+            absent=absent,
+            cpu_utilisation=np.concatenate(busy),
+        )
+
+    def _host_power(self) -> tuple[np.ndarray | None, str | None]:
+        """Return the power of all nodes in each measured step, or why there is none."""
+        total_w = np.zeros(len(self._steps.measured))
+        for node in self._manifest.nodes:
+            if node.node not in self._steps.windows_ns:
+                continue
+            power_w = _power_of_node(self.of((node.node, "host")), self.windows_ns(node))
+            if power_w is None:
+                return None, _reason(self._manifest, "cpu_energy_j")
+            total_w += power_w
+        return total_w, None
 
 
 def _spread_of_sum(energies: Collection[DeviceEnergy]) -> Spread | None:
@@ -110,75 +186,6 @@ def _spread_of_sum(energies: Collection[DeviceEnergy]) -> Spread | None:
     steps_w = np.sum([energy.power_w for energy in energies], axis=0) if energies else np.array([])
     known_w = steps_w[np.isfinite(steps_w)]
     return spread(known_w) if known_w.size else None
-
-
-def _power_of_hosts(
-    manifest: Manifest, steps: RunSteps, columns: dict[str, np.ndarray], rows: dict[DeviceKey, np.ndarray]
-) -> Power:
-    """Return what the hosts' own sensors say."""
-    steps_w, absent = _host_power(manifest, steps, columns, rows)
-    busy = [_values(columns, "cpu_utilisation", rows, (node.node, "host")) for node in manifest.nodes]
-    return Power(
-        # Energy over time of all measured steps: long steps weigh more than in the plain mean.
-        host_power_w=None if steps_w is None else float(np.average(steps_w, weights=steps.step_time_s)),
-        host_spread_w=None if steps_w is None else spread(steps_w),
-        absent=absent,
-        cpu_utilisation=np.concatenate(busy),
-    )
-
-
-def _energies(
-    manifest: Manifest,
-    steps: RunSteps,
-    columns: dict[str, np.ndarray],
-    rows: dict[DeviceKey, np.ndarray],
-    sensors: Sensors,
-) -> tuple[dict[DeviceKey, DeviceEnergy], str | None]:
-    """Return what each GPU drew in the measured steps, none where one's sensor is refused, and why."""
-    found = {}
-    for node in manifest.nodes:
-        for device in node.devices:
-            if (key := (node.node, device.device)) not in rows or node.node not in steps.windows_ns:
-                continue
-            windows_ns = manifest.on_first_clock(node, steps.windows_ns[node.node])
-            samples = {name: values[rows[key]] for name, values in columns.items()}
-            try:
-                energy = measure_energy(samples, windows_ns, sensors.card_of(device.uuid, device.product))
-            except NotMeasuredError as error:
-                return {}, f"{node.host} {device.device}: {error}"
-            if energy is not None:
-                found[key] = energy
-    return found, None
-
-
-def _throttling(
-    manifest: Manifest, steps: RunSteps, columns: dict[str, np.ndarray], rows: dict[DeviceKey, np.ndarray]
-) -> dict[DeviceKey, dict[str, float]]:
-    """Return the share of time from the first to the last measured step in which each GPU was throttled."""
-    found = {}
-    for node in manifest.nodes:
-        for device in node.devices:
-            if (key := (node.node, device.device)) in rows and node.node in steps.windows_ns:
-                windows_ns = manifest.on_first_clock(node, steps.windows_ns[node.node])
-                samples = {name: values[rows[key]] for name, values in columns.items()}
-                found[key] = throttle_shares(samples, int(windows_ns[0, 0]), int(windows_ns[-1, 1]))
-    return found
-
-
-def _rows_by_device(columns: dict[str, np.ndarray]) -> dict[DeviceKey, np.ndarray]:
-    """Return the row numbers of each device's samples."""
-    found: dict[DeviceKey, list[int]] = {}
-    for row, key in enumerate(zip(columns["node"].tolist(), columns["device"].tolist(), strict=True)):
-        found.setdefault(key, []).append(row)
-    return {key: np.array(numbers) for key, numbers in found.items()}
-
-
-def _values(columns: dict[str, np.ndarray], name: str, rows: dict[DeviceKey, np.ndarray], key: DeviceKey) -> np.ndarray:
-    """Return a device's values of samples in measured steps, without nulls."""
-    if key not in rows:
-        return np.array([])
-    values: np.ndarray = columns[name][rows[key]].astype(float)
-    return np.asarray(values[np.isfinite(values) & (columns["kind"][rows[key]] == "measured")])
 
 
 def _lost_packages(devices: list[DeviceKey], powered: set[DeviceKey], gpu: GpuConfig) -> list[DeviceKey]:
@@ -202,23 +209,6 @@ def _why_lost(run: str, manifest: Manifest, lost: list[DeviceKey]) -> str:
             "a sum over fewer GPUs is no result: launch it again"
         )
     return "; ".join(gaps[node][-1] for node in sorted({node for node, _ in lost}))
-
-
-def _host_power(
-    manifest: Manifest, steps: RunSteps, columns: dict[str, np.ndarray], rows: dict[DeviceKey, np.ndarray]
-) -> tuple[np.ndarray | None, str | None]:
-    """Return the power of all nodes in each measured step, or why there is none."""
-    total = np.zeros(len(steps.measured))
-    for node in manifest.nodes:
-        if node.node not in steps.windows_ns:
-            continue
-        samples = {name: values[rows.get((node.node, "host"), [])] for name, values in columns.items()}
-        # Telemetry stands on the first node's clock, steps on their own node's.
-        power_w = _power_of_node(samples, manifest.on_first_clock(node, steps.windows_ns[node.node]))
-        if power_w is None:
-            return None, _reason(manifest, "cpu_energy_j")
-        total += power_w
-    return total, None
 
 
 def _power_of_node(samples: dict[str, np.ndarray], window_ns: np.ndarray) -> np.ndarray | None:
