@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.points import planned, tiny_point
+from tests.recordings import SampleRecorder
 from triplepoint.config.plan import PlannedRun
 from triplepoint.launch.attempt import new_attempt
-from triplepoint.recording.write import Recorder
 
 START_NS = 1_000_000_000_000
 WALL_NS = 1_700_000_000_000_000_000
@@ -36,7 +36,7 @@ def fill(raw: Path, run: PlannedRun, **report: Any) -> None:
         (raw / "steps" / f"rank{rank}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         with gzip.open(raw / "traces" / f"rank{rank}.json.gz", "wt") as trace:
             trace.write('{"traceEvents": []}')
-    recorder = Recorder(raw / "telemetry" / "node0.arrow", 1.0, {})
+    recorder = SampleRecorder(raw / "telemetry" / "node0.arrow", 1.0, {})
     for second in range(6):
         recorder.add(START_NS + second * 10**9, 1, "host", {"cpu_utilisation": 0.5, "cpu_energy_j": 40.0 * second})
     recorder.close()

@@ -16,10 +16,10 @@ import triplepoint.telemetry
 from tests.fakes.node import FakeNode, fake_node
 from tests.fakes.scenario import Scenario, Vendor
 from tests.fakes.wave import Wave
-from triplepoint.recording.read import Recording, read_recording
-from triplepoint.telemetry import sweep
+from triplepoint.recording import Recording, read_recording
+from triplepoint.telemetry import sensor
 from triplepoint.telemetry.sampler import open_lanes, sample
-from triplepoint.telemetry.sweep import address_of
+from triplepoint.telemetry.sensor import address_of
 
 S = 1_000_000_000
 DEVICES = {Vendor.NVIDIA: "cuda", Vendor.AMD: "rocm"}
@@ -67,7 +67,7 @@ def virtual_time(node: FakeNode) -> Iterator[None]:
             if hasattr(module, "time"):
                 patches.enter_context(mock.patch.object(module, "time", clock))
         now_ns = address_of(ctypes.CDLL(str(node.library)).fake_node_now_ns)
-        patches.enter_context(mock.patch.object(sweep, "CLOCK", now_ns))
+        patches.enter_context(mock.patch.object(sensor, "CLOCK", now_ns))
         yield
 
 

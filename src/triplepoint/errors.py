@@ -1,4 +1,4 @@
-"""What a user can cause: every such problem is a `UserError` and ends in one line and exit code 2."""
+"""User errors: each is a `UserError` and ends in one line and exit code 2."""
 
 import difflib
 import errno

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Atomic file writes."""
 
 import contextlib
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 @contextlib.contextmanager
 def whole(path: Path, is_private: bool = False) -> Iterator[Path]:
-    """Yield a scratch path beside `path`; move it there when the block succeeds, remove it when it raises.
+    """Yield a scratch path next to `path`; move it there when the block succeeds, remove it when it raises.
 
     Args:
         path: Where the finished file belongs. Its folder is made if needed.
@@ -36,7 +36,7 @@ def whole(path: Path, is_private: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `path`: it takes the place of `path` if the block succeeds, else it goes.
+    """Yield an empty folder next to `path`: it takes the place of `path` if the block succeeds, else it goes.
 
     Raises:
         OSError: From the file system.

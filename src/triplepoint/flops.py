@@ -49,11 +49,6 @@ def lora_flops_per_token(model: ModelConfig, sequence_length: int, lora: Lora) -
     """Return model FLOPs per token of training adapters on a frozen model.
 
     The gradient of an input costs as much as the forward GEMM, also through the lowest layer.
-
-    Args:
-        model: The architecture.
-        sequence_length: Tokens per sequence.
-        lora: Its adapters.
     """
     frozen, scores = _weights(model), _scores(model, sequence_length)
     trained = scores + num_adapter_parameters(model, lora)
@@ -65,10 +60,6 @@ def inference_flops_per_token(model: ModelConfig, asked: Inference) -> float:
 
     The causal mask gives no discount in the prompt, as in training; a token made later has as many scores as there are
     tokens so far.
-
-    Args:
-        model: The architecture.
-        asked: Tokens of the prompt, and made.
     """
     model = model.model_copy(update={"num_mtp_layers": 0})
     prompt, made = asked.prompt_tokens, asked.output_tokens

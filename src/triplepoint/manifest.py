@@ -173,7 +173,7 @@ class Clock(Strict):
     drift_ppm: float
     """What the offset grows by. Unit: ppm."""
     uncertainty_ns: Annotated[int, Field(ge=0)]
-    """The clocks are known to within this, either way, from the first round trip to the last. Unit: ns."""
+    """Uncertainty of the offset, either way, from the first round trip to the last. Unit: ns."""
     least_delay_ns: int
     """Shortest round trip; half of it is what no round trip can tell. Unit: ns."""
     num_bursts: int

@@ -135,10 +135,6 @@ def bus_factor(kind: str, num_ranks: npt.ArrayLike) -> Floats:
     tensor; of all_gather and gather the output of all ranks together; of reduce_scatter and scatter the input for all
     ranks together; of all_to_all all that a rank sends, its own part included. In-network reduction is not counted.
 
-    Args:
-        kind: Kind of the collective.
-        num_ranks: Size of the process group.
-
     Returns:
         Factor, of the shape of `num_ranks`.
 
@@ -164,10 +160,6 @@ def flops_per_token(model: ModelConfig, sequence_length: int) -> float:
     product with the values over the whole sequence or window, the output projection. The causal mask gives no discount,
     as in PaLM and Megatron-LM 2021, so that MFU compares with published numbers; a kernel that skips the masked half
     gains by it. Not counted: norms, activations, softmax, biases, embedding look-up, optimizer.
-
-    Args:
-        model: The architecture.
-        sequence_length: Tokens per sequence.
 
     Returns:
         FLOPs of one token's share of a step. Unit: FLOP/token.

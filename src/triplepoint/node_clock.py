@@ -53,12 +53,7 @@ class ClockOffset(NamedTuple):
 
 
 def answer_clock(peer: socket.socket, clock: Clock) -> None:
-    """Answer the other side's questions for the time until it has no more, or has gone.
-
-    Args:
-        peer: Connection.
-        clock: The clock to tell.
-    """
+    """Answer the other side's questions for the time until it has no more, or has gone."""
     while peer.recv(1) == _QUESTION:
         came = clock()
         peer.sendall(_STAMPS.pack(came, clock()))
@@ -66,10 +61,6 @@ def answer_clock(peer: socket.socket, clock: Clock) -> None:
 
 def ask_clock(peer: socket.socket, clock: Clock) -> Exchange:
     """Ask the other side for its time once.
-
-    Args:
-        peer: Connection to `answer_clock`.
-        clock: The clock of this side.
 
     Raises:
         OSError: If the connection breaks or is silent for long.

@@ -71,13 +71,7 @@ def select(
 
 
 def only_needed(plan: Plan, is_needed: Callable[[Point], bool], results: Path) -> Plan:
-    """Return a plan without the runs that are not needed and not there yet.
-
-    Args:
-        plan: All of the selection.
-        is_needed: Tells whether a point is needed.
-        results: Folder of results.
-    """
+    """Return a plan without the runs that are not needed and not there yet."""
 
     def is_kept(entry: PlanEntry) -> bool:
         if entry.invalid_because or is_needed(entry.planned.point):

@@ -16,7 +16,7 @@ _FOLDER = "slow_nodes"
 
 
 def note_slow_gpus(run: Path) -> list[str]:
-    """Write down the nodes of a run with a GPU that held the others up, and return a line for each such GPU.
+    """Write down the nodes of a run with a GPU that delayed the others, and return a line for each such GPU.
 
     Processors are left out: their ranks share caches and clocks.
 

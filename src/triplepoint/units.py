@@ -1,4 +1,4 @@
-"""The only home of powers of ten and of two."""
+"""Powers of ten and of two, defined here only."""
 
 NS_PER_US = 1_000
 NS_PER_S = 1_000_000_000

@@ -1,11 +1,18 @@
-"""What the Snakemake rules need to know: the runs of the plan, what is out of date, the source files of each stage."""
+"""What the Snakemake rules need to know: the runs of the plan, outdated results, the source files of each stage.
+
+Snakemake compares times, parameters and checksums of files that are there, and makes missing files only where they are
+targets or where a job that runs needs them. Behind a figure that is there it does not see that a table is missing; it
+takes an empty file for a result; and once its own records are lost it cannot tell that anything has changed.
+"""
 
 import ast
 import atexit
 import hashlib
+import json
 import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property, partial
@@ -14,16 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from triplepoint import figures
-from triplepoint.advise.dry_run import tell_cost
 from triplepoint.claims import claim_results
 from triplepoint.config.base import parse
 from triplepoint.config.plan import TABLES_DIGEST, Plan, PlanEntry
 from triplepoint.config.selection import Selection
 from triplepoint.errors import USER_ERROR, UserError, explain_os_error
 from triplepoint.figures import is_drawn
-from triplepoint.outdated import are_records_lost, outdated_files
 from triplepoint.plan import only_needed, select, write_plan
 
+_RECORDS = Path(".snakemake/metadata")
+"""Where Snakemake keeps what it made each file with."""
+_DRY_RUN = re.compile(r"--dry-?run|-[a-zA-Z]*n[a-zA-Z]*")
+_SNAKEMAKE = ("snakemake", "__main__.py")
 PACKAGE = Path(__file__).parent
 ROOT_MODULE = __package__
 DATA_SUFFIXES = (".yaml", ".html")
@@ -48,7 +57,7 @@ def bind(config: Mapping[str, Any], base: str, figures: Sequence[str] | None) ->
         figures: Figures that are asked for; None where anything else is too. Runs that are still to be made and that
             none of them draws are left out.
     """
-    # Rules call `triplepoint`, which stands beside the interpreter also where its environment is not activated.
+    # Rules call `triplepoint`, which stands next to the interpreter also where its environment is not activated.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     try:
         selection = parse(Selection, dict(config), "config/config.yaml or --config")
@@ -277,3 +286,76 @@ def _read_module(path: Path) -> tuple[tuple[str, ...], tuple[Path, ...]]:
             named = path.parent.glob(f"*{node.value}") if node.value in DATA_SUFFIXES else [path.parent / node.value]
             data += filter(Path.is_file, named)
     return tuple(name for name in imports if name.startswith(f"{ROOT_MODULE}.")), tuple(data)
+
+
+def outdated_files(
+    plan: Plan, results: Path, products: Sequence[str], aggregated: Sequence[str], tables: Sequence[str]
+) -> set[str]:
+    """Return the files to be made again, as the rules name them.
+
+    Args:
+        plan: What is asked for.
+        results: Folder of results.
+        products: Files that every run comes to, below its folder.
+        aggregated: Those of them that the tables are made of.
+        tables: Files that `aggregate` writes.
+    """
+    folders = {entry.run: results / "runs" / entry.run for entry in plan.valid}
+    manifests = {run: folder / "raw" / "manifest.json" for run, folder in folders.items()}
+    found = {folder / product for folder in folders.values() for product in products if _is_empty(folder / product)}
+    found |= {manifests[entry.run] for entry in plan.valid if _is_damaged(manifests[entry.run], entry.planned.digest)}
+    behind = [folder / product for folder in folders.values() for product in aggregated]
+    if _digest_in(results) != plan.digest() or not all(path.is_file() for path in (*map(Path, tables), *behind)):
+        found |= set(map(Path, tables))
+    return set(map(str, found))
+
+
+def are_records_lost(tables: Sequence[str]) -> bool:
+    """Return whether there are tables and no record of what they were made with: then all but launches is outdated."""
+    return not any(_RECORDS.glob("*")) and any(Path(path).exists() for path in tables)
+
+
+def _is_empty(path: Path) -> bool:
+    """Return whether a file is there and holds nothing, as a full disk leaves it."""
+    try:
+        return path.stat().st_size == 0
+    except OSError:
+        return False
+
+
+def _is_damaged(path: Path, digest: str) -> bool:
+    """Return whether a manifest is there and not whole, or of another point."""
+    try:
+        return json.loads(path.read_bytes()).get("digest") != digest  # type: ignore[no-any-return]
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, AttributeError):
+        return True
+
+
+def _digest_in(results: Path) -> str:
+    """Return which plan the tables are of; empty where they do not say."""
+    try:
+        return (results / "tables" / TABLES_DIGEST).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def is_dry_run(words: Sequence[str]) -> bool:
+    """Return whether a command line is that of a dry run of Snakemake.
+
+    Snakemake itself knows only when it has read the Snakefile, and there is no hook for the end of a dry run.
+    """
+    return Path(words[0]).name in _SNAKEMAKE and any(_DRY_RUN.fullmatch(word) for word in words[1:])
+
+
+def tell_cost(selection: str) -> None:
+    """In a dry run, work out the selection's cost alongside Snakemake, in another process, and tell at its end."""
+    if is_dry_run(sys.argv):
+        command = [sys.executable, "-m", "triplepoint", "plan", *shlex.split(selection), "--summary"]
+        atexit.register(_tell, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True))
+
+
+def _tell(process: "subprocess.Popen[str]") -> None:
+    told, _ = process.communicate()
+    print(told, end="", file=sys.stderr)

@@ -28,11 +28,7 @@ _OF_A_JOB = re.compile(r"\b(wildcards|input|attempt|threads)\b")
 
 
 def apply_site(workflow: Any) -> None:
-    """Let the site's file go over the profile, or end the process with one line and status 2 if the file is wrong.
-
-    Args:
-        workflow: Snakemake's own object, before any rule is defined.
-    """
+    """Let the site's file go over the profile, or end the process with one line and status 2 if the file is wrong."""
     try:
         site = read_site()
     except UserError as error:
@@ -67,9 +63,6 @@ def asked_figures(is_main_process: bool) -> tuple[str, ...] | None:
     """Return the figures that Snakemake was asked for, None where it was asked for anything else.
 
     Jobs that Snakemake starts in processes of their own are told in the environment, since they see other targets.
-
-    Args:
-        is_main_process: Whether this is the process that was asked.
     """
     if is_main_process:
         is_command = Path(sys.argv[0]).name in ("snakemake", "__main__.py")

@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from triplepoint.tables import RESULT_TABLES
+from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.workflow import TRACE_TABLES
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from triplepoint.advise.cost import plan_cost
-from triplepoint.advise.summary import summarise
+from triplepoint.advise import plan_cost, summarise
 from triplepoint.plan import select
 
 STUDY = """\

@@ -30,8 +30,7 @@ from tests.fakes.node import FakeNode, fake_node
 from tests.fakes.presets import hgx_h200
 from tests.fakes.scenario import Scenario
 from tests.fakes.wave import square
-from triplepoint.recording.read import read_recording
-from triplepoint.recording.write import fast_path
+from triplepoint.recording import fast_path, read_recording
 from triplepoint.telemetry.sampler import Lane, open_lanes
 
 WARM_UP_S = 5.0
@@ -77,17 +76,16 @@ def measure(case: Case, seconds: float) -> None:
             process = psutil.Process(run.pid)
             time.sleep(WARM_UP_S)
             before, own_before_mb, calls_before = process.cpu_times(), own_memory_mb(run.pid), node.calls()
-            size_before, begin_ns = _size(out), time.monotonic_ns()
+            begin_ns = time.monotonic_ns()
             empty_cpu, empty_late_us = alone(empty_loop, case.fast_hz, seconds)
             after, own_mb, calls = process.cpu_times(), own_memory_mb(run.pid), node.calls()
             resident_mb = process.memory_info().rss / 1e6
-            elapsed_s, size = (time.monotonic_ns() - begin_ns) / NS_PER_S, _size(out)
+            elapsed_s = (time.monotonic_ns() - begin_ns) / NS_PER_S
             run.terminate()
             run.wait()
         cpu = (after.user + after.system - before.user - before.system) / elapsed_s
         library = _library_s(node, calls_before, calls) / elapsed_s
-        late_us = _lateness_us(out, case)
-    per_hour = 3600 / elapsed_s / 1e6
+        late_us, size_mb_per_h = _lateness_us(out, case), _size_mb_per_h(out)
     print(f"{case.name}")
     print(
         f"  CPU                {cpu:8.2%} of a core (figure: {case.most_cpu:.1%}), the fake library about {library:.2%}"
@@ -96,7 +94,7 @@ def measure(case: Case, seconds: float) -> None:
     print(f"  CPU, empty loop    {empty_cpu:8.2%} of a core")
     grown = f"{own_mb - own_before_mb:+.1f} MB in {elapsed_s:.0f} s"
     print(f"  resident memory    {resident_mb:8.1f} MB (figure: 60), its own {own_mb:.1f} MB, {grown}")
-    print(f"  stream             {(size - size_before) * per_hour:8.2f} MB/h (figure: 20 at 20 Hz)")
+    print(f"  stream             {size_mb_per_h:8.2f} MB/h (figure: 20 at 20 Hz)")
     for name, late in (("lateness", late_us), ("lateness, empty loop", empty_late_us)):
         p50, p99 = np.percentile(late, [50, 99])
         print(f"  {name:<21}{p50:6.0f} us median, {p99:.0f} us p99 (figure: 2000 at 20 Hz on an idle machine)")
@@ -167,8 +165,12 @@ def empty_loop(rate_hz: float, seconds: float) -> tuple[float, np.ndarray]:
     return (time.process_time() - begin) / seconds, late_us
 
 
-def _size(out: Path) -> int:
-    return sum(path.stat().st_size for path in (out, fast_path(out)))
+def _size_mb_per_h(out: Path) -> float:
+    """Return what the finished recording takes per hour, without the description of its columns at the beginning."""
+    t_ns = read_recording(out).samples["t_ns"].to_numpy()
+    lanes = (out, fast_path(out))
+    size = sum(path.stat().st_size - len(pa.ipc.open_stream(path).schema.serialize()) for path in lanes)
+    return size / 1e6 / ((t_ns[-1] - t_ns[0]) / NS_PER_S / 3600)
 
 
 def _lateness_us(out: Path, case: Case) -> np.ndarray:

@@ -6,7 +6,7 @@ import pytest
 
 from triplepoint.figures.scales import column_of
 from triplepoint.simulate.predict.prediction import COLUMNS as PREDICTED
-from triplepoint.tables import RESULT_TABLES
+from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.tables.schema import Column
 
 UNITS = {

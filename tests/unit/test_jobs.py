@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from triplepoint.errors import UserError
-from triplepoint.jobs import in_processes
+from triplepoint.processes import in_processes
 
 
 def square(number: int) -> int:

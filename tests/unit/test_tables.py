@@ -9,7 +9,8 @@ import pytest
 import triplepoint
 from triplepoint.errors import UserError
 from triplepoint.status import RESULTS
-from triplepoint.tables import POINTS, SAMPLES, STEPS, TELEMETRY
+from triplepoint.tables import SAMPLES, STEPS, TELEMETRY
+from triplepoint.tables.results import POINTS
 from triplepoint.tables.schema import Column, Kind
 
 PACKAGE = Path(triplepoint.__file__).parent

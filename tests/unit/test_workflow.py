@@ -10,7 +10,7 @@ from tests.points import planned, tiny_point
 from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.point import Steps
 from triplepoint.config.selection import Selection
-from triplepoint.tables import RESULT_TABLES
+from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.workflow import Binding, sources
 
 

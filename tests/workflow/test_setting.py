@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from tests.workflow.conftest import Project
-from triplepoint.tables import POINTS
+from triplepoint.tables.results import POINTS
 
 pytestmark = pytest.mark.workflow
 

@@ -44,8 +44,8 @@ def parts_of(project: Project) -> set[str]:
         ("trace/kineto/scanner/scanner.c", "\n/* a remark */\n", {"parse", *AFTER_TRACE}),
         ("trace/taxonomy/default.yaml", "\n# a remark\n", {"parse", *AFTER_TRACE}),
         ("trace/rank/accounting.py", "\n# a remark\n", {"parse", *AFTER_TRACE}),
-        ("trace/cross/critical_path.py", "\n# a remark\n", AFTER_TRACE),
-        ("trace/run_traces.py", "\n# a remark\n", AFTER_TRACE),
+        ("trace/compare.py", "\n# a remark\n", AFTER_TRACE),
+        ("trace/join.py", "\n# a remark\n", AFTER_TRACE),
     ],
 )
 def test_edited_trace_code_runs_only_what_it_is_of(project: Project, path: str, text: str, rules: set[str]) -> None:

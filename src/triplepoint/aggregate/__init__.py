@@ -19,10 +19,11 @@ from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import TABLES_DIGEST, Plan, PlanEntry
 from triplepoint.config.yaml_file import read
 from triplepoint.files import write_text
-from triplepoint.jobs import in_processes
 from triplepoint.manifest import Manifest
+from triplepoint.processes import in_processes
 from triplepoint.status import Status
-from triplepoint.tables import RESULT_TABLES, RUN_TIMELINE, TELEMETRY
+from triplepoint.tables import TELEMETRY
+from triplepoint.tables.results import RESULT_TABLES, RUN_TIMELINE
 
 _Rows = dict[str, list[dict[str, Any]]]
 """Rows by table."""

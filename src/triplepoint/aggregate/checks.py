@@ -10,7 +10,7 @@ from triplepoint.aggregate.power import Power
 from triplepoint.aggregate.sensors import Sensors
 from triplepoint.config.plan import PlannedRun
 from triplepoint.manifest import Manifest
-from triplepoint.recording.counter import integral_j
+from triplepoint.power_sensor import integral_j
 from triplepoint.units import NS_PER_S
 
 CHECKS = {

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from triplepoint.recording.counter import EnergyCounter
-from triplepoint.telemetry.power_sensor import Updates, undo_average
+from triplepoint.power_sensor import EnergyCounter, Updates, undo_average
 from triplepoint.units import NS_PER_S
 
 COUNTER = "energy counter"

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from triplepoint.aggregate.phase_fit import TIMING_S, fit, fit_with_care
-from triplepoint.recording.counter import EnergyCounter
+from triplepoint.power_sensor import EnergyCounter
 
 Cell = tuple[str, str]
 """Phase and category, as in table `phases`."""

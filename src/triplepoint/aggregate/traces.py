@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from triplepoint.config.plan import PlanEntry
 from triplepoint.errors import UserError
-from triplepoint.tables import CATEGORIES, KERNELS, RUN_TIMELINE, TIMELINE
+from triplepoint.tables import CATEGORIES, KERNELS, TIMELINE
+from triplepoint.tables.results import RUN_TIMELINE
 from triplepoint.units import ns_to_s
 
 _SPLIT = {

@@ -25,7 +25,7 @@ COMMANDS = {
     "characterise": "measure what the power sensors of a GPU do to the truth: a sensor card",
     "overhead": "measure what sampling costs the training it watches",
 }
-"""Subcommands in the order of the pipeline, then those beside it, with their line in `--help`."""
+"""Subcommands in the order of the pipeline, then those alongside it, with their line in `--help`."""
 
 _INTERNAL = ("sample",)
 

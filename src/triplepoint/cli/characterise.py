@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     from triplepoint.telemetry.characterise import from_folder, from_gpu
 
     if arguments.record:
-        from triplepoint.telemetry.gpu_recording.session import record_gpu
+        from triplepoint.telemetry.record_gpu import record_gpu
 
         record_gpu(arguments.record, arguments.device, arguments.seconds or 500.0, say)
     if arguments.record or arguments.source:

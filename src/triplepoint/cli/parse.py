@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Parse one part of a run's traces."""
-    from triplepoint.trace.run_parts import parse_part
+    from triplepoint.trace.parsing import parse_part
 
     ranks = _ranks(arguments.part)
     parse_part(run_folder(arguments), ranks, load_rules(arguments), say, arguments.jobs)

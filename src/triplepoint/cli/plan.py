@@ -68,8 +68,7 @@ def _selection(arguments: argparse.Namespace) -> "tuple[Names | None, Names | No
 
 
 def _show(plan: "Plan", arguments: argparse.Namespace) -> None:
-    from triplepoint.advise.cost import plan_cost
-    from triplepoint.advise.summary import HEADINGS, cells, note, summarise
+    from triplepoint.advise import HEADINGS, cells, note, plan_cost, summarise
     from triplepoint.plan import Columns, render
 
     costs = plan_cost(plan, arguments.results, arguments.config)

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("trace: name either traces with --out DIR, or a run with --run RUN")
     if arguments.run:
         from triplepoint.slow_nodes import note_slow_gpus
-        from triplepoint.trace.run_traces import join_run, trace_run
+        from triplepoint.trace.join import join_run, trace_run
 
         if arguments.parse:
             trace_run(run_folder(arguments), load_rules(arguments), say, arguments.jobs)

@@ -8,7 +8,7 @@ from pandas import DataFrame, isna
 from triplepoint.figures import NEEDS, FigureModule, Need, load, style
 from triplepoint.figures.canvas import Canvas
 from triplepoint.files import whole, write_text
-from triplepoint.tables import RESULT_TABLES
+from triplepoint.tables.results import RESULT_TABLES
 
 PNG_DPI = 200
 

@@ -23,13 +23,11 @@ from triplepoint.config.contents import Digests, check_contents
 from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.errors import UserError
 from triplepoint.files import write_json
-from triplepoint.launch.allocation import count_host_kills, memory_limit, missing_devices, placement, rank_environment
 from triplepoint.launch.attempt import CONTENTS, failed_nodes, is_told_to_stop
 from triplepoint.launch.clock import Meeting, NodeClock
 from triplepoint.launch.outcome import Failure, judge_kill, root_cause
-from triplepoint.launch.sampling import Sampler, stop
-from triplepoint.launch.standstill import Watch
-from triplepoint.launch.watch import Ending, Ranks, read_status
+from triplepoint.launch.slurm import count_host_kills, memory_limit, missing_devices, placement, rank_environment
+from triplepoint.launch.watch import Ending, Ranks, Sampler, Watch, read_status, stop
 from triplepoint.processes import die_with_parent, has_ended, start_ticks
 from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
@@ -144,8 +142,6 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
         around.listen()
     report = _describe_node(node)
     _begin(raw, report)
-    for folder in ("logs", "steps", "status", "telemetry", "traces"):
-        (raw / folder).mkdir(exist_ok=True)
     kills = count_host_kills()
     doctor = _start_doctor(raw, node, planned)
     sampler = Sampler(raw, node, planned)
@@ -164,19 +160,21 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
         sampler.stop()
     bursts, report["clock_absent"] = clock.finish(has_failed=bool(failures))
     if node == 0:
-        _forget_meeting(raw)
+        with contextlib.suppress(OSError):  # its token of the clock is of no use any more, and private
+            (raw / _MEETING).unlink()
     report["clock"] = [asdict(burst) for burst in bursts]
     report["standstills"] = [asdict(standstill) for standstill in watch.found]
-    report["sampler_ends"] = sampler.ends
-    report["ranks"] = list(ranks)
-    report["failure"] = None
-    if failures:
-        failures = [judge_kill(failure, count_host_kills() - kills) for failure in failures]
-        report["failure"] = asdict(root_cause(failures))
-    else:
-        report["facts"] = (read_status(raw, ranks[0]) or {}).get("facts", {})
+    report |= {"sampler_ends": sampler.ends, "ranks": list(ranks)} | _outcome(raw, ranks, failures, kills)
     report["duration_s"] = (time.monotonic_ns() - report["monotonic_ns"]) / NS_PER_S
     _leave_report(raw, node, report)
+
+
+def _outcome(raw: Path, ranks: range, failures: list[Failure], kills_before: int) -> dict[str, Any]:
+    """Return the failure the others follow from, or the facts of the node's first rank."""
+    if not failures:
+        return {"failure": None, "facts": (read_status(raw, ranks[0]) or {}).get("facts", {})}
+    judged = [judge_kill(failure, count_host_kills() - kills_before) for failure in failures]
+    return {"failure": asdict(root_cause(judged))}
 
 
 def _leave_report(raw: Path, node: int, report: dict[str, Any]) -> None:
@@ -217,7 +215,8 @@ def _begin(raw: Path, report: dict[str, Any]) -> None:
     limit = memory_limit(report["memory_bytes"])
     begun = {key: report[key] for key in ("node", "host", "memory_bytes")}
     path = raw / "nodes" / f"begun{report['node']}.json"
-    path.parent.mkdir(exist_ok=True)
+    for folder in ("nodes", "logs", "steps", "status", "telemetry", "traces"):
+        (raw / folder).mkdir(exist_ok=True)
     with path.open("x") as file:
         json.dump(begun | {"memory_limit": asdict(limit) if limit else None}, file)
 
@@ -316,12 +315,6 @@ def _read_meeting(path: Path) -> dict[str, Any] | None:
     except OSError:  # not there yet, or the folder is out of reach for a moment
         return None
     return meeting
-
-
-def _forget_meeting(raw: Path) -> None:
-    """Remove the file with the token of the clock: it is of no use any more, and private."""
-    with contextlib.suppress(OSError):
-        (raw / _MEETING).unlink()
 
 
 def _start_doctor(raw: Path, node: int, planned: PlannedRun) -> subprocess.Popen[bytes]:

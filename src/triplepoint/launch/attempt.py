@@ -48,13 +48,7 @@ class Submission:
 
 
 def new_attempt(folder: Path, planned: PlannedRun, pid: int) -> Path:
-    """Make the folder of a new attempt, with `point.json` in it.
-
-    Args:
-        folder: `results/runs/<run>`.
-        planned: What is launched, with the limits of this attempt.
-        pid: Process of the launcher.
-    """
+    """Make the folder of a new attempt, with `point.json` in it."""
     stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"[:-3]
     raw = (folder / "attempts" / f"{stem}-{pid}").resolve()
     raw.mkdir(parents=True)
@@ -75,12 +69,7 @@ def note_contents(raw: Path, planned: PlannedRun) -> None:
 
 
 def note_intention(raw: Path, mem: str) -> Submission:
-    """Write down that a job is about to be submitted for the attempt in `raw`, and return how it will be called.
-
-    Args:
-        raw: Folder of the attempt.
-        mem: Memory it asks for on each node.
-    """
+    """Write down that a job is about to be submitted for the attempt in `raw`, and return how it will be called."""
     run = raw.parents[1]
     name = f"{run.name[:100]}.{hashlib.sha256(str(run).encode()).hexdigest()[:8]}"
     submission = Submission(name, f"triplepoint:{raw.name}", datetime.now(UTC).isoformat(), mem=mem)

@@ -12,11 +12,20 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from triplepoint import manifest
 from triplepoint.launch.slurm import hosts
 from triplepoint.node_clock import Clock, answer_clock, ask_clock
+from triplepoint.units import NS_PER_S, NS_PER_US
 
+_MOST_DRIFT_PPM = 1000.0
+"""Two clocks that NTP slews, each by at most 500 ppm (adjtimex(2)), in opposite directions."""
+_ROUNDING_US = 1e-6
+"""The linear programs are solved to about 1e-7."""
 EDGE_TRIPS = 32
 """Round trips at the start and at the end: enough that some are not held up in either direction."""
 BETWEEN_TRIPS = 8
@@ -202,11 +211,7 @@ class NodeClock:
             self._problem = f"the first node's agent at {where} cannot be reached ({error})"
 
     def finish(self, has_failed: bool) -> tuple[list[Bounds], str | None]:
-        """Compare for the last time and return what was learned, and why not all, if so.
-
-        Args:
-            has_failed: Whether this node failed: the others wait for its word, so it does not wait for them.
-        """
+        """Return all bursts, the last ones now, and why not all, if so; a failed node does not wait for the others."""
         if self._server:
             self._server.close(0.0 if has_failed else LAST_S)
         if self._client is None:
@@ -224,3 +229,65 @@ def own_address() -> str | None:
         address: str = probe.getsockname()[0]
         return address
     return None
+
+
+def bursts_from(rows: Sequence[dict[str, int]]) -> list[Bounds]:
+    """Return bursts as an agent's report holds them."""
+    return [Bounds(**row) for row in rows]
+
+
+def fit_clock(bursts: Sequence[Bounds]) -> manifest.Clock:
+    """Return offset and drift of a node's clock: the middle of all straight lines that the round trips allow.
+
+    A question that came at `came` says that the first node's clock was no further than that when it was sent; an answer
+    that left at `left`, no less when it came. Every line below all the former and above all the latter may be the
+    difference of the clocks: the middle of them at both ends of the run is taken, half their width is the uncertainty.
+    Trips that were delayed allow anything and so do not count. Where no line fits, because a clock was slewed
+    meanwhile, the bounds are widened until one does, and that is added to the uncertainty.
+
+    Source:
+        Minimum-delay filter: RFC 5905 section 10; lines between bounds: Duda et al., ICDCS 1987.
+    """
+    reference_ns, base_ns = bursts[0].asked_ns, bursts[0].at_least_ns
+    above = np.array([(b.asked_ns - reference_ns, b.at_most_ns - base_ns) for b in bursts]) / (NS_PER_S, NS_PER_US)
+    below = np.array([(b.answered_ns - reference_ns, b.at_least_ns - base_ns) for b in bursts]) / (NS_PER_S, NS_PER_US)
+    end_s = float(below[-1, 0])
+    slack_us, ranges_us = _lines_between(above, below, (0.0, end_s))
+    first_us, last_us = (sum(ends) / 2 for ends in ranges_us)
+    widest_us = max(high - low for low, high in ranges_us)
+    return manifest.Clock(
+        reference_ns=reference_ns,
+        offset_ns=base_ns + round(first_us * NS_PER_US),
+        drift_ppm=(last_us - first_us) / end_s,
+        uncertainty_ns=round((widest_us / 2 + slack_us) * NS_PER_US),
+        least_delay_ns=min(burst.delay_ns for burst in bursts),
+        num_bursts=len(bursts),
+        num_round_trips=sum(burst.num_trips for burst in bursts),
+        duration_s=end_s,
+    )
+
+
+def _lines_between(
+    above: np.ndarray, below: np.ndarray, at_s: tuple[float, ...]
+) -> tuple[float, list[tuple[float, float]]]:
+    """Return by how much points have to be moved apart for a line to fit, and the range of all such lines at times.
+
+    Args:
+        above: Time and value of points no line lies above. Shape (num_points, 2). Units: s, us.
+        below: Those no line lies below.
+        at_s: The times. Unit: s.
+    """
+    from scipy.optimize import linprog
+
+    # Unknown are the offset, the drift, and by how much the points are moved. Units: us, ppm, us.
+    ones = np.ones(len(above))
+    rows = np.vstack([np.column_stack([ones, above[:, 0], -ones]), np.column_stack([-ones, -below[:, 0], -ones])])
+    limits = np.concatenate([above[:, 1], -below[:, 1]])
+
+    def least(cost: tuple[float, float, float], slack: tuple[float, float | None]) -> float:
+        drift = (-_MOST_DRIFT_PPM, _MOST_DRIFT_PPM)
+        return float(linprog(cost, rows, limits, bounds=[(None, None), drift, slack]).fun)
+
+    slack_us = least((0, 0, 1), (0, None)) + _ROUNDING_US
+    fixed = (slack_us, slack_us)
+    return slack_us, [(least((1, t, 0), fixed), -least((-1, -t, 0), fixed)) for t in at_s]

@@ -1,4 +1,4 @@
-"""From what agents and ranks left to the record of the launch: `steps.parquet`, then `manifest.json`.
+"""Collect what agents and ranks left into the record of the launch: `steps.parquet`, then `manifest.json`.
 
 What the ranks left is removed only once both stand, so that collecting can be done again after any end of the launcher.
 """
@@ -8,25 +8,21 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from triplepoint.commit import git_state
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError
 from triplepoint.launch.attempt import read_reports
-from triplepoint.launch.clock_fit import bursts_from, fit_clock
+from triplepoint.launch.clock import bursts_from, fit_clock
 from triplepoint.launch.health import Health, Seat, find_suspects, read_health
-from triplepoint.launch.provenance import processor, versions
-from triplepoint.launch.rank_devices import devices_of_ranks, slots_of
-from triplepoint.launch.standstill import interruptions, slow_steps
-from triplepoint.launch.verdict import Account, judge, with_suspects
-from triplepoint.launch.watch import read_status
+from triplepoint.launch.outcome import Account, judge, with_suspects
+from triplepoint.launch.watch import interruptions, read_status, slow_steps
 from triplepoint.manifest import (
     Device,
     Evidence,
@@ -40,17 +36,103 @@ from triplepoint.manifest import (
     ZeusWindow,
     write_manifest,
 )
-from triplepoint.recording.counter import EnergyCounter
-from triplepoint.recording.read import Recording, read_recording
+from triplepoint.power_sensor import EnergyCounter
+from triplepoint.provenance import git_state, processor, versions
+from triplepoint.recording import Recording, read_recording
 from triplepoint.status import Status
 from triplepoint.tables import STEPS
 from triplepoint.units import NS_PER_S
 
+Gpu = Mapping[str, Any]
+"""What the sampler says of one GPU: `device`, `uuid`, `serial`, `pci_address`, `instances` (of MIG), ..."""
 _NEAR_S = 0.25
 """Around a window, moves of the counter count as near it."""
 ON_CPU = "the ranks compute on the CPU"
 _TOLERANCE = 0.01
 """Two readings of one counter agree within this, plus one update of it (ml-energy/zeus issue 12: 1 %)."""
+
+
+def devices_of_ranks(visible: Sequence[str] | None, gpus: Sequence[Gpu], num_ranks: int) -> tuple[list[str], list[str]]:
+    """Return the GPU of each rank of a node, by the name the sampler gives it, and what could not be told.
+
+    A rank takes the visible device of its place on the node. Variables such as CUDA_VISIBLE_DEVICES name devices in any
+    order, by number, by UUID or by the beginning of one; a MIG instance is told by its own UUID or by its GPU's.
+    Source: CUDA C++ Programming Guide, environment variables; ROCm documentation, "GPU isolation techniques".
+
+    Args:
+        visible: Devices the node was given, in order; None for all of them.
+        gpus: The GPUs the sampler found; none where there is no recording.
+        num_ranks: Ranks of the node.
+
+    Returns:
+        A name for each rank, and one line for each visible device that is none of `gpus`: its rank goes by what the
+        variable says, rather than by the name of a GPU that may be another's.
+    """
+    if not visible:
+        return [f"gpu{place}" for place in range(num_ranks)], []
+    wanted = [visible[place % len(visible)] for place in range(num_ranks)]
+    names = [_find(name, gpus) for name in wanted]
+    lost = [name for name, found in zip(wanted, names, strict=True) if found is None]
+    lines = [
+        f"device {name} was given to this node and is none of the {len(gpus)} GPUs its sampler found; no telemetry "
+        "of its rank"
+        for name in dict.fromkeys(lost)
+    ]
+    return [found or name for name, found in zip(wanted, names, strict=True)], lines
+
+
+def _find(name: str, gpus: Sequence[Gpu]) -> str | None:
+    """Return the GPU that a variable names, None where that is no single one."""
+    if name.isdigit():
+        return f"gpu{int(name)}" if not gpus or any(gpu["device"] == f"gpu{int(name)}" for gpu in gpus) else None
+    # MIG-GPU-<uuid>/<instance>/<instance> until driver 470, then MIG-<uuid of the instance>.
+    identity = name.lower().removeprefix("mig-").removeprefix("gpu-").partition("/")[0]
+    found = {gpu["device"] for gpu in gpus for known in _identities(gpu) if identity and known.startswith(identity)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _identities(gpu: Gpu) -> list[str]:
+    """Return all that a GPU is known by, without what vendors put in front."""
+    # ROCm's "GPU-<16 digits>" are the serial number, which AMD SMI writes as 0x<16 digits>.
+    known = [gpu.get("uuid"), gpu.get("serial"), *gpu.get("instances", ())]
+    return [str(each).lower().removeprefix("mig-").removeprefix("gpu-").removeprefix("0x") for each in known if each]
+
+
+def slots_of(
+    gpus: Sequence[Gpu], configured: Mapping[str, int] | Sequence[int] | None
+) -> tuple[dict[str, int], list[str]]:
+    """Return the physical slot of each GPU of a node, where known, and what is wrong with the slots named.
+
+    Args:
+        gpus: The GPUs the sampler found.
+        configured: `cluster.slots`; it comes before what the driver and the kernel say.
+
+    Returns:
+        Slots by the sampler's name for the GPU, and one line for each name that is no GPU here and each slot with two:
+        those GPUs are left without a slot.
+    """
+    slots, lines = {gpu["device"]: slot for gpu in gpus if (slot := _slot(gpu)) is not None}, []
+    if isinstance(configured, Mapping):
+        for name, slot in configured.items():
+            device = next((gpu["device"] for gpu in gpus if gpu.get("pci_address") == name.lower()), None)
+            if device is None:
+                lines.append(f"cluster.slots names {name}, where this node has no GPU; the others keep their slots")
+            else:
+                slots[device] = slot
+    elif configured:
+        slots |= {f"gpu{place}": slot for place, slot in enumerate(configured)}
+    for slot, count in Counter(slots.values()).items():
+        if count > 1:
+            twice = [device for device in slots if slots[device] == slot]
+            lines.append(f"slot {slot} is that of {' and '.join(twice)}; none of them is given one")
+            slots = {device: other for device, other in slots.items() if other != slot}
+    return slots, lines
+
+
+def _slot(gpu: Gpu) -> int | None:
+    # Boards with sockets for modules number those; elsewhere the kernel names the slot.
+    slot = gpu.get("slot") if str(gpu.get("slot")).isdigit() else gpu.get("module")
+    return None if slot is None else int(slot)
 
 
 def compare_with_zeus(path: Path, recording: Recording | None) -> tuple[tuple[ZeusWindow, ...], str | None]:
@@ -126,21 +208,19 @@ def _collect(
 ) -> Manifest:
     """Gather the steps of all ranks into `steps.parquet` and return the manifest of the launch."""
     reports = sorted(read_reports(raw), key=lambda report: report["node"])
-    status, evidence = judge(raw, planned, reports, account)
+    outcome = judge(raw, planned, reports, account)
     steps = _gather_steps(raw)
-    num_steps = Counter(row["rank"] for row in steps)
-    if status == Status.OK and (missing := _missing(raw, planned, num_steps)):
-        status, evidence = Status.CRASHED, Evidence(rank=None, host=reports[0]["host"], message=missing, log_tail=())
     interrupted = interruptions(reports, steps)
     spoiled = frozenset(step for found in interrupted for step in found.measured_steps)
-    if status == Status.OK and len(spoiled) == planned.point.steps.measured:
-        status, evidence = Status.CRASHED, _of_interruption(interrupted[0])
+    num_steps = Counter(row["rank"] for row in steps)
+    if outcome[0] == Status.OK and (problem := _check_steps(raw, planned, reports[0]["host"], num_steps, interrupted)):
+        outcome = Status.CRASHED, problem
     # Clocks sink while a rank stands still, and nobody is to blame for that.
     nodes, gang = _examine(raw, planned, reports, [] if spoiled else steps)
     suspects = find_suspects(gang)
-    status, evidence = with_suspects(status, evidence, suspects, can_spare)
+    status, evidence = with_suspects(*outcome, suspects, can_spare)
     commit, dirty = git_state(Path(__file__).parent)
-    started, duration_s = _time_of(raw, reports, steps)
+    started, duration_s = _time_of(raw, reports)
     return Manifest(
         run=planned.run,
         digest=planned.digest,
@@ -164,22 +244,24 @@ def _collect(
     )
 
 
-def _of_interruption(found: Interruption) -> Evidence:
-    message = f"every measured step was interrupted; {found}"
-    return Evidence(rank=found.rank, host=found.host, message=message, log_tail=())
+def _check_steps(
+    raw: Path, planned: PlannedRun, host: str, num_steps: Counter[int], interrupted: Sequence[Interruption]
+) -> Evidence | None:
+    """Return why the steps of ranks that all finished are no result, or None: a result is whole or is none."""
+    if missing := _missing(raw, planned, num_steps):
+        return Evidence(rank=None, host=host, message=missing, log_tail=())
+    if len({step for found in interrupted for step in found.measured_steps}) < planned.point.steps.measured:
+        return None
+    message = f"every measured step was interrupted; {interrupted[0]}"
+    return Evidence(rank=interrupted[0].rank, host=interrupted[0].host, message=message, log_tail=())
 
 
-def _time_of(raw: Path, reports: list[dict[str, Any]], steps: Sequence[dict[str, Any]]) -> tuple[datetime, float]:
+def _time_of(raw: Path, reports: list[dict[str, Any]]) -> tuple[datetime, float]:
     """Return when the agents began, and how long the longest of them took, in s; wall clocks may be set meanwhile."""
     if not reports:  # then nobody measured how long
         return datetime.fromtimestamp(raw.joinpath("point.json").stat().st_mtime, UTC), 0.0
-    took_s = []
-    for report in reports:
-        # Agents did not always say; then it is until the last step.
-        ends_ns = [row["t_end_ns"] for row in steps if row["rank"] in report["ranks"]]
-        until_last_s = (max(ends_ns, default=report["monotonic_ns"]) - report["monotonic_ns"]) / NS_PER_S
-        took_s.append(float(report.get("duration_s", max(until_last_s, 0.0))))
-    return datetime.fromtimestamp(min(report["wall_ns"] for report in reports) / NS_PER_S, UTC), max(took_s)
+    begun_ns = min(report["wall_ns"] for report in reports)
+    return datetime.fromtimestamp(begun_ns / NS_PER_S, UTC), max(report["duration_s"] for report in reports)
 
 
 def _facts(raw: Path, reports: list[dict[str, Any]], evidence: Evidence | None) -> dict[str, Any]:
@@ -190,7 +272,7 @@ def _facts(raw: Path, reports: list[dict[str, Any]], evidence: Evidence | None) 
 
 
 def _missing(raw: Path, planned: PlannedRun, num_steps: Counter[int]) -> str | None:
-    """Return what a gang that says it finished has not left, or None: a result is whole or is none."""
+    """Return what ranks that report success have not left, or None."""
     point = planned.point
     expected = len(point.steps.kinds)
     short = [rank for rank in range(point.num_gpus) if num_steps[rank] != expected]
@@ -264,11 +346,11 @@ def _node(
         devices=devices,
         telemetry=None if recording is None else _telemetry(recording),
         telemetry_absent=absent,
-        sampler_ends=tuple(SamplerEnd(**end) for end in report.get("sampler_ends", ())),
+        sampler_ends=tuple(SamplerEnd(**end) for end in report["sampler_ends"]),
         placement=Placement(**report["placement"]),
-        checks=report.get("checks"),
-        clock=fit_clock(bursts_from(report["clock"])) if report.get("clock") else None,
-        clock_absent=report.get("clock_absent"),
+        checks=report["checks"],
+        clock=fit_clock(bursts_from(report["clock"])) if report["clock"] else None,
+        clock_absent=report["clock_absent"],
         zeus=zeus,
         zeus_absent=ON_CPU if on_cpu else zeus_absent,
         device_problems=problems,

@@ -1,4 +1,4 @@
-"""What the launcher tells a rank, and how a rank reports its steps."""
+"""Context of a rank, and the record of its steps."""
 
 import json
 import os

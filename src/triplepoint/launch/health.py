@@ -1,6 +1,6 @@
-"""Whether a GPU of a gang is broken or far slower than its peers, from what the sampler measured while it trained.
+"""Broken and slow GPUs of a gang, from what the sampler measured while it trained.
 
-A gang whose GPUs are all alike accuses nobody, however slow it is: each GPU is held against the median of its peers.
+A gang whose GPUs are all alike accuses nobody, however slow it is: each GPU is compared with the median of its peers.
 """
 
 import statistics
@@ -53,7 +53,7 @@ class Health:
 
     Attributes:
         sm_clock_mhz: Median clock in the measured steps; None where it was not measured. Unit: MHz.
-        held: Share of the measured time each cause held the clocks down, 0-1.
+        held: Share of the measured time each cause throttled the clocks, 0-1.
         num_uncorrected: Uncorrected memory errors during the recording.
         xids: Errors the driver reported meanwhile.
     """
@@ -90,11 +90,7 @@ def read_health(samples: pa.Table, window_ns: tuple[int, int] | None) -> dict[st
 
 
 def find_suspects(gang: Mapping[Seat, Health]) -> tuple[Suspect, ...]:
-    """Return GPUs that are broken, then those far slower than their peers; each once.
-
-    Args:
-        gang: Health of every GPU of the gang that was measured.
-    """
+    """Return GPUs that are broken, then those far slower than their peers; each once."""
     broken = {seat: told for seat, health in gang.items() if (told := _broken(health))}
     held, slow = _held_down(gang), _slow(gang)
     found = [_suspect(seat, told, True) for seat, told in broken.items()]

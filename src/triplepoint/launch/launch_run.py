@@ -30,7 +30,8 @@ from triplepoint.launch.attempt import (
 )
 from triplepoint.launch.collect import conclude
 from triplepoint.launch.engines import get_engine
-from triplepoint.launch.gang import Gang, LocalGang, alone_on_machine, wait
+from triplepoint.launch.gang import Gang, LocalGang, SlurmGang, adopt, alone_on_machine, submit, wait
+from triplepoint.launch.outcome import Account
 from triplepoint.launch.policy import (
     Again,
     again,
@@ -41,8 +42,6 @@ from triplepoint.launch.policy import (
     with_more_time,
 )
 from triplepoint.launch.slurm import usable_nodes
-from triplepoint.launch.slurm_gang import SlurmGang, adopt, submit
-from triplepoint.launch.verdict import Account
 from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.slow_nodes import slow_nodes
 from triplepoint.status import Status
@@ -77,11 +76,6 @@ def find_result(folder: Path, planned: PlannedRun, say: Say) -> Manifest | None:
     """Return the result of the very same point in `raw`, put there now if an earlier launcher did not get to it.
 
     Collected is what a launch left complete: its manifest may be missing, or cut off by a crash of the machine.
-
-    Args:
-        folder: `results/runs/<run>`.
-        planned: What is to be launched.
-        say: Told of what was found.
 
     Raises:
         UserError, OSError: If it cannot be collected; it stays as it is.

@@ -1,13 +1,39 @@
-"""What ended a gang, judged from evidence: what ranks said, how they exited, what their logs end with."""
+"""How a launch ended, judged from evidence: ranks' messages, exits and logs, agents' reports, Slurm's account."""
 
+import errno
+import os
 import re
+import shutil
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from triplepoint.config.plan import PlannedRun
+from triplepoint.config.site import site_file
+from triplepoint.errors import UserError
+from triplepoint.launch.attempt import read_beginnings, read_submission
+from triplepoint.launch.slurm import GONE, JobState, MemoryLimit, hosts, node_state
+from triplepoint.manifest import Evidence, Suspect
 from triplepoint.status import Status
+from triplepoint.units import MIB
 
+_STATES: dict[str, Status] = {
+    "PREEMPTED": Status.PREEMPTED,
+    "NODE_FAIL": Status.LOST,
+    "BOOT_FAIL": Status.LOST,
+    GONE: Status.LOST,
+    "TIMEOUT": Status.TIMEOUT,
+    "DEADLINE": Status.TIMEOUT,
+    "OUT_OF_MEMORY": Status.OOM,
+    "CANCELLED": Status.CANCELLED,
+    "REVOKED": Status.CANCELLED,
+}
+"""What ended a job from outside. Source: squeue(1), job state codes."""
+
+_MAY_BE_A_DEVICE = frozenset({Status.OK, Status.CRASHED, Status.COLLECTIVE, Status.HUNG, Status.LOST})
+"""Outcomes that a broken GPU explains, or spoils."""
 LOG_TAIL_LINES = 15
 HOST_MEMORY = "host memory"
 """Begins what is said where it is the memory of the host that ran out, not that of a device."""
@@ -115,12 +141,7 @@ def log_tail(path: Path, num_lines: int = LOG_TAIL_LINES) -> tuple[str, ...]:
 
 
 def find_hung(raw: Path, ranks: Sequence[int]) -> tuple[int, str]:
-    """Return the rank that most likely holds up a hung gang, and why.
-
-    Args:
-        raw: Folder of the attempt, with the stacks the ranks were asked for.
-        ranks: Ranks to choose from.
-    """
+    """Return the rank that most likely holds up a hung gang, and why."""
     return judge_hung(
         {rank: _read_stack(raw, rank) for rank in ranks}, {rank: _count_steps(raw, rank) for rank in ranks}
     )
@@ -159,3 +180,166 @@ def _count_steps(raw: Path, rank: int) -> int:
 def _main_thread(stack: str) -> str:
     """Return the part of a faulthandler dump after `Current thread`: the thread that took the signal, the main one."""
     return stack.rpartition("Current thread")[2]
+
+
+@dataclass(frozen=True)
+class Account:
+    """How Slurm saw the end of a job."""
+
+    job_id: str
+    state: JobState | None
+    """None if it did not answer."""
+    by_us: bool
+    """Whether the launcher had it cancelled: then CANCELLED says nothing."""
+
+    @property
+    def status(self) -> Status | None:
+        """What ended the job from outside; None if nothing did."""
+        if self.state is None or (self.by_us and self.state.state == "CANCELLED"):
+            return None
+        return _STATES.get(self.state.state)
+
+
+def judge(
+    raw: Path, planned: PlannedRun, reports: list[dict[str, Any]], account: Account | None
+) -> tuple[Status, Evidence | None]:
+    """Return how a launch ended and the evidence for it.
+
+    What a rank said of its own trouble goes first; then what Slurm did to the job; then who kept silent; and only then
+    what healthy ranks say when another has gone.
+
+    Args:
+        raw: Folder of the attempt.
+        planned: What was launched.
+        reports: What the agents left, by node.
+        account: What Slurm says; None where the gang was not one of its jobs.
+
+    Raises:
+        UserError: If it is something the user can mend.
+        OSError: If the disk is full.
+    """
+    failures = [Failure(**report["failure"]) for report in reports if report["failure"]]
+    told = {report["node"] for report in reports}
+    silent = [node for node in range(planned.point.num_nodes) if node not in told]
+    if not failures and not silent:
+        return Status.OK, None
+    cause = root_cause(failures) if failures else None
+    if cause is not None and cause.status == Status.OOM and cause.message.startswith(HOST_MEMORY):
+        _refuse_limited(raw, planned, cause.message)
+    if cause is not None and cause.is_user_error:
+        raise UserError(cause.message)
+    if shutil.disk_usage(raw).free < MIB:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(raw))
+    if cause is not None and not cause.is_aftershock:
+        return _of_rank(raw, cause, reports)
+    if account is not None and account.status is not None:
+        if account.status == Status.OOM:
+            _refuse_limited(raw, planned, f"{HOST_MEMORY}: job {account.job_id} ended as OUT_OF_MEMORY")
+        return account.status, _of_slurm(raw, account, silent)
+    if silent:
+        return _of_silence(raw, planned, silent, account)
+    assert cause is not None, "without silent nodes there is a failure"
+    return _of_rank(raw, cause, reports)
+
+
+def with_suspects(
+    status: Status, evidence: Evidence | None, suspects: Sequence[Suspect], can_spare: Callable[[frozenset[str]], bool]
+) -> tuple[Status, Evidence | None]:
+    """Return how a launch ended in the light of what telemetry says of its GPUs.
+
+    A broken GPU explains a gang that failed, and spoils one that did not. A slow one spoils it only where the launch
+    can be done again without it: else what was measured stands, with the suspects named in the manifest.
+
+    Args:
+        status: Outcome without that.
+        evidence: For it.
+        suspects: GPUs that are broken or slow.
+        can_spare: Tells whether the launch could be done again without some hosts.
+    """
+    broken = [suspect for suspect in suspects if suspect.is_broken]
+    blamed: Sequence[Suspect] = broken if status in _MAY_BE_A_DEVICE else []
+    if status == Status.OK and not broken and suspects and can_spare(frozenset(suspect.host for suspect in suspects)):
+        blamed = suspects
+    if not blamed:
+        return status, evidence
+    words = [*map(str, blamed), *([evidence.message] if evidence is not None else [])]
+    log_tail = evidence.log_tail if evidence is not None else ()
+    seen = Evidence(rank=blamed[0].rank, host=blamed[0].host, message="; ".join(words), log_tail=log_tail)
+    return Status.BAD_NODE, seen
+
+
+def _of_rank(raw: Path, cause: Failure, reports: list[dict[str, Any]]) -> tuple[Status, Evidence]:
+    """Return what a rank said; of a gang that hangs, all nodes say so, and the rank is looked for among all of them."""
+    message, rank = cause.message, cause.rank
+    if cause.status == Status.HUNG:
+        hanging = [report for report in reports if report["failure"] and report["failure"]["status"] == Status.HUNG]
+        rank, because = find_hung(raw, [rank for report in hanging for rank in report["ranks"]])
+        message = f"{message.partition(': rank')[0]}: rank {rank} {because}"
+    report = next(report for report in reports if rank in report["ranks"])
+    tail = log_tail(raw / "logs" / f"rank{rank}.log")
+    return cause.status, Evidence(rank=rank, host=report["host"], message=message, log_tail=tail)
+
+
+def _of_slurm(raw: Path, account: Account, silent: list[int]) -> Evidence:
+    assert account.state is not None, "Slurm gave a status"
+    lost = _names(raw, silent, account) if account.status == Status.LOST else []
+    words = [f"Slurm: job {account.job_id} ended as {account.state.state}"]
+    words += [f"on {account.state.nodes}"] if account.state.nodes else []
+    words += [f"({_describe(lost)})"] if lost else []
+    host = lost[0] if len(lost) == 1 else ""
+    return Evidence(rank=None, host=host, message=" ".join(words), log_tail=_job_log(raw))
+
+
+def _of_silence(raw: Path, planned: PlannedRun, silent: list[int], account: Account | None) -> tuple[Status, Evidence]:
+    log = _job_log(raw)
+    if line := says_host_out_of_memory(log):
+        _refuse_limited(raw, planned, f"{HOST_MEMORY}: {line}")
+        return Status.OOM, Evidence(rank=None, host="", message=f"{HOST_MEMORY}: {line}", log_tail=log)
+    names = _names(raw, silent, account)
+    last = f"; its log ends: {log[-1]}" if log else ""
+    message = f"no report from node {', '.join(map(str, silent))}: its agent was killed or could not start{last}"
+    if account is None:
+        return Status.CRASHED, Evidence(rank=None, host="", message=message, log_tail=log)
+    begun = [node for node in silent if (raw / "nodes" / f"begun{node}.json").is_file()]
+    if not begun and account.state is not None and account.state.state in ("FAILED", "COMPLETED"):
+        # Nothing of ours ran there: a wrong set-up, container or Python, which another node would not cure.
+        return Status.CRASHED, Evidence(rank=None, host="", message=f"no agent started{last}", log_tail=log)
+    host = names[0] if len(names) == 1 else ""
+    return Status.LOST, Evidence(rank=None, host=host, message=f"{message} ({_describe(names)})", log_tail=log)
+
+
+def _refuse_limited(raw: Path, planned: PlannedRun, message: str) -> None:
+    """Refuse to take host memory for exhausted where the launch was not allowed all of it: the point may well fit.
+
+    Raises:
+        UserError: If so.
+    """
+    submission, begun = read_submission(raw), read_beginnings(raw)
+    limits = [MemoryLimit(**found) for one in begun if (found := one.get("memory_limit"))]
+    allowed = str(min(limits, key=lambda limit: limit.limit_bytes)) if limits else ""
+    way = "start this where all memory of the machine may be used"
+    if submission is not None:
+        if not submission.mem.strip("kKmMgGtT0") or (begun and not limits):
+            return
+        allowed = allowed or submission.mem
+        way = f"raise `mem` of gangs: {planned.point.cluster.name} in {site_file()} ('0' is all)"
+    if allowed:
+        raise UserError(
+            f"{planned.run}: {message}; the launch was allowed {allowed} of it, less than the node has, so this is "
+            f"no result of the point; {way}"
+        )
+
+
+def _names(raw: Path, nodes: Iterable[int], account: Account | None) -> list[str]:
+    """Return the names Slurm has for nodes of the gang, in the same order, as far as it tells."""
+    known = hosts(account.state.nodes) if account is not None and account.state is not None else []
+    return [known[node] for node in nodes if node < len(known)]
+
+
+def _describe(names: list[str]) -> str:
+    return ", ".join(f"{name} is {node_state(name) or 'unknown to Slurm'}" for name in names)
+
+
+def _job_log(raw: Path) -> tuple[str, ...]:
+    lines = [line for path in sorted(raw.glob("submitit/*.err")) for line in log_tail(path)]
+    return tuple(lines[-30:])

@@ -44,12 +44,7 @@ def again(tried: Sequence[Manifest], options: Gang) -> Again | None:
 
 
 def may_requeue(tried: Sequence[Manifest], options: Gang) -> bool:
-    """Return whether a launch would be submitted again if it now ended by no fault of its own.
-
-    Args:
-        tried: Manifests of its attempts before this one.
-        options: How often that is worth another try.
-    """
+    """Return whether a launch would be submitted again if it now ended by no fault of its own."""
     return sum(manifest.status.retry is Retry.REQUEUE for manifest in tried) < options.requeues
 
 

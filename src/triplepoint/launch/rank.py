@@ -33,7 +33,7 @@ def main(raw: Path) -> int:
     try:
         point = read_planned_run(raw / "point.json").point
         facts = get_engine(point.engine).train(point, context, StepRecorder(context))
-        from triplepoint.launch.engines.facts import run_facts  # torch is there by now
+        from triplepoint.launch.engines.device import run_facts  # torch is there by now
 
         facts = run_facts(point) | facts
     except BaseException as error:
@@ -60,7 +60,7 @@ def _facts_of_failure() -> dict[str, Any]:
     if "torch" not in sys.modules:
         return {}
     with contextlib.suppress(Exception):  # whatever a broken device says must not hide what broke it
-        from triplepoint.launch.engines.facts import memory_facts
+        from triplepoint.launch.engines.device import memory_facts
 
         return memory_facts()
     return {}

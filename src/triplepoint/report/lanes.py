@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from triplepoint.figures import style
-from triplepoint.trace.arrays import Int64
-from triplepoint.trace.export.perfetto import FILE_NAME
-from triplepoint.trace.export.thin import Spans, Thinner
+from triplepoint.trace import Int64
+from triplepoint.trace.perfetto import FILE_NAME
+from triplepoint.trace.thin import Spans, Thinner
 
 _PHASES = {
     "forward": style.SKY,

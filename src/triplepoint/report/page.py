@@ -1,5 +1,7 @@
 """The report page: points, machines, predictions and provenance, put together from its parts."""
 
+import base64
+import io
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -7,15 +9,19 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import docutils.core  # type: ignore[import-untyped]
+import docutils.utils  # type: ignore[import-untyped]
 import jinja2
+from markupsafe import Markup
 
 from triplepoint import figures
+from triplepoint.errors import UserError
 from triplepoint.files import write_text
 from triplepoint.manifest import Manifest, Node, read_manifest
 from triplepoint.report.lanes import embed_lanes
-from triplepoint.report.pictures import picture
 from triplepoint.status import RESULTS, Status
-from triplepoint.tables import POINTS, RUN_TIMELINE, Column
+from triplepoint.tables.results import POINTS, RUN_TIMELINE
+from triplepoint.tables.schema import Column
 from triplepoint.units import GIB
 
 _TEMPLATES = ("templates/report.html", "templates/zoom.html", "templates/zoom_draw.html", "templates/zoom_move.html")
@@ -53,7 +59,11 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
     points = POINTS.read(results / "tables" / "points.parquet").to_pylist()
     launched = [point["run"] for point in points if point["host"]]
     manifests = [read_manifest(results / "runs" / run / "raw" / "manifest.json") for run in launched]
-    columns = [column for column in POINTS.columns if column.name in _COLUMNS and _is_used(column.name, points)]
+    columns = [
+        column
+        for column in POINTS.columns
+        if column.name in _COLUMNS and any(point[column.name] is not None for point in points)
+    ]
     columns.sort(key=lambda column: _COLUMNS.index(column.name))
     lanes = embed_lanes(points, RUN_TIMELINE.read(results / "tables" / "timeline.parquet"), results)
     studies = sorted({study for point in points for study in point["studies"]})
@@ -142,10 +152,6 @@ def _describe(node: Node) -> tuple:
     )
 
 
-def _is_used(name: str, points: list[dict[str, Any]]) -> bool:
-    return any(point[name] is not None for point in points)
-
-
 def _heading(column: Column) -> dict[str, str]:
     label = column.name.removesuffix(_SUFFIX.get(column.unit, ""))
     unit = {"1": "", "byte": "GiB"}.get(column.unit, column.unit)
@@ -213,11 +219,7 @@ def _commit(manifest: Manifest) -> str:
 
 
 def sum_up(points: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Return lines of term and text: of each predicted quantity its error, and why others have no prediction.
-
-    Args:
-        points: Rows of `points`.
-    """
+    """Return lines of term and text: of each predicted quantity its error, and why others have no prediction."""
     lines = []
     for word, column in (("Step time", "step_time_error"), ("Memory", "memory_error")):
         errors = [point[column] for point in points if point[column] is not None]
@@ -234,3 +236,55 @@ def sum_up(points: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 def _is_inside(point: dict[str, Any]) -> bool:
     return bool(point["predicted_step_time_lo_s"] <= point["step_time_s"] <= point["predicted_step_time_hi_s"])
+
+
+def picture(name: str, figs: Path, captions: Path) -> dict[str, Any]:
+    """Return what the page's template needs to show a figure: image, size on the screen, and caption.
+
+    Raises:
+        UserError: If the figure or its caption is missing or damaged.
+    """
+    path = figs / f"{name}.png"
+    try:
+        image = path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such figure; draw it with 'triplepoint figure {name}'") from None
+    title = name.replace("_", " ").capitalize()
+    caption, plain = _caption(captions / f"{name}.rst")
+    return {
+        "name": name,
+        "title": title,
+        "image": base64.b64encode(image).decode("ascii"),
+        "width": _css_width(image, path),
+        "alt": f"{title}: {plain}",
+        "caption": Markup(caption),
+    }
+
+
+def _css_width(image: bytes, path: Path) -> int:
+    """Return the width that shows a figure at 96 pixels per printed inch, half as large again for the screen."""
+    if image[:8] != b"\x89PNG\r\n\x1a\n":
+        raise UserError(f"{path}: not a PNG file; delete it and draw the figure again")
+    # The header chunk holds the width as the first of its big-endian integers.
+    width = int.from_bytes(image[16:20], "big")
+    return round(width * 1.5 * 96 / 200)
+
+
+def _caption(path: Path) -> tuple[str, str]:
+    """Return a caption as HTML, and its first sentence as plain text."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such caption; every figure has one") from None
+    complaints = io.StringIO()
+    # Captions are text: they may not read files, run raw HTML, or read a user's docutils configuration.
+    settings = {
+        "file_insertion_enabled": False, "raw_enabled": False, "_disable_config": True, "warning_stream": complaints,
+        "halt_level": 2, "initial_header_level": 3,
+    }  # fmt: skip
+    try:
+        parts = docutils.core.publish_parts(text, writer="html5", settings_overrides=settings)
+    except docutils.utils.SystemMessage as error:
+        raise UserError(f"{path}: not valid reStructuredText: {error}") from None
+    first = " ".join(text.split()).split(". ")[0].rstrip(".") + "."
+    return str(parts["body"]), first.replace("*", "").replace("`", "")

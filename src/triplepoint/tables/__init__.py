@@ -1,6 +1,8 @@
-"""Schemas of every table: columns with types, units and bounds."""
+"""Schemas of every table: columns with types, units and bounds.
 
-from triplepoint.tables.results import GPUS, KERNEL_TOTALS, PHASES, POINTS, RESULT_TABLES, RUN_TIMELINE, STEP_ENERGY
+Tables of results are in `results`, which needs the settings of a study: the sampler is to do without pydantic.
+"""
+
 from triplepoint.tables.runs import RANK, RUN, STEP, STEPS
 from triplepoint.tables.schema import Column, Table
 from triplepoint.tables.telemetry import SAMPLES, TELEMETRY
@@ -20,22 +22,15 @@ __all__ = [
     "COLLECTIVES",
     "CRITICAL_PATH",
     "Column",
-    "GPUS",
     "INTERVALS",
     "KERNELS",
-    "KERNEL_TOTALS",
-    "PHASES",
-    "POINTS",
     "RANK",
     "RANKS",
-    "RESULT_TABLES",
     "RUN",
-    "RUN_TIMELINE",
     "SAMPLES",
     "SEGMENTS",
     "STEP",
     "STEPS",
-    "STEP_ENERGY",
     "TELEMETRY",
     "TIMELINE",
     "Table",

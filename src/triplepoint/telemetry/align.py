@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest, Node, read_manifest
-from triplepoint.recording.read import Recording, read_recording
+from triplepoint.recording import Recording, read_recording
 from triplepoint.tables import SAMPLES, STEPS, TELEMETRY
 from triplepoint.units import NS_PER_S
 

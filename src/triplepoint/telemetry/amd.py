@@ -17,8 +17,19 @@ import numpy as np
 from triplepoint.tables.telemetry import CUMULATIVE, GPU_METRICS
 from triplepoint.telemetry.amdsmi_library import ENERGY, ERRORS, LIBRARY, METRICS, POWER_CAP, SUCCESS, VRAM, AmdSmi
 from triplepoint.telemetry.kernel_files import slot_of
-from triplepoint.telemetry.sensor import FAST, SLOW, Counters, Found, Gpu, Sensor, Vendor, alike, carried, open_vendor
-from triplepoint.telemetry.sweep import Step
+from triplepoint.telemetry.sensor import (
+    FAST,
+    SLOW,
+    Counters,
+    Found,
+    Gpu,
+    Sensor,
+    Step,
+    Vendor,
+    alike,
+    carried,
+    open_vendor,
+)
 from triplepoint.units import KIB, MEGA, MIB, NS_PER_S
 
 _PERCENT = 1e-2
@@ -89,7 +100,7 @@ def _energy_j(answers: np.ndarray) -> np.ndarray:
 
 
 def _held(*names: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Return the cycles of the firmware in which a limit held the clocks down; of several the one that did most."""
+    """Return the cycles of the firmware in which a limit throttled the clocks; of several the one that did most."""
 
     def read(answers: np.ndarray) -> np.ndarray:
         cycles = np.fmax.reduce([_known(answers[name]) for name in names])
@@ -134,7 +145,7 @@ HELD = ("gpu_power_cap_s", "gpu_sw_thermal_s", "gpu_hw_thermal_s")
 
 
 class Held:
-    """Time for which limits held the clocks down, from the cycles in which they did.
+    """Time for which limits throttled the clocks, from the cycles in which they did.
 
     The firmware counts all its cycles and, of each limit, those in which it held. Their ratio between two reads, times
     the time between them, is what amdsmi_get_violation_status works out too: that call waits for 100 ms in between,
@@ -142,12 +153,6 @@ class Held:
     """
 
     def __init__(self, num_dies: int, num_limits: int) -> None:
-        """Start at zero.
-
-        Args:
-            num_dies: How many dies are read together.
-            num_limits: How many limits they count.
-        """
         self._last = np.full((2 + num_limits) * num_dies, np.nan)
         self._total_s = np.zeros((num_dies, num_limits))
 
@@ -186,13 +191,6 @@ class AmdSensor(Sensor):
     """The values, in one lane, of dies that answer the same."""
 
     def __init__(self, library: AmdSmi, dies: Mapping[str, int], values: Sequence[Value]) -> None:
-        """Choose what to read.
-
-        Args:
-            library: The library.
-            dies: Names and handles.
-            values: What they answer in this lane.
-        """
         self.devices = tuple(dies)
         self._library, self._handles = library, list(dies.values())
         self._chosen = values

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from triplepoint.telemetry.sweep import DriverError, Step, Sweep, address_of
+from triplepoint.telemetry.sensor import DriverError, Step, Sweep, address_of
 
 LIBRARY = "libamd_smi.so"
 
@@ -105,10 +105,8 @@ class AmdSmi:
 
     def devices(self) -> list[int]:
         """Return a handle for each GPU die, in the library's order."""
-        return [die for socket in self._handles("amdsmi_get_socket_handles") for die in self._dies(socket)]
-
-    def _dies(self, socket: int) -> list[int]:
-        return self._handles("amdsmi_get_processor_handles", socket)
+        sockets = self._handles("amdsmi_get_socket_handles")
+        return [die for socket in sockets for die in self._handles("amdsmi_get_processor_handles", socket)]
 
     def _handles(self, name: str, *owner: int) -> list[int]:
         get = self.function(name, *(ctypes.c_void_p for _ in owner), ctypes.c_void_p, ctypes.c_void_p)

@@ -18,9 +18,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from triplepoint.errors import UserError
-from triplepoint.recording.counter import integral_j
-from triplepoint.recording.read import Recording, read_recording
-from triplepoint.telemetry.power_sensor import counter_energy_j, find_updates, fit_response, resolution, settling_time_s
+from triplepoint.power_sensor import (
+    counter_energy_j,
+    find_updates,
+    fit_response,
+    integral_j,
+    resolution,
+    settling_time_s,
+)
+from triplepoint.recording import Recording, read_recording
 from triplepoint.units import NS_PER_S, NS_PER_US
 
 _SHORTEST_S, _LONGEST_S = 0.02, 0.5
@@ -64,11 +70,7 @@ def _time_one(torch: Any, call: Callable[[], object]) -> float:
 
 
 def training_loop(device: str) -> Callable[[], None]:
-    """Return a function that trains a small transformer for one step and waits until it is done.
-
-    Args:
-        device: `cuda` (NVIDIA and AMD) or `cpu`.
-    """
+    """Return a function that trains a small transformer for one step and waits until it is done."""
     torch = _torch() if device == "cuda" else __import__("torch")
     width, tokens = (1024, (8, 1024)) if device == "cuda" else (64, (2, 64))
     layer = torch.nn.TransformerEncoderLayer(width, width // 64, 4 * width, 0.0, "gelu", batch_first=True)
@@ -246,10 +248,6 @@ def _about(found: Recording, device: str) -> dict[str, Any]:
 
 def from_folder(folder: Path, device: str) -> dict[str, Any]:
     """Return the card of a GPU from `samples.parquet` and `windows.parquet`.
-
-    Args:
-        folder: Where they are: what `--record` left.
-        device: Which GPU.
 
     Raises:
         UserError: If a file or a stage is missing.

@@ -12,8 +12,7 @@ import numpy as np
 
 from triplepoint.tables.telemetry import FABRIC_METRICS
 from triplepoint.telemetry.kernel_files import FileReads, KernelFile, read_text, sysfs
-from triplepoint.telemetry.sensor import Counters, Sensor
-from triplepoint.telemetry.sweep import RARELY, Step
+from triplepoint.telemetry.sensor import RARELY, Counters, Sensor, Step
 from triplepoint.units import KIB, MEGA, MS_PER_S
 
 _ZONES = {"cpu_energy_j": "package-*", "dram_energy_j": "dram"}
@@ -25,11 +24,6 @@ class Rapl(Sensor):
     devices = ("host",)
 
     def __init__(self, root: Path | None = None) -> None:
-        """Open the counters.
-
-        Args:
-            root: The kernel's class/powercap; that of this machine by default.
-        """
         self.absent: dict[str, str] = {}
         files: list[KernelFile] = []
         ranges_uj: list[int] = []
@@ -112,11 +106,6 @@ class Fabric(Sensor):
     devices = ("host",)
 
     def __init__(self, root: Path | None = None) -> None:
-        """Open the counters.
-
-        Args:
-            root: Root of sysfs; what the environment names by default.
-        """
         self.absent: dict[str, str] = {}
         self._files: list[KernelFile] = []
         self._sources: list[_Source] = []
@@ -188,12 +177,6 @@ class Host(Sensor):
     devices = ("host",)
 
     def __init__(self, root: Path | None = None, proc: Path = Path("/proc")) -> None:
-        """Open the sensors.
-
-        Args:
-            root: Root of sysfs; what the environment names by default.
-            proc: Root of procfs.
-        """
         root = root or sysfs()
         stat = KernelFile(proc / "stat")
         self._busy = _cpu_times(stat.read(256))

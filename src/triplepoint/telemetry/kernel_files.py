@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from triplepoint.telemetry.sweep import PREAD, Step
+from triplepoint.telemetry.sensor import PREAD, Step
 
 _SYSFS_VARIABLE = "TRIPLEPOINT_SYSFS"
 _LONGEST = 1 << 16

@@ -17,8 +17,20 @@ from triplepoint.tables.telemetry import GPU_METRICS
 from triplepoint.telemetry.kernel_files import slot_of
 from triplepoint.telemetry.nvml import NvmlSensor, Supported, probe
 from triplepoint.telemetry.nvml_library import LIBRARY, SUCCESS, Nvml, NvmlError
-from triplepoint.telemetry.sensor import FAST, SLOW, Found, Gpu, Sensor, Vendor, alike, carried, open_vendor
-from triplepoint.telemetry.sweep import Step, Value, tell_time
+from triplepoint.telemetry.sensor import (
+    FAST,
+    SLOW,
+    Found,
+    Gpu,
+    Sensor,
+    Step,
+    Value,
+    Vendor,
+    alike,
+    carried,
+    open_vendor,
+    tell_time,
+)
 from triplepoint.units import NS_PER_S
 
 _METRICS = {"gpu_sm_activity": 2, "gpu_tensor_activity": 5, "gpu_dram_activity": 10}
@@ -81,12 +93,6 @@ class GpmSensor(Sensor):
     columns = tuple(_METRICS)
 
     def __init__(self, nvml: Nvml, gpus: Mapping[str, int]) -> None:
-        """Choose what to read.
-
-        Args:
-            nvml: The library.
-            gpus: Names and handles.
-        """
         self.devices = tuple(gpus)
         self._nvml, self._handles = nvml, list(gpus.values())
         self._compute = nvml.function("nvmlGpmMetricsGet", ctypes.c_void_p)
@@ -162,12 +168,6 @@ class XidSensor(Sensor):
     columns = ("gpu_xid",)
 
     def __init__(self, nvml: Nvml, events: Mapping[str, int]) -> None:
-        """Choose what to read.
-
-        Args:
-            nvml: The library.
-            events: Names of GPUs, and the event set of each.
-        """
         self.devices = tuple(events)
         self._nvml, self._events = nvml, list(events.values())
         self._last = np.full(len(events), np.nan)
@@ -199,10 +199,6 @@ class XidSensor(Sensor):
 
 def register(nvml: Nvml, handle: int) -> int:
     """Return a new event set in which the driver puts the XIDs of a GPU.
-
-    Args:
-        nvml: The library.
-        handle: The GPU.
 
     Raises:
         NvmlError: If this GPU or driver announces none.

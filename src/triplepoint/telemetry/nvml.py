@@ -21,8 +21,7 @@ from triplepoint.telemetry.nvml_library import (
     decode,
     is_32_bit,
 )
-from triplepoint.telemetry.sensor import FAST, SLOW, Counters, Sensor
-from triplepoint.telemetry.sweep import Step
+from triplepoint.telemetry.sensor import FAST, SLOW, Counters, Sensor, Step
 from triplepoint.units import KIB, NS_PER_S, US_PER_S
 
 
@@ -150,13 +149,7 @@ class Supported:
     """Time that reading each column alone took. Unit: microsecond."""
 
     def note(self, columns: Sequence[str], source: str, reason: str | None) -> None:
-        """Note columns as measured, or as absent for a reason.
-
-        Args:
-            columns: The columns.
-            source: What measures them.
-            reason: Why nothing does; None if it does.
-        """
+        """Note columns as measured, or as absent for a reason."""
         if reason:
             self.absent |= dict.fromkeys(columns, reason)
         else:
@@ -169,12 +162,7 @@ class Supported:
 
 
 def probe(nvml: Nvml, handle: int) -> Supported:
-    """Ask one GPU for everything, one thing at a time.
-
-    Args:
-        nvml: The library.
-        handle: The GPU.
-    """
+    """Ask one GPU for everything, one thing at a time."""
     found = Supported()
     for wanted in FIELDS:
         if wanted.column in found.sources:
@@ -255,19 +243,13 @@ class NvmlSensor(Sensor):
     """The fields and calls, in one lane, of GPUs that answer the same."""
 
     def __init__(self, nvml: Nvml, gpus: Mapping[str, int], fields: Sequence[Field], calls: Sequence[Call]) -> None:
-        """Choose what to read.
-
-        Args:
-            nvml: The library.
-            gpus: Names and handles.
-            fields: What is asked in one batch.
-            calls: What is asked one by one.
-        """
         self.devices = tuple(gpus)
         self._nvml, self._handles = nvml, list(gpus.values())
         self._fields, self._calls = fields, calls
         self.columns = tuple(_columns(fields, calls))
-        self._scales = np.array([*(wanted.scale for wanted in fields), *_call_scales(calls)])
+        self._scales = np.array(
+            [*(wanted.scale for wanted in fields), *(call.scale for call in calls for _ in call.columns)]
+        )
         self._counted = np.flatnonzero([name in CUMULATIVE for name in self.columns])
         self._counters = Counters(len(self.devices) * len(self._counted))
 
@@ -323,8 +305,3 @@ def _columns(fields: Sequence[Field], calls: Sequence[Call]) -> Iterator[str]:
     yield from (wanted.column for wanted in fields)
     for call in calls:
         yield from call.columns
-
-
-def _call_scales(calls: Sequence[Call]) -> Iterator[float]:
-    for call in calls:
-        yield from [call.scale] * len(call.columns)

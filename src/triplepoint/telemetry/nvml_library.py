@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from triplepoint.telemetry.sweep import DriverError, address_of
+from triplepoint.telemetry.sensor import DriverError, address_of
 
 LIBRARY = "libnvidia-ml.so.1"
 

@@ -118,9 +118,6 @@ def _steps(step: Callable[[], None], duration_s: float) -> list[float]:
 def from_folder(folder: Path) -> dict[str, Overhead]:
     """Return the change of step time of each loop in `overhead.parquet`.
 
-    Args:
-        folder: Where it is: what `characterise --record` left.
-
     Raises:
         UserError: If it is missing, or is no such recording.
     """

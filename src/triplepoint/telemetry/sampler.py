@@ -11,14 +11,13 @@ from types import FrameType
 import numpy as np
 
 from triplepoint.errors import UserError
-from triplepoint.recording.write import Part, Recorder, fast_path
+from triplepoint.recording import Part, Recorder, fast_path
 from triplepoint.tables.telemetry import GPU_METRICS
 from triplepoint.telemetry.amd import open_amd
 from triplepoint.telemetry.host import Fabric, Host, Rapl
 from triplepoint.telemetry.kernel_files import node_folder
 from triplepoint.telemetry.nvidia import open_nvidia
-from triplepoint.telemetry.sensor import Found, Sensor
-from triplepoint.telemetry.sweep import Step, Sweep, tell_time
+from triplepoint.telemetry.sensor import Found, Sensor, Step, Sweep, tell_time
 from triplepoint.units import NS_PER_S
 
 
@@ -179,11 +178,7 @@ class Stop:
 
 
 def open_gpus(kind: str) -> Found:
-    """Return the GPUs of this node.
-
-    Args:
-        kind: What the ranks compute on: cpu, cuda or rocm.
-    """
+    """Return the GPUs of this node."""
     if kind == "cuda":
         return open_nvidia()
     if kind == "rocm":
@@ -215,17 +210,12 @@ def open_lanes(out: Path, kind: str, slow_period_s: float, fast_period_s: float)
 
 
 def sample(lanes: list[Lane], stop: Stop) -> None:
-    """Read each lane at its deadlines until `stop` is asked.
-
-    Args:
-        lanes: What to read.
-        stop: Asked by a signal.
-    """
+    """Read each lane at its deadlines until `stop` is asked."""
     now = time.monotonic_ns()
     for lane in lanes:
         lane.start(now)
     while not stop.asked:
-        lane = min(lanes, key=_deadline)
+        lane = min(lanes, key=lambda lane: lane.deadline_ns)
         wait_ns = lane.deadline_ns - time.monotonic_ns()
         if wait_ns > 0:
             time.sleep(wait_ns / NS_PER_S)
@@ -243,7 +233,3 @@ def run_sampler(out: Path, kind: str, slow_period_s: float, fast_period_s: float
     finally:
         for lane in lanes:
             lane.close()
-
-
-def _deadline(lane: Lane) -> int:
-    return lane.deadline_ns

@@ -1,6 +1,7 @@
-"""The ranks' tables joined: clocks aligned, late arrivals, bandwidths, stragglers, the critical path, the timeline."""
+"""`triplepoint trace --run`: join the ranks' tables: clocks, arrivals, bandwidths, stragglers, paths, timeline."""
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,16 +10,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from triplepoint.config.plan import read_planned_run
+from triplepoint.errors import UserError
+from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.metrics import BUS_KINDS, algorithm_bandwidth, bus_factor
-from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS, SEGMENTS
-from triplepoint.trace.arrays import Int64
-from triplepoint.trace.cross.arrivals import Arrivals
-from triplepoint.trace.cross.clocks import Clock
-from triplepoint.trace.cross.compare import Comparison, compare_ranks
-from triplepoint.trace.cross.critical_path import path_rows
-from triplepoint.trace.export.timeline import Drawn, DrawnRank, write_timeline
-from triplepoint.trace.lanes import CollectiveKey, Collectives, Lane
-from triplepoint.trace.rank.rank_summary import RankSummary, read_summary
+from triplepoint.status import Status
+from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS, SEGMENTS, TELEMETRY
+from triplepoint.trace import Int64
+from triplepoint.trace.clocks import Arrivals, Clock
+from triplepoint.trace.compare import Comparison, compare_ranks, path_rows
+from triplepoint.trace.lanes import SUMMARY, CollectiveKey, Collectives, Lane, RankSummary, read_summary
+from triplepoint.trace.parsing import PARTS, Progress, check_ranks, parse_part
+from triplepoint.trace.perfetto import FILE_NAME, CounterTrack, rank_title, telemetry_counters, write_merged
+from triplepoint.trace.taxonomy import Scheme
+from triplepoint.trace.timeline import Drawn, DrawnRank, write_timeline
 from triplepoint.units import NS_PER_S
 
 
@@ -39,10 +44,6 @@ class Together:
 
 def join_ranks(folders: Sequence[Path], out: Path) -> Together:
     """Write the tables of all ranks.
-
-    Args:
-        folders: Folder of every rank, in any order; none for a run that left no traces.
-        out: Where the tables go.
 
     Raises:
         UserError: If a folder is not whole.
@@ -178,3 +179,57 @@ def _draw(folders: Sequence[Path], summaries: Sequence[RankSummary], clocks: dic
             if one.steps and one.steps[0].number == first
         ],
     )
+
+
+def join_run(run: Path, parts: Sequence[Path]) -> None:
+    """Write the tables of a whole run and its merged trace.
+
+    Args:
+        run: Folder of the run.
+        parts: Folders that `parse_part` wrote, the run's others are removed; none for all of them.
+
+    Raises:
+        UserError: If one of them is not whole, a rank is in two, or the run finished and a traced rank is in none.
+    """
+    manifest = read_manifest(run / "raw" / "manifest.json")
+    folders = [path.parent for part in parts or (run / PARTS).glob("*") for path in part.glob(f"*/{SUMMARY}")]
+    ranks = [read_summary(folder).rank for folder in folders]
+    check_ranks(zip(folders, ranks, strict=True))
+    lost = sorted(set(read_planned_run(run / "point.json").point.traced_ranks) - set(ranks))
+    if lost and manifest.status == Status.OK:
+        raise UserError(f"{run / PARTS}: ranks {', '.join(map(str, lost))} are not parsed; run 'snakemake all'")
+    together = join_ranks(folders, run)
+    counters = _counters(run, manifest, together)
+    write_merged(
+        run / FILE_NAME, run / "timeline.parquet", together.drawn, counters, lambda rank: rank_title(manifest, rank)
+    )
+    if parts:
+        _remove_others(run / PARTS, parts)
+
+
+def trace_run(run: Path, scheme: Scheme, progress: Progress, num_jobs: int | None = None) -> None:
+    """Parse the traces of a run and join them, leaving nothing between: for few and small ones.
+
+    Raises:
+        UserError: As `parse_part` and `join_run` do.
+    """
+    ranks = read_planned_run(run / "point.json").point.traced_ranks
+    parse_part(run, range(min(ranks), max(ranks) + 1), scheme, progress, num_jobs)
+    try:
+        join_run(run, list((run / PARTS).glob(f"{min(ranks)}-{max(ranks)}")))
+    finally:
+        shutil.rmtree(run / PARTS)
+
+
+def _counters(run: Path, manifest: Manifest, together: Together) -> list[CounterTrack]:
+    if not manifest.nodes or not together.summaries:
+        return []
+    return telemetry_counters(TELEMETRY.read(run / "telemetry.parquet"), manifest, *together.drawn)
+
+
+def _remove_others(folder: Path, kept: Iterable[Path]) -> None:
+    """Remove parts that others have taken the place of: their segments are large."""
+    names = {path.resolve() for path in kept}
+    for part in folder.glob("*"):
+        if part.resolve() not in names:
+            shutil.rmtree(part)

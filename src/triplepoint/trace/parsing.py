@@ -1,20 +1,28 @@
-"""Trace files: which to read, which rank each is of, and parsing them into folders of rank tables."""
+"""Trace files: which to read, the rank of each, and parsing them into folders of rank tables: `triplepoint parse`."""
 
 import os
 import re
-from collections.abc import Callable, Iterable
+import shutil
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from triplepoint.config.plan import read_planned_run
 from triplepoint.errors import UserError
-from triplepoint.jobs import in_processes
+from triplepoint.manifest import read_manifest
+from triplepoint.processes import in_processes
+from triplepoint.status import Status
+from triplepoint.trace.lanes import RankSummary
 from triplepoint.trace.rank.parse import parse_rank
 from triplepoint.trace.rank.process_groups import read_groups
-from triplepoint.trace.rank.rank_summary import RankSummary
 from triplepoint.trace.rank.work import Reading
 from triplepoint.trace.taxonomy import Scheme
 
+Progress = Callable[[str], None]
+
+PARTS = "ranks"
+"""Folder of a run that holds its parts, each of which holds a folder for each rank."""
 _RANK_IN_NAME = re.compile(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _RUN_TRACE = re.compile(r"rank(\d{1,9})\.json(\.gz|\.zst)?$")
 _TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
@@ -35,9 +43,6 @@ class TraceFile(NamedTuple):
 
 def find_traces(arguments: Iterable[Path]) -> list[TraceFile]:
     """Return the traces among files and folders.
-
-    Args:
-        arguments: Traces, or folders of traces of one job.
 
     Raises:
         UserError: If there are none, one is no regular file, or two names say the same rank.
@@ -101,9 +106,6 @@ def rank_of(file: TraceFile, written: int | None, is_only: bool) -> int:
     raise UserError(
         f"{file.path}: neither its name (rank<N>) nor its distributedInfo says which rank it is of; rename it"
     )
-
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -170,3 +172,47 @@ def _parse(task: Task, progress: Progress) -> RankSummary:
         read_groups(task.file.record),
         how,
     )
+
+
+def parse_part(run: Path, ranks: range, scheme: Scheme, progress: Progress, num_jobs: int | None = None) -> None:
+    """Write the tables of some ranks of a run into `ranks/<first>-<last>/rank<N>/`, which is made anew.
+
+    Raises:
+        UserError: If the run finished and a trace is missing or cut off, or one cannot be read. Nothing is left then.
+    """
+    out = run / PARTS / f"{ranks[0]}-{ranks[-1]}"
+    shutil.rmtree(out, ignore_errors=True)
+    files = [file for file in find_run_traces(run / "raw" / "traces") if file.rank in ranks]
+    is_finished = read_manifest(run / "raw" / "manifest.json").status == Status.OK
+    if is_finished:
+        _check_complete(run, ranks, [file.rank for file in files])
+    out.mkdir(parents=True)
+    try:
+        folders = [out / f"rank{file.rank}" for file in files]
+        found = parse_traces(files, folders, scheme, progress, num_jobs, is_whole_job=False)
+        _check_whole(found, is_finished, progress)
+    except BaseException:
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+
+
+def _check_complete(run: Path, ranks: range, found: Sequence[int | None]) -> None:
+    wanted = read_planned_run(run / "point.json").point.traced_ranks
+    lost = [rank for rank in wanted if rank in ranks and rank not in found]
+    if lost:
+        raise UserError(
+            f"{run / 'raw' / 'traces'}: no trace of ranks {', '.join(map(str, lost))} (rank{lost[0]}.json.gz, ...); "
+            "launch the run again with --force"
+        )
+
+
+def _check_whole(found: Sequence[RankSummary], is_finished: bool, progress: Progress) -> None:
+    """Refuse what is cut off, since steps would look shorter than they were; tell of single damaged events."""
+    for one in found:
+        if one.is_truncated and is_finished:
+            raise UserError(
+                f"{one.path}: truncated, after {one.num_events} events; copy it again, launch the run again with "
+                f"--force, or see what is left with 'triplepoint trace {one.path} --out DIR'"
+            )
+        if one.num_damaged_events:
+            progress(f"{one.path}: {one.num_damaged_events} of {one.num_events} events are damaged")

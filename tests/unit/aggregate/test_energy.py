@@ -17,7 +17,7 @@ from tests.sampling import S, Sampled, record
 from triplepoint.aggregate.energy import COUNTER, NotMeasuredError, measure_energy
 from triplepoint.aggregate.heat import CAUSES, throttle_shares
 from triplepoint.aggregate.phases import CELLS, Pattern, phase_energy, read_pattern, read_spans
-from triplepoint.recording.counter import EnergyCounter, integral_j
+from triplepoint.power_sensor import EnergyCounter, integral_j
 
 IDLE_W, BUSY_W = 75.0, 700.0
 MICROBATCHES = 12

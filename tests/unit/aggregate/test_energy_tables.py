@@ -11,7 +11,8 @@ from triplepoint.aggregate.energy import COUNTER
 from triplepoint.aggregate.heat import CAUSES
 from triplepoint.aggregate.sensors import read_sensors
 from triplepoint.errors import UserError
-from triplepoint.tables import RESULT_TABLES, TELEMETRY
+from triplepoint.tables import TELEMETRY
+from triplepoint.tables.results import RESULT_TABLES
 
 SPEC = Spec("llama3-70b", {"tp": 8}, cluster=H200, step_ms=100_000)
 STEP_TIMES_S = [100.0, 104.0, 98.0, 110.0, 101.0]

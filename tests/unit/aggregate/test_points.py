@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.synthetic import CONFIG, CPU, H200, NO_RAPL, PEAK_OF_MODEL_W, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.manifest import Interruption, SlowStep, SlowSteps, read_manifest, write_manifest
-from triplepoint.tables import RESULT_TABLES, STEPS, TELEMETRY
+from triplepoint.tables import STEPS, TELEMETRY
+from triplepoint.tables.results import RESULT_TABLES
 
 ONE_NODE = Spec("llama3-70b", {"tp": 8}, cluster=H200, step_ms=100_000)
 

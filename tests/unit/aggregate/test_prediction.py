@@ -10,7 +10,7 @@ from triplepoint.aggregate import aggregate
 from triplepoint.simulate.predict import point as module
 from triplepoint.simulate.predict.point import allocated_by_rank, predict_point
 from triplepoint.simulate.predict.prediction import Prediction
-from triplepoint.tables import RESULT_TABLES
+from triplepoint.tables.results import RESULT_TABLES
 
 GIB = 1 << 30
 ONE_NODE = Spec("llama3-70b", {"tp": 4, "pp": 2, "schedule": "1f1b"}, cluster=H200, step_ms=100_000)

@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from triplepoint import figures
 from triplepoint.errors import UserError
 from triplepoint.figures.write import to_csv, write_figure
-from triplepoint.tables import RESULT_TABLES
+from triplepoint.tables.results import RESULT_TABLES
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "figures"
 

@@ -12,7 +12,7 @@ from triplepoint.figures.scales import column_of
 from triplepoint.figures.write import write_figure
 from triplepoint.plan import select, write_plan
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
-from triplepoint.tables import POINTS
+from triplepoint.tables.results import POINTS
 from triplepoint.telemetry.align import align_run
 
 

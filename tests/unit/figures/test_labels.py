@@ -8,7 +8,7 @@ from tests.synthetic import CONFIG, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.figures import labels
 from triplepoint.figures.canvas import shortened, split_in_columns, text_width_in, wrapped
-from triplepoint.tables import RESULT_TABLES
+from triplepoint.tables.results import RESULT_TABLES
 
 
 def prepared(folder: Path, *specs: Spec):

@@ -13,7 +13,7 @@ from triplepoint.config.plan import PlanEntry
 from triplepoint.config.runid import run_id
 from triplepoint.figures import inference_batch, labels
 from triplepoint.plan import select
-from triplepoint.tables import POINTS
+from triplepoint.tables.results import POINTS
 
 CLUSTERS = sorted(path.stem for path in (CONFIG / "clusters").glob("*.yaml"))
 

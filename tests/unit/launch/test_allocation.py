@@ -2,7 +2,7 @@
 
 import os
 
-from triplepoint.launch.allocation import missing_devices, placement, rank_environment, visible_devices
+from triplepoint.launch.slurm import missing_devices, placement, rank_environment, visible_devices
 
 
 def test_visible_devices_have_a_variable_for_each_vendor() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from triplepoint.launch.allocation import MemoryLimit, memory_limit
+from triplepoint.launch.slurm import MemoryLimit, memory_limit
 from triplepoint.units import GIB, MIB
 
 NODE = 64 * GIB

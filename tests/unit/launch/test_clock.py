@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from tests.unit.telemetry.test_align import node, run_folder
 from triplepoint.files import write_json
 from triplepoint.launch import clock
-from triplepoint.launch.clock import Bounds, ClockClient, ClockServer, NodeClock, own_address
-from triplepoint.launch.clock_fit import bursts_from, fit_clock
+from triplepoint.launch.clock import Bounds, ClockClient, ClockServer, NodeClock, bursts_from, fit_clock, own_address
 from triplepoint.manifest import Clock, Manifest, read_manifest
 
 S = 1_000_000_000

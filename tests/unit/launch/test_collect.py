@@ -1,7 +1,6 @@
 """Collecting what ranks left: whole, again after any interruption, and whatever clocks and samplers did."""
 
 import errno
-import json
 import os
 import shutil
 from pathlib import Path
@@ -9,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.attempts import DURATION_S, START_NS, leave, tiny_run
+from tests.recordings import SampleRecorder
 from triplepoint.launch import collect
 from triplepoint.launch.collect import conclude
 from triplepoint.manifest import read_manifest
-from triplepoint.recording.write import Recorder, again_path
+from triplepoint.recording import again_path
 from triplepoint.tables import STEPS, TELEMETRY
 from triplepoint.telemetry.align import align_run
 
@@ -80,15 +80,6 @@ def test_conclude_duration_is_no_difference_of_wall_clocks(tmp_path: Path, wall_
     assert manifest.duration_s == DURATION_S
 
 
-def test_conclude_report_without_duration(tmp_path: Path) -> None:
-    """Agents of earlier versions did not measure it: then it is until the end of the last of four steps."""
-    raw = leave(tmp_path, RUN)
-    report = json.loads((raw / "nodes/node0.json").read_text())
-    del report["duration_s"]
-    (raw / "nodes/node0.json").write_text(json.dumps(report))
-    assert conclude(raw, RUN).duration_s == 4.5
-
-
 @pytest.mark.parametrize("content", [None, b"", b"not Arrow"], ids=["missing", "empty", "damaged"])
 def test_conclude_without_recording_says_why(tmp_path: Path, content: bytes | None) -> None:
     raw = leave(tmp_path, RUN)
@@ -109,7 +100,7 @@ def test_conclude_without_recording_says_why(tmp_path: Path, content: bytes | No
 def test_conclude_sampler_that_ended_is_named_and_both_lives_read(tmp_path: Path) -> None:
     end = {"t_ns": START_NS + 6 * 10**9, "message": "killed by signal 9 (SIGKILL)", "was_restarted": True}
     raw = leave(tmp_path, RUN, sampler_ends=[end])
-    recorder = Recorder(again_path(raw / "telemetry" / "node0.arrow"), 1.0, {})
+    recorder = SampleRecorder(again_path(raw / "telemetry" / "node0.arrow"), 1.0, {})
     for second in (9, 10):
         recorder.add(START_NS + second * 10**9, 1, "host", {"cpu_utilisation": 0.25, "cpu_energy_j": 0.0})
     recorder.close()

@@ -19,7 +19,7 @@ from triplepoint.launch.agent import find_obstacle
 from triplepoint.launch.attempt import new_attempt, note_contents
 from triplepoint.manifest import read_manifest
 from triplepoint.metrics import flops_per_token
-from triplepoint.recording.read import read_recording
+from triplepoint.recording import read_recording
 from triplepoint.tables import STEPS
 
 

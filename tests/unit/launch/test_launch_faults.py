@@ -11,7 +11,7 @@ from tests.launchers import finish, rank_processes, sampler_process, start, wait
 from tests.points import planned, tiny_point, write_run
 from triplepoint.config.point import Steps
 from triplepoint.manifest import read_manifest
-from triplepoint.recording.read import read_recording
+from triplepoint.recording import read_recording
 from triplepoint.tables import STEPS, TELEMETRY
 
 NO_FLOCK = {

@@ -8,7 +8,7 @@ from tests.fakes.node import FakeNode
 from tests.fakes.presets import hgx_h200, mi250_node
 from tests.fakes.scenario import Scenario
 from tests.sampling import Sampled, record
-from triplepoint.launch.rank_devices import devices_of_ranks, slots_of
+from triplepoint.launch.collect import devices_of_ranks, slots_of
 
 
 def sampled(scenario: Scenario, folder: Path) -> Sampled:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.attempts import tiny_run, wait_until
-from triplepoint.launch import sampling
-from triplepoint.launch.sampling import Sampler
+from triplepoint.launch import watch
+from triplepoint.launch.watch import Sampler
 
 WAITS = "import sys, time; time.sleep(60)"
 FAILS = "import sys; print('no sensor here'); sys.exit(3)"
@@ -30,7 +30,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         Popen = staticmethod(popen)
         DEVNULL, STDOUT, TimeoutExpired = subprocess.DEVNULL, subprocess.STDOUT, subprocess.TimeoutExpired
 
-    monkeypatch.setattr(sampling, "subprocess", Module)
+    monkeypatch.setattr(watch, "subprocess", Module)
     yield scripts
     for process in started:
         process.kill()
@@ -80,7 +80,7 @@ def test_sampler_ended_before_it_was_told(tmp_path: Path, scripts: list[str]) ->
 def test_sampler_that_does_not_end_is_named(
     tmp_path: Path, scripts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling, "STOP_S", 0.2)
+    monkeypatch.setattr(watch, "SAMPLER_STOP_S", 0.2)
     scripts += ["import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"]
     watched = sampler(tmp_path)
     wait_until(lambda: (tmp_path / "logs/sampler0.log").read_text(), "it is deaf")

@@ -17,9 +17,8 @@ from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Layout, PointCluster
 from triplepoint.config.site import Gang
 from triplepoint.errors import UserError
-from triplepoint.launch import slurm_gang
 from triplepoint.launch.attempt import Submission, new_attempt
-from triplepoint.launch.slurm_gang import SlurmGang, submit
+from triplepoint.launch.gang import SlurmGang, submit
 
 MUNGE_AWAY = """\
 sbatch: error: If munged is up, restart with --num-threads=10
@@ -124,7 +123,7 @@ def test_submit_while_munge_is_away_tries_until_it_is_back(
         if len(slept) == 3:
             slurm.answers("sbatch", "Submitted batch job 7\n")
 
-    monkeypatch.setattr(slurm_gang, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    monkeypatch.setattr("triplepoint.launch.gang.time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
     run = slurm_run()
     said: list[str] = []
     gang = submit(new_attempt(tmp_path / "runs" / run.run, run, 1), run, Gang(), frozenset(), said.append)

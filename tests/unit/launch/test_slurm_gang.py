@@ -9,7 +9,7 @@ from triplepoint.config.point import Layout, PointCluster
 from triplepoint.config.site import Gang, Site, gang_of, read_site
 from triplepoint.errors import UserError
 from triplepoint.launch.attempt import Submission
-from triplepoint.launch.slurm_gang import sbatch_parameters
+from triplepoint.launch.gang import sbatch_parameters
 
 SUBMISSION = Submission("tiny.12345678", "triplepoint:x", "2026-01-01T00:00:00+00:00")
 

@@ -11,8 +11,7 @@ from typing import Any
 from tests.points import planned, tiny_point, write_run
 from tests.unit.launch.test_launch import finish, rank_processes, start, wait_until
 from triplepoint.config.point import Steps
-from triplepoint.launch import standstill
-from triplepoint.launch.standstill import Watch, interruptions, is_stopped, slow_steps
+from triplepoint.launch.watch import MOST_NAMED, TICK_S, Watch, interruptions, is_stopped, slow_steps
 from triplepoint.manifest import Interruption, Manifest, read_manifest
 
 S = 1_000_000_000
@@ -32,7 +31,7 @@ def look_until(watch: Watch, end_s: float, stopped: dict[int, tuple[float, float
     while now_s < end_s:
         ranks = {rank for rank, (begin, end) in stopped.items() if begin <= now_s < end}
         watch.look(round(now_s * S), round(now_s * S), ranks)
-        now_s += standstill.TICK_S
+        now_s += TICK_S
         if jump[0] < now_s < jump[1]:
             now_s = jump[1]
 
@@ -142,7 +141,7 @@ def test_slow_steps_of_a_machine_in_use_are_one_line() -> None:
     rows = [row(0, step, step, step + (0.5 if step % 3 == 0 else 0.03)) for step in range(300)]
     found = slow_steps(rows, frozenset())
     assert found is not None
-    assert (found.num, len(found.longest)) == (100, standstill.MOST_NAMED)
+    assert (found.num, len(found.longest)) == (100, MOST_NAMED)
 
 
 def test_manifest_of_many_nodes_that_stood_still_says_it_in_few_lines() -> None:

@@ -48,6 +48,7 @@ class FakeSlurm:
 def _write_node(raw: Path, host: str, planned: PlannedRun, t_ns: Sequence[int]) -> None:
     report = {"node": 0, "host": host, "monotonic_ns": 1, "wall_ns": 1, "num_cores": 8, "memory_bytes": 1}
     report |= {"placement": PLACEMENT, "ranks": list(range(8)), "failure": None, "facts": {}}
+    report |= {"duration_s": 1.0, "sampler_ends": [], "checks": None, "clock": [], "clock_absent": None}
     (raw / "nodes/node0.json").write_text(json.dumps(report))
     times = {"t_start_ns": min(t_ns), "t_end_ns": max(t_ns)}
     row = {"step": 0, "kind": "measured", "loss": None, "num_tokens": 1, "peak_memory_bytes": None, **times}

@@ -10,9 +10,9 @@ from tests.points import planned, tiny_point
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Layout, PointCluster
 from triplepoint.errors import UserError
-from triplepoint.launch import verdict
+from triplepoint.launch import outcome
+from triplepoint.launch.outcome import Account, judge, with_suspects
 from triplepoint.launch.slurm import GONE, JobState
-from triplepoint.launch.verdict import Account, judge, with_suspects
 from triplepoint.manifest import Evidence, Suspect
 from triplepoint.status import Status
 
@@ -23,8 +23,8 @@ TOLD = ("cancelled", "told to end: SIGTERM from Slurm")
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> PlannedRun:
     """Three nodes of one rank, called n1 to n3 by a Slurm that only says so."""
-    monkeypatch.setattr(verdict, "hosts", lambda nodes: ["n1", "n2", "n3"] if nodes else [])
-    monkeypatch.setattr(verdict, "node_state", lambda node: "down*")
+    monkeypatch.setattr(outcome, "hosts", lambda nodes: ["n1", "n2", "n3"] if nodes else [])
+    monkeypatch.setattr(outcome, "node_state", lambda node: "down*")
     cluster = PointCluster(name="test", device="cpu", gpu=None, gpus_per_node=1)
     return planned(tiny_point(cluster=cluster, num_gpus=3, layout=Layout(dp=3)))
 

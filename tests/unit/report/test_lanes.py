@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from triplepoint.report.lanes import EmbeddedLanes, embed_lanes
-from triplepoint.tables import RUN_TIMELINE
+from triplepoint.tables.results import RUN_TIMELINE
 
 TEMPLATES = Path(__file__).parents[3] / "src" / "triplepoint" / "report" / "templates"
 MS = 1_000_000

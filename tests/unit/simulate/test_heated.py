@@ -12,7 +12,7 @@ from triplepoint.config.conditions import ConditionsConfig
 from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError
 from triplepoint.plan import select
-from triplepoint.recording.read import read_recording
+from triplepoint.recording import read_recording
 from triplepoint.simulate.artefacts.simulate_run import job_of, simulate, simulate_run
 from triplepoint.simulate.artefacts.simulated import Heated, Simulated, heated_of
 from triplepoint.simulate.calibration import Calibration

@@ -12,7 +12,7 @@ from tests.points import planned, tiny_point
 from tests.unit.simulate.stand_ins import simulated
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Layout, PointCluster
-from triplepoint.recording.read import read_recording
+from triplepoint.recording import read_recording
 from triplepoint.simulate.artefacts.links import Spread, spread_of, traffic
 from triplepoint.simulate.artefacts.recordings import count_bytes, sample_times, write_recordings
 from triplepoint.simulate.artefacts.write import write_traces

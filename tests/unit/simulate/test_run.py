@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from triplepoint.commit import git_state
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError
 from triplepoint.plan import MOST_TRACED_STAGES, as_simulated, select
+from triplepoint.provenance import git_state
 from triplepoint.simulate.artefacts.simulate_run import job_of, simulate_run
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.predict.prediction import predict

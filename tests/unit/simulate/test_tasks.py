@@ -17,7 +17,7 @@ from triplepoint.errors import UserError
 from triplepoint.flops import model_flops_per_token, peak_flops
 from triplepoint.metrics import mfu, tokens_per_s
 from triplepoint.plan import select
-from triplepoint.recording.read import read_recording
+from triplepoint.recording import read_recording
 from triplepoint.simulate.artefacts.serving import simulate_serving
 from triplepoint.simulate.artefacts.simulate_run import job_of, simulate_run
 from triplepoint.simulate.inference import (

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.recordings import SampleRecorder
 from triplepoint.manifest import Clock, Device, Manifest, Node, write_manifest
-from triplepoint.recording.write import Recorder, fast_path
+from triplepoint.recording import fast_path
 from triplepoint.tables import STEPS, TELEMETRY
 from triplepoint.telemetry.align import align_run, mark_gaps
 
@@ -47,7 +48,7 @@ def run_folder(raw: Path, nodes: tuple[Node, ...], samples: dict[int, list[int]]
     )
     write_manifest(raw / "manifest.json", manifest)
     for index, times in samples.items():
-        recorder = Recorder(raw / "telemetry" / f"node{index}.arrow", 1.0, {})
+        recorder = SampleRecorder(raw / "telemetry" / f"node{index}.arrow", 1.0, {})
         for t in times:
             recorder.add(t, 1, "host", {"cpu_utilisation": 0.25})
         recorder.close()
@@ -100,7 +101,7 @@ def test_align_run_marks_gaps_of_each_lane_by_its_own_period(tmp_path: Path) -> 
     raw = run_folder(tmp_path / "raw", (node(0, 0, 0),), {0: []}, [])
     path = raw / "telemetry" / "node0.arrow"
     for file, period_s, seconds in ((path, 1.0, [1, 2, 4.1]), (fast_path(path), 0.1, [1.05, 1.15, 1.36, 1.46])):
-        recorder = Recorder(file, period_s, {}, columns=("gpu_temp_c",))
+        recorder = SampleRecorder(file, period_s, {}, columns=("gpu_temp_c",))
         for t_s in seconds:
             recorder.add(round(t_s * SECOND), 1, "gpu0", {"gpu_temp_c": 40.0})
         recorder.close()

@@ -22,7 +22,7 @@ def one_thread() -> Iterator[None]:
 
 
 def test_record_gpu_leaves_what_its_readers_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from triplepoint.telemetry.gpu_recording.session import record_gpu
+    from triplepoint.telemetry.record_gpu import record_gpu
 
     lines: list[str] = []
     with fake_node(hgx_h200(1)) as node:

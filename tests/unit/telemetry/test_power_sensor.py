@@ -9,12 +9,12 @@ from tests.fakes.presets import hgx_h200
 from tests.fakes.scenario import Sensor
 from tests.fakes.wave import Wave
 from tests.sampling import Sampled, record
-from triplepoint.recording.counter import integral_j
-from triplepoint.telemetry.power_sensor import (
+from triplepoint.power_sensor import (
     busy_time,
     counter_energy_j,
     find_updates,
     fit_response,
+    integral_j,
     resolution,
     settling_time_s,
     undo_average,

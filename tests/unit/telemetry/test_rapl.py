@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from triplepoint.telemetry.host import Rapl
-from triplepoint.telemetry.sweep import Sweep
+from triplepoint.telemetry.sensor import Sweep
 
 RANGE_UJ = 262_143_328_850
 

@@ -3,16 +3,18 @@
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from tests.recordings import SampleRecorder
 from triplepoint.errors import UserError
-from triplepoint.recording.read import NEVER, read_recording
-from triplepoint.recording.write import Part, Recorder
+from triplepoint.recording import NEVER, Part, read_recording
 from triplepoint.tables.telemetry import METRICS
+from triplepoint.units import NS_PER_S
 
 
-def record(path: Path, num_batches: int, close: bool = True) -> Recorder:
-    recorder = Recorder(path, 0.1, {"cpu_energy_j": "this host has no RAPL"}, columns=("cpu_utilisation",))
+def record(path: Path, num_batches: int, close: bool = True) -> SampleRecorder:
+    recorder = SampleRecorder(path, 0.1, {"cpu_energy_j": "this host has no RAPL"}, columns=("cpu_utilisation",))
     for t in range(num_batches):
         recorder.add(t * 100, 5, "host", {"cpu_utilisation": 0.5})
         recorder.flush()
@@ -40,7 +42,7 @@ def test_read_recording_never_closed_keeps_what_was_flushed(tmp_path: Path) -> N
 
 def test_read_recording_every_truncation_keeps_whole_batches(tmp_path: Path) -> None:
     path = tmp_path / "node0.arrow"
-    record(path, 3)
+    record(path, 3, close=False)
     whole = path.read_bytes()
     rows = []
     for length in [*range(0, len(whole), 7), len(whole)]:
@@ -52,6 +54,47 @@ def test_read_recording_every_truncation_keeps_whole_batches(tmp_path: Path) -> 
     assert rows == sorted(rows), "a longer file never holds fewer samples"
     assert rows[-1] == 3
     assert {0, 1, 2, 3} <= set(rows)
+
+
+def test_recording_of_many_seconds_is_plain_columns_in_few_batches(tmp_path: Path) -> None:
+    path = tmp_path / "node0.arrow"
+    recorder = SampleRecorder(path, 1.0, {}, columns=("gpu_temp_c",))
+    for second in range(35):
+        recorder.add(second * NS_PER_S, 5, "gpu0", {"gpu_temp_c": 40.0 + second})
+        recorder.flush()
+    with path.open("rb") as file, pa.ipc.open_stream(file) as stream:
+        batches = list(stream)
+    # The first one, three times those of ten seconds, and four since.
+    assert [batch.num_rows for batch in batches] == [1, 10, 10, 10, 1, 1, 1, 1]
+    rows = pa.Table.from_batches(batches).to_pylist()
+    assert rows[34] == {"t_ns": 34 * NS_PER_S, "read_latency_ns": 5, "device": "gpu0", "gpu_temp_c": 74.0}
+    recorder.close()
+    assert read_recording(path).samples["gpu_temp_c"].to_pylist() == [40.0 + second for second in range(35)]
+
+
+def test_read_recording_killed_while_merging_keeps_what_stands_before(tmp_path: Path) -> None:
+    path = tmp_path / "node0.arrow"
+    recorder = SampleRecorder(path, 1.0, {}, columns=("gpu_temp_c",))
+    for second in range(10):
+        recorder.add(second * NS_PER_S, 5, "gpu0", {"gpu_temp_c": 40.0})
+        recorder.flush()
+    before = path.read_bytes()
+    recorder.add(10 * NS_PER_S, 5, "gpu0", {"gpu_temp_c": 40.0})
+    recorder.flush()
+    merged = path.read_bytes()
+    # The merged batch stands, what it replaces is not cut off yet.
+    path.write_bytes(merged + before[len(merged) :])
+    assert read_recording(path).samples.num_rows == 11
+
+
+def test_read_recording_of_an_earlier_version_names_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "node0.arrow"
+    account = {"period_s": "0.1", "absent": "{}", "facts": "{}"}
+    schema = pa.schema([pa.field("device", pa.string()), pa.field("change", pa.list_(pa.int64()))], account)
+    with pa.ipc.new_stream(path, schema) as stream:
+        stream.write_table(schema.empty_table())
+    with pytest.raises(UserError, match="recorded by an earlier version.*launch the run again with --force"):
+        read_recording(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"not arrow at all", b"\x00" * 64])
@@ -66,7 +109,7 @@ def test_read_recording_foreign_file_is_one_line(tmp_path: Path, content: bytes)
 
 def test_read_recording_restores_counters_levels_and_gaps(tmp_path: Path) -> None:
     path = tmp_path / "node0.arrow"
-    recorder = Recorder(path, 0.1, {}, columns=("gpu_energy_j", "gpu_temp_c", "gpu_throttle_reasons"))
+    recorder = SampleRecorder(path, 0.1, {}, columns=("gpu_energy_j", "gpu_temp_c", "gpu_throttle_reasons"))
     nan = float("nan")
     energy = [[0.0, 1.5, nan, 4.25], [4.25, 5.0, nan, 6.0]]
     temperature = [[40.0, nan, 42.0, 41.0], [nan, 40.0, 40.0, 39.0]]
@@ -92,7 +135,7 @@ def test_write_full_disk_is_one_line() -> None:
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("no /dev/full here")
-    recorder = Recorder(full, 0.1, {}, columns=("gpu_temp_c",))
+    recorder = SampleRecorder(full, 0.1, {}, columns=("gpu_temp_c",))
     recorder.add(1, 1, "gpu0", {"gpu_temp_c": 40.0})
     with pytest.raises(UserError, match="No space left on device; sampling ends here"):
         recorder.flush()
@@ -101,7 +144,7 @@ def test_write_full_disk_is_one_line() -> None:
 
 def test_stale_counts_samples_of_a_counter_that_stands_still(tmp_path: Path) -> None:
     path = tmp_path / "node0.arrow"
-    recorder = Recorder(path, 0.5, {}, columns=("gpu_energy_j",))
+    recorder = SampleRecorder(path, 0.5, {}, columns=("gpu_energy_j",))
     for tick in range(10):
         recorder.add(tick * 500_000_000, 1, "gpu0", {"gpu_energy_j": float(tick)})
         recorder.add(tick * 500_000_000, 1, "gpu1", {"gpu_energy_j": float(min(tick, 4))})
@@ -112,7 +155,7 @@ def test_stale_counts_samples_of_a_counter_that_stands_still(tmp_path: Path) -> 
 
 def test_times_of_devices_read_in_turns_are_restored(tmp_path: Path) -> None:
     path = tmp_path / "node0.arrow"
-    recorder = Recorder(path, 0.1, {}, columns=("gpu_temp_c",))
+    recorder = SampleRecorder(path, 0.1, {}, columns=("gpu_temp_c",))
     chooser = np.random.default_rng(3)
     begun = 2**60 + np.cumsum(chooser.integers(50, 90_000, (5, 4, 3)).ravel()).reshape(5, 4, 3)
     latencies = chooser.integers(1, 40, begun.shape)  # batch, sample, device

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from triplepoint.recording.read import read_recording
+from triplepoint.recording import read_recording
 from triplepoint.tables.telemetry import METRICS
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from triplepoint.telemetry import _sweep
-from triplepoint.telemetry.sweep import NOT_DONE, RARELY, STEP, Step, Sweep, Value, address_of, tell_time
+from triplepoint.telemetry.sensor import NOT_DONE, RARELY, STEP, Step, Sweep, Value, address_of, tell_time
 
 LIBC = ctypes.CDLL(None)
 MEMCPY, ABS = address_of(LIBC.memcpy), address_of(LIBC.abs)

@@ -18,8 +18,8 @@ from tests.points import planned, tiny_point
 from triplepoint.config.point import PointCluster
 from triplepoint.launch.agent import _start_zeus
 from triplepoint.launch.collect import compare_with_zeus
-from triplepoint.launch.sampling import stop
-from triplepoint.recording.read import read_recording
+from triplepoint.launch.watch import stop
+from triplepoint.recording import read_recording
 from triplepoint.telemetry.zeus_windows import blocks
 
 STEP_S = 0.35

@@ -6,14 +6,14 @@ import pytest
 
 from tests.unit.trace.traces import ALL_REDUCE, COPY, GEMM, event, kernel, launch, note, write_trace
 from triplepoint.errors import UserError
-from triplepoint.trace.hta import breakdown_row, kernel_table, read_hta
+from triplepoint.trace.loose_traces import hta_breakdown_row, kernel_table, read_hta
 from triplepoint.trace.parsing import find_traces
 
 
 def row(folder: Path, events: list[dict]) -> dict[str, str]:
     path = write_trace(folder / "rank0.json", events)
     (one,) = read_hta(find_traces([path]), lambda line: None)
-    return breakdown_row(one)
+    return hta_breakdown_row(one)
 
 
 def test_rows_are_all_with_a_stream_of_whatever_category(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_steps_are_counted_over_all_ranks(tmp_path: Path) -> None:
     write_trace(tmp_path / "rank1.json", [STEPS[1], *work])
     ranks = read_hta(find_traces([tmp_path]), lambda line: None)
     # Of rank 0 the last step starts before all of its work, of rank 1 after it.
-    assert [breakdown_row(one)["num_gpu_events"] for one in ranks] == ["0", "1"]
+    assert [hta_breakdown_row(one)["num_gpu_events"] for one in ranks] == ["0", "1"]
 
 
 def test_trace_without_any_row_is_all_zero(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from tests.unit.trace.traces import ALL_REDUCE, BASE_NS, GEMM, kernel, note, wri
 from triplepoint.errors import UserError
 from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS, TIMELINE
 from triplepoint.trace.join import Together, join_ranks
+from triplepoint.trace.lanes import SUMMARY
 from triplepoint.trace.parsing import TraceFile, parse_traces
-from triplepoint.trace.rank.rank_summary import SUMMARY
 from triplepoint.trace.taxonomy import load_scheme
 
 TABLES = (KERNELS, INTERVALS, CATEGORIES, COLLECTIVES, RANKS, CRITICAL_PATH, TIMELINE)

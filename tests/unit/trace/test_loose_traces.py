@@ -14,8 +14,8 @@ from tests.unit.trace.traces import GEMM, event, kernel, note, write_trace
 from triplepoint.cli import main
 from triplepoint.errors import UserError
 from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS, TIMELINE
-from triplepoint.trace.export.perfetto import FILE_NAME
 from triplepoint.trace.loose_traces import trace_files, trace_files_as_hta
+from triplepoint.trace.perfetto import FILE_NAME
 from triplepoint.trace.taxonomy import load_scheme
 
 DATA = Path(__file__).parents[2] / "data" / "traces"

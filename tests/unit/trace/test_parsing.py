@@ -11,8 +11,8 @@ from triplepoint.errors import UserError
 from triplepoint.tables import SEGMENTS
 from triplepoint.trace import parsing
 from triplepoint.trace.kineto import reader
+from triplepoint.trace.lanes import RankSummary
 from triplepoint.trace.parsing import Task, TraceFile, find_traces, parse_traces
-from triplepoint.trace.rank.rank_summary import RankSummary
 from triplepoint.trace.taxonomy import load_scheme
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from tests.unit.trace.rank.parsed import parse
 from tests.unit.trace.traces import ALL_REDUCE, GEMM, event, kernel
-from triplepoint.trace.cross.compare import Comparison, compare_ranks
+from triplepoint.trace.compare import Comparison, compare_ranks
+from triplepoint.trace.lanes import RankSummary
 from triplepoint.trace.loose_traces import summarise
-from triplepoint.trace.rank.rank_summary import RankSummary
 
 NOTHING = compare_ranks([], [])
 

@@ -1,16 +1,23 @@
-"""Text: which tokens sample `i` of step `s` is made of, whatever the layout.
+"""Corpora: the tokens of sample `i` of step `s`, whatever the layout.
 
-Packed samples are cut from the text as it comes; a padded one is a document, cut or filled up with `IGNORED`.
+Packed samples are cut from the text as it comes; a padded one is a document, cut or filled up with `IGNORED`. Tokens
+come from bytes, from a `tokenizer.json` of Hugging Face's library, or from Megatron-LM's indexed format: tokens in
+`NAME.bin`, where each sequence lies in `NAME.idx`, read in place.
+Source: NVIDIA/Megatron-LM, megatron/core/datasets/indexed_dataset.py.
 """
 
 import codecs
 import functools
+import hashlib
 import random
+import re
+import struct
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +26,15 @@ from torch import Tensor
 from triplepoint.config.contents import CORPUS_LIMIT_BYTES
 from triplepoint.config.point import BYTES, Point
 from triplepoint.errors import UserError
-from triplepoint.launch.engines.indexed import is_indexed, read_indexed
-from triplepoint.launch.engines.tokenizer import open_tokenizer
 
+_HEADER = b"MMIDIDX\x00\x00"
+_AFTER_HEADER = struct.Struct("<QBQQ")
+"""Version, code of the tokens' type, number of sequences, number of ends of documents."""
+_VERSION = 1
+_TYPES: dict[int, type[np.generic]] = {1: np.uint8, 2: np.int8, 3: np.int16, 4: np.int32, 5: np.int64, 8: np.uint16}
+"""Types of tokens by their code; 6 and 7 are floating point."""
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_INSTEAD = f"give the path of a tokenizer.json, or tokenizer: {BYTES}"
 BYTE_VALUES = 256
 """Tokens of texts without a tokenizer."""
 
@@ -209,3 +222,145 @@ class Batcher:
             for microbatch in range(self.num_microbatches)
             for row in range(size)
         ]
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """An indexed corpus.
+
+    Attributes:
+        tokens: All tokens, in the file; shape (num_tokens,).
+        start: First token of each document; shape (num_documents,).
+        end: One after its last.
+    """
+
+    tokens: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+
+
+def is_indexed(corpus: str) -> bool:
+    """Return whether a corpus names indexed files: either of the two is there."""
+    return any(Path(f"{corpus}.{end}").is_file() for end in ("idx", "bin"))
+
+
+def read_indexed(corpus: str) -> Indexed:
+    """Return the corpus whose files are `corpus` with `.bin` and `.idx`.
+
+    Raises:
+        UserError: If a file is missing, is something else, or is cut off.
+    """
+    index, binary = Path(f"{corpus}.idx"), Path(f"{corpus}.bin")
+    for path in (index, binary):
+        if not path.is_file():
+            raise UserError(f"{path}: no such file; an indexed corpus has both {index.name} and {binary.name}")
+    dtype, lengths, pointers = _read_index(index)
+    size, first = np.dtype(dtype).itemsize, pointers // np.dtype(dtype).itemsize
+    end = first + lengths
+    if (lengths < 0).any() or (pointers % size).any() or (pointers < 0).any():
+        raise UserError(f"{index}: damaged, sequences lie at impossible places; write the corpus again")
+    needed, found = int(end.max()) * size, binary.stat().st_size
+    if found < needed:
+        raise UserError(f"{binary}: {found} bytes, {index.name} needs {needed}; cut off, write the corpus again")
+    # Copy on write: torch takes no memory that must not be written.
+    tokens = np.memmap(binary, dtype, mode="c", shape=(needed // size,))
+    return Indexed(tokens, first, end)
+
+
+def _read_index(path: Path) -> tuple[type[np.generic], np.ndarray, np.ndarray]:
+    """Return the type of tokens, and of every sequence its length and its place in bytes."""
+    content = path.read_bytes()
+    after = len(_HEADER) + _AFTER_HEADER.size
+    if not content.startswith(_HEADER):
+        raise UserError(f"{path}: no index of Megatron-LM, it begins with {content[:9]!r}; expected {_HEADER!r}")
+    if len(content) < after:
+        raise UserError(f"{path}: cut off after {len(content)} bytes; write the corpus again")
+    version, code, num_sequences, _ = _AFTER_HEADER.unpack_from(content, len(_HEADER))
+    if version != _VERSION or code not in _TYPES:
+        raise UserError(
+            f"{path}: version {version} with tokens of type {code}; expected version 1 and one of the types "
+            f"{', '.join(map(str, _TYPES))}, integers of Megatron-LM's preprocess_data.py"
+        )
+    if num_sequences == 0 or len(content) < after + 12 * num_sequences:
+        raise UserError(f"{path}: {len(content)} bytes for {num_sequences} sequences; cut off, write the corpus again")
+    lengths = np.frombuffer(content, "<i4", num_sequences, after).astype(np.int64)
+    return _TYPES[code], lengths, np.frombuffer(content, "<i8", num_sequences, after + 4 * num_sequences)
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """What makes tokens of a text.
+
+    Attributes:
+        path: File it was read from.
+        sha256: Digest of the file.
+        vocab_size: Tokens it may make: one more than the largest, those added to the vocabulary included.
+    """
+
+    path: str
+    sha256: str
+    vocab_size: int
+    _library: Any
+
+    def encode(self, text: str, by_line: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return the tokens of a text, none added at ends, and where its documents lie.
+
+        Args:
+            text: The text.
+            by_line: Whether each line, its end included, is a document; else the whole text is one.
+
+        Returns:
+            Tokens, shape (num_tokens,); first token of each document and one after its last, shape (num_documents, 2).
+        """
+        pieces = _LINE.findall(text) if by_line else [text]
+        found = [piece.ids for piece in self._library.encode_batch_fast(pieces, add_special_tokens=False)]
+        ends = np.cumsum([len(ids) for ids in found], dtype=np.int64)
+        tokens = np.fromiter((token for ids in found for token in ids), np.int32, ends[-1] if len(ends) else 0)
+        return tokens, np.stack([ends - [len(ids) for ids in found], ends], axis=1)
+
+    def facts(self) -> dict[str, str | int]:
+        """Return what the manifest says of it."""
+        return {
+            "tokenizer": self.path,
+            "tokenizer_sha256": self.sha256,
+            "tokenizer_vocab_size": self.vocab_size,
+        }
+
+
+def open_tokenizer(path: str, vocab_size: int) -> Tokenizer:
+    """Return the tokenizer of a file.
+
+    Raises:
+        UserError: If the file is missing or damaged, its vocabulary is larger than the model's, or the library is not
+            installed.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"tokenizer {path}: {error.strerror or 'cannot be read'}; {_INSTEAD}") from error
+    found = _load(path, content)
+    size = 1 + max(found.get_vocab().values(), default=-1)
+    if size > vocab_size:
+        raise UserError(
+            f"tokenizer {path}: {size} tokens, the model's vocab_size is {vocab_size}; use the tokenizer of the model, "
+            "or a model with a larger vocabulary"
+        )
+    return Tokenizer(path, hashlib.sha256(content).hexdigest(), size, found)
+
+
+def _load(path: str, content: bytes) -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise UserError(
+            f"tokenizer {path} needs the library tokenizers, which is not installed; pip install "
+            f"triplepoint[tokenizers], or set tokenizer: {BYTES}"
+        ) from error
+    try:
+        found = tokenizers.Tokenizer.from_buffer(content)
+    except ValueError as error:
+        raise UserError(f"tokenizer {path}: damaged, {' '.join(str(error).split())}; {_INSTEAD}") from error
+    # Samples are cut and padded here.
+    found.no_truncation()
+    found.no_padding()
+    return found

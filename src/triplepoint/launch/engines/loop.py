@@ -1,17 +1,142 @@
-"""The steps of a run, the same for every engine: batch, barrier, step, record."""
+"""The steps of a run, the same for every engine (batch, barrier, step, record), and their Kineto traces.
 
-from typing import Protocol
+CPU traces do not say the group of a collective, so it is taken from torch's flight recorder, which does.
+"""
+
+import gzip
+import json
+import math
+import os
+import time
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from triplepoint.config.point import Point
-from triplepoint.launch.context import StepRecorder
+from triplepoint.launch.context import RankContext, StepRecorder
 from triplepoint.launch.engines.data import Batcher
 from triplepoint.launch.engines.device import peak_memory_bytes, reserved_memory_bytes, synchronise
-from triplepoint.launch.engines.markers import marker
-from triplepoint.launch.engines.tracing import Tracer
+
+FLIGHT_RECORDER_ENTRIES = 20_000
+"""Collectives the flight recorder remembers; more than a profiled step of any layout here makes."""
+
+Role = tuple[str, list[int]]
+
+
+_SCALAR_BYTES = {
+    "Byte": 1,
+    "Char": 1,
+    "Bool": 1,
+    "Half": 2,
+    "BFloat16": 2,
+    "Short": 2,
+    "Int": 4,
+    "Float": 4,
+    "Long": 8,
+    "Double": 8,
+}
+"""Bytes of torch's C++ scalar types, as the flight recorder names them."""
+
+
+def marker(name: str) -> AbstractContextManager[object]:
+    """Return a context that is a span of that name in a trace, and costs nothing in a step that is not profiled."""
+    return record_function(name) if torch.autograd._profiler_enabled() else nullcontext()
+
+
+def enable_flight_recorder() -> None:
+    """Switch the flight recorder on; to be called before the first process group is made."""
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", str(FLIGHT_RECORDER_ENTRIES))
+
+
+class Tracer:
+    """Profiles from the first profiled step to the last one, on the ranks that are asked for."""
+
+    def __init__(self, point: Point, context: RankContext, roles: dict[str, Role], device: torch.device) -> None:
+        is_traced = point.trace_ranks == "all" or context.rank in point.trace_ranks
+        self._is_wanted = is_traced and point.steps.profiled > 0
+        self._folder, self._rank = context.raw / "traces", context.rank
+        self._roles = roles
+        self._activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
+        self._profiler: Any = None
+        self._started_ns = 0
+
+    def start(self) -> None:
+        """Start profiling, if it is wanted and not running yet."""
+        if self._is_wanted and self._profiler is None:
+            # Shapes give the size of collectives on CPU, where the trace has no bytes.
+            self._profiler = profile(activities=self._activities, record_shapes=True)
+            self._started_ns = time.time_ns()
+            self._profiler.start()
+
+    def finish(self) -> None:
+        """Stop profiling and write the files; a file that is present is whole."""
+        if self._profiler is None:
+            return
+        self._profiler.stop()
+        self._folder.mkdir(parents=True, exist_ok=True)
+        groups = describe_groups(self._roles, _flight_record(), self._started_ns, time.time_ns())
+        partial = self._folder / f".rank{self._rank}.groups.json"
+        partial.write_text(json.dumps(groups), encoding="utf-8")
+        partial.replace(self._folder / f"rank{self._rank}.groups.json")
+        self._write_trace(self._folder / f"rank{self._rank}.json.gz")
+        self._profiler = None
+
+    def _write_trace(self, target: Path) -> None:
+        raw, packed = target.with_name(f".rank{self._rank}.json"), target.with_name(f".rank{self._rank}.json.gz")
+        self._profiler.export_chrome_trace(str(raw))
+        # torch packs at the highest level, which takes longer than the steps; level 1 is a fifth larger.
+        with raw.open("rb") as source, gzip.open(packed, "wb", compresslevel=1) as sink:
+            while block := source.read(1 << 20):
+                sink.write(block)
+        raw.unlink()
+        packed.replace(target)
+
+
+def describe_groups(
+    roles: dict[str, Role], entries: list[dict[str, Any]], start_ns: int, end_ns: int
+) -> dict[str, list[dict[str, Any]]]:
+    """Return what `rank<N>.groups.json` holds.
+
+    Args:
+        roles: Role and global ranks of each process group, by torch's name of it.
+        entries: Flight recorder entries.
+        start_ns: Wall clock at the start of profiling. Unit: ns.
+        end_ns: Wall clock at its end. Unit: ns.
+
+    Returns:
+        `groups`, and `collectives` in the order of their creation.
+    """
+    groups = [{"role": role, "name": name, "ranks": ranks} for name, (role, ranks) in roles.items()]
+    collectives = [
+        {
+            "role": roles[entry["process_group"][0]][0],
+            "op": entry["profiling_name"],
+            "seq": entry["collective_seq_id"],
+            "t_ns": entry["time_created_ns"],
+            "bytes": _bytes(entry["input_sizes"], entry["input_dtypes"]),
+        }
+        for entry in entries
+        # The recorder outlives a mesh: entries of groups made before this one are not ours.
+        if start_ns <= entry["time_created_ns"] <= end_ns and entry["process_group"][0] in roles
+    ]
+    return {"groups": groups, "collectives": collectives}
+
+
+def _flight_record() -> list[dict[str, Any]]:
+    # Builds with NCCL keep its collectives in a recorder of its own.
+    library = torch._C._distributed_c10d
+    dumps = [getattr(library, name, None) for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json")]
+    entries = [entry for dump in dumps if dump is not None for entry in json.loads(dump()).get("entries", [])]
+    return sorted(entries, key=lambda entry: int(entry["time_created_ns"]))
+
+
+def _bytes(sizes: list[list[int]], dtypes: list[str]) -> int:
+    return sum(math.prod(size) * _SCALAR_BYTES[dtype] for size, dtype in zip(sizes, dtypes, strict=True))
 
 
 class Trainer(Protocol):

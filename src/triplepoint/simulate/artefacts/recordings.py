@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from triplepoint.config.plan import PlannedRun
-from triplepoint.recording.write import Part, Recorder
+from triplepoint.recording import Part, Recorder
 from triplepoint.simulate.artefacts.groups import groups_of, groups_used
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS
 from triplepoint.simulate.artefacts.links import Links

@@ -9,10 +9,10 @@ import pyarrow as pa
 from isal import igzip
 
 from triplepoint import __version__
-from triplepoint.commit import git_state
 from triplepoint.config.plan import PlannedRun
 from triplepoint.files import whole, write_json
 from triplepoint.manifest import Device, Evidence, Manifest, Node, Telemetry, write_manifest
+from triplepoint.provenance import git_state
 from triplepoint.simulate.artefacts.groups import ProcessGroup, groups_of, groups_used
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS, document
 from triplepoint.simulate.artefacts.rank_trace import RankTrace

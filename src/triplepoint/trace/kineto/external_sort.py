@@ -1,4 +1,4 @@
-"""Sorts any number of rows in constant memory: sorted runs go to an unnamed file and are merged as they are read."""
+"""External merge sort of rows in constant memory: sorted runs go to an unnamed file and are merged as they are read."""
 
 import os
 import tempfile

@@ -23,11 +23,7 @@ from triplepoint.trace.kineto.source import Source
 
 
 def pair(halves: Rows) -> tuple[Rows, int]:
-    """Return whole rows and the number of halves without another.
-
-    Args:
-        halves: Rows of begins and ends, in the file's order.
-    """
+    """Return whole rows and the number of halves without another."""
     open_begins: dict[int, list[int]] = {}
     begins: list[int] = []
     ends: list[int] = []
@@ -63,11 +59,7 @@ _NEEDED = {b"ph", b"cat", b"ts"}
 
 
 def salvage(damaged: bytes) -> Iterator[bytes]:
-    """Yield an event of whole JSON for every event in a damaged text that still has a phase, category and time.
-
-    Args:
-        damaged: Text of one damaged event, or of several.
-    """
+    """Yield an event of whole JSON for every event in a damaged text that still has a phase, category and time."""
     for text in _BORDER.split(damaged):
         members = {key: _quoted(value) for key, value in _WORD.findall(text)}
         if not members.keys() >= _NEEDED:

@@ -1,11 +1,11 @@
-"""What the scanner makes of an event: one row of integers."""
+"""Layout of the rows of integers that the scanner makes of events."""
 
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
 
-from triplepoint.trace.arrays import Bool
+from triplepoint.trace import Bool
 
 Rows = npt.NDArray[np.void]
 """Array of `ROW`, or of some of its fields."""

@@ -1,4 +1,4 @@
-"""The text of a trace file piece by piece, however it is compressed, or one line saying why it is no trace."""
+"""Reading of a trace file piece by piece, compressed or not, or one line on why it is no trace."""
 
 from collections.abc import Iterator
 from pathlib import Path

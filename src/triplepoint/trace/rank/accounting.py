@@ -17,16 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.trace.arrays import Int64
+from triplepoint.trace import Int64
 from triplepoint.trace.kineto.rows import Category
 from triplepoint.trace.lanes import Label
 from triplepoint.trace.rank import intervals
-from triplepoint.trace.rank.events import Events
+from triplepoint.trace.rank.events import NEVER, Events, Operations, Slab
 from triplepoint.trace.rank.intervals import Intervals
-from triplepoint.trace.rank.launches import NEVER
-from triplepoint.trace.rank.operations import Operations
 from triplepoint.trace.rank.phases import Windows
-from triplepoint.trace.rank.slabs import Slab
 from triplepoint.trace.taxonomy import CATEGORIES, POINT_TO_POINT
 
 IDLE_KINDS = ("bubble", "straggler", "host", "other")
@@ -57,14 +54,7 @@ def _union(marks: Events, *wanted: tuple[Category, str]) -> Intervals:
 
 
 def idle_pieces(slab: Slab, free: Intervals, waits: Waits, operations: Operations) -> dict[str, Intervals]:
-    """Return the gaps of a slab by the reason for them.
-
-    Args:
-        slab: The slab.
-        free: Its gaps.
-        waits: When the host waited for others.
-        operations: What its rows do.
-    """
+    """Return the gaps of a slab by the reason for them."""
     free = _cut(free, slab.rows["start"][slab.rows["duration"] == 0])
     rows = np.concatenate((slab.rows, slab.following))
     at = np.searchsorted(rows["start"], free.end)
@@ -126,13 +116,6 @@ class Accounts:
     """Busy and exposed time per window account and label, and over everything."""
 
     def __init__(self, operations: Operations, windows: Windows, waits: Waits) -> None:
-        """Start with nothing.
-
-        Args:
-            operations: The operations of all rows to come.
-            windows: Windows of the steps' phases.
-            waits: When the host waited for others.
-        """
         self._operations = operations
         self._windows = windows
         self._waits = waits

@@ -17,11 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.trace.arrays import Int64
+from triplepoint.trace import Int64
 from triplepoint.trace.kineto.rows import Category, Rows
-from triplepoint.trace.rank.events import Events
+from triplepoint.trace.rank.events import Events, Operation, Operations
 from triplepoint.trace.rank.intervals import Cover
-from triplepoint.trace.rank.operations import Operation, Operations
 from triplepoint.trace.rank.process_groups import Groups, tensor_sizes
 from triplepoint.trace.taxonomy import POINT_TO_POINT, Scheme, collective_kind
 
@@ -44,11 +43,6 @@ class Asked(NamedTuple):
 
 def match_in_order(events: Events, started: list[tuple[int, str]], asked: list[Asked]) -> list[tuple[str, str | None]]:
     """Return kind and role of every annotation.
-
-    Args:
-        events: Annotations and operators.
-        started: Annotations by start: event, kind it shows.
-        asked: Operators by start.
 
     Returns:
         For each annotation: the kind that was asked for (else the one it shows), and the role of its group or None.
@@ -107,14 +101,6 @@ class DeviceOperations:
     """Tells what rows of device work do."""
 
     def __init__(self, marks: Events, groups: Groups, scheme: Scheme, operations: Operations) -> None:
-        """Take what the rows are judged by.
-
-        Args:
-            marks: Annotations of the trace, on the host and on the device.
-            groups: Process groups of the rank.
-            scheme: Rules of the taxonomy.
-            operations: Where new operations are numbered.
-        """
         self._marks = marks
         self._groups = groups
         self._scheme = scheme

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.trace.arrays import Int64
+from triplepoint.trace import Int64
 
 
 class Intervals(NamedTuple):

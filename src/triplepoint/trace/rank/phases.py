@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from triplepoint.trace.arrays import Int64
+from triplepoint.trace import Int64
 from triplepoint.trace.kineto.rows import Category, Rows
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank import intervals
-from triplepoint.trace.rank.events import Events
+from triplepoint.trace.rank.events import NEVER, Events
 from triplepoint.trace.rank.intervals import Intervals, latest_wins
-from triplepoint.trace.rank.launches import NEVER
 
 PHASES = ("forward", "backward", "optimizer", "other")
 MARKS = re.compile(
@@ -100,7 +99,6 @@ class DevicePhases:
     """Finds the device's time of every annotation: from first to last computation that was launched in it."""
 
     def __init__(self, marks: Events) -> None:
-        """Take the annotations."""
         self._marks = marks
         self._host, self._owner = _annotated(marks, Category.ANNOTATION)
         num_annotations = int(self._owner.max()) + 1 if len(self._owner) else 0
@@ -179,14 +177,10 @@ def cut_windows(steps: list[Step], phases: Phases) -> Windows:
     marked = Intervals(phases.start, phases.end)
     in_step, in_phase, start, end = intervals.overlay(whole, marked)
     account = step_of[in_step] * len(PHASES) + phase_of[in_phase]
-    free = intervals.difference(_any_step(whole), intervals.union(phases.start, phases.end))
+    free = intervals.difference(intervals.union(whole.start, whole.end), intervals.union(phases.start, phases.end))
     in_step, _, free_start, free_end = intervals.overlay(whole, free)
     other = step_of[in_step] * len(PHASES) + PHASES.index("other")
     start, end = np.concatenate((start, free_start)), np.concatenate((end, free_end))
     account = np.concatenate((account, other))
     order = np.argsort(start, kind="stable")
     return Windows(Intervals(start[order], end[order]), account[order], len(steps) * len(PHASES))
-
-
-def _any_step(whole: Intervals) -> Intervals:
-    return intervals.union(whole.start, whole.end)

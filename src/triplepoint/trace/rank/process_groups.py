@@ -9,6 +9,8 @@ import msgspec
 from triplepoint.errors import UserError
 from triplepoint.trace.kineto.reader import Header, Message
 
+_ONLY = "default"
+"""Name of the process group of a trace that names none at all: torch's first, of all ranks."""
 _BYTES = {
     "byte": 1, "char": 1, "signed char": 1, "unsigned char": 1, "bool": 1,
     "half": 2, "bfloat16": 2, "short": 2, "short int": 2,
@@ -148,7 +150,6 @@ class Groups:
     """The process groups of one rank."""
 
     def __init__(self, record: GroupRecord, header: Header) -> None:
-        """Take what the launcher recorded, and what the trace's header says."""
         self.record = record
         self.header = header
         info = header.metadata.get("distributedInfo")

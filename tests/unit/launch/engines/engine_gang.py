@@ -17,9 +17,9 @@ from torch import nn
 from triplepoint.config.point import Point
 from triplepoint.launch.context import RankContext, StepRecorder
 from triplepoint.launch.engines import get_engine, loop
-from triplepoint.launch.engines.deepspeed import run as deepspeed
-from triplepoint.launch.engines.megatron import run as megatron
-from triplepoint.launch.engines.tracing import enable_flight_recorder
+from triplepoint.launch.engines.deepspeed import trainer as deepspeed
+from triplepoint.launch.engines.loop import enable_flight_recorder
+from triplepoint.launch.engines.megatron import trainer as megatron
 
 
 def train_steps(point: Point, trainer: Any, *rest: Any) -> None:

@@ -16,10 +16,10 @@ import torch.distributed as dist
 from triplepoint.config.point import Point
 from triplepoint.launch.context import RankContext, StepRecorder
 from triplepoint.launch.engines import native
+from triplepoint.launch.engines.loop import enable_flight_recorder
 from triplepoint.launch.engines.native import gradients, trainer
 from triplepoint.launch.engines.native.generate import Generator
 from triplepoint.launch.engines.native.gradients import Placed, local_gradient
-from triplepoint.launch.engines.tracing import enable_flight_recorder
 
 SMALL = 200
 """Elements of the largest small parameter: the tiny models' hidden size is 32, and they have 4 experts."""

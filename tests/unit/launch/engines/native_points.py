@@ -15,8 +15,8 @@ import torch
 
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout, Point, PointCluster, Steps
-from triplepoint.launch.engines.native.initialise import materialise
 from triplepoint.launch.engines.native.model import FeedForward, Stage, TransformerLayer
+from triplepoint.launch.engines.native.parameters import materialise
 
 LLAMA = ModelConfig(
     name="tiny-llama",

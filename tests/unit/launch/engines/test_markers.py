@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import torch
 from torch.profiler import profile
 
-from triplepoint.launch.engines.markers import marker
+from triplepoint.launch.engines.loop import marker
 
 
 def test_a_marker_is_a_span_of_the_trace() -> None:

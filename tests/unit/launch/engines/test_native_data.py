@@ -12,9 +12,8 @@ import torch
 from tests.unit.launch.engines.native_points import LLAMA, make_point
 from triplepoint.config.contents import CORPUS_LIMIT_BYTES
 from triplepoint.errors import UserError
-from triplepoint.launch.engines.data import Batcher, open_corpus
-from triplepoint.launch.engines.indexed import read_indexed
-from triplepoint.launch.engines.native.loss import mean_cross_entropy
+from triplepoint.launch.engines.data import Batcher, open_corpus, read_indexed
+from triplepoint.launch.engines.native.model import mean_cross_entropy
 
 CPU = torch.device("cpu")
 

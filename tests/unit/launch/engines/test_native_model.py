@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tests.unit.launch.engines.native_points import GPT, GQA, LLAMA, MOE, make_point
 from triplepoint.config.model import MixtureOfExperts, ModelConfig
 from triplepoint.config.point import Recompute
-from triplepoint.launch.engines.native.initialise import materialise
 from triplepoint.launch.engines.native.model import (
     Attention,
     FeedForward,
@@ -23,6 +22,7 @@ from triplepoint.launch.engines.native.model import (
 )
 from triplepoint.launch.engines.native.moe import MixtureOfExpertsBlock
 from triplepoint.launch.engines.native.parallel import layers_of_stage
+from triplepoint.launch.engines.native.parameters import materialise
 
 CPU = torch.device("cpu")
 

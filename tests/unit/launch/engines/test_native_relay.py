@@ -11,7 +11,7 @@ import torch
 from tests.unit.launch.engines.native_points import GQA, make_point
 from tests.unit.launch.engines.test_native_model import CPU, make_stage
 from triplepoint.config.task import Inference
-from triplepoint.launch.engines.native import generate, relay
+from triplepoint.launch.engines.native import generate
 from triplepoint.launch.engines.native.parallel import layers_of_stage
 
 PROMPT, OUTPUT = 24, 8
@@ -51,7 +51,7 @@ class Line:
 def serve(pp: int, batch: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[list[int]], int, Line]:
     """Return the text the last of `pp` stages makes, when it has it, and what is left on the line."""
     line, texts, clocks = Line(pp), {}, {}
-    monkeypatch.setattr(relay, "dist", line)
+    monkeypatch.setattr(generate, "dist", line)
     stages = {number: make_stage(GQA, numbers=layers_of_stage(make_point(GQA, pp=pp), number)) for number in range(pp)}
     monkeypatch.setattr(generate, "build_stages", lambda point, mesh, device: {mesh.place: stages[mesh.place]})
     asked = Inference(prompt_tokens=PROMPT, output_tokens=OUTPUT)

@@ -15,8 +15,7 @@ from tests.unit.launch.engines.native_points import LLAMA, make_point
 from triplepoint.config.fold import fold
 from triplepoint.config.rules import check_corpus
 from triplepoint.errors import UserError
-from triplepoint.launch.engines.data import Batcher, open_corpus
-from triplepoint.launch.engines.tokenizer import open_tokenizer
+from triplepoint.launch.engines.data import Batcher, open_corpus, open_tokenizer
 
 TEXT = "the cat sat on the mat\nthe dog sat on the log, \u00e4h\n\nthe end"
 SIZE = 280

@@ -6,7 +6,7 @@ from tests.fakes.host import HostParts, Hwmon, Port, Rapl
 from tests.fakes.presets import hgx_a100, hgx_h100, hgx_h200, mi250_node, mi300x_node
 from tests.fakes.wave import square
 from tests.sampling import record
-from triplepoint.recording.read import NEVER
+from triplepoint.recording import NEVER
 from triplepoint.tables.telemetry import METRICS
 
 NODES = {"h200": hgx_h200, "h100": hgx_h100, "a100": hgx_a100, "mi250": mi250_node, "mi300x": mi300x_node}

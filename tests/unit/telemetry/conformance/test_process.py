@@ -13,8 +13,7 @@ import pytest
 from tests.fakes.node import fake_node
 from tests.fakes.presets import hgx_h200
 from tests.fakes.wave import constant
-from triplepoint.recording.read import read_recording
-from triplepoint.recording.write import fast_path
+from triplepoint.recording import fast_path, read_recording
 
 POWER_INSTANT = (186, 0)
 FLUSH_SAMPLES = 20 + 4
@@ -67,15 +66,15 @@ def test_stopped_sampler_leaves_every_read_of_one_process(tmp_path):
 
 
 def test_full_disk_ends_sampling_with_one_line_and_a_readable_file(tmp_path):
-    # No file may grow beyond 24 kB: the same failed write as on a full disk, without one.
-    limit = ("prlimit", "--fsize=24576")
+    # No file may grow beyond 64 kB: the same failed write as on a full disk, without one.
+    limit = ("prlimit", "--fsize=65536")
     out = tmp_path / "node0.arrow"
     with fake_node(hgx_h200(8).set_all(load=constant(1.0))) as node, sampler(node, out, limit) as run:
         _, errors = run.communicate(timeout=120)
         assert run.returncode == 2
         assert len(errors.strip().splitlines()) == 1 and "node0" in errors, errors
         assert rows(out) > 0
-        assert fast_path(out).stat().st_size <= 24576
+        assert fast_path(out).stat().st_size <= 65536
 
 
 def test_second_sampler_of_a_node_is_refused_with_one_line(tmp_path):

@@ -7,7 +7,7 @@ from tests.fakes.presets import hgx_h200
 from tests.fakes.scenario import Sensor
 from tests.fakes.wave import Wave
 from tests.sampling import S, record
-from triplepoint.telemetry.power_sensor import find_updates, fit_response
+from triplepoint.power_sensor import find_updates, fit_response
 
 SECONDS = 20.0
 READS_PER_UPDATE = 4.137

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.trace.cross.worlds import MS, collectives_of, rank_seeing, true_ends
-from triplepoint.trace.cross.arrivals import Arrivals, find_arrivals
-from triplepoint.trace.cross.clocks import Clock, align
-from triplepoint.trace.cross.matching import match_collectives
+from triplepoint.trace.clocks import Arrivals, Clock, align, find_arrivals
 from triplepoint.trace.lanes import Collectives
+from triplepoint.trace.matching import match_collectives
 
 
 def arrivals_of(collectives: Sequence[Collectives], offsets: Mapping[int, int] = {}) -> dict[int, Arrivals]:

@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 
 from tests.unit.trace.cross.worlds import T0, collectives_of, lane_of
 from triplepoint.tables.traces import CRITICAL_PATH
-from triplepoint.trace.cross.arrivals import Arrivals
-from triplepoint.trace.cross.clocks import Clock
-from triplepoint.trace.cross.compare import compare_ranks
-from triplepoint.trace.cross.critical_path import CriticalPath, Stretch, find_critical_paths, path_rows
+from triplepoint.trace.clocks import Arrivals, Clock
+from triplepoint.trace.compare import CriticalPath, Stretch, compare_ranks, find_critical_paths, path_rows
 from triplepoint.trace.lanes import CollectiveKey, Collectives, Label, Lane, Step
 
 GEMM, COMM = Label("compute", "gemm"), Label("comm", "all_reduce", "dp")

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.trace.cross.worlds import US, collectives_of
-from triplepoint.trace.cross.arrivals import find_arrivals
-from triplepoint.trace.cross.clocks import align
-from triplepoint.trace.cross.matching import MatchedCollectives, match_collectives
+from triplepoint.trace.clocks import align, find_arrivals
+from triplepoint.trace.matching import MatchedCollectives, match_collectives
 
 RECORDED = Path(__file__).parents[3] / "data" / "traces" / "dlrm_v100_collectives.csv"
 

@@ -5,8 +5,7 @@ import pytest
 
 from tests.unit.trace.cross.worlds import MS, T0, US, collectives_of, lane_of
 from triplepoint.tables.traces import RANKS
-from triplepoint.trace.cross.compare import compare_ranks
-from triplepoint.trace.cross.stragglers import Standing, find_stragglers
+from triplepoint.trace.compare import Standing, compare_ranks, find_stragglers
 from triplepoint.trace.lanes import Collectives, Label, Lane, Step
 
 COMPUTE, COMM = Label("compute", "gemm"), Label("comm", "all_reduce", "dp")

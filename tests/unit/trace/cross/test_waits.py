@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from triplepoint.trace.cross.arrivals import Arrivals
-from triplepoint.trace.cross.compare import Waited, exposed_waits
+from triplepoint.trace.clocks import Arrivals
+from triplepoint.trace.compare import Waited, exposed_waits
 from triplepoint.trace.lanes import CollectiveKey, Collectives, Label, Lane, Step
 
 LABELS = [

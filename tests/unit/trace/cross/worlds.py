@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from triplepoint.trace.arrays import Int64
+from triplepoint.trace import Int64
 from triplepoint.trace.lanes import CollectiveKey, Collectives, Label, Lane, Step
 
 T0 = 1_700_000_000_000_000_000

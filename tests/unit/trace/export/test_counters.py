@@ -10,8 +10,7 @@ from tests.synthetic import H200, Spec, manifest_of, telemetry_of
 from triplepoint.config.plan import Limits, PlannedRun
 from triplepoint.manifest import Manifest
 from triplepoint.tables import TELEMETRY
-from triplepoint.trace.export.counters import rank_title, telemetry_counters, wall_shift_ns
-from triplepoint.trace.export.perfetto import CounterTrack
+from triplepoint.trace.perfetto import CounterTrack, rank_title, telemetry_counters, wall_shift_ns
 
 S = 1_000_000_000
 SPEC = Spec("llama3-70b", {"tp": 8, "dp": 2}, cluster=H200)

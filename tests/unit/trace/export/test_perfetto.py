@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from triplepoint.trace.export.perfetto import (
+from triplepoint.trace.perfetto import (
     CounterTrack,
     RankTimeline,
     node_process,
     rank_process,
     write_perfetto,
 )
-from triplepoint.trace.export.timeline import LaneSpans, Look
+from triplepoint.trace.timeline import LaneSpans, Look
 
 BASE = 1_790_857_026_123_456_789
 

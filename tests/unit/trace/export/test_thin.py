@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triplepoint.trace.export.thin import LatestWins, Spans, Thinner
+from triplepoint.trace.thin import LatestWins, Spans, Thinner
 
 ORIGIN = 1_790_857_026_000_000_000
 NUM_LABELS = 5

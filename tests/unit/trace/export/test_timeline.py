@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from triplepoint.tables import TIMELINE
-from triplepoint.trace.export.timeline import LaneSpans, Look, cells_per_lane, span_table, thin_lane
+from triplepoint.trace.timeline import LaneSpans, Look, cells_per_lane, span_table, thin_lane
 
 ORIGIN = 1_790_857_026_000_000_000
 

@@ -11,9 +11,9 @@ from unittest import mock
 from tests.unit.trace.traces import BASE_NS, write_trace
 from triplepoint.tables import CATEGORIES, COLLECTIVES, INTERVALS, KERNELS, SEGMENTS, TIMELINE
 from triplepoint.trace.kineto.external_sort import Sorter
+from triplepoint.trace.lanes import RankSummary
 from triplepoint.trace.rank.parse import parse_rank
 from triplepoint.trace.rank.process_groups import GroupRecord, read_groups
-from triplepoint.trace.rank.rank_summary import RankSummary
 from triplepoint.trace.rank.work import Reading, Work, read_work
 from triplepoint.trace.taxonomy import load_scheme
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from triplepoint.trace.kineto.reader import Geometry
-from triplepoint.trace.rank.kernel_totals import COLUMNS, geometry_values
+from triplepoint.trace.rank.work import COLUMNS, geometry_values
 
 
 def values(**said: Any) -> dict[str, float]:

@@ -11,7 +11,7 @@ from tests.unit.trace.rank.parsed import parse, work_of
 from tests.unit.trace.traces import GEMM, kernel, launch
 from triplepoint.trace.kineto.external_sort import Sorter
 from triplepoint.trace.kineto.rows import LAUNCH, ROW
-from triplepoint.trace.rank.launches import NEVER, join_launches
+from triplepoint.trace.rank.events import NEVER, join_launches
 
 
 def joined(folder: Path, device: list[int], calls: list[int], capacity: int) -> list[tuple[int, int]]:

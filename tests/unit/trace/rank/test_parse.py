@@ -13,10 +13,9 @@ from tests.unit.trace.rank.parsed import Parsed, parse, parse_path, sorters_of
 from tests.unit.trace.traces import GEMM, kernel, note, write_trace
 from triplepoint.errors import UserError
 from triplepoint.tables import SEGMENTS
-from triplepoint.trace.lanes import Label
+from triplepoint.trace.lanes import SUMMARY, Label, read_summary
 from triplepoint.trace.rank.parse import parse_rank
 from triplepoint.trace.rank.process_groups import GroupRecord
-from triplepoint.trace.rank.rank_summary import SUMMARY, read_summary
 from triplepoint.trace.rank.work import Reading
 from triplepoint.trace.taxonomy import load_scheme
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.trace.rank.parsed import Parsed, parse
 from tests.unit.trace.rank.random_work import Case, cases
 from tests.unit.trace.traces import GEMM, event, kernel, launch, note
-from triplepoint.trace.rank.launches import LAUNCHED
-from triplepoint.trace.rank.slabs import slabs
+from triplepoint.trace.rank.events import LAUNCHED, slabs
 
 
 def sorted_tables(parsed: Parsed) -> list[Any]:

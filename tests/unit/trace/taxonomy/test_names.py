@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triplepoint.trace.taxonomy.scheme import split
+from triplepoint.trace.taxonomy import split
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.trace.taxonomy.test_default_scheme import LABELLED
-from triplepoint.trace.taxonomy.rules import Table, read_builtin, split_alternatives
-from triplepoint.trace.taxonomy.scheme import split
+from triplepoint.trace.taxonomy import Table, read_builtin, split, split_alternatives
 
 RULES = {
     f"{scheme} {table}": getattr(read_builtin(scheme), table)

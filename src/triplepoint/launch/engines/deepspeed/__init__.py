@@ -12,10 +12,8 @@ from triplepoint.config.point import Point
 from triplepoint.config.rules import Rule
 from triplepoint.errors import UserError
 from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines.limits import check_features
-
-ZERO_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
-"""ZeRO stage by what data parallel ranks share out. Source: Rajbhandari et al. 2020 (ZeRO), arXiv:1910.02054."""
+from triplepoint.launch.engines.deepspeed.settings import zero_stage
+from triplepoint.launch.engines.shared import check_features
 
 
 def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
@@ -29,7 +27,7 @@ def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[st
             "engine deepspeed needs deepspeed, which is not installed; pip install triplepoint[deepspeed], "
             "or set engine: native"
         )
-    from triplepoint.launch.engines.deepspeed.run import run
+    from triplepoint.launch.engines.deepspeed.trainer import run
 
     return run(point, context, recorder)
 
@@ -37,11 +35,6 @@ def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[st
 def is_installed() -> bool:
     """Return whether DeepSpeed can be imported here."""
     return importlib.util.find_spec("deepspeed") is not None
-
-
-def zero_stage(point: Point) -> int:
-    """Return the ZeRO stage of the point, from 0."""
-    return ZERO_STAGES[point.layout.data_parallel_sharding]
 
 
 def _degrees(point: Point) -> str | None:

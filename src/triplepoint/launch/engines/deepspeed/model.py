@@ -8,15 +8,19 @@ import torch
 from torch import Tensor, nn
 
 from triplepoint.config.point import Point
-from triplepoint.launch.engines.deepspeed import zero_stage
-from triplepoint.launch.engines.deepspeed.settings import deepspeed_config, dtype_of
-from triplepoint.launch.engines.native.initialise import materialise
-from triplepoint.launch.engines.native.lora import add_adapters, freeze
-from triplepoint.launch.engines.native.loss import mean_cross_entropy
-from triplepoint.launch.engines.native.model import FeedForward, Run, Stage, TransformerLayer, plain
+from triplepoint.launch.engines.deepspeed.settings import deepspeed_config, zero_stage
+from triplepoint.launch.engines.native.model import FeedForward, Run, Stage, TransformerLayer, mean_cross_entropy, plain
 from triplepoint.launch.engines.native.moe import MixtureOfExpertsBlock
-from triplepoint.launch.engines.optimizer import BETAS, LEARNING_RATE, WEIGHT_DECAY
+from triplepoint.launch.engines.native.parameters import add_adapters, freeze, materialise
+from triplepoint.launch.engines.shared import BETAS, LEARNING_RATE, WEIGHT_DECAY
 from triplepoint.launch.engines.weights import weights_of
+
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+def dtype_of(point: Point) -> torch.dtype:
+    """Return the type of parameters and activations."""
+    return _DTYPES[point.precision]
 
 
 class Filler:
@@ -51,7 +55,7 @@ class LanguageModel(nn.Module):
 
 
 def build_model(point: Point, device: torch.device) -> LanguageModel:
-    """Return the model with its weights; with ZeRO-3 each layer is shared out before the next one is made."""
+    """Return the model with its weights; with ZeRO-3 each layer is sharded before the next one is made."""
     model, filler = point.model, Filler(point, device)
     with torch.device("meta"):
         layers = {number: make_layer(point, _runner(point, number)) for number in range(model.num_layers)}

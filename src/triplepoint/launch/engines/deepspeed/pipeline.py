@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from triplepoint.config.point import Point
 from triplepoint.launch.engines.deepspeed.model import Filler, let_recompute, make_layer
-from triplepoint.launch.engines.markers import marker
-from triplepoint.launch.engines.native.loss import mean_cross_entropy
-from triplepoint.launch.engines.native.model import Linear, Norm, plain, rotary_tables
-from triplepoint.launch.engines.vocabulary import padded_vocab_size
+from triplepoint.launch.engines.loop import marker
+from triplepoint.launch.engines.native.model import Linear, Norm, mean_cross_entropy, plain, rotary_tables
+from triplepoint.launch.engines.shared import padded_vocab_size
 
 _PHASES = {
     "ForwardPass": "forward",

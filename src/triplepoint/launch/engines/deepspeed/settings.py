@@ -2,21 +2,19 @@
 
 from typing import Any
 
-import torch
-
 from triplepoint.config.point import Point
-from triplepoint.launch.engines.deepspeed import zero_stage
-from triplepoint.launch.engines.optimizer import MAX_GRADIENT_NORM
+from triplepoint.launch.engines.shared import MAX_GRADIENT_NORM
 
 PREFETCH_ELEMENTS = 50_000_000
 """Parameters that ZeRO-3 gathers ahead of their use. Source: DeepSpeed, `stage3_prefetch_bucket_size`, default 5e7."""
 
-_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+ZERO_STAGES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+"""ZeRO stage by what data parallel ranks shard. Source: Rajbhandari et al. 2020 (ZeRO), arXiv:1910.02054."""
 
 
-def dtype_of(point: Point) -> torch.dtype:
-    """Return the type of parameters and activations."""
-    return _DTYPES[point.precision]
+def zero_stage(point: Point) -> int:
+    """Return the ZeRO stage of the point, from 0."""
+    return ZERO_STAGES[point.layout.data_parallel_sharding]
 
 
 def deepspeed_config(point: Point) -> dict[str, Any]:

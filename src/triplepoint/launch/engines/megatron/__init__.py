@@ -11,7 +11,7 @@ from triplepoint.config.point import Point
 from triplepoint.config.rules import Rule
 from triplepoint.errors import UserError
 from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines.limits import check_expert_biases, check_features, check_vocabulary
+from triplepoint.launch.engines.shared import check_expert_biases, check_features, check_vocabulary
 
 
 def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[st
             "engine megatron needs megatron-core, which is not installed; pip install triplepoint[megatron], "
             "or set engine: native"
         )
-    from triplepoint.launch.engines.megatron.run import run
+    from triplepoint.launch.engines.megatron.trainer import run
 
     return run(point, context, recorder)
 

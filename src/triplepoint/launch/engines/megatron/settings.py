@@ -11,7 +11,7 @@ from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer import TransformerConfig
 
 from triplepoint.config.point import Point
-from triplepoint.launch.engines.optimizer import BETAS, LEARNING_RATE, MAX_GRADIENT_NORM, WEIGHT_DECAY
+from triplepoint.launch.engines.shared import BETAS, LEARNING_RATE, MAX_GRADIENT_NORM, WEIGHT_DECAY
 
 NORM_EPS = 1e-5
 """Source: Llama 3 and GPT-2 reference code, both 1e-5."""
@@ -30,7 +30,7 @@ def shares_optimizer(point: Point) -> bool:
 
 
 def shares_parameters(point: Point) -> bool:
-    """Return whether gradients, or parameters too, are shared out: Megatron-FSDP does that."""
+    """Return whether gradients, or parameters too, are sharded: Megatron-FSDP does that."""
     return point.layout.dp > 1 and point.layout.data_parallel_sharding in ("optim_grads", "optim_grads_params")
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point
-from triplepoint.launch.engines.vocabulary import padded_vocab_size
+from triplepoint.launch.engines.shared import padded_vocab_size
 from triplepoint.launch.engines.weights import ADAPTER, weights_of
 from triplepoint.launch.engines.weights import Weights as EngineWeights
 
@@ -19,10 +19,6 @@ COLUMN = ("linear_qkv", "linear_fc1")
 
 def matrices(model: ModelConfig, target: str) -> dict[str, tuple[int, int]]:
     """Return the matrices that Megatron-Core keeps in one of its layers, by their names in the native engine.
-
-    Args:
-        model: The architecture.
-        target: Name of the layer.
 
     Returns:
         Outputs and inputs of each.
@@ -108,11 +104,6 @@ class Weights:
 def fill(chunk: Any, point: Point, device: torch.device) -> None:
     """Put the weights of a point into one chunk of this rank's model.
 
-    Args:
-        chunk: A `GPTModel`.
-        point: The point.
-        device: Where parameters live.
-
     Raises:
         KeyError: If the chunk has a parameter that no weight is known for.
     """
@@ -179,7 +170,7 @@ def _layer(rest: str, layer: str, first_expert: int, weights: Weights) -> Tensor
 
 
 def _adapter(target: str, key: str, layer: str, weights: Weights) -> Tensor:
-    """Return this rank's part of a matrix of the adapters beside a layer, see `lora.py`."""
+    """Return this rank's part of a matrix of the adapters alongside a layer, see `build.py`."""
     assert weights.point.lora is not None
     rank, parts = weights.point.lora.rank, matrices(weights.model, target)
 

@@ -8,7 +8,7 @@ from typing import Any
 from triplepoint.config.point import Point
 from triplepoint.config.rules import Rule
 from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines.limits import check_expert_biases, check_features, check_vocabulary
+from triplepoint.launch.engines.shared import check_expert_biases, check_features, check_vocabulary
 
 
 def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[st
         Facts for the manifest, each a plain value.
     """
     # The module is not called train: importing it would hide this function.
-    from triplepoint.launch.engines.native.run import run
+    from triplepoint.launch.engines.native.trainer import run
 
     return run(point, context, recorder)
 

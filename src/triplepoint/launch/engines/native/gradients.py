@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from triplepoint.launch.engines.markers import marker
+from triplepoint.launch.engines.loop import marker
 from triplepoint.units import MIB
 
 BUCKET_BYTES = 25 * MIB
@@ -174,11 +174,6 @@ def sum_over_tp(placed: Sequence[Placed], group: dist.ProcessGroup | None) -> No
 
 def clip(placed: Sequence[Placed], max_norm: float, world: dist.ProcessGroup) -> Tensor:
     """Scale all gradients so that their norm over the whole model is at most `max_norm`.
-
-    Args:
-        placed: Every parameter of this rank.
-        max_norm: Largest norm.
-        world: All ranks.
 
     Returns:
         The norm before clipping, the same on every rank.

@@ -1,5 +1,5 @@
 # mypy: disallow-subclassing-any=False
-"""The transformer: a stage of it, or all of it.
+"""The transformer, a stage of it or all of it, and its loss.
 
 Parameters are fp32 (or what FSDP gathers) and are cast to the activations' type where they are used, which is
 what autocast does, without its cache. Activations between modules are plain local tensors; only the linear layers
@@ -10,9 +10,10 @@ a parameter is called the same in every layout.
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -20,7 +21,8 @@ from torch.utils.checkpoint import checkpoint
 
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Recompute
-from triplepoint.launch.engines.vocabulary import padded_vocab_size
+from triplepoint.launch.engines.data import IGNORED
+from triplepoint.launch.engines.shared import padded_vocab_size
 
 NORM_EPS = 1e-5
 """Source: Llama 3 and GPT-2 reference code, both 1e-5."""
@@ -189,14 +191,6 @@ class Stage(nn.Module):
         sequence_length: int,
         dtype: torch.dtype,
     ) -> None:
-        """Build the stage on the current default device (meta).
-
-        Args:
-            config: Architecture of the whole model.
-            layers: This stage's layers under their global numbers.
-            sequence_length: Tokens per sequence.
-            dtype: Type of the activations.
-        """
         super().__init__()
         self.config, self.sequence_length, self.dtype = config, sequence_length, dtype
         self.sequence_start = 0
@@ -286,3 +280,52 @@ def rotate(x: Tensor, rotary: Tensor) -> Tensor:
     first, second = x.float().chunk(2, dim=-1)
     cos, sin = rotary
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+def mean_cross_entropy(logits: Tensor, target: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Return the mean cross entropy over all tokens but padding, in fp32; 0 where all is padding. Unit: nat.
+
+    Args:
+        logits: Shape (batch, sequence, vocabulary), this rank's part of the vocabulary if `group` is given.
+        target: Next tokens, `data.IGNORED` for padding; shape (batch, sequence).
+        group: Tensor parallel ranks; None if the vocabulary is whole.
+    """
+    flat, wanted = logits.flatten(0, 1).float(), target.flatten()
+    is_text = wanted >= 0
+    if group is None:
+        per_token = F.cross_entropy(flat, wanted, reduction="none", ignore_index=IGNORED)
+    else:
+        per_token = SplitCrossEntropy.apply(flat, wanted, group)
+    return (per_token * is_text).sum() / is_text.sum().clamp(min=1)
+
+
+class SplitCrossEntropy(torch.autograd.Function):
+    """Cross entropy per token without gathering the logits.
+
+    Source:
+        Shoeybi et al. 2019 (Megatron-LM), arXiv:1909.08053, section 3.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, target: Tensor, group: dist.ProcessGroup) -> Tensor:
+        """Return the loss of each token, shape (tokens,)."""
+        size = logits.shape[1]
+        peak = logits.amax(1)
+        dist.all_reduce(peak, op=dist.ReduceOp.MAX, group=group)
+        exponential = (logits - peak.unsqueeze(1)).exp()
+        local = target - group.rank() * size
+        is_here = (local >= 0) & (local < size)
+        column = local.clamp(0, size - 1).unsqueeze(1)
+        wanted = logits.gather(1, column).squeeze(1) - peak
+        sums = torch.stack((exponential.sum(1), wanted * is_here))
+        dist.all_reduce(sums, group=group)
+        ctx.save_for_backward(exponential.div_(sums[0].unsqueeze(1)), column, is_here)
+        return sums[0].log() - sums[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        """Return probability minus one-hot target, times the gradient of the loss."""
+        probability, column, is_here = ctx.saved_tensors
+        # Out of place: the zero-bubble schedule may walk this node twice.
+        one_hot = torch.zeros_like(probability).scatter_(1, column, is_here.unsqueeze(1).to(probability.dtype))
+        return (probability - one_hot) * grad.unsqueeze(1), None, None

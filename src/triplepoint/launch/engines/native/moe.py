@@ -24,15 +24,7 @@ class AllToAll(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, sent: list[int], received: list[int], group: dist.ProcessGroup) -> Tensor:
-        """Return the rows the other ranks sent here.
-
-        Args:
-            ctx: Kept for the backward pass.
-            x: Rows in the order of the receiving ranks.
-            sent: Rows for each rank.
-            received: Rows from each rank.
-            group: The ranks.
-        """
+        """Return the rows the other ranks sent here."""
         ctx.sent, ctx.received, ctx.group = sent, received, group
         return _exchange(x, sent, received, group)
 

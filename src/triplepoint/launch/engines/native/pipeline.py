@@ -17,12 +17,11 @@ from torch.distributed.pipelining import (
 )
 
 from triplepoint.config.point import Point
-from triplepoint.launch.engines.markers import marker
+from triplepoint.launch.engines.loop import marker
 from triplepoint.launch.engines.native.gradients import GradientSynchroniser
-from triplepoint.launch.engines.native.mesh import Mesh
 from triplepoint.launch.engines.native.model import Stage
-from triplepoint.launch.engines.native.parallel import compute_dtype
-from triplepoint.launch.engines.vocabulary import padded_vocab_size
+from triplepoint.launch.engines.native.parallel import Mesh, compute_dtype
+from triplepoint.launch.engines.shared import padded_vocab_size
 
 _SINGLE_STAGE = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 _MULTI_STAGE = {"interleaved_1f1b": ScheduleInterleaved1F1B, "zero_bubble": ScheduleInterleavedZeroBubble}

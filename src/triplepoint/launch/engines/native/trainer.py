@@ -1,14 +1,19 @@
-"""One training step of one rank: forward, backward, gradient synchronisation, optimizer."""
+"""The run of one rank: process groups, model, training steps (forward, backward, gradient sums, optimizer), traces."""
 
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor, Shard
 
 from triplepoint.config.point import Point
-from triplepoint.launch.engines.markers import marker
+from triplepoint.launch.context import RankContext, StepRecorder
+from triplepoint.launch.engines.data import Batcher, open_corpus
+from triplepoint.launch.engines.device import BACKENDS, device_name, open_device
+from triplepoint.launch.engines.loop import Tracer, enable_flight_recorder, marker, train_steps
+from triplepoint.launch.engines.native.generate import Generator
 from triplepoint.launch.engines.native.gradients import (
     GradientSynchroniser,
     Placed,
@@ -17,13 +22,10 @@ from triplepoint.launch.engines.native.gradients import (
     local_gradient,
     sum_over_tp,
 )
-from triplepoint.launch.engines.native.loss import mean_cross_entropy
-from triplepoint.launch.engines.native.mesh import Mesh
-from triplepoint.launch.engines.native.model import Linear, Stage
-from triplepoint.launch.engines.native.parallel import build_stages
+from triplepoint.launch.engines.native.model import Linear, Stage, mean_cross_entropy
+from triplepoint.launch.engines.native.parallel import Mesh, build_mesh, build_stages, is_sharded
 from triplepoint.launch.engines.native.pipeline import build_schedule, phase
-from triplepoint.launch.engines.native.placement import place
-from triplepoint.launch.engines.optimizer import BETAS, LEARNING_RATE, MAX_GRADIENT_NORM, WEIGHT_DECAY
+from triplepoint.launch.engines.shared import BETAS, LEARNING_RATE, MAX_GRADIENT_NORM, WEIGHT_DECAY
 
 
 class Trainer:
@@ -157,3 +159,98 @@ class Trainer:
             parameter.grad = leaf.grad = None
         for linear in self._linears:
             linear.forget_cast()
+
+
+def place(stage: Stage, point: Point, mesh: Mesh) -> list[Placed]:
+    """Return the stage's parameters with their ranks, in the order of the forward pass.
+
+    | parameter           | repeated over   | gradient summed over                       |
+    |---------------------|-----------------|--------------------------------------------|
+    | split linear layer  | dp              | dp                                         |
+    | norm, positions     | dp, tp          | dp, and tp with sequence parallelism       |
+    | router              | dp, tp          | dp, and tp (sequence or experts are split) |
+    | expert              | edp, tp         | edp, and tp with expert parallelism        |
+    | expert split over tp| dp              | dp                                         |
+
+    FSDP shards what is repeated over dp (edp) and sums it itself.
+    """
+    return [_place(name, parameter, point, mesh) for name, parameter in stage.named_parameters()]
+
+
+def _place(name: str, parameter: nn.Parameter, point: Point, mesh: Mesh) -> Placed:
+    layout = point.layout
+    is_expert = ".experts." in name
+    repeats = mesh.edp if is_expert else mesh.dp
+    is_reduced_by_fsdp = is_sharded(point) and repeats.size() > 1
+    # On the tensor parallel mesh: FSDP hides its own split behind a mesh of its own.
+    is_split = is_split_over_tp(parameter, mesh)
+    return Placed(
+        parameter,
+        None if is_reduced_by_fsdp or repeats.size() == 1 else repeats.get_group(),
+        is_tp_partial=layout.tp > 1 and not is_split and _sees_part(name, parameter, point, mesh),
+        is_counted=(is_reduced_by_fsdp or repeats.get_local_rank() == 0)
+        and (is_split or mesh.tp.get_local_rank() == 0),
+    )
+
+
+def is_split_over_tp(parameter: nn.Parameter, mesh: Mesh) -> bool:
+    """Return whether tensor parallel ranks hold different parts of the parameter."""
+    if mesh.layout.tp == 1 or not isinstance(parameter, DTensor):
+        return False
+    names = parameter.device_mesh.mesh_dim_names or ()
+    return "tp" in names and isinstance(parameter.placements[names.index("tp")], Shard)
+
+
+def _sees_part(name: str, parameter: nn.Parameter, point: Point, mesh: Mesh) -> bool:
+    """Return whether a parameter that is whole on every tensor parallel rank gets a part of its gradient there."""
+    if isinstance(parameter, DTensor) and "tp" in (parameter.device_mesh.mesh_dim_names or ()):
+        return False  # The bias of a row-wise layer: DTensor sums it.
+    if ".router." in name:
+        return True
+    return point.layout.sequence_parallel or (".experts." in name and mesh.ep is not None)
+
+
+def run(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:
+    """Train `point` in this rank and return facts for the manifest; see the engine's `train`.
+
+    A process group that is there already is used and left in place, so that one gang can train several points.
+    """
+    corpus = open_corpus(point)
+    device = open_device(point.cluster.device, context.local_rank)
+    torch.manual_seed(point.seed)
+    is_owner = not dist.is_initialized()
+    if is_owner:
+        enable_flight_recorder()
+        dist.init_process_group(BACKENDS[point.cluster.device])
+    mesh = build_mesh(point.layout, device.type, has_way_back=point.inference is not None)
+    trainer: Trainer | Generator
+    trainer = Trainer(point, mesh, device) if point.inference is None else Generator(point, mesh, device, recorder)
+    layout = point.layout
+    dp_rank = mesh.dp.get_local_rank()
+    batcher = Batcher(corpus, point.num_microbatches, point.micro_batch_size, layout.dp, dp_rank)
+    train_steps(point, trainer, batcher, Tracer(point, context, mesh.roles(), device), recorder, device)
+    own = _trained(trainer) if isinstance(trainer, Trainer) else trainer.facts()
+    facts = {**own, **_facts(mesh, device), **corpus.facts()}
+    if is_owner:
+        # Only after a normal end: with a rank gone, this would wait for it.
+        dist.destroy_process_group()
+    return facts
+
+
+def _trained(trainer: Trainer) -> dict[str, Any]:
+    num_parameters, num_parameters_rank = trainer.count_parameters()
+    return {
+        "num_parameters": num_parameters,
+        "num_parameters_rank": num_parameters_rank,
+        "num_trained_parameters": trainer.count_trained(),
+        "num_gradient_buckets": trainer.synchroniser.num_buckets,
+        "gradient_norm": float(trainer.gradient_norm),
+    }
+
+
+def _facts(mesh: Mesh, device: torch.device) -> dict[str, Any]:
+    return {
+        "backend": dist.get_backend(mesh.world),
+        "device_name": device_name(device),
+        "num_threads": torch.get_num_threads(),
+    }

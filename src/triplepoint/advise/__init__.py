@@ -1,1 +1,0 @@
-"""Advice before and after a study: what it will cost."""

@@ -1,1 +1,0 @@
-"""Samples of a node on disk."""

@@ -1,1 +1,0 @@
-"""Recording of one GPU under known work, for sensor cards and for the fits of power and heat."""
