@@ -17,9 +17,9 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import Plan, PlanEntry, PlannedRun
 from triplepoint.config.point import Point, canonical
-from triplepoint.simulate.predict.point import predict_point
+from triplepoint.simulate.predict.point import predict_if_configured
 from triplepoint.simulate.predict.prediction import Prediction
-from triplepoint.status import RESULTS, Status
+from triplepoint.status import RESULTS, PredictionStatus, Status
 from triplepoint.units import KILO, S_PER_HOUR
 
 HEADINGS = ("have", "step s", "GiB", "GPU h", "kWh")
@@ -175,7 +175,7 @@ def _price_key(point: Point) -> str:
 
 def _predict_all(points: Sequence[Point], config: Path) -> list[Prediction]:
     """Return a prediction for each point, on all cores where there are many."""
-    predict_one = partial(predict_point, config=config, with_power=False)
+    predict_one = partial(predict_if_configured, config=config, with_power=False)
     if len(points) < _MANY:
         return [predict_one(point) for point in points]
     with ProcessPoolExecutor() as pool:
@@ -202,7 +202,7 @@ def _highest_s(prediction: Prediction) -> float:
 
 
 def _wall_s(prediction: Prediction, num_steps: int, step_s: float, limit_s: float) -> float:
-    if prediction.status == Status.OOM:
+    if prediction.status == PredictionStatus.OOM:
         return min(START_S, limit_s)
     if math.isnan(step_s):
         return math.nan
@@ -220,7 +220,7 @@ def cells(cost: RunCost) -> tuple[str, ...]:
 
 def note(cost: RunCost) -> str | None:
     """Return what is to be said of one run: that it will not fit, or not end; None if nothing."""
-    if cost.prediction.status == Status.OOM:
+    if cost.prediction.status == PredictionStatus.OOM:
         return f"predicted out of memory: {cost.prediction.reason}"
     if cost.is_cut_short:
         limit_s = cost.entry.planned.limits.time_limit_s
@@ -269,8 +269,11 @@ def _block(title: str, costs: Sequence[RunCost]) -> list[str]:
 
 def _warnings(ahead: Sequence[RunCost]) -> list[tuple[str, list[RunCost]]]:
     found = [
-        ("predicted out of memory", [cost for cost in ahead if cost.prediction.status == Status.OOM]),
-        ("predicted to time out", [it for it in ahead if it.is_cut_short and it.prediction.status == Status.OK]),
+        ("predicted out of memory", [cost for cost in ahead if cost.prediction.status == PredictionStatus.OOM]),
+        (
+            "predicted to time out",
+            [it for it in ahead if it.is_cut_short and it.prediction.status == PredictionStatus.OK],
+        ),
     ]
     return [(word, chosen) for word, chosen in found if chosen]
 

@@ -26,6 +26,10 @@ class UserError(Exception):
     """A problem the user can mend: what was found, where, what was expected, what to do, in one line."""
 
 
+class PointError(UserError):
+    """A point that cannot run or is not simulated, on a configuration with nothing wrong in it."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a hint such as ` (did you mean 'tp'?)` naming the nearest known word, or all if none is near."""
     known = sorted(known)

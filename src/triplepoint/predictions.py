@@ -18,7 +18,7 @@ from triplepoint.plan import points_of, refusal_of
 from triplepoint.simulate.predict.point import STACKS, predict_point
 from triplepoint.simulate.predict.prediction import Prediction, read_calibrations
 from triplepoint.simulate.stacks import find_stack, read_stacks
-from triplepoint.status import Status
+from triplepoint.status import PredictionStatus
 
 
 class Configuration(Settings):
@@ -51,7 +51,7 @@ class Request:
     def predict(self, config: Path) -> Prediction:
         """Return its prediction."""
         if self.invalid_because:
-            return Prediction(Status.INVALID, self.invalid_because)
+            return Prediction(PredictionStatus.INVALID, self.invalid_because)
         return predict_point(self.point, config, self.stack)
 
 

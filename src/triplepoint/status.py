@@ -51,5 +51,17 @@ class Status(StrEnum):
         return self.retry is None
 
 
+class PredictionStatus(StrEnum):
+    """Outcome of a prediction; the values stand in its column `status`."""
+
+    OK = "ok"
+    OOM = "oom"
+    """Does not fit in memory; the numbers are of a GPU with room for it."""
+    INVALID = "invalid"
+    """Contradicts itself or cannot run."""
+    UNSUPPORTED = "unsupported"
+    """Not simulated."""
+
+
 RESULTS = tuple(status for status in Status if status.is_result)
 """Statuses of table `points`."""

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +218,69 @@ def test_command_refuses_a_file_in_one_line(tmp_path: Path, capsys: pytest.Captu
     assert not (tmp_path / "out.csv").exists()
     assert main(["predict", str(tmp_path / "none.csv")]) == 2
     assert "none.csv: no such file" in capsys.readouterr().err
+
+
+FILES = ["kernels/h200", "power/h200", "heat/h200", "heat/airflow/hgx-8", "collectives/links/nvlink4"]
+
+
+def broken_config(folder: Path, file: str, content: str | None) -> Path:
+    """Return a copy of the configuration in which one file is missing or of other content."""
+    config = folder / "config"
+    shutil.copytree(CONFIG, config)
+    path = config / f"{file}.yaml"
+    assert path.exists()
+    path.unlink() if content is None else path.write_text(content)
+    return config
+
+
+@pytest.mark.parametrize("content", ["", "poison: [", "name: h200\n"])
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("is_published", [False, True])
+def test_broken_configuration_ends_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str, content: str, is_published: bool
+) -> None:
+    words = predict_words(tmp_path, broken_config(tmp_path, file, content), is_published)
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"triplepoint: {tmp_path}/config/{file}.yaml: ")
+    assert not (tmp_path / "out.csv").exists()
+
+
+def predict_words(folder: Path, config: Path, is_published: bool) -> list[str]:
+    """Return a command that predicts one point of training on H200."""
+    published = "model,gpu,n_gpus,tp,gbs,seq,mbs\nLlama3-8B,H200,8,8,8,4096,1\n"
+    source = write(folder, "in.csv", published if is_published else [LLAMA])
+    option = ["--published"] if is_published else []
+    return ["predict", *option, str(source), str(folder / "out.csv"), "--config", str(config)]
+
+
+@pytest.mark.parametrize("is_published", [False, True])
+def test_gpu_without_kernels_is_refused_and_without_power_has_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_published: bool
+) -> None:
+    config = broken_config(tmp_path, "kernels/h200", None)
+    assert main(predict_words(tmp_path, config, is_published)) == 2
+    assert "kernels/h200.yaml: no such file" in capsys.readouterr().err
+    shutil.copy(CONFIG / "kernels" / "h200.yaml", config / "kernels")
+    for part in ("power", "heat"):
+        (config / part / "h200.yaml").unlink()
+    assert main(predict_words(tmp_path, tmp_path / "other", is_published)[:-1] + [str(config)]) == 0
+    (row,) = csv.DictReader((tmp_path / "out.csv").open())
+    assert (row["status"], row["gpu_power_w"]) == ("ok", "")
+
+
+def test_nodes_larger_than_their_chassis_are_refused_as_simulate_refuses_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = broken_config(tmp_path, "clusters/h200x32", (CONFIG / "clusters/h200x32.yaml").read_text())
+    airflow = yaml.safe_load((config / "heat/airflow/hgx-8.yaml").read_text())
+    airflow |= {"name": "pair", "rows": [[0], [1]], "packages": [[0], [1]]}
+    (config / "heat/airflow/pair.yaml").write_text(yaml.safe_dump(airflow))
+    cluster = config / "clusters/h200x32.yaml"
+    cluster.write_text(cluster.read_text() + "\nchassis: pair\n")
+    words, line = predict_words(tmp_path, config, False), "triplepoint: airflow pair has 2 devices, nodes of the"
+    asked = {"task": "inference", "prompt_tokens": 512, "output_tokens": 16}
+    for row in (LLAMA, LLAMA | asked | {"sequence_parallel": False}):
+        write(tmp_path, "in.csv", [row])
+        assert main(words) == 2
+        assert capsys.readouterr().err.startswith(line)

@@ -17,7 +17,7 @@ from triplepoint.config.point import SETTINGS, Point, settings_of
 from triplepoint.errors import UserError
 from triplepoint.flops import model_flops_per_token, peak_flops
 from triplepoint.manifest import Manifest
-from triplepoint.status import Status
+from triplepoint.status import PredictionStatus, Status
 
 _TIMES = ("step_time", "time_to_first_token", "time_per_output_token")
 """What simulated runs have intervals of."""
@@ -245,10 +245,10 @@ def set_beside(point: Point, manifest: Manifest, row: Row, ranks: list[Row], con
     """
     if manifest.origin == "simulated":
         return
-    from triplepoint.simulate.predict.point import allocated_by_rank, predict_point
+    from triplepoint.simulate.predict.point import allocated_by_rank, predict_if_configured
 
-    step = predict_point(point, config)
-    if step.status in ("unsupported", Status.INVALID):
+    step = predict_if_configured(point, config)
+    if step.status in (PredictionStatus.UNSUPPORTED, PredictionStatus.INVALID):
         row["prediction_absent"] = step.reason
         return
     allocated_bytes = allocated_by_rank(point, config)

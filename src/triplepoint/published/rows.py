@@ -28,7 +28,7 @@ from triplepoint.simulate.limits import check_order
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.predict.prediction import Prediction, predict_job
 from triplepoint.simulate.stacks import Stack, find_stack
-from triplepoint.status import Status
+from triplepoint.status import PredictionStatus
 
 COLUMNS = (
     *("id", "model", "hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "experts", "topk", "moe_ffn", "params_B"),
@@ -59,7 +59,7 @@ class Row:
 
     id: str
     job: Job | None = None
-    status: Literal[Status.INVALID, "unsupported", ""] = ""
+    status: Literal[PredictionStatus.INVALID, PredictionStatus.UNSUPPORTED] | None = None
     reason: str = ""
     open_choices: frozenset[str] = frozenset()
     serving: Serving | None = None
@@ -74,7 +74,7 @@ class Row:
         except (ArithmeticError, ValueError, MemoryError) as error:
             # Numbers nobody thought of; the other rows must not suffer.
             line = " ".join(str(error).split())[:200]
-            return Prediction("unsupported", f"cannot be simulated: {type(error).__name__} {line}")
+            return Prediction(PredictionStatus.UNSUPPORTED, f"cannot be simulated: {type(error).__name__} {line}")
 
 
 def read_row(cells: Cells, number: int, config: Path) -> Row:
@@ -89,12 +89,12 @@ def read_row(cells: Cells, number: int, config: Path) -> Row:
     try:
         return _read(name, cells, config)
     except UnreadableError as error:
-        return Row(name, None, Status.INVALID, str(error))
+        return Row(name, None, PredictionStatus.INVALID, str(error))
     except ValidationError as error:
         first = error.errors()[0]
-        return Row(name, None, Status.INVALID, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        return Row(name, None, PredictionStatus.INVALID, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
     except UnsupportedError as error:
-        return Row(name, None, "unsupported", str(error))
+        return Row(name, None, PredictionStatus.UNSUPPORTED, str(error))
 
 
 def settle(row: Row) -> Job:

@@ -6,7 +6,7 @@ from pathlib import Path
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.mesh import Group as Group
-from triplepoint.errors import UserError
+from triplepoint.errors import PointError, UserError
 from triplepoint.simulate.collectives.links import Counters, Link, load_link
 
 
@@ -93,13 +93,13 @@ def fabric_of(cluster: ClusterConfig, gpu: GpuConfig, config: Path) -> Fabric:
     """Return the fabric of a cluster, with the kinds of link in the folder of the configuration.
 
     Raises:
-        UserError: If it has several nodes and its adapters are not given.
+        PointError: If it has several nodes and its adapters are not given.
     """
     inside = node_levels(gpu, cluster.gpus_per_node, config, link=cluster.scale_up_link)
     if cluster.num_nodes == 1:
         return Fabric(inside)
     if cluster.nics_per_node is None or cluster.nic_bandwidth is None:
-        raise UserError(
+        raise PointError(
             f"cluster {cluster.name}: {cluster.num_nodes} nodes and no nics_per_node or nic_bandwidth; give both"
         )
     num_nics = int(cluster.nics_per_node.value)

@@ -8,7 +8,7 @@ import pytest
 from tests.synthetic import CONFIG, H200, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.simulate.predict import point as module
-from triplepoint.simulate.predict.point import allocated_by_rank, predict_point
+from triplepoint.simulate.predict.point import allocated_by_rank, predict_if_configured, predict_point
 from triplepoint.simulate.predict.prediction import Prediction
 from triplepoint.tables.results import RESULT_TABLES
 
@@ -31,7 +31,7 @@ def test_prediction_stands_beside_the_measurement_with_its_error(
     step = Prediction("ok", step_time_s=90.9, step_time_lo_s=80.0, step_time_hi_s=100.0)
     # Ranks 0 to 3 are of the first stage, 4 to 7 of the second.
     allocated_bytes = (1.5 * GIB,) * 4 + (0.5 * GIB,) * 4
-    monkeypatch.setattr(module, "predict_point", lambda point, config: step)
+    monkeypatch.setattr(module, "predict_if_configured", lambda point, config: step)
     monkeypatch.setattr(module, "allocated_by_rank", lambda point, config: allocated_bytes)
     point, gpus = rows(tmp_path, ONE_NODE)
     # Measured: 101 s (the median of the made-up steps), and 1 GiB and a few bytes.
@@ -60,10 +60,10 @@ def test_prediction_of_a_simulated_run_is_the_run_itself(tmp_path: Path) -> None
     assert [point[key] for key in (*KEYS, "prediction_absent")] == [None] * 5
 
 
-def test_predict_point_unknown_hardware_says_why_in_one_line(tmp_path: Path) -> None:
+def test_prediction_beside_a_measurement_on_unknown_hardware_says_why_in_one_line(tmp_path: Path) -> None:
     shutil.copytree(CONFIG, tmp_path / "config")
     (tmp_path / "config/gpus/h200.yaml").unlink()
-    found = predict_point(ONE_NODE.point(), tmp_path / "config")
+    found = predict_if_configured(ONE_NODE.point(), tmp_path / "config")
     assert found.status == "unsupported"
     assert "h200" in found.reason
     assert "\n" not in found.reason

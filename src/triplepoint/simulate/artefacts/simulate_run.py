@@ -10,7 +10,7 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Point
 from triplepoint.config.rules import refusal
-from triplepoint.errors import UserError
+from triplepoint.errors import PointError
 from triplepoint.manifest import Manifest
 from triplepoint.simulate.artefacts.groups import lockstep
 from triplepoint.simulate.artefacts.serving import simulate_serving
@@ -104,12 +104,12 @@ def job_of(point: Point, catalogue: Catalogue, stack: str | None = None) -> Job:
         stack: Software it runs on. None: that runs are simulated on.
 
     Raises:
-        UserError: If the cluster has no GPU, its network is not given, or the point offloads to the host.
+        PointError: If the cluster has no GPU, its network is not given, or the point offloads to the host.
     """
     if point.offload:
-        raise UserError(f"offload: [{', '.join(point.offload)}] is not simulated; set offload: [] for a prediction")
+        raise PointError(f"offload: [{', '.join(point.offload)}] is not simulated; set offload: [] for a prediction")
     cluster = catalogue.cluster(point.cluster.name)
     gpu = catalogue.gpu_of(cluster)
     if gpu is None:
-        raise UserError(f"cluster {cluster.name} has no GPU to simulate; choose a cluster with one, or engine: native")
+        raise PointError(f"cluster {cluster.name} has no GPU to simulate; choose a cluster with one, or engine: native")
     return Job.of(point, gpu, fabric_of(cluster, gpu, catalogue.folder), stack or STACK, catalogue.folder)

@@ -18,7 +18,7 @@ import numpy as np
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.conditions import USUAL
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.errors import UserError
+from triplepoint.errors import PointError
 from triplepoint.simulate.costs import largest_of
 from triplepoint.simulate.fabric import Fabric
 from triplepoint.simulate.heat.devices import equal_devices
@@ -116,7 +116,7 @@ def warm_up(
         config: Folder of the configuration.
 
     Raises:
-        UserError: If GPUs cannot work under these conditions.
+        PointError: If GPUs cannot work under these conditions.
     """
     gpu, conditions = load.job.gpu, cluster.conditions
     shape = -(-load.job.num_gpus // cluster.gpus_per_node), cluster.gpus_per_node
@@ -370,7 +370,7 @@ def _check_shutdown(trace: Trace, machine: Machine) -> None:
     node, gpu = np.unravel_index(hottest.argmax(), hottest.shape)
     most_c = machine.heat.limits.shutdown_temperature.value
     if hottest[node, gpu] >= most_c:
-        raise UserError(
+        raise PointError(
             f"node{node}.gpu{gpu} comes to {hottest[node, gpu]:.0f} degC under the conditions of its cluster and shuts "
             f"down at {most_c:g} degC; no job runs on it, ease them"
         )

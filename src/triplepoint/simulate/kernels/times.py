@@ -6,7 +6,7 @@ from pathlib import Path
 
 from triplepoint.config.base import Quantity
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.errors import UserError, nearest
+from triplepoint.errors import PointError, UserError, nearest
 from triplepoint.simulate.kernels.formula import Machine, Product, attention_s, gemm_s
 from triplepoint.simulate.kernels.parameters import AttentionKernel, Fit, GemmParameters, KernelConfig, read_kernels
 from triplepoint.simulate.operations import Kernel
@@ -120,7 +120,7 @@ class KernelModel:
             precision, self.gpu.peak_bf16_flops
         )
         if not isinstance(peak, Quantity):
-            raise UserError(f"gpu {self.gpu.name}: no {precision} units; use bf16")
+            raise PointError(f"gpu {self.gpu.name}: no {precision} units; use bf16")
         num_sms, memory = int(self.config.num_sms.value), self.config.memory
         bandwidth = self.gpu.memory_bandwidth.value
         return Machine(peak.value * clock_ratio, bandwidth, num_sms, memory.ramp_us, memory.ramp_bytes)
@@ -128,7 +128,7 @@ class KernelModel:
     def _gemm(self, precision: str) -> GemmParameters:
         name = "bf16" if precision == "fp16" else precision
         if name not in self.config.gemm:
-            raise UserError(f"gpu {self.gpu.name}: {name} products are not known{nearest(name, self.config.gemm)}")
+            raise PointError(f"gpu {self.gpu.name}: {name} products are not known{nearest(name, self.config.gemm)}")
         return self.config.gemm[name]
 
     def _attention(self) -> AttentionKernel:

@@ -6,14 +6,14 @@ from pathlib import Path
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Point
 from triplepoint.config.rules import refusal
-from triplepoint.errors import UserError
+from triplepoint.errors import PointError, UserError
 from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.inference import Serving, memory_by_stage, serving_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import check_order
 from triplepoint.simulate.memory.training import memory_by_stage as memory_of_training
 from triplepoint.simulate.predict.prediction import Prediction, predict_job
-from triplepoint.status import Status
+from triplepoint.status import PredictionStatus
 
 STACKS = {"megatron": "Megatron-Core", "deepspeed": "DeepSpeed", "native": "PyTorch"}
 """Software that a launched point is predicted for, by its engine; simulated points keep that of the published study."""
@@ -27,19 +27,30 @@ def predict_point(point: Point, config: Path, stack: str | None = None, with_pow
         config: Folder of the configuration.
         stack: Framework and its version. None: that of the point's engine.
         with_power: Whether power and heat are wanted, which take half of the time.
+
+    Raises:
+        UserError: If the configuration is wrong.
     """
     if point.cluster.device == "cpu":
-        return Prediction("unsupported", "processors are not simulated")
+        return Prediction(PredictionStatus.UNSUPPORTED, "processors are not simulated")
     try:
         job = _job_of(point, config, stack)
         cluster = _catalogue(config).cluster(point.cluster.name)
         if reason := refusal(point, cluster, job.gpu):
-            return Prediction(Status.INVALID, reason)
+            return Prediction(PredictionStatus.INVALID, reason)
         if reason := check_order(point):
-            return Prediction("unsupported", reason)
+            return Prediction(PredictionStatus.UNSUPPORTED, reason)
         return predict_job(job, _serving_of(point), config, cluster, with_power)
+    except PointError as error:
+        return Prediction(PredictionStatus.UNSUPPORTED, str(error))
+
+
+def predict_if_configured(point: Point, config: Path, with_power: bool = True) -> Prediction:
+    """Return the prediction of a point as `predict_point`; wrong or missing configuration is its reason too."""
+    try:
+        return predict_point(point, config, None, with_power)
     except UserError as error:
-        return Prediction("unsupported", str(error))
+        return Prediction(PredictionStatus.UNSUPPORTED, str(error))
 
 
 def allocated_by_rank(point: Point, config: Path) -> tuple[float, ...]:

@@ -5,13 +5,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
 
 from triplepoint import metrics
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.conditions import USUAL
 from triplepoint.config.task import TARGETS, Lora
-from triplepoint.errors import UserError
+from triplepoint.errors import PointError
 from triplepoint.flops import peak_flops, training_flops_per_token
 from triplepoint.simulate.calibration import Calibration, ServingCalibration
 from triplepoint.simulate.costs import Constants, Cost
@@ -25,7 +24,7 @@ from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power
 from triplepoint.simulate.step import Step, simulate_step
 from triplepoint.simulate.timeline.tasks import Timeline
-from triplepoint.status import Status
+from triplepoint.status import PredictionStatus
 from triplepoint.units import GIB
 
 _WORDS = {
@@ -57,8 +56,7 @@ class Prediction:
     """One row of output; numbers are NaN where there are none.
 
     Attributes:
-        status: ok, oom (does not fit; the numbers are of a GPU with room for it), invalid (contradicts itself) or
-            unsupported (not simulated).
+        status: What comes of it.
         reason: One line to a status other than ok.
         step_time_s: Of one step; of inference, a whole batch from its start to its end.
         step_time_lo_s: Lower end of the 90 % interval.
@@ -79,7 +77,7 @@ class Prediction:
         power: Power and heat.
     """
 
-    status: Literal[Status.OK, Status.OOM, Status.INVALID, "unsupported"]
+    status: PredictionStatus
     reason: str = ""
     step_time_s: float = math.nan
     step_time_lo_s: float = math.nan
@@ -115,7 +113,7 @@ COLUMNS = (
 def predict_job(
     job: Job, serving: Serving | None, config: Path, cluster: ClusterConfig | None = None, with_power: bool = True
 ) -> Prediction:
-    """Return the prediction of a training job, or of inference on its model, layout and machines.
+    """Return the prediction of a training job, or of inference; a job that cannot run has a status that says why.
 
     Args:
         job: The job.
@@ -123,10 +121,16 @@ def predict_job(
         config: Folder of the configuration, with the calibration.
         cluster: Where it runs: its slow GPUs and conditions count. None: on sound GPUs of usual nodes.
         with_power: Whether power and heat are wanted.
+
+    Raises:
+        UserError: If the configuration is wrong.
     """
-    if serving:
-        return _predict_serving(job, serving, config, cluster, with_power)
-    return predict(job, read_calibrations(config)[0], config, cluster, with_power)
+    try:
+        if serving:
+            return _predict_serving(job, serving, config, cluster, with_power)
+        return predict(job, read_calibrations(config)[0], config, cluster, with_power)
+    except PointError as error:
+        return Prediction(PredictionStatus.INVALID, str(error))
 
 
 def predict(
@@ -136,7 +140,7 @@ def predict(
     cluster: ClusterConfig | None = None,
     with_power: bool = True,
 ) -> Prediction:
-    """Return the prediction of a training job; a job that cannot run has a status that says why.
+    """Return the prediction of a training job.
 
     Args:
         job: The job.
@@ -144,6 +148,10 @@ def predict(
         config: Folder of the configuration.
         cluster: Where it runs: its slow GPUs and conditions count. None: on sound GPUs of usual nodes.
         with_power: Whether power and heat are wanted.
+
+    Raises:
+        PointError: If the job cannot run.
+        UserError: If the configuration is wrong.
     """
     constants = calibration.constants(job) if calibration else Constants()
     slow = slow_ranks(cluster, job.num_gpus) if cluster else {}
@@ -151,14 +159,11 @@ def predict(
     def simulate(factor: Mapping[int, float]) -> Training[Step]:
         return Training(simulate_step(job, constants, config, with_factors(slow, factor)))
 
-    try:
-        memory = peak_memory(job)
-        load, warm = simulate({}), None
-        if _is_warmed(job, config, cluster, with_power):
-            warm = warm_up(load, simulate, cluster, config) if cluster else warm_up_anywhere(load, config)
-            load = warm.load
-    except UserError as error:
-        return Prediction(Status.INVALID, str(error))
+    memory = peak_memory(job)
+    load, warm = simulate({}), None
+    if _is_warmed(job, config, cluster, with_power):
+        warm = warm_up(load, simulate, cluster, config) if cluster else warm_up_anywhere(load, config)
+        load = warm.load
     found = _prediction(job, load.ran, memory, calibration)
     if warm is None or not with_power:
         return found
@@ -179,7 +184,7 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
     peak = peak_flops(job.gpu, job.precision)
     is_ok = memory.total <= job.gpu.memory_capacity.value
     return Prediction(
-        Status.OK if is_ok else Status.OOM,
+        PredictionStatus.OK if is_ok else PredictionStatus.OOM,
         "" if is_ok else f"does not fit on a rank of stage {memory.stage}: {memory.explain()}",
         step_time_s=step.time_s,
         step_time_lo_s=low,
@@ -214,7 +219,7 @@ def _predict_serving(
     token_low_s, token_high_s = known_to.per_token_s
     first_low_s, first_high_s = known_to.first_token_s
     return Prediction(
-        Status.OK if fits else Status.OOM,
+        PredictionStatus.OK if fits else PredictionStatus.OOM,
         "" if fits else f"does not fit on a rank of stage {found.memory.stage}: {found.memory.explain()}",
         step_time_s=found.whole_s,
         step_time_lo_s=low_s,

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triplepoint.config.point import Schedule
-from triplepoint.errors import UserError
+from triplepoint.errors import PointError
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -111,7 +111,7 @@ def make_order(schedule: Schedule | None, num_stages: int, num_microbatches: int
         num_chunks: Model chunks per stage, vp.
 
     Raises:
-        UserError: If the schedule cannot have that many chunks or micro-batches, or there are too many.
+        PointError: If the schedule cannot have that many chunks or micro-batches, or there are too many.
 
     Source:
         gpipe: Huang et al. 2019, arXiv:1811.06965. 1f1b, interleaved_1f1b: Narayanan et al. 2021, arXiv:2104.04473, in
@@ -120,14 +120,16 @@ def make_order(schedule: Schedule | None, num_stages: int, num_microbatches: int
     """
     schedule = schedule or "1f1b"
     if num_chunks > 1 and schedule not in SEVERAL_CHUNKS:
-        raise UserError(f"schedule {schedule} has one chunk per stage, found vp: {num_chunks}; set vp: 1 or interleave")
+        raise PointError(
+            f"schedule {schedule} has one chunk per stage, found vp: {num_chunks}; set vp: 1 or interleave"
+        )
     if num_chunks > 1 and num_microbatches % num_stages:
-        raise UserError(
+        raise PointError(
             f"{schedule} takes micro-batches in groups of pp: {num_stages}, which does not divide their number "
             f"{num_microbatches}; change global_batch_size, or set vp: 1"
         )
     if (passes := num_microbatches * num_stages * num_chunks) > MOST_PASSES:
-        raise UserError(
+        raise PointError(
             f"micro-batches*pp*vp = {passes} passes, at most {MOST_PASSES} are simulated; lower global_batch_size"
         )
     return _make_order(schedule, num_stages, num_microbatches, num_chunks)
