@@ -1,7 +1,8 @@
 """Predictions of configurations written in a study's words: CSV, YAML or JSON, or a study."""
 
 import csv
-from collections.abc import Iterator
+import io
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,16 @@ from triplepoint.config.yaml_file import load, read_any
 from triplepoint.errors import UserError
 from triplepoint.plan import points_of, refusal_of
 from triplepoint.simulate.predict.point import STACKS, predict_point
-from triplepoint.simulate.predict.prediction import Prediction, read_calibrations
+from triplepoint.simulate.predict.prediction import Prediction, read_calibrations, with_progress
 from triplepoint.simulate.stacks import find_stack, read_stacks
 from triplepoint.status import PredictionStatus
+
+_TABLES = (".csv", ".tsv", ".txt")
+_TREES = (".yaml", ".yml", ".json")
+_MOST_BYTES = 64 << 20
+"""Largest YAML or JSON that is read: 10,000 configurations have some 3 MB."""
+_TEXTS = ("id", "stack")
+"""Columns whose cells are text as they stand: an id may be 007, yes or 2024-01-02."""
 
 
 class Configuration(Settings):
@@ -38,12 +46,14 @@ class Request:
 
     Attributes:
         id: Key of its row in the output.
+        where: Place it stands at in the file.
         point: The point, folded.
         stack: Software stack and version; None for that of its engine.
         invalid_because: Why it cannot run; None if it can.
     """
 
     id: str
+    where: str | Path
     point: Point
     stack: str | None
     invalid_because: str | None
@@ -55,76 +65,130 @@ class Request:
         return predict_point(self.point, config, self.stack)
 
 
-def predict_file(source: Path, config: Path) -> list[tuple[str, str, Prediction]]:
+def predict_file(
+    source: Path, config: Path, say: Callable[[str], None], simulated: Collection[str] = ()
+) -> list[tuple[str, str, Prediction]]:
     """Return the prediction of each point of a file by its id and run id, repeats once.
+
+    Args:
+        source: As `read_points`.
+        config: Folder of the configuration.
+        say: Called with a line on progress.
+        simulated: As `read_points`.
+
+    Raises:
+        UserError: As `read_points`.
+    """
+    read_calibrations(config)
+    requests = with_progress(read_points(source, config, simulated), say)
+    return [(request.id, run_id(request.point), request.predict(config)) for request in requests]
+
+
+def read_points(source: Path, config: Path, simulated: Collection[str] = ()) -> list[Request]:
+    """Return the points of a file, checked as a plan checks them; those that are equal in a study are one.
 
     Args:
         source: CSV with a setting in each column, YAML or JSON with one configuration or a list of them, or a study.
         config: Folder of the configuration.
+        simulated: Names of clusters whose points are those that `plan --simulated` simulates, whatever their engine;
+            so are those of rows that name no engine.
 
     Raises:
-        UserError: If the file cannot be read, a key or a value in it is no setting, or the configuration is wrong.
+        UserError: If the file cannot be read, a key or a value in it is no setting, two rows have one id, or the
+            configuration is wrong.
     """
-    read_calibrations(config)
-    return [(request.id, run_id(request.point), request.predict(config)) for request in read_points(source, config)]
-
-
-def read_points(source: Path, config: Path) -> list[Request]:
-    """Return the points of a file, checked as a plan checks them. Raises `UserError` as `predict_file` does."""
-    catalogue, points = Catalogue(config), []
-    for number, (where, settings) in enumerate(_read_settings(source), 1):
-        name, stack = str(number), None
+    catalogue = Catalogue(config)
+    for name in simulated:
+        catalogue.cluster(name)
+    requests: dict[str, Request] = {}
+    for where, settings in _read_settings(source):
+        once, name, stack = settings.model_copy(update={"repeats": 1}), None, None
+        is_simulated = settings.cluster in simulated
         if isinstance(settings, Configuration):
-            name, stack = str(number if settings.id is None else settings.id), settings.stack
+            number = str(len(requests) + 1)
+            name, stack = number if settings.id in (None, "") else str(settings.id), settings.stack
+            is_simulated = is_simulated or "engine" not in settings.model_fields_set
         if stack:
             _check_stack(stack, where, config)
-        (point,) = points_of(settings.model_copy(update={"repeats": 1}), catalogue, where)
-        points.append(Request(name, point, stack, refusal_of(point, catalogue)))
-    if not points:
+        (point,) = points_of(once, catalogue, where, is_simulated)
+        key = point.digest() if name is None else name
+        if name is not None and key in requests:
+            raise UserError(f"{where}: id {name!r} is also that of {requests[key].where}; change one")
+        name = name or str(len(requests) + 1)
+        requests.setdefault(key, Request(name, where, point, stack, refusal_of(point, catalogue)))
+    if not requests:
         raise UserError(f"{source}: no configuration in it; give at least model, cluster and global_batch_size of one")
-    return points
+    return list(requests.values())
 
 
 def _read_settings(source: Path) -> Iterator[tuple[str | Path, Settings]]:
     """Yield the settings of each configuration with the place they stand at, for errors."""
-    if source.suffix == ".csv":
-        content: Any = list(_read_csv(source))
-    else:
-        content = read_any(source)
+    suffix = source.suffix.lower()
+    if suffix in _TABLES:
+        for line, row in _read_csv(source):
+            where = f"{source}: line {line}"
+            yield where, parse(Configuration, row, where)
+        return
+    if suffix not in _TREES:
+        known = ", ".join((*_TABLES, *_TREES))
+        raise UserError(f"{source}: unknown kind of file {suffix!r}; expected a name that ends in one of {known}")
+    content = read_any(source, _MOST_BYTES)
     if isinstance(content, dict) and "sweeps" in content:
         for settings in expand(parse(Study, content, source), source):
             yield source, settings
         return
     for number, one in enumerate(content if isinstance(content, list) else [content], 1):
-        where = f"{source}: row {number}" if isinstance(content, list) else source
+        place = f"{source}: row {number}" if isinstance(content, list) else source
         if not isinstance(one, dict):
-            raise UserError(f"{where}: expected a mapping of keys to values, found {type(one).__name__}")
-        yield where, parse(Configuration, one, where)
+            raise UserError(f"{place}: expected a mapping of keys to values, found {type(one).__name__}")
+        yield place, parse(Configuration, one, place)
 
 
-def _read_csv(source: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a CSV, each cell read as YAML; a blank one leaves its key out."""
-    cells: dict[str, Any] = {}
-    try:
-        with source.open(encoding="utf-8-sig", newline="") as lines:
-            rows = [row for row in csv.reader(lines) if any(cell.strip() for cell in row)]
-    except FileNotFoundError:
-        raise UserError(f"{source}: no such file") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{source}: not readable as CSV: {error}") from None
-    header = [name.strip() for name in rows[0]] if rows else []
+def _read_csv(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a CSV with their lines, each cell read as YAML but for ids; a blank one leaves its key out."""
+    values: dict[str, Any] = {}
+    rows = _split_csv(source)
+    header = [name.strip() for name in rows[0][1]] if rows else []
     if twice := next((name for name in header if header.count(name) > 1), None):
         raise UserError(f"{source}: column {twice!r} stands {header.count(twice)} times; keep one")
     if "gpu" in header and "cluster" not in header:
         raise UserError(f"{source}: column 'gpu' and no 'cluster': a table in others' words needs --published")
-    for number, row in enumerate(rows[1:], 1):
-        where = f"{source}: row {number}"
+    for line, row in rows[1:]:
+        where = f"{source}: line {line}"
         if len(row) != len(header):
             raise UserError(f"{where}: {len(row)} cells, the header has {len(header)}; write [3, 5] within quotes")
-        for text in row:
-            if text not in cells:
-                cells[text] = load(text, where)
-        yield {name: cells[text] for name, text in zip(header, row, strict=True) if cells[text] is not None}
+        cells = dict(zip(header, row, strict=True))
+        for name, text in cells.items():
+            if name not in _TEXTS and text not in values:
+                values[text] = load(text, f"{where}: {name}", "a value")
+        read = {name: text.strip() or None if name in _TEXTS else values[text] for name, text in cells.items()}
+        yield line, {name: value for name, value in read.items() if value is not None}
+
+
+def _split_csv(source: Path) -> list[tuple[int, list[str]]]:
+    """Return the cells of the rows of a CSV that are not blank, each with the line it begins in."""
+    try:
+        text = source.read_text(encoding="utf-8-sig")
+        # The delimiter is that with which most names of the header are settings.
+        rows = max((_split(text, delimiter) for delimiter in ",;\t"), key=_num_known)
+    except FileNotFoundError:
+        raise UserError(f"{source}: no such file") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{source}: not readable as CSV: {error}") from None
+    return rows
+
+
+def _split(text: str, delimiter: str) -> list[tuple[int, list[str]]]:
+    reader, rows, line = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [], 1
+    for row in reader:
+        if any(cell.strip() for cell in row):
+            rows.append((line, row))
+        line = reader.line_num + 1
+    return rows
+
+
+def _num_known(rows: list[tuple[int, list[str]]]) -> int:
+    return sum(name.strip() in Configuration.model_fields for name in rows[0][1]) if rows else 0
 
 
 def _check_stack(stack: str, where: str | Path, config: Path) -> None:

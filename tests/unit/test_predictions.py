@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 
 from triplepoint.cli import main
 from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.runid import run_id
 from triplepoint.config.settings import Settings
 from triplepoint.errors import UserError
 from triplepoint.plan import points_of, refusal_of, select
 from triplepoint.predictions import predict_file, read_points
+from triplepoint.published.rows import Row
+from triplepoint.published.table import predict_table
 from triplepoint.simulate.predict.point import predict_point
 from triplepoint.simulate.predict.prediction import COLUMNS, Prediction
 
@@ -50,7 +53,7 @@ def refused(folder: Path, name: str, content: object) -> str:
     return str(caught.value).removeprefix(f"{folder}/")
 
 
-@pytest.mark.parametrize("study", ["parallelism", "mi250", "lora", "inference", "smoke"])
+@pytest.mark.parametrize("study", ["parallelism", "mi250", "lora", "inference", "smoke", "optimizations"])
 def test_points_of_a_study_are_those_of_its_plan(study: str) -> None:
     points = read_points(CONFIG / "studies" / f"{study}.yaml", CONFIG)
     planned = select(CONFIG, [study]).entries
@@ -58,12 +61,12 @@ def test_points_of_a_study_are_those_of_its_plan(study: str) -> None:
     first = {asked.point.digest(): asked.invalid_because for asked in points}
     assert first == {digest: reason for digest, reason in expected.items() if digest in first}
     repeats = [entry for entry in planned if entry.planned.point.repeat == 1]
-    assert len(first) == len(repeats)
+    assert len(points) == len(first) == len(repeats)
 
 
 def test_prediction_of_a_study_is_that_of_each_point() -> None:
     source = CONFIG / "studies" / "parallelism.yaml"
-    found = predict_file(source, CONFIG)
+    found = predict_file(source, CONFIG, print)
     asked = read_points(source, CONFIG)
     assert {one.status for _, _, one in found} >= {"ok", "invalid"}
     for (_, _, prediction), one in zip(found, asked, strict=True):
@@ -104,7 +107,8 @@ def test_a_row_is_the_point_that_a_study_makes_and_refused_with_the_same_line(
     row = required | rare
     content = json.dumps([row], indent="\t") if suffix == "json" else [row]
     (asked,) = read_points(write(tmp_path, f"in.{suffix}", content), CONFIG)
-    (point,) = points_of(Settings(**({"engine": "simulated"} | row)), CATALOGUE, "a study")
+    stated = Settings(**({"engine": "simulated"} | row))
+    (point,) = points_of(stated, CATALOGUE, "a study", is_simulated="engine" not in row)
     assert (asked.point, asked.invalid_because) == (point, refusal_of(point, CATALOGUE))
     predicted = asked.predict(CONFIG)
     if asked.invalid_because:
@@ -126,7 +130,9 @@ def test_csv_yaml_and_json_mean_the_same(tmp_path: Path) -> None:
         write(tmp_path, "list.yaml", [row]),
         write(tmp_path, "in.json", json.dumps([row], indent="\t")),
     ]
-    found = [[(key, run, prediction.cells()) for key, run, prediction in predict_file(file, CONFIG)] for file in files]
+    found = [
+        [(key, run, prediction.cells()) for key, run, prediction in predict_file(file, CONFIG, print)] for file in files
+    ]
     assert found == [found[0]] * 4
     ((key, run, _),) = found[0]
     assert (key, run.startswith("llama3-70b_h200x32_tp4-pp4-dp2-l19.20x2.21-sp-zero1_mbs1_simulated_r1_")) == (
@@ -137,7 +143,9 @@ def test_csv_yaml_and_json_mean_the_same(tmp_path: Path) -> None:
 
 def test_a_stack_is_what_is_predicted(tmp_path: Path) -> None:
     rows = [LLAMA, LLAMA | {"stack": "Megatron-Core r0.8"}, LLAMA | {"stack": "PyTorch"}]
-    usual, same, other = (one.step_time_s for _, _, one in predict_file(write(tmp_path, "in.yaml", rows), CONFIG))
+    usual, same, other = (
+        one.step_time_s for _, _, one in predict_file(write(tmp_path, "in.yaml", rows), CONFIG, print)
+    )
     assert usual == same != other
 
 
@@ -150,10 +158,10 @@ def test_blank_cell_leaves_its_key_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "line"),
     [
-        ("a.csv", [LLAMA | {"tpp": 2}], "a.csv: row 1: unknown key 'tpp' (did you mean 'tp'?)"),
+        ("a.csv", [LLAMA | {"tpp": 2}], "a.csv: line 2: unknown key 'tpp' (did you mean 'tp'?)"),
         ("a.yaml", [LLAMA, LLAMA | {"stak": "x"}], "a.yaml: row 2: unknown key 'stak' (did you mean 'stack'?)"),
         ("a.yaml", LLAMA | {"tp": "two"}, "a.yaml: tp: Input should be a valid integer, found 'two'"),
-        ("a.csv", [LLAMA | {"tp": "1.5"}], "a.csv: row 1: tp: Input should be a valid integer, found 1.5"),
+        ("a.csv", [LLAMA | {"tp": "1.5"}], "a.csv: line 2: tp: Input should be a valid integer, found 1.5"),
         ("a.yaml", [{"cluster": "h200x32", "global_batch_size": 8}], "a.yaml: row 1: key 'model' is missing"),
         ("a.yaml", [LLAMA | {"model": "llama3-71b"}], "a.yaml: row 1: unknown model 'llama3-71b' in config/models"),
         ("a.yaml", [LLAMA | {"stack": "Foo 1"}], "a.yaml: row 1: stack: no known software in 'Foo 1'"),
@@ -162,9 +170,19 @@ def test_blank_cell_leaves_its_key_out(tmp_path: Path) -> None:
         ("a.csv", "", "a.csv: no configuration in it"),
         ("a.csv", "model,gpu\nLlama3-8B,H100\n", "a.csv: column 'gpu' and no 'cluster'"),
         ("a.csv", "tp,tp\n1,2\n", "a.csv: column 'tp' stands 2 times; keep one"),
-        ("a.csv", "tp,pipeline_layers\n1,[3, 5]\n", "a.csv: row 1: 3 cells, the header has 2"),
-        ("a.csv", "tp,pp\n1,{\n", "a.csv: row 1: not readable as YAML"),
-        ("a.json", '{"tp": 1, "tp": 2}', "a.json: not readable as YAML: key 'tp' given twice"),
+        ("a.csv", "tp,pipeline_layers\n1,[3, 5]\n", "a.csv: line 2: 3 cells, the header has 2"),
+        ("a.csv", "tp,pp\n1,{\n", "a.csv: line 2: pp: not readable as a value"),
+        ("a.json", '{"tp": 1, "tp": 2}', "a.json: not readable as JSON: key 'tp' given twice"),
+        ("a.csv", "tp,pp\n\n1,{\n", "a.csv: line 3: pp: not readable as a value"),
+        ("a.yaml", LLAMA | {"overlap": "grad"}, "a.yaml: overlap: expected a list; write [grad], found 'grad'"),
+        ("a.csv", [LLAMA | {"id": "x"}] * 2, "a.csv: line 3: id 'x' is also that of "),
+        ("a.yaml", [LLAMA | {"id": 2}, LLAMA], "a.yaml: row 2: id '2' is also that of "),
+        (
+            "a.toml",
+            "",
+            "a.toml: unknown kind of file '.toml'; expected a name that ends in one of .csv, .tsv, .txt, .y",
+        ),
+        ("a", "", "a: unknown kind of file ''; expected"),
         ("a.yaml", {"sweeps": [{"set": {"tpp": 1}}]}, "a.yaml: key 'description' is missing"),
     ],
 )
@@ -214,7 +232,9 @@ def test_command_writes_a_row_for_each_point(tmp_path: Path, capsys: pytest.Capt
 
 def test_command_refuses_a_file_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["predict", str(write(tmp_path, "in.csv", [LLAMA | {"tpp": 2}])), str(tmp_path / "out.csv")]) == 2
-    assert capsys.readouterr().err == f"triplepoint: {tmp_path}/in.csv: row 1: unknown key 'tpp' (did you mean 'tp'?)\n"
+    assert (
+        capsys.readouterr().err == f"triplepoint: {tmp_path}/in.csv: line 2: unknown key 'tpp' (did you mean 'tp'?)\n"
+    )
     assert not (tmp_path / "out.csv").exists()
     assert main(["predict", str(tmp_path / "none.csv")]) == 2
     assert "none.csv: no such file" in capsys.readouterr().err
@@ -284,3 +304,99 @@ def test_nodes_larger_than_their_chassis_are_refused_as_simulate_refuses_them(
         write(tmp_path, "in.csv", [row])
         assert main(words) == 2
         assert capsys.readouterr().err.startswith(line)
+
+
+def test_ids_of_a_csv_are_text_as_they_stand(tmp_path: Path) -> None:
+    ids = ["007", "yes", "1.5", "2024-01-02", "null", "[x"]
+    asked = read_points(write(tmp_path, "in.csv", [LLAMA | {"id": name} for name in ids]), CONFIG)
+    assert [one.id for one in asked] == ids
+
+
+@pytest.mark.parametrize("name", ["A.CSV", "a.tsv", "a.txt"])
+@pytest.mark.parametrize("delimiter", [",", "\t", ";"])
+def test_tables_are_known_by_their_suffix_and_delimiter_by_content(tmp_path: Path, name: str, delimiter: str) -> None:
+    header, cells = delimiter.join(LLAMA), delimiter.join(map(str, LLAMA.values()))
+    (one,) = read_points(write(tmp_path, name, f"{header}\n{cells}\n"), CONFIG)
+    (same,) = read_points(write(tmp_path, "in.yaml", LLAMA), CONFIG)
+    assert one.point == same.point
+
+
+def test_upper_case_yaml_and_json_are_read(tmp_path: Path) -> None:
+    found = [read_points(write(tmp_path, name, LLAMA), CONFIG)[0].point for name in ("A.YML", "A.YAML")]
+    found.append(read_points(write(tmp_path, "A.JSON", json.dumps(LLAMA)), CONFIG)[0].point)
+    assert found == [found[0]] * 3
+
+
+def test_file_of_more_than_a_mebibyte_is_read(tmp_path: Path) -> None:
+    source = write(tmp_path, "in.json", json.dumps([LLAMA | {"id": f"{n:01000}"} for n in range(1100)]))
+    assert source.stat().st_size > 1 << 20
+    assert len(read_points(source, CONFIG)) == 1100
+
+
+@pytest.mark.parametrize("engine", [None, "megatron"])
+def test_run_ids_are_those_of_the_plan(tmp_path: Path, engine: str | None) -> None:
+    config = tmp_path / "config"
+    shutil.copytree(CONFIG, config)
+    asked = {key: value for key, value in LLAMA.items() if key != "data_parallel_sharding"}
+    stated = asked | ({"engine": engine} if engine else {})
+    study = {"description": "One point.", "sweeps": [{"set": {"engine": "simulated"} | stated | {"repeats": 1}}]}
+    source = config / "studies" / "one.yaml"
+    source.write_text(yaml.safe_dump(study))
+    launched, simulated = (
+        [entry.run for entry in select(config, ["one"], simulated=names).entries] for names in ((), ("h200x32",))
+    )
+    assert launched != simulated
+
+    def runs(content: Path, names: tuple[str, ...] = ()) -> list[str]:
+        return [run_id(one.point) for one in read_points(content, config, names)]
+
+    row = write(tmp_path, "in.yaml", stated)
+    assert runs(row) == (launched if engine else simulated)
+    assert runs(source) == launched
+    assert runs(source, ("h200x32",)) == runs(row, ("h200x32",)) == simulated
+
+
+@pytest.mark.parametrize("option", [[], ["--published"]])
+@pytest.mark.parametrize("spelling", ["in.csv", "../{}/in.csv", "link.csv", "hard.csv"])
+def test_the_file_that_is_read_is_not_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: list[str], spelling: str
+) -> None:
+    source = write(tmp_path, "in.csv", [LLAMA])
+    (tmp_path / "link.csv").symlink_to(source)
+    (tmp_path / "hard.csv").hardlink_to(source)
+    before = source.read_bytes()
+    target = f"{tmp_path}/{spelling.format(tmp_path.name)}"
+    assert main(["predict", *option, str(source), target]) == 2
+    assert capsys.readouterr().err.startswith(f"triplepoint: {target}: is the file that is read, ")
+    assert source.read_bytes() == before and (tmp_path / "link.csv").is_symlink()
+
+
+def test_progress_is_told_when_work_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("triplepoint.simulate.predict.prediction._PROGRESS_S", -1.0)
+    lines: list[str] = []
+    predict_file(write(tmp_path, "in.yaml", [LLAMA, LLAMA | {"pp": 3}]), CONFIG, lines.append)
+    assert lines == ["predict: 0 of 2 rows", "predict: 1 of 2 rows"]
+
+
+def test_rows_are_all_checked_before_one_is_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "in.csv"
+    source.write_text("model,gpu,n_gpus,tp,gbs,seq\nLlama3-8B,H200,8,8,8,4096\nMixtral-8x7B,H200,8,8,8,4096\n")
+    config = broken_config(tmp_path, "models/mixtral-8x7b", "poison: [")
+    monkeypatch.setattr(Row, "predict", lambda *_: pytest.fail("predicted a row before the last was checked"))
+    with pytest.raises(UserError, match="mixtral-8x7b.yaml: not readable as YAML"):
+        predict_table(source, config, print)
+
+
+def test_two_published_rows_of_one_id_are_refused(tmp_path: Path) -> None:
+    source = write(tmp_path, "in.csv", "id,model,gpu,gbs\na,x,H200,8\nb,x,H200,8\na,x,H200,8\n")
+    with pytest.raises(UserError, match="rows 1 and 3 have the same id 'a'; change one"):
+        predict_table(source, CONFIG, print)
+
+
+@pytest.mark.parametrize("option", [[], ["--published"]])
+def test_simulated_names_a_cluster_of_the_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: list[str]
+) -> None:
+    source = write(tmp_path, "in.yaml", LLAMA)
+    assert main(["predict", *option, str(source), "--simulated", "h200x33"]) == 2
+    assert ("--published has none of" if option else "unknown cluster 'h200x33'") in capsys.readouterr().err

@@ -5,9 +5,11 @@ import csv
 import io
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triplepoint.cli.arguments import add_config, in_file, make_parser, out_file, say
+from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
     from triplepoint.simulate.predict.prediction import Prediction
@@ -16,20 +18,22 @@ _ABOUT = """\
 FILE is a CSV, YAML or JSON file whose keys are those of a study's settings (docs/config.md), checked as `plan` checks
 them: model, cluster and global_batch_size, and what differs from the defaults: engine (default: simulated), tp, pp,
 micro_batch_size, recompute, task, ... Besides, each row may have
-  id            key of the row in OUT (default: its number)
+  id            key of the row in OUT, text in a CSV (default: its number); no two rows have the same
   stack         software stack and version, such as 'NeMo dgxc v25.04' (default: that of the engine)
-YAML and JSON hold one configuration, a list of them, or a study, each of whose points is predicted once. In a CSV a
-blank cell leaves its key out, and a list is written [grad, param]. A key or value that is none refuses the file; a
-point that cannot run is a row with the line that `plan` gives.
+YAML and JSON hold one configuration, a list of them, or a study, each of whose points is predicted once, as `plan` has
+it once; a path that ends in .csv, .tsv or .txt is a table, with commas, semicolons or tabs. There a blank cell leaves
+its key out, and a list is written [grad, param]. A wrong key or value refuses the file, a wrong configuration the
+command; a point that cannot run is a row with the line that `plan` gives.
 
 columns of OUT:
-  id run status reason     ok; oom: does not fit in memory; invalid: cannot run; unsupported: not simulated
+  id run                   run: that of the point in `plan`; in `plan --simulated` for a row that names no engine
+  status reason            ok; oom: does not fit in memory; invalid: cannot run; unsupported: not simulated
   step_time_s step_time_lo_s step_time_hi_s              one step (of inference, a whole batch) and the 90 % interval
   tokens_per_s_per_gpu mfu memory_gib bubble_fraction exposed_comm_s bottleneck
   time_to_first_token_s time_per_output_token_s exposed_comm_per_output_token_s
                            of inference; ends of 90 % intervals of the first two in ..._lo_... and ..._hi_...
   gpu_power_w gpu_power_peak_w node_power_w gpu_temp_max_c throttle_fraction gpu_energy_per_token_j
-                           of training on H100, H200 and MI250; ends of 90 % intervals in ..._lo_... and ..._hi_...
+                           on H100, H200 and MI250; ends of 90 % intervals in ..._lo_... and ..._hi_...
 
 With --published, FILE is a table of training runs as others publish them: a CSV, one run a row. Blanks are derived or
 take the default; other columns are named and passed over, but one that looks like a misspelt one of these is refused:
@@ -63,11 +67,17 @@ def parser() -> argparse.ArgumentParser:
     made = make_parser("predict", "Predict time, memory, power and bottleneck of configurations before they are run.")
     made.formatter_class = argparse.RawDescriptionHelpFormatter
     made.epilog = _ABOUT
-    made.add_argument("source", type=in_file, metavar="FILE", help="configurations: .csv, .yaml or .json")
+    made.add_argument(
+        "source", type=in_file, metavar="FILE", help="configurations: .csv, .tsv, .txt, .yaml, .yml or .json"
+    )
     made.add_argument(
         "target", type=out_file, nargs="?", metavar="OUT", help="CSV to write, whole or not (default: standard output)"
     )
     made.add_argument("--published", action="store_true", help="FILE is a table of training runs in others' words")
+    made.add_argument(
+        "--simulated", action="append", default=[], metavar="NAME",
+        help="points on this cluster are those of 'plan --simulated NAME'; repeatable",
+    )  # fmt: skip
     add_config(made)
     return made
 
@@ -75,14 +85,19 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> None:
     """Predict the rows of a file."""
     source, config = arguments.source, arguments.config
+    if arguments.target is not None:
+        _check_apart(source, arguments.target)
     if arguments.published:
+        if arguments.simulated:
+            raise UserError("predict: --simulated is for clusters of the configuration, which --published has none of")
         from triplepoint.published.table import predict_table
 
         rows = [({"id": key}, prediction) for key, prediction in predict_table(source, config, say)]
     else:
         from triplepoint.predictions import predict_file
 
-        rows = [({"id": key, "run": run}, prediction) for key, run, prediction in predict_file(source, config)]
+        found = predict_file(source, config, say, arguments.simulated)
+        rows = [({"id": key, "run": run}, prediction) for key, run, prediction in found]
     text = _table(rows)
     if arguments.target is None:
         sys.stdout.write(text)
@@ -93,6 +108,12 @@ def run(arguments: argparse.Namespace) -> None:
     counts = Counter(str(prediction.status) for _, prediction in rows)
     words = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     print(f"predict: {len(rows)} rows to {arguments.target}: {words}")
+
+
+def _check_apart(source: Path, target: Path) -> None:
+    """Refuse to write over what is read, however its path is spelled."""
+    if source.exists() and target.exists() and source.samefile(target):
+        raise UserError(f"{target}: is the file that is read, {source}; name another one to write")
 
 
 def _table(rows: "list[tuple[dict[str, str], Prediction]]") -> str:

@@ -139,6 +139,8 @@ def _explain(section: type[BaseModel], error: ValidationError) -> str:
     if first.get("ctx", {}).get("pattern") == NAME_PATTERN:
         message = NAME_EXPECTED
     found = first["input"]
+    if first["type"] in ("tuple_type", "list_type") and isinstance(found, str | int | float):
+        message = f"expected a list; write [{found}]"
     shown = f", found {_short(found)}" if isinstance(found, str | int | float | bool | datetime.date) else ""
     return f"{place + ': ' if place else ''}{message}{shown}{more}"
 

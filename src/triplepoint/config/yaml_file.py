@@ -40,44 +40,49 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_any(path: Path) -> Any:
+def read_any(path: Path, most_bytes: int = MOST_BYTES) -> Any:
     """Return what a YAML file holds, or a JSON file, which is YAML too.
+
+    Args:
+        path: The file.
+        most_bytes: Largest size that is read. Unit: byte.
 
     Raises:
         UserError: If the file is missing, is no regular file or a large one, or is not YAML.
     """
+    kind = "JSON" if path.suffix.lower() == ".json" else "YAML"
     try:
-        content = _read_regular(path)
+        content = _read_regular(path, most_bytes)
     except FileNotFoundError:
         known = sorted(p.stem for p in path.parent.glob("*.yaml"))
         raise UserError(f"{path}: no such file{nearest(path.stem, known) if known else ''}") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise UserError(f"{path}: not readable as YAML: {' '.join(str(error).split())}") from None
-    return load(content, path)
+        raise UserError(f"{path}: not readable as {kind}: {' '.join(str(error).split())}") from None
+    return load(content, path, kind)
 
 
-def load(text: str, where: str | Path) -> Any:
-    """Return what YAML text holds; `where` it stands is named in errors. Raises `UserError` if it is not YAML."""
+def load(text: str, where: str | Path, kind: str = "YAML") -> Any:
+    """Return what YAML text holds; `where` it stands and its `kind` are named in the `UserError` if it is not YAML."""
     try:
         return _load(text)
     # PyYAML lets through what Python says of a date or a number that there is none like.
     except (yaml.YAMLError, ValueError, KeyError) as error:
-        raise UserError(f"{where}: not readable as YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"{where}: not readable as {kind}: {' '.join(str(error).split())}") from None
 
 
-def _read_regular(path: Path) -> str:
+def _read_regular(path: Path, most_bytes: int) -> str:
     """Return the text of a regular file; opening a FIFO would wait for whoever writes to it."""
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         found = next((word for is_kind, word in _KINDS.items() if is_kind(mode)), "no regular file")
         raise UserError(f"{path}: is {found}, expected a YAML file; move it elsewhere")
     with path.open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
         raise UserError(
-            f"{path}: {path.stat().st_size} bytes, at most {MOST_BYTES} are read; split it into several files"
+            f"{path}: {path.stat().st_size} bytes, at most {most_bytes} are read; split it into several files"
         )
     return content.decode("utf-8")
 

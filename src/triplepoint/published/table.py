@@ -10,9 +10,8 @@ from pathlib import Path
 from triplepoint.errors import UserError
 from triplepoint.published.rows import COLUMNS, read_row
 from triplepoint.published.words import shown
-from triplepoint.simulate.predict.prediction import Prediction, read_calibrations
+from triplepoint.simulate.predict.prediction import Prediction, read_calibrations, with_progress
 
-_PROGRESS_ROWS = 500
 _NAMED = 10
 _NEAR = 0.75
 """Likeness from which a column is taken for a misspelt one: `modle` and `precison` are, `kind` and `node` are not."""
@@ -34,20 +33,24 @@ def predict_table(source: Path, config: Path, say: Callable[[str], None]) -> lis
         say: Called with a line on progress.
 
     Raises:
-        UserError: If the table cannot be read at all, or the configuration is wrong.
+        UserError: If the table cannot be read at all, two rows have one id, or the configuration is wrong.
     """
     read_calibrations(config)
     rows = read_table(source)
     if others := [shown(name) for name in (rows[0] if rows else ()) if name and name not in COLUMNS]:
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         say(f"predict: columns that are not read: {', '.join(others[:_NAMED])}{more}")
-    predictions = []
-    for number, cells in enumerate(rows, 1):
-        row = read_row(cells, number, config)
-        predictions.append((row.id, row.predict(config)))
-        if number % _PROGRESS_ROWS == 0:
-            say(f"predict: {number} of {len(rows)} rows")
-    return predictions
+    understood = [read_row(cells, number, config) for number, cells in enumerate(rows, 1)]
+    _check_ids([row.id for row in understood], source)
+    return [(row.id, row.predict(config)) for row in with_progress(understood, say)]
+
+
+def _check_ids(ids: list[str], source: Path) -> None:
+    first: dict[str, int] = {}
+    for number, name in enumerate(ids, 1):
+        if name in first:
+            raise UserError(f"{source}: rows {first[name]} and {number} have the same id {shown(name)}; change one")
+        first[name] = number
 
 
 def read_table(source: Path) -> list[dict[str, str]]:

@@ -1,17 +1,19 @@
 """Prediction of one job: time with its interval, memory, power and bottleneck."""
 
 import math
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
 from triplepoint import metrics
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.conditions import USUAL
-from triplepoint.config.task import TARGETS, Lora
+from triplepoint.config.task import TARGETS, Inference, Lora
 from triplepoint.errors import PointError
-from triplepoint.flops import peak_flops, training_flops_per_token
+from triplepoint.flops import inference_flops_per_token, peak_flops, training_flops_per_token
 from triplepoint.simulate.calibration import Calibration, ServingCalibration
 from triplepoint.simulate.costs import Constants, Cost
 from triplepoint.simulate.heat.nodes import is_known
@@ -26,6 +28,8 @@ from triplepoint.simulate.step import Step, simulate_step
 from triplepoint.simulate.timeline.tasks import Timeline
 from triplepoint.status import PredictionStatus
 from triplepoint.units import GIB
+
+Row = TypeVar("Row")
 
 _WORDS = {
     "gemm": "matrix products",
@@ -48,6 +52,7 @@ _WORDS = {
     "contention": "computation slowed by communication beside it",
 }
 """Parts of the time, by class of kernel or process group."""
+_PROGRESS_S = 10.0
 _MEMORY_BOUND = ("norm", "elementwise", "embedding", "loss", "optimizer")
 
 
@@ -181,7 +186,6 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
         low, high = interval(step.time_s, calibration.quantile, calibration.scale(job, step.uncertainty))
     tokens_per_s = job.global_batch_size * job.sequence_length / step.time_s
     flops = training_flops_per_token(job.model, job.sequence_length, _adapters(job))
-    peak = peak_flops(job.gpu, job.precision)
     is_ok = memory.total <= job.gpu.memory_capacity.value
     return Prediction(
         PredictionStatus.OK if is_ok else PredictionStatus.OOM,
@@ -190,12 +194,18 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
         step_time_lo_s=low,
         step_time_hi_s=high,
         tokens_per_s_per_gpu=tokens_per_s / job.num_gpus,
-        mfu=math.nan if peak is None else metrics.mfu(tokens_per_s, flops, job.num_gpus, peak),
+        mfu=_mfu(job, tokens_per_s, flops),
         memory_gib=memory.total / GIB,
         bubble_fraction=step.timeline.bubble_fraction,
         exposed_comm_s=step.exposed_comm_s,
         bottleneck=_training_bottleneck(step.timeline, step.slowest),
     )
+
+
+def _mfu(job: Job, tokens_per_s: float, flops_per_token: float) -> float:
+    """Return model FLOP/s over the peak of the job's GPUs; NaN where they have none at its number format."""
+    peak = peak_flops(job.gpu, job.precision)
+    return math.nan if peak is None else metrics.mfu(tokens_per_s, flops_per_token, job.num_gpus, peak)
 
 
 def _adapters(job: Job) -> Lora | None:
@@ -216,6 +226,7 @@ def _predict_serving(
     found = batch.step
     known_to, fits = read_calibrations(config)[1].known_to(job, serving, found), found.memory.fits
     low_s, high_s = known_to.whole_s
+    asked = Inference(prompt_tokens=serving.prompt_tokens, output_tokens=serving.output_tokens)
     token_low_s, token_high_s = known_to.per_token_s
     first_low_s, first_high_s = known_to.first_token_s
     return Prediction(
@@ -225,6 +236,7 @@ def _predict_serving(
         step_time_lo_s=low_s,
         step_time_hi_s=high_s,
         tokens_per_s_per_gpu=found.tokens_per_s / job.num_gpus,
+        mfu=_mfu(job, found.tokens_per_s, inference_flops_per_token(job.model, asked)),
         memory_gib=found.memory.total / GIB,
         bottleneck=_largest_part(_by_word(found.decode), found.decode.total_s),
         time_to_first_token_s=found.time_to_first_token_s,
@@ -236,6 +248,16 @@ def _predict_serving(
         exposed_comm_per_output_token_s=found.decode.exposed_s,
         power=predict_power(warm, known_to.whole_s, config) if warm and with_power else PowerPrediction(),
     )
+
+
+def with_progress(rows: Sequence[Row], say: Callable[[str], None]) -> Iterator[Row]:
+    """Yield rows to predict, with a line on how many are done every `_PROGRESS_S`."""
+    said_s = time.monotonic()
+    for num_done, row in enumerate(rows):
+        if time.monotonic() - said_s > _PROGRESS_S:
+            say(f"predict: {num_done} of {len(rows)} rows")
+            said_s = time.monotonic()
+        yield row
 
 
 @lru_cache(maxsize=4)
