@@ -56,7 +56,7 @@ def test_expand_layout_in_set_and_defaults(write_study: WriteStudy) -> None:
         ),
         ("  - sets: {tp: 2}", "unknown key 'sweeps.0.sets' (did you mean 'set'?)"),
         ("  - axes: {layout: [2]}", "sweeps.0.axes.layout: expected a mapping such as {tp: 2, pp: 4}, found 2"),
-        ("  - axes: {tp: 2}", "sweeps.0.axes.tp: Input should be a valid list, found 2"),
+        ("  - axes: {tp: 2}", "sweeps.0.axes.tp: expected a list; write [2], found 2"),
         ("  - axes: {tp: []}", "sweeps.0.axes.tp: List should have at least 1 item after validation, not 0"),
         ("  - axes: {tp: [0]}", "tp: Input should be greater than 0, found 0"),
         ("  - axes: {tp: [yes]}", "tp: Input should be a valid integer, found True"),

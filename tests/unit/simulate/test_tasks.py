@@ -64,7 +64,7 @@ def test_lora_all_targets_is_none_in_the_job() -> None:
     assert {job(entry.planned).lora_targets for entry in plan.valid} == {None, frozenset({"linear_qkv"})}
 
 
-@pytest.mark.parametrize("study", ["lora", "parallelism"])
+@pytest.mark.parametrize("study", ["lora", "parallelism", "inference"])
 def test_mfu_of_a_prediction_is_that_of_points(study: str) -> None:
     point = planned(study).point
     found = predict_point(point, CONFIG)
