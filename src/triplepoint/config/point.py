@@ -150,8 +150,8 @@ class Layout(Featured):
         tuple[Layers, ...],
         Setting(
             "Layers of each pipeline stage, such as `[3, 5]`: pp*vp numbers in the order of the model, so the first "
-            "virtual stages of all ranks, then the second ones. Empty: the same number on each. Tables have `9.10x6.11` "
-            "for 9, six times 10, and 11 layers, and null for an even split.",
+            "virtual stages of all ranks, then the second ones. Empty: the same number on each. Tables have "
+            "`9.10x6.11` for 9, six times 10, and 11 layers, and null for an even split.",
             label="l{}",
             fold=_uneven_layers,
             came_later=True,
