@@ -102,19 +102,17 @@ def read_points(source: Path, config: Path, simulated: Collection[str] = ()) -> 
         catalogue.cluster(name)
     requests: dict[str, Request] = {}
     for where, settings in _read_settings(source):
-        once, name, stack = settings.model_copy(update={"repeats": 1}), None, None
+        is_row, name, stack = isinstance(settings, Configuration), str(len(requests) + 1), None
         is_simulated = settings.cluster in simulated
         if isinstance(settings, Configuration):
-            number = str(len(requests) + 1)
-            name, stack = number if settings.id in (None, "") else str(settings.id), settings.stack
+            name, stack = name if settings.id in (None, "") else str(settings.id), settings.stack
             is_simulated = is_simulated or "engine" not in settings.model_fields_set
         if stack:
             _check_stack(stack, where, config)
-        (point,) = points_of(once, catalogue, where, is_simulated)
-        key = point.digest() if name is None else name
-        if name is not None and key in requests:
+        (point,) = points_of(settings.model_copy(update={"repeats": 1}), catalogue, where, is_simulated)
+        key = name if is_row else point.digest()
+        if is_row and key in requests:
             raise UserError(f"{where}: id {name!r} is also that of {requests[key].where}; change one")
-        name = name or str(len(requests) + 1)
         requests.setdefault(key, Request(name, where, point, stack, refusal_of(point, catalogue)))
     if not requests:
         raise UserError(f"{source}: no configuration in it; give at least model, cluster and global_batch_size of one")

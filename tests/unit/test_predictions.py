@@ -387,12 +387,6 @@ def test_rows_are_all_checked_before_one_is_predicted(tmp_path: Path, monkeypatc
         predict_table(source, config, print)
 
 
-def test_two_published_rows_of_one_id_are_refused(tmp_path: Path) -> None:
-    source = write(tmp_path, "in.csv", "id,model,gpu,gbs\na,x,H200,8\nb,x,H200,8\na,x,H200,8\n")
-    with pytest.raises(UserError, match="rows 1 and 3 have the same id 'a'; change one"):
-        predict_table(source, CONFIG, print)
-
-
 @pytest.mark.parametrize("option", [[], ["--published"]])
 def test_simulated_names_a_cluster_of_the_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: list[str]

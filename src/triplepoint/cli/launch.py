@@ -93,10 +93,10 @@ def _wall_s(folder: Path, results: Path, config: Path) -> float | None:
     if planned.limits.executor != "slurm" or planned.point.cluster.device == "cpu" or not config.is_dir():
         return None
     from triplepoint.advise import plan_cost
-    from triplepoint.status import Status
+    from triplepoint.status import PredictionStatus
 
     entry = PlanEntry(run=planned.run, studies=(), invalid_because=None, planned=planned)
     (cost,) = plan_cost(Plan(entries=(entry,)), results, config)
-    if cost.prediction.status != Status.OK:
+    if cost.prediction.status != PredictionStatus.OK:
         return None
     return max(WALL_MARGIN * cost.wall_hi_s, WALL_FLOOR_S)

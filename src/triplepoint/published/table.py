@@ -33,7 +33,7 @@ def predict_table(source: Path, config: Path, say: Callable[[str], None]) -> lis
         say: Called with a line on progress.
 
     Raises:
-        UserError: If the table cannot be read at all, two rows have one id, or the configuration is wrong.
+        UserError: If the table cannot be read at all, or the configuration is wrong.
     """
     read_calibrations(config)
     rows = read_table(source)
@@ -41,16 +41,7 @@ def predict_table(source: Path, config: Path, say: Callable[[str], None]) -> lis
         more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
         say(f"predict: columns that are not read: {', '.join(others[:_NAMED])}{more}")
     understood = [read_row(cells, number, config) for number, cells in enumerate(rows, 1)]
-    _check_ids([row.id for row in understood], source)
     return [(row.id, row.predict(config)) for row in with_progress(understood, say)]
-
-
-def _check_ids(ids: list[str], source: Path) -> None:
-    first: dict[str, int] = {}
-    for number, name in enumerate(ids, 1):
-        if name in first:
-            raise UserError(f"{source}: rows {first[name]} and {number} have the same id {shown(name)}; change one")
-        first[name] = number
 
 
 def read_table(source: Path) -> list[dict[str, str]]:
