@@ -64,7 +64,7 @@ def inference_flops_per_token(model: ModelConfig, asked: Inference) -> float:
     model = model.model_copy(update={"num_mtp_layers": 0})
     prompt, made = asked.prompt_tokens, asked.output_tokens
     head = model.hidden_size * model.vocab_size
-    scores = prompt * _scores(model, prompt) + sum(_scores(model, prompt + after) for after in range(1, made))
+    scores = prompt * _scores(model, prompt) + _sum_of_scores(model, prompt + 1, prompt + made - 1)
     macs = (_weights(model) - head) * (prompt + made - 1) + scores + head * made
     return float(FLOPS_PER_MAC * macs / made)
 
@@ -97,3 +97,14 @@ def _weights(model: ModelConfig) -> float:
 def _scores(model: ModelConfig, num_keys: int) -> float:
     """Return multiply-adds per token of scores and their product with the values."""
     return flops_per_token(model, num_keys) / (FLOPS_PER_MAC * FORWARD_AND_BACKWARD) - _weights(model)
+
+
+def _sum_of_scores(model: ModelConfig, first: int, last: int) -> float:
+    """Return the scores of tokens with `first` to `last` keys: between the lengths of windows they grow evenly."""
+    if last < first:
+        return 0.0
+    windows = {kind.window for kind in model.layer_kinds if kind.window and first < kind.window < last}
+    knots = [first, *sorted(windows), last]
+    at = [_scores(model, num_keys) for num_keys in knots]
+    sums = ((b - a) * (at_a + at_b) / 2 for a, b, at_a, at_b in zip(knots, knots[1:], at, at[1:], strict=False))
+    return sum(sums) + (at[0] + at[-1]) / 2

@@ -1,11 +1,17 @@
 """Model FLOPs by task, counted by hand."""
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.task import TARGETS, Inference, Lora
 from triplepoint.flops import inference_flops_per_token, lora_flops_per_token, num_adapter_parameters
+from triplepoint.metrics import flops_per_token
 
+CATALOGUE = Catalogue(Path("config"))
 SMALL: dict[str, Any] = {
     "name": "small",
     "source": "made up for this test",
@@ -43,6 +49,21 @@ def test_inference_flops_by_hand() -> None:
     # 4 tokens read and 2 made after the first: 6 pass the layers; scores over 4 keys four times, then over 5 and 6.
     macs = 6 * LAYERS + SCORES * (4 * 4 + 5 + 6) + 3 * HEAD
     assert inference_flops_per_token(MODEL, Inference(prompt_tokens=4, output_tokens=3)) == 2 * macs / 3
+
+
+@pytest.mark.parametrize(("prompt", "made"), [(1, 2000), (127, 2), (128, 1), (4000, 200)])
+@pytest.mark.parametrize("name", ["gpt-oss-20b", "gemma3-27b", "llama3-8b"])
+def test_inference_flops_are_those_of_each_token(name: str, prompt: int, made: int) -> None:
+    """Windows of 128 and 1024 tokens: a sum token by token, of a model without multi-token prediction."""
+    model = CATALOGUE.model(name)
+    head = model.hidden_size * model.vocab_size
+
+    def pass_macs(num_keys: int) -> float:
+        return flops_per_token(model, num_keys) / 6 - head
+
+    macs = prompt * pass_macs(prompt) + sum(pass_macs(prompt + after) for after in range(1, made)) + head * made
+    found = inference_flops_per_token(model, Inference(prompt_tokens=prompt, output_tokens=made))
+    assert found == pytest.approx(2 * macs / made, rel=1e-9)
 
 
 def test_adapters_of_routed_experts_are_none() -> None:

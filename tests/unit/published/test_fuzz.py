@@ -21,7 +21,7 @@ NUMBERS = OUTPUT[2 : OUTPUT.index("bottleneck")]
 OF_TOKENS = OUTPUT[OUTPUT.index("time_to_first_token_s") : OUTPUT.index("exposed_comm_per_output_token_s") + 1]
 POWER = OUTPUT[OUTPUT.index(OF_TOKENS[-1]) + 1 :]
 STEP_TIME = ("step_time_s", "step_time_lo_s", "step_time_hi_s")
-TIMES_OF_INFERENCE = (*STEP_TIME, "tokens_per_s_per_gpu", "memory_gib", *OF_TOKENS)
+TIMES_OF_INFERENCE = (*STEP_TIME, "tokens_per_s_per_gpu", "mfu", "memory_gib", *OF_TOKENS)
 NAMES = (
     *("Llama3-8B", "DeepSeek-V3", "Mixtral-8x7B", "GPT-OSS-20B", "Gemma3-27B", "MPT-7B", "Kimi-K2", "Mamba"),
     *("m\u03bfdel", ""),
@@ -72,6 +72,7 @@ def check(found: dict[str, str]) -> None:
 @example([{"id": "0\r0"}])
 @example([{"task": "inference", "output_tokens": "128"}, {"task": "decode"}, {"task": "dance"}])
 @example([{"task": "inference", "output_tokens": "128", "seq": "999999999999"}])
+@example([{"task": "inference", "output_tokens": "2000000000", "seq": "8"}])
 @example([{"gbs": "1000000000000"}])
 @example([{"pp": "1000", "layers": "1000", "gbs": "100000", "n_gpus": "4000", "dp": "", "mbs": "1"}])
 @example([{"experts": "100000000000", "topk": "99999999999", "model": "x"}])
