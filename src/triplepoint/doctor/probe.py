@@ -48,7 +48,7 @@ class ProbePlan(Strict):
     measure_s: float | None
     """Time for the collectives; None to measure nothing. Unit: s."""
     most_bytes: int
-    """Largest message. Unit: byte."""
+    """Largest size of a collective. Unit: byte."""
 
 
 class Report(Strict):

@@ -122,7 +122,7 @@ def _held_down(gang: Mapping[Seat, Health]) -> dict[Seat, str]:
         for seat, share in shares.items():
             if usual <= USUAL_SHARE and share >= HELD_SHARE:
                 found[seat] = (
-                    f"clocks held down by {cause} for {share:.0%} of the measured time, "
+                    f"clocks throttled by {cause} for {share:.0%} of the measured time, "
                     f"the median of {len(shares)} GPUs is {usual:.0%}"
                 )
     return found

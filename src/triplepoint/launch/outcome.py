@@ -1,4 +1,4 @@
-"""How a launch ended, judged from evidence: ranks' messages, exits and logs, agents' reports, Slurm's account."""
+"""Outcome of a launch, judged from evidence: ranks' messages, exits and logs, agents' reports, Slurm's account."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Where a process group meets the fabric: the levels its messages cross, and the bandwidth it has there."""
+"""Where a process group meets the fabric: the levels its communication crosses, and the bandwidth it has there."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How long a collective takes: the fastest algorithm on the levels its group crosses, with what others take away."""
+"""Time of a collective: the fastest algorithm on the levels its group crosses, links shared with others."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ class Cost:
 
     Attributes:
         name: Algorithm and protocol.
-        latency: What an empty message takes. Unit: s.
-        s_per_byte: Transfer of one byte of the message over the slowest level. Unit: s/byte.
+        latency: Time of an empty collective. Unit: s.
+        s_per_byte: Transfer of one byte over the slowest level. Unit: s/byte.
         bend: How the two add up, see `Link.bend`.
     """
 
@@ -32,7 +32,7 @@ class Cost:
     bend: float
 
     def time_s(self, num_bytes: float) -> float:
-        """Return the time of a message of so many bytes. Unit: s."""
+        """Return the time of a collective of so many bytes. Unit: s."""
         transfer = self.s_per_byte * num_bytes
         large, small = max(self.latency, transfer), min(self.latency, transfer)
         # Same as the p-norm, but no power of a tiny number that underflows.
@@ -113,7 +113,7 @@ def _broadcast(size: int, route: Route) -> Iterator[Cost]:
 
 
 def _send_recv(size: int, route: Route) -> Iterator[Cost]:
-    """One message to the next member: as slow as the slowest pair of neighbours."""
+    """One send to the next member: as slow as the slowest pair of neighbours."""
     del size
     transfer = max(1 / (crossing.single * crossing.link.exchange_efficiency) for crossing in route)
     latency = _launch(route) + max(crossing.latency for crossing in route)
@@ -180,7 +180,7 @@ class CollectiveModel:
 
         Args:
             kind: Of the collective.
-            num_bytes: Size as nccl-tests counts it, see `Message`. Unit: byte.
+            num_bytes: Size as nccl-tests counts it, see `Communication`. Unit: byte.
             group: Size and stride.
             num_sharing: Groups at work at once in a node; None for as many as it has room for.
 

@@ -178,7 +178,7 @@ def _held(share: Share, weights: Weights, adapters: float) -> _Held:
     master = 0 if is_single else FP32_BYTES
     stored = weights.total * share.element + share.element * (whole if share.has_adapters else 0)
     if share.is_fp8 and not share.software.has_fp8_parameters:
-        # Products read an fp8 copy and its transpose, made once a step; kept alone, both are as large as 16 bits.
+        # GEMMs read an fp8 copy and its transpose, made once a step; kept alone, both are as large as 16 bits.
         stored += 2 * (weights.split + weights.experts)
     return _Held(stored, gradients, owned * (master + MOMENT_BYTES), owned)
 

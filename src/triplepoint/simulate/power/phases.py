@@ -1,4 +1,4 @@
-"""What GPUs do in a step, as a few phases: what the peaks of their power are made of."""
+"""Phases of a step on its GPUs, from which peaks of power are made."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What GPUs do in a training step: its passes, collectives, sends and update, with the work of each."""
+"""Activity of GPUs in a training step: passes, collectives, sends and update, with the work of each."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol

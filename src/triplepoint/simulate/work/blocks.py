@@ -1,4 +1,4 @@
-"""The parts a job's model is made of on one rank, and which layers stand on which stage."""
+"""Parts of a job's model on one rank, and the layers of each stage."""
 
 from collections import Counter
 from collections.abc import Iterator
