@@ -136,12 +136,12 @@ class Costs:
         kernel, comm = [0.0, 0.0], [0.0, 0.0]
         for operation in operations:
             if isinstance(operation, Kernel):
-                time, found, sigma = self.kernel_s(operation), kernel, self._kernels.sigma_of(operation)
+                time, total, sigma = self.kernel_s(operation), kernel, self._kernels.sigma_of(operation)
             else:
-                time, found = self.communication_s(operation), comm
+                time, total = self.communication_s(operation), comm
                 sigma = self._collectives.sigma(operation.num_bytes, group_of(self._job, operation.group))
-            found[0] += time * sigma
-            found[1] += time
+            total[0] += time * sigma
+            total[1] += time
         mean = [weighted / time if time else 0.0 for weighted, time in (kernel, comm)]
         return mean[0], mean[1]
 

@@ -130,10 +130,10 @@ def load_models(
 
 @lru_cache(maxsize=32)
 def _kernels_of(gpu: GpuConfig, attention: str | None, config: Path) -> KernelModel:
-    found = KernelModel.load(gpu, config)
-    if attention in found.config.attention:
+    model = KernelModel.load(gpu, config)
+    if attention in model.config.attention:
         return KernelModel.load(gpu, config, attention)
-    return found
+    return model
 
 
 def durations_of(job: Job, stages: Sequence[StageWork], costs: Costs) -> Durations:
@@ -167,12 +167,12 @@ def durations_of(job: Job, stages: Sequence[StageWork], costs: Costs) -> Duratio
 
 def stage_cost(stage: StageWork, costs: Costs, num_microbatches: int) -> Cost:
     """Return what a stage does in a step, the update included, by class of kernel and group of collectives."""
-    found = Cost()
+    cost = Cost()
     for chunk in stage.chunks:
         for operations in (chunk.forward, chunk.backward_input + chunk.backward_weight):
-            found.include(costs.price(operations), num_microbatches)
-    found.include(costs.price(stage.optimizer))
-    return found
+            cost.include(costs.price(operations), num_microbatches)
+    cost.include(costs.price(stage.optimizer))
+    return cost
 
 
 def _operations(stage: StageWork) -> list[Operation]:
@@ -185,10 +185,10 @@ def _operations(stage: StageWork) -> list[Operation]:
 def _passes(stages: Sequence[StageWork], parts: Sequence[str], costs: Costs) -> Pass:
     """Return computation and exposed communication of one kind of pass; shape (num_stages, num_chunks, 1)."""
     outside = HOST_OPERATIONS_OUTSIDE if "forward" in parts else 0
-    found = [[costs.price(_joined(chunk, parts), outside) for chunk in stage.chunks] for stage in stages]
+    costs_of_chunks = [[costs.price(_joined(chunk, parts), outside) for chunk in stage.chunks] for stage in stages]
     return Pass(
-        np.array([[[cost.compute_s] for cost in row] for row in found]),
-        np.array([[[cost.exposed_s] for cost in row] for row in found]),
+        np.array([[[cost.compute_s] for cost in row] for row in costs_of_chunks]),
+        np.array([[[cost.exposed_s] for cost in row] for row in costs_of_chunks]),
     )
 
 

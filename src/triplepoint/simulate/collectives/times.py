@@ -229,7 +229,7 @@ class CollectiveModel:
         route = self.route(group)
         if not route:
             return 0.0
-        link = max((crossing.link for crossing in route), key=lambda found: found.sigma)
+        link = max((crossing.link for crossing in route), key=lambda crossed: crossed.sigma)
         outside = max(link.min_bytes / max(num_bytes, 1.0), num_bytes / link.max_bytes, group.size / link.max_gpus, 1.0)
         return link.sigma + SIGMA_PER_DOUBLING * log2(outside)
 
@@ -239,12 +239,12 @@ class CollectiveModel:
         Every group keeps its own bottleneck busy and the other levels it crosses in proportion. A level that is asked
         for more than it has is shared in proportion to what is asked; one that is not slows nobody.
         """
-        own = self._loads(group)
-        total = dict(own)
+        loads = self._loads(group)
+        total = dict(loads)
         for other in others:
             for place, load in self._loads(other).items():
                 total[place] = total.get(place, 0.0) + load
-        return max([1.0, *(total[place] for place in own)])
+        return max([1.0, *(total[place] for place in loads)])
 
     def together_s(self, times: Mapping[Group, float]) -> float:
         """Return when the last of some groups is done that begin at once, each with its time alone. Unit: s.

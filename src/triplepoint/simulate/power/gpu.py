@@ -100,8 +100,8 @@ class Clocks:
 
     def nearest(self, clock_mhz: Number) -> Int64:
         """Return the place of the highest clock that is not above `clock_mhz`, the lowest clock at least."""
-        found = np.searchsorted(self.mhz, np.asarray(clock_mhz) + 1e-6, side="right") - 1
-        return np.asarray(np.maximum(found, 0), dtype=np.int64)
+        place = np.searchsorted(self.mhz, np.asarray(clock_mhz) + 1e-6, side="right") - 1
+        return np.asarray(np.maximum(place, 0), dtype=np.int64)
 
 
 def clock_table(config: ClockConfig) -> Clocks:

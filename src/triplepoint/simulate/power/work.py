@@ -76,8 +76,8 @@ class Workload:
         known = self._sums.get(id(operations))
         if known is None:
             count = np.array([one.count for one in operations], dtype=float)
-            found = count @ np.array([self.each(one) for one in operations]).reshape(-1, len(UNITS))
-            known = self._sums[id(operations)] = (operations, found)
+            work = count @ np.array([self.each(one) for one in operations]).reshape(-1, len(UNITS))
+            known = self._sums[id(operations)] = (operations, work)
         return known[1]
 
     def of_all(self, parts: Iterable[tuple[Operation, ...]]) -> Float:

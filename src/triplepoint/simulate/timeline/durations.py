@@ -106,8 +106,8 @@ def with_replicas(durations: Durations, replicas: Replicas) -> Durations:
     factor = replicas.factor
 
     def slowed(time: Pass) -> Pass:
-        own = factor if time.compute.ndim == 2 else factor[:, None, :]
-        return Pass(time.compute * own, np.broadcast_to(time.comm, (time.compute * own).shape))
+        slowness = factor if time.compute.ndim == 2 else factor[:, None, :]
+        return Pass(time.compute * slowness, np.broadcast_to(time.comm, (time.compute * slowness).shape))
 
     return replace(
         durations,

@@ -255,16 +255,16 @@ def _reduce_gradients(
 
 def _time_on_path(timeline: Timeline) -> Float:
     """Return the time of tasks and sends on the path that the step's end depends on, by stage."""
-    found, num_tasks = np.zeros(timeline.order.num_stages), timeline.order.num_tasks
+    on_path, num_tasks = np.zeros(timeline.order.num_stages), timeline.order.num_tasks
     if not num_tasks:
-        return found + timeline.durations.sync_exposed
+        return on_path + timeline.durations.sync_exposed
     stage = int(timeline.final_sync[:, 1].argmax())
-    found[stage] += timeline.final_sync[stage, 1] - timeline.final_sync[stage, 0]
+    on_path[stage] += timeline.final_sync[stage, 1] - timeline.final_sync[stage, 0]
     which, place = int(timeline.end[stage, -1].argmax()), num_tasks - 1
     end, arrival, sources = timeline.end[:, :, which], timeline.arrival[:, :, which], timeline.order.needs
     lasts = end - timeline.start[:, :, which]
     while place >= 0:
-        found[stage] += lasts[stage, place]
+        on_path[stage] += lasts[stage, place]
         needs = int(sources[stage, place])
         before = end[stage, place - 1] if place else 0.0
         other = divmod(needs, num_tasks) if needs >= 0 else None
@@ -272,7 +272,7 @@ def _time_on_path(timeline: Timeline) -> Float:
             stage, place = other
         else:
             place -= 1
-    return found
+    return on_path
 
 
 def account(timeline: Timeline) -> Accounts:
@@ -317,21 +317,21 @@ def _occupied(timeline: Timeline, classes: slice) -> tuple[Float, Float]:
     )
     num_tasks, has_sends = order.num_tasks, bool(order.num_tasks and durations.send.any())
     shape = num_stages, num_classes, num_tasks * (3 if has_sends else 1) + common[0].shape[1]
-    own = (timeline.start, timeline.end), (timeline.sent, timeline.arrival) if has_sends else None
-    found = []
+    by_class = (timeline.start, timeline.end), (timeline.sent, timeline.arrival) if has_sends else None
+    sides = []
     for side in (0, 1):
         times = np.empty(shape)
-        times[:, :, :num_tasks] = own[0][side][:, :, classes].transpose(0, 2, 1)
-        if own[1] is not None:
-            sends = own[1][side][:, :, classes]
+        times[:, :, :num_tasks] = by_class[0][side][:, :, classes].transpose(0, 2, 1)
+        if by_class[1] is not None:
+            sends = by_class[1][side][:, :, classes]
             times[:, :, num_tasks : 2 * num_tasks] = sends.transpose(0, 2, 1)
             received = sends.reshape(-1, num_classes)[order.needs] * (order.needs >= 0)[:, :, None]
             times[:, :, 2 * num_tasks : 3 * num_tasks] = received.transpose(0, 2, 1)
         times[:, :, -common[side].shape[1] :] = common[side][:, None, :]
-        found.append(times)
+        sides.append(times)
     # The update is there once more, its length that of the class.
-    found[1][:, :, -1] += durations.optimizer.total[:, classes]
-    return found[0], found[1]
+    sides[1][:, :, -1] += durations.optimizer.total[:, classes]
+    return sides[0], sides[1]
 
 
 def _straggler(timeline: Timeline) -> Float:

@@ -142,15 +142,15 @@ def optimizer_work(share: Share, weights: Weights, adapters: float) -> Operation
     sharding = share.job.layout.data_parallel_sharding
     trained = _trained(share, weights, adapters)
     whole = sum(part.count for part in trained)
-    own = sum(part.count / (part.size if sharding != "no_shard" else 1) for part in trained)
-    held = own if sharding in ("optim_grads", "optim_grads_params") else whole
+    updated = sum(part.count / (part.size if sharding != "no_shard" else 1) for part in trained)
+    held = updated if sharding in ("optim_grads", "optim_grads_params") else whole
     gradient = share.gradient_element
     update = _ADAM_ARRAYS * FP32_BYTES + share.element * (share.element != FP32_BYTES)
     to_fp32 = (FP32_BYTES + gradient) if gradient != FP32_BYTES else 0
     operations = [
         streaming("optimizer", "zero", held * gradient),
-        streaming("optimizer", "clip", own * (_CLIP_PASSES * FP32_BYTES + to_fp32)),
-        streaming("optimizer", "adam", own * update),
+        streaming("optimizer", "clip", updated * (_CLIP_PASSES * FP32_BYTES + to_fp32)),
+        streaming("optimizer", "adam", updated * update),
     ]
     if share.is_fp8 and not share.has_adapters:
         operations.append(streaming("optimizer", "cast", (weights.split + weights.experts) * (share.element + 2)))

@@ -149,14 +149,14 @@ class _Sharded:
             return ()
         share, is_overlapped = self.blocks.share, "grad" in self.overlap
         root = Weights() if share.has_adapters else self.blocks.end_weights(self.chunk)
-        found: Operations = ()
+        of_layers: Operations = ()
         for layer, count in self.blocks.in_chunk(self.chunk):
-            found += _times(reductions(share, layer.whole.weights, layer.whole.adapters, is_overlapped), count)
-        return (*found, *reductions(share, root, 0.0, overlapped=False))
+            of_layers += _times(reductions(share, layer.whole.weights, layer.whole.adapters, is_overlapped), count)
+        return (*of_layers, *reductions(share, root, 0.0, overlapped=False))
 
     def _gathers(self) -> Operations:
         share, is_overlapped = self.blocks.share, "param" in self.overlap
-        found: Operations = ()
+        operations: Operations = ()
         for layer, count in self.blocks.in_chunk(self.chunk):
-            found += _times(gathers(share, layer.whole.weights, is_overlapped), count)
-        return found
+            operations += _times(gathers(share, layer.whole.weights, is_overlapped), count)
+        return operations
