@@ -58,7 +58,7 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
         "step_time_s": simulated.timeline.step_time_s,
         "step_time_lo_s": low,
         "step_time_hi_s": high,
-        "interval": "90 % of what the model is known to, from the calibration; not a spread of steps or repeats",
+        "interval": "90 % interval of the model, from the calibration; not a spread of steps or repeats",
         "contention_s": simulated.timeline.contention_s,
         "bubble_fraction": simulated.timeline.bubble_fraction,
         "critical_stage": simulated.timeline.critical_stage,
