@@ -69,20 +69,18 @@ def measure_power(
         sensors: Sensor cards there are.
 
     Raises:
-        UserError: If some GPUs have power samples and others have none for no known reason: a sum over fewer GPUs would
-            look efficient.
+        UserError: If only some GPUs have power samples for no known reason: a sum of fewer would look efficient.
     """
     samples = _Samples(manifest, steps, telemetry)
-    hosts = samples.power_of_hosts()
     if gpu is None:
-        return hosts
+        return samples.power_of_hosts()
     energy, refused = samples.energies(sensors)
     if lost := _lost_packages(samples.devices, set(energy), gpu):
         energy, refused = {}, _why_lost(run, manifest, lost)
     throttle, peak = samples.throttling(), peak_column(gpu)
     sampled = {key: {name: samples.values(name, key) for name in SAMPLED} for key in samples.devices}
     return replace(
-        hosts,
+        samples.power_of_hosts(),
         gpu_power_w=sum(one.mean_w for one in energy.values()) if energy else None,
         gpu_spread_w=_spread_of_sum(energy.values()),
         gpu_source="; ".join(dict.fromkeys(one.source for one in energy.values())) or None,

@@ -150,7 +150,8 @@ class Layout(Featured):
         tuple[Layers, ...],
         Setting(
             "Layers of each pipeline stage, such as `[3, 5]`: pp*vp numbers in the order of the model, so the first "
-            "virtual stages of all ranks, then the second ones. Empty: the same number on each.",
+            "virtual stages of all ranks, then the second ones. Empty: the same number on each. Tables have "
+            "`9.10x6.11` for 9, six times 10, and 11 layers, and null for an even split.",
             label="l{}",
             fold=_uneven_layers,
             came_later=True,
@@ -439,6 +440,11 @@ SETTINGS: Mapping[str, Setting] = MappingProxyType(
     dict([*declared(Layout), *declared(Measured), *declared(Lora, "lora_"), *declared(Inference)])
 )
 """All settings of points by name, those of the layout first."""
+
+DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {name: field.default for section in (Layout, Measured) for name, field in section.model_fields.items()}
+)
+"""What settings are where nothing is said, by name."""
 
 
 def settings_of(point: Point) -> dict[str, Any]:

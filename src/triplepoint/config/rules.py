@@ -4,14 +4,16 @@ Rules here are those of Megatron-LM, which every engine and the simulator share.
 that engine, its limits, and is asked through the same function after them.
 """
 
+import json
 from collections.abc import Callable, Iterable
 from math import gcd, isqrt
 from pathlib import Path
+from typing import Any
 
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.fold import engine_revision
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.config.point import BYTES, SETTINGS, Point, settings_of
+from triplepoint.config.point import BYTES, DEFAULTS, SETTINGS, Point, settings_of
 
 BYTE_VOCABULARY = 256
 """Tokens of a corpus of bytes."""
@@ -220,14 +222,21 @@ def check_corpus(point: Point) -> str | None:
 def check_engine(point: Point) -> str | None:
     """The engine has every setting that is not at its default."""
     values = settings_of(point)
-    for name, setting in SETTINGS.items():
-        value = values[name]
-        if setting.engines and point.engine not in setting.engines and value and value != setting.usual:
-            text = f"[{', '.join(value)}]" if isinstance(value, tuple) else value
-            default = "[]" if isinstance(value, tuple) else setting.usual
-            engines = " or ".join(setting.engines)
-            return f"{name}: {text}, the {point.engine} engine has none; set {name}: {default} or engine: {engines}"
+    for name, default in DEFAULTS.items():
+        engines = SETTINGS[name].engines
+        if engines and point.engine not in engines and values[name] != default:
+            return (
+                f"{name}: {_yaml(values[name])}, the {point.engine} engine has none; set {name}: {_yaml(default)} or "
+                f"engine: {' or '.join(engines)}"
+            )
     return None
+
+
+def _yaml(value: Any) -> str:
+    """Return a value as it is written in a study."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def check_trace_ranks(point: Point) -> str | None:

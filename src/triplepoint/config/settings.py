@@ -21,6 +21,9 @@ from triplepoint.config.task import (
     PromptTokens,
 )
 
+MOST_TOKENS = 2**31 - 1
+"""Of a sequence, as `sequence_length` takes them."""
+
 
 class Settings(Layout, Measured):
     """What a study says about a point: the keys of `defaults`, `set`, `axes` and `layout`."""
@@ -50,6 +53,9 @@ class Settings(Layout, Measured):
     def _check_inference(self) -> "Settings":
         if self.task == "inference" and not (self.prompt_tokens and self.output_tokens):
             raise ValueError("task: inference needs prompt_tokens and output_tokens")
+        total = (self.prompt_tokens or 0) + (self.output_tokens or 0)
+        if total > MOST_TOKENS:
+            raise ValueError(f"prompt_tokens + output_tokens is {total}, a sequence has at most {MOST_TOKENS}")
         return self
 
 

@@ -20,6 +20,8 @@ _OF_GROUPS = {"task", "engine"}
 SETTING = [name for name in Measured.model_fields if SETTINGS[name].has_column and name not in _OF_GROUPS] + ["variant"]
 """Settings of a point other than its layout."""
 
+_APART = ("data_parallel_sharding", "sequence_parallel", "schedule")
+"""Settings of the layout that have a place of their own in its label, or none where all points share them."""
 _VALUES = {name: get_args(field.annotation) for name, field in Measured.model_fields.items()}
 _VARIANT = Setting("Differences in what is no column.", label="{}")
 
@@ -131,7 +133,7 @@ def _sort_key(row: Series) -> tuple:
     sharding = get_args(Sharding).index(row["data_parallel_sharding"])
     degrees = tuple(int(row[degree]) for degree in DEGREES)
     setting = [_plainness(name, row[name]) for name in ("micro_batch_size", "recompute", "overlap", "sequence_length")]
-    others = row["variant"], int(row["repeat"])
+    others = _switches(row), row["variant"], int(row["repeat"])
     return sharding, *degrees, bool(row["sequence_parallel"]), row["schedule"], *setting, *others
 
 
@@ -154,11 +156,18 @@ def _layout_labels(members: DataFrame) -> dict[Any, str]:
 def _degrees(row: Series) -> str:
     sharding = write("data_parallel_sharding", SETTINGS["data_parallel_sharding"].words, dict(row))
     parts = [f"{degree.upper()}{row[degree]}" for degree, usual in DEGREES.items() if row[degree] > usual]
-    parts += [f"L{row['pipeline_layers']}"] if row["pipeline_layers"] else []
+    parts += _switches(row)
     if sharding == "FSDP":
         parts = [part.replace("DP", "FSDP") if part.startswith("DP") else part for part in parts]
         return "·".join(parts) or "FSDP1"
     return " ".join(filter(None, ["·".join(parts) or "1 rank", sharding]))
+
+
+def _switches(row: Series) -> list[str]:
+    """Return the texts of what a layout has besides degrees and sharding."""
+    values = dict(row)
+    names = [name for name in LAYOUT if name not in DEGREES and name not in _APART]
+    return [text for name in names if (text := write(name, SETTINGS[name].label, values).upper())]
 
 
 def rank_word(found: DataFrame) -> str:

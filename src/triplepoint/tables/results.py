@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from types import NoneType
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from triplepoint.config.point import Layout, Measured
 from triplepoint.config.setting import Setting, declared
@@ -39,33 +39,38 @@ TELEMETRY_CHECKS = Table(
 
 
 def _settings() -> Iterator[Column]:
-    """Yield a column for each setting of a point that has one."""
-    sections = ((Layout, ""), (Measured, ""), (Lora, "lora_"), (Inference, ""))
-    for section, prefix in sections:
+    """Yield a column for each setting of a point that has one; settings of a task are null without it."""
+    for section, prefix in ((Layout, ""), (Measured, ""), (Lora, "lora_"), (Inference, "")):
         for name, setting in declared(section, prefix):
             if setting.has_column:
                 annotation = section.model_fields[name.removeprefix(prefix)].annotation
                 yield _column(name, setting, annotation, section in (Lora, Inference))
 
 
-def _column(name: str, setting: Setting, annotation: Any, is_of_task: bool) -> Column:
-    """Return the column of a setting; null where its section or its value is none."""
+def _column(name: str, setting: Setting, annotation: Any, is_nullable: bool) -> Column:
+    """Return the column of a setting.
+
+    Raises:
+        TypeError: If there is no column for its type.
+    """
     members = [member for member in get_args(annotation) if member is not NoneType]
-    is_optional = len(members) < len(get_args(annotation))
-    kind = members[0] if is_optional else annotation
-    about = setting.about + (" Null where the task has none." if is_of_task else "")
-    if get_origin(kind) is Annotated:
-        kind = get_args(kind)[0]
-    if kind is int:
-        return count(name, about, is_optional or is_of_task)
-    if kind is bool:
-        return Column(name, "bool", setting.unit, about)
-    if get_origin(kind) is tuple:
-        is_numbers = get_args(get_args(kind)[0])[:1] == (int,)
-        if is_numbers:
-            return text(name, f"{about} Such as 9.10x6.11; null for an even split.", True)
-        return Column(name, "names", setting.unit, setting.about)
-    return text(name, about, is_optional)
+    if len(members) < len(get_args(annotation)):
+        annotation, is_nullable = members[0], True
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    if get_origin(annotation) is tuple:
+        if get_origin(get_args(annotation)[0]) is Literal:
+            return Column(name, "names", setting.unit, setting.about)
+        return text(name, setting.about, True)
+    if annotation is int:
+        return count(name, setting.about, is_nullable)
+    if annotation is float:
+        return Column(name, "float", setting.unit, setting.about, is_nullable)
+    if annotation is bool:
+        return Column(name, "bool", setting.unit, setting.about, is_nullable)
+    if annotation is str or get_origin(annotation) is Literal:
+        return text(name, setting.about, is_nullable)
+    raise TypeError(f"setting {name}: no column for values of type {annotation}; set has_column=False")
 
 
 _POINT = (
