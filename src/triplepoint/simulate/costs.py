@@ -30,7 +30,7 @@ varies by 8 % over the GPUs of a cluster; the range of the hundreds it has is 6 
 
 @dataclass(frozen=True)
 class Constants:
-    """What a software stack adds to kernel tables; at most one of both is fitted for a version of a stack.
+    """Corrections of a software stack to kernel tables; at most one of both is fitted for a version of a stack.
 
     Attributes:
         factor: On the time of kernels.

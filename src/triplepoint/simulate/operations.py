@@ -58,7 +58,7 @@ Operation = Kernel | Communication
 
 @dataclass(frozen=True)
 class ChunkWork:
-    """What one model chunk of a stage does for one micro-batch, in order.
+    """Work of one model chunk of a stage for one micro-batch, in order.
 
     Attributes:
         forward: Forward pass.
@@ -75,7 +75,7 @@ class ChunkWork:
 
 @dataclass(frozen=True)
 class StageWork:
-    """What the ranks of one pipeline stage do in a step.
+    """Work of the ranks of one pipeline stage in a step.
 
     Attributes:
         chunks: Of every virtual stage on the rank, first to last; one without interleaving.

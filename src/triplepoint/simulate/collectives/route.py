@@ -1,4 +1,4 @@
-"""Where a process group meets the fabric: the levels its communication crosses, and the bandwidth it has there."""
+"""Route of a process group: the levels of the fabric it crosses, and the bandwidth it has on each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

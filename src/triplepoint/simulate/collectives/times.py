@@ -142,7 +142,7 @@ _WAYS: dict[CommKind, Callable[[int, Route], Iterator[Cost]]] = {
 
 
 SIGMA_PER_DOUBLING = 0.05
-"""What a factor of two outside the sizes or groups that were measured adds to sigma: assumed, not measured."""
+"""Added to sigma for a factor of two outside the sizes or groups that were measured: assumed, not measured."""
 
 _Key = tuple[CommKind, Group, int | None]
 

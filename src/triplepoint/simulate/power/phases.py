@@ -16,7 +16,7 @@ _GOVERNED_S = 0.2
 
 
 class Phases(NamedTuple):
-    """What the GPUs of stages do; shape (num_stages, num_phases), work with (len(UNITS),) behind.
+    """Work of the GPUs of stages; shape (num_stages, num_phases), work with (len(UNITS),) behind.
 
     Attributes:
         seconds: Of the step. Unit: s.

@@ -20,7 +20,7 @@ NVIDIA/TensorRT-LLM, gpt_attention plugin (rotary embedding inside), quantised n
 
 @dataclass(frozen=True)
 class StagePass:
-    """What the ranks of a pipeline stage do in one pass.
+    """Work of the ranks of a pipeline stage in one pass.
 
     Attributes:
         operations: Kernels and communication, in order.

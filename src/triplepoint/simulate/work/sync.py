@@ -38,7 +38,7 @@ class Shards:
 
     @property
     def across(self) -> "Shards":
-        """What a rank keeps of them, with the ranks that keep the same."""
+        """The shard that a rank keeps, with the ranks that keep the same."""
         return Shards(self.group.replace("_shard", "_copy"), self.copies, self.count / self.size)
 
 
