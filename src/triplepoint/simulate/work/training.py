@@ -4,6 +4,8 @@ FLOPs are two per multiply-accumulate and those the hardware runs: attention ski
 times in place of six in flash attention, recomputation is counted.
 """
 
+from functools import lru_cache
+
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import ChunkWork, StageWork
 from triplepoint.simulate.work.blocks import Blocks, Chunk, Layers, split_layers
@@ -76,6 +78,7 @@ def _chunk_work(blocks: Blocks, chunk: Chunk) -> ChunkWork:
     )
 
 
+@lru_cache(maxsize=16)  # for stages that are alike, and for layers that are recomputed
 def layers_work(blocks: Blocks, layers: Layers, name: str) -> Operations:
     """Return the operations of one pass of layers; what one kind does stands before what the next does."""
     return tuple(op for kind, count in layers for op in _times(getattr(blocks.layer(kind).whole, name), count))
