@@ -120,14 +120,6 @@ def algorithm_bandwidth(num_bytes: npt.ArrayLike, time_s: npt.ArrayLike) -> Floa
     return bandwidth
 
 
-def bus_bandwidth(kind: str, num_bytes: npt.ArrayLike, num_ranks: npt.ArrayLike, time_s: npt.ArrayLike) -> Floats:
-    """Return the bus bandwidth of collectives of one kind: what a link must carry, comparable with its peak.
-
-    Arguments and errors are those of `bus_factor` and `algorithm_bandwidth`. Unit: byte/s.
-    """
-    return algorithm_bandwidth(num_bytes, time_s) * bus_factor(kind, num_ranks)
-
-
 def bus_factor(kind: str, num_ranks: npt.ArrayLike) -> Floats:
     """Return bus bandwidth over algorithm bandwidth.
 

@@ -168,8 +168,6 @@ class Response:
     """Fitted power of the load's idle level. Unit: W."""
     busy_w: float
     """Fitted power of its busy level. Unit: W."""
-    residual_w: float
-    """Root mean square of what the fit leaves. Unit: W."""
 
 
 def find_updates(times_s: np.ndarray, readings: np.ndarray) -> Updates:
@@ -255,7 +253,7 @@ def fit_response(updates: Updates, starts_s: np.ndarray, ends_s: np.ndarray, lon
                 idle, slope, residual = straight_line(share, updates.values)
                 if residual < best:
                     best = residual
-                    response = Response(float(window), float(lag), idle, idle + slope, residual)
+                    response = Response(float(window), float(lag), idle, idle + slope)
         if response is None:
             raise ValueError("the load does not vary: use busy intervals of several lengths")
         ratio = (windows[-1] / windows[0]) ** (2 / (len(windows) - 1))

@@ -56,14 +56,14 @@ def aggregate(
         _Task(entry, outcomes.get(entry.run), results / "runs" / entry.run, types, sensors, config)
         for entry in plan.entries
     ]
-    for number, (found, timeline) in enumerate(in_processes(_rows_of, tasks, num_jobs, "reading runs"), 1):
+    for number, (rows_of_run, timeline) in enumerate(in_processes(_rows_of, tasks, num_jobs, "reading runs"), 1):
         progress(f"{number}/{len(tasks)} {tasks[number - 1].entry.run}")
-        for name, more in found.items():
+        for name, more in rows_of_run.items():
             rows[name].extend(more)
         rows["points"][-1]["variant"] = variants.get(tasks[number - 1].entry.run)
         timelines.extend([timeline] if timeline is not None else [])
     rows["telemetry_checks"].extend(sensor_checks(sensors))
-    tables = {name: RESULT_TABLES[name].from_rows(found) for name, found in rows.items()}
+    tables = {name: RESULT_TABLES[name].from_rows(of_table) for name, of_table in rows.items()}
     tables["timeline"] = pa.concat_tables(timelines) if timelines else RUN_TIMELINE.schema().empty_table()
     _write(tables, plan, results / "tables")
 
@@ -92,9 +92,9 @@ def _rows_of(task: _Task) -> tuple[_Rows, pa.Table | None]:
     """Return the rows of one entry by table, and the timeline of a finished run."""
     entry, manifest = task.entry, task.manifest
     if manifest is not None and manifest.status == Status.OK:
-        found, timeline = _join(task, manifest)
-        set_beside(entry.planned.point, manifest, found["points"][0], found["gpus"], task.config)
-        return found, timeline
+        rows_of_run, timeline = _join(task, manifest)
+        set_beside(entry.planned.point, manifest, rows_of_run["points"][0], rows_of_run["gpus"], task.config)
+        return rows_of_run, timeline
     row = unfinished_row(entry, manifest)
     if manifest is not None:
         set_beside(entry.planned.point, manifest, row, [], task.config)
@@ -112,7 +112,7 @@ def _join(task: _Task, manifest: Manifest) -> tuple[_Rows, pa.Table]:
     traces = read_traces(entry, steps.profiled, folder)
     timeline = read_timeline(entry.run, folder, is_traced=point.steps.profiled > 0)
     add_phase_energy(traces.phases, manifest, steps, power, timeline, gpu)
-    found = {
+    rows_of_run = {
         "points": [finished_row(entry, manifest, steps, power, gpu) | traces.totals],
         "gpus": gpu_rows(entry.run, manifest, steps, power),
         "telemetry_checks": run_checks(entry.planned, manifest, telemetry, power),
@@ -120,4 +120,4 @@ def _join(task: _Task, manifest: Manifest) -> tuple[_Rows, pa.Table]:
         "phases": traces.phases,
         "kernels": traces.kernels,
     }
-    return found, timeline
+    return rows_of_run, timeline

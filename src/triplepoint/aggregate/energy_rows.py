@@ -58,12 +58,12 @@ def add_phase_energy(
         if energy is None or energy.counter is None or not mine:
             continue
         exposed_s = {(row["phase"], row["category"]): row["exposed_s"] for row in mine}
-        own = Spans(*(values[rank == device.rank] for values in spans))
-        pattern = read_pattern(own, steps.profiled_time_s * NS_PER_S, exposed_s)
+        of_rank = Spans(*(values[rank == device.rank] for values in spans))
+        pattern = read_pattern(of_rank, steps.profiled_time_s * NS_PER_S, exposed_s)
         windows_s = manifest.on_first_clock(node, steps.windows_ns[node.node]) / NS_PER_S
-        found = phase_energy(energy.counter, windows_s, pattern, gpu.package_power_limit.value)
+        cells = phase_energy(energy.counter, windows_s, pattern, gpu.package_power_limit.value)
         for row in mine:
-            if cell := found.get((row["phase"], row["category"])):
+            if cell := cells.get((row["phase"], row["category"])):
                 row |= {"gpu_energy_j": cell.energy_j, "gpu_power_w": cell.power_w, "gpu_power_sigma_w": cell.error_w}
 
 

@@ -21,7 +21,7 @@ def throttle_shares(samples: Mapping[str, np.ndarray], start_ns: int, end_ns: in
         start_ns: Start, on the clock of the samples. Unit: ns.
         end_ns: End. Unit: ns.
     """
-    found = {}
+    row = {}
     for cause in CAUSES:
         throttled_s = samples[f"gpu_{cause}_s"].astype(float)
         known = np.isfinite(throttled_s)
@@ -32,8 +32,8 @@ def throttle_shares(samples: Mapping[str, np.ndarray], start_ns: int, end_ns: in
         last = min(int(np.searchsorted(t_ns, end_ns, side="left")), t_ns.size - 1)
         if last > first:
             passed_s = float(t_ns[last] - t_ns[first]) / NS_PER_S
-            found[f"{cause}_share"] = min(1.0, float(throttled_s[last] - throttled_s[first]) / passed_s)
-    return found
+            row[f"{cause}_share"] = min(1.0, float(throttled_s[last] - throttled_s[first]) / passed_s)
+    return row
 
 
 _QUANTITIES = (("gpu_temp", "c"), ("sm_clock", "mhz"))
@@ -53,10 +53,10 @@ def heat_of_gpu(samples: Mapping[str, np.ndarray], peak: str) -> dict[str, float
         samples: Values without nulls, by column of table `telemetry`.
         peak: Column for the highest power: `peak_column`.
     """
-    found = _spreads(samples)
+    row = _spreads(samples)
     if samples["gpu_power_w"].size:
-        found[peak] = float(samples["gpu_power_w"].max())
-    return found
+        row[peak] = float(samples["gpu_power_w"].max())
+    return row
 
 
 def heat_of_run(
@@ -71,19 +71,19 @@ def heat_of_run(
     """
     each = list(samples)
     together = {name: np.concatenate([one[name] for one in each] or [np.array([])]) for name in SAMPLED}
-    found = heat_of_gpu(together, peak)
+    row = heat_of_gpu(together, peak)
     # Causes can hold clocks at the same time.
     shares = [min(1.0, sum(one.get(f"{cause}_share", 0.0) for cause in CAUSES)) for one in throttle if one]
-    return found | ({"throttle_fraction": float(np.mean(shares))} if shares else {})
+    return row | ({"throttle_fraction": float(np.mean(shares))} if shares else {})
 
 
 def _spreads(samples: Mapping[str, np.ndarray]) -> dict[str, float]:
-    found: dict[str, float] = {}
+    row: dict[str, float] = {}
     for name, unit in _QUANTITIES:
         values = samples[f"{name}_{unit}"]
         if values.size:
             low, high = np.percentile(values, [10, 90])
-            found |= {f"{name}_{unit}": values.mean(), f"{name}_p10_{unit}": low, f"{name}_p90_{unit}": high}
+            row |= {f"{name}_{unit}": values.mean(), f"{name}_p10_{unit}": low, f"{name}_p90_{unit}": high}
             if name == "gpu_temp":
-                found["gpu_temp_max_c"] = values.max()
-    return {name: float(value) for name, value in found.items()}
+                row["gpu_temp_max_c"] = values.max()
+    return {name: float(value) for name, value in row.items()}

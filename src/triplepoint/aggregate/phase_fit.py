@@ -48,11 +48,11 @@ def fit_with_care(
     moved_w = np.sqrt((len(without) - 1) * np.var(without, axis=0))
     scatter = max(1.0, float((moved_w / whole.error_w).max()))
     low_w, high_w = _LEAST * mean_w, max(_MOST * power_limit_w, mean_w)
-    found = fit(time_s, energy_j, mean_w, scatter)
-    while not (found.power_w >= low_w).all() or not (found.power_w <= high_w).all():
+    fitted = fit(time_s, energy_j, mean_w, scatter)
+    while not (fitted.power_w >= low_w).all() or not (fitted.power_w <= high_w).all():
         scatter *= 2
-        found = fit(time_s, energy_j, mean_w, scatter)
-    return found
+        fitted = fit(time_s, energy_j, mean_w, scatter)
+    return fitted
 
 
 def fit(time_s: np.ndarray, energy_j: np.ndarray, mean_w: float, scatter: float = 1.0) -> Fit:

@@ -95,8 +95,8 @@ def read_spans(timeline: pa.Table) -> Spans:
 
 def _encoded(column: pa.ChunkedArray) -> tuple[np.ndarray, list[str]]:
     """Return numbers of texts, and the texts."""
-    found = column.combine_chunks().dictionary_encode()
-    return found.indices.to_numpy(), found.dictionary.to_pylist()
+    encoded = column.combine_chunks().dictionary_encode()
+    return encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
 
 
 def read_pattern(spans: Spans, step_ns: float, exposed_s: Mapping[Cell, float]) -> Pattern:
@@ -117,9 +117,9 @@ def read_pattern(spans: Spans, step_ns: float, exposed_s: Mapping[Cell, float]) 
         return np.asarray(np.minimum(np.diff(_covered(borders, start[mine], end[mine])) * _PIECES, 1.0))
 
     ran = np.stack([covered(spans.category == number) for number in range(len(CATEGORIES) - 1)])
-    told = np.stack([covered(spans.phase == number) for number in range(len(PHASES) - 1)])
+    known = np.stack([covered(spans.phase == number) for number in range(len(PHASES) - 1)])
     category = np.vstack([ran, np.maximum(1 - ran.sum(axis=0), 0.0)])
-    phase = np.vstack([told, np.maximum(1 - told.sum(axis=0), 0.0)])
+    phase = np.vstack([known, np.maximum(1 - known.sum(axis=0), 0.0)])
     likely = (phase[:, None] * category[None]).reshape(len(CELLS), _PIECES).T + _UNSEEN
     total = np.array([exposed_s.get(cell, 0.0) for cell in CELLS])
     return Pattern(borders, _fitted(likely, total / total.sum()))
@@ -234,9 +234,9 @@ class _Spent:
         borders = self._pattern.borders
         piece = np.clip(np.searchsorted(borders, share, "right") - 1, 0, len(borders) - 2)
         inside = (share - borders[piece]) / (borders[piece + 1] - borders[piece])
-        found = self._shares[piece] + self._pattern.shares[piece] * inside[:, None]
-        found = found * self._lengths_s[step][:, None] + self._shares[-1] * self._before_s[step][:, None]
-        return np.column_stack([found, at_s - self._starts_s[0] - found.sum(axis=1)])
+        cell_s = self._shares[piece] + self._pattern.shares[piece] * inside[:, None]
+        cell_s = cell_s * self._lengths_s[step][:, None] + self._shares[-1] * self._before_s[step][:, None]
+        return np.column_stack([cell_s, at_s - self._starts_s[0] - cell_s.sum(axis=1)])
 
 
 def _by_level(time_s: np.ndarray) -> np.ndarray:

@@ -41,13 +41,13 @@ def read_sensors(folder: Path) -> Sensors:
     cards, overheads = {}, {}
     for path in sorted(folder.glob("*.json")):
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: not readable as JSON ({error}); write it again or remove it") from None
-        if isinstance(found, dict) and "sensors" in found:
-            cards[path.stem] = found
-        elif isinstance(found, dict) and found and all(_is_trial(loop) for loop in found.values()):
-            overheads[path.stem] = found
+        if isinstance(content, dict) and "sensors" in content:
+            cards[path.stem] = content
+        elif isinstance(content, dict) and content and all(_is_trial(loop) for loop in content.values()):
+            overheads[path.stem] = content
         else:
             raise UserError(
                 f"{path}: neither a sensor card (triplepoint characterise) nor a trial (triplepoint overhead); "
@@ -56,5 +56,5 @@ def read_sensors(folder: Path) -> Sensors:
     return Sensors(cards, overheads)
 
 
-def _is_trial(found: Any) -> bool:
-    return isinstance(found, dict) and {"num_pairs", "change", "low", "high"} <= set(found)
+def _is_trial(content: Any) -> bool:
+    return isinstance(content, dict) and {"num_pairs", "change", "low", "high"} <= set(content)

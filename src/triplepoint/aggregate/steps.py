@@ -136,13 +136,13 @@ def _of_kind(entry: PlanEntry, table: pa.Table, kind: str, expected: int) -> pa.
 
 def _ranks_by_node(entry: PlanEntry, manifest: Manifest) -> dict[int, list[int]]:
     nodes = {node.node: [device.rank for device in node.devices] for node in manifest.nodes}
-    ranks = sorted(rank for own in nodes.values() for rank in own)
+    ranks = sorted(rank for on_node in nodes.values() for rank in on_node)
     if ranks != list(range(entry.planned.point.num_gpus)):
         raise UserError(
             f"run {entry.run}: the manifest has devices for ranks {_listed(ranks)}, expected one for each of "
             f"{entry.planned.point.num_gpus}; launch it again"
         )
-    return {node: own for node, own in nodes.items() if own}
+    return {node: on_node for node, on_node in nodes.items() if on_node}
 
 
 def _num_tokens(entry: PlanEntry, measured: pa.Table) -> int:

@@ -76,8 +76,8 @@ def read_timeline(run: str, folder: Path, is_traced: bool) -> pa.Table:
 
 
 def _check(run: str, categories: pa.Table, ranks: list[int], profiled: tuple[int, ...]) -> None:
-    found = set(zip(categories["rank"].to_pylist(), categories["step"].to_pylist(), strict=True))
-    lost = [rank for rank in ranks if not {(rank, step) for step in profiled} <= found]
+    present = set(zip(categories["rank"].to_pylist(), categories["step"].to_pylist(), strict=True))
+    lost = [rank for rank in ranks if not {(rank, step) for step in profiled} <= present]
     if lost:
         raise UserError(
             f"run {run}: categories.parquet lacks profiled steps of ranks {', '.join(map(str, lost))}; "

@@ -188,7 +188,7 @@ class Row:
         fabric: Name of what it was measured on.
         kind: Of the collective.
         num_gpus: Size of the group, stride 1.
-        num_bytes: Size of the message. Unit: byte.
+        num_bytes: Size of the collective. Unit: byte.
         time_s: How long it took. Unit: s.
         read_error: Relative error it was read with off a plot; 0 if it was printed.
         source: Short name of the source.

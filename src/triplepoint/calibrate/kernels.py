@@ -15,7 +15,7 @@ from triplepoint.calibrate.protocol import rounded, to_yaml
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
-from triplepoint.simulate.kernels.formula import Machine, Product, attention_s, gemm_s
+from triplepoint.simulate.kernels.formula import Gemm, Machine, attention_s, gemm_s
 from triplepoint.simulate.kernels.parameters import (
     AttentionKernel,
     AttentionPass,
@@ -114,7 +114,7 @@ class KernelTimes:
         """Return a line on each precision, with the error of shapes held out."""
         fits = {precision: fitted.config.gemm[precision].fit for precision in fitted.precisions}
         return [
-            f"{self._path(fitted)}: {precision} products fitted to {fit.source}; median error of shapes held out "
+            f"{self._path(fitted)}: {precision} GEMMs fitted to {fit.source}; median error of shapes held out "
             f"{fit.held_out_median:.1%}"
             for precision, fit in fits.items()
         ]
@@ -274,11 +274,11 @@ def fit_kernels(rows: Sequence[Measurement], gpu: GpuConfig, known: KernelConfig
     return known.model_copy(update={"gemm": gemm, "attention": attention, "memory": memory})
 
 
-def _gemm_of(kernel: Kernel) -> Product:
+def _gemm_of(kernel: Kernel) -> Gemm:
     groups, m, n, k = kernel.shape if len(kernel.shape) == 4 else (1, *kernel.shape)
     element = {"fp8": 1, "fp32": 4}.get(kernel.precision, 2)
     output = max(0.0, kernel.num_bytes - groups * (m * k + k * n) * element)
-    return Product(groups, m, n, k, kernel.num_bytes, output)
+    return Gemm(groups, m, n, k, kernel.num_bytes, output)
 
 
 def _pass(values: dict[str, float], way: str) -> AttentionPass:

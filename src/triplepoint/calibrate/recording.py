@@ -13,7 +13,7 @@ from triplepoint.calibrate.power import KernelTable
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
 from triplepoint.simulate.power.gpu import Activity, Float, Number
-from triplepoint.simulate.power.work import FP8_ENERGY, OVERLAP_EXPONENT, flops_beside
+from triplepoint.simulate.power.work import FP8_ENERGY, OVERLAP_EXPONENT, uncounted_flops
 from triplepoint.tables.schema import Column, Table, amount, duration, text
 from triplepoint.units import NS_PER_S
 
@@ -54,7 +54,7 @@ class Peaks:
     """Peak rates of one device, as `config/gpus/` has them.
 
     Attributes:
-        tensor_flops: Of matrix products at the kernel's precision. Unit: FLOP/s.
+        tensor_flops: Of GEMMs at the kernel's precision. Unit: FLOP/s.
         sm_flops: Of everything else. Unit: FLOP/s.
         hbm: Memory. Unit: byte/s.
         link: Links to other GPUs, both directions together. Unit: byte/s.
@@ -72,7 +72,7 @@ def kernel_activity(
     """Return what kernels do to the units of a device.
 
     Args:
-        is_tensor: Whether they are matrix products (gemm, attention), 0 or 1.
+        is_tensor: Whether they are GEMMs (gemm, attention), 0 or 1.
         flops: Of every kernel. Unit: FLOP.
         num_bytes: Read from and written to memory. Unit: byte.
         duration_s: At the highest clock. Unit: s.
@@ -85,7 +85,7 @@ def kernel_activity(
     hbm = np.minimum(np.asarray(num_bytes) / (np.asarray(duration_s) * peaks.hbm), 1.0)
     core = np.maximum(tensor, sm) ** OVERLAP_EXPONENT
     # How time answers to the clock where core and memory overlap in a p-norm. Nothing on either side: latency, which
-    # the clock is part of but memory is not known to be.
+    # the clock is part of but memory perhaps not.
     clock_bound = core / np.maximum(core + hbm**OVERLAP_EXPONENT, 1e-30)
     return Activity(np.ones_like(tensor), tensor, sm, hbm, 0.0 * tensor, np.broadcast_to(randomness, tensor.shape),
                     clock_bound)  # fmt: skip
@@ -210,7 +210,7 @@ def _activity(row: dict[str, Any], gpu: GpuConfig) -> Activity:
     peaks = Peaks(tensor_flops, gpu.peak_fp32_flops.value, gpu.memory_bandwidth.value, 1.0)
     randomness = 1.0 if row["operands"] == "random" else 0.0
     activity = kernel_activity(float(is_tensor), row["flops"], row["min_bytes"], row["call_s"], peaks, randomness)
-    overlapped = flops_beside(row["family"], row["flops"], row["min_bytes"]) / (row["call_s"] * peaks.sm_flops)
+    overlapped = uncounted_flops(row["family"], row["flops"], row["min_bytes"]) / (row["call_s"] * peaks.sm_flops)
     # By energy, as simulated kernels are counted.
     energy = 2 * FP8_ENERGY if row["dtype"] == "fp8" else 1.0
     return replace(activity, tensor=activity.tensor * energy, sm=np.minimum(activity.sm + overlapped, 1.0))

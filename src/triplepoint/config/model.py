@@ -137,11 +137,6 @@ class ModelConfig(Featured):
         return (self.moe.dense_ffn_hidden_size if self.moe else None) or self.ffn_hidden_size
 
     @property
-    def num_layer_parameters(self) -> int:
-        """Parameters of one layer, biases and normalisation included; of one with experts where there are any."""
-        return self._layer_parameters(has_experts=self.moe is not None)
-
-    @property
     def num_embedding_parameters(self) -> int:
         """Parameters of token embedding, output projection and learned positions, without padding of the vocabulary."""
         tables = 1 if self.tie_embeddings else 2
@@ -154,12 +149,6 @@ class ModelConfig(Featured):
         dense = self.num_layers - self.num_expert_layers
         layers = dense * self._layer_parameters(False) + self.num_expert_layers * self._layer_parameters(True)
         return layers + self._norm_parameters + self.num_embedding_parameters + self._mtp_parameters
-
-    @property
-    def num_active_parameters(self) -> int:
-        """Parameters that one token passes through: of the experts, `top_k` in each layer."""
-        idle = (self.moe.num_experts - self.moe.top_k) * self._ffn_parameters(self.ffn_hidden_size) if self.moe else 0
-        return self.num_parameters - self.num_expert_layers * idle
 
     @property
     def num_expert_layers(self) -> int:

@@ -236,7 +236,9 @@ def _clocks(reports: Sequence[Report]) -> Check:
         expected = f"within {MOST_OFFSET_S * MS_PER_S:.0f} ms"
         return Check("clocks", "warn", text, expected, "start chrony or PTP on all nodes", hosts)
     if doubt > MOST_OFFSET_S:
-        return Check("clocks", "warn", text, "known to 10 ms", "the network between nodes is slow or busy", hosts)
+        return Check(
+            "clocks", "warn", text, "uncertainty up to 10 ms", "the network between nodes is slow or busy", hosts
+        )
     return Check("clocks", "ok", text, nodes=hosts)
 
 

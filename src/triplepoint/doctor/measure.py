@@ -1,7 +1,7 @@
 """Short measurements of collectives and kernels, as rows of the tables that the simulator is calibrated from.
 
 Each rank runs `python -m triplepoint.doctor.measure FOLDER cpu|gpu SECONDS LARGEST`. Collectives are timed over
-message sizes, all groups of one size at once, as a training step has them. GEMMs and copies are timed on each device: a
+sizes, all groups of one size at once, as a training step has them. GEMMs and copies are timed on each device: a
 slow one stands out among its peers.
 """
 
@@ -42,7 +42,7 @@ class CollectiveRow(Strict):
     num_gpus: int
     """Size of the group."""
     num_bytes: int
-    """Size of the message as nccl-tests counts it. Unit: byte."""
+    """Size as nccl-tests counts it. Unit: byte."""
     time_s: float
     """Time of one run. Unit: s."""
     host: str
@@ -57,7 +57,7 @@ class KernelRow(Strict):
     precision: str
     """Number format."""
     shape: tuple[int, ...]
-    """m, n, k of a matrix product; empty for a copy."""
+    """m, n, k of a GEMM; empty for a copy."""
     flops: float
     """Arithmetic of one run. Unit: FLOP."""
     num_bytes: float
@@ -128,7 +128,7 @@ def time_collectives(team: Team, budget_s: float, most_bytes: int = LARGEST) -> 
     Args:
         team: The groups.
         budget_s: Time for all of it; a size that begins within it is finished. Unit: s.
-        most_bytes: Largest message. Unit: byte.
+        most_bytes: Largest size of a collective. Unit: byte.
     """
     import torch.distributed as dist
 
@@ -204,18 +204,18 @@ def _make(kind: str, num_bytes: int, team: Team) -> Callable[[], None]:
     return lambda: dist.reduce_scatter_tensor(part, whole, group=group)
 
 
-def _ring(message: Any, team: Team) -> Callable[[], None]:
-    """Return a function that sends a message to the next rank while one comes from the last."""
+def _ring(whole: Any, team: Team) -> Callable[[], None]:
+    """Return a function that sends a buffer to the next rank while receiving one from the last."""
     import torch
     import torch.distributed as dist
 
     here = team.ranks.index(dist.get_rank())
     following, last = team.ranks[(here + 1) % len(team.ranks)], team.ranks[here - 1]
-    incoming = torch.empty_like(message)
+    incoming = torch.empty_like(whole)
 
     def run() -> None:
         operations = [
-            dist.P2POp(dist.isend, message, following, team.group),
+            dist.P2POp(dist.isend, whole, following, team.group),
             dist.P2POp(dist.irecv, incoming, last, team.group),
         ]
         for work in dist.batch_isend_irecv(operations):
@@ -245,7 +245,7 @@ GPU_COPIES = tuple(MIB << power for power in range(2, 11, 2))
 CPU_COPIES = (4 * MIB, 16 * MIB)
 
 BURN_IN_S = 1.0
-"""Products before timing, so that clocks are those under load. Unit: s."""
+"""GEMMs before timing, so that clocks are those under load. Unit: s."""
 
 
 def time_kernels(device: Any, index: int, wait: Callable[[], None]) -> list[KernelRow]:
@@ -323,7 +323,7 @@ def main(folder: Path, is_gpu: bool, budget_s: float, most_bytes: int) -> None:
         folder: Where to write.
         is_gpu: Whether to measure GPUs, over NCCL or RCCL; processors over gloo otherwise.
         budget_s: Time for the collectives. Unit: s.
-        most_bytes: Largest message. Unit: byte.
+        most_bytes: Largest size of a collective. Unit: byte.
     """
     import torch
     import torch.distributed as dist

@@ -95,7 +95,7 @@ class Meeting(Strict):
     uncertainty_s: float | None = None
     """How far off that may be. Unit: s."""
     round_trip_s: float | None = None
-    """Quickest message to node 0 and back, through Python and TCP. Unit: s."""
+    """Quickest round trip to node 0, through Python and TCP. Unit: s."""
     sees_after_s: float | None = None
     """How long a file of node 0 took to be seen here; None if it never was. Unit: s."""
     is_seen_after_s: float | None = None

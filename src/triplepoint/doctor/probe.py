@@ -25,7 +25,7 @@ from triplepoint.files import write_json, write_text
 from triplepoint.processes import die_with_parent
 
 MARGIN_S = 300.0
-"""What the ranks have on top of their budget: starting torch, connecting, and finishing what they began. Unit: s."""
+"""Time of the ranks on top of their budget: starting torch, connecting, and finishing what they began. Unit: s."""
 
 JOB_POLL_S = 0.2
 REPORT_S = 60.0
@@ -37,7 +37,7 @@ VENDORS: dict[str, tuple[Vendor, ...]] = {"cpu": (), "cuda": ("nvidia",), "rocm"
 
 
 class ProbePlan(Strict):
-    """What the probes of all nodes do: the content of `probe.json`."""
+    """Settings of the probes of all nodes: the content of `probe.json`."""
 
     num_nodes: int
     """Nodes that take part."""
@@ -48,7 +48,7 @@ class ProbePlan(Strict):
     measure_s: float | None
     """Time for the collectives; None to measure nothing. Unit: s."""
     most_bytes: int
-    """Largest message. Unit: byte."""
+    """Largest size of a collective. Unit: byte."""
 
 
 class Report(Strict):

@@ -10,8 +10,6 @@ from triplepoint.config.point import SETTINGS, Layout, Measured, Sharding
 from triplepoint.config.setting import Setting, write
 from triplepoint.config.task import TARGETS
 
-GROUP = ["model", "cluster", "engine", "origin"]
-"""Points that share these are drawn together."""
 SIZES = ["micro_batch_size", "global_batch_size", "sequence_length"]
 LAYOUT = list(Layout.model_fields)
 DEGREES = {name: Layout.model_fields[name].default or 0 for name in LAYOUT if SETTINGS[name].unit == "1"}

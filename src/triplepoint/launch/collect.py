@@ -44,7 +44,7 @@ from triplepoint.tables import STEPS
 from triplepoint.units import NS_PER_S
 
 Gpu = Mapping[str, Any]
-"""What the sampler says of one GPU: `device`, `uuid`, `serial`, `pci_address`, `instances` (of MIG), ..."""
+"""Facts of one GPU from the sampler: `device`, `uuid`, `serial`, `pci_address`, `instances` (of MIG), ..."""
 _NEAR_S = 0.25
 """Around a window, moves of the counter count as near it."""
 ON_CPU = "the ranks compute on the CPU"

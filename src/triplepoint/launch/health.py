@@ -24,7 +24,7 @@ HELD_SHARE = 0.5
 """Of the measured time that a GPU's clocks are throttled to protect it; from there on it is taken for badly cooled or
 badly fed. Our choice: half, where hot positions of a healthy node differ by a few percent."""
 USUAL_SHARE = 0.05
-"""What the median of all GPUs may be throttled for that; above, the room is hot and no GPU is to blame. Our choice."""
+"""Highest throttled share of the median GPU; above it the room is hot and no GPU is to blame. Our choice."""
 SLOW_CLOCK = 0.8
 """Of the median clock of its peers; below, a GPU is stuck or throttled. Our choice: GPUs of one type differ by up to a
 tenth at one power limit."""
@@ -49,7 +49,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Health:
-    """What the telemetry of one GPU says of it.
+    """Health of one GPU from its telemetry.
 
     Attributes:
         sm_clock_mhz: Median clock in the measured steps; None where it was not measured. Unit: MHz.
@@ -122,7 +122,7 @@ def _held_down(gang: Mapping[Seat, Health]) -> dict[Seat, str]:
         for seat, share in shares.items():
             if usual <= USUAL_SHARE and share >= HELD_SHARE:
                 found[seat] = (
-                    f"clocks held down by {cause} for {share:.0%} of the measured time, "
+                    f"clocks throttled by {cause} for {share:.0%} of the measured time, "
                     f"the median of {len(shares)} GPUs is {usual:.0%}"
                 )
     return found

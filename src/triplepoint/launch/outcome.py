@@ -1,4 +1,4 @@
-"""How a launch ended, judged from evidence: ranks' messages, exits and logs, agents' reports, Slurm's account."""
+"""Outcome of a launch, judged from evidence: ranks' messages, exits and logs, agents' reports, Slurm's account."""
 
 import errno
 import os
@@ -67,7 +67,7 @@ _AFTERSHOCK = re.compile(
     r"|NCCL (remote|communicator)|ncclRemoteError|application has timed out|peer|told to end|SIGTERM",
     re.IGNORECASE,
 )
-"""What a healthy rank says, or ends with, when another one has gone or the scheduler ends the job."""
+"""Messages and exits of a healthy rank when another one has gone or the scheduler ends the job."""
 
 
 _MAY_FOLLOW = frozenset({Status.CRASHED, Status.COLLECTIVE, Status.CANCELLED})

@@ -1,4 +1,4 @@
-"""What passes cost on the machines of a job: kernels added up, messages beside them or not."""
+"""Cost of passes on the machines of a job: kernels in a row, communication exposed or overlapped."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from triplepoint.simulate.collectives.times import CollectiveModel
 from triplepoint.simulate.fabric import Group
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels.times import KernelModel
-from triplepoint.simulate.operations import Kernel, Message, Operation
+from triplepoint.simulate.operations import Communication, Kernel, Operation
 from triplepoint.simulate.work.experts import share_sent_once
 from triplepoint.simulate.work.groups import group_of
 
@@ -30,7 +30,7 @@ varies by 8 % over the GPUs of a cluster; the range of the hundreds it has is 6 
 
 @dataclass(frozen=True)
 class Constants:
-    """What a software stack adds to kernel tables; at most one of both is fitted for a version of a stack.
+    """Corrections of a software stack to kernel tables; at most one of both is fitted for a version of a stack.
 
     Attributes:
         factor: On the time of kernels.
@@ -47,10 +47,10 @@ class Cost:
     """Time of some operations in a row. Unit: s.
 
     Attributes:
-        compute_s: Computation, slower while messages run beside it.
-        exposed_s: Messages with no computation beside them.
-        hidden_s: Messages beside computation.
-        by_class: Computation by class of kernel, exposed messages by group.
+        compute_s: Computation, slower while communication overlaps it.
+        exposed_s: Communication that no computation overlaps.
+        hidden_s: Communication overlapped with computation.
+        by_class: Computation by class of kernel, exposed communication by group.
     """
 
     compute_s: float = 0.0
@@ -86,7 +86,7 @@ class Costs:
         overlap: Overlap,
         constants: Constants,
     ) -> None:
-        """Use these models, what computation loses to messages, and what the software stack does and adds."""
+        """Use these models, what computation loses to communication, and what the software stack does and adds."""
         self._job = job
         self._kernels, self._collectives = models
         self._attention_slowdown = job.software.attention_slowdown
@@ -95,10 +95,10 @@ class Costs:
         self._slowest = slowest_of(job.num_gpus)
         self.slowdown = overlap.compute_slowdown.value
         self._known: dict[tuple[tuple[Operation, ...], int], Cost] = {}
-        self._messages: dict[tuple[str, str, float], float] = {}
+        self._known_s: dict[tuple[str, str, float], float] = {}
 
     def price(self, operations: tuple[Operation, ...], num_outside: int = 0) -> Cost:
-        """Return what operations cost that run one after the other, messages marked so beside the rest.
+        """Return what operations cost that run one after the other, communication marked so overlapped with the rest.
 
         Args:
             operations: Of one pass.
@@ -110,17 +110,17 @@ class Costs:
             known = self._known[key] = self._wait_for_host(self._price(operations), operations, num_outside)
         return known
 
-    def message_s(self, message: Message) -> float:
-        """Return the time of all runs of a message."""
-        key = (message.kind, message.group, message.num_bytes)
-        time = self._messages.get(key)
+    def communication_s(self, communication: Communication) -> float:
+        """Return the time of all runs of a collective or send."""
+        key = (communication.kind, communication.group, communication.num_bytes)
+        time = self._known_s.get(key)
         if time is None:
-            group = group_of(self._job, message.group)
-            is_once = message.kind == "all_to_all" and message.group == "ep" and self._sends_tokens_once
-            ways = self._sent_once(message.num_bytes, group) if is_once else [(message.num_bytes, group)]
-            time = max(self._collectives.time_s(message.kind, *way) if way[1].size > 1 else 0.0 for way in ways)
-            self._messages[key] = time
-        return time * message.count
+            group = group_of(self._job, communication.group)
+            is_once = communication.kind == "all_to_all" and communication.group == "ep" and self._sends_tokens_once
+            ways = self._sent_once(communication.num_bytes, group) if is_once else [(communication.num_bytes, group)]
+            time = max(self._collectives.time_s(communication.kind, *way) if way[1].size > 1 else 0.0 for way in ways)
+            self._known_s[key] = time
+        return time * communication.count
 
     def _sent_once(self, num_bytes: float, group: Group) -> list[tuple[float, Group]]:
         """Return what a rank sends, and among whom: one copy of a token to each node, from there one to each rank."""
@@ -132,16 +132,16 @@ class Costs:
         return ways
 
     def sigmas(self, operations: Iterable[Operation]) -> tuple[float, float]:
-        """Return what kernels and collectives are known to: relative standard deviations, means weighted by time."""
+        """Return the uncertainty of kernels and collectives: relative standard deviations, means weighted by time."""
         kernel, comm = [0.0, 0.0], [0.0, 0.0]
         for operation in operations:
             if isinstance(operation, Kernel):
-                time, found, sigma = self.kernel_s(operation), kernel, self._kernels.sigma_of(operation)
+                time, total, sigma = self.kernel_s(operation), kernel, self._kernels.sigma_of(operation)
             else:
-                time, found = self.message_s(operation), comm
+                time, total = self.communication_s(operation), comm
                 sigma = self._collectives.sigma(operation.num_bytes, group_of(self._job, operation.group))
-            found[0] += time * sigma
-            found[1] += time
+            total[0] += time * sigma
+            total[1] += time
         mean = [weighted / time if time else 0.0 for weighted, time in (kernel, comm)]
         return mean[0], mean[1]
 
@@ -155,29 +155,29 @@ class Costs:
 
     def _price(self, operations: tuple[Operation, ...]) -> Cost:
         cost = Cost()
-        beside: dict[Group, float] = {}
+        overlapped: dict[Group, float] = {}
         for operation in operations:
             if isinstance(operation, Kernel):
                 time = self.kernel_s(operation)
                 cost.compute_s += time
                 cost.add(operation.cls, time)
                 continue
-            time = self.message_s(operation)
+            time = self.communication_s(operation)
             if operation.is_overlapped:
                 group = group_of(self._job, operation.group)
-                beside[group] = beside.get(group, 0.0) + time
+                overlapped[group] = overlapped.get(group, 0.0) + time
             else:
                 cost.exposed_s += time
                 cost.add(operation.group, time)
-        return self._put_beside(cost, beside)
+        return self._overlap(cost, overlapped)
 
     def time_of(self, operation: Operation) -> float:
-        """Return the time of one run of an operation, with nothing beside it. Unit: s."""
-        time = self.kernel_s(operation) if isinstance(operation, Kernel) else self.message_s(operation)
+        """Return the time of one run of an operation, with nothing overlapped. Unit: s."""
+        time = self.kernel_s(operation) if isinstance(operation, Kernel) else self.communication_s(operation)
         return float(time / operation.count)
 
     def kernel_s(self, kernel: Kernel) -> float:
-        """Return the time of all runs of a kernel, with nothing beside it."""
+        """Return the time of all runs of a kernel, with nothing overlapped."""
         time = self._kernels.time_s(kernel) * kernel.count * self._constants.factor * self._slowest
         return time * self._attention_slowdown if kernel.cls == "attention" else time
 
@@ -191,11 +191,11 @@ class Costs:
             cost.add("host", behind)
         return cost
 
-    def _put_beside(self, cost: Cost, beside: dict[Group, float]) -> Cost:
-        """Put messages beside the computation, groups on different levels of the fabric at the same time."""
-        if not beside:
+    def _overlap(self, cost: Cost, overlapped: dict[Group, float]) -> Cost:
+        """Overlap communication with the computation, groups on different levels of the fabric at the same time."""
+        if not overlapped:
             return cost
-        time = self._collectives.together_s(beside)
+        time = self._collectives.together_s(overlapped)
         cost.hidden_s = min(time, cost.compute_s)
         slower = self.slowdown * cost.hidden_s
         cost.compute_s += slower

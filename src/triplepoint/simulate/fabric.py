@@ -1,4 +1,4 @@
-"""How GPUs are joined: levels of links from the inside out, and where a process group lies on them."""
+"""The fabric: levels of links from the inside out, and where a process group lies on them."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +18,7 @@ class Level:
         name: nvlink, xgmi, pcie, rail, leaf, spine, ...
         num_gpus: GPUs joined at this level and below: 8 in a node, all in the cluster at the last level.
         bandwidth: Of one GPU into this level, one direction: its links, or its share of the adapters. Unit: byte/s.
-        latency: Of one message over this level, one hop of a ring. Unit: s.
+        latency: Of one hop over this level. Unit: s.
         has_reduction: Whether the switches reduce (NVLS, SHARP).
         link: Kind of link, a file in `config/collectives/links/`; empty if `name` is one.
         single: Bandwidth one GPU reaches while its neighbours are silent: a whole adapter; None if that is its share.

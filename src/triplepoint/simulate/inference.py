@@ -98,10 +98,10 @@ class InferenceStep:
         time_per_output_token_s: Mean over the tokens after the first.
         tokens_per_s: Tokens made by all replicas over the whole time.
         memory: Of the rank that needs most; the times are of a GPU with room for it.
-        decode: Cost of one token in the middle, all stages, by class of kernel and group of messages. Unit: s.
+        decode: Cost of one token in the middle, all stages, by class of kernel and group of collectives. Unit: s.
         decode_s: From the first token to the last.
-        prefill_uncertainty: What the time to the first token is known to.
-        decode_uncertainty: What the time per token after it is known to.
+        prefill_uncertainty: Of the time to the first token.
+        decode_uncertainty: Of the time per token after it.
     """
 
     prefill_s: float
@@ -232,7 +232,7 @@ def _times(passes: Sequence[StagePass], costs: Costs) -> list[float]:
 
 
 def _uncertainty_of(passes: Sequence[StagePass], costs: Costs) -> Uncertainty:
-    """Return what the time of passes is known to, after their kernels and messages."""
+    """Return the uncertainty of the time of passes, from their kernels and collectives."""
     compute_s = sum(costs.price(one.operations).compute_s for one in passes)
     sigmas = costs.sigmas([operation for one in passes for operation in one.operations])
     return Uncertainty(*sigmas, min(1.0, compute_s / sum(_times(passes, costs))))

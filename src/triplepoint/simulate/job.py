@@ -1,4 +1,4 @@
-"""What is simulated: a model, a layout and the machines it runs on. One job is one training step, repeated."""
+"""The job to simulate: a model, a layout and the machines it runs on. One job is one training step, repeated."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class Job:
         lora_rank: Rank of the adapters.
         lora_targets: Linear layers that have adapters: linear_qkv, linear_proj, linear_fc1, linear_fc2, as Megatron-LM
             calls them; None for all. Routed experts have none.
-        shard_size: Data parallel ranks that share out what is sharded; groups of so many hold copies of one another
+        shard_size: Data parallel ranks that hold one sharded copy; groups of so many hold copies of one another
             (hybrid sharding). None: all of them.
         keeps_gathered: Whether parameters gathered for a forward pass stay until its backward pass (no resharding).
         expert_imbalance: Load of the fullest expert parallel rank over the mean, without a capacity factor; None for

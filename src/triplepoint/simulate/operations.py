@@ -1,4 +1,4 @@
-"""What a rank does in a step, before it is known how long it takes: kernels with shapes, and messages with sizes."""
+"""Operations of a rank, not yet priced: kernels with shapes, communication with sizes."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -17,7 +17,7 @@ class Kernel:
         num_bytes: Read and written by one run. Unit: byte.
         shape: Of a gemm (m, n, k); of a grouped or batched one (groups, m, n, k), m per group; of attention (batch,
             heads, kv_heads, query length, key length, head size); empty for kernels bound by memory.
-        precision: Number format of its matrix products.
+        precision: Number format of its GEMMs.
         is_causal: Whether attention skips the masked half; `flops` has it skipped already.
         count: How many times it runs.
     """
@@ -33,16 +33,16 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Message:
-    """One collective, run `count` times.
+class Communication:
+    """One collective or send, run `count` times.
 
     Attributes:
-        kind: Of the collective.
+        kind: The collective, or `send_recv`.
         group: Whose: tp, cp, dp, dp_cp (gradients with context parallelism), pp; of experts etp, ep, edp; see
             `work_groups.group_of`.
         num_bytes: Size as nccl-tests counts it: the gathered or scattered buffer of a gather or reduce-scatter, of an
             all-to-all what a rank sends. Unit: byte.
-        is_overlapped: Whether it may run beside computation (of the same pass).
+        is_overlapped: Whether computation of the same pass may overlap it.
         count: How many times it runs.
     """
 
@@ -53,12 +53,12 @@ class Message:
     count: int = 1
 
 
-Operation = Kernel | Message
+Operation = Kernel | Communication
 
 
 @dataclass(frozen=True)
 class ChunkWork:
-    """What one model chunk of a stage does for one micro-batch, in order.
+    """Work of one model chunk of a stage for one micro-batch, in order.
 
     Attributes:
         forward: Forward pass.
@@ -75,7 +75,7 @@ class ChunkWork:
 
 @dataclass(frozen=True)
 class StageWork:
-    """What the ranks of one pipeline stage do in a step.
+    """Work of the ranks of one pipeline stage in a step.
 
     Attributes:
         chunks: Of every virtual stage on the rank, first to last; one without interleaving.

@@ -1,4 +1,4 @@
-"""Registry of software stacks, `config/calibration/stacks.yaml`: what each does that a table of runs does not say."""
+"""Registry of software stacks, `config/calibration/stacks.yaml`: what each does that a table of runs leaves open."""
 
 from functools import lru_cache
 from pathlib import Path

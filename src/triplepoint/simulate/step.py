@@ -17,11 +17,12 @@ from triplepoint.simulate.fabric import Fabric
 from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels.times import KernelModel
-from triplepoint.simulate.operations import ChunkWork, Message, Operation, StageWork
+from triplepoint.simulate.operations import ChunkWork, Communication, Operation, StageWork
 from triplepoint.simulate.timeline.durations import Durations, Pass, sort_replicas, with_replicas
 from triplepoint.simulate.timeline.expand import TimeOf
 from triplepoint.simulate.timeline.schedule import Int64, make_order
 from triplepoint.simulate.timeline.tasks import Timeline, run
+from triplepoint.simulate.work.layer_parts import Operations
 from triplepoint.simulate.work.training import stage_work
 
 
@@ -33,9 +34,9 @@ class Step:
         job: The job.
         time_s: From its start to the end of the last rank. Unit: s.
         timeline: When everything runs.
-        slowest: Costs of the stage that the step hangs on, by class of kernel and group of messages. Unit: s.
-        contention_s: What reducing gradients and gathering parameters beside it cost the computation. Unit: s.
-        uncertainty: What the time is known to.
+        slowest: Costs of the stage that the step depends on, by class of kernel and group of collectives. Unit: s.
+        contention_s: What overlapped reduction of gradients and gathering of parameters cost the computation. Unit: s.
+        uncertainty: Of the time.
         stages: Work of every pipeline stage.
         time_of: Time of one run of an operation. Unit: s.
         class_of_replica: Class of every data parallel replica; shape (dp,).
@@ -58,7 +59,7 @@ class Step:
 
     @property
     def exposed_comm_s(self) -> float:
-        """Messages with no computation beside them, mean over stages. Unit: s."""
+        """Communication that no computation overlaps, mean over stages. Unit: s."""
         return float(self.timeline.accounts.exposed_comm_s.mean())
 
 
@@ -101,7 +102,7 @@ def simulate_step(job: Job, constants: Constants, config: Path, slow: Mapping[in
 
 
 def uncertainty_of(timeline: Timeline, costs: Costs, stage: StageWork) -> Uncertainty:
-    """Return what the time of a step is known to, after the kernels and messages of the stage it hangs on."""
+    """Return the uncertainty of a step's time, from the kernels and collectives of the stage it depends on."""
     share = float(timeline.accounts.compute_s.mean()) / timeline.step_time_s
     return Uncertainty(*costs.sigmas(_operations(stage)), min(1.0, share))
 
@@ -129,10 +130,10 @@ def load_models(
 
 @lru_cache(maxsize=32)
 def _kernels_of(gpu: GpuConfig, attention: str | None, config: Path) -> KernelModel:
-    found = KernelModel.load(gpu, config)
-    if attention in found.config.attention:
+    model = KernelModel.load(gpu, config)
+    if attention in model.config.attention:
         return KernelModel.load(gpu, config, attention)
-    return found
+    return model
 
 
 def durations_of(job: Job, stages: Sequence[StageWork], costs: Costs) -> Durations:
@@ -142,7 +143,7 @@ def durations_of(job: Job, stages: Sequence[StageWork], costs: Costs) -> Duratio
         backward = _passes(stages, ("backward_input",), costs)
         weight = _passes(stages, ("backward_weight",), costs)
     else:
-        # What is reduced beside the backward pass has all of it to hide behind, unless it is cut in two.
+        # What is reduced during the backward pass has all of it to hide behind, unless it is cut in two.
         backward, weight = _passes(stages, ("backward_input", "backward_weight"), costs), _passes(stages, (), costs)
     sync = [_split(stage.gradient_sync) for stage in stages]
     optimizer = [costs.price(stage.optimizer) for stage in stages]
@@ -154,24 +155,24 @@ def durations_of(job: Job, stages: Sequence[StageWork], costs: Costs) -> Duratio
             *(np.array([[getattr(cost, part)] for cost in optimizer]) for part in ("compute_s", "exposed_s"))
         ),
         send=np.array([costs.send_s(stage.chunks[0].send_bytes, place) for place, stage in enumerate(stages)]),
-        sync_overlapped=np.array([_by_chunk(beside, job.layout.vp, costs) for _, beside, _ in sync]),
-        sync_exposed=np.array([_messages_s(after, costs) for _, _, after in sync]),
+        sync_overlapped=np.array([_by_chunk(reductions, job.layout.vp, costs) for _, reductions, _ in sync]),
+        sync_exposed=np.array([_total_s(after, costs) for _, _, after in sync]),
         gather_overlapped=np.array([_by_chunk(before, job.layout.vp, costs) for before, _, _ in sync]),
         replicas=np.array([job.layout.dp]),
-        # Megatron-LM without interleaving waits for its sends; with it they run beside computation.
+        # Megatron-LM without interleaving waits for its sends; with it they overlap computation.
         is_send_blocking=job.layout.pp > 1 and job.layout.vp == 1,
         slowdown=costs.slowdown,
     )
 
 
 def stage_cost(stage: StageWork, costs: Costs, num_microbatches: int) -> Cost:
-    """Return what a stage does in a step, the update included, by class of kernel and group of messages."""
-    found = Cost()
+    """Return what a stage does in a step, the update included, by class of kernel and group of collectives."""
+    cost = Cost()
     for chunk in stage.chunks:
         for operations in (chunk.forward, chunk.backward_input + chunk.backward_weight):
-            found.include(costs.price(operations), num_microbatches)
-    found.include(costs.price(stage.optimizer))
-    return found
+            cost.include(costs.price(operations), num_microbatches)
+    cost.include(costs.price(stage.optimizer))
+    return cost
 
 
 def _operations(stage: StageWork) -> list[Operation]:
@@ -182,38 +183,35 @@ def _operations(stage: StageWork) -> list[Operation]:
 
 
 def _passes(stages: Sequence[StageWork], parts: Sequence[str], costs: Costs) -> Pass:
-    """Return computation and exposed messages of one kind of pass; shape (num_stages, num_chunks, 1)."""
+    """Return computation and exposed communication of one kind of pass; shape (num_stages, num_chunks, 1)."""
     outside = HOST_OPERATIONS_OUTSIDE if "forward" in parts else 0
-    found = [[costs.price(_joined(chunk, parts), outside) for chunk in stage.chunks] for stage in stages]
+    costs_of_chunks = [[costs.price(_joined(chunk, parts), outside) for chunk in stage.chunks] for stage in stages]
     return Pass(
-        np.array([[[cost.compute_s] for cost in row] for row in found]),
-        np.array([[[cost.exposed_s] for cost in row] for row in found]),
+        np.array([[[cost.compute_s] for cost in row] for row in costs_of_chunks]),
+        np.array([[[cost.exposed_s] for cost in row] for row in costs_of_chunks]),
     )
 
 
-def _joined(chunk: ChunkWork, parts: Sequence[str]) -> tuple[Operation, ...]:
+def _joined(chunk: ChunkWork, parts: Sequence[str]) -> Operations:
     return tuple(operation for part in parts for operation in getattr(chunk, part))
 
 
-Messages = tuple[Operation, ...]
+def _split(operations: Operations) -> tuple[Operations, Operations, Operations]:
+    """Split the communication of a step: overlapped gathers, overlapped reductions, the rest after it."""
+    gathers = tuple(op for op in operations if _is_overlapped(op) and op.kind == "all_gather")
+    reductions = tuple(op for op in operations if _is_overlapped(op) and op.kind != "all_gather")
+    return gathers, reductions, tuple(op for op in operations if not _is_overlapped(op))
 
 
-def _split(operations: Messages) -> tuple[Messages, Messages, Messages]:
-    """Split the messages of a step: parameters gathered beside it, gradients reduced beside it, the rest after it."""
-    gathers = tuple(op for op in operations if _is_beside(op) and op.kind == "all_gather")
-    reductions = tuple(op for op in operations if _is_beside(op) and op.kind != "all_gather")
-    return gathers, reductions, tuple(op for op in operations if not _is_beside(op))
+def _is_overlapped(operation: Operation) -> bool:
+    return isinstance(operation, Communication) and operation.is_overlapped
 
 
-def _is_beside(operation: Operation) -> bool:
-    return isinstance(operation, Message) and operation.is_overlapped
-
-
-def _messages_s(operations: Messages, costs: Costs) -> float:
+def _total_s(operations: Operations, costs: Costs) -> float:
     return costs.price(operations).total_s
 
 
-def _by_chunk(operations: Messages, num_chunks: int, costs: Costs) -> list[float]:
-    """Return the time of messages, the same share for every chunk. Unit: s."""
-    time = sum(costs.message_s(op) for op in operations if isinstance(op, Message))
+def _by_chunk(operations: Operations, num_chunks: int, costs: Costs) -> list[float]:
+    """Return the time of collectives, the same share for every chunk. Unit: s."""
+    time = sum(costs.communication_s(op) for op in operations if isinstance(op, Communication))
     return [time / num_chunks] * num_chunks

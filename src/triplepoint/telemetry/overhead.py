@@ -1,4 +1,4 @@
-"""What sampling costs the training it watches: step times with the sampler running and stopped, in random order."""
+"""Overhead of sampling on training: step times with the sampler running and stopped, in random order."""
 
 import random
 import signal

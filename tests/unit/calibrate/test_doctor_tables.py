@@ -99,7 +99,7 @@ def test_calibrate_kernels_finds_a_slower_gpu(config: Path, tmp_path: Path) -> N
     path = tmp_path / "kernels.csv"
     write_kernels(rows, "h200", "cublas", "doctor-test", path)
     (told,) = calibrate(KernelTimes(path, config))
-    assert "bf16 products fitted to 6 rows of doctor-test" in told
+    assert "bf16 GEMMs fitted to 6 rows of doctor-test" in told
     large = Kernel("gemm", "forward", 2.0 * 8192**3, 6.0 * 8192**2, (8192,) * 3, "bf16")
     read_kernels.cache_clear()
     assert KernelModel.load(H200, config).time_s(large) == pytest.approx(model.time_s(large) / 0.8, rel=0.05)

@@ -13,7 +13,7 @@ from triplepoint.config.point import Layout
 from triplepoint.simulate.collectives.links import load_link
 from triplepoint.simulate.fabric import Fabric, Level, Network, network_levels, node_levels
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.operations import Kernel, Message, Operation, StageWork
+from triplepoint.simulate.operations import Communication, Kernel, Operation, StageWork
 from triplepoint.simulate.stacks import find_stack
 
 SOURCE = "made up for tests"
@@ -80,6 +80,10 @@ def llama(**changes: Any) -> ModelConfig:
     return gpt(**(settings | changes))
 
 
+LLAMA_LAYER = 4 * 512 * 512 + 3 * 512 * 1536 + 2 * 512
+"""Parameters of one layer of `llama()`: attention, feed-forward, two norms."""
+
+
 def mixtral(capacity_factor: float | None = 1.0, **changes: Any) -> ModelConfig:
     moe = MixtureOfExperts(num_experts=8, top_k=2, capacity_factor=capacity_factor)
     return llama(**({"name": "mixtral", "moe": moe} | changes))
@@ -112,12 +116,12 @@ def flops(found: Iterable[Operation], *classes: str) -> float:
     return sum(kernel.flops * kernel.count for kernel in kernels)
 
 
-def messages(found: Iterable[Operation], kind: str, group: str) -> list[Message]:
-    return [op for op in found if isinstance(op, Message) and (op.kind, op.group) == (kind, group)]
+def communications(found: Iterable[Operation], kind: str, group: str) -> list[Communication]:
+    return [op for op in found if isinstance(op, Communication) and (op.kind, op.group) == (kind, group)]
 
 
-def message_bytes(found: Iterable[Operation], kind: str, group: str) -> float:
-    return sum(message.num_bytes * message.count for message in messages(found, kind, group))
+def communication_bytes(found: Iterable[Operation], kind: str, group: str) -> float:
+    return sum(op.num_bytes * op.count for op in communications(found, kind, group))
 
 
 def fabric_from(

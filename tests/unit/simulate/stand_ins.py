@@ -11,7 +11,7 @@ from triplepoint.config.point import Layout
 from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.fabric import Fabric, Level
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.operations import Kernel, Message, Operation
+from triplepoint.simulate.operations import Communication, Kernel, Operation
 from triplepoint.simulate.stacks import find_stack
 from triplepoint.simulate.timeline.durations import Durations, Pass
 from triplepoint.simulate.work.training import stage_work
@@ -20,7 +20,7 @@ CONFIG = Path(__file__).parents[3] / "config"
 
 
 def time_of(operation: Operation) -> float:
-    """Return a time: 500 TFLOP/s, 2 TB/s and 3 us a kernel, 200 GB/s and 10 us a message."""
+    """Return a time: 500 TFLOP/s, 2 TB/s and 3 us a kernel, 200 GB/s and 10 us a collective."""
     if isinstance(operation, Kernel):
         return max(operation.flops / 5e14, operation.num_bytes / 2e12) + 3e-6
     return 10e-6 + operation.num_bytes / 2e11
@@ -62,22 +62,22 @@ def simulated(
 
     def price(operations: tuple[Operation, ...]) -> tuple[np.ndarray, np.ndarray]:
         compute = sum(time_of(op) * op.count for op in operations if isinstance(op, Kernel)) * factors
-        messages = [op for op in operations if isinstance(op, Message)]
-        beside = sum(time_of(op) * op.count for op in messages if op.is_overlapped)
-        alone = sum(time_of(op) * op.count for op in messages if not op.is_overlapped)
-        return compute, alone + np.maximum(beside - compute, 0.0)
+        communications = [op for op in operations if isinstance(op, Communication)]
+        overlapped = sum(time_of(op) * op.count for op in communications if op.is_overlapped)
+        alone = sum(time_of(op) * op.count for op in communications if not op.is_overlapped)
+        return compute, alone + np.maximum(overlapped - compute, 0.0)
 
     def passes(name: str) -> Pass:
         priced = np.array([[price(getattr(chunk, name)) for chunk in stage.chunks] for stage in stages])
         return Pass(priced[:, :, 0], priced[:, :, 1])
 
-    def synced(is_beside: bool, is_gather: bool | None = None) -> np.ndarray:
+    def synced(is_overlapped: bool, is_gather: bool | None = None) -> np.ndarray:
         return np.array(
             [
                 sum(
                     time_of(op) * op.count
                     for op in stage.gradient_sync
-                    if op.is_overlapped == is_beside and is_gather in (None, op.kind == "all_gather")
+                    if op.is_overlapped == is_overlapped and is_gather in (None, op.kind == "all_gather")
                 )
                 for stage in stages
             ]

@@ -19,10 +19,10 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Layout, PointCluster
 from triplepoint.manifest import read_manifest
 from triplepoint.simulate.artefacts.groups import groups_of
-from triplepoint.simulate.artefacts.rank_trace import kernel_name, message_names
+from triplepoint.simulate.artefacts.rank_trace import communication_names, kernel_name
 from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.artefacts.write import write_failure, write_run, write_traces
-from triplepoint.simulate.operations import Kernel, Message, Operation
+from triplepoint.simulate.operations import Communication, Kernel, Operation
 from triplepoint.simulate.timeline.expand import lay_out
 from triplepoint.tables import STEPS, TELEMETRY
 from triplepoint.telemetry.align import align_run
@@ -129,7 +129,7 @@ def test_names_are_of_the_class_of_the_operation(gpu: str, model: str) -> None:
         if isinstance(operation, Kernel):
             assert load_scheme().device(kernel_name(operation, job.job.gpu)).cls == operation.cls, operation
         else:
-            assert load_scheme().device(message_names(operation, job.job.gpu)[0]).cls == "comm"
+            assert load_scheme().device(communication_names(operation, job.job.gpu)[0]).cls == "comm"
 
 
 def h200_point(**changes: Any) -> Any:
@@ -206,7 +206,7 @@ def test_lay_out_layers_take_turns() -> None:
 
 def test_lay_out_messages_beside_cover_the_rest() -> None:
     # 10 us and 1 us of message beside 4 us of kernels: the last 7 us have no kernel beside them.
-    beside = Message("all_gather", "dp", 2e5, is_overlapped=True)
+    beside = Communication("all_gather", "dp", 2e5, is_overlapped=True)
     laid = lay_out((beside, gemm()), time_of, 4000, 7000)
     assert [laid.stream[index] for index in range(2)] == ["dp", ""]
     assert (laid.start.tolist(), laid.duration.tolist()) == ([0, 0], [11000, 4000])
@@ -215,7 +215,9 @@ def test_lay_out_messages_beside_cover_the_rest() -> None:
 operations = st.lists(
     st.one_of(
         st.builds(gemm, st.integers(1, 4)),
-        st.builds(Message, st.just("all_reduce"), st.sampled_from(["tp", "dp"]), st.floats(0, 1e7), st.booleans()),
+        st.builds(
+            Communication, st.just("all_reduce"), st.sampled_from(["tp", "dp"]), st.floats(0, 1e7), st.booleans()
+        ),
     ),
     min_size=1,
     max_size=6,
@@ -230,7 +232,7 @@ def test_lay_out_kernels_have_all_the_computation(ops: list[Operation], compute_
     assert laid.duration[is_kernel].sum() == compute_ns
     assert (laid.start >= 0).all()
     assert laid.end.max(initial=0) <= compute_ns + comm_ns
-    if any(isinstance(op, Message) for op in ops):
+    if any(isinstance(op, Communication) for op in ops):
         # All instants of the pass have something: kernels and what they leave free.
         borders = np.unique(np.concatenate((laid.start, laid.end)))
         middle = (borders[1:] + borders[:-1]) / 2

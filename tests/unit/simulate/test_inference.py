@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.published_serving import is_shared, read_cases
-from tests.unit.simulate.jobs import flops, gpu, job, llama, message_bytes, mixtral
+from tests.unit.simulate.jobs import communication_bytes, flops, gpu, job, llama, mixtral
 from triplepoint.config.attention import LatentAttention, SlidingWindow
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.model import ModelConfig
@@ -85,8 +85,8 @@ def test_no_loss_no_dropout_no_gradients() -> None:
 def test_tensor_parallel_decode_adds_up_twice_a_layer_and_gathers_logits() -> None:
     found = all_of(decode(llama(), tp=4, sequence_parallel=True))
     # Once for the embedding, twice a layer.
-    assert message_bytes(found, "all_reduce", "tp") == (2 * LAYERS + 1) * BATCH * WIDTH * 2
-    assert message_bytes(found, "all_gather", "tp") == BATCH * VOCAB * 2
+    assert communication_bytes(found, "all_reduce", "tp") == (2 * LAYERS + 1) * BATCH * WIDTH * 2
+    assert communication_bytes(found, "all_gather", "tp") == BATCH * VOCAB * 2
 
 
 @pytest.mark.parametrize(("batch", "experts"), [(1, 2), (2, 3), (64, 8)])
@@ -154,7 +154,10 @@ def test_no_token_is_faster_than_memory(batch: int, prompt: int, output: int, tp
     bandwidth = one.gpu.memory_bandwidth.value
     passed = Catalogue(CONFIG).model(name)
     # All parameters a token passes but the table it is looked up in, and keys and values of full layers.
-    least = passed.num_active_parameters - passed.num_embedding_parameters
+    least = passed.num_parameters - passed.num_embedding_parameters
+    if passed.moe:
+        expert = 3 * passed.hidden_size * passed.ffn_hidden_size
+        least -= passed.num_expert_layers * (passed.moe.num_experts - passed.moe.top_k) * expert
     kinds = passed.layer_kinds
     cached = memory_of(one, Serving(1, 1, 1)).cache / 2 / len(kinds) * pp
     read = 2 * least / tp + batch * prompt * cached * sum(kind.window is None for kind in kinds)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.simulate.jobs import gpt, gpu, job, llama, mixtral
+from tests.unit.simulate.jobs import LLAMA_LAYER, gpt, gpu, job, llama, mixtral
 from triplepoint.config.model import LayerKind, ModelConfig
 from triplepoint.simulate.memory.activations import passes_in_flight
 from triplepoint.simulate.memory.training import MemoryUse, memory_by_stage, peak_memory
@@ -252,7 +252,7 @@ def test_parameters_kept_from_forward_to_backward_take_their_room() -> None:
     changes = {"dp": 8, "data_parallel_sharding": "optim_grads_params"}
     let_go, kept = (peak_memory(job(llama(), keeps_gathered=keeps, **changes)) for keeps in (False, True))
     # Six layers more than the two that are there anyway, the norm at the end is of the root unit.
-    assert kept.buffers - let_go.buffers == 2 * 6 * llama().num_layer_parameters
+    assert kept.buffers - let_go.buffers == 2 * 6 * LLAMA_LAYER
 
 
 def test_memory_by_stage_falls_with_the_activations_kept() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.published.cells import NEMOTRON
-from tests.unit.simulate.jobs import job, message_bytes, messages, mixtral, operations
+from tests.unit.simulate.jobs import communication_bytes, communications, job, mixtral, operations
 from triplepoint.config.model import MixtureOfExperts
 from triplepoint.published.rows import read_row
 from triplepoint.simulate.operations import Kernel
@@ -45,11 +45,11 @@ def test_tokens_sent_once_are_copied_on_arrival() -> None:
 def test_experts_sharded_by_automodel_travel_once_a_step() -> None:
     one = job(mixtral(), dp=8, ep=4, stack=ONCE, data_parallel_sharding="optim_grads_params")
     (stage,) = stage_work(one)
-    assert not messages(operations([stage]), "all_gather", "edp")
+    assert not communications(operations([stage]), "all_gather", "edp")
     each = 8 * 3 * 512 * 1536 * 8 / 4  # layers, matrices, experts on the rank
-    assert message_bytes(stage.gradient_sync, "all_gather", "edp") == pytest.approx(2 * each)
+    assert communication_bytes(stage.gradient_sync, "all_gather", "edp") == pytest.approx(2 * each)
     other = job(mixtral(), dp=8, ep=4, stack="FSDP", data_parallel_sharding="optim_grads_params")
-    assert messages(operations(stage_work(other)), "all_gather", "edp")
+    assert communications(operations(stage_work(other)), "all_gather", "edp")
 
 
 @pytest.mark.parametrize(("stack", "ep", "expected"), [(ONCE, "1", 16), (ONCE, "4", 4), ("Megatron-Core", "1", 1)])

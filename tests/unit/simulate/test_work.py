@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.simulate.jobs import flops, gpt, job, llama, message_bytes, messages, mixtral, operations
+from tests.unit.simulate.jobs import communication_bytes, communications, flops, gpt, job, llama, mixtral, operations
 from triplepoint.config.model import ModelConfig
 from triplepoint.metrics import flops_per_token
 from triplepoint.simulate.operations import Kernel
@@ -101,30 +101,30 @@ def test_tensor_parallel_messages_of_a_layer_by_hand() -> None:
     found = stage_work(job(tp=4, stack="Megatron-LM 2021"))
     forward, backward = operations(found, "forward"), operations(found, "backward_input")
     # Two of a layer, one of the embedding; three numbers per token of the loss. Backward: two, and of the projection.
-    assert message_bytes(forward, "all_reduce", "tp") == (2 * LAYERS + 1) * activation + 3 * 4 * TOKENS
-    assert message_bytes(backward, "all_reduce", "tp") == (2 * LAYERS + 1) * activation
-    assert not messages(forward + backward, "all_gather", "tp")
+    assert communication_bytes(forward, "all_reduce", "tp") == (2 * LAYERS + 1) * activation + 3 * 4 * TOKENS
+    assert communication_bytes(backward, "all_reduce", "tp") == (2 * LAYERS + 1) * activation
+    assert not communications(forward + backward, "all_gather", "tp")
 
 
 def test_sequence_parallel_sends_as_much_as_tensor_parallel_forward() -> None:
     activation = TOKENS * WIDTH * 2
     found = stage_work(job(tp=4, sequence_parallel=True))
     forward, backward = operations(found, "forward"), operations(found, "backward_input")
-    assert message_bytes(forward, "all_gather", "tp") == (2 * LAYERS + 1) * activation
-    assert message_bytes(forward, "reduce_scatter", "tp") == (2 * LAYERS + 1) * activation
+    assert communication_bytes(forward, "all_gather", "tp") == (2 * LAYERS + 1) * activation
+    assert communication_bytes(forward, "reduce_scatter", "tp") == (2 * LAYERS + 1) * activation
     # Gradients are gathered before the two row-parallel products, inputs once more for the column-parallel ones.
-    exposed = sum(m.num_bytes * m.count for m in messages(backward, "all_gather", "tp") if not m.is_overlapped)
+    exposed = sum(m.num_bytes * m.count for m in communications(backward, "all_gather", "tp") if not m.is_overlapped)
     assert exposed == 2 * LAYERS * activation
-    assert message_bytes(backward, "all_gather", "tp") == exposed + (2 * LAYERS + 1) * activation
-    assert message_bytes(backward, "reduce_scatter", "tp") == (2 * LAYERS + 1) * activation
+    assert communication_bytes(backward, "all_gather", "tp") == exposed + (2 * LAYERS + 1) * activation
+    assert communication_bytes(backward, "reduce_scatter", "tp") == (2 * LAYERS + 1) * activation
 
 
 def test_overlap_of_tensor_parallel_leaves_a_quarter_of_scatters_exposed() -> None:
     forward = operations(stage_work(job(tp=4, sequence_parallel=True, overlap=frozenset({"tp"}))), "forward")
-    scatters = messages(forward, "reduce_scatter", "tp")
+    scatters = communications(forward, "reduce_scatter", "tp")
     exposed = sum(m.num_bytes * m.count for m in scatters if not m.is_overlapped)
-    assert exposed == message_bytes(forward, "reduce_scatter", "tp") / 4
-    assert all(m.is_overlapped for m in messages(forward, "all_gather", "tp"))
+    assert exposed == communication_bytes(forward, "reduce_scatter", "tp") / 4
+    assert all(m.is_overlapped for m in communications(forward, "all_gather", "tp"))
 
 
 def test_context_parallel_ring_by_hand() -> None:
@@ -132,8 +132,8 @@ def test_context_parallel_ring_by_hand() -> None:
     found = stage_work(job(llama(num_query_groups=2), cp=cp))
     pair = 2 * (TOKENS // cp) * 2 * size * 2
     forward, backward = operations(found, "forward"), operations(found, "backward_input")
-    assert message_bytes(forward, "send_recv", "cp") == LAYERS * (cp - 1) * pair
-    assert message_bytes(backward, "send_recv", "cp") == LAYERS * (2 * cp - 1) * pair
+    assert communication_bytes(forward, "send_recv", "cp") == LAYERS * (cp - 1) * pair
+    assert communication_bytes(backward, "send_recv", "cp") == LAYERS * (2 * cp - 1) * pair
     steps = [op for op in forward if isinstance(op, Kernel) and op.cls == "attention"]
     assert [(op.is_causal, op.count) for op in steps] == [(True, LAYERS), (False, LAYERS * (cp - 1))]
     assert steps[0].flops == steps[1].flops
@@ -141,7 +141,7 @@ def test_context_parallel_ring_by_hand() -> None:
 
 def test_expert_exchange_by_hand() -> None:
     found = operations(stage_work(job(mixtral(), ep=8, dp=8)))
-    assert message_bytes(found, "all_to_all", "ep") == LAYERS * 4 * TOKENS * 2 * WIDTH * 2
+    assert communication_bytes(found, "all_to_all", "ep") == LAYERS * 4 * TOKENS * 2 * WIDTH * 2
     grouped = next(op for op in found if isinstance(op, Kernel) and op.kind == "grouped")
     # Eight ranks send two copies of each token to eight experts, one on each rank.
     assert grouped.shape == (1, 2 * TOKENS, 2 * 1536, WIDTH)
@@ -158,7 +158,9 @@ def test_full_recomputation_repeats_the_layers_and_their_messages_first() -> Non
     plain, whole = stage_work(job(tp=2)), stage_work(job(tp=2, recompute="full"))
     layers = flops(operations(plain, "forward")) - 2 * TOKENS * WIDTH * 4096 / 2
     assert flops(operations(whole)) - flops(operations(plain)) == layers
-    extra = message_bytes(operations(whole), "all_reduce", "tp") - message_bytes(operations(plain), "all_reduce", "tp")
+    extra = communication_bytes(operations(whole), "all_reduce", "tp") - communication_bytes(
+        operations(plain), "all_reduce", "tp"
+    )
     assert extra == 2 * LAYERS * TOKENS * WIDTH * 2
 
 
@@ -214,13 +216,13 @@ def test_pipeline_sends() -> None:
     # The scatter/gather optimisation sends a quarter and gathers it on arrival.
     assert sends(tp=4, stack="Megatron-LM 2021") == [whole / 4, 0]
     arrived = operations(stage_work(job(pp=2, tp=4, stack="Megatron-LM 2021"))[1:], "forward")
-    assert message_bytes(arrived, "all_gather", "tp") == whole
+    assert communication_bytes(arrived, "all_gather", "tp") == whole
 
 
 def test_fp8_halves_what_products_read_and_gathers_carry() -> None:
     def gathered(precision: str) -> float:
         one = job(llama(), tp=4, sequence_parallel=True, precision=precision)
-        return message_bytes(operations(stage_work(one), "forward"), "all_gather", "tp")
+        return communication_bytes(operations(stage_work(one), "forward"), "all_gather", "tp")
 
     # The output projection stays in 16 bits.
     activation = TOKENS * WIDTH * 2

@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 
-from tests.unit.simulate.jobs import gpt, job, llama, message_bytes, messages, mixtral, operations
+from tests.unit.simulate.jobs import (
+    LLAMA_LAYER,
+    communication_bytes,
+    communications,
+    gpt,
+    job,
+    llama,
+    mixtral,
+    operations,
+)
 from triplepoint.simulate.fabric import Group
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Operation, StageWork
@@ -24,7 +33,7 @@ def optimizer_bytes(found: StageWork, kind: str) -> float:
 PARAMETERS = llama().num_parameters
 
 
-def test_gradients_without_sharding_are_reduced_once_in_one_message() -> None:
+def test_gradients_without_sharding_are_reduced_once_in_one_collective() -> None:
     (sync,) = stage(dp=4).gradient_sync
     assert (sync.kind, sync.group, sync.count, sync.is_overlapped) == ("all_reduce", "dp", 1, False)
     assert sync.num_bytes == PARAMETERS * 4
@@ -41,8 +50,8 @@ def test_gradient_format_is_that_of_the_software(stack: str, precision: str, siz
 
 def test_distributed_optimizer_scatters_gradients_and_gathers_parameters() -> None:
     found = stage(dp=4, data_parallel_sharding="optim")
-    assert message_bytes(found.gradient_sync, "reduce_scatter", "dp") == PARAMETERS * 4
-    assert message_bytes(found.gradient_sync, "all_gather", "dp") == PARAMETERS * 2
+    assert communication_bytes(found.gradient_sync, "reduce_scatter", "dp") == PARAMETERS * 4
+    assert communication_bytes(found.gradient_sync, "all_gather", "dp") == PARAMETERS * 2
     assert optimizer_bytes(found, "adam") == PARAMETERS / 4 * (7 * 4 + 2)
     assert optimizer_bytes(found, "zero") == PARAMETERS * 4
 
@@ -57,19 +66,19 @@ def test_overlapped_gradients_go_in_buckets() -> None:
 
 def test_sharded_gradients_are_scattered_in_every_micro_batch() -> None:
     found = stage(dp=4, data_parallel_sharding="optim_grads")
-    assert message_bytes(operations([found], "backward_weight"), "reduce_scatter", "dp") == PARAMETERS * 4
-    assert message_bytes(found.gradient_sync, "all_gather", "dp") == PARAMETERS * 2
+    assert communication_bytes(operations([found], "backward_weight"), "reduce_scatter", "dp") == PARAMETERS * 4
+    assert communication_bytes(found.gradient_sync, "all_gather", "dp") == PARAMETERS * 2
 
 
 def test_sharded_parameters_are_gathered_in_forward_and_backward() -> None:
     found = stage(dp=4, data_parallel_sharding="optim_grads_params", overlap=frozenset({"param"}))
-    layers = 8 * llama().num_layer_parameters
+    layers = 8 * LLAMA_LAYER
     forward, backward = operations([found], "forward"), operations([found], "backward_input")
-    assert message_bytes(forward, "all_gather", "dp") == PARAMETERS * 2
+    assert communication_bytes(forward, "all_gather", "dp") == PARAMETERS * 2
     # What is in no layer stays gathered.
-    assert message_bytes(backward, "all_gather", "dp") == layers * 2
-    assert all(m.is_overlapped == (m.count == 8) for m in messages(forward, "all_gather", "dp"))
-    assert message_bytes(operations([found], "backward_weight"), "reduce_scatter", "dp") == PARAMETERS * 4
+    assert communication_bytes(backward, "all_gather", "dp") == layers * 2
+    assert all(m.is_overlapped == (m.count == 8) for m in communications(forward, "all_gather", "dp"))
+    assert communication_bytes(operations([found], "backward_weight"), "reduce_scatter", "dp") == PARAMETERS * 4
     assert found.gradient_sync == ()
 
 
@@ -84,18 +93,18 @@ def test_experts_reduce_over_their_own_ranks() -> None:
     model = mixtral()
     found = stage(model=model, dp=8, ep=4).gradient_sync
     experts = 8 * 3 * 512 * 1536 * 8
-    assert message_bytes(found, "all_reduce", "edp") == experts / 4 * 4
-    assert message_bytes(found, "all_reduce", "dp") == (model.num_parameters - experts) * 4
+    assert communication_bytes(found, "all_reduce", "edp") == experts / 4 * 4
+    assert communication_bytes(found, "all_reduce", "dp") == (model.num_parameters - experts) * 4
 
 
 def test_sequence_parallel_ranks_add_up_gradients_of_norms() -> None:
     found = stage(tp=2, sequence_parallel=True).gradient_sync
-    assert message_bytes(found, "all_reduce", "tp") == (8 * 2 + 1) * 512 * 4
+    assert communication_bytes(found, "all_reduce", "tp") == (8 * 2 + 1) * 512 * 4
 
 
 def test_both_ends_of_a_tied_pipeline_add_up_the_table() -> None:
     def between_ends(found: StageWork) -> float:
-        return message_bytes(found.gradient_sync, "send_recv", "pp")
+        return communication_bytes(found.gradient_sync, "send_recv", "pp")
 
     first, middle, *_, last = stage_work(job(gpt(), pp=4, tp=2))
     assert between_ends(first) == between_ends(last) == 4096 * 512 / 2 * 4
@@ -126,13 +135,13 @@ def hybrid(sharding: str, **changes: object) -> Job:
 def test_hybrid_sharding_shares_out_inside_and_adds_up_across() -> None:
     one, number = hybrid("optim_grads_params"), llama().num_parameters
     found = operations(stage_work(one))
-    assert message_bytes(found, "all_gather", "dp_shard") == pytest.approx(2 * number * 2, rel=0.1)
-    assert message_bytes(found, "reduce_scatter", "dp_shard") == 4 * number
-    assert message_bytes(found, "all_reduce", "dp_copy") == 4 * number / 4
+    assert communication_bytes(found, "all_gather", "dp_shard") == pytest.approx(2 * number * 2, rel=0.1)
+    assert communication_bytes(found, "reduce_scatter", "dp_shard") == 4 * number
+    assert communication_bytes(found, "all_reduce", "dp_copy") == 4 * number / 4
     (stage,) = stage_work(hybrid("optim"))
-    assert message_bytes(stage.gradient_sync, "reduce_scatter", "dp_shard") == 4 * number
-    assert message_bytes(stage.gradient_sync, "all_reduce", "dp_copy") == 4 * number / 4
-    assert message_bytes(stage.gradient_sync, "all_gather", "dp_shard") == 2 * number
+    assert communication_bytes(stage.gradient_sync, "reduce_scatter", "dp_shard") == 4 * number
+    assert communication_bytes(stage.gradient_sync, "all_reduce", "dp_copy") == 4 * number / 4
+    assert communication_bytes(stage.gradient_sync, "all_gather", "dp_shard") == 2 * number
 
 
 def test_hybrid_sharding_groups_are_neighbours_and_their_likes() -> None:
@@ -153,7 +162,7 @@ def test_sharding_over_all_is_no_hybrid() -> None:
 def test_kept_parameters_are_gathered_once_for_both_passes() -> None:
     sharding = {"dp": 4, "data_parallel_sharding": "optim_grads_params"}
     again, kept = (stage_work(job(llama(), keeps_gathered=keeps, **sharding)) for keeps in (False, True))
-    layers = 2 * 8 * llama().num_layer_parameters
-    assert message_bytes(operations(again, "backward_input"), "all_gather", "dp") == layers
-    assert message_bytes(operations(kept, "backward_input"), "all_gather", "dp") == 0
+    layers = 2 * 8 * LLAMA_LAYER
+    assert communication_bytes(operations(again, "backward_input"), "all_gather", "dp") == layers
+    assert communication_bytes(operations(kept, "backward_input"), "all_gather", "dp") == 0
     assert operations(kept, "forward") == operations(again, "forward")

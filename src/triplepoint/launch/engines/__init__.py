@@ -17,7 +17,7 @@ _MODULES = {name: f"triplepoint.launch.engines.{name}" for name in ("native", "m
 
 
 class Engine(Protocol):
-    """What an engine module offers."""
+    """Interface of an engine module."""
 
     LIMITS: tuple[Rule, ...]
     """What the engine cannot do."""

@@ -1,4 +1,4 @@
-"""What all engines share: AdamW with clipped gradients, rows of the embedding, and limits."""
+"""Shared parts of engines: AdamW with clipped gradients, rows of the embedding, and limits."""
 
 from triplepoint.config.point import Point
 

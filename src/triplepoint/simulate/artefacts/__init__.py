@@ -1,1 +1,1 @@
-"""What a simulated run leaves: the same raw artefacts as a launch."""
+"""Raw artefacts of a simulated run, the same as of a launch."""

@@ -1,4 +1,4 @@
-"""Process groups of a simulated job as traces tell of them."""
+"""Process groups of a simulated job as traces name them."""
 
 import json
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.operations import Message, Operation, StageWork
+from triplepoint.simulate.operations import Communication, Operation, StageWork
 from triplepoint.simulate.work.groups import group_of
 
 _ROLES = {"dp_cp": "dp", "etp": "tp"}
@@ -30,7 +30,7 @@ class ProcessGroup(NamedTuple):
 
 
 def groups_used(stages: Iterable[StageWork], job: Job) -> list[str]:
-    """Return the names of the groups that messages of a job are between."""
+    """Return the names of the groups that communicate in a job."""
     names = {"pp"} if job.layout.pp > 1 else set()
     for stage in dict.fromkeys(stages):
         names |= _between(*_passes(stage), stage.gradient_sync, stage.optimizer)
@@ -38,34 +38,34 @@ def groups_used(stages: Iterable[StageWork], job: Job) -> list[str]:
 
 
 class Sync(NamedTuple):
-    """Messages of a step outside its passes.
+    """Collectives of a step outside its passes.
 
     Attributes:
-        gathers: Of a chunk's parameters, beside the first passes.
-        reductions: Of a chunk's gradients, beside the last passes.
+        gathers: Of a chunk's parameters, overlapped with the first passes.
+        reductions: Of a chunk's gradients, overlapped with the last passes.
         after: The rest, after them.
     """
 
-    gathers: list[Message]
-    reductions: list[Message]
-    after: list[Message]
+    gathers: list[Communication]
+    reductions: list[Communication]
+    after: list[Communication]
 
 
 def split_sync(stage: StageWork) -> Sync:
-    """Return the messages of a stage's step: of every chunk the same share of what runs beside passes."""
-    messages = [operation for operation in stage.gradient_sync if isinstance(operation, Message)]
-    share = [one for one in messages if one.is_overlapped]
+    """Return the collectives of a stage's step: of every chunk the same share of those overlapped with passes."""
+    collectives = [operation for operation in stage.gradient_sync if isinstance(operation, Communication)]
+    overlapped = [one for one in collectives if one.is_overlapped]
     if len(stage.chunks) > 1:
-        share = [replace(one, num_bytes=one.num_bytes / len(stage.chunks)) for one in share]
+        overlapped = [replace(one, num_bytes=one.num_bytes / len(stage.chunks)) for one in overlapped]
     return Sync(
-        [one for one in share if one.kind == "all_gather"],
-        [one for one in share if one.kind != "all_gather"],
-        [one for one in messages if not one.is_overlapped],
+        [one for one in overlapped if one.kind == "all_gather"],
+        [one for one in overlapped if one.kind != "all_gather"],
+        [one for one in collectives if not one.is_overlapped],
     )
 
 
 def lockstep(stages: Iterable[StageWork], job: Job) -> int:
-    """Return how many neighbouring ranks exchange messages within passes, and so go at the pace of their slowest.
+    """Return how many neighbouring ranks communicate within passes, and so go at the pace of their slowest.
 
     Those that share tensors or a sequence do; replicas too where experts or parameters are spread over them.
     """
@@ -78,13 +78,13 @@ def _passes(stage: StageWork) -> list[tuple[Operation, ...]]:
 
 
 def _between(*parts: tuple[Operation, ...]) -> set[str]:
-    return {operation.group for part in parts for operation in part if isinstance(operation, Message)}
+    return {operation.group for part in parts for operation in part if isinstance(operation, Communication)}
 
 
 def groups_of(job: Job, rank: int, names: Iterable[str]) -> dict[str, ProcessGroup]:
     """Return the process groups of a rank, by name."""
-    found = {}
+    by_name = {}
     for name in names:
         ranks = tuple(group_of(job, name).ranks(rank))
-        found[name] = ProcessGroup(_ROLES.get(name, name), f"{name} {ranks[0]}", ranks)
-    return found
+        by_name[name] = ProcessGroup(_ROLES.get(name, name), f"{name} {ranks[0]}", ranks)
+    return by_name

@@ -12,7 +12,7 @@ import numpy as np
 from triplepoint.simulate.artefacts.groups import ProcessGroup, split_sync
 from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.collectives.traffic import Spread, Traffic, spread_of, traffic
-from triplepoint.simulate.operations import ChunkWork, Message, Operation
+from triplepoint.simulate.operations import ChunkWork, Communication, Operation
 from triplepoint.simulate.timeline.durations import Float
 from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD
 
@@ -106,7 +106,7 @@ class Links:
         return Traffic(sum(each.inside for each in moved), sum(each.outside for each in moved))
 
     def _add_sync(self, add: _Add, stage: int, lie: _Lie) -> None:
-        """Add the messages of the step, each where it runs."""
+        """Add the collectives of the step, each where it runs."""
         timeline = self._simulated.timeline
         gathers, reductions, after = split_sync(self._simulated.stages[stage])
         gathered = float(timeline.durations.gather_overlapped[stage].sum())
@@ -143,7 +143,9 @@ def _parts_of(chunk: ChunkWork, is_split: bool) -> dict[int, tuple[tuple[Operati
 
 def _sum(operations: tuple[Operation, ...], lie: _Lie) -> Traffic:
     known, total = dict(lie), np.zeros(2)
-    for message in operations:
-        if isinstance(message, Message) and known[message.group].size > 1:
-            total += np.array(traffic(message.kind, round(message.num_bytes), known[message.group])) * message.count
+    for operation in operations:
+        if isinstance(operation, Communication) and known[operation.group].size > 1:
+            total += (
+                np.array(traffic(operation.kind, round(operation.num_bytes), known[operation.group])) * operation.count
+            )
     return Traffic(*total.tolist())

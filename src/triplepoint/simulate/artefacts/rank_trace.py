@@ -1,8 +1,8 @@
-"""The trace of one rank: kernels, messages, and what the host says it is doing.
+"""The trace of one rank: kernels, communication, and annotations of the host.
 
 The host runs ahead: it launches a pass from the middle of the one before on, at twice the pace of the device, so that
-no work is late for its sake; its calls have no length. Messages of the pipeline and gradients are launched when the
-work before them ends, so that waiting for them shows as such.
+no work is late for its sake; its calls have no length. Communication of the pipeline and of gradients is launched
+when the work before it ends, so that waiting for it shows as such.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ from triplepoint.config.gpu import GpuConfig
 from triplepoint.simulate.artefacts.groups import ProcessGroup, split_sync
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS, FIRST_NUMBER, Template, annotation
 from triplepoint.simulate.artefacts.simulated import Simulated, ns, one_ns
-from triplepoint.simulate.operations import CommKind, Kernel, Message, Operation
+from triplepoint.simulate.operations import CommKind, Communication, Kernel, Operation
 from triplepoint.simulate.timeline.expand import MAIN, Laid, lay_out, spread
 from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FORWARD, TASK_NAMES, Int64
 
@@ -47,7 +47,7 @@ class RankTrace:
             begin = EPOCH_NS + step * length
             self._events.append(annotation(f"ProfilerStep#{step}", begin, begin + length))
             self._add_tasks(begin)
-            self._add_messages(begin)
+            self._add_sends(begin)
             self._add_gradients(begin)
             self._add_optimizer(begin)
         return self._events
@@ -57,10 +57,10 @@ class RankTrace:
         kinds, chunks = order.kind[self._stage], order.chunk[self._stage]
         host = np.concatenate(([0], self._middle[:-1])) if order.num_tasks else self._middle
         for kind, chunk in sorted(set(zip(kinds.tolist(), chunks.tolist(), strict=True))):
-            own = np.flatnonzero((kinds == kind) & (chunks == chunk))
-            last = own[own == order.num_tasks - 1]
-            own = own[: len(own) - len(last)]
-            self._add(self._pass_template(kind, chunk), begin + self._start[own], begin + host[own])
+            places = np.flatnonzero((kinds == kind) & (chunks == chunk))
+            last = places[places == order.num_tasks - 1]
+            places = places[: len(places) - len(last)]
+            self._add(self._pass_template(kind, chunk), begin + self._start[places], begin + host[places])
             more = one_ns(self._simulated.timeline.contention_s)
             self._add(self._pass_template(kind, chunk, more), begin + self._start[last], begin + host[last])
         for place in range(order.num_tasks):
@@ -74,7 +74,7 @@ class RankTrace:
         weight = [(work.backward_weight, timeline.durations.backward_weight)]
         parts = {
             FORWARD: [(work.forward, timeline.durations.forward)],
-            # In one piece: what one part may run beside, the other may too.
+            # In one piece: what may overlap one part may overlap the other.
             BACKWARD: backward if timeline.order.is_split else backward + weight,
             BACKWARD_WEIGHT: weight,
         }[kind]
@@ -85,10 +85,10 @@ class RankTrace:
         return self._lay_out(operations, compute, comm)
 
     def _lay_out(self, operations: Sequence[Operation], compute: int, comm: int) -> Template:
-        """Return a pass of this rank: what it computes faster than the slowest it works with, it waits in messages."""
-        own = round(compute * self._pace)
+        """Return a pass of this rank; time it gains on the slowest rank of its groups it waits in collectives."""
+        own_compute = round(compute * self._pace)
         template = Template()
-        self._fill_in(template, lay_out(operations, self._simulated.time_of, own, comm + compute - own))
+        self._fill_in(template, lay_out(operations, self._simulated.time_of, own_compute, comm + compute - own_compute))
         return template
 
     def _fill_in(self, template: Template, laid: Laid) -> None:
@@ -106,39 +106,39 @@ class RankTrace:
         gpu = self._simulated.job.gpu
         if isinstance(operation, Kernel):
             return kernel_name(operation, gpu), ""
-        name, collective = message_names(operation, gpu)
+        name, collective = communication_names(operation, gpu)
         size = len(self._groups[operation.group].ranks)
         whole = round(operation.num_bytes)
         given = whole // size if operation.kind == "all_gather" else whole
         got = whole // size if operation.kind == "reduce_scatter" else whole
-        return name, self._message(collective, given, got, operation.group)
+        return name, self._arguments(collective, given, got, operation.group)
 
-    def _message(self, collective: str, given: int, got: int, group: str) -> str:
+    def _arguments(self, collective: str, given: int, got: int, group: str) -> str:
         return (
             f'"Collective name":"{collective}","In msg nelems":{given},"Out msg nelems":{got},"dtype":"Byte",'
             f"{self._groups[group].arguments}"
         )
 
-    def _add_messages(self, begin: int) -> None:
-        """Add what goes to other stages and comes from them."""
+    def _add_sends(self, begin: int) -> None:
+        """Add sends to other stages and receives from them."""
         timeline, order = self._simulated.timeline, self._simulated.timeline.order
         if order.num_stages == 1:
             return
         sent, arrival = (ns(times[:, :, self._which]).reshape(-1) for times in (timeline.sent, timeline.arrival))
         for kind in (FORWARD, BACKWARD):
             of_kind = order.kind[self._stage] == kind
-            own = np.flatnonzero(of_kind & order.is_sent[self._stage]) + self._stage * order.num_tasks
+            sends = np.flatnonzero(of_kind & order.is_sent[self._stage]) + self._stage * order.num_tasks
             received = order.needs[self._stage, of_kind & (order.needs[self._stage] >= 0)]
-            for what, tasks in (("send", own), ("recv", received)):
+            for what, tasks in (("send", sends), ("recv", received)):
                 self._add_transfers(begin, f"{what} {kind}", sent[tasks], arrival[tasks])
 
     def _add_transfers(self, begin: int, stream: str, start: Int64, end: Int64) -> None:
         if not len(start) or end[0] == start[0]:
             return
         bytes_ = round(max(chunk.send_bytes for stage in self._simulated.stages for chunk in stage.chunks))
-        name, _ = message_names(Message("send_recv", "pp", bytes_), self._simulated.job.gpu)
+        name, _ = communication_names(Communication("send_recv", "pp", bytes_), self._simulated.job.gpu)
         template = Template()
-        more = self._message(stream.split()[0], bytes_, bytes_, "pp")
+        more = self._arguments(stream.split()[0], bytes_, bytes_, "pp")
         template.add_kernel(name, self._stream(stream), 0, int(end[0] - start[0]), 0, more)
         self._add(template, begin + start, begin + self._work_before(start))
 
@@ -166,26 +166,26 @@ class RankTrace:
         return int(self._end[-1]) if len(self._end) else 0
 
     def _add_spread(
-        self, begin: int, messages: list[Message], start_s: float, end_s: float, joined_s: float | None = None
+        self, begin: int, collectives: list[Communication], start_s: float, end_s: float, joined_s: float | None = None
     ) -> None:
-        """Add messages one after the other; in the first one between replicas the rank waits for the slowest."""
+        """Add collectives one after the other; in the first one between replicas the rank waits for the slowest."""
         start, end = one_ns(start_s), one_ns(end_s)
         if end == start:
             return
         waits = 0 if joined_s is None else max(start - one_ns(joined_s), 0)
-        laid = spread(messages, self._simulated.time_of, end - start)
+        laid = spread(collectives, self._simulated.time_of, end - start)
         for index, stream, at, duration in zip(laid.which, laid.stream, laid.start, laid.duration, strict=True):
             template = Template()
-            message = laid.operations[int(index)]
-            name, more = self._describe(message)
+            collective = laid.operations[int(index)]
+            name, more = self._describe(collective)
             when = np.array([start + int(at) - waits])
-            if self._is_between_replicas(message):
+            if self._is_between_replicas(collective):
                 duration, waits = duration + waits, 0
             template.add_kernel(name, self._stream(stream), 0, int(duration), 0, more)
             self._add(template, begin + when, begin + self._work_before(when))
 
-    def _is_between_replicas(self, message: Operation) -> bool:
-        ranks = self._groups[message.group].ranks if isinstance(message, Message) else (0,)
+    def _is_between_replicas(self, operation: Operation) -> bool:
+        ranks = self._groups[operation.group].ranks if isinstance(operation, Communication) else (0,)
         return ranks[-1] - ranks[0] >= self._simulated.job.mesh.ranks_per_replica
 
     def _add_optimizer(self, begin: int) -> None:
@@ -229,7 +229,7 @@ _KERNELS = {
 }
 """By class and kind, or by class alone."""
 
-_MESSAGES: dict[CommKind, tuple[str, str]] = {
+_COLLECTIVES: dict[CommKind, tuple[str, str]] = {
     "all_reduce": ("AllReduce_Sum_bf16_RING_LL", "allreduce"),
     "all_gather": ("AllGather_RING_LL", "_allgather_base"),
     "reduce_scatter": ("ReduceScatter_Sum_bf16_RING_LL", "_reduce_scatter_base"),
@@ -241,16 +241,16 @@ _MESSAGES: dict[CommKind, tuple[str, str]] = {
 
 
 def kernel_name(kernel: Kernel, gpu: GpuConfig) -> str:
-    """Return the name of a kernel: of matrix products with their shape, after the library of the GPU."""
+    """Return the name of a kernel: of GEMMs with their shape, after the library of the GPU."""
     if kernel.cls == "gemm":
         return _gemm_name(kernel, gpu)
     name = _KERNELS.get((kernel.cls, kernel.kind)) or _KERNELS.get((kernel.cls, ""))
     return name.format(kind=kernel.kind) if name else f"{kernel.cls}_{kernel.kind}_kernel"
 
 
-def message_names(message: Message, gpu: GpuConfig) -> tuple[str, str]:
-    """Return the name of a message's kernel, and torch's name of the collective."""
-    kernel, collective = _MESSAGES[message.kind]
+def communication_names(communication: Communication, gpu: GpuConfig) -> tuple[str, str]:
+    """Return the name of the kernel of a collective or send, and torch's name of the collective."""
+    kernel, collective = _COLLECTIVES[communication.kind]
     if gpu.vendor == "amd":
         # RCCL calls all its kernels the same.
         return "ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", collective

@@ -79,15 +79,15 @@ def write_recordings(folder: Path, planned: PlannedRun, simulated: Recorded, cou
     fabric = _FABRIC if has_links else ()
     inside_is_pcie = simulated.job.fabric.levels[0].counters == "pcie"
     for node in range(planned.point.num_nodes):
-        own = counters[node * per_node : (node + 1) * per_node]
+        of_node = counters[node * per_node : (node + 1) * per_node]
         recorder = Recorder(folder / f"node{node}.arrow", period_s, absent_columns(simulated, has_links), recorded)
         latency, own_s = np.zeros_like(t_ns), t_ns / NS_PER_S
         host = sense_host(simulated, own_s)
         if has_links:
-            host = np.concatenate([own[:, :, (1, 3)].sum(axis=0), host], axis=1)
+            host = np.concatenate([of_node[:, :, (1, 3)].sum(axis=0), host], axis=1)
         parts = [Part("host", EPOCH_NS + t_ns, latency, (*fabric, *sensed.host), host)]
         gpus = sense_gpus(simulated, node, own_s)
-        for number, values in enumerate(own):
+        for number, values in enumerate(of_node):
             if has_links and inside_is_pcie:
                 values = values[:, ::2] + values[:, 1::2]
             both = np.concatenate([values, *gpus[number : number + 1]], axis=1)
@@ -111,11 +111,11 @@ def count_bytes(planned: PlannedRun, simulated: Simulated, t_ns: np.ndarray) -> 
     steps, inside_ns = np.divmod(t_ns, length)
     links = Links(simulated, planned.point.cluster.gpus_per_node)
     names, end = groups_used(simulated.stages, simulated.job), np.array([np.inf])
-    found = []
+    per_rank = []
     for rank in range(simulated.job.num_gpus):
         flow = links.flow(rank, groups_of(simulated.job, rank, names))
-        found.append(steps[:, None] * flow.until(end) + flow.until(inside_ns / NS_PER_S))
-    return np.array(found)
+        per_rank.append(steps[:, None] * flow.until(end) + flow.until(inside_ns / NS_PER_S))
+    return np.array(per_rank)
 
 
 def _gpu_columns(simulated: Recorded) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ class Served:
 
     Attributes:
         batch: What is asked and what it takes.
-        known_to: What the times are known to.
+        known_to: Uncertainty of the times.
         memory_bytes: Of a rank, by pipeline stage.
         heated: Power, heat and clocks of a batch once warm; None where those of the GPU type are not known.
     """
@@ -40,7 +40,7 @@ class Served:
     heated: Heated | None = None
 
     after_s = 0.3
-    """Sampled on after the last batch, three times what an energy counter takes to move. Unit: s."""
+    """Sampled on after the last batch, three times the update period of an energy counter. Unit: s."""
 
     @property
     def job(self) -> Job:

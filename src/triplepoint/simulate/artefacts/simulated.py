@@ -38,7 +38,7 @@ class Simulated:
         class_of_replica: Class of every data parallel replica; shape (dp,).
         peak_memory_bytes: Highest memory of a rank, by stage; None where not known.
         slow: Factor on the time of computation, of every rank that is not as the others.
-        interval_s: Lower and upper end of what the step's time is known to, 90 %; None where not known. Unit: s.
+        interval_s: Lower and upper end of the 90 % interval of the step's time; None where not known. Unit: s.
         heated: The job with its power, heat and clocks; None where those of the GPU type are not known.
     """
 
@@ -109,7 +109,7 @@ class Heated:
         node: What its nodes draw in addition to their GPUs.
         nodes_w: Power of every node at the plug; shape (num_periods, num_nodes). Unit: W.
         nodes_per_rack: Nodes that share a rack; None where that is not known.
-        known: Its power and heat, and what they are known to.
+        known: Its power and heat with their uncertainty.
     """
 
     warm: Warm[Any]
@@ -159,7 +159,7 @@ def heated_of(warm: Warm[Any], interval_s: tuple[float, float], cluster: Cluster
 
     Args:
         warm: The job.
-        interval_s: What the time of its step is known to, 90 %. Unit: s.
+        interval_s: 90 % interval of the time of its step. Unit: s.
         cluster: Where it runs.
         config: Folder of the configuration.
     """

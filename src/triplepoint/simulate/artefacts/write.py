@@ -58,7 +58,7 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
         "step_time_s": simulated.timeline.step_time_s,
         "step_time_lo_s": low,
         "step_time_hi_s": high,
-        "interval": "90 % of what the model is known to, from the calibration; not a spread of steps or repeats",
+        "interval": "90 % interval of the model, from the calibration; not a spread of steps or repeats",
         "contention_s": simulated.timeline.contention_s,
         "bubble_fraction": simulated.timeline.bubble_fraction,
         "critical_stage": simulated.timeline.critical_stage,
@@ -88,7 +88,7 @@ def write_steps(path: Path, planned: PlannedRun, simulated: Simulated) -> None:
     kinds, ranks = np.array(point.steps.kinds), np.arange(point.num_gpus)
     stage, which = np.array([simulated.place(rank) for rank in ranks.tolist()]).T
     length = one_ns(timeline.step_time_s)
-    own = ns(timeline.optimizer_start + timeline.durations.optimizer.total)[stage, which]
+    end_ns = ns(timeline.optimizer_start + timeline.durations.optimizer.total)[stage, which]
     start = EPOCH_NS + length * np.arange(len(kinds))
     memory = simulated.peak_memory_bytes
     peak = pa.nulls(len(ranks) * len(kinds), pa.int64())
@@ -100,7 +100,7 @@ def write_steps(path: Path, planned: PlannedRun, simulated: Simulated) -> None:
             "step": np.tile(np.arange(len(kinds)), len(ranks)),
             "kind": pa.array(np.tile(kinds, len(ranks)).tolist(), pa.string()),
             "t_start_ns": np.tile(start, len(ranks)),
-            "t_end_ns": (start + own[:, None]).reshape(-1),
+            "t_end_ns": (start + end_ns[:, None]).reshape(-1),
             "loss": pa.nulls(len(ranks) * len(kinds), pa.float64()),
             "num_tokens": np.full(len(ranks) * len(kinds), point.global_batch_size * point.sequence_length),
             "peak_memory_bytes": peak,

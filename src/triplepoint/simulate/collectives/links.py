@@ -1,4 +1,4 @@
-"""What a kind of link is like for collectives: `config/collectives/links/*.yaml`, fitted offline to measurements."""
+"""Parameters of a kind of link for collectives: `config/collectives/links/*.yaml`, fitted offline to measurements."""
 
 from functools import cache
 from pathlib import Path
@@ -70,7 +70,7 @@ class Link(Strict):
     """How latency `a` and transfer `x` add up to `(a**bend + x**bend) ** (1 / bend)`: 1 is their sum, more is a
     pipeline that hides one behind the other, less is one that fills slowly."""
     protocols: dict[str, Protocol] = {}
-    """Protocols beside Simple, by name."""
+    """Protocols other than Simple, by name."""
     usable: dict[int, Fraction] = {}
     """Share of a GPU's links that a group of so many can use, where no switch joins them; 1 where not listed."""
     package: Package | None = None
@@ -78,9 +78,9 @@ class Link(Strict):
     sigma: Positive
     """Standard deviation of the logarithm of measured over modelled time, robust. Unit: 1."""
     min_bytes: Annotated[int, Field(gt=0)]
-    """Smallest message it was fitted to. Unit: byte."""
+    """Smallest collective it was fitted to. Unit: byte."""
     max_bytes: Annotated[int, Field(gt=0)]
-    """Largest message it was fitted to. Unit: byte."""
+    """Largest collective it was fitted to. Unit: byte."""
     max_gpus: Annotated[int, Field(gt=0)]
     """Largest group it was fitted to."""
     prior: dict[str, Positive] = {}
@@ -93,7 +93,7 @@ class Link(Strict):
 
 
 class Overlap(Strict):
-    """What computation loses to collectives beside it."""
+    """What computation loses to collectives overlapped with it."""
 
     compute_slowdown: Annotated[Quantity, unit_is("1")]
     """Time a kernel takes longer, over its time alone: shared SMs and memory bandwidth."""
@@ -101,7 +101,11 @@ class Overlap(Strict):
 
 @cache
 def load_overlap(config: Path) -> Overlap:
-    """Return what computation loses to collectives beside it. Raises `UserError` if the file is missing or wrong."""
+    """Return what computation loses to collectives overlapped with it.
+
+    Raises:
+        UserError: If the file is missing or wrong.
+    """
     return read(Overlap, config / "collectives" / "overlap.yaml")
 
 

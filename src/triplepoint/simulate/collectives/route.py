@@ -1,4 +1,4 @@
-"""Where a process group meets the fabric: the levels its messages cross, and the bandwidth it has there."""
+"""Route of a process group: the levels of the fabric it crosses, and the bandwidth it has on each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ def crossings(
     if group.size < 1 or group.stride < 1 or (num_sharing is not None and num_sharing < 1):
         raise ValueError(f"{group} with {num_sharing} sharing, expected positive numbers")
     levels = fabric.merged().levels
-    found: list[Crossing] = []
+    crossed: list[Crossing] = []
     inner, part = 1.0, 1
     for place, level in enumerate(levels):
         is_last = place == len(levels) - 1
@@ -59,10 +59,10 @@ def crossings(
         # A group that does not fill its last part is taken as spread evenly over them.
         members = group.size / ceil(group.size / min(group.size, room))
         if members > inner:
-            found.append(_crossing(level, links[level.kind], place, (inner, members, part), num_sharing))
+            crossed.append(_crossing(level, links[level.kind], place, (inner, members, part), num_sharing))
             inner = members
         part = level.num_gpus
-    return tuple(found)
+    return tuple(crossed)
 
 
 def _crossing(

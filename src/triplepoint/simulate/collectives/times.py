@@ -1,4 +1,4 @@
-"""How long a collective takes: the fastest algorithm on the levels its group crosses, with what others take away."""
+"""Time of a collective: the fastest algorithm on the levels its group crosses, links shared with others."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ class Cost:
 
     Attributes:
         name: Algorithm and protocol.
-        latency: What an empty message takes. Unit: s.
-        s_per_byte: Transfer of one byte of the message over the slowest level. Unit: s/byte.
+        latency: Time of an empty collective. Unit: s.
+        s_per_byte: Transfer of one byte over the slowest level. Unit: s/byte.
         bend: How the two add up, see `Link.bend`.
     """
 
@@ -32,7 +32,7 @@ class Cost:
     bend: float
 
     def time_s(self, num_bytes: float) -> float:
-        """Return the time of a message of so many bytes. Unit: s."""
+        """Return the time of a collective of so many bytes. Unit: s."""
         transfer = self.s_per_byte * num_bytes
         large, small = max(self.latency, transfer), min(self.latency, transfer)
         # Same as the p-norm, but no power of a tiny number that underflows.
@@ -113,7 +113,7 @@ def _broadcast(size: int, route: Route) -> Iterator[Cost]:
 
 
 def _send_recv(size: int, route: Route) -> Iterator[Cost]:
-    """One message to the next member: as slow as the slowest pair of neighbours."""
+    """One send to the next member: as slow as the slowest pair of neighbours."""
     del size
     transfer = max(1 / (crossing.single * crossing.link.exchange_efficiency) for crossing in route)
     latency = _launch(route) + max(crossing.latency for crossing in route)
@@ -142,7 +142,7 @@ _WAYS: dict[CommKind, Callable[[int, Route], Iterator[Cost]]] = {
 
 
 SIGMA_PER_DOUBLING = 0.05
-"""What a factor of two outside the sizes or groups that were measured adds to sigma: assumed, not measured."""
+"""Added to sigma for a factor of two outside the sizes or groups that were measured: assumed, not measured."""
 
 _Key = tuple[CommKind, Group, int | None]
 
@@ -180,7 +180,7 @@ class CollectiveModel:
 
         Args:
             kind: Of the collective.
-            num_bytes: Size as nccl-tests counts it, see `Message`. Unit: byte.
+            num_bytes: Size as nccl-tests counts it, see `Communication`. Unit: byte.
             group: Size and stride.
             num_sharing: Groups at work at once in a node; None for as many as it has room for.
 
@@ -229,7 +229,7 @@ class CollectiveModel:
         route = self.route(group)
         if not route:
             return 0.0
-        link = max((crossing.link for crossing in route), key=lambda found: found.sigma)
+        link = max((crossing.link for crossing in route), key=lambda crossed: crossed.sigma)
         outside = max(link.min_bytes / max(num_bytes, 1.0), num_bytes / link.max_bytes, group.size / link.max_gpus, 1.0)
         return link.sigma + SIGMA_PER_DOUBLING * log2(outside)
 
@@ -239,12 +239,12 @@ class CollectiveModel:
         Every group keeps its own bottleneck busy and the other levels it crosses in proportion. A level that is asked
         for more than it has is shared in proportion to what is asked; one that is not slows nobody.
         """
-        own = self._loads(group)
-        total = dict(own)
+        loads = self._loads(group)
+        total = dict(loads)
         for other in others:
             for place, load in self._loads(other).items():
                 total[place] = total.get(place, 0.0) + load
-        return max([1.0, *(total[place] for place in own)])
+        return max([1.0, *(total[place] for place in loads)])
 
     def together_s(self, times: Mapping[Group, float]) -> float:
         """Return when the last of some groups is done that begin at once, each with its time alone. Unit: s.

@@ -1,4 +1,4 @@
-"""What a rank sends in a collective, inside its node and out of it.
+"""Traffic of a rank in a collective, inside its node and out of it.
 
 Collectives are counted as rings, where every rank sends as much as every other (with several rings, as NCCL has them,
 the hops between nodes take turns too); reduction in switches would move less.
@@ -60,7 +60,7 @@ def traffic(kind: CommKind, num_bytes: float, spread: Spread) -> Traffic:
 
     Args:
         kind: Of the collective; activations between pipeline stages are not asked for here.
-        num_bytes: As nccl-tests counts it, see `Message`. Unit: byte.
+        num_bytes: As nccl-tests counts it, see `Communication`. Unit: byte.
         spread: Of the process group, as the rank sees it.
 
     Source:

@@ -1,1 +1,1 @@
-"""Degrees and clocks: heat in a node's air, what holds clocks down, the loop of both, what sensors show of it."""
+"""Temperatures and clocks: heat in a node's air, throttling, the loop of both, simulated sensors."""

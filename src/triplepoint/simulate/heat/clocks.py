@@ -1,4 +1,4 @@
-"""What holds clocks down: the power limit, heat, a power brake; labelled as NVML labels it.
+"""Throttling: by the power limit, heat or a power brake; with NVML's names of reasons.
 
 The driver steers by the power of the last control period: it moves the clock to where a straight line through that
 power meets the limit. So power passes the limit for a period where load rises; where load stays, the clock goes to and
@@ -63,7 +63,7 @@ class ClockState:
 
 
 def free_clocks(table: Clocks, shape: tuple[int, ...]) -> ClockState:
-    """Return clocks that nothing holds down."""
+    """Return clocks that nothing throttles."""
     top = np.full(shape, len(table.mhz) - 1, dtype=np.int64)
     return ClockState(top.astype(float), top.astype(float), np.zeros(shape), np.zeros(shape, dtype=np.bool_), top)
 
@@ -129,7 +129,7 @@ class Governor:
         state.is_held = self._is_braked or state.is_cut or bool(np.minimum.reduce(state.ceiling, axis=None) < self._top)
 
     def reasons(self, asked: Float, ceiling: Float, is_slowed: Bool, is_held: Bool | bool) -> Int64:
-        """Return what holds clocks down, bits of `Reason`; arguments as `ClockState` has them, over any times.
+        """Return why clocks are throttled, bits of `Reason`; arguments as `ClockState` has them, over any times.
 
         Args:
             asked: Shape (..., num_nodes, num_devices), as the next two.

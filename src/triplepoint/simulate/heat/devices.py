@@ -1,4 +1,4 @@
-"""How parts differ: spread from part to part, bad contact, blocked air."""
+"""Differences between devices: spread from part to part, bad contact, blocked air."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -166,7 +166,7 @@ class _Stepper:
 
     def _steer(self, power: Float, movable: Float, warm: Float) -> None:
         if self._twin is not None:
-            # One limit holds for the package: each of its devices is given half of what it takes.
+            # One limit holds for the package: each of its devices is given half of what it draws.
             power, movable = (0.5 * (of + of[:, self._twin]) for of in (power, movable))
         temp = warm + self._inlet
         self._governor.steer(

@@ -46,20 +46,22 @@ def airflow_of(name: str | None, gpu: GpuConfig, num_devices: int, config: Path)
     Raises:
         UserError: If the nodes have more devices than the airflow, or other packages; or no airflow is named.
     """
-    found = read_airflow(name or _chassis_of(gpu), config)
-    if {len(package) for package in found.packages} != {gpu.gpus_per_package}:
+    airflow = read_airflow(name or _chassis_of(gpu), config)
+    if {len(package) for package in airflow.packages} != {gpu.gpus_per_package}:
         raise UserError(
-            f"airflow {found.name} is of other packages than those of {gpu.name}, which hold {gpu.gpus_per_package}; "
+            f"airflow {airflow.name} is of other packages than those of {gpu.name}, which hold {gpu.gpus_per_package}; "
             "name another one in conditions.airflow"
         )
-    if num_devices > found.num_devices:
+    if num_devices > airflow.num_devices:
         raise UserError(
-            f"airflow {found.name} has {found.num_devices} devices, nodes of the cluster have {num_devices}; "
+            f"airflow {airflow.name} has {airflow.num_devices} devices, nodes of the cluster have {num_devices}; "
             "name one with as many in conditions.airflow"
         )
-    kept = [[[device for device in some if device < num_devices] for some in of] for of in (found.rows, found.packages)]
+    kept = [
+        [[device for device in some if device < num_devices] for some in of] for of in (airflow.rows, airflow.packages)
+    ]
     rows, packages = ([some for some in of if some] for of in kept)
-    return found.model_copy(update={"rows": rows, "packages": packages})
+    return airflow.model_copy(update={"rows": rows, "packages": packages})
 
 
 def usual_devices(gpu: GpuConfig, config: Path) -> int:
@@ -108,8 +110,8 @@ def machine_of(
 
 
 def _faults(conditions: ConditionsConfig, shape: tuple[int, int]) -> list[Fault]:
-    found: list[Fault] = [BadContact(*place_of(name), factor) for name, factor in conditions.bad_contact.items()]
+    faults: list[Fault] = [BadContact(*place_of(name), factor) for name, factor in conditions.bad_contact.items()]
     for name, share in conditions.blocked_airflow.items():
         node, gpu = place_of(name)
-        found.append(BlockedAirflow(node, (gpu,), share))
-    return [fault for fault in found if fault.node < shape[0]]
+        faults.append(BlockedAirflow(node, (gpu,), share))
+    return [fault for fault in faults if fault.node < shape[0]]

@@ -99,7 +99,7 @@ class HeatConfig(Strict):
     resistance_spread: Ratio
     """Relative standard deviation of the die's resistance from part to part."""
     sensor_offset: Kelvin | None = None
-    """Standard deviation of what a part's temperature sensor shows beside its die; none where it is not known apart
+    """Standard deviation of what a part's temperature sensor shows besides its die; none where it is not known apart
     from `resistance_spread`."""
     bad_contact_share: Ratio
     """Share of parts with bad contact to their sink."""

@@ -258,7 +258,7 @@ def _ready(load: Load, seats: Seats, usual: Machine, most: int, most_share: Floa
         seats: Which devices do what.
         usual: The nodes under usual conditions.
         most: Highest number of control periods.
-        most_share: Highest share of the highest clock that devices are known to have had; shape (num_nodes,
+        most_share: Highest share of the highest clock that devices have had; shape (num_nodes,
             num_devices).
     """
     profile = _profile(load, seats, usual, most)
@@ -288,7 +288,7 @@ def _at_highest_clocks(
         profile: With rates and times as they are at those clocks.
         seats: Which devices do what.
         usual: The nodes under usual conditions.
-        most_share: Highest share of the highest clock that devices are known to have had; shape (num_nodes,
+        most_share: Highest share of the highest clock that devices have had; shape (num_nodes,
             num_devices).
 
     Returns:

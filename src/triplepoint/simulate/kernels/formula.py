@@ -1,4 +1,4 @@
-"""How long one kernel runs, from its shape: tiles over compute units beside bytes over bandwidth."""
+"""Time of one kernel from its shape: tiles over compute units, overlapped with bytes over bandwidth."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ _K_STEP = 64
 _SPLITS = (2, 4, 8, 16)
 _ATTENTION_BLOCK = 128
 _PRODUCTS = {"forward": 2, "backward": 5}
-"""Matrix products of attention: scores and output; backward the scores once more, then four gradients."""
+"""GEMMs of attention: scores and output; backward the scores once more, then four gradients."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class Product:
-    """`groups` matrix products (m, n, k) of one kernel; of the bytes read and written `output_bytes` are results."""
+class Gemm:
+    """`groups` GEMMs (m, n, k) of one kernel; of the bytes read and written `output_bytes` are results."""
 
     groups: int
     m: int
@@ -54,30 +54,30 @@ class Product:
     output_bytes: float
 
 
-def gemm_s(product: Product, fit: GemmParameters, machine: Machine) -> float:
-    """Return the time of a matrix product. Unit: s.
+def gemm_s(gemm: Gemm, fit: GemmParameters, machine: Machine) -> float:
+    """Return the time of a GEMM. Unit: s.
 
     The library is taken to choose the tile, and the split of K, that end first. Tiles are dealt to the compute units in
-    waves; memory works beside them, less well the closer the two are.
+    waves; memory works at the same time, less well the closer the two are.
     """
-    compute = min(_tiled_s(product, fit, machine, *tile) for tile in _TILES)
-    memory = machine.memory_s(product.num_bytes, fit.memory_efficiency)
+    compute = min(_tiled_s(gemm, fit, machine, *tile) for tile in _TILES)
+    memory = machine.memory_s(gemm.num_bytes, fit.memory_efficiency)
     power = fit.overlap_exponent
     longer, shorter = (compute, memory) if compute > memory else (memory, compute)
     both = float(longer * (1 + (shorter / longer) ** power) ** (1 / power))
-    return both + fit.output_cost * product.output_bytes / machine.bandwidth + fit.fixed_us * 1e-6
+    return both + fit.output_cost * gemm.output_bytes / machine.bandwidth + fit.fixed_us * 1e-6
 
 
-def _tiled_s(product: Product, fit: GemmParameters, machine: Machine, rows: int, columns: int, extent: float) -> float:
-    tiles = -(-product.m // rows) * -(-product.n // columns) * product.groups
+def _tiled_s(gemm: Gemm, fit: GemmParameters, machine: Machine, rows: int, columns: int, extent: float) -> float:
+    tiles = -(-gemm.m // rows) * -(-gemm.n // columns) * gemm.groups
     slower = (1 + fit.tile_penalty / extent) / (1 + fit.tile_penalty / _LARGEST_EXTENT)
     step_s = 2 * rows * columns * _K_STEP * slower * machine.num_sms / (machine.peak_flops * fit.efficiency)
     overhead_s = fit.tile_overhead_us * 1e-6
-    steps = -(-product.k // _K_STEP)
+    steps = -(-gemm.k // _K_STEP)
     least = _waves(tiles / machine.num_sms, fit.wave_quantisation) * (steps * step_s + overhead_s)
-    # Splitting only pays where compute units would stand idle; then it cannot make a larger product faster either.
+    # Splitting only pays where compute units would stand idle; then it cannot make a larger GEMM faster either.
     if tiles < machine.num_sms:
-        partial_s = product.m * product.n * product.groups * 8 / (machine.bandwidth * fit.split_k_efficiency)
+        partial_s = gemm.m * gemm.n * gemm.groups * 8 / (machine.bandwidth * fit.split_k_efficiency)
         for parts in _SPLITS:
             waves = _waves(tiles * parts / machine.num_sms, fit.wave_quantisation)
             split = waves * (-(-steps // parts) * step_s + overhead_s) + parts * partial_s
@@ -91,9 +91,9 @@ def _waves(exact: float, quantisation: float) -> float:
 
 
 def attention_s(shape: tuple[int, ...], is_causal: bool, kind: str, fit: AttentionPass, machine: Machine) -> float:
-    """Return the time of one direction of fused attention, its matrix products and softmax alone. Unit: s.
+    """Return the time of one direction of fused attention, its GEMMs and softmax alone. Unit: s.
 
-    Blocks of 128 queries walk over the keys; each pair of a query and a key costs its matrix products and a softmax
+    Blocks of 128 queries walk over the keys; each pair of a query and a key costs its GEMMs and a softmax
     that does not depend on the head size. Causal blocks walk over half of the keys on average, and the block on the
     diagonal is worked out whole. The longest block of queries may end alone.
 

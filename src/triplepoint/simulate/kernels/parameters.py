@@ -1,4 +1,4 @@
-"""What is known of a GPU's kernels: `config/kernels/<gpu>.yaml`, fitted to measured tables by `kernels_fit`."""
+"""Parameters of a GPU's kernels: `config/kernels/<gpu>.yaml`, fitted to measured tables by `kernels_fit`."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -31,7 +31,7 @@ class Fit(Strict):
 
 
 class GemmParameters(Strict):
-    """Matrix products of one precision."""
+    """GEMMs of one precision."""
 
     efficiency: Fraction
     """Rate of a large tile with nothing else in the way, as a fraction of peak."""
@@ -52,7 +52,7 @@ class GemmParameters(Strict):
     split_k_efficiency: Positive
     """Rate at which partial sums of a split K are brought together, as a multiple of memory bandwidth (L2 helps)."""
     batched_efficiency: Fraction = 1
-    """Rate of a batch of many small products against one large one."""
+    """Rate of a batch of many small GEMMs against one large one."""
     fit: Fit
     """Where the parameters come from."""
 
@@ -61,9 +61,9 @@ class AttentionPass(Strict):
     """One direction of an attention kernel."""
 
     efficiency: Positive
-    """Rate of its matrix products beside no softmax, as a fraction of peak."""
+    """Rate of its GEMMs without softmax, as a fraction of peak."""
     softmax_extent: Annotated[float, Field(ge=0)]
-    """Head size at which softmax takes as long as the matrix products."""
+    """Head size at which softmax takes as long as the GEMMs."""
     tile_overhead: Annotated[float, Field(ge=0)]
     """Start and end of a block of queries, in blocks of 128 keys."""
     tail: Annotated[float, Field(ge=0)]
@@ -89,7 +89,7 @@ class MemoryParameters(Strict):
     fixed_us: Annotated[float, Field(ge=0)]
     """Shortest kernel: ramp-up and drain. Unit: us."""
     ramp_us: Annotated[float, Field(ge=0)]
-    """What large tensors lose beside that before the full rate is reached. Unit: us."""
+    """What large tensors lose besides, before the full rate is reached. Unit: us."""
     ramp_bytes: Positive
     """Size at which half of it is lost. Unit: byte."""
     classes: dict[str, Fraction] = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How long a kernel runs on a GPU, from its shape, and how far that can be trusted."""
+"""Time of a kernel on a GPU from its shape, with its uncertainty."""
 
 import math
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from pathlib import Path
 from triplepoint.config.base import Quantity
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import PointError, UserError, nearest
-from triplepoint.simulate.kernels.formula import Machine, Product, attention_s, gemm_s
+from triplepoint.simulate.kernels.formula import Gemm, Machine, attention_s, gemm_s
 from triplepoint.simulate.kernels.parameters import AttentionKernel, Fit, GemmParameters, KernelConfig, read_kernels
 from triplepoint.simulate.operations import Kernel
 
@@ -16,7 +16,7 @@ _US = 1e-6
 
 _SMALL_FLOPS, _LARGE_FLOPS, _LARGE_SIGMA = 1e10, 1e12, 0.4
 """Kernels that are as unsure as the mean of a fit, those that are surest, and how much of sigma those have. Source:
-errors on the H100 products of config/kernels/measured.csv by decade from 1e9 FLOP up: 0.13, 0.14, 0.08 and 0.05."""
+errors on the H100 GEMMs of config/kernels/measured.csv by decade from 1e9 FLOP up: 0.13, 0.14, 0.08 and 0.05."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class KernelModel:
             clock_ratio: Clock of the compute units against the one the tables were measured at; memory has its own.
 
         Raises:
-            ValueError: If the shape is not of a matrix product, attention or none.
+            ValueError: If the shape is not of a GEMM, attention or none.
         """
         key = (kernel.shape, kernel.num_bytes, kernel.precision, kernel.kind, kernel.cls, kernel.is_causal, clock_ratio)
         known = self._known.get(key)
@@ -94,8 +94,8 @@ class KernelModel:
         if groups > 1 and not kernel.kind.startswith("grouped"):
             fit = fit.model_copy(update={"efficiency": fit.efficiency * fit.batched_efficiency})
         input_bytes = groups * (m * k + k * n) * _ELEMENT_BYTES[kernel.precision]
-        product = Product(groups, m, n, k, kernel.num_bytes, max(0.0, kernel.num_bytes - input_bytes))
-        return gemm_s(product, fit, machine)
+        gemm = Gemm(groups, m, n, k, kernel.num_bytes, max(0.0, kernel.num_bytes - input_bytes))
+        return gemm_s(gemm, fit, machine)
 
     def _attention_s(self, kernel: Kernel, clock_ratio: float) -> float:
         # fp8 training keeps attention in bf16 by default.
@@ -128,7 +128,7 @@ class KernelModel:
     def _gemm(self, precision: str) -> GemmParameters:
         name = "bf16" if precision == "fp16" else precision
         if name not in self.config.gemm:
-            raise PointError(f"gpu {self.gpu.name}: {name} products are not known{nearest(name, self.config.gemm)}")
+            raise PointError(f"gpu {self.gpu.name}: {name} GEMMs are not known{nearest(name, self.config.gemm)}")
         return self.config.gemm[name]
 
     def _attention(self) -> AttentionKernel:

@@ -1,4 +1,4 @@
-"""Activations of a stage: what its parts keep, of how many micro-batches at a time, and what is there for a moment."""
+"""Activations of a stage: kept ones, of how many micro-batches at a time, and transient ones."""
 
 from typing import NamedTuple
 

@@ -16,7 +16,7 @@ class InferenceMemory(Need):
     """Memory of a rank. Unit of all parts: byte.
 
     Attributes:
-        weights: Parameters, in the number format of the products.
+        weights: Parameters, in the number format of the GEMMs.
         cache: Keys and values of all sequences at their full length.
         workspace: Activations of one pass, and logits.
         runtime: Driver context, loaded kernels, communicators.
@@ -65,7 +65,7 @@ def inference_memory(job: Job, tokens: int, prefill_tokens: int, cache_element: 
 
 
 def _weight_bytes(share: Share, weights: Weights) -> float:
-    """Return bytes of weights: products in their own format; in fp8 norms and the router stay in 16 bits."""
+    """Return bytes of weights: GEMMs in their own format; in fp8 norms and the router stay in 16 bits."""
     return (weights.split + weights.experts) * share.gemm_element + weights.shared * share.element
 
 
@@ -76,7 +76,7 @@ def _cache_bytes(share: Share, chunk: Chunk, tokens: int) -> float:
 
 
 def _workspace(share: Share, tokens: int, is_last: bool) -> float:
-    """Return what one layer has at a time, its input and the widest product's output, and fp32 logits at the end."""
+    """Return what one layer has at a time, its input and the widest GEMM's output, and fp32 logits at the end."""
     model = share.job.model
     inner = max(model.dense_ffn_hidden_size, model.ffn_hidden_size * (model.moe.top_k if model.moe else 1))
     heads = (model.num_attention_heads + 2 * model.num_query_groups) * model.head_size

@@ -13,7 +13,7 @@ from triplepoint.units import GIB, MIB
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """What the rank that needs most needs; whoever inherits names the parts. Unit of all parts: byte.
+    """Memory of the rank that needs most; subclasses name the parts. Unit of all parts: byte.
 
     Attributes:
         stage: The pipeline stage it is.
@@ -91,7 +91,7 @@ class MemoryUse(Need):
 
     @property
     def allocated(self) -> float:
-        """What the framework's allocator reports at its peak."""
+        """Peak that the framework's allocator reports."""
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
 
 
@@ -138,7 +138,7 @@ def _stage_memory(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int, kept: A
 
 @dataclass(frozen=True)
 class _Held:
-    """What a rank holds throughout the step. Unit: byte, but for `owned`.
+    """Memory that a rank holds throughout the step. Unit: byte, but for `owned`.
 
     Attributes:
         weights: Parameters.
@@ -178,7 +178,7 @@ def _held(share: Share, weights: Weights, adapters: float) -> _Held:
     master = 0 if is_single else FP32_BYTES
     stored = weights.total * share.element + share.element * (whole if share.has_adapters else 0)
     if share.is_fp8 and not share.software.has_fp8_parameters:
-        # Products read an fp8 copy and its transpose, made once a step; kept alone, both are as large as 16 bits.
+        # GEMMs read an fp8 copy and its transpose, made once a step; kept alone, both are as large as 16 bits.
         stored += 2 * (weights.split + weights.experts)
     return _Held(stored, gradients, owned * (master + MOMENT_BYTES), owned)
 

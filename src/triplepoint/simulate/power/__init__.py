@@ -1,1 +1,1 @@
-"""Watts of GPUs, nodes and racks, from what runs on them, at which clock and how hot."""
+"""Power of GPUs, nodes and racks, from operations, clocks and temperatures."""

@@ -33,7 +33,7 @@ class Activity:
 
     Attributes:
         awake: Share of the time a kernel runs, 0-1; one that only waits for others counts by `polling_share`.
-        tensor: Matrix products: FLOP/s over peak bf16 FLOP/s, FP8 ones by their energy.
+        tensor: GEMMs: FLOP/s over peak bf16 FLOP/s, FP8 ones by their energy.
         sm: Other arithmetic and data movement inside SMs, as a share of what they can issue.
         hbm: Bytes/s from and to memory over peak bandwidth.
         link: Bytes/s over links to other GPUs, both directions, over their peak.
@@ -100,8 +100,8 @@ class Clocks:
 
     def nearest(self, clock_mhz: Number) -> Int64:
         """Return the place of the highest clock that is not above `clock_mhz`, the lowest clock at least."""
-        found = np.searchsorted(self.mhz, np.asarray(clock_mhz) + 1e-6, side="right") - 1
-        return np.asarray(np.maximum(found, 0), dtype=np.int64)
+        place = np.searchsorted(self.mhz, np.asarray(clock_mhz) + 1e-6, side="right") - 1
+        return np.asarray(np.maximum(place, 0), dtype=np.int64)
 
 
 def clock_table(config: ClockConfig) -> Clocks:

@@ -1,4 +1,4 @@
-"""What the GPUs of a job do over and over, as far as power, heat and clocks depend on it."""
+"""Load of a job's GPUs: one period of what they do, as far as power, heat and clocks depend on it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -31,7 +31,7 @@ def fan_power_w(config: NodePowerConfig, hottest_c: Number) -> Float:
 def node_power_w(
     config: NodePowerConfig, gpu_power_w: Float, hottest_c: Number, num_nics: int, cpu_share: Number = TRAINING_SHARE
 ) -> Float:
-    """Return what a node takes at the plug. Arguments as of `board_power_w`. Unit: W."""
+    """Return what a node draws at the plug. Arguments as of `board_power_w`. Unit: W."""
     inside = board_power_w(config, gpu_power_w, hottest_c, num_nics, cpu_share)
     return np.asarray(inside / config.rectifier_efficiency.value)
 
@@ -39,7 +39,7 @@ def node_power_w(
 def board_power_w(
     config: NodePowerConfig, gpu_power_w: Float, hottest_c: Number, num_nics: int, cpu_share: Number = TRAINING_SHARE
 ) -> Float:
-    """Return what a node takes behind its power supplies, or in a rack with one supply for all its nodes.
+    """Return what a node draws behind its power supplies, or in a rack with one supply for all its nodes.
 
     Args:
         config: Of the node.

@@ -1,4 +1,4 @@
-"""What is known of the power of a GPU and of its node: `config/power/<gpu>.yaml`."""
+"""Parameters of the power of a GPU and of its node: `config/power/<gpu>.yaml`."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -94,7 +94,7 @@ class PowerConfig(Strict):
 
 
 class NodePowerConfig(Strict):
-    """What a node takes beside its GPUs."""
+    """Power that a node draws besides its GPUs."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     """Name of the kind of node."""
@@ -111,7 +111,7 @@ class NodePowerConfig(Strict):
     switch: Watt
     """Switches between the GPUs of a node; none on xGMI."""
     board: Watt
-    """What boards take beside: PCIe switches, retimers, management."""
+    """Power of other boards: PCIe switches, retimers, management."""
     fan_idle: Watt
     """All fans at their lowest speed."""
     fan_full: Watt

@@ -1,4 +1,4 @@
-"""What GPUs do in a step, as a few phases: what the peaks of their power are made of."""
+"""Phases of a step on its GPUs, from which peaks of power are made."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,7 +16,7 @@ _GOVERNED_S = 0.2
 
 
 class Phases(NamedTuple):
-    """What the GPUs of stages do; shape (num_stages, num_phases), work with (len(UNITS),) behind.
+    """Work of the GPUs of stages; shape (num_stages, num_phases), work with (len(UNITS),) behind.
 
     Attributes:
         seconds: Of the step. Unit: s.
@@ -44,15 +44,15 @@ def phases_of(ran: Ran, workload: Workload, stages: Sequence[int], polling_share
         stages: Which stages.
         polling_share: Share of the clock tree that waiting drives.
     """
-    timeline, own = ran.timeline, np.array(stages)
+    timeline, rows = ran.timeline, np.array(stages)
     durations, num_microbatches = timeline.durations, timeline.order.num_microbatches
-    backward = durations.backward_input.total[own] + durations.backward_weight.total[own]
-    passes = np.stack([durations.forward.total[own, :, 0].sum(axis=1), backward[:, :, 0].sum(axis=1)], axis=1)
+    backward = durations.backward_input.total[rows] + durations.backward_weight.total[rows]
+    passes = np.stack([durations.forward.total[rows, :, 0].sum(axis=1), backward[:, :, 0].sum(axis=1)], axis=1)
     once = passes / timeline.order.num_chunks
     operations = [_operations(ran.stages[stage]) for stage in stages]
     done = np.array([[workload.of_all(part) for part in parts] for parts in operations])
     done[:, :2] *= num_microbatches
-    seconds = np.concatenate([passes * num_microbatches, durations.optimizer.total[own, :1]], axis=1)
+    seconds = np.concatenate([passes * num_microbatches, durations.optimizer.total[rows, :1]], axis=1)
     rest = np.maximum(timeline.step_time_s - seconds.sum(axis=1, keepdims=True), 1e-9)
     seconds = np.concatenate([seconds, rest], axis=1)
     sends = 4 * num_microbatches * (timeline.order.num_stages > 1)
@@ -66,7 +66,7 @@ def phases_of(ran: Ran, workload: Workload, stages: Sequence[int], polling_share
     polling = polling_share if ran.job.num_gpus > 1 else 0.0
     work[..., 0] += polling * np.maximum(seconds - work[..., 0], 0.0)
     alone_s, alone = seconds.copy(), work.copy()
-    _even_out(timeline, timeline.final_sync[own], passes, once, seconds, work)
+    _even_out(timeline, timeline.final_sync[rows], passes, once, seconds, work)
     flat = [[tuple(one for some in part for one in some) for part in parts] for parts in operations]
     return Phases(seconds, np.concatenate([once, seconds[:, 2:]], axis=1), work, flat, alone_s, alone)
 

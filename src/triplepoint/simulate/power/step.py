@@ -1,4 +1,4 @@
-"""What GPUs do in a training step: its passes, collectives, sends and update, with the work of each."""
+"""Activity of GPUs in a training step: passes, collectives, sends and update, with the work of each."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -156,6 +156,6 @@ def _sends(ran: Ran, stage: int, which: int) -> Float:
     if order.num_stages == 1:
         return np.empty((0, 2))
     sent = np.stack([timeline.sent[:, :, which], timeline.arrival[:, :, which]], axis=-1).reshape(-1, 2)
-    own = np.flatnonzero(order.is_sent[stage]) + stage * order.num_tasks
+    outgoing = np.flatnonzero(order.is_sent[stage]) + stage * order.num_tasks
     received = order.needs[stage][order.needs[stage] >= 0]
-    return np.asarray(sent[np.concatenate([own, received])])
+    return np.asarray(sent[np.concatenate([outgoing, received])])

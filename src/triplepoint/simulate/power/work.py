@@ -1,4 +1,4 @@
-"""What operations do to the units of a GPU: how long each unit would take for them at its peak."""
+"""Work of operations on the units of a GPU: time of each unit at its peak."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from triplepoint.simulate.collectives.traffic import Spread, spread_by, traffic
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.operations import Kernel, Message, Operation
+from triplepoint.simulate.operations import Communication, Kernel, Operation
 from triplepoint.simulate.power.gpu import Activity, Float
 from triplepoint.simulate.timeline.expand import TimeOf
 from triplepoint.simulate.work.groups import group_of
@@ -35,18 +35,18 @@ Source: assumption of three instructions for each 16-bit element read or written
 tensors has 37 for 24 elements (16-byte loads and stores, packed conversions), SwiGLU and norms some four each.
 """
 _SOFTMAX_SHARE = 22 / 1792
-"""FP32 operations of attention's softmax for each operation of its products, two for every instruction.
+"""FP32 operations of attention's softmax for each operation of its GEMMs, two for every instruction.
 
-Source: five instructions for each score forward (scale, exponential, maximum, sum, convert), six backward, beside 512
-and 1280 operations of products with heads of 128.
+Source: five instructions for each score forward (scale, exponential, maximum, sum, convert), six backward; GEMMs with
+heads of 128 have 512 and 1280 operations.
 """
 
 
-def flops_beside(cls: str, flops: float, num_bytes: float) -> float:
-    """Return the FP32 operations of a kernel beside the ones counted for it: of softmax, and of what streams.
+def uncounted_flops(cls: str, flops: float, num_bytes: float) -> float:
+    """Return the FP32 operations of a kernel that are not counted for it: of softmax, and of what streams.
 
     Args:
-        cls: Its class; gemm, attention and grouped are products.
+        cls: Its class; gemm, attention and grouped have GEMMs.
         flops: Counted operations. Unit: FLOP.
         num_bytes: Read from and written to memory. Unit: byte.
     """
@@ -76,8 +76,8 @@ class Workload:
         known = self._sums.get(id(operations))
         if known is None:
             count = np.array([one.count for one in operations], dtype=float)
-            found = count @ np.array([self.each(one) for one in operations]).reshape(-1, len(UNITS))
-            known = self._sums[id(operations)] = (operations, found)
+            work = count @ np.array([self.each(one) for one in operations]).reshape(-1, len(UNITS))
+            known = self._sums[id(operations)] = (operations, work)
         return known[1]
 
     def of_all(self, parts: Iterable[tuple[Operation, ...]]) -> Float:
@@ -88,35 +88,42 @@ class Workload:
         """Return the work of one run of an operation, in the order of `UNITS`. Unit: s."""
         known = self._known.get(id(operation))
         if known is None:
-            made = self._kernel(operation) if isinstance(operation, Kernel) else self._message(operation)
+            made = self._kernel(operation) if isinstance(operation, Kernel) else self._communication(operation)
             known = self._known[id(operation)] = (operation, made)
         return known[1]
 
     def sent(self, num_bytes: float, is_inside: bool) -> Float:
-        """Return the work of a message between two stages, on either side of it, but for its time."""
+        """Return the work of a send between two stages, on either side of it, but for its time."""
         return np.array([0.0, 0.0, 0.0, num_bytes / self._hbm, num_bytes / self._link if is_inside else 0.0, 0.0])
 
     def _kernel(self, kernel: Kernel) -> tuple[float, ...]:
         time = self._time_of(kernel)
         on_tensor = kernel.cls in _ON_TENSOR and kernel.precision != "fp32"
-        products = kernel.flops / self._peak(kernel.precision) if on_tensor else 0.0
+        gemms = kernel.flops / self._peak(kernel.precision) if on_tensor else 0.0
         arithmetic = 0.0 if on_tensor else kernel.flops / self._sm
         hbm = min(kernel.num_bytes / self._hbm, time)
-        core, memory = max(products, arithmetic) ** OVERLAP_EXPONENT, hbm**OVERLAP_EXPONENT
+        core, memory = max(gemms, arithmetic) ** OVERLAP_EXPONENT, hbm**OVERLAP_EXPONENT
         bound = time * core / (core + memory) if core else 0.0
         tensor = kernel.flops * self._energy(kernel.precision) / self._tensor if on_tensor else 0.0
-        beside = flops_beside(kernel.cls, kernel.flops, kernel.num_bytes) / self._sm
-        return time, tensor, min(arithmetic + beside, time), hbm, 0.0, bound
+        uncounted = uncounted_flops(kernel.cls, kernel.flops, kernel.num_bytes) / self._sm
+        return time, tensor, min(arithmetic + uncounted, time), hbm, 0.0, bound
 
-    def _message(self, message: Message) -> tuple[float, ...]:
-        time = self._time_of(message)
-        spread = self._spread(message.group)
+    def _communication(self, communication: Communication) -> tuple[float, ...]:
+        time = self._time_of(communication)
+        spread = self._spread(communication.group)
         if spread.size == 1:
             return (0.0,) * len(UNITS)
-        moved = traffic(message.kind, message.num_bytes, spread)
+        moved = traffic(communication.kind, communication.num_bytes, spread)
         # What is sent is read, and what is received, as much again, is written.
         hbm = min(2 * (moved.inside + moved.outside) / self._hbm, time)
-        return 0.0 if message.is_overlapped else time, 0.0, 0.0, hbm, min(2 * moved.inside / self._link, time), 0.0
+        return (
+            0.0 if communication.is_overlapped else time,
+            0.0,
+            0.0,
+            hbm,
+            min(2 * moved.inside / self._link, time),
+            0.0,
+        )
 
     def _spread(self, group: str) -> Spread:
         if group not in self._spreads:

@@ -1,4 +1,4 @@
-"""How long the tasks of a step take: what the timeline is made of."""
+"""Durations of the tasks of a step, from which the timeline is made."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ class Pass:
 
     Attributes:
         compute: Computation.
-        comm: Messages with no computation beside them.
+        comm: Communication that no computation overlaps.
     """
 
     compute: Float
@@ -39,15 +39,15 @@ class Durations:
         backward_input: Backward pass up to the gradient of the input; same shape.
         backward_weight: The rest of it; same shape.
         optimizer: Shape (num_stages, num_classes).
-        send: A message over the boundary after each stage, either way; shape (num_stages,).
-        sync_overlapped: Reduction of a chunk's gradients that may run beside its last backward pass; shape (num_stages,
+        send: A send over the boundary after each stage, either way; shape (num_stages,).
+        sync_overlapped: Reduction of a chunk's gradients that may overlap its last backward pass; shape (num_stages,
             num_chunks).
         sync_exposed: The rest, after the last backward pass; shape (num_stages,).
-        gather_overlapped: Gathering of a chunk's parameters that may run beside the step's first passes, but has to be
+        gather_overlapped: Gathering of a chunk's parameters that may overlap the step's first passes, but has to be
             done when the chunk's first forward pass is; shape (num_stages, num_chunks).
         replicas: Replicas of every class; shape (num_classes,).
-        is_send_blocking: Whether a stage waits until its message has gone, as Megatron-LM does without interleaving.
-        slowdown: Share by which computation takes longer while messages of the step run beside it. Unit: 1.
+        is_send_blocking: Whether a stage waits until its send is done, as Megatron-LM does without interleaving.
+        slowdown: Share by which computation takes longer while collectives of the step overlap it. Unit: 1.
     """
 
     forward: Pass
@@ -106,8 +106,8 @@ def with_replicas(durations: Durations, replicas: Replicas) -> Durations:
     factor = replicas.factor
 
     def slowed(time: Pass) -> Pass:
-        own = factor if time.compute.ndim == 2 else factor[:, None, :]
-        return Pass(time.compute * own, np.broadcast_to(time.comm, (time.compute * own).shape))
+        slowness = factor if time.compute.ndim == 2 else factor[:, None, :]
+        return Pass(time.compute * slowness, np.broadcast_to(time.comm, (time.compute * slowness).shape))
 
     return replace(
         durations,

@@ -1,4 +1,4 @@
-"""The kernels and messages of a pass, laid out in its time: what a task of the timeline looks like from near by."""
+"""Kernels and communication within one pass: a task of the timeline in detail."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from triplepoint.simulate.operations import Message, Operation
+from triplepoint.simulate.operations import Communication, Operation
 from triplepoint.simulate.timeline.durations import Float
 from triplepoint.simulate.timeline.schedule import Bool, Int64
 
@@ -14,7 +14,7 @@ TimeOf = Callable[[Operation], float]
 """Time of one run of an operation. Unit: s."""
 
 MAIN = ""
-"""Stream of the kernels, and of the messages nothing runs beside; other messages have one a group, named after it."""
+"""Stream of kernels and of exposed communication; overlapped communication has a stream a group, named after it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,55 +43,55 @@ class Laid:
     @cached_property
     def classes(self) -> list[tuple[str, Int64]]:
         """Runs by class of kernel, or by `comm` and the group's name."""
-        names = [f"comm {op.group}" if isinstance(op, Message) else op.cls for op in self.operations]
+        names = [f"comm {op.group}" if isinstance(op, Communication) else op.cls for op in self.operations]
         named = np.array(names, dtype=object)[self.which]
         return [(name, np.flatnonzero(named == name)) for name in dict.fromkeys(named.tolist())]
 
 
 def lay_out(operations: Sequence[Operation], time_of: TimeOf, compute_ns: int, comm_ns: int) -> Laid:
-    """Lay operations out in a pass of given length, one after the other; layers in turn, messages beside them.
+    """Lay operations out in a pass of given length, one after the other, layers in turn; overlap communication.
 
-    Kernels are stretched to the pass's computation, which may be slower than theirs alone. Messages that may run beside
-    it begin with the pass, or as late as they must to cover the rest of its communication.
+    Kernels are stretched to the pass's computation, which may be slower than theirs alone. Communication that
+    may overlap it begins with the pass, or as late as it must to cover the rest of the exposed communication.
 
     Args:
         operations: What the pass does.
         time_of: Their times alone; only their ratios count where the pass's own are given.
         compute_ns: Computation of the pass. Unit: ns.
-        comm_ns: Communication beside none of it. Unit: ns.
+        comm_ns: Exposed communication. Unit: ns.
     """
     operations = tuple(operations)
     which = _runs(operations)
     time = np.array([time_of(operation) for operation in operations], dtype=float)[which]
-    is_message = np.array([isinstance(op, Message) for op in operations], dtype=bool)[which]
+    is_communication = np.array([isinstance(op, Communication) for op in operations], dtype=bool)[which]
     group = np.array([_own_stream(op) for op in operations], dtype=object)[which]
-    is_beside: Bool = group != MAIN
+    is_overlapped: Bool = group != MAIN
     duration = np.zeros(len(which), dtype=np.int64)
-    duration[~is_message] = _share_out(time[~is_message], compute_ns)
-    waits = is_message & ~is_beside
-    alone = min(round(float(time[waits].sum()) * 1e9), comm_ns) if is_beside.any() else comm_ns
-    duration[waits] = _share_out(time[waits], alone)
-    chain = np.where(is_beside, 0, duration)
+    duration[~is_communication] = _divide(time[~is_communication], compute_ns)
+    waits = is_communication & ~is_overlapped
+    alone = min(round(float(time[waits].sum()) * 1e9), comm_ns) if is_overlapped.any() else comm_ns
+    duration[waits] = _divide(time[waits], alone)
+    chain = np.where(is_overlapped, 0, duration)
     start = np.cumsum(chain) - chain
-    _put_beside(group, time, start, duration, compute_ns + comm_ns, comm_ns - alone)
+    _overlap(group, time, start, duration, compute_ns + comm_ns, comm_ns - alone)
     kept = np.flatnonzero(duration)
     return Laid(operations, which[kept], tuple(group[kept].tolist()), start[kept], duration[kept])
 
 
 def spread(operations: Sequence[Operation], time_of: TimeOf, length_ns: int) -> Laid:
-    """Lay messages out one after the other over a length of time, on the stream of their group."""
-    messages = tuple(operation for operation in operations if isinstance(operation, Message))
-    which = _runs(messages)
-    time = np.array([time_of(message) for message in messages], dtype=float)[which]
-    duration = _share_out(time, length_ns)
+    """Lay communication out one after the other over a length of time, on the stream of their group."""
+    communications = tuple(operation for operation in operations if isinstance(operation, Communication))
+    which = _runs(communications)
+    time = np.array([time_of(operation) for operation in communications], dtype=float)[which]
+    duration = _divide(time, length_ns)
     start = np.cumsum(duration) - duration
     kept = np.flatnonzero(duration)
-    streams = tuple(messages[index].group for index in which[kept].tolist())
-    return Laid(messages, which[kept], streams, start[kept], duration[kept])
+    streams = tuple(communications[index].group for index in which[kept].tolist())
+    return Laid(communications, which[kept], streams, start[kept], duration[kept])
 
 
 def _own_stream(operation: Operation) -> str:
-    return operation.group if isinstance(operation, Message) and operation.is_overlapped else MAIN
+    return operation.group if isinstance(operation, Communication) and operation.is_overlapped else MAIN
 
 
 def _runs(operations: Sequence[Operation]) -> Int64:
@@ -105,8 +105,8 @@ def _runs(operations: Sequence[Operation]) -> Int64:
     return np.array([index for _, index in sorted(which)], dtype=np.int64)
 
 
-def _share_out(time: Float, length_ns: int) -> Int64:
-    """Share a length of time out in proportion, in whole nanoseconds that add up to it."""
+def _divide(time: Float, length_ns: int) -> Int64:
+    """Divide a length of time in proportion, in whole nanoseconds that add up to it."""
     until = np.cumsum(time)
     whole = until[-1] if len(until) else 0.0
     if whole <= 0.0:
@@ -116,8 +116,8 @@ def _share_out(time: Float, length_ns: int) -> Int64:
     return np.asarray(np.diff(borders, prepend=0))
 
 
-def _put_beside(group: np.ndarray, time: Float, start: Int64, duration: Int64, total_ns: int, rest_ns: int) -> None:
-    """Set start and duration of messages beside computation; the longest stream covers the rest of communication."""
+def _overlap(group: np.ndarray, time: Float, start: Int64, duration: Int64, total_ns: int, rest_ns: int) -> None:
+    """Set start and duration of overlapped communication; the longest stream covers the rest of what is exposed."""
     streams = {name: np.flatnonzero(group == name) for name in dict.fromkeys(group.tolist()) if name != MAIN}
     longest = max(streams, key=lambda name: float(time[streams[name]].sum()), default=MAIN)
     for name, runs in streams.items():
@@ -126,5 +126,5 @@ def _put_beside(group: np.ndarray, time: Float, start: Int64, duration: Int64, t
         if name == longest and rest_ns:
             length = max(length, rest_ns)
             begin = total_ns - length
-        duration[runs] = _share_out(time[runs], length)
+        duration[runs] = _divide(time[runs], length)
         start[runs] = begin + np.cumsum(duration[runs]) - duration[runs]

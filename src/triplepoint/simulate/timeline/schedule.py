@@ -37,7 +37,7 @@ class Order:
         kind: FORWARD, BACKWARD or BACKWARD_WEIGHT.
         chunk: Chunk of the stage.
         microbatch: Micro-batch.
-        needs: Number of the task (stage * num_tasks + place) whose message it waits for; -1 for none.
+        needs: Number of the task (stage * num_tasks + place) whose output it waits for; -1 for none.
         is_sent: Whether its result goes to another stage.
         wave: Tasks of a wave need earlier waves only, and no two are of one stage.
     """
@@ -85,8 +85,8 @@ class Queue:
         rows: Row of every task, by its number.
         waves: First task of each wave, and the one after its last.
         previous: Row of the task before it on the stage.
-        needs: Row of the task whose message it waits for.
-        link: Row of the task whose message goes before its own.
+        needs: Row of the task whose output it waits for.
+        link: Row of the task whose send goes before its own.
     """
 
     tasks: Int64
@@ -165,13 +165,13 @@ def _numbered(passes: int, num_chunks: int, group: int) -> tuple[Int64, Int64]:
 def _warmup(schedule: Schedule, stage: Int64, num_stages: int, num_chunks: int, passes: int) -> Int64:
     """Return how many forward passes come before the first backward pass, by stage."""
     after = num_stages - 1 - stage
-    found = {
+    in_flight = {
         "gpipe": np.full_like(stage, passes),
         "1f1b": after,
         "interleaved_1f1b": (2 if num_chunks > 1 else 1) * after + (num_chunks - 1) * num_stages,
         "zero_bubble": after + (num_chunks - 1) * num_stages,
     }
-    return np.asarray(np.minimum(found[schedule], passes))
+    return np.asarray(np.minimum(in_flight[schedule], passes))
 
 
 def _places(warmup: Int64, passes: int) -> list[Int64]:
@@ -244,12 +244,12 @@ def _queue(order: Order) -> Queue:
 
 
 def _link(order: Order, number: Int64) -> Int64:
-    """Return the latest task before each one whose message goes the same way, -1 where there is none."""
+    """Return the latest task before each one whose send goes the same way, -1 where there is none."""
     link = np.full_like(number, -1)
     for kind in (FORWARD, BACKWARD):
-        own = (order.kind == kind) & order.is_sent
-        latest = np.maximum.accumulate(np.where(own, number, -1), axis=1)
+        is_sent = (order.kind == kind) & order.is_sent
+        latest = np.maximum.accumulate(np.where(is_sent, number, -1), axis=1)
         # -1 in the first column, and never the end of the stage before.
         earlier = np.concatenate((np.full_like(latest[:, :1], -1), latest[:, :-1]), axis=1)
-        link = np.where(own, earlier, link)
+        link = np.where(is_sent, earlier, link)
     return link

@@ -1,9 +1,9 @@
-"""When every task of a step runs, on every pipeline stage of every kind of replica.
+"""Timeline of a step: when every task runs, on every pipeline stage of every kind of replica.
 
-One pass over the order in waves: a task starts when the stage is free and its message has arrived. Replicas of the
+One pass over the order in waves: a task starts when the stage is free and its input has arrived. Replicas of the
 pipeline that behave alike are one class, simulated once; those that differ (slow, hot, heavier) are classes of their
-own and meet in the reduction of gradients. A message is sent as soon as its link is free: the two directions of a
-boundary are links of their own, and a link carries one message at a time. Sending waits for no receiver.
+own and meet in the reduction of gradients. A send begins as soon as its link is free: the two directions of a
+boundary are links of their own, and a link carries one send at a time. Sending waits for no receiver.
 """
 
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ class Accounts(NamedTuple):
 
     Attributes:
         compute_s: Computation.
-        exposed_comm_s: Messages with no computation beside them.
+        exposed_comm_s: Communication that no computation overlaps.
         bubble_s: Nothing, waiting for other stages.
         straggler_s: Nothing, waiting for other replicas in the reduction of gradients.
     """
@@ -47,12 +47,12 @@ class Timeline:
         durations: What it was made of.
         start: Of tasks; shape (num_stages, num_tasks, num_classes).
         end: Same shape; of the last task of every stage with what contention adds to it.
-        arrival: When a task's message is at the next stage; its end where nothing is sent.
+        arrival: When a task's output is at the next stage; its end where nothing is sent.
         sync: Start and end of the overlapped reduction of every chunk; shape (num_stages, num_chunks, 2).
         final_sync: Start and end of the rest; shape (num_stages, 2).
         optimizer_start: When the gradient's norm is known on all stages.
         step_time_s: End of the last rank.
-        contention_s: What reducing gradients and gathering parameters beside it cost the computation.
+        contention_s: What overlapped reduction of gradients and gathering of parameters cost the computation.
     """
 
     order: Order
@@ -68,7 +68,7 @@ class Timeline:
 
     @cached_property
     def sent(self) -> Float:
-        """When a task's message leaves: its arrival where nothing is sent."""
+        """When a task's send begins: its arrival where nothing is sent."""
         return np.asarray(self.arrival - _send_times(self.order, self.durations)[:, :, None])
 
     def joins_sync(self, stage: int, chunk: int, which: int) -> float:
@@ -131,9 +131,9 @@ def run(durations: Durations, order: Order) -> Timeline:
 
 
 def _slow_down(timeline: Timeline) -> Timeline:
-    """Let computation take longer for the messages of the step beside it.
+    """Let computation take longer for the collectives of the step that overlap it.
 
-    All of it comes with the last task of every stage, as long as on the stage that the step hangs on: stages reduce
+    All of it comes with the last task of every stage, as long as on the stage that the step depends on: stages reduce
     their gradients at the same time (Megatron-LM aligns them), and what a task sends has gone before its rest.
     """
     # In whole nanoseconds, as artefacts have it.
@@ -156,7 +156,7 @@ def _slow_down(timeline: Timeline) -> Timeline:
 
 
 def _hidden_s(timeline: Timeline) -> float:
-    """Return how long messages of the step run beside the passes of the critical stage. Unit: s."""
+    """Return how long collectives of the step overlap the passes of the critical stage. Unit: s."""
     durations = timeline.durations
     if not (durations.slowdown and timeline.order.num_tasks):
         return 0.0
@@ -175,7 +175,7 @@ def _task_times(order: Order, durations: Durations) -> Float:
 
 
 def _send_times(order: Order, durations: Durations) -> Float:
-    """Return the time of every task's message, 0 where there is none; shape (num_stages, num_tasks)."""
+    """Return the time of every task's send, 0 where there is none; shape (num_stages, num_tasks)."""
     return np.where(order.is_sent, durations.send[order.boundary], 0.0)
 
 
@@ -192,7 +192,7 @@ def _earliest_starts(order: Order, durations: Durations, time: Float) -> Float:
 
 
 def _run_tasks(order: Order, time: Float, send: Float, earliest: Float, is_blocking: bool) -> tuple[Float, Float]:
-    """Return when tasks end and when their messages arrive; shape (num_stages, num_tasks, num_classes)."""
+    """Return when tasks end and when their outputs arrive; shape (num_stages, num_tasks, num_classes)."""
     num_stages, _, num_classes = time.shape
     if num_stages == 1:
         # Nobody to wait for: a running sum, lifted where a start had to wait.
@@ -254,17 +254,17 @@ def _reduce_gradients(
 
 
 def _time_on_path(timeline: Timeline) -> Float:
-    """Return the time of tasks and messages on the path that the step's end depends on, by stage."""
-    found, num_tasks = np.zeros(timeline.order.num_stages), timeline.order.num_tasks
+    """Return the time of tasks and sends on the path that the step's end depends on, by stage."""
+    on_path, num_tasks = np.zeros(timeline.order.num_stages), timeline.order.num_tasks
     if not num_tasks:
-        return found + timeline.durations.sync_exposed
+        return on_path + timeline.durations.sync_exposed
     stage = int(timeline.final_sync[:, 1].argmax())
-    found[stage] += timeline.final_sync[stage, 1] - timeline.final_sync[stage, 0]
+    on_path[stage] += timeline.final_sync[stage, 1] - timeline.final_sync[stage, 0]
     which, place = int(timeline.end[stage, -1].argmax()), num_tasks - 1
     end, arrival, sources = timeline.end[:, :, which], timeline.arrival[:, :, which], timeline.order.needs
     lasts = end - timeline.start[:, :, which]
     while place >= 0:
-        found[stage] += lasts[stage, place]
+        on_path[stage] += lasts[stage, place]
         needs = int(sources[stage, place])
         before = end[stage, place - 1] if place else 0.0
         other = divmod(needs, num_tasks) if needs >= 0 else None
@@ -272,7 +272,7 @@ def _time_on_path(timeline: Timeline) -> Float:
             stage, place = other
         else:
             place -= 1
-    return found
+    return on_path
 
 
 def account(timeline: Timeline) -> Accounts:
@@ -317,27 +317,27 @@ def _occupied(timeline: Timeline, classes: slice) -> tuple[Float, Float]:
     )
     num_tasks, has_sends = order.num_tasks, bool(order.num_tasks and durations.send.any())
     shape = num_stages, num_classes, num_tasks * (3 if has_sends else 1) + common[0].shape[1]
-    own = (timeline.start, timeline.end), (timeline.sent, timeline.arrival) if has_sends else None
-    found = []
+    by_class = (timeline.start, timeline.end), (timeline.sent, timeline.arrival) if has_sends else None
+    sides = []
     for side in (0, 1):
         times = np.empty(shape)
-        times[:, :, :num_tasks] = own[0][side][:, :, classes].transpose(0, 2, 1)
-        if own[1] is not None:
-            message = own[1][side][:, :, classes]
-            times[:, :, num_tasks : 2 * num_tasks] = message.transpose(0, 2, 1)
-            received = message.reshape(-1, num_classes)[order.needs] * (order.needs >= 0)[:, :, None]
+        times[:, :, :num_tasks] = by_class[0][side][:, :, classes].transpose(0, 2, 1)
+        if by_class[1] is not None:
+            sends = by_class[1][side][:, :, classes]
+            times[:, :, num_tasks : 2 * num_tasks] = sends.transpose(0, 2, 1)
+            received = sends.reshape(-1, num_classes)[order.needs] * (order.needs >= 0)[:, :, None]
             times[:, :, 2 * num_tasks : 3 * num_tasks] = received.transpose(0, 2, 1)
         times[:, :, -common[side].shape[1] :] = common[side][:, None, :]
-        found.append(times)
+        sides.append(times)
     # The update is there once more, its length that of the class.
-    found[1][:, :, -1] += durations.optimizer.total[:, classes]
-    return found[0], found[1]
+    sides[1][:, :, -1] += durations.optimizer.total[:, classes]
+    return sides[0], sides[1]
 
 
 def _straggler(timeline: Timeline) -> Float:
     """Return how long each stage, done with its own tasks, does nothing but wait for other replicas.
 
-    Then it may reduce gradients, or messages may be on their way, one right after the other since all wait already.
+    Then it may reduce gradients, or sends may be on their way, one right after the other since all wait already.
     """
     order, num_classes = timeline.order, len(timeline.durations.replicas)
     shape = (order.num_stages, num_classes)

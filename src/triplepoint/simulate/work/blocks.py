@@ -1,4 +1,4 @@
-"""The parts a job's model is made of on one rank, and which layers stand on which stage."""
+"""Parts of a job's model on one rank, and the layers of each stage."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -179,14 +179,14 @@ class Blocks:
 
     def end_weights(self, chunk: Chunk) -> Weights:
         """Return the parameters of a chunk that are not of a layer; a table shared on one stage counts once."""
-        found = Weights()
+        weights = Weights()
         if chunk.is_first:
-            found += self.embedding.weights
+            weights += self.embedding.weights
         if chunk.is_last:
-            found += self.head.weights
+            weights += self.head.weights
             if self.share.job.model.tie_embeddings and self.share.job.layout.pp == 1:
-                found += Weights(split=-self.embedding.weights.split)
-        return found
+                weights += Weights(split=-self.embedding.weights.split)
+        return weights
 
     def weights(self, chunks: tuple[Chunk, ...]) -> Weights:
         """Return the parameters of a stage on one rank."""

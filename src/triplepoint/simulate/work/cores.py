@@ -9,7 +9,7 @@ from triplepoint.simulate.work.layer_parts import (
     Part,
     Share,
     ceil_div,
-    message,
+    communication,
     repeat,
     streaming,
 )
@@ -139,10 +139,10 @@ class _Flash(Core):
         """
         cp = self.share.job.layout.cp
         if self._is_gathered:
-            gathered = message("all_gather", "cp", cp * self.pair_bytes)
-            scattered = message("reduce_scatter", "cp", cp * self.pair_bytes)
+            gathered = communication("all_gather", "cp", cp * self.pair_bytes)
+            scattered = communication("reduce_scatter", "cp", cp * self.pair_bytes)
             return (gathered, *forward), (gathered, *backward, scattered)
-        one = message("send_recv", "cp", self.pair_bytes, overlapped=True)
+        one = communication("send_recv", "cp", self.pair_bytes, overlapped=True)
         added = repeat(streaming("elementwise", "add", 3 * self.output_bytes), cp - 1)
         return (repeat(one, cp - 1), *forward, added), (repeat(one, 2 * cp - 1), *backward, added)
 
@@ -209,7 +209,7 @@ class _Unfused(Core):
         return (cast, scale, mask, softmax[0], cast), (cast, softmax[1], mask, scale, cast)
 
     def _bmm(self, kind: str, shape: tuple[int, int, int]) -> Kernel:
-        """Return one product per head and sequence: class gemm, shape (groups, m, n, k)."""
+        """Return one GEMM per head and sequence: class gemm, shape (groups, m, n, k)."""
         m, n, k = shape
         groups = self.batch * self.heads
         num_bytes = groups * (m * k + k * n + m * n) * self.share.element

@@ -11,8 +11,8 @@ from triplepoint.simulate.work.layer_parts import (
     Share,
     Weights,
     ceil_div,
+    communication,
     join,
-    message,
     repeat,
     scatter,
     streaming,
@@ -64,7 +64,7 @@ def embedding(share: Share) -> Part:
 
 
 def _embedding_gradient(share: Share, whole: float, table: int) -> Operations:
-    gathered: Operations = (message("all_gather", "tp", whole),) if share.is_sequence_parallel else ()
+    gathered: Operations = (communication("all_gather", "tp", whole),) if share.is_sequence_parallel else ()
     written = 2 * whole + table * (2 * share.element + 2 * share.gradient_element)
     return (*gathered, streaming("embedding", "backward", written))
 
@@ -80,7 +80,7 @@ def head(share: Share) -> Part:
 
 
 def prediction(share: Share) -> Part:
-    """Return what a layer of multi-token prediction has beside a layer: embedding, two norms, a projection, the head.
+    """Return what a layer of multi-token prediction has besides a layer: embedding, two norms, a projection, the head.
 
     The tables are those of the model; with a pipeline the embedding is another copy of it.
 
@@ -105,7 +105,7 @@ def next_token(share: Share) -> Part:
     rows = vocabulary(share)
     projection = Linear(share.job.model.hidden_size, rows, "column", is_wide=True)
     logits = share.tokens * rows * share.tp * share.element
-    gathered: Operations = (message("all_gather", "tp", logits),) if share.tp > 1 else ()
+    gathered: Operations = (communication("all_gather", "tp", logits),) if share.tp > 1 else ()
     chosen = Part((*gathered, streaming("elementwise", "sample", _READS_OF_CHOICE * logits)))
     return join((norm(share, is_fp8_output=False), linear(share, projection), chosen))
 
@@ -114,7 +114,7 @@ def _loss(share: Share, num_logits: int) -> Part:
     forward_bytes, backward_bytes = share.software.loss_bytes
     sums: Operations = ()
     if share.tp > 1:
-        sums = (repeat(message("all_reduce", "tp", share.tokens * FP32_BYTES), _REDUCTIONS_OF_LOSS),)
+        sums = (repeat(communication("all_reduce", "tp", share.tokens * FP32_BYTES), _REDUCTIONS_OF_LOSS),)
     return Part(
         (streaming("loss", "forward", num_logits * forward_bytes), *sums),
         (streaming("loss", "backward", num_logits * backward_bytes),),

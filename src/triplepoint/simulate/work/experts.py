@@ -1,4 +1,4 @@
-"""Mixture of experts in one layer: router, exchange of tokens, grouped products; as Megatron-Core does it."""
+"""Mixture of experts in one layer: router, exchange of tokens, grouped GEMMs; as Megatron-Core does it."""
 
 import math
 from functools import lru_cache
@@ -6,7 +6,7 @@ from math import gcd
 
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel
-from triplepoint.simulate.work.feed_forward import activation, gates, products
+from triplepoint.simulate.work.feed_forward import activation, gates, gemms
 from triplepoint.simulate.work.layer_parts import (
     FLOPS_PER_MAC,
     FP32_BYTES,
@@ -15,9 +15,9 @@ from triplepoint.simulate.work.layer_parts import (
     Share,
     Weights,
     ceil_div,
+    communication,
     gemm,
     join,
-    message,
     streaming,
 )
 from triplepoint.simulate.work.linear import norm, residual
@@ -119,14 +119,14 @@ def experts(share: Share) -> Part:
             activation(share, rows, inner),
             _grouped(share, spread, (width, inner)),
             _combine(share, spread),
-            *(products(share, shared) if shared else ()),
+            *(gemms(share, shared) if shared else ()),
             residual(share),
         )
     )
 
 
 def _router(share: Share, spread: Experts) -> Part:
-    """Return the choice of experts: a small product, softmax and top-k."""
+    """Return the choice of experts: a small GEMM, softmax and top-k."""
     model = share.job.model
     assert model.moe is not None
     num_experts, width, tokens = model.moe.num_experts, model.hidden_size, spread.tokens
@@ -143,13 +143,13 @@ def _router(share: Share, spread: Experts) -> Part:
 
 
 def _exchange(share: Share, spread: Experts) -> tuple[Operations, Operations]:
-    """Return the messages from tokens to experts, and those back: a gather one way is a reduce-scatter the other."""
+    """Return the communication of tokens to experts, and that back: a gather one way is a reduce-scatter the other."""
     sent = spread.copies * share.job.model.hidden_size * share.element
-    there: Operations = (message("all_to_all", "ep", sent),) if spread.group > 1 else ()
+    there: Operations = (communication("all_to_all", "ep", sent),) if spread.group > 1 else ()
     back = there
     if spread.gathered > 1:
-        there = (*there, message("all_gather", "etp", sent * spread.gathered))
-        back = (message("reduce_scatter", "etp", sent * spread.gathered), *back)
+        there = (*there, communication("all_gather", "etp", sent * spread.gathered))
+        back = (communication("reduce_scatter", "etp", sent * spread.gathered), *back)
     return there, back
 
 
@@ -185,13 +185,13 @@ def _combine(share: Share, spread: Experts) -> Part:
     one = share.job.model.hidden_size * share.element
     reduced: Operations = ()
     if share.tp > 1 and not share.is_sequence_parallel and spread.split > 1:
-        reduced = (message("all_reduce", "tp", spread.tokens * one),)
+        reduced = (communication("all_reduce", "tp", spread.tokens * one),)
     kept = float(spread.copies * one)
     return Part((*after, *back, *before, *reduced), (*reduced, *before, *there, *after), (), kept)
 
 
 def _grouped(share: Share, spread: Experts, shape: tuple[int, int]) -> Part:
-    """Return the product of each expert with its tokens; `shape` is output and input width of an expert on the rank."""
+    """Return the GEMM of each expert with its tokens; `shape` is output and input width of an expert on the rank."""
     outputs, inputs = shape
     rows, count = ceil_div(spread.rows, spread.working), spread.working
     casts = _casts(share, spread.rows, inputs, outputs)
@@ -217,7 +217,7 @@ _GROUPED = {"forward": "grouped", "backward": "grouped_backward", "weight": "gro
 
 
 def _casts(share: Share, rows: int, inputs: int, outputs: int) -> tuple[Operations, Operations]:
-    """Return the casts to fp8 of a grouped product, forward and backward, each with its transpose."""
+    """Return the casts to fp8 of a grouped GEMM, forward and backward, each with its transpose."""
     if not share.is_fp8:
         return (), ()
     per_element = share.element + 2

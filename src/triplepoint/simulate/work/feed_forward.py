@@ -7,10 +7,10 @@ from triplepoint.simulate.work.linear import Linear, linear, norm, residual
 def feed_forward(share: Share) -> Part:
     """Return the dense feed-forward block: norm, up (and gate), activation, down, residual add."""
     inner = share.job.model.dense_ffn_hidden_size
-    return join((norm(share, is_fp8_output=True), *products(share, inner), residual(share)))
+    return join((norm(share, is_fp8_output=True), *gemms(share, inner), residual(share)))
 
 
-def products(share: Share, inner_width: int) -> tuple[Part, ...]:
+def gemms(share: Share, inner_width: int) -> tuple[Part, ...]:
     """Return up (and gate), activation and down of a given inner width, over all tensor parallel ranks."""
     model = share.job.model
     inner = ceil_div(inner_width, share.tp)
@@ -20,7 +20,7 @@ def products(share: Share, inner_width: int) -> tuple[Part, ...]:
 
 
 def gates(share: Share) -> int:
-    """Return how many times the inner width the first product gives: two with a gate."""
+    """Return how many times the inner width the first GEMM gives: two with a gate."""
     return 2 if share.job.model.activation == "swiglu" else 1
 
 
@@ -29,7 +29,7 @@ def activation(share: Share, rows: int, inner: int) -> Part:
 
     Fused: forward reads the projections and writes one array, backward reads both and the gradient and writes as many
     as it read projections. Not fused: with a gate, silu (read, write) and multiply (two reads, a write), in backward
-    two products and silu's own; the result of silu is kept too.
+    two GEMMs and silu's own; the result of silu is kept too.
     """
     one, num_inputs = rows * inner * share.element, gates(share)
     is_fused = share.software.has_fused_activation

@@ -1,6 +1,6 @@
 """The work of inference: prefill runs forward over whole prompts, decode adds one token to each sequence.
 
-No gradients, no dropout; prefill makes logits of the last token only. Matrix products of decode have as many rows as
+No gradients, no dropout; prefill makes logits of the last token only. GEMMs of decode have as many rows as
 there are sequences, so that they read all weights for little work; its attention reads the cache of keys and values.
 """
 
@@ -20,10 +20,10 @@ NVIDIA/TensorRT-LLM, gpt_attention plugin (rotary embedding inside), quantised n
 
 @dataclass(frozen=True)
 class StagePass:
-    """What the ranks of a pipeline stage do in one pass.
+    """Work of the ranks of a pipeline stage in one pass.
 
     Attributes:
-        operations: Kernels and messages, in order.
+        operations: Kernels and communication, in order.
         send_bytes: Activation sent to the next stage; 0 of the last. Unit: byte.
     """
 

@@ -1,17 +1,17 @@
-"""What every part of a layer is made of: the share of one rank, matrix products, kernels bound by memory, messages."""
+"""Parts of a layer: the share of one rank, GEMMs, kernels bound by memory, communication."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.operations import CommKind, Kernel, Message, Operation
+from triplepoint.simulate.operations import CommKind, Communication, Kernel, Operation
 
 FLOPS_PER_MAC = 2
 FP32_BYTES = 4
 MASK_BYTES = 1
 
 EXPOSED_OF_SCATTER = 0.25
-"""Share of a reduce-scatter that no product hides where tensor parallel communication is overlapped: the last of four
+"""Share of a reduce-scatter that no GEMM hides where tensor parallel communication is overlapped: the last of four
 pieces. Source: NVIDIA/TransformerEngine initialize_ub, num_splits 4 of the pipelined reduce-scatter."""
 
 Operations = tuple[Operation, ...]
@@ -93,7 +93,7 @@ class Share:
         split_tokens: Outside of them: 1/tp with sequence parallelism.
         tp: Tensor parallel degree.
         element: Bytes of an activation.
-        gemm_precision: Number format of the matrix products of layers.
+        gemm_precision: Number format of the GEMMs of layers.
         gemm_element: Bytes of their inputs.
         cached: Tokens before the new one of each sequence where tokens are generated; None elsewhere.
         cache_element: Bytes of a number in the cache of keys and values.
@@ -120,7 +120,7 @@ class Share:
 
     @property
     def wide_precision(self) -> str:
-        """Number format of the products that fp8 training leaves alone: attention, router, output."""
+        """Number format of the GEMMs that fp8 training leaves alone: attention, router, output."""
         return "bf16" if self.is_fp8 else self.job.precision
 
 
@@ -132,7 +132,7 @@ def ceil_div(number: int, by: int) -> int:
 def gemm(
     shape: tuple[int, int, int], kind: str, precision: str, elements: tuple[int, int, int], cls: str = "gemm"
 ) -> Kernel:
-    """Return the product of an m x k and a k x n matrix.
+    """Return the GEMM of an m x k and a k x n matrix.
 
     Args:
         shape: m, n, k.
@@ -151,15 +151,15 @@ def streaming(cls: str, kind: str, num_bytes: float) -> Kernel:
     return Kernel(cls, kind, 0.0, float(num_bytes))
 
 
-def message(kind: CommKind, group: str, num_bytes: float, overlapped: bool = False) -> Message:
-    """Return one message; its arguments are those of `Message`."""
-    return Message(kind, group, float(num_bytes), overlapped)
+def communication(kind: CommKind, group: str, num_bytes: float, overlapped: bool = False) -> Communication:
+    """Return one collective or send; its arguments are those of `Communication`."""
+    return Communication(kind, group, float(num_bytes), overlapped)
 
 
 def repeat(operation: Operation, count: int) -> Operation:
     """Return the operation, run `count` times as often."""
-    if isinstance(operation, Message):
-        return Message(
+    if isinstance(operation, Communication):
+        return Communication(
             operation.kind, operation.group, operation.num_bytes, operation.is_overlapped, operation.count * count
         )
     return Kernel(
@@ -178,7 +178,7 @@ def gather(share: Share, num_bytes: float, overlapped: bool = False) -> Operatio
     """Return what brings the split sequence together before a tensor parallel region, nothing without the split."""
     if not share.is_sequence_parallel:
         return ()
-    return (message("all_gather", "tp", num_bytes, overlapped or share.overlaps_tp),)
+    return (communication("all_gather", "tp", num_bytes, overlapped or share.overlaps_tp),)
 
 
 def scatter(share: Share, num_bytes: float, overlapped: bool = False) -> Operations:
@@ -186,11 +186,11 @@ def scatter(share: Share, num_bytes: float, overlapped: bool = False) -> Operati
     if share.tp == 1:
         return ()
     if not share.is_sequence_parallel:
-        return (message("all_reduce", "tp", num_bytes, overlapped),)
+        return (communication("all_reduce", "tp", num_bytes, overlapped),)
     if overlapped or not share.overlaps_tp:
-        return (message("reduce_scatter", "tp", num_bytes, overlapped),)
+        return (communication("reduce_scatter", "tp", num_bytes, overlapped),)
     exposed = EXPOSED_OF_SCATTER * num_bytes
     return (
-        message("reduce_scatter", "tp", num_bytes - exposed, True),
-        message("reduce_scatter", "tp", exposed),
+        communication("reduce_scatter", "tp", num_bytes - exposed, True),
+        communication("reduce_scatter", "tp", exposed),
     )

@@ -50,14 +50,14 @@ def linear(share: Share, layer: Linear) -> Part:
     """Return a linear layer; its input is kept for the weight gradient.
 
     A column-parallel layer gathers its input in forward, and once more in backward for the weight gradient; its input
-    gradient is added up over the ranks beside the weight gradient. A row-parallel layer adds up its output in forward
-    and gathers the gradient in backward.
+    gradient is added up over the ranks, overlapped with the weight gradient. A row-parallel layer adds up its output in
+    forward and gathers the gradient in backward.
 
     Source:
         Shoeybi et al. 2019, arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.
     """
     is_fp8 = share.is_fp8 and not layer.is_wide
-    ops = _Products(share, layer, is_fp8)
+    ops = _LinearLayer(share, layer, is_fp8)
     bias = layer.outputs * layer.has_bias
     kept = ops.input_element * layer.inputs * (share.tokens if layer.split == "row" else share.split_tokens)
     kept *= layer.keeps_input and (_has_adapter(share, layer) or not share.has_adapters)
@@ -74,8 +74,8 @@ def _has_adapter(share: Share, layer: Linear) -> bool:
     return share.has_adapters and not layer.is_wide and (targets is None or layer.name in targets)
 
 
-class _Products:
-    """The kernels and messages of one linear layer."""
+class _LinearLayer:
+    """The kernels and communication of one linear layer."""
 
     def __init__(self, share: Share, layer: Linear, is_fp8: bool) -> None:
         self.share, self.layer, self.is_fp8 = share, layer, is_fp8
@@ -86,35 +86,35 @@ class _Products:
 
     def forward(self) -> Operations:
         share, layer = self.share, self.layer
-        product = self._gemm((self.tokens, layer.outputs, layer.inputs), "forward", self.element)
+        gemm = self._gemm((self.tokens, layer.outputs, layer.inputs), "forward", self.element)
         if layer.split == "none":
-            return (product,)
+            return (gemm,)
         if layer.split == "column":
             # The norm before it writes fp8 at once.
-            return (*gather(share, self._gathered(layer.inputs)), product)
+            return (*gather(share, self._gathered(layer.inputs)), gemm)
         cast = self._cast(layer.inputs, transposed=False)
-        return (*cast, product, *scatter(share, share.tokens * layer.outputs * self.element))
+        return (*cast, gemm, *scatter(share, share.tokens * layer.outputs * self.element))
 
     def input_gradient(self) -> Operations:
         share, layer = self.share, self.layer
-        product = self._gemm((self.tokens, layer.inputs, layer.outputs), "backward", self.element)
+        gemm = self._gemm((self.tokens, layer.inputs, layer.outputs), "backward", self.element)
         cast = self._cast(layer.outputs, transposed=True)
         if layer.split == "none":
-            return (*cast, product)
+            return (*cast, gemm)
         if layer.split == "row":
-            return (*gather(share, self._gathered(layer.outputs)), *cast, product)
+            return (*gather(share, self._gathered(layer.outputs)), *cast, gemm)
         again = () if share.has_adapters else gather(share, self._gathered(layer.inputs), overlapped=True)
         overlapped = share.software.overlaps_input_gradient and not share.has_adapters
-        return (*again, *cast, product, *scatter(share, share.tokens * layer.inputs * self.element, overlapped))
+        return (*again, *cast, gemm, *scatter(share, share.tokens * layer.inputs * self.element, overlapped))
 
     def weight_gradient(self) -> Operations:
         share, layer = self.share, self.layer
-        # The product adds to the gradient that is there: it reads and writes it.
-        product = self._gemm((layer.outputs, layer.inputs, self.tokens), "weight", 2 * share.gradient_element)
+        # The GEMM adds to the gradient that is there: it reads and writes it.
+        gemm = self._gemm((layer.outputs, layer.inputs, self.tokens), "weight", 2 * share.gradient_element)
         transposed = self._transpose(layer.inputs)
         if not layer.has_bias:
-            return (*transposed, product)
-        return (*transposed, product, streaming("elementwise", "bias", self.tokens * layer.outputs * self.element))
+            return (*transposed, gemm)
+        return (*transposed, gemm, streaming("elementwise", "bias", self.tokens * layer.outputs * self.element))
 
     def _gemm(self, shape: tuple[int, int, int], kind: str, output_element: int) -> Kernel:
         return gemm(shape, kind, self.precision, (self.input_element, self.input_element, output_element))
@@ -138,7 +138,7 @@ class _Products:
 
 
 def _with_adapter(share: Share, layer: Linear, tokens: int, base: Part) -> Part:
-    """Return a frozen layer with a low-rank one beside it: down to the rank, up to the output, added.
+    """Return a frozen layer with a low-rank one parallel to it: down to the rank, up to the output, added.
 
     Source:
         Hu et al. 2021, arXiv:2106.09685.

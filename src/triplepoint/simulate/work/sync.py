@@ -1,11 +1,11 @@
-"""What data parallelism and the optimizer add to a step: gradients reduced, parameters gathered and updated."""
+"""Data parallelism and the optimizer: reduction of gradients, gathering and update of parameters."""
 
 from dataclasses import dataclass
 
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.operations import Message
+from triplepoint.simulate.operations import Communication
 from triplepoint.simulate.work.groups import group_of
-from triplepoint.simulate.work.layer_parts import FP32_BYTES, Operations, Share, Weights, message, streaming
+from triplepoint.simulate.work.layer_parts import FP32_BYTES, Operations, Share, Weights, communication, streaming
 
 BUCKET_PARAMETERS = 40_000_000
 BUCKET_PARAMETERS_PER_RANK = 1_000_000
@@ -38,7 +38,7 @@ class Shards:
 
     @property
     def across(self) -> "Shards":
-        """What a rank keeps of them, with the ranks that keep the same."""
+        """The shard that a rank keeps, with the ranks that keep the same."""
         return Shards(self.group.replace("_shard", "_copy"), self.copies, self.count / self.size)
 
 
@@ -65,29 +65,31 @@ def _trained(share: Share, weights: Weights, adapters: float) -> tuple[Shards, .
 
 def gathers(share: Share, weights: Weights, overlapped: bool) -> Operations:
     """Return the gathering of sharded parameters of one unit before it is used."""
-    found = shards_of(share, weights)
+    shards = shards_of(share, weights)
     return tuple(
-        message("all_gather", part.group, part.count * share.element, overlapped) for part in found if part.size > 1
+        communication("all_gather", part.group, part.count * share.element, overlapped)
+        for part in shards
+        if part.size > 1
     )
 
 
 def reductions(share: Share, weights: Weights, adapters: float, overlapped: bool) -> Operations:
     """Return the reduction of one unit's gradients to the ranks that keep them."""
-    found = _trained(share, weights, adapters)
+    shards = _trained(share, weights, adapters)
     scattered = tuple(
-        message("reduce_scatter", part.group, part.count * share.gradient_element, overlapped)
-        for part in found
+        communication("reduce_scatter", part.group, part.count * share.gradient_element, overlapped)
+        for part in shards
         if part.size > 1
     )
     return scattered + tuple(
-        message("all_reduce", part.across.group, part.across.count * share.gradient_element, overlapped)
-        for part in found
+        communication("all_reduce", part.across.group, part.across.count * share.gradient_element, overlapped)
+        for part in shards
         if part.copies > 1
     )
 
 
 def gradient_sync(share: Share, weights: Weights, adapters: float, is_end: bool) -> Operations:
-    """Return the messages of one rank between the last backward pass and the next step.
+    """Return the communication of one rank between the last backward pass and the next step.
 
     Gradients of parameters that tensor parallel ranks share are added up where each sees a part of the sequence; those
     of a table that both ends of the pipeline hold are added up between the ends.
@@ -99,25 +101,25 @@ def gradient_sync(share: Share, weights: Weights, adapters: float, is_end: bool)
         is_end: Whether its stage has one of two copies of a tied embedding.
     """
     sharding = share.job.layout.data_parallel_sharding
-    found: list[Message] = []
+    collectives: list[Communication] = []
     if share.is_sequence_parallel and not share.has_adapters:
-        found.append(message("all_reduce", "tp", weights.shared * share.gradient_element))
+        collectives.append(communication("all_reduce", "tp", weights.shared * share.gradient_element))
     if is_end and not share.has_adapters:
         table = share.job.model.hidden_size * share.job.model.vocab_size / share.tp
         # An all-reduce of two ranks: each sends all of its own.
-        found.append(message("send_recv", "pp", table * share.gradient_element))
+        collectives.append(communication("send_recv", "pp", table * share.gradient_element))
     for part in _trained(share, weights, adapters):
         if part.size * part.copies == 1 or (sharding == "optim_grads_params" and not share.gathers_once):
             continue
         if sharding == "no_shard":
-            found.append(_bucketed(share, "all_reduce", part, share.gradient_element, "grad"))
+            collectives.append(_bucketed(share, "all_reduce", part, share.gradient_element, "grad"))
             continue
         if sharding == "optim" or share.gathers_once:
-            found.append(_bucketed(share, "reduce_scatter", part, share.gradient_element, "grad"))
+            collectives.append(_bucketed(share, "reduce_scatter", part, share.gradient_element, "grad"))
             if part.copies > 1:
-                found.append(_bucketed(share, "all_reduce", part.across, share.gradient_element, "grad"))
-        found.append(_bucketed(share, "all_gather", part, _gathered_element(share), "param"))
-    return tuple(found)
+                collectives.append(_bucketed(share, "all_reduce", part.across, share.gradient_element, "grad"))
+        collectives.append(_bucketed(share, "all_gather", part, _gathered_element(share), "param"))
+    return tuple(collectives)
 
 
 def _gathered_element(share: Share) -> int:
@@ -125,30 +127,30 @@ def _gathered_element(share: Share) -> int:
     return 1 if share.is_fp8 and share.software.has_fp8_parameters else share.element
 
 
-def _bucketed(share: Share, kind: str, part: Shards, element: int, flag: str) -> Message:
+def _bucketed(share: Share, kind: str, part: Shards, element: int, flag: str) -> Communication:
     is_overlapped = flag in share.job.overlap
     bucket = max(BUCKET_PARAMETERS, BUCKET_PARAMETERS_PER_RANK * part.size)
     count = max(1, round(part.count / bucket)) if is_overlapped else 1
-    return Message(kind, part.group, part.count * element / count, is_overlapped, count)  # type: ignore[arg-type]
+    return Communication(kind, part.group, part.count * element / count, is_overlapped, count)  # type: ignore[arg-type]
 
 
 def optimizer_work(share: Share, weights: Weights, adapters: float) -> Operations:
     """Return clearing, clipping and Adam; of a sharded state each rank updates its part.
 
-    With 16-bit parameters an fp32 copy is updated and written back; fp8 training casts the products' weights once.
+    With 16-bit parameters an fp32 copy is updated and written back; fp8 training casts the weights of GEMMs once.
     """
     sharding = share.job.layout.data_parallel_sharding
     trained = _trained(share, weights, adapters)
     whole = sum(part.count for part in trained)
-    own = sum(part.count / (part.size if sharding != "no_shard" else 1) for part in trained)
-    held = own if sharding in ("optim_grads", "optim_grads_params") else whole
+    updated = sum(part.count / (part.size if sharding != "no_shard" else 1) for part in trained)
+    held = updated if sharding in ("optim_grads", "optim_grads_params") else whole
     gradient = share.gradient_element
     update = _ADAM_ARRAYS * FP32_BYTES + share.element * (share.element != FP32_BYTES)
     to_fp32 = (FP32_BYTES + gradient) if gradient != FP32_BYTES else 0
     operations = [
         streaming("optimizer", "zero", held * gradient),
-        streaming("optimizer", "clip", own * (_CLIP_PASSES * FP32_BYTES + to_fp32)),
-        streaming("optimizer", "adam", own * update),
+        streaming("optimizer", "clip", updated * (_CLIP_PASSES * FP32_BYTES + to_fp32)),
+        streaming("optimizer", "adam", updated * update),
     ]
     if share.is_fp8 and not share.has_adapters:
         operations.append(streaming("optimizer", "cast", (weights.split + weights.experts) * (share.element + 2)))

@@ -1,4 +1,4 @@
-"""The work of a training step: of every pipeline stage the kernels and messages of one micro-batch, and of the update.
+"""The work of a training step: kernels and communication of one micro-batch on every pipeline stage, and of the update.
 
 FLOPs are two per multiply-accumulate and those the hardware runs: attention skips the masked half and multiplies seven
 times in place of six in flash attention, recomputation is counted.
@@ -9,7 +9,7 @@ from functools import lru_cache
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import ChunkWork, StageWork
 from triplepoint.simulate.work.blocks import Blocks, Chunk, Layers, split_layers
-from triplepoint.simulate.work.layer_parts import Operations, Part, Share, Weights, message, repeat
+from triplepoint.simulate.work.layer_parts import Operations, Part, Share, Weights, communication, repeat
 from triplepoint.simulate.work.sync import gathers, gradient_sync, optimizer_work, reductions
 
 
@@ -91,7 +91,7 @@ def _times(operations: Operations, count: int) -> Operations:
 
 
 def _recomputed(blocks: Blocks, chunk: Chunk) -> Operations:
-    """Return the forward pass once more, of what is recomputed: kernels and tensor parallel messages."""
+    """Return the forward pass once more, of what is recomputed: kernels and tensor parallel collectives."""
     if blocks.share.job.recompute == "selective":
         return tuple(op for layer, count in blocks.in_chunk(chunk) for op in _times(layer.core.forward, count))
     return layers_work(blocks, chunk.recomputed, "forward")
@@ -117,11 +117,11 @@ def _is_cut_up(share: Share) -> bool:
 def _gathered_arrival(share: Share) -> Operations:
     if not _is_cut_up(share) or share.job.layout.pp == 1:
         return ()
-    return (message("all_gather", "tp", share.tokens * share.job.model.hidden_size * share.element),)
+    return (communication("all_gather", "tp", share.tokens * share.job.model.hidden_size * share.element),)
 
 
 class _Sharded:
-    """Messages of a chunk whose gradients, or parameters too, are shared out: once per micro-batch and layer.
+    """Collectives of a chunk whose gradients, or parameters too, are sharded: once per micro-batch and layer.
 
     A layer is one unit, gathered ahead where parameter gathering overlaps; what is not in a layer is the root unit,
     gathered before all and kept until its gradient is reduced, after all.
@@ -150,16 +150,16 @@ class _Sharded:
     def after_backward(self) -> Operations:
         if not self.has_gradients:
             return ()
-        share, is_beside = self.blocks.share, "grad" in self.overlap
+        share, is_overlapped = self.blocks.share, "grad" in self.overlap
         root = Weights() if share.has_adapters else self.blocks.end_weights(self.chunk)
-        found: Operations = ()
+        of_layers: Operations = ()
         for layer, count in self.blocks.in_chunk(self.chunk):
-            found += _times(reductions(share, layer.whole.weights, layer.whole.adapters, is_beside), count)
-        return (*found, *reductions(share, root, 0.0, overlapped=False))
+            of_layers += _times(reductions(share, layer.whole.weights, layer.whole.adapters, is_overlapped), count)
+        return (*of_layers, *reductions(share, root, 0.0, overlapped=False))
 
     def _gathers(self) -> Operations:
-        share, is_beside = self.blocks.share, "param" in self.overlap
-        found: Operations = ()
+        share, is_overlapped = self.blocks.share, "param" in self.overlap
+        operations: Operations = ()
         for layer, count in self.blocks.in_chunk(self.chunk):
-            found += _times(gathers(share, layer.whole.weights, is_beside), count)
-        return found
+            operations += _times(gathers(share, layer.whole.weights, is_overlapped), count)
+        return operations

@@ -70,7 +70,7 @@ def _pipeline(point: Point) -> str | None:
         return f"DeepSpeed has no schedule {layout.schedule}; set schedule: 1f1b, or engine: native"
     if zero_stage(point) > 1:
         return (
-            f"DeepSpeed's pipeline shares out the optimizer at most, not {layout.data_parallel_sharding}; set "
+            f"DeepSpeed's pipeline shards the optimizer at most, not {layout.data_parallel_sharding}; set "
             "data_parallel_sharding: optim, or engine: native"
         )
     return None
@@ -83,12 +83,12 @@ def _overlap(point: Point) -> str | None:
     if "grad" in overlap and (stage == 0 or point.layout.pp > 1):
         where = "pipeline" if point.layout.pp > 1 else "plain data parallelism"
         return (
-            f"DeepSpeed's {where} reduces gradients after the backward pass, not beside it; remove grad from overlap, "
+            f"DeepSpeed's {where} reduces gradients after the backward pass, not during it; remove grad from overlap, "
             "or engine: native"
         )
     if "param" in overlap and stage != 3:
         return (
-            f"ZeRO-{stage} gathers parameters after the optimizer's step with nothing beside it; remove param from "
+            f"ZeRO-{stage} gathers parameters after the optimizer's step, overlapped with nothing; remove param from "
             "overlap, or engine: megatron"
         )
     return None
@@ -97,7 +97,7 @@ def _overlap(point: Point) -> str | None:
 def _offload(point: Point) -> str | None:
     stage, offload = zero_stage(point), point.offload
     if offload and stage == 0:
-        return "DeepSpeed offloads what ZeRO shares out; set data_parallel_sharding: optim, or offload: []"
+        return "DeepSpeed offloads what ZeRO shards; set data_parallel_sharding: optim, or offload: []"
     if "params" in offload and stage != 3:
         return (
             f"DeepSpeed offloads parameters under ZeRO-3 alone, this is ZeRO-{stage}; set data_parallel_sharding: "

@@ -63,9 +63,9 @@ def build_model(point: Point, device: torch.device) -> LanguageModel:
     stage.tie()
     for name, layer in stage.layers.items():
         filler.fill(layer, f"layers.{name}.")
-        _share_out(layer, point)
+        _shard(layer, point)
     filler.fill(stage)
-    _share_out(stage, point)
+    _shard(stage, point)
     if stage.embedding is not None:
         let_recompute(stage.embedding, point)
     return LanguageModel(stage)
@@ -87,7 +87,7 @@ def let_recompute(embedding: nn.Module, point: Point) -> None:
         embedding.register_forward_hook(lambda module, inputs, output: output.requires_grad_())
 
 
-def _share_out(module: nn.Module, point: Point) -> None:
+def _shard(module: nn.Module, point: Point) -> None:
     if zero_stage(point) == 3:
         deepspeed.zero.Init(module=module, config_dict_or_path=deepspeed_config(point), dtype=dtype_of(point))
 

@@ -24,7 +24,7 @@ _PHASES = {
     "ReduceTiedGrads": "grad_sync",
     "OptimizerStep": "optimizer",
 }
-"""What a trace calls the commands of DeepSpeed's schedule."""
+"""Names in traces of the commands of DeepSpeed's schedule."""
 
 
 def build_pipeline(point: Point, device: torch.device) -> PipelineModule:

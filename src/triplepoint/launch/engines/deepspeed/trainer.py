@@ -165,7 +165,7 @@ class MessageLog:
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
-        """Operation, bytes of one message as DeepSpeed counts them, and their number; by operation and size."""
+        """Operation, bytes of one collective as DeepSpeed counts them, and their number; by operation and size."""
 
     @contextmanager
     def on(self) -> Iterator[None]:

@@ -40,7 +40,7 @@ def is_installed() -> bool:
 
 def _numbers(point: Point) -> str | None:
     if "param" in point.overlap and (point.layout.data_parallel_sharding == "no_shard" or point.layout.dp == 1):
-        return "overlap param gathers what the distributed optimizer has shared out; set data_parallel_sharding: optim"
+        return "overlap param gathers what the distributed optimizer has sharded; set data_parallel_sharding: optim"
     return None
 
 

@@ -49,7 +49,7 @@ class Mesh:
     and a trace could not tell the two apart."""
     back: dist.ProcessGroup | None = None
     """The ranks of the pipeline once more, for tokens on their way from the last stage to the first; None in training.
-    NCCL takes the messages between two ranks of a group one after another, whichever way they go."""
+    NCCL carries out sends between two ranks of a group one after another, whichever way they go."""
 
     @property
     def ep_group(self) -> dist.ProcessGroup | None:
@@ -101,7 +101,7 @@ def _way_back(layout: Layout) -> dist.ProcessGroup:
 
 
 def compute_dtype(point: Point) -> torch.dtype:
-    """Return the type of activations and matrix products."""
+    """Return the type of activations and GEMMs."""
     return torch.bfloat16 if point.precision == "bf16" else torch.float32
 
 
