@@ -83,7 +83,8 @@ def stages(num_runs: int) -> None:
 def _keep(plan: Path, num_runs: int) -> list[str]:
     """Leave so many simulated runs in a plan, all of them traced, and return them."""
     content = json.loads(plan.read_text())
-    points = {entry["run"]: entry["planned"]["point"] for entry in content["entries"] if entry["planned"]}
+    valid = [entry for entry in content["entries"] if entry["invalid_because"] is None]
+    points = {entry["run"]: entry["planned"]["point"] for entry in valid}
     traced = {run for run, point in points.items() if point["engine"] == "simulated" and point["steps"]["profiled"]}
     simulated = [entry for entry in content["entries"] if entry["run"] in traced]
     kept = simulated[:: max(1, len(simulated) // num_runs)][:num_runs]
