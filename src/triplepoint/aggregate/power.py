@@ -51,12 +51,7 @@ class Power:
 
 
 def measure_power(
-    run: str,
-    manifest: Manifest,
-    steps: RunSteps,
-    telemetry: pa.Table,
-    gpu: GpuConfig | None,
-    sensors: Sensors = NONE,
+    run: str, manifest: Manifest, steps: RunSteps, telemetry: pa.Table, gpu: GpuConfig | None, sensors: Sensors = NONE
 ) -> Power:
     """Return what the samples of a run's measured steps say.
 
