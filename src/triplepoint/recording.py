@@ -32,6 +32,8 @@ _KEYS = ("t_ns", "read_latency_ns", "device")
 _MOST_RECENT = 10
 """Batches of a second kept as they are; uncompressed, since compressing costs more than one merge."""
 _ZSTD_LEVEL = 3
+_BUFFER_BYTES = 1 << 20
+"""A merged batch is far smaller, so it is written by one call: a kill leaves it out or has it whole."""
 _MOVING = ("gpu_energy_j", "cpu_energy_j")
 _STILL_NS = NS_PER_S
 
@@ -89,7 +91,7 @@ class Recorder:
         self._recent: list[pa.RecordBatch] = []
         self.is_broken = False
         self._path = path
-        self._file = path.open("wb")
+        self._file = path.open("wb", _BUFFER_BYTES)
         options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", _ZSTD_LEVEL))
         self._stream = pa.ipc.new_stream(self._file, self._schema, options=options)
         self._merged_bytes = 0

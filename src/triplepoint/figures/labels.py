@@ -1,7 +1,7 @@
 """Labels of points in figures: groups that may be compared, layouts and settings, in numeric order."""
 
 import itertools
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pandas import DataFrame, Series, isna
 from pandas.api.types import is_numeric_dtype
@@ -21,6 +21,7 @@ SETTING = [name for name in Measured.model_fields if SETTINGS[name].has_column a
 _APART = ("data_parallel_sharding", "sequence_parallel", "schedule")
 """Settings of the layout that have a place of their own in its label, or none where all points share them."""
 _VALUES = {name: get_args(field.annotation) for name, field in Measured.model_fields.items()}
+_LISTS = {name for name, field in Measured.model_fields.items() if get_origin(field.annotation) is tuple}
 _VARIANT = Setting("Differences in what is no column.", label="{}")
 
 
@@ -30,14 +31,8 @@ def prepare(points: DataFrame) -> DataFrame:
     Groups keep the order of the table; inside a group layouts stand in numeric order, sharded ones last.
     """
     named = points.copy()
-    for column in ("overlap", "offload"):
-        named[column] = Series([tuple(names) for names in points[column]], points.index, dtype=object)
-    # Nulls would be left out where points are grouped by their setting.
     for column in (*LAYOUT, *SETTING):
-        if is_numeric_dtype(points[column]) and points[column].isna().any():
-            named[column] = points[column].fillna(0).astype(int)
-        elif not is_numeric_dtype(points[column]) and column not in ("overlap", "offload"):
-            named[column] = points[column].astype(object).where(points[column].notna(), "")
+        named[column] = _without_nulls(points[column], has_names=column in _LISTS)
     named["place"] = [place_name(row) for _, row in named.iterrows()]
     named["group"] = named["model"] + [_adapters(row) for _, row in named.iterrows()] + " on " + named["place"]
     order = {name: index for index, name in enumerate(dict.fromkeys(named["group"]))}
@@ -49,6 +44,17 @@ def prepare(points: DataFrame) -> DataFrame:
         labels |= _layout_labels(members)
     named["layout"] = [labels[index] for index in named.index]
     return named
+
+
+def _without_nulls(values: Series, has_names: bool) -> Series:
+    """Return the values of a setting as they are grouped by: nulls as 0 or no text, lists of names as tuples."""
+    if has_names:
+        return Series([tuple(names) for names in values], values.index, dtype=object)
+    if not is_numeric_dtype(values):
+        return values.astype(object).where(values.notna(), "")
+    filled = values.fillna(0)
+    # Nulls make numbers of a column floats, whole ones too.
+    return filled.astype(int) if values.isna().any() and (filled % 1 == 0).all() else filled
 
 
 def _adapters(row: Series) -> str:
@@ -70,8 +76,7 @@ def setting_text(row: Series, without: tuple[str, ...] = ()) -> str:
     for name in SETTING:
         if name not in without:
             setting = SETTINGS.get(name, _VARIANT)
-            is_usual = name == "seed" and row[name] == setting.usual
-            texts.append("" if is_usual else write(name, setting.words or setting.label, dict(row)))
+            texts.append(write(name, setting.words or setting.label, dict(row)))
     return ", ".join(filter(None, texts))
 
 

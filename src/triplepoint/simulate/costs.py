@@ -11,7 +11,6 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.operations import Communication, Kernel, Operation
 from triplepoint.simulate.work.experts import share_sent_once
-from triplepoint.simulate.work.groups import group_of
 
 HOST_OPERATIONS_OUTSIDE = 30
 """Operations of a micro-batch that launch next to no work and are no part of `work`: batch broadcast, masks and
@@ -115,7 +114,7 @@ class Costs:
         key = (communication.kind, communication.group, communication.num_bytes)
         time = self._known_s.get(key)
         if time is None:
-            group = group_of(self._job, communication.group)
+            group = self._job.mesh.group(communication.group)
             is_once = communication.kind == "all_to_all" and communication.group == "ep" and self._sends_tokens_once
             ways = self._sent_once(communication.num_bytes, group) if is_once else [(communication.num_bytes, group)]
             time = max(self._collectives.time_s(communication.kind, *way) if way[1].size > 1 else 0.0 for way in ways)
@@ -139,7 +138,7 @@ class Costs:
                 time, total, sigma = self.kernel_s(operation), kernel, self._kernels.sigma_of(operation)
             else:
                 time, total = self.communication_s(operation), comm
-                sigma = self._collectives.sigma(operation.num_bytes, group_of(self._job, operation.group))
+                sigma = self._collectives.sigma(operation.num_bytes, self._job.mesh.group(operation.group))
             total[0] += time * sigma
             total[1] += time
         mean = [weighted / time if time else 0.0 for weighted, time in (kernel, comm)]
@@ -164,7 +163,7 @@ class Costs:
                 continue
             time = self.communication_s(operation)
             if operation.is_overlapped:
-                group = group_of(self._job, operation.group)
+                group = self._job.mesh.group(operation.group)
                 overlapped[group] = overlapped.get(group, 0.0) + time
             else:
                 cost.exposed_s += time

@@ -39,7 +39,7 @@ class Communication:
     Attributes:
         kind: The collective, or `send_recv`.
         group: Whose: tp, cp, dp, dp_cp (gradients with context parallelism), pp; of experts etp, ep, edp; see
-            `work_groups.group_of`.
+            `config.mesh.RankMesh.group`.
         num_bytes: Size as nccl-tests counts it: the gathered or scattered buffer of a gather or reduce-scatter, of an
             all-to-all what a rank sends. Unit: byte.
         is_overlapped: Whether computation of the same pass may overlap it.

@@ -17,7 +17,6 @@ from tests.unit.simulate.jobs import (
 from triplepoint.simulate.fabric import Group
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Operation, StageWork
-from triplepoint.simulate.work.groups import group_of
 from triplepoint.simulate.work.training import stage_work
 
 
@@ -119,13 +118,13 @@ def test_one_rank_sends_nothing() -> None:
 
 def test_group_of_covers_the_ranks() -> None:
     one = job(mixtral(), tp=2, cp=2, dp=8, pp=4, ep=4)
-    assert group_of(one, "tp") == Group(2, 1)
-    assert group_of(one, "cp") == Group(2, 2)
-    assert group_of(one, "dp") == Group(8, 4)
-    assert group_of(one, "pp") == Group(4, 32)
-    assert group_of(one, "ep") == Group(4, 2)
-    assert group_of(one, "edp") == Group(4, 8)
-    assert group_of(one, "etp").size * group_of(one, "ep").size * group_of(one, "edp").size == 32
+    assert one.mesh.group("tp") == Group(2, 1)
+    assert one.mesh.group("cp") == Group(2, 2)
+    assert one.mesh.group("dp") == Group(8, 4)
+    assert one.mesh.group("pp") == Group(4, 32)
+    assert one.mesh.group("ep") == Group(4, 2)
+    assert one.mesh.group("edp") == Group(4, 8)
+    assert one.mesh.group("etp").size * one.mesh.group("ep").size * one.mesh.group("edp").size == 32
 
 
 def hybrid(sharding: str, **changes: object) -> Job:
@@ -146,10 +145,10 @@ def test_hybrid_sharding_shares_out_inside_and_adds_up_across() -> None:
 
 def test_hybrid_sharding_groups_are_neighbours_and_their_likes() -> None:
     one = hybrid("optim", tp=2, cp=2)
-    assert group_of(one, "dp_shard") == Group(4 * 2, 2)
-    assert group_of(one, "dp_copy") == Group(4, 2 * 8)
+    assert one.mesh.group("dp_shard") == Group(4 * 2, 2)
+    assert one.mesh.group("dp_copy") == Group(4, 2 * 8)
     experts = job(mixtral(), dp=16, ep=4, data_parallel_sharding="optim", shard_size=4, sequence_parallel=True)
-    assert (group_of(experts, "edp_shard"), group_of(experts, "edp_copy")) == (Group(1, 4), Group(4, 4))
+    assert (experts.mesh.group("edp_shard"), experts.mesh.group("edp_copy")) == (Group(1, 4), Group(4, 4))
 
 
 def test_sharding_over_all_is_no_hybrid() -> None:

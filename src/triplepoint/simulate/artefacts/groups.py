@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Communication, Operation, StageWork
-from triplepoint.simulate.work.groups import group_of
 
 _ROLES = {"dp_cp": "dp", "etp": "tp"}
 """What traces call a group, where it has another name here."""
@@ -70,7 +69,7 @@ def lockstep(stages: Iterable[StageWork], job: Job) -> int:
     Those that share tensors or a sequence do; replicas too where experts or parameters are spread over them.
     """
     names = set().union(*(_between(*_passes(stage)) for stage in dict.fromkeys(stages)))
-    return max((group.size * group.stride for name in names if (group := group_of(job, name)).size > 1), default=1)
+    return max((group.size * group.stride for name in names if (group := job.mesh.group(name)).size > 1), default=1)
 
 
 def _passes(stage: StageWork) -> list[tuple[Operation, ...]]:
@@ -85,6 +84,6 @@ def groups_of(job: Job, rank: int, names: Iterable[str]) -> dict[str, ProcessGro
     """Return the process groups of a rank, by name."""
     by_name = {}
     for name in names:
-        ranks = tuple(group_of(job, name).ranks(rank))
+        ranks = tuple(job.mesh.group(name).ranks(rank))
         by_name[name] = ProcessGroup(_ROLES.get(name, name), f"{name} {ranks[0]}", ranks)
     return by_name

@@ -5,7 +5,6 @@ from dataclasses import dataclass, fields
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.activations import Activations, activations
 from triplepoint.simulate.work.blocks import Blocks, Chunk, split_layers
-from triplepoint.simulate.work.groups import group_of
 from triplepoint.simulate.work.layer_parts import FP32_BYTES, Share, Weights
 from triplepoint.simulate.work.sync import shards_of
 from triplepoint.units import GIB, MIB
@@ -214,5 +213,5 @@ def _placeholders(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
 def communicator_bytes(job: Job) -> float:
     """Return the buffers of all process groups the rank is in."""
     names = ("tp", "cp", "dp_cp", "pp", "ep", "edp") if job.model.moe else ("tp", "cp", "dp_cp", "pp")
-    number = sum(group_of(job, name).size > 1 for name in names)
+    number = sum(job.mesh.group(name).size > 1 for name in names)
     return float(number * _CHANNELS * _PEERS * _CHANNEL_BYTES)

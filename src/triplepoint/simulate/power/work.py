@@ -9,7 +9,6 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Communication, Kernel, Operation
 from triplepoint.simulate.power.gpu import Activity, Float
 from triplepoint.simulate.timeline.expand import TimeOf
-from triplepoint.simulate.work.groups import group_of
 
 UNITS = ("awake", "tensor", "sm", "hbm", "link", "clock_bound")
 """What work is counted by, in this order: time a kernel runs, time each unit would take at its peak, and time that goes
@@ -127,7 +126,7 @@ class Workload:
 
     def _spread(self, group: str) -> Spread:
         if group not in self._spreads:
-            self._spreads[group] = spread_by(group_of(self.job, group), self.job.fabric.gpus_per_node)
+            self._spreads[group] = spread_by(self.job.mesh.group(group), self.job.fabric.gpus_per_node)
         return self._spreads[group]
 
     def _energy(self, precision: str) -> float:

@@ -70,7 +70,7 @@ class Prediction:
         mfu: Model FLOP/s over the peak at the job's number format, 0 to 1.
         memory_gib: Peak on the fullest rank.
         bubble_fraction: Of the step, waiting for other pipeline stages, mean over ranks.
-        exposed_comm_s: Communication beside no computation, mean over stages.
+        exposed_comm_s: Communication with no computation to hide it, mean over stages.
         bottleneck: Largest part of the time, with its share.
         time_to_first_token_s: Of inference: until the last sequence of a batch has it.
         time_to_first_token_lo_s: Lower end of the 90 % interval.

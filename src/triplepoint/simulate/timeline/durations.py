@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from triplepoint.config.mesh import RankMesh
 from triplepoint.config.point import Layout
 from triplepoint.simulate.timeline.schedule import Int64
 
@@ -85,17 +86,17 @@ def sort_replicas(layout: Layout, slow: Mapping[int, float], lockstep: int) -> R
     """Return the classes of replicas, by their factors. A stage of a replica computes as long as its slowest rank.
 
     Args:
-        layout: Of the job; ranks are numbered tp fastest, then cp, dp, pp.
+        layout: Of the job.
         slow: Factor on the time of computation, at least 1, of every rank that is not as the others. Unit: 1.
         lockstep: Neighbouring ranks that wait for one another within passes; they may be of several replicas.
     """
-    size = layout.tp * layout.cp
-    together = max(lockstep // size, 1)
+    mesh = RankMesh(layout)
+    together = max(lockstep // mesh.ranks_per_replica, 1)
     factor = np.ones((layout.pp, layout.dp))
     for rank, one in slow.items():
-        stage, replica = divmod(rank // size, layout.dp)
-        first = replica // together * together
-        own = factor[stage, first : first + together]
+        place = mesh.place(rank)
+        first = place.dp // together * together
+        own = factor[place.pp, first : first + together]
         np.maximum(own, one, out=own)
     kinds, which = np.unique(factor, axis=1, return_inverse=True)
     return Replicas(which.reshape(-1).astype(np.int64), kinds)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Communication
-from triplepoint.simulate.work.groups import group_of
 from triplepoint.simulate.work.layer_parts import FP32_BYTES, Operations, Share, Weights, communication, streaming
 
 BUCKET_PARAMETERS = 40_000_000
@@ -49,14 +48,14 @@ def shards_of(share: Share, weights: Weights) -> tuple[Shards, ...]:
         parts = [_hybrid(job, "dp", weights.dense), _hybrid(job, "edp", weights.experts)]
     else:
         name = "dp_cp" if job.layout.cp > 1 else "dp"
-        dense = Shards(name, group_of(job, "dp_cp").size, weights.dense)
-        parts = [dense, Shards("edp", group_of(job, "edp").size, weights.experts)]
+        dense = Shards(name, job.mesh.group("dp_cp").size, weights.dense)
+        parts = [dense, Shards("edp", job.mesh.group("edp").size, weights.experts)]
     return tuple(part for part in parts if part.count)
 
 
 def _hybrid(job: Job, whole: str, count: float) -> Shards:
-    copies = group_of(job, f"{whole}_copy").size
-    return Shards(f"{whole}_shard", group_of(job, f"{whole}_shard").size, count, copies)
+    copies = job.mesh.group(f"{whole}_copy").size
+    return Shards(f"{whole}_shard", job.mesh.group(f"{whole}_shard").size, count, copies)
 
 
 def _trained(share: Share, weights: Weights, adapters: float) -> tuple[Shards, ...]:
