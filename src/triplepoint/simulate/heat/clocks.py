@@ -1,8 +1,8 @@
 """Throttling: by the power limit, heat or a power brake; with NVML's names of reasons.
 
 The driver steers by the power of the last control period: it moves the clock to where a straight line through that
-power meets the limit. So power passes the limit for a period where load rises; where load stays, the clock goes to and
-fro between the two around the limit, which the mean power meets.
+power meets the limit, down at once and up no faster than its slew. So power passes the limit for a period where load
+rises, and where load comes and goes clocks stay near what its heaviest part leaves: the mean power lies below the limit.
 """
 
 from dataclasses import dataclass
@@ -71,12 +71,13 @@ def free_clocks(table: Clocks, shape: tuple[int, ...]) -> ClockState:
 class Governor:
     """Clocks of all devices, period after period."""
 
-    def __init__(self, table: Clocks, limits: LimitConfig, brake: Bool, period_s: float) -> None:
+    def __init__(self, table: Clocks, limits: LimitConfig, rise: float, brake: Bool, period_s: float) -> None:
         """Prepare the tables.
 
         Args:
             table: Clocks of the GPU type.
             limits: Its temperatures.
+            rise: Share of the highest clock by which the driver raises clocks in a second.
             brake: Devices whose power brake is pulled; shape (num_nodes, num_devices).
             period_s: How often the driver looks. Unit: s.
         """
@@ -93,6 +94,7 @@ class Governor:
         lower = np.append(-np.inf, self._zones_c)
         a_share = (len(table.mhz) - 1) / (1.0 - float(table.share[0]))
         slew = limits.thermal_slew.value * period_s * a_share
+        self._rise = rise * period_s * a_share
         self._lift = slew * (lower < watch) - slew * (lower >= highest)
         # Time runs only once it is cool again.
         self._tick_s = -period_s * (lower < release)
@@ -108,7 +110,7 @@ class Governor:
             temp_c: Die temperatures. Unit: degC.
             hottest_c: The highest of them. Unit: degC.
         """
-        moved = over_w / (movable_w * self._growth[state.place])
+        moved = np.minimum(over_w / (movable_w * self._growth[state.place]), self._rise)
         state.asked = np.minimum(np.maximum(state.asked + moved, self._lowest), self._top)
         # Nearly always nothing is near a limit, and most of the time goes here.
         if self._is_braked or state.is_held or hottest_c >= self._watch_c:

@@ -111,7 +111,10 @@ class _Stepper:
         self._hottest = machine.heat.limits.shutdown_temperature.value - machine.inlet_c[:, None]
         self._clock_energy = table.energy_share * table.share
         self._stretch = 1.0 / table.share - 1.0
-        self._governor = Governor(table, machine.heat.limits, machine.braked, self._period_s)
+        self._governor = Governor(
+            table, machine.heat.limits, machine.power.clock_rise.value,
+            machine.braked, self._period_s,
+        )  # fmt: skip
         self._limits, self._inlet = machine.limits_w, machine.inlet_c[:, None]
         self._twin = machine.twin if (machine.twin != np.arange(shape[1])).any() else None
         self._steps, self._whole = 0.0, 0.0 * self._integral[-1]

@@ -77,7 +77,10 @@ class Periodic:
         self._leakage_share = self._table.voltage_share**power.leakage_voltage_exponent.value
         self._clock_energy = self._table.energy_share * self._table.share
         self._slower = 1.0 / self._table.share - 1.0
-        self._governor = Governor(self._table, machine.heat.limits, machine.braked, self._period_s)
+        self._governor = Governor(
+            self._table, machine.heat.limits, machine.power.clock_rise.value,
+            machine.braked, self._period_s,
+        )  # fmt: skip
         self._both = np.ascontiguousarray(propagator(machine.network, self._period_s).both.swapaxes(1, 2))
         self._twin = machine.twin if (machine.twin != np.arange(shape[1])).any() else None
         self._power, self._warm, self._slowdown, self._asked = (np.empty((number, *shape)) for _ in range(4))
