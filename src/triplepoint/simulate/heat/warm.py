@@ -31,12 +31,8 @@ from triplepoint.simulate.power.gpu import Activity, Float, Int64, power_at_limi
 from triplepoint.simulate.power.load import Load
 from triplepoint.simulate.power.step import Place, bin_activity
 
-_FINE_PERIODS = 800
-"""Highest number of control periods of a step: a longer step has longer ones, powers are means of more than 50 ms."""
-_FINE_TURNS = 8
-"""Turns after which power is within 0.02 W and temperatures within 0.04 K of those after 30."""
-_COARSE_PERIODS, _COARSE_TURNS, _COARSE_STAGES = 400, 2, 4
-"""Of a job on nodes nobody has described."""
+_COARSE_STAGES = 4
+"""Stages of a long pipeline that are followed on nodes nobody has described."""
 _MOST_TURNS = 3
 _STEP_OF_SPEED = 0.005
 """Speeds of GPUs are told apart in steps of this: each different one makes a replica more to simulate."""
@@ -158,7 +154,7 @@ def _turn(load: AnyLoad, machine: Machine, factor: dict[int, float]) -> _Turn[An
     """Return the step of a load, with these factors on the computation of ranks, on a machine."""
     times = np.ones(machine.shape[0] * machine.shape[1])
     times[list(factor)] = list(factor.values())
-    ready = _ready(load, _seats(load, machine.shape), machine, _FINE_PERIODS, times.reshape(machine.shape))
+    ready = _ready(load, _seats(load, machine.shape), machine, times.reshape(machine.shape))
     return _Turn(load, ready, _follow(ready.machine, ready.high, ready.start_w, load.length_s), factor)
 
 
@@ -199,8 +195,8 @@ def warm_up_anywhere(load: AnyLoad, config: Path) -> Warm[AnyLoad]:
     kind = np.repeat(np.arange(len(stages))[:, None], len(num_alike), axis=1)
     weight = num_stages[:, None] * num_alike / (job.layout.pp * num_alike.sum()) * job.num_gpus
     seats = Seats([(stage, 0) for stage in stages.tolist()], kind, weight)
-    ready = _ready(load, seats, machine, _COARSE_PERIODS)
-    found = Periodic(ready.machine, ready.high, load.length_s).settle(ready.start_w, _COARSE_TURNS, load.length_s)
+    ready = _ready(load, seats, machine)
+    found = Periodic(ready.machine, ready.high, load.length_s).settle(ready.start_w, load.length_s)
     in_node = num_alike * (min(job.fabric.gpus_per_node, job.num_gpus) / num_alike.sum())
     num_nics, spread = _num_nics(job.fabric), machine.heat.resistance_spread.value
     return Warm(load, ready.machine, seats, ready.profile, found.trace, in_node, num_nics, spread)
@@ -265,17 +261,16 @@ class _Ready(NamedTuple):
     calibrated: Float
 
 
-def _ready(load: Load, seats: Seats, machine: Machine, most: int, factor: Float | float = 1.0) -> _Ready:
+def _ready(load: Load, seats: Seats, machine: Machine, factor: Float | float = 1.0) -> _Ready:
     """Return what devices do in a step.
 
     Args:
         load: The load.
         seats: Which devices do what.
         machine: The nodes.
-        most: Highest number of control periods.
         factor: On the time of computation at the calibrated clock; shape (num_nodes, num_devices).
     """
-    profile, power = _profile(load, seats, machine, most), machine.power
+    profile, power = _profile(load, seats, machine), machine.power
     share = power.calibrated_clock.value / power.clocks.max_clock.value
     least = np.ones(np.shape(profile.activity.awake)[1])
     np.minimum.at(least, seats.kind, share / np.broadcast_to(factor, seats.kind.shape))
@@ -286,9 +281,9 @@ def _ready(load: Load, seats: Seats, machine: Machine, most: int, factor: Float 
     return _Ready(machine.under_load(start_w), seats, profile, high, start_w, _slowdown(slower, load, seats))
 
 
-def _profile(load: Load, seats: Seats, machine: Machine, most: int) -> Profile:
+def _profile(load: Load, seats: Seats, machine: Machine) -> Profile:
     """Return what devices do in the control periods of a step; those without a rank do nothing."""
-    number, num_places = num_periods(load.length_s, machine.period_s, most), len(seats.places)
+    number, num_places = num_periods(load.length_s, machine.period_s), len(seats.places)
     # A rank with others waits in a kernel that polls.
     polling = machine.power.polling_share.value if load.job.num_gpus > 1 else 0.0
     busy = bin_activity(load.pieces(seats.places), num_places, load.length_s, number, polling)
@@ -313,20 +308,14 @@ def _at_highest_clocks(profile: Profile, share: Float) -> Profile:
     return Profile(profile.duration_s * together[:, 0], faster, profile.kind)
 
 
-def _stretched(profile: Profile, factor: float) -> Profile:
-    """Return the same work in a step that is `factor` times as long."""
-    return replace(profile, duration_s=profile.duration_s * factor, activity=profile.activity.at_rate(1.0 / factor))
-
-
 class _Followed(NamedTuple):
-    """A step that repeats, the length of its profile over that of the one given, and whether the step before was so."""
+    """A step that repeats, and whether the step before was so."""
 
     trace: Trace
-    stretched: float
     is_steady: bool
 
 
-def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float, is_known: bool = False) -> _Followed:
+def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float) -> _Followed:
     """Return a step of a warm job.
 
     Args:
@@ -334,26 +323,23 @@ def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float, i
         profile: Of a step at the highest clocks, a bin for each control period.
         start_w: About the mean power of every device. Unit: W.
         step_s: About the length of the step. Unit: s.
-        is_known: Whether that is its length, to which the profile is to be stretched.
     """
     if not machine.braked.any():
-        found = Periodic(machine, profile, step_s).settle(start_w, _FINE_TURNS, step_s if is_known else None)
+        found = Periodic(machine, profile, step_s).settle(start_w)
         limits = machine.heat.limits
         if found.trace.temp_c.max() < limits.max_temperature.value - limits.hysteresis.value:
-            return _Followed(*found, is_steady=True)
+            return _Followed(found.trace, is_steady=True)
     coarse = replace(machine, period_s=max(machine.period_s, profile.step_s / _WARMING_PERIODS))
-    steady, longer = settle(coarse, profile, _SETTLED_K, _MOST_LEAPS), 1.0
-    if is_known:
-        longer = step_s / steady.step_s
+    steady = settle(coarse, profile, _SETTLED_K, _MOST_LEAPS)
     fine = replace(machine, period_s=step_s / len(profile.duration_s))
     state = replace(steady.state, position_s=0.0)
-    trace, is_like = run(fine, _stretched(profile, longer), steady.step_s, state), False
+    trace, is_like = run(fine, profile, steady.step_s, state), False
     for _ in range(_MOST_STEPS):
-        before, trace = trace, run(fine, _stretched(profile, longer), steady.step_s, state)
+        before, trace = trace, run(fine, profile, steady.step_s, state)
         is_like = abs(float(trace.power_w.mean() / before.power_w.mean()) - 1.0) < _LIKE
         if is_like:
             break
-    return _Followed(replace(trace, repeats=True), longer, is_like)
+    return _Followed(replace(trace, repeats=True), is_like)
 
 
 def _slowdown(mean: Float, load: Load, seats: Seats) -> Float:
