@@ -20,7 +20,7 @@ _PRODUCTS = ("gemm", "grouped")
 OVERLAP_EXPONENT = 3.0
 """How well memory hides behind computation; `overlap_exponent` of `config/kernels/`, 3.03 as fitted on H100."""
 
-FP8_ENERGY = 0.62
+FP8_ENERGY = 0.50
 """Energy of an FP8 operation over that of a BF16 one, where half of it would be as much as twice the rate asks.
 
 Source: at 700 W with random operands, best of all shapes, 1403 and 794 TFLOP/s on an H100, 1453 and 788 on an H200
