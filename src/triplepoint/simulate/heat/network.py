@@ -57,9 +57,8 @@ def build_network(cooling: CoolingConfig, airflow: AirflowConfig, devices: Devic
     """
     num_nodes, n = devices.die.shape
     assert n == airflow.num_devices
-    slot = np.array([airflow.slots.get(device, 1.0) for device in range(n)])
-    die = 1.0 / (cooling.die_resistance.value * devices.die * slot)
-    exhaust = 1.0 / (cooling.sink_resistance.value * devices.sink * slot)
+    die = 1.0 / (cooling.die_resistance.value * devices.die)
+    exhaust = 1.0 / (cooling.sink_resistance.value * devices.sink)
     # Capacities are those of a normal part: bad contact changes none.
     die_capacity = cooling.die_time.value / cooling.die_resistance.value
     sink_capacity = cooling.sink_time.value / cooling.sink_resistance.value

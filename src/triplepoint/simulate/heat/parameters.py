@@ -146,8 +146,6 @@ class AirflowConfig(Strict):
     """Air at the second device of a package, warmer for each watt of the first; none where sinks are not shared."""
     fans: FanConfig | None = None
     """How flow follows load; without it the flow is what resistances and preheat were measured at."""
-    slots: dict[int, Annotated[float, Field(ge=0.5, le=2.0)]] = {}
-    """Resistance of devices from the die to the air over that of their GPU type, where a place is better or worse."""
     air_time: Seconds
     """Time in which the air behind a row follows the heat it takes up, with metal and cables on the way."""
 
@@ -160,8 +158,6 @@ class AirflowConfig(Strict):
             raise ValueError("packages and rows must name the same devices, each once")
         if any(len(package) > 2 for package in self.packages):
             raise ValueError("a package has one or two devices")
-        if unknown := sorted(set(self.slots) - set(devices)):
-            raise ValueError(f"slots name devices {unknown}, expected some of {devices}")
         return self
 
     @property
