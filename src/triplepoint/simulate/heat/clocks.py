@@ -2,7 +2,7 @@
 
 The driver steers by the power of the last control period: it moves the clock to where a straight line through that
 power meets the limit, down at once and up no faster than its slew. So power passes the limit for a period where load
-rises, and where load comes and goes clocks stay near what its heaviest part leaves: the mean power lies below the limit.
+rises; where load comes and goes clocks stay near what its heaviest part leaves, and the mean lies below the limit.
 """
 
 from dataclasses import dataclass
@@ -84,7 +84,8 @@ class Governor:
         self._brake, self._is_braked = brake, bool(brake.any())
         self._lowest, self._top = np.zeros((1, 1)), np.full((1, 1), len(table.mhz) - 1.0)
         switching = table.energy_share * table.share
-        self._growth = np.append(switching[1:] / switching[:-1] - 1.0, 1.0)
+        growth = switching[1:] / switching[:-1] - 1.0
+        self._growth = np.append(growth, growth[-1])
         self._cut = table.nearest(table.mhz * limits.slowdown_share.value)
         highest, slowdown = limits.max_temperature.value, limits.slowdown_temperature.value
         watch, release = highest - limits.hysteresis.value, slowdown - limits.hysteresis.value

@@ -40,8 +40,9 @@ _WARMING_PERIODS = 64
 """Control periods of a step while heat that holds clocks is followed through time."""
 _SETTLED_K, _MOST_LEAPS = 0.2, 24
 """A machine is warm once a leap changes no temperature by more; sensors show whole degrees."""
-_LIKE, _MOST_STEPS = 0.001, 20
-"""Steps are alike once their mean power differs by less than this share; and how many there may be until then."""
+_LIKE, _MOST_STEPS, _MOST_PERIODS = 0.001, 20, 16_000
+"""Steps are alike once their mean power differs by less than this share; how many there may be until then, and how many
+control periods they may have in all, but for the first two."""
 
 
 AnyLoad = TypeVar("AnyLoad", bound=Load)
@@ -334,7 +335,7 @@ def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float) -
     fine = replace(machine, period_s=step_s / len(profile.duration_s))
     state = replace(steady.state, position_s=0.0)
     trace, is_like = run(fine, profile, steady.step_s, state), False
-    for _ in range(_MOST_STEPS):
+    for _ in range(max(1, min(_MOST_STEPS, _MOST_PERIODS // len(profile.duration_s)))):
         before, trace = trace, run(fine, profile, steady.step_s, state)
         is_like = abs(float(trace.power_w.mean() / before.power_w.mean()) - 1.0) < _LIKE
         if is_like:
@@ -343,7 +344,13 @@ def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float) -
 
 
 def _slowdown(mean: Float, load: Load, seats: Seats) -> Float:
-    """Return the time that the computation of every device takes over that at the highest clock, of its whole step's."""
+    """Return the time that the computation of every device takes over that at the highest clock.
+
+    Args:
+        mean: The same of its whole step; shape (num_nodes, num_devices).
+        load: What it does.
+        seats: Which devices do what.
+    """
     share = np.array([*(load.compute_share(place) for place in seats.places), 0.0])[seats.kind]
     excess = (mean - 1.0) / np.maximum(share, 1e-6)
     return np.asarray(1.0 + np.where(share > 0.0, excess, 0.0))

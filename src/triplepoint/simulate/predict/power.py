@@ -85,7 +85,9 @@ def predict_power(warm: Warm[Any], interval_s: tuple[float, float], config: Path
         gpu_power_w=mean_w,
         gpu_power_lo_w=low_w,
         gpu_power_hi_w=high_w,
-        gpu_power_peak_w=max(float(trace.power_w[:, has_rank].max()), begins_w),
+        gpu_power_peak_w=min(
+            max(float(trace.power_w[:, has_rank].max()), begins_w), machine.power.excursion_limit.value
+        ),
         node_power_w=float(nodes_power_w(warm, config).mean()),
         gpu_temp_max_c=hottest_c,
         gpu_temp_max_lo_c=hottest_c - _Z90 * sigma_k,
@@ -122,7 +124,11 @@ def _sigma_w(warm: Warm[Any]) -> float:
     columns = {part.name: np.asarray(getattr(activity, part.name)) for part in fields(activity)}
     mean = Activity(**{name: (column * is_free).sum(axis=0) / each for name, column in columns.items()})
     parts = power_parts(power, mean, highest, kind_c)
-    square = (power.power_limit.value * float((1.0 - free) @ kind_weight) * _HELD_SIGMA) ** 2
+    held, rise = float((1.0 - free) @ kind_weight), power.clock_rise
+    # How far below its limit a GPU stays goes with how slowly its governor raises clocks.
+    is_capped = (warm.trace.reasons & int(Reason.POWER_CAP)) != 0
+    below_w = max(power.power_limit.value - float(warm.trace.power_w[is_capped].mean()), 0.0) if held else 0.0
+    square = held**2 * ((power.power_limit.value * _HELD_SIGMA) ** 2 + (below_w * rise.sigma / rise.value) ** 2)
     for part in fields(parts):
         known = getattr(power, part.name)
         own = float((np.broadcast_to(getattr(parts, part.name), free.shape) * free) @ kind_weight)
