@@ -44,7 +44,8 @@ class ClockState:
     """What holds the clocks of devices; arrays of shape (num_nodes, num_devices).
 
     Attributes:
-        asked: Place of the clock the power limit leaves; its fraction is kept so that mean power meets the limit.
+        wanted: Place of the clock the power limit leaves, with its fraction.
+        asked: Place that the governor has come to on its way there.
         ceiling: Place of the highest clock the driver's thermal limit leaves, with its fraction.
         slowed_s: How long the hardware's slowdown still holds. Unit: s.
         is_slowed: Whether it does.
@@ -53,6 +54,7 @@ class ClockState:
         is_cut: Whether the hardware's slowdown holds any of them.
     """
 
+    wanted: Float
     asked: Float
     ceiling: Float
     slowed_s: Float
@@ -65,7 +67,8 @@ class ClockState:
 def free_clocks(table: Clocks, shape: tuple[int, ...]) -> ClockState:
     """Return clocks that nothing throttles."""
     top = np.full(shape, len(table.mhz) - 1, dtype=np.int64)
-    return ClockState(top.astype(float), top.astype(float), np.zeros(shape), np.zeros(shape, dtype=np.bool_), top)
+    highest = top.astype(float)
+    return ClockState(highest, highest, highest, np.zeros(shape), np.zeros(shape, dtype=np.bool_), top)
 
 
 class Governor:
@@ -111,8 +114,9 @@ class Governor:
             temp_c: Die temperatures. Unit: degC.
             hottest_c: The highest of them. Unit: degC.
         """
-        moved = np.minimum(over_w / (movable_w * self._growth[state.place]), self._rise)
-        state.asked = np.minimum(np.maximum(state.asked + moved, self._lowest), self._top)
+        moved = over_w / (movable_w * self._growth[state.place])
+        state.wanted = np.minimum(np.maximum(state.asked + moved, self._lowest), self._top)
+        state.asked = np.minimum(state.wanted, state.asked + self._rise)
         # Nearly always nothing is near a limit, and most of the time goes here.
         if self._is_braked or state.is_held or hottest_c >= self._watch_c:
             self._hold(state, temp_c, hottest_c)
@@ -131,19 +135,19 @@ class Governor:
             state.place = np.where(is_lower, self._cut[state.place], state.place)
         state.is_held = self._is_braked or state.is_cut or bool(np.minimum.reduce(state.ceiling, axis=None) < self._top)
 
-    def reasons(self, asked: Float, ceiling: Float, is_slowed: Bool, is_held: Bool | bool) -> Int64:
+    def reasons(self, wanted: Float, ceiling: Float, is_slowed: Bool, is_held: Bool | bool) -> Int64:
         """Return why clocks are throttled, bits of `Reason`; arguments as `ClockState` has them, over any times.
 
         Args:
-            asked: Shape (..., num_nodes, num_devices), as the next two.
+            wanted: Shape (..., num_nodes, num_devices), as the next two. Clocks that only rise again count as free.
             ceiling: Left by heat.
             is_slowed: Whether the hardware's slowdown holds.
             is_held: Shape (...).
         """
         brake = self._brake & np.asarray(is_held)[..., None, None]
         # Whole places: where both leave the same clock, it is the power limit that holds it.
-        is_soft = np.floor(ceiling) < np.floor(asked)
-        is_capped = (asked < self._top) & ~is_soft
+        is_soft = np.floor(ceiling) < np.floor(wanted)
+        is_capped = (wanted < self._top) & ~is_soft
         causes = {
             Reason.POWER_CAP: is_capped,
             Reason.HW_SLOWDOWN: is_slowed | brake,

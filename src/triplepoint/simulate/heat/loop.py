@@ -121,7 +121,7 @@ class _Stepper:
         self._done = self._at(state.position_s)
         whole = (num_periods, *shape)
         self._power, self._warm, self._slowdown = np.empty(whole), np.empty(whole), np.empty(whole)
-        self._asked, self._place = np.empty(whole), np.empty(whole, dtype=np.int64)
+        self._wanted, self._place = np.empty(whole), np.empty(whole, dtype=np.int64)
         # Of heat only the periods in which it holds anything are written down.
         self._ceiling, self._is_slowed = np.full(whole, float(len(table.mhz))), np.zeros(whole, dtype=np.bool_)
         self._is_held = np.zeros(num_periods, dtype=np.bool_)
@@ -157,7 +157,7 @@ class _Stepper:
         self._column[:, self._num_states :, 0] = power
         self._column[:, : self._num_states] = self._both @ self._column
         self._power[index], self._warm[index], self._slowdown[index] = power, warm, slowdown
-        self._asked[index], self._place[index] = clocks.asked, place
+        self._wanted[index], self._place[index] = clocks.wanted, place
         if clocks.is_held:
             self._is_held[index], self._ceiling[index] = True, clocks.ceiling
             if clocks.is_cut:
@@ -179,9 +179,9 @@ class _Stepper:
     def trace(self) -> Trace:
         """Return what was written down, and leave the state where the loop ended."""
         self._state.heat = self._column[:, : self._num_states, 0].copy()
-        reasons = self._governor.reasons(self._asked, self._ceiling, self._is_slowed, self._is_held)
+        reasons = self._governor.reasons(self._wanted, self._ceiling, self._is_slowed, self._is_held)
         if self._can_rest:
-            is_idle = (self._place == 0) & (self._asked >= 1.0) & ((reasons & ~int(Reason.POWER_CAP)) == 0)
+            is_idle = (self._place == 0) & (self._wanted >= 1.0) & ((reasons & ~int(Reason.POWER_CAP)) == 0)
             reasons = np.where(is_idle, int(Reason.IDLE), reasons)
         return Trace(
             self._period_s, self._power, self._warm + self._inlet, self._machine.table.mhz[self._place], reasons,

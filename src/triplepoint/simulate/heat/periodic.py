@@ -90,7 +90,7 @@ class Periodic:
         )  # fmt: skip
         self._both = np.ascontiguousarray(propagator(machine.network, self._period_s).both.swapaxes(1, 2))
         self._twin = machine.twin if (machine.twin != np.arange(shape[1])).any() else None
-        self._power, self._warm, self._slowdown, self._asked = (np.empty((number, *shape)) for _ in range(4))
+        self._power, self._warm, self._slowdown, self._wanted = (np.empty((number, *shape)) for _ in range(4))
         self._place, self._rate = np.empty((number, *shape), dtype=np.int64), np.empty(number)
 
     def settle(self, start_w: Float, lasts_s: float | None = None) -> Repeating:
@@ -108,7 +108,8 @@ class Periodic:
         for _ in range(max(_LEAST_TURNS, -(-_REMEMBERED // self._length))):
             end = self._turn(heat, clocks)
             heat = self._starts(end - heat @ stay.swapaxes(1, 2), stay)
-            clocks.asked, clocks.place = np.roll(clocks.asked, 1, axis=0), np.roll(clocks.place, 1, axis=0)
+            for name in ("wanted", "asked", "place"):
+                setattr(clocks, name, np.roll(getattr(clocks, name), 1, axis=0))
             if lasts_s is not None:
                 self._scale *= lasts_s / (self._scale * float((self._duration_s / self._rate).sum()))
         return Repeating(self._trace(), self._scale)
@@ -131,7 +132,7 @@ class Periodic:
             movable += self._awake[now] * self._clock_energy[place]
             power = movable + speed * self._traffic[now] + self._fixed
             self._power[now], self._warm[now], self._slowdown[now] = power, warm, slowdown
-            self._asked[now], self._place[now], self._rate[now] = clocks.asked, place, rate
+            self._wanted[now], self._place[now], self._rate[now] = clocks.wanted, place, rate
             column[:, :, num_states:] = power.swapaxes(0, 1)
             column[:, :, :num_states] = column @ self._both
             if self._twin is not None:
@@ -156,8 +157,8 @@ class Periodic:
 
     def _trace(self) -> Trace:
         none, number = np.zeros(self._place.shape, dtype=np.bool_), len(self._rate)
-        free = np.full(self._asked.shape, float(len(self._table.mhz)))
-        reasons = self._governor.reasons(self._asked, free, none, np.zeros(number, dtype=np.bool_))
+        free = np.full(self._wanted.shape, float(len(self._table.mhz)))
+        reasons = self._governor.reasons(self._wanted, free, none, np.zeros(number, dtype=np.bool_))
         if self._can_rest:
             reasons = np.where(self._rests & (reasons == 0), int(Reason.IDLE), reasons)
         position_s = self._scale * np.cumsum(self._duration_s)

@@ -26,7 +26,7 @@ def steer(temp_c: float, periods: int, governor, state) -> None:  # type: ignore
 
 
 def reasons(governor, state) -> int:  # type: ignore[no-untyped-def]
-    return int(governor.reasons(state.asked, state.ceiling, state.is_slowed, state.is_held)[0, 0])
+    return int(governor.reasons(state.wanted, state.ceiling, state.is_slowed, state.is_held)[0, 0])
 
 
 def test_governor_heat_lowers_clocks_until_cool_again() -> None:
