@@ -24,7 +24,7 @@ FP8_ENERGY = 0.5
 """Energy of an FP8 operation over that of a BF16 one, where half of it would be as much as twice the rate asks.
 
 Source: at 700 W with random operands, best of all shapes, 1403 TFLOP/s on an H100 and 1453 on an H200
-(stas00/ml-engineering, compute/accelerator/README.md), which `tensor` leaves to 0.47 to 0.50. Over BF16 GEMMs of the same
+(stas00/ml-engineering, compute/accelerator/README.md), which `tensor` leaves to 0.47 to 0.50. Over BF16 GEMMs of those
 GPUs it is 0.58 to 0.67; nodes that train in FP8 (tests/data/node_power) draw less than that says.
 """
 _FP32_FLOPS_PER_BYTE = 3.0

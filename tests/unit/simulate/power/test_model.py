@@ -123,8 +123,10 @@ def test_config_idle_power_as_published(name: str, low: float, high: float) -> N
 
 
 def test_config_sustained_throughput_of_an_h200_at_700_w() -> None:
-    """A large bf16 GEMM of random operands reaches 788 TFLOP/s on one H200 (stas00/ml-engineering), 690 to 715 on another
-    (ai-dynamo/aiconfigurator): parts and coolers differ. With zeros the first one reaches 894."""
+    """A large bf16 GEMM reaches 788 TFLOP/s on one H200 (stas00/ml-engineering), 690 to 715 on another one.
+
+    The other is that of ai-dynamo/aiconfigurator: parts and coolers differ. With zeros the first one reaches 894.
+    """
     random, zeros = (product_tflops("h200", 700.0, randomness=share) for share in (1.0, 0.0))
     assert 690 < random < 788
     assert zeros / random == pytest.approx(894 / 788, rel=0.02)
