@@ -34,11 +34,13 @@ class Constants:
     Attributes:
         factor: On the time of kernels.
         host_s: Time the host takes to launch one operation. Unit: s.
+        host_sigma: Relative standard deviation of it. Unit: 1.
     """
 
     factor: float = 1.0
     host_s: float = 20e-6
     """Source: mean of the gaps below 0.5 ms between launches in the trace of a ResNet on MI300X in HTA's test data."""
+    host_sigma: float = 0.0
 
 
 @dataclass

@@ -173,7 +173,9 @@ def test_write_run_has_recordings_the_telemetry_stage_takes(tmp_path: Path) -> N
 
 
 def test_write_failure_says_why(tmp_path: Path) -> None:
-    write_failure(tmp_path, planned(h200_point()), "oom", "weights 200 GiB of 141 GiB", datetime.now(UTC))
+    write_failure(
+        tmp_path, planned(h200_point()), "NeMo b70681c", "oom", "weights 200 GiB of 141 GiB", datetime.now(UTC)
+    )
     manifest = read_manifest(tmp_path / "manifest.json")
     assert (manifest.status, manifest.origin, manifest.nodes) == ("oom", "simulated", ())
     assert manifest.evidence is not None
