@@ -66,7 +66,9 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
         "num_slow_ranks": len(simulated.slow),
         "memory_undecided": simulated.memory_undecided,
         "spread": "none: simulated steps are all alike",
-    } | (simulated.heated.facts() if simulated.heated else {})
+    }
+    if simulated.heated:
+        facts |= simulated.heated.facts()
     return write_manifest_of(raw, planned, Status.OK, None, nodes_of(planned, simulated), facts, started)
 
 
