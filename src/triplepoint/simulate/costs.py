@@ -72,6 +72,11 @@ class Cost:
             self.add(name, time * count)
 
     @property
+    def host_share(self) -> float:
+        """Share of computation in which the GPU waits for the host to launch. Unit: 1."""
+        return self.by_class.get("host", 0.0) / self.compute_s if self.compute_s else 0.0
+
+    @property
     def total_s(self) -> float:
         """From start to end."""
         return self.compute_s + self.exposed_s
@@ -145,6 +150,13 @@ class Costs:
             total[1] += time
         mean = [weighted / time if time else 0.0 for weighted, time in (kernel, comm)]
         return mean[0], mean[1]
+
+    def host_sigma(self, operations: Iterable[Operation]) -> float:
+        """Return the relative standard deviation of the time of a pass that is due to that of the host's time."""
+        operations = tuple(operations)
+        launches = sum(operation.count for operation in operations)
+        ratio = launches * self._constants.host_s / max(self._price(operations).total_s, 1e-12)
+        return self._constants.host_sigma * ratio**LAUNCH_BEND / (1 + ratio**LAUNCH_BEND)
 
     def send_s(self, num_bytes: float, stage: int) -> float:
         """Return the time of an activation over the boundary after a stage."""

@@ -206,6 +206,12 @@ def test_lay_out_layers_take_turns() -> None:
     assert laid.end[-1] == 1000
 
 
+def test_lay_out_leaves_gaps_where_the_gpu_waits_for_the_host() -> None:
+    laid = lay_out((gemm(), gemm()), lambda operation: 1.0, 1000, 0, 400)
+    assert laid.duration.tolist() == [300, 300]
+    assert laid.start.tolist() == [200, 700], "a gap before each, and the pass as long as it was"
+
+
 def test_lay_out_messages_beside_cover_the_rest() -> None:
     # 10 us and 1 us of message beside 4 us of kernels: the last 7 us have no kernel beside them.
     beside = Communication("all_gather", "dp", 2e5, is_overlapped=True)

@@ -197,7 +197,7 @@ def one_ns(seconds: float) -> int:
 
 
 def _rounded_pass(time: Pass) -> Pass:
-    return Pass(_rounded(time.compute), _rounded(time.comm))
+    return Pass(_rounded(time.compute), _rounded(time.comm), time.host_share)
 
 
 def _rounded(seconds: Float) -> Float:

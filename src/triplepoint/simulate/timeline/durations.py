@@ -20,10 +20,17 @@ class Pass:
     Attributes:
         compute: Computation.
         comm: Communication that no computation overlaps.
+        host_share: Of computation, in which the GPU waits for the host to launch. Unit: 1.
     """
 
     compute: Float
     comm: Float
+    host_share: Float | float = 0.0
+
+    def host_at(self, place: tuple[int, ...]) -> float:
+        """Return how long the GPU waits for the host, in the pass at one place of the arrays. Unit: s."""
+        share = np.broadcast_to(self.host_share, self.compute.shape)
+        return float(self.compute[place] * share[place])
 
     @property
     def total(self) -> Float:
@@ -108,7 +115,8 @@ def with_replicas(durations: Durations, replicas: Replicas) -> Durations:
 
     def slowed(time: Pass) -> Pass:
         slowness = factor if time.compute.ndim == 2 else factor[:, None, :]
-        return Pass(time.compute * slowness, np.broadcast_to(time.comm, (time.compute * slowness).shape))
+        compute = time.compute * slowness
+        return Pass(compute, np.broadcast_to(time.comm, compute.shape), time.host_share)
 
     return replace(
         durations,
