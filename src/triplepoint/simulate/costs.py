@@ -154,7 +154,7 @@ class Costs:
     def host_sigma(self, operations: Iterable[Operation]) -> float:
         """Return the relative standard deviation of the time of a pass that is due to that of the host's time."""
         operations = tuple(operations)
-        launches = sum(operation.count for operation in operations)
+        launches = self._num_launches(operations)
         ratio = launches * self._constants.host_s / max(self._price(operations).total_s, 1e-12)
         return self._constants.host_sigma * ratio**LAUNCH_BEND / (1 + ratio**LAUNCH_BEND)
 
@@ -194,9 +194,18 @@ class Costs:
         time = self._kernels.time_s(kernel) * kernel.count * self._constants.factor * self._slowest
         return time * self._attention_slowdown if kernel.cls == "attention" else time
 
+    def _num_launches(self, operations: Iterable[Operation]) -> int:
+        """Return how often the host launches something: both pieces of an overlapped reduce-scatter are one call."""
+        rest = ("reduce_scatter", "tp", False) if "tp" in self._job.overlap else None
+        return sum(
+            operation.count
+            for operation in operations
+            if isinstance(operation, Kernel) or (operation.kind, operation.group, operation.is_overlapped) != rest
+        )
+
     def _wait_for_host(self, cost: Cost, operations: tuple[Operation, ...], num_outside: int) -> Cost:
         """Let the GPU wait where the host takes longer to launch a piece of a pass than the GPU to run it."""
-        launches = sum(operation.count for operation in operations) + num_outside if operations else 0
+        launches = self._num_launches(operations) + num_outside if operations else 0
         ratio = launches * self._constants.host_s / cost.total_s if cost.total_s else 0.0
         behind = cost.total_s * ((1 + ratio**LAUNCH_BEND) ** (1 / LAUNCH_BEND) - 1)
         if behind > 0:
