@@ -125,7 +125,7 @@ def manifest_of(spec: Spec, planned: PlannedRun) -> Manifest:
         started_at="2026-01-01T00:00:00+00:00", ended_at="2026-01-01T00:01:00+00:00", duration_s=60.0,
         nodes=tuple(node_of(spec, point, node) for node in range(point.num_nodes)),
         facts={"num_parameters": 123456, "backend": "gloo"}
-        | ({"gpu_power_peak_w": PEAK_OF_MODEL_W} if spec.engine == "simulated" else {}),
+        | ({"gpu_power_peak_w": PEAK_OF_MODEL_W, "stack": "NeMo b70681c"} if spec.engine == "simulated" else {}),
     )  # fmt: skip
 
 
