@@ -107,7 +107,7 @@ def provenance(points: DataFrame) -> str:
     parts = [
         _named(points, "engine", "engine", "engines"),
         _named(points, "torch_version", "torch", "torch"),
-        _named(points, "stack", "stack", "stacks"),
+        _named(points, "stack", "on", "on"),
         _named(points.assign(git_commit=points["git_commit"].str[:7]), "git_commit", "commit", "commits"),
         _hosts(points),
     ]

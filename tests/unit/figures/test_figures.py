@@ -67,7 +67,7 @@ def test_draw_says_where_numbers_come_from(drawn: dict, name: str, study: str, s
     assert stamp in found
     lines = [" ".join(text.split()) for text in found]
     assert any("commit 7a8460e" in line for line in lines)
-    assert any("stack NeMo b70681c" in line for line in lines) == (stamp == "SIMULATED")
+    assert any("on NeMo b70681c" in line for line in lines) == (stamp == "SIMULATED")
 
 
 @pytest.mark.parametrize("name", figures.NAMES)
