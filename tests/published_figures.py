@@ -17,12 +17,13 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Point
 from triplepoint.plan import select
 from triplepoint.simulate.artefacts.simulate_run import job_of
+from triplepoint.simulate.costs import slowest_of
 from triplepoint.simulate.heat import nodes
 from triplepoint.simulate.heat.devices import equal_devices
 from triplepoint.simulate.heat.warm import Warm, warm_up
 from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.prediction import Prediction, predict_job, read_calibrations
-from triplepoint.simulate.step import simulate_step
+from triplepoint.simulate.step import costs_of, simulate_step, stage_cost
 
 FIGURES = Path("config/published/figures")
 CLUSTER = "h200x32"
@@ -96,11 +97,59 @@ def warm_of(point: Point) -> Warm[Any]:
 
 @dataclass(frozen=True)
 class Row:
-    """A point of figure 13: a published and a predicted value of each quantity."""
+    """A point of a figure: a published and a predicted value of each quantity."""
 
     name: str
     published: dict[str, float]
     predicted: dict[str, float]
+
+
+COMPUTATION = ("gemm", "attention", "moe", "norm", "elementwise", "embedding", "loss", "optimizer", "contention")
+"""Classes of kernels that compute; one that waits for the host is none."""
+
+
+def kernel_rows() -> Iterator[Row]:
+    """Yield the points of figure 10 that ran: seconds of kernels of a step, mean over stages.
+
+    A middling rank computes for less than the slowest, and waits for that one in collectives. Receives and all-reduces
+    have all time that is left. Of FSDP all is one, since how long a rank waits in all-reduces depends on how fast its
+    own gathers are.
+    """
+    for cells in read("kernel_time_h200_gpt3"):
+        if cells["compute_s"] == "OOM":
+            continue
+        words, recompute = cells["parallelism"], "full" if cells["recompute"] == "on" else "none"
+        spread = {name: number(cells[f"{name}_s"]) for name in ("allgather", "reducescatter", "sendrecv", "allreduce")}
+        computed = number(cells["compute_s"]) + number(cells["memelem_other_s"])
+        published = {
+            "computation": computed,
+            "tensor parallel": spread["allgather"] + spread["reducescatter"],
+            "sends and waiting": spread["sendrecv"] + spread["allreduce"],
+            "all": number(cells["total_s"]),
+        }
+        predicted = kernel_seconds(point_of("gpt3-175b", words, 1, recompute))
+        if words.endswith("FSDP"):
+            published, predicted = ({"all": seconds["all"]} for seconds in (published, predicted))
+        yield Row(f"{words} {cells['recompute']}", published, predicted)
+
+
+def kernel_seconds(point: Point) -> dict[str, float]:
+    """Return predicted seconds of kernels of a step, mean over stages."""
+    job = job_of(point, Catalogue(CONFIG))
+    constants = read_calibrations(CONFIG)[0].constants(job)
+    step, costs = simulate_step(job, constants, CONFIG), costs_of(job, constants, CONFIG)
+    parts = [stage_cost(stage, costs, job.num_microbatches).by_class for stage in step.stages]
+    computed = statistics.fmean(sum(part.get(name, 0.0) for name in COMPUTATION) for part in parts)
+    waits = computed * (1 - 1 / slowest_of(job.num_gpus))
+    tensor_parallel = statistics.fmean(part.get("tp", 0.0) for part in parts) + waits * (job.layout.tp > 1)
+    computed -= waits
+    total = step.time_s - statistics.fmean(part.get("host", 0.0) for part in parts)
+    return {
+        "computation": computed,
+        "tensor parallel": tensor_parallel,
+        "sends and waiting": total - computed - tensor_parallel,
+        "all": total,
+    }
 
 
 def microbatch_rows() -> Iterator[Row]:

@@ -142,7 +142,7 @@ def test_csv_yaml_and_json_mean_the_same(tmp_path: Path) -> None:
 
 
 def test_a_stack_is_what_is_predicted(tmp_path: Path) -> None:
-    rows = [LLAMA, LLAMA | {"stack": "Megatron-Core r0.8"}, LLAMA | {"stack": "PyTorch"}]
+    rows = [LLAMA, LLAMA | {"stack": "NeMo b70681c"}, LLAMA | {"stack": "PyTorch"}]
     usual, same, other = (
         one.step_time_s for _, _, one in predict_file(write(tmp_path, "in.yaml", rows), CONFIG, print)
     )

@@ -27,7 +27,8 @@ command; a point that cannot run is a row with the line that `plan` gives.
 
 columns of OUT:
   id run                   run: that of the point in `plan`; in `plan --simulated` for a row that names no engine
-  status reason            ok; oom: does not fit in memory; invalid: cannot run; unsupported: not simulated
+  status reason            ok; oom: does not fit in memory; undecided: may not; invalid: cannot run; unsupported:
+                           not simulated
   step_time_s step_time_lo_s step_time_hi_s              one step (of inference, a whole batch) and the 90 % interval
   tokens_per_s_per_gpu mfu memory_gib bubble_fraction exposed_comm_s bottleneck
   time_to_first_token_s time_per_output_token_s exposed_comm_per_output_token_s

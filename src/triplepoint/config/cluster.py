@@ -31,6 +31,10 @@ class ClusterConfig(Strict):
     """Devices the driver shows on each node: 8 on HGX, 8 GCDs for 4 MI250 packages; on cpu, the ranks allowed."""
     nodes_per_rack: Devices | None = None
     """Nodes that share a rack, in order; where given, simulated runs say what the rack that takes most does."""
+    stack: str | None = None
+    """Software, framework and version, that simulated runs and predictions of them stand for: a name with the words of
+    an entry of `config/calibration/stacks.yaml`. Not given: Megatron-Core r0.8. Launched runs have that of their
+    engine."""
     executor: Literal["local", "slurm"]
     """How gangs are launched: on this machine, or through Slurm."""
     nics_per_node: Annotated[Quantity, unit_is("NIC")] | None = None

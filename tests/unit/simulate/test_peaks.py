@@ -39,7 +39,7 @@ def shown_w(found: Heated, num_steps: int = 4) -> float:
 @pytest.mark.parametrize("text", HELD + FREE)
 def test_fact_is_what_sensors_show_and_what_is_predicted(text: str) -> None:
     _, found = heated(planned(text))
-    assert found.trace.period_s < 2.2 * _WINDOW_S, "a control period, so that recordings see passes begin"
+    assert found.trace.period_s < 2.5 * _WINDOW_S, "a control period, so that recordings see passes begin"
     fact = float(found.facts()["gpu_power_peak_w"] or 0.0)
     # Parts differ, predictions are of usual ones; kernels shorter than a control period are in predictions alone.
     assert 0.93 * fact <= found.known.gpu_power_peak_w <= fact

@@ -40,6 +40,7 @@ class Simulated:
         slow: Factor on the time of computation, of every rank that is not as the others.
         interval_s: Lower and upper end of the 90 % interval of the step's time; None where not known. Unit: s.
         heated: The job with its power, heat and clocks; None where those of the GPU type are not known.
+        memory_undecided: What to say where it needs about as much memory as there is; None otherwise.
     """
 
     job: Job
@@ -51,6 +52,7 @@ class Simulated:
     slow: Mapping[int, float] = field(default_factory=dict)
     interval_s: tuple[float, float] | None = None
     heated: "Heated | None" = None
+    memory_undecided: str | None = None
 
     after_s = 0.0
     """What is sampled after the last step. Unit: s."""
@@ -195,7 +197,7 @@ def one_ns(seconds: float) -> int:
 
 
 def _rounded_pass(time: Pass) -> Pass:
-    return Pass(_rounded(time.compute), _rounded(time.comm))
+    return Pass(_rounded(time.compute), _rounded(time.comm), time.host_share)
 
 
 def _rounded(seconds: Float) -> Float:
