@@ -101,7 +101,7 @@ class _Stepper:
         self._both = machine.step.both
         self._column = np.concatenate([state.heat, np.zeros(shape)], axis=-1)[..., None]
         self._num_states = state.heat.shape[1]
-        self._fixed = power.base.value + power.memory_idle.value
+        self._fixed, self._most_w = power.base.value + power.memory_idle.value, power.excursion_limit.value
         self._leakage = table.voltage_share**power.leakage_voltage_exponent.value
         self._growth = power.leakage_growth.value
         # Leakage over states, which stand above the inlet.
@@ -153,7 +153,8 @@ class _Stepper:
         # A device that would pass the temperature it turns itself off at gets no hotter in here.
         leakage = self._leakage_at_inlet * np.exp(self._growth * np.minimum(warm, self._hottest)) * self._leakage[place]
         movable = leakage + state.rate * work * energy + awake * self._clock_energy[place]
-        power = movable + (self._fixed + state.rate * traffic)
+        # Hardware lets no more through, within less than a control period.
+        power = np.minimum(movable + (self._fixed + state.rate * traffic), self._most_w)
         self._column[:, self._num_states :, 0] = power
         self._column[:, : self._num_states] = self._both @ self._column
         self._power[index], self._warm[index], self._slowdown[index] = power, warm, slowdown

@@ -75,7 +75,7 @@ class Periodic:
         self._rests = self._awake < AT_REST
         self._can_rest = bool(self._rests.any())
         self._duration_s, self._scale = profile.duration_s, 1.0
-        self._fixed = power.base.value + power.memory_idle.value
+        self._fixed, self._most_w = power.base.value + power.memory_idle.value, power.excursion_limit.value
         # Leakage over states, which stand above the inlet.
         self._leakage = power.leakage.value * machine.devices.leakage * np.exp(
             power.leakage_growth.value * (machine.inlet_c[:, None] - power.leakage_temperature.value)
@@ -130,7 +130,8 @@ class Periodic:
             leakage = self._leakage * np.exp(growth * np.minimum(warm, self._hottest)) * self._leakage_share[place]
             movable = leakage + speed * self._work[now] * self._table.energy_share[place]
             movable += self._awake[now] * self._clock_energy[place]
-            power = movable + speed * self._traffic[now] + self._fixed
+            # Hardware lets no more through, within less than a control period.
+            power = np.minimum(movable + speed * self._traffic[now] + self._fixed, self._most_w)
             self._power[now], self._warm[now], self._slowdown[now] = power, warm, slowdown
             self._wanted[now], self._place[now], self._rate[now] = clocks.wanted, place, rate
             column[:, :, num_states:] = power.swapaxes(0, 1)

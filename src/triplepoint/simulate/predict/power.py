@@ -85,8 +85,8 @@ def predict_power(warm: Warm[Any], interval_s: tuple[float, float], config: Path
         gpu_power_w=mean_w,
         gpu_power_lo_w=low_w,
         gpu_power_hi_w=high_w,
-        gpu_power_peak_w=min(
-            max(float(trace.power_w[:, has_rank].max()), begins_w), machine.power.excursion_limit.value
+        gpu_power_peak_w=max(
+            float(trace.power_w[:, has_rank].max()), min(begins_w, machine.power.excursion_limit.value)
         ),
         node_power_w=float(nodes_power_w(warm, config).mean()),
         gpu_temp_max_c=hottest_c,
