@@ -105,7 +105,7 @@ ALLOCATED_90 = 0.023
 tests/unit/simulate/test_memory.py, which nothing was fitted to: 1.3 % standard deviation, 1.75 of them for 15 rows."""
 
 UNLIKE = 2.0
-"""How many times as wide it is for models with experts and sharded parameters, of which no peak was measured: assumed."""
+"""How many times as wide it is with experts or sharded parameters, of which no peak was measured: assumed."""
 
 FRAGMENTATION_90 = 0.022
 """The same of fragmentation. Source: the range of the three logs above, 1.010 to 1.053."""
