@@ -23,7 +23,7 @@ from triplepoint.simulate.heat.devices import equal_devices
 from triplepoint.simulate.heat.warm import Warm, warm_up
 from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.prediction import Prediction, predict_job, read_calibrations
-from triplepoint.simulate.step import costs_of, simulate_step, stage_cost
+from triplepoint.simulate.step import simulate_step
 
 FIGURES = Path("config/published/figures")
 CLUSTER = "h200x32"
@@ -104,10 +104,6 @@ class Row:
     predicted: dict[str, float]
 
 
-COMPUTATION = ("gemm", "attention", "moe", "norm", "elementwise", "embedding", "loss", "optimizer", "contention")
-"""Classes of kernels that compute; one that waits for the host is none."""
-
-
 def kernel_rows() -> Iterator[Row]:
     """Yield the points of figure 10 that ran: seconds of kernels of a step, mean over stages.
 
@@ -134,20 +130,25 @@ def kernel_rows() -> Iterator[Row]:
 
 
 def kernel_seconds(point: Point) -> dict[str, float]:
-    """Return predicted seconds of kernels of a step, mean over stages."""
-    job = job_of(point, Catalogue(CONFIG))
-    constants = read_calibrations(CONFIG)[0].constants(job)
-    step, costs = simulate_step(job, constants, CONFIG), costs_of(job, constants, CONFIG)
-    parts = [stage_cost(stage, costs, job.num_microbatches).by_class for stage in step.stages]
-    computed = statistics.fmean(sum(part.get(name, 0.0) for name in COMPUTATION) for part in parts)
+    """Return predicted seconds of kernels of a step at the clocks of its GPUs, mean over stages."""
+    step = warm_of(point).load.ran
+    job, made_of = step.job, step.timeline.durations
+    passes = [made_of.forward, made_of.backward_input, made_of.backward_weight]
+    host, whole, comm = (
+        job.num_microbatches * sum(float(times.mean(axis=0).sum()) for times in of_passes)
+        for of_passes in (
+            [one.compute * one.host_share for one in passes],
+            [one.compute for one in passes],
+            [one.comm for one in passes],
+        )
+    )
+    computed = whole - host + float(made_of.optimizer.total.mean())
     waits = computed * (1 - 1 / slowest_of(job.num_gpus))
-    tensor_parallel = statistics.fmean(part.get("tp", 0.0) for part in parts) + waits * (job.layout.tp > 1)
-    computed -= waits
-    total = step.time_s - statistics.fmean(part.get("host", 0.0) for part in parts)
+    total = step.time_s - host
     return {
-        "computation": computed,
-        "tensor parallel": tensor_parallel,
-        "sends and waiting": total - computed - tensor_parallel,
+        "computation": computed - waits,
+        "tensor parallel": comm + waits * (job.layout.tp > 1),
+        "sends and waiting": total - computed - comm + waits * (job.layout.tp == 1),
         "all": total,
     }
 

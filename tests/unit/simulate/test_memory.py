@@ -220,6 +220,10 @@ def test_explain_names_the_parts_the_sum_and_the_stage() -> None:
 def test_a_need_within_its_width_of_the_capacity_is_not_decided() -> None:
     use = peak_memory(job())
     half = use.half_width
+    assert not peak_memory(job(mixtral())).is_like_measured
+    assert replace(use, is_like_measured=False).half_width == pytest.approx(
+        use.allocated * (0.046**2 + 0.022**2) ** 0.5
+    )
     assert half == pytest.approx(use.allocated * (0.023**2 + 0.022**2) ** 0.5)
     cases = [(1.01 * half, True, False), (0.99 * half, False, False), (-0.99 * half, False, False)]
     for room, is_decided, is_out in [*cases, (-1.01 * half, True, True)]:
