@@ -5,7 +5,7 @@ import gc
 from pathlib import Path
 
 from triplepoint.cli.arguments import add_results, make_parser, out_folder, run_folder, say, whole_number
-from triplepoint.cli.scheme import add_rules, load_rules
+from triplepoint.cli.parse import add_rules, load_rules
 from triplepoint.errors import UserError
 
 
