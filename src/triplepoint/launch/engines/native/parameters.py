@@ -66,7 +66,7 @@ class _Checkpoint:
             return found
         model = self._point.model
         if tuple(found.shape) == (model.vocab_size, *shape[1:]) and shape[0] > model.vocab_size:
-            # Ours are padded, see `shared.py`.
+            # Ours are padded, see `padded_vocab_size`.
             return torch.cat([found, found.new_zeros(shape[0] - model.vocab_size, *shape[1:])])
         raise self._error(f"{name} has shape {tuple(found.shape)}, {model.name} has {shape}")
 
