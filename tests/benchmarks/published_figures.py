@@ -1,0 +1,57 @@
+"""How far simulated clusters are from the published study's figures: `python -m tests.benchmarks.published_figures`.
+
+With `--rows` every point and GPU too. What is asked for is in the last column.
+"""
+
+import statistics
+import sys
+from collections.abc import Sequence
+
+from tests.published_figures import SLOTS_LEARNED, Slot, microbatch_rows, order_agrees, relative_steps, slot_rows
+
+RELATIVE = (("mean power", 3.0), ("peak power", 5.0), ("clock", 2.0))
+ABSOLUTE = (("mean temperature", 1.5), ("highest temperature", 2.5))
+
+
+def show(name: str, errors: Sequence[float], unit: str, goal: float) -> None:
+    """Print mean absolute error and bias of some rows."""
+    sizes = [abs(error) for error in errors]
+    print(
+        f"{name:<34}{len(errors):3} rows  mean {statistics.fmean(sizes):6.2f} {unit}  bias "
+        f"{statistics.fmean(errors):+7.2f}  largest {max(sizes):6.2f}  goal {goal:g} {unit}"
+    )
+
+
+def show_slots(slots: Sequence[Slot]) -> None:
+    """Print errors of the GPUs of nodes that may be learned from, and of the others."""
+    for name, kept in (
+        ("nodes 1 and 2", [slot for slot in slots if slot.node in SLOTS_LEARNED]),
+        ("node 3", [slot for slot in slots if slot.node not in SLOTS_LEARNED]),
+    ):
+        show(f"slots of {name}", [slot.predicted_c - slot.published_c for slot in kept], "K", 1.2)
+
+
+def main() -> None:
+    """Print everything."""
+    rows = list(microbatch_rows())
+    for name, goal in RELATIVE:
+        errors = [100.0 * (row.predicted[name] / row.published[name] - 1.0) for row in rows]
+        show(name, errors, "%", goal)
+    for name, goal in ABSOLUTE:
+        pairs = [(row.predicted[name], row.published[name]) for row in rows]
+        show(name, [one - other for one, other in pairs if other == other], "K", goal)
+    steps = relative_steps(rows)
+    show("relative step time", [100.0 * (one / other - 1.0) for _, other, one in steps], "%", 4.0)
+    print(f"order of layouts, Spearman {order_agrees(steps):.3f}  goal 0.95")
+    slots = list(slot_rows())
+    show_slots(slots)
+    if "--rows" in sys.argv:
+        for row in rows:
+            cells = "  ".join(f"{name} {row.published[name]:.5g}>{row.predicted[name]:.5g}" for name in row.published)
+            print(f"{row.name:<14}{cells}")
+        for slot in slots:
+            print(f"{slot.layout} {slot.node}.{slot.gpu} {slot.published_c:.1f} > {slot.predicted_c:.1f}")
+
+
+if __name__ == "__main__":
+    main()

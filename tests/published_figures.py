@@ -1,0 +1,167 @@
+"""The published study's figures beside what is predicted for the same points."""
+
+import csv
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from tests.synthetic import CONFIG
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.point import Point
+from triplepoint.plan import select
+from triplepoint.simulate.artefacts.simulate_run import job_of
+from triplepoint.simulate.heat.warm import Warm, warm_up
+from triplepoint.simulate.power.load import Training
+from triplepoint.simulate.predict.prediction import Prediction, predict_job, read_calibrations
+from triplepoint.simulate.step import simulate_step
+
+FIGURES = Path("config/published/figures")
+CLUSTER = "h200x32"
+SLOTS_LEARNED = (1, 2)
+"""Nodes of figure 17 that chassis parameters may be learned from; node 3 judges them."""
+
+
+def read(name: str) -> list[dict[str, str]]:
+    """Return the rows of a figure."""
+    with (FIGURES / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def number(text: str) -> float:
+    """Return the number in a cell; NaN for an empty one."""
+    return float(text) if text else float("nan")
+
+
+def layout_of(words: str) -> dict[str, Any]:
+    """Return the settings a name such as `TP8-PP4` or `TP8-FSDP` states."""
+    tp, other = words.split("-")
+    is_fsdp = other == "FSDP"
+    return {
+        "tp": int(tp.removeprefix("TP")),
+        "pp": 1 if is_fsdp else int(other.removeprefix("PP")),
+    }
+
+
+@cache
+def points() -> tuple[Point, ...]:
+    """Return the points of the published grid that can run, on H200, simulated."""
+    entries = select(CONFIG, None, ["cpu-local"], ["h200x32"]).valid
+    found = [entry.planned.point for entry in entries if entry.planned.point.engine == "simulated"]
+    return tuple(point for point in found if point.cluster.name == CLUSTER and point.task == "pretrain")
+
+
+def point_of(model: str, words: str, micro_batch_size: int, recompute: str) -> Point:
+    """Return the point of the grid with a layout, without overlap."""
+    wanted = layout_of(words)
+    for point in points():
+        if (
+            point.model.name == model
+            and point.micro_batch_size == micro_batch_size
+            and point.recompute == recompute
+            and not point.overlap
+            and all(getattr(point.layout, key) == value for key, value in wanted.items())
+        ):
+            return point
+    raise LookupError(f"{model} {words} micro-batch {micro_batch_size} {recompute}")
+
+
+@cache
+def prediction_of(point: Point) -> Prediction:
+    """Return what is predicted of a point on the published cluster."""
+    catalogue = Catalogue(CONFIG)
+    return predict_job(job_of(point, catalogue), None, CONFIG, catalogue.cluster(CLUSTER))
+
+
+@cache
+def warm_of(point: Point) -> Warm[Any]:
+    """Return the job of a point, warm."""
+    catalogue = Catalogue(CONFIG)
+    job, cluster = job_of(point, catalogue), catalogue.cluster(CLUSTER)
+    constants = read_calibrations(CONFIG)[0].constants(job)
+
+    def once_more(factor: dict[int, float]) -> Training[Any]:
+        return Training(simulate_step(job, constants, CONFIG, factor))
+
+    return warm_up(once_more({}), once_more, cluster, CONFIG)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A point of figure 13: a published and a predicted value of each quantity."""
+
+    name: str
+    published: dict[str, float]
+    predicted: dict[str, float]
+
+
+def microbatch_rows() -> Iterator[Row]:
+    """Yield the points of figure 13 that ran; time of a step is relative to the first layout's."""
+    for cells in read("microbatch_h200_gpt3"):
+        words = cells["config"].removeprefix("GPT3-175B ")
+        if not cells["power_avg_w"]:
+            continue
+        point = point_of("gpt3-175b", words, int(cells["mbs"]), "full")
+        found, trace = prediction_of(point), warm_of(point).trace
+        efficiency = statistics.fmean(number(cells[f"norm_eff_{panel}"]) for panel in "PF")
+        power_w = number(cells["power_avg_w"])
+        step = (efficiency * power_w) ** -0.5 if efficiency > 0.02 else float("nan")
+        yield Row(
+            f"{words} mb{cells['mbs']}",
+            {
+                "mean power": power_w,
+                "peak power": number(cells["power_peak_w"]),
+                "clock": 1000.0 * number(cells["sm_ghz_avg"]),
+                "mean temperature": number(cells["temp_avg_c"]),
+                "highest temperature": number(cells["temp_peak_c"]),
+                "step": step,
+            },
+            {
+                "mean power": found.power.gpu_power_w,
+                "peak power": found.power.gpu_power_peak_w,
+                "clock": float(trace.clock_mhz.mean()),
+                "mean temperature": float(trace.temp_c.mean()),
+                "highest temperature": found.power.gpu_temp_max_c,
+                "step": found.step_time_s,
+            },
+        )
+
+
+def relative_steps(rows: Sequence[Row]) -> list[tuple[str, float, float]]:
+    """Return published and predicted step times of pipelined points over their own medians."""
+    kept = [row for row in rows if np.isfinite(row.published["step"])]
+    middle = [statistics.median(getattr(row, which)["step"] for row in kept) for which in ("published", "predicted")]
+    return [(row.name, row.published["step"] / middle[0], row.predicted["step"] / middle[1]) for row in kept]
+
+
+def order_agrees(steps: Sequence[tuple[str, float, float]]) -> float:
+    """Return Spearman's rank correlation of published and predicted step times."""
+    return float(spearmanr([one for _, one, _ in steps], [one for _, _, one in steps]).statistic)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A GPU of figure 17: published and predicted mean temperature."""
+
+    layout: str
+    node: int
+    gpu: int
+    published_c: float
+    predicted_c: float
+
+
+def slot_rows() -> Iterator[Slot]:
+    """Yield the GPUs of nodes 1 to 3 of figure 17, which ran without recomputation."""
+    for cells in read("temperature_throttling_h200_gpt3"):
+        if cells["metric"] != "avg_gpu_temperature_c":
+            continue
+        tp, pp = cells["config"].removeprefix("G175_T").split("P")
+        point = point_of("gpt3-175b", f"TP{tp}-PP{pp}", 1, "none")
+        node, gpu = int(cells["node"]), int(cells["local_gpu"])
+        mean_c = warm_of(point).trace.temp_c.mean(axis=0)
+        yield Slot(f"TP{tp}-PP{pp}", node, gpu, number(cells["value"]), float(mean_c[node - 1, gpu]))
