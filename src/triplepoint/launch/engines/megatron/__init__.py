@@ -1,7 +1,8 @@
 """The Megatron engine: Megatron-Core's layers, schedules, gradient buffers and optimizer.
 
 With a GPU and Transformer Engine its kernels are used; without, Megatron's own modules. On a CPU, over gloo, the same
-code runs behind a few stand-ins for CUDA calls (in `trainer.py`). This module stays light: Megatron is imported in the ranks.
+code runs behind a few stand-ins for CUDA calls, in `trainer.py`. This module stays light: Megatron is imported in the
+ranks.
 """
 
 import importlib.util
