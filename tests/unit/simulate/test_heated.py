@@ -55,7 +55,7 @@ def llama() -> PlannedRun:
 def slower(found: Heated) -> dict[int, float]:
     """Return the ranks that are slower than the sound ones, and how much."""
     pace = min(found.warm.factor.values())
-    return {rank: factor / pace for rank, factor in found.warm.factor.items() if factor > pace}
+    return {rank: found.warm.factor[rank] / pace for rank in found.warm.slower_ranks}
 
 
 def test_all_ranks_go_at_the_pace_of_the_slowest_clock(llama: PlannedRun) -> None:
@@ -77,6 +77,7 @@ def test_a_layout_that_stays_under_the_limit_gains_over_one_that_does_not() -> N
 def test_a_gpu_held_by_heat_slows_its_rank_and_all_wait(llama: PlannedRun) -> None:
     usual, after = heated(llama)[1], heated(llama, bad_contact={"node1.gpu6": 4})[1]
     assert set(slower(after)) == {14}
+    assert float(str(after.facts()["lost_to_heat_fraction"])) > 0.1 > float(str(usual.facts()["lost_to_heat_fraction"]))
     hot = after.trace.reasons & HEAT != 0
     assert hot[:, 1, 6].any() and hot.sum() == hot[:, 1, 6].sum()
     longer = after.warm.load.length_s / usual.warm.load.length_s
@@ -100,6 +101,9 @@ def test_lower_power_limit_and_brake_slow_the_step(llama: PlannedRun) -> None:
     longer = braked.warm.load.length_s / usual.warm.load.length_s
     # Half the clock: half the speed of what the clock holds. The published four times are out of reach, see docs.
     assert 1.3 < longer < 2.0 and all(1.3 < factor < 2.0 for factor in slower(braked).values())
+    lost = {name: found.facts()["lost_to_brake_fraction"] for name, found in (("limit", limited), ("brake", braked))}
+    assert lost["limit"] == 0.0 and 0.2 < float(str(lost["brake"])) < 0.5
+    assert float(str(limited.facts()["lost_to_power_limit_fraction"])) > 0.2
     is_braked = (braked.trace.reasons & int(Reason.POWER_BRAKE)) != 0
     assert is_braked[:, 2].all() and not is_braked[:, [0, 1, 3]].any()
 

@@ -79,7 +79,7 @@ class Warm(Generic[AnyLoad]):
         num_alike: How many devices of a node each device of the machine stands for; shape (num_devices,).
         num_nics: Network adapters of a node.
         spread: Relative standard deviation of the resistance of parts that are equal in the trace.
-        factor: Of every rank, time of its computation over that of the slowest sound GPU under usual conditions, or 1.
+        factor: Of every rank, time of its computation over that at the calibrated clock; empty without a cluster.
         is_steady: Whether the step before took the same power.
     """
 
@@ -93,6 +93,12 @@ class Warm(Generic[AnyLoad]):
     spread: float = 0.0
     factor: Mapping[int, float] = field(default_factory=dict)
     is_steady: bool = True
+
+    @property
+    def slower_ranks(self) -> list[int]:
+        """Ranks that are slower than the pace of sound ones."""
+        pace = min(self.factor.values(), default=1.0)
+        return [rank for rank, factor in self.factor.items() if factor > pace]
 
     def hottest_c(self, number: int) -> Float:
         """Return temperatures of the hottest of so many parts that are equal in the trace; of its shape. Unit: degC."""
