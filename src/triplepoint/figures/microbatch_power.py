@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 from pandas import DataFrame, concat
 
 from triplepoint.figures import labels, style
-from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, Canvas, shortened, wrapped
 from triplepoint.figures.scales import STATISTICS, column_of, scale
+from triplepoint.figures.style import HEAD_IN, MARGIN_IN, Canvas, shortened, wrapped
 from triplepoint.status import RESULTS, Status
 
 
