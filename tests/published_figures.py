@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -17,6 +18,8 @@ from triplepoint.config.point import Point
 from triplepoint.plan import select
 from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.costs import slowest_of
+from triplepoint.simulate.heat import nodes
+from triplepoint.simulate.heat.devices import equal_devices
 from triplepoint.simulate.heat.warm import Warm, warm_up
 from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.prediction import Prediction, predict_job, read_calibrations
@@ -206,12 +209,17 @@ class Slot:
 
 
 def slot_rows() -> Iterator[Slot]:
-    """Yield the GPUs of nodes 1 to 3 of figure 17, which ran without recomputation."""
+    """Yield the GPUs of nodes 1 to 3 of figure 17, which ran without recomputation; predicted ones have equal parts."""
+    with mock.patch.object(nodes, "draw_devices", lambda heat, power, shape, *_: equal_devices(*shape)):
+        yield from _slot_rows()
+
+
+def _slot_rows() -> Iterator[Slot]:
     for cells in read("temperature_throttling_h200_gpt3"):
         if cells["metric"] != "avg_gpu_temperature_c":
             continue
         tp, pp = cells["config"].removeprefix("G175_T").split("P")
         point = point_of("gpt3-175b", f"TP{tp}-PP{pp}", 1, "none")
         node, gpu = int(cells["node"]), int(cells["local_gpu"])
-        mean_c = warm_of(point).trace.temp_c.mean(axis=0)
+        mean_c = warm_of.__wrapped__(point).trace.temp_c.mean(axis=0)
         yield Slot(f"TP{tp}-PP{pp}", node, gpu, number(cells["value"]), float(mean_c[node - 1, gpu]))

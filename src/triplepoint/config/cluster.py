@@ -32,6 +32,11 @@ class ConditionsConfig(Strict):
     braked_nodes: list[Annotated[int, Field(ge=0)]] = []
     """Nodes whose power brake is pulled, as after the failure of a power supply."""
 
+    @property
+    def without_faults(self) -> Self:
+        """The same room, cooling and limits, nothing broken."""
+        return self.model_copy(update={"bad_contact": {}, "blocked_airflow": {}, "braked_nodes": []})
+
     @model_validator(mode="after")
     def _check_coolant(self) -> Self:
         if self.blocked_airflow and self.coolant != "air":

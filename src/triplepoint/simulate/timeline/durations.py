@@ -106,13 +106,16 @@ def sort_replicas(layout: Layout, slow: Mapping[int, float], lockstep: int) -> R
 
     Args:
         layout: Of the job.
-        slow: Factor on the time of computation, at least 1, of every rank that is not as the others. Unit: 1.
+        slow: Factor on the time of computation of every rank that does not take it as it is. Unit: 1.
         lockstep: Neighbouring ranks that wait for one another within passes; they may be of several replicas.
     """
     mesh = RankMesh(layout)
     together = max(lockstep // mesh.ranks_per_replica, 1)
-    factor = np.ones((layout.pp, layout.dp))
+    usual = 1.0 if len(slow) < mesh.num_ranks else min(slow.values())
+    factor = np.full((layout.pp, layout.dp), usual)
     for rank, one in slow.items():
+        if one == usual:
+            continue
         place = mesh.place(rank)
         first = place.dp // together * together
         own = factor[place.pp, first : first + together]
