@@ -20,7 +20,7 @@ from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.operations import Kernel
 
 CATALOGUE = Catalogue(Path("config"))
-H200X32 = CATALOGUE.cluster("h200x32-1x100")
+H200X32 = CATALOGUE.cluster("h200x32").model_copy(update={"network_link": None})
 H200 = CATALOGUE.gpu("h200")
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 SIZES = [1024 << (2 * power) for power in range(10)]
@@ -53,19 +53,19 @@ def table(config: Path, tmp_path: Path) -> Path:
         for num_bytes in SIZES
     ]  # fmt: skip
     path = tmp_path / "collectives.csv"
-    write_collectives(rows, "h200x32-1x100", "doctor-test", path)
+    write_collectives(rows, "h200x32", "doctor-test", path)
     return path
 
 
 def test_calibrate_links_finds_the_links_and_the_simulator_takes_them(config: Path, table: Path) -> None:
     told = calibrate(LinkParameters(table, config))
-    assert f"set scale_up_link: h200x32-1x100-node in {config}/clusters/h200x32-1x100.yaml" in "\n".join(told)
-    node, network = load_link("h200x32-1x100-node", config), load_link("h200x32-1x100-network", config)
+    assert f"set scale_up_link: h200x32-node in {config}/clusters/h200x32.yaml" in "\n".join(told)
+    node, network = load_link("h200x32-node", config), load_link("h200x32-network", config)
     assert node.exchange_efficiency == pytest.approx(0.4, rel=0.1)
     assert network.efficiency == pytest.approx(0.6, rel=0.1)
     own = H200X32.model_copy(update={"scale_up_link": node.name, "network_link": network.name})
     fabric = fabric_of(own, H200, config)
-    assert [level.kind for level in fabric.levels] == ["h200x32-1x100-node", "h200x32-1x100-network"]
+    assert [level.kind for level in fabric.levels] == ["h200x32-node", "h200x32-network"]
     # An all-reduce of 256 MiB over all GPUs takes 1 / 0.6 of the time that InfiniBand's 0.96 gives: 1.6 times.
     usual, found = (
         CollectiveModel.load(levels, config).time_s("all_reduce", 1 << 28, Group(32, 1))
@@ -74,7 +74,7 @@ def test_calibrate_links_finds_the_links_and_the_simulator_takes_them(config: Pa
     assert found == pytest.approx(1.6 * usual, rel=0.1)
 
 
-@pytest.mark.parametrize("fabrics", [("h200x32-1x100-node", "h100x64-node"), ("h200x32-1x100-rack",), ()])
+@pytest.mark.parametrize("fabrics", [("h200x32-node", "h100x64-node"), ("h200x32-rack",), ()])
 def test_calibrate_links_of_no_single_cluster_is_refused(
     config: Path, tmp_path: Path, fabrics: tuple[str, ...]
 ) -> None:
