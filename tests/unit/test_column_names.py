@@ -4,10 +4,9 @@ import re
 
 import pytest
 
-from triplepoint.figures.scales import column_of
 from triplepoint.simulate.predict.prediction import COLUMNS as PREDICTED
 from triplepoint.tables.results import RESULT_TABLES
-from triplepoint.tables.schema import Column
+from triplepoint.tables.schema import Column, column_of
 
 UNITS = {
     "s": "s", "ns": "ns", "W": "w", "J": "j", "J/token": "j", "degC": "c", "MHz": "mhz", "byte": "bytes",

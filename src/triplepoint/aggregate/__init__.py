@@ -24,6 +24,7 @@ from triplepoint.processes import in_processes
 from triplepoint.status import Status
 from triplepoint.tables import TELEMETRY
 from triplepoint.tables.results import RESULT_TABLES, RUN_TIMELINE
+from triplepoint.verdicts.judge import judge_claims
 
 _Rows = dict[str, list[dict[str, Any]]]
 """Rows by table."""
@@ -39,7 +40,7 @@ def aggregate(
     Args:
         plan: The selection; its order is the order of rows.
         results: Folder with `runs/` and perhaps `sensors/`, and with `tables/` afterwards.
-        config: Folder of the configuration: peaks of the plan's GPU types, and what predictions are made of.
+        config: Folder of the configuration: peaks of the plan's GPU types, what predictions are made of, and claims.
         progress: Told one line per run.
         num_jobs: Processes to read runs with.
 
@@ -63,6 +64,7 @@ def aggregate(
         rows["points"][-1]["variant"] = variants.get(tasks[number - 1].entry.run)
         timelines.extend([timeline] if timeline is not None else [])
     rows["telemetry_checks"].extend(sensor_checks(sensors))
+    rows["claims"] = judge_claims(config, rows)
     tables = {name: RESULT_TABLES[name].from_rows(of_table) for name, of_table in rows.items()}
     tables["timeline"] = pa.concat_tables(timelines) if timelines else RUN_TIMELINE.schema().empty_table()
     _write(tables, plan, results / "tables")

@@ -11,8 +11,9 @@ from pandas import DataFrame, concat
 
 from triplepoint.figures import labels, style
 from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, Canvas, shortened, wrapped
-from triplepoint.figures.scales import STATISTICS, column_of, scale
+from triplepoint.figures.scales import STATISTICS, scale
 from triplepoint.status import RESULTS, Status
+from triplepoint.tables.schema import column_of
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from triplepoint.config.point import Layout, Measured
 from triplepoint.config.setting import Setting, declared
 from triplepoint.config.task import Inference, Lora
 from triplepoint.status import RESULTS
+from triplepoint.tables.claims import CLAIMS
 from triplepoint.tables.runs import RANK, RUN, STEP
 from triplepoint.tables.schema import Column, Table, amount, count, ratio, text
 from triplepoint.tables.traces import TIMELINE
@@ -294,6 +295,6 @@ KERNEL_TOTALS = Table(
 
 RUN_TIMELINE = Table("timeline", "one row per (run, drawn span)", (RUN, *TIMELINE.columns))
 
-_TABLES = (POINTS, GPUS, STEP_ENERGY, PHASES, KERNEL_TOTALS, TELEMETRY_CHECKS, RUN_TIMELINE)
+_TABLES = (POINTS, GPUS, STEP_ENERGY, PHASES, KERNEL_TOTALS, TELEMETRY_CHECKS, CLAIMS, RUN_TIMELINE)
 RESULT_TABLES = {table.name: table for table in _TABLES}
 """Tables in `results/tables/`, by file name."""
