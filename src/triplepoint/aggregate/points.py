@@ -122,7 +122,7 @@ def _peak_of_model(manifest: Manifest) -> dict[str, Any]:
 
 
 def _known_to(manifest: Manifest) -> dict[str, Any]:
-    """Return the intervals of a simulated step's times and of its power."""
+    """Return the intervals of a simulated step's times, of its power and of its highest temperature."""
     if manifest.origin != "simulated":
         return {}
     found = {f"{time}_{end}_s": manifest.facts.get(f"{time}_{end}_s") for time in _TIMES for end in ("lo", "hi")}
@@ -130,6 +130,7 @@ def _known_to(manifest: Manifest) -> dict[str, Any]:
     for end in ("lo", "hi"):
         power_w = manifest.facts.get(f"gpu_power_{end}_w")
         found[f"job_gpu_power_{end}_w"] = power_w * num_gpus if isinstance(power_w, float) else None
+        found[f"gpu_temp_max_{end}_c"] = manifest.facts.get(f"gpu_temp_max_{end}_c")
     return found
 
 

@@ -166,6 +166,8 @@ POINTS = Table(
         amount("gpu_power_peak_w", "W", f"Highest power of any GPU: {_PEAK}; null where not known of single GPUs."),
         amount("package_power_peak_w", "W", "Highest sample of a package whose GPUs share a sensor; null elsewhere."),
         *_HEAT,
+        amount("gpu_temp_max_lo_c", "degC", "Lower end of the model's 90 % interval; null unless simulated."),
+        amount("gpu_temp_max_hi_c", "degC", "Upper end of it."),
         ratio("throttle_fraction", "Share of measured time clocks were throttled by any cause, mean over GPUs."),
         amount("gpu_energy_per_token_j", "J/token", "Energy of all GPUs per token; null where not measured."),
         amount("gpu_energy_per_token_p10_j", "J/token", "At the 10th percentiles of power and of step time."),

@@ -6,8 +6,6 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from triplepoint.status import Status
 from triplepoint.verdicts.file import Cells, Rows, Slots
 from triplepoint.verdicts.number import Number, Verdict, judge_sign, judge_values, mean_of, overlap
@@ -141,9 +139,12 @@ def _order(pairs: Sequence[_Pair]) -> Iterator[ClaimRow]:
 
 
 def _rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return Spearman's rank correlation."""
-    ranks = [np.argsort(np.argsort(values)).astype(float) for values in (one, other)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    """Return Spearman's rank correlation; equal values share their mean rank."""
+    ranks = [
+        [sum(low < value for low in values) + sum(equal == value for equal in values) / 2 for value in values]
+        for values in (one, other)
+    ]
+    return statistics.correlation(*ranks)
 
 
 def _fits(pairs: Sequence[_Pair]) -> Iterator[ClaimRow]:

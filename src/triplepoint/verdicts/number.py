@@ -74,7 +74,7 @@ def judge_sign(expected: Direction, change: Number, least: float) -> tuple[Verdi
     """
     threshold = math.hypot(least, change.half_width)
     if abs(change.value) <= threshold:
-        return Verdict.CANNOT_TELL, f"the change is within {_text(threshold)}, its spread and what could be read"
+        return Verdict.CANNOT_TELL, f"smaller than {_text(threshold)}, its spread and what could be read off"
     if (change.value > 0) == (expected == "rises"):
         return Verdict.AGREES, ""
     return Verdict.DIFFERS, "the change has the other sign"

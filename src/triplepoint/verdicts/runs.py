@@ -99,9 +99,9 @@ def _first_runs(groups: Sequence[Group]) -> str:
 
 
 def _is_meant(row: Row, name: str, wanted: Any) -> bool:
-    if isinstance(wanted, list) and name not in _NAMES:
-        return row[name] in wanted
-    return bool(row[name] == wanted)
+    if name in _NAMES:
+        return list(row[name]) == wanted
+    return row[name] in wanted if isinstance(wanted, list) else bool(row[name] == wanted)
 
 
 def own_spread(number: Number, group: Group) -> Number:

@@ -61,8 +61,9 @@ def _no_pair(claim: Sign, context: Context) -> str:
 
 def _change(claim: Sign, context: Context, before: Group, after: Group) -> ClaimRow:
     changes = f"{_values(claim.before, before)} to {_values(claim.after, after)}"
+    whole = " to ".join(label(group.rows[0], ()) for group in (before, after))
     row: ClaimRow = {
-        "point": f"{label(before.rows[0], (*claim.before, *claim.after))}: {changes}",
+        "point": whole if claim.best else f"{label(before.rows[0], (*claim.before, *claim.after))}: {changes}",
         "runs": [*before.runs, *after.runs],
         "origin": after.origin,
     }

@@ -137,6 +137,8 @@ class Heated:
             "gpu_power_hi_w": known.gpu_power_hi_w,
             "gpu_power_peak_w": known.gpu_power_peak_w,
             "gpu_temp_max_c": known.gpu_temp_max_c,
+            "gpu_temp_max_lo_c": known.gpu_temp_max_lo_c,
+            "gpu_temp_max_hi_c": known.gpu_temp_max_hi_c,
             "throttle_fraction": known.throttle_fraction,
             "node_power_w": known.node_power_w,
             **self._rack_facts(),
