@@ -23,7 +23,7 @@ LAYERS = [
     {"published", "verdicts"},
     {"doctor", "plan", "aggregate", "advise", "calibrate"},
     {"figures", "predictions"},
-    {"report"},
+    {"report", "compare"},
     {"workflow", "workflow_site", "cli"},
     {"__main__"},
 ]

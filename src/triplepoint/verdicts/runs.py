@@ -100,8 +100,8 @@ def _first_runs(groups: Sequence[Group]) -> str:
 
 def _is_meant(row: Row, name: str, wanted: Any) -> bool:
     if name in _NAMES:
-        return list(row[name]) == wanted
-    return row[name] in wanted if isinstance(wanted, list) else bool(row[name] == wanted)
+        return bool(list(row[name]) == wanted)
+    return bool(row[name] in wanted if isinstance(wanted, list) else row[name] == wanted)
 
 
 def own_spread(number: Number, group: Group) -> Number:
