@@ -187,7 +187,7 @@ def _predicted(prediction: Prediction, quantity: str) -> Number | None:
 def _apart(groups: list[Group]) -> str:
     """Return what a row would have to state to mean one of several points."""
     for name in (*IDENTITY, "variant"):
-        values = list(dict.fromkeys(str(group.rows[0][name]) for group in groups))
+        values = sorted({str(group.rows[0][name]) for group in groups})
         if len(values) > 1 and name != "variant":
             return f"state {name}: {' or '.join(values[:6])}"
     return f"their runs, such as {groups[0].runs[0]} and {groups[1].runs[0]}, differ in no setting a row can state"

@@ -50,7 +50,7 @@ def aggregate(
     outcomes = read_outcomes(plan, results / "runs")
     names = {entry.planned.point.cluster.gpu for entry in plan.valid} - {None}
     types = {name: read(GpuConfig, config / "gpus" / f"{name}.yaml") for name in sorted(map(str, names))}
-    rows: _Rows = {name: [] for name in RESULT_TABLES if name != "timeline"}
+    rows: _Rows = {name: [] for name in RESULT_TABLES if name not in ("timeline", "claims")}
     sensors, timelines = read_sensors(results / "sensors"), []
     variants = find_variants(plan.entries)
     tasks = [
@@ -64,8 +64,9 @@ def aggregate(
         rows["points"][-1]["variant"] = variants.get(tasks[number - 1].entry.run)
         timelines.extend([timeline] if timeline is not None else [])
     rows["telemetry_checks"].extend(sensor_checks(sensors))
-    rows["claims"] = judge_claims(config, rows)
     tables = {name: RESULT_TABLES[name].from_rows(of_table) for name, of_table in rows.items()}
+    judged_by = {name: tables[name].to_pylist() for name in ("points", "gpus", "kernels")}
+    tables["claims"] = RESULT_TABLES["claims"].from_rows(judge_claims(config, judged_by))
     tables["timeline"] = pa.concat_tables(timelines) if timelines else RUN_TIMELINE.schema().empty_table()
     _write(tables, plan, results / "tables")
 
