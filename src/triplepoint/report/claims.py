@@ -12,7 +12,7 @@ Row = dict[str, Any]
 
 ORDER = (Verdict.DIFFERS, Verdict.AGREES, Verdict.CANNOT_TELL)
 """Verdicts as they are shown: what differs first."""
-_UNITS = {"1": "", "degC": "°C", "byte": "byte"}
+_UNITS = {"1": "", "degC": "°C"}
 _IS_FIT = {1.0: "fits", 0.0: "out of memory"}
 _SIGNS = {1.0: "rises", -1.0: "falls"}
 
@@ -42,7 +42,7 @@ class Section(NamedTuple):
         sentence: How many rows have which verdict.
         verdicts: Verdicts in the order of the counts.
         totals: Rows of each verdict.
-        figures: Figures and sections with their claims.
+        figures: Figures and sections with their claims; none where no run of the results is of the study.
         findings: Sentence and numbers of each contradiction.
     """
 
@@ -64,9 +64,11 @@ def sum_up_claims(rows: Sequence[Row]) -> Section | None:
     judged = [row for row in rows if row["verdict"] != Verdict.FINDING]
     totals = _count(judged)
     words = ", ".join(f"{count} {_plural(verdict, count)}" for verdict, count in zip(ORDER, totals, strict=True))
+    is_told = any(row["verdict"] != Verdict.CANNOT_TELL for row in judged)
     figures = [
         Figure(name, _count(of_name), sorted(_groups(of_name), key=_most_differing))
         for name, of_name in _by(judged, "figure").items()
+        if is_told
     ]
     findings = [
         (of_claim[0]["says"], [row["reason"] for row in of_claim])
@@ -148,7 +150,7 @@ def _published(row: Row) -> str:
         return _IS_FIT[value]
     if low is None:
         return _SIGNS[value] if row["kind"] == "sign" else write_number(value)
-    return f"{write_number(value)} ± {write_number((high - low) / 2)}{_unit(row)}"
+    return f"{write_number(value)} ± {(high - low) / 2:.2g}{_unit(row)}"
 
 
 def _ours(row: Row) -> str:

@@ -274,8 +274,8 @@ class Published:
             ]
         return self._rows[name]
 
-    def cell(self, cell: Cell) -> float:
-        """Return a number of a figure. Raises `UserError` if it is not there once."""
+    def cell(self, cell: Cell) -> tuple[float, str]:
+        """Return a number of a figure, and what its row is called. Raises `UserError` if it is not there once."""
         found = [
             cells
             for cells in self.rows(cell.figure)
@@ -287,7 +287,7 @@ class Published:
             raise UserError(
                 f"{FILE}: {cell.figure}: {len(numbers)} rows of {row} with a number in {cell.column!r}, expected 1"
             )
-        return numbers[0][0]
+        return numbers[0][0], self.figure(cell.figure).name.format(**found[0])
 
 
 def read_claims(config: Path) -> Published | None:

@@ -61,7 +61,7 @@ def judge_values(published: Number, ours: Number) -> tuple[Verdict, str]:
     if overlap(published, ours):
         return Verdict.AGREES, ""
     gap = max(published.low - ours.high, ours.low - published.high)
-    return Verdict.DIFFERS, f"{_text(gap)} between the intervals"
+    return Verdict.DIFFERS, f"the intervals are {_text(gap)} apart"
 
 
 def judge_sign(expected: Direction, change: Number, least: float) -> tuple[Verdict, str]:
@@ -87,4 +87,4 @@ def mean_of(numbers: Sequence[Number]) -> Number:
 
 
 def _text(value: float) -> str:
-    return f"{value:.3g}"
+    return f"{value:.4g}"

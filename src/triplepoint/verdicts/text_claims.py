@@ -127,7 +127,6 @@ def judge_finding(claim: Finding, context: Context) -> Iterator[ClaimRow]:
     for one, other in claim.numbers:
         words = []
         for cell in (one, other):
-            source = context.published.figure(cell.figure).source
-            where = " ".join([*cell.row.values(), cell.column])
-            words.append(f"{context.published.cell(cell):g} {claim.unit} ({where}, {source})")
+            value, name = context.published.cell(cell)
+            words.append(f"{value:g} {claim.unit} ({name}, {context.published.figure(cell.figure).source})")
         yield row | verdict((Verdict.FINDING, " against ".join(words)))
