@@ -75,7 +75,7 @@ def sum_up_claims(rows: Sequence[Row]) -> Section | None:
         for of_claim in _by((row for row in rows if row["verdict"] == Verdict.FINDING), "claim").values()
     ]
     return Section(
-        f"{len(judged)} comparisons: {words}.",
+        f"{len(judged)} comparison{'s' if len(judged) != 1 else ''}: {words}.",
         [str(verdict) for verdict in ORDER],
         totals,
         sorted(figures, key=lambda figure: _in_order(figure.name)),

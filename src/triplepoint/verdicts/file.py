@@ -33,7 +33,7 @@ class Figure(Strict):
     source: Annotated[str, Field(min_length=4)]
     """Where it is published."""
     name: str
-    """What a row is called: a pattern with its columns."""
+    """What a row is called: a pattern with the columns of `keys`."""
     settings: Settings
     """Settings that all rows share."""
     keys: dict[str, str | dict[str, Settings]]

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from triplepoint.verdicts import figure_rows, text_claims
+from triplepoint.verdicts.check import check_claims
 from triplepoint.verdicts.file import Claim, Excess, Finding, Rows, Sign, Slots, Stated, Unknown, read_claims
 from triplepoint.verdicts.quantities import Ordering, Row
 from triplepoint.verdicts.rows import ClaimRow, Context
@@ -34,6 +35,7 @@ def judge_claims(config: Path, tables: Mapping[str, Iterable[Row]]) -> list[Clai
     published = read_claims(config)
     if published is None:
         return []
+    check_claims(published)
     slots = Ordering(published.content.rear_slots, published.content.front_slots)
     context = Context(published, Runs(tables, slots), slots)
     return [row for claim in published.content.claims for row in _JUDGES[type(claim)](claim, context)]

@@ -1,0 +1,80 @@
+"""Refuses a file of claims that names what there is not: a quantity, a setting, a figure or a column."""
+
+from collections.abc import Iterable, Iterator
+
+from triplepoint.errors import UserError, nearest
+from triplepoint.tables.results import GPUS, POINTS
+from triplepoint.verdicts.file import (
+    FIGURES,
+    FILE,
+    Claim,
+    Columns,
+    Excess,
+    Figure,
+    Finding,
+    Published,
+    Rows,
+    Sign,
+    Slots,
+    Stated,
+)
+from triplepoint.verdicts.quantities import DERIVED, UNITS
+
+_SETTINGS = {column.name for column in POINTS.columns}
+_OF_GPUS = {column.name for column in GPUS.columns if column.type == "float"} | {"throttle_fraction"}
+
+
+def check_claims(published: Published) -> None:
+    """Check all names in a file of claims.
+
+    Raises:
+        UserError: One line with the claim, what it names, and the nearest there is.
+    """
+    for name, figure in published.content.figures.items():
+        _refuse_unknown(f"figure {name}: setting", _settings_of(figure), _SETTINGS)
+    for claim in published.content.claims:
+        place = f"claim {claim.id}"
+        if isinstance(claim, Rows | Slots | Stated | Sign | Excess):
+            known = _OF_GPUS if isinstance(claim, Slots) else {*UNITS, *DERIVED}
+            _refuse_unknown(f"{place}: quantity", [claim.quantity], known)
+        if isinstance(claim, Stated | Sign | Excess):
+            _refuse_unknown(f"{place}: setting", _named(claim), _SETTINGS)
+        for figure_name, columns in _columns(claim):
+            there = published.rows(figure_name)
+            table = FIGURES / f"{published.figure(figure_name).file}.csv"
+            _refuse_unknown(f"{place}: column of {table}", columns, set(there[0]) if there else set())
+
+
+def _settings_of(figure: Figure) -> Iterator[str]:
+    yield from figure.settings
+    for meaning in figure.keys.values():
+        if isinstance(meaning, str):
+            yield meaning
+        else:
+            yield from (name for settings in meaning.values() for name in settings)
+
+
+def _named(claim: Stated | Sign | Excess) -> Iterator[str]:
+    yield from claim.points
+    if isinstance(claim, Sign):
+        yield from (*claim.before, *claim.after, *(claim.alike or ()))
+
+
+def _columns(claim: Claim) -> Iterator[tuple[str, list[str]]]:
+    """Yield figure and columns that a claim reads."""
+    if isinstance(claim, Rows):
+        numbers = claim.published
+        columns = numbers.columns if isinstance(numbers, Columns) else [*numbers.efficiency, numbers.power]
+        yield claim.figure, [*columns, *([claim.along] if claim.along else [])]
+    elif isinstance(claim, Slots):
+        yield claim.figure, [*claim.published.columns, claim.node, claim.slot]
+    elif isinstance(claim, Finding):
+        for pair in claim.numbers:
+            yield from ((cell.figure, [*cell.row, cell.column]) for cell in pair)
+
+
+def _refuse_unknown(place: str, names: Iterable[str], known: Iterable[str]) -> None:
+    known = set(known)
+    for name in names:
+        if name not in known:
+            raise UserError(f"{FILE}: {place} {name!r} is not known{nearest(name, known)}")
