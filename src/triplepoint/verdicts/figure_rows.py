@@ -174,7 +174,7 @@ def judge_slots(claim: Slots, context: Context) -> Iterator[ClaimRow]:
         row["unit"] = "1"
     maps: dict[str, list[Cells]] = {}
     for cells in context.published.rows(claim.figure):
-        maps.setdefault(figure.name.format(**cells), []).append(cells)
+        maps.setdefault(", ".join(cells[column] for column in figure.keys), []).append(cells)
     for name, rows in maps.items():
         group = context.runs.find(figure.settings_of(rows[0]))
         published: dict[Slot, Number] = {}
