@@ -15,9 +15,9 @@ from triplepoint.simulate.predict.prediction import Prediction
 from triplepoint.status import PredictionStatus
 from triplepoint.tables.results import POINTS, RESULT_TABLES
 from triplepoint.tables.schema import column_of
-from triplepoint.verdicts.file import read_claims
 from triplepoint.verdicts.number import Number, Verdict, judge_values
 from triplepoint.verdicts.quantities import DERIVED, Ordering, unit_of
+from triplepoint.verdicts.read import read_claims
 from triplepoint.verdicts.rows import NO_NUMBER, why_not
 from triplepoint.verdicts.runs import IDENTITY, Group, Runs, group_repeats
 

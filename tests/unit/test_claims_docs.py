@@ -9,9 +9,10 @@ import yaml
 from triplepoint.compare import COLUMNS, compare_table
 from triplepoint.tables.claims import CLAIMS
 from triplepoint.verdicts.check import check_claims
-from triplepoint.verdicts.file import AnyClaim, Claim, Claims, Published
+from triplepoint.verdicts.file import AnyClaim, Claim, Claims
 from triplepoint.verdicts.number import Verdict
 from triplepoint.verdicts.quantities import DERIVED
+from triplepoint.verdicts.read import Published
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "claims.md").read_text()

@@ -7,18 +7,18 @@ from triplepoint.tables.results import GPUS, POINTS
 from triplepoint.verdicts.file import (
     FIGURES,
     FILE,
+    Change,
     Claim,
     Columns,
     Excess,
     Figure,
     Finding,
-    Published,
     Rows,
-    Sign,
     Slots,
     Stated,
 )
 from triplepoint.verdicts.quantities import DERIVED, UNITS
+from triplepoint.verdicts.read import Published
 
 _SETTINGS = {column.name for column in POINTS.columns}
 _OF_GPUS = {column.name for column in GPUS.columns if column.type == "float"} | {"throttle_fraction"}
@@ -34,10 +34,10 @@ def check_claims(published: Published) -> None:
         _refuse_unknown(f"figure {name}: setting", _settings_of(figure), _SETTINGS)
     for claim in published.content.claims:
         place = f"claim {claim.id}"
-        if isinstance(claim, Rows | Slots | Stated | Sign | Excess):
+        if isinstance(claim, Rows | Slots | Stated | Change | Excess):
             known = _OF_GPUS if isinstance(claim, Slots) else {*UNITS, *DERIVED}
             _refuse_unknown(f"{place}: quantity", [claim.quantity], known)
-        if isinstance(claim, Stated | Sign | Excess):
+        if isinstance(claim, Stated | Change | Excess):
             _refuse_unknown(f"{place}: setting", _named(claim), _SETTINGS)
         for figure_name, columns in _columns(claim):
             there = published.rows(figure_name)
@@ -54,9 +54,9 @@ def _settings_of(figure: Figure) -> Iterator[str]:
             yield from (name for settings in meaning.values() for name in settings)
 
 
-def _named(claim: Stated | Sign | Excess) -> Iterator[str]:
+def _named(claim: Stated | Change | Excess) -> Iterator[str]:
     yield from claim.points
-    if isinstance(claim, Sign):
+    if isinstance(claim, Change):
         yield from (*claim.before, *claim.after, *(claim.alike or ()))
 
 

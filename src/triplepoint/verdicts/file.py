@@ -1,6 +1,5 @@
 """What is published: `config/published/claims.yaml`, and the figures it names as tables of numbers."""
 
-import csv
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -10,7 +9,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from triplepoint.config.base import Strict
-from triplepoint.config.yaml_file import read
 from triplepoint.errors import UserError, nearest
 from triplepoint.verdicts.number import Direction, Number
 
@@ -164,7 +162,7 @@ class Stated(Claim):
     """Points it is stated of."""
 
 
-class Sign(Claim):
+class Change(Claim):
     """A change that is said to follow from another, without its size."""
 
     kind: Literal["change"]
@@ -231,7 +229,7 @@ class Finding(Claim):
     """Unit of the numbers."""
 
 
-AnyClaim = Annotated[Rows | Slots | Stated | Sign | Excess | Unknown | Finding, Field(discriminator="kind")]
+AnyClaim = Annotated[Rows | Slots | Stated | Change | Excess | Unknown | Finding, Field(discriminator="kind")]
 
 
 class Claims(Strict):
@@ -249,62 +247,6 @@ class Claims(Strict):
     """Claims in the order in which they are shown."""
 
 
-class Published:
-    """Claims and the figures they name, read and checked."""
-
-    def __init__(self, content: Claims, folder: Path) -> None:
-        """Use the claims of a file whose figures are in `folder`."""
-        self.content = content
-        self._folder = folder
-        self._rows: dict[str, list[Cells]] = {}
-
-    def figure(self, name: str) -> Figure:
-        """Return a figure. Raises `UserError` if there is none of the name."""
-        if name not in self.content.figures:
-            raise UserError(f"{FILE}: no figure {name!r}{nearest(name, self.content.figures)}")
-        return self.content.figures[name]
-
-    def rows(self, name: str) -> list[Cells]:
-        """Return the rows of a figure that are meant. Raises `UserError` if its file cannot be read."""
-        if name not in self._rows:
-            figure = self.figure(name)
-            rows = _read_csv(self._folder / f"{figure.file}.csv")
-            self._rows[name] = [
-                cells for cells in rows if all(cells.get(column) == text for column, text in figure.where.items())
-            ]
-        return self._rows[name]
-
-    def cell(self, cell: Cell) -> tuple[float, str]:
-        """Return a number of a figure, and what its row is called. Raises `UserError` if it is not there once."""
-        found = [
-            cells
-            for cells in self.rows(cell.figure)
-            if all(cells.get(column) == text for column, text in cell.row.items())
-        ]
-        numbers = [read_number(cells.get(cell.column, "")) for cells in found]
-        if len(numbers) != 1 or numbers[0] is None:
-            row = ", ".join(f"{column} {text}" for column, text in cell.row.items())
-            raise UserError(
-                f"{FILE}: {cell.figure}: {len(numbers)} rows of {row} with a number in {cell.column!r}, expected 1"
-            )
-        return numbers[0][0], self.figure(cell.figure).name.format(**found[0])
-
-
-def read_claims(config: Path) -> Published | None:
-    """Return the published claims in a configuration folder; None where it has none.
-
-    Raises:
-        UserError: If the file is wrong, or two claims have one id.
-    """
-    if not (config / FILE).is_file():
-        return None
-    content = read(Claims, config / FILE)
-    ids = [claim.id for claim in content.claims]
-    if twice := next((id_ for id_ in ids if ids.count(id_) > 1), None):
-        raise UserError(f"{config / FILE}: two claims have the id {twice!r}; change one")
-    return Published(content, config / FIGURES)
-
-
 def read_number(text: str) -> tuple[float, float] | None:
     """Return both ends of a number or range such as `0-3.2`; None for an empty cell or another word."""
     found = _RANGE.fullmatch(text.strip())
@@ -312,14 +254,6 @@ def read_number(text: str) -> tuple[float, float] | None:
         return None
     low = float(found[1])
     return low, float(found[2] or low)
-
-
-def _read_csv(path: Path) -> list[Cells]:
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            return list(csv.DictReader(file))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; a figure of {FILE} names it") from None
 
 
 def spell(settings: Mapping[str, Any]) -> Iterator[str]:

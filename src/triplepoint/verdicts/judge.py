@@ -6,8 +6,9 @@ from typing import Any
 
 from triplepoint.verdicts import figure_rows, text_claims
 from triplepoint.verdicts.check import check_claims
-from triplepoint.verdicts.file import Claim, Excess, Finding, Rows, Sign, Slots, Stated, Unknown, read_claims
+from triplepoint.verdicts.file import Change, Claim, Excess, Finding, Rows, Slots, Stated, Unknown
 from triplepoint.verdicts.quantities import Ordering, Row
+from triplepoint.verdicts.read import read_claims
 from triplepoint.verdicts.rows import ClaimRow, Context
 from triplepoint.verdicts.runs import Runs
 
@@ -15,7 +16,7 @@ _JUDGES: Mapping[type[Claim], Callable[[Any, Context], Iterator[ClaimRow]]] = {
     Rows: figure_rows.judge_rows,
     Slots: figure_rows.judge_slots,
     Stated: text_claims.judge_stated,
-    Sign: text_claims.judge_change,
+    Change: text_claims.judge_change,
     Excess: text_claims.judge_excess,
     Unknown: text_claims.judge_unknown,
     Finding: text_claims.judge_finding,

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from triplepoint.status import Status
-from triplepoint.verdicts.file import Claim, Published, spell
+from triplepoint.verdicts.file import Claim, spell
 from triplepoint.verdicts.number import Direction, Number, Verdict
 from triplepoint.verdicts.quantities import Ordering, Row, unit_of
+from triplepoint.verdicts.read import Published
 from triplepoint.verdicts.runs import Group, Runs
 
 ClaimRow = dict[str, Any]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from triplepoint.verdicts.file import Excess, Finding, Sign, Stated, Unknown
+from triplepoint.verdicts.file import Change, Excess, Finding, Stated, Unknown
 from triplepoint.verdicts.number import Number, Verdict, judge_sign, judge_values
 from triplepoint.verdicts.rows import (
     NO_NUMBER,
@@ -39,7 +39,7 @@ def judge_stated(claim: Stated, context: Context) -> Iterator[ClaimRow]:
     yield row | numbers(stated, number) | verdict(judge_values(stated, number))
 
 
-def judge_change(claim: Sign, context: Context) -> Iterator[ClaimRow]:
+def judge_change(claim: Change, context: Context) -> Iterator[ClaimRow]:
     """Yield a row for every pair of points that differ by the change alone."""
     row = begin(claim, "sign", None, claim.quantity) | said(claim.direction)
     pairs = _best(claim, context) if claim.best else pair(
@@ -51,7 +51,7 @@ def judge_change(claim: Sign, context: Context) -> Iterator[ClaimRow]:
         yield row | _change(claim, context, before, after)
 
 
-def _no_pair(claim: Sign, context: Context) -> str:
+def _no_pair(claim: Change, context: Context) -> str:
     for change in (claim.before, claim.after):
         settings = {**claim.points, **change}
         if not any(group.has_run for group in group_repeats(context.runs.matching(settings))):
@@ -59,7 +59,7 @@ def _no_pair(claim: Sign, context: Context) -> str:
     return "none is like another in all but the change"
 
 
-def _change(claim: Sign, context: Context, before: Group, after: Group) -> ClaimRow:
+def _change(claim: Change, context: Context, before: Group, after: Group) -> ClaimRow:
     changes = f"{_values(claim.before, before)} to {_values(claim.after, after)}"
     whole = " to ".join(label(group.rows[0], ()) for group in (before, after))
     row: ClaimRow = {
@@ -86,7 +86,7 @@ def _word(value: Any) -> str:
     return " ".join(value) or "none" if isinstance(value, list) else str(value)
 
 
-def _best(claim: Sign, context: Context) -> list[tuple[Group, Group]]:
+def _best(claim: Change, context: Context) -> list[tuple[Group, Group]]:
     """Return the best point of either side; nothing where one has none."""
     sides = []
     for change in (claim.before, claim.after):

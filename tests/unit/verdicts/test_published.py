@@ -10,7 +10,8 @@ from tests.claims import FIGURE, configure, judge, point
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
 from triplepoint.tables.claims import CLAIMS
-from triplepoint.verdicts.file import Rows, Slots, read_claims, read_number
+from triplepoint.verdicts.file import Rows, Slots, read_number
+from triplepoint.verdicts.read import read_claims
 
 CONFIG = Path("config")
 POWER = {
