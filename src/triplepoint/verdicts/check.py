@@ -1,12 +1,14 @@
 """Refuses a file of claims that names what there is not: a quantity, a setting, a figure or a column."""
 
 from collections.abc import Iterable, Iterator
+from string import Formatter
 
 from triplepoint.errors import UserError, nearest
 from triplepoint.tables.results import GPUS, POINTS
 from triplepoint.verdicts.file import (
     FIGURES,
     FILE,
+    Cells,
     Change,
     Claim,
     Columns,
@@ -40,9 +42,22 @@ def check_claims(published: Published) -> None:
         if isinstance(claim, Stated | Change | Excess):
             _refuse_unknown(f"{place}: setting", _named(claim), _SETTINGS)
         for figure_name, columns in _columns(claim):
-            there = published.rows(figure_name)
-            table = FIGURES / f"{published.figure(figure_name).file}.csv"
-            _refuse_unknown(f"{place}: column of {table}", columns, set(there[0]) if there else set())
+            figure, there = published.figure(figure_name), published.rows(figure_name)
+            known = set(there[0]) if there else set()
+            place_of = f"column of {FIGURES / figure.file}.csv"
+            _refuse_unknown(f"{place}: {place_of}", columns, known)
+            named = [name for _, name, *_ in Formatter().parse(figure.name) if name is not None]
+            _refuse_unknown(f"figure {figure_name}: {place_of}", [*figure.keys, *named], known)
+            if isinstance(claim, Rows):
+                _check_axis(claim, figure, there)
+
+
+def _check_axis(claim: Rows, figure: Figure, rows: Iterable[Cells]) -> None:
+    """Refuse a trend without an axis, or along one that has no numbers."""
+    if "trend" in claim.judged and claim.along is None:
+        raise UserError(f"{FILE}: claim {claim.id}: a trend needs 'along', the column it runs along")
+    for cells in rows if claim.along else ():
+        figure.whole_number(cells, claim.along or "")
 
 
 def _settings_of(figure: Figure) -> Iterator[str]:

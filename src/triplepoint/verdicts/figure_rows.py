@@ -180,7 +180,8 @@ def judge_slots(claim: Slots, context: Context) -> Iterator[ClaimRow]:
         published: dict[Slot, Number] = {}
         for cells in rows:
             if number := claim.published.number(cells):
-                published[int(cells[claim.node]) - 1, int(cells[claim.slot])] = number
+                node, slot = (figure.whole_number(cells, column) for column in (claim.node, claim.slot))
+                published[node - 1, slot] = number
         ours = _by_slot(context, group, claim.quantity) if group.has_run else {}
         ours = {slot: value for slot, value in ours.items() if slot in published}
         of_map = row | of_group(group) | {"point": name}

@@ -20,7 +20,7 @@ Settings = dict[str, Any]
 """Values of columns of table `points`; a list holds values of which any may be there, of a column of names all."""
 Cells = dict[str, str]
 """Text by column of one row of a figure."""
-_RANGE = re.compile(r"~?(-?[\d.]+)(?:-([\d.]+))?")
+_RANGE = re.compile(r"~?(-?\d+(?:\.\d+)?)(?:-(\d+(?:\.\d+)?))?")
 
 
 class Figure(Strict):
@@ -44,13 +44,19 @@ class Figure(Strict):
         found = dict(self.settings)
         for column, meaning in self.keys.items():
             if isinstance(meaning, str):
-                found[meaning] = int(cells[column])
+                found[meaning] = self.whole_number(cells, column)
             elif cells[column] in meaning:
                 found |= meaning[cells[column]]
             else:
                 where = f"{FIGURES / self.file}.csv: {column} {cells[column]!r}"
                 raise UserError(f"{where}: {FILE} does not say what it means{nearest(cells[column], meaning)}")
         return found
+
+    def whole_number(self, cells: Cells, column: str) -> int:
+        """Return what a column that counts or numbers something holds in a row."""
+        if not re.fullmatch(r"\d{1,9}", cells[column]):
+            raise UserError(f"{FIGURES / self.file}.csv: {column} {cells[column][:40]!r}: expected a whole number")
+        return int(cells[column])
 
 
 class Columns(Strict):

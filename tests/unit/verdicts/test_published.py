@@ -74,6 +74,8 @@ def test_no_file_of_claims_is_no_claim(tmp_path: Path) -> None:
         (POWER | {"figure": "two"}, "no figure 'two' (known: one)"),
         (POWER | {"along": "mbz"}, "column of published/figures/made_up.csv 'mbz' is not known (did you mean 'mbs'?)"),
         (POWER | {"kind": "figures"}, "kind"),
+        (POWER | {"judged": ["trend"]}, "claim power: a trend needs 'along'"),
+        (POWER | {"along": "layout"}, "published/figures/made_up.csv: layout 'A': expected a whole number"),
         (POWER | {"judgd": ["value"]}, "judgd"),
         (CHANGE | {"after": {"overlpa": ["tp"]}}, "setting 'overlpa' is not known (did you mean 'overlap'?)"),
         (CHANGE | {"alike": ["modle"]}, "claim overlap: setting 'modle' is not known (did you mean 'model'?)"),
@@ -97,6 +99,12 @@ def test_row_of_a_layout_nobody_explained_is_refused(tmp_path: Path) -> None:
         judge(configure(tmp_path, [POWER], "layout,mbs,w\nD,1,500\n"), [])
 
 
+def test_pattern_of_names_with_an_unknown_column_is_refused(tmp_path: Path) -> None:
+    config = configure(tmp_path, [POWER], "layout,mbs,w\nA,1,5\n", figures={"one": FIGURE | {"name": "{layuot}"}})
+    with pytest.raises(UserError, match=r"figure one: column of .*made_up.csv 'layuot' .*did you mean 'layout'"):
+        judge(config, [])
+
+
 def test_figure_without_a_file_is_refused(tmp_path: Path) -> None:
     config = configure(tmp_path, [POWER], figures={"one": FIGURE | {"file": "elsewhere"}})
     with pytest.raises(UserError, match="elsewhere.csv: no such file"):
@@ -106,7 +114,7 @@ def test_figure_without_a_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        *[("5", (5, 5)), ("-0.01", (-0.01, -0.01)), ("0-3.2", (0, 3.2)), ("~5", (5, 5))],
+        *[("5", (5, 5)), ("-0.01", (-0.01, -0.01)), ("0-3.2", (0, 3.2)), ("~5", (5, 5)), (".", None)],
         *[("OOM", None), ("", None), ("1-", None)],
     ],
 )  # fmt: skip
