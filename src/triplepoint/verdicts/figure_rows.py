@@ -58,7 +58,7 @@ def judge_rows(claim: Rows, context: Context) -> Iterator[ClaimRow]:
         "fits": lambda: _fits(pairs),
     }
     for kind in claim.judged:
-        row = begin(claim, kind, figure.source, claim.quantity)
+        row = begin(claim, kind, figure.source, None if kind == "fits" else claim.quantity)
         if kind in ("order", "fits") or claim.is_relative:
             row["unit"] = "1"
         yield from (row | found for found in judges[kind]())

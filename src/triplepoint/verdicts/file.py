@@ -126,7 +126,7 @@ class Rows(Claim):
     """Key in `figures`."""
     judged: Annotated[list[Literal["value", "trend", "order", "fits"]], Field(min_length=1)]
     """`value`: every number; `trend`: its change along an axis, in each group of rows; `order`: which rows are above
-    which; `fits`: which points ran."""
+    which; `fits`: which points ran, those with a published number."""
     quantity: str
     """Quantity of ours: a column of table `points`, or one of `verdicts/quantities.py`."""
     published: Columns | StepFromEfficiency

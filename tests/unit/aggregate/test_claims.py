@@ -24,7 +24,7 @@ def test_runs_of_the_study_are_judged(tmp_path: Path) -> None:
     # Figure 13: 458 W; made-up GPUs draw 512 to 480 W in nodes of eight.
     assert (power["published"], power["origin"]) == (458, "measured")
     assert power["ours"] == RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet")["gpu_power_w"][0].as_py()
-    assert (power["verdict"], told["microbatch-power", "fits"]["verdict"]) == ("differs", "agrees")
+    assert (power["verdict"], told["microbatch-fits", "fits"]["verdict"]) == ("differs", "agrees")
     assert power["runs"] and (tmp_path / "tables" / "claims.csv").is_file()
 
 
