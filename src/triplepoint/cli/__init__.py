@@ -30,7 +30,7 @@ COMMANDS = {
 
 _INTERNAL = ("sample",)
 
-_WITHOUT_PANDAS = ("simulate", "telemetry", "parse", "trace", "aggregate")
+_WITHOUT_PANDAS = ("simulate", "telemetry", "parse", "trace", "aggregate", "compare")
 """Subcommands that are called for every run, or handle what all of them wrote; those that draw use pandas."""
 
 FAILED = 1
