@@ -4,13 +4,17 @@ import csv
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.synthetic import CONFIG, H200, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.cli import main
 from triplepoint.compare import COLUMNS, compare_table
+from triplepoint.errors import UserError
 from triplepoint.predictions import read_points
 from triplepoint.simulate.predict.point import predict_point
+from triplepoint.verdicts.number import Verdict
 
 HEAD = "id,model,cluster,global_batch_size,tp,pp"
 
@@ -169,3 +173,20 @@ def test_compare_refuses_damaged_results(tmp_path: Path, capsys: pytest.CaptureF
     table = write(tmp_path, f"{HEAD},step_time_s\na,gpt3-175b,h200x32,128,2,16,1\n")
     assert main(["compare", str(table), "--results", str(tmp_path), "--config", str(CONFIG)]) == 2
     assert "points.parquet: not a whole Parquet file" in capsys.readouterr().err
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    header=st.lists(st.sampled_from([*HEAD.split(","), "step_time_s", "step_time_s_sd", "overlap", "x"]), max_size=9),
+    cells=st.lists(st.text(max_size=8) | st.sampled_from(["gpt3-175b", "h200x32", "128", "8", "[tp]"]), max_size=9),
+)
+def test_compare_any_table_is_judged_or_refused(tmp_path: Path, header: list[str], cells: list[str]) -> None:
+    path = tmp_path / "table.csv"
+    with path.open("w", newline="", encoding="utf-8", errors="replace") as file:
+        csv.writer(file).writerows([header, cells])
+    try:
+        rows = compare_table(path, tmp_path, CONFIG, lambda _: None)
+    except UserError as error:
+        assert str(error).startswith(str(path))
+    else:
+        assert all(row["verdict"] in set(Verdict) for row in rows)
