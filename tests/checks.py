@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from triplepoint.aggregate.checks import CHECKS, sensor_checks
-from triplepoint.aggregate.sensors import Sensors
+from triplepoint.aggregate.energy import Sensors
 from triplepoint.tables.results import TELEMETRY_CHECKS
 
 CARD = {

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from triplepoint.config.fold import engine_revision
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.plan import Limits, PlannedRun
 from triplepoint.config.point import Layout, Point, PointCluster, Steps
-from triplepoint.config.rules import refusal
+from triplepoint.config.rules import engine_revision, refusal
 from triplepoint.launch.engines import get_engine
 
 TINY = ModelConfig(

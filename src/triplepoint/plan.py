@@ -9,14 +9,11 @@ from typing import Any
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.contents import with_contents
-from triplepoint.config.fold import fold
 from triplepoint.config.mesh import Place, RankMesh
-from triplepoint.config.plan import Limits, Plan, PlanEntry, PlannedRun
+from triplepoint.config.plan import Limits, Plan, PlanEntry, PlannedRun, layout_label, run_id, run_label
 from triplepoint.config.point import Engine, Point
-from triplepoint.config.rules import Rule, refusal
-from triplepoint.config.runid import layout_label, run_id, run_label
-from triplepoint.config.settings import Settings, make_points
-from triplepoint.config.study import expand
+from triplepoint.config.rules import Rule, fold, refusal
+from triplepoint.config.study import Settings, expand, make_points
 from triplepoint.errors import UserError
 from triplepoint.files import write_text_if_changed
 from triplepoint.launch.engines import get_engine

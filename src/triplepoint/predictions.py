@@ -9,10 +9,9 @@ from typing import Any
 
 from triplepoint.config.base import parse
 from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.plan import run_id
 from triplepoint.config.point import Engine, Point
-from triplepoint.config.runid import run_id
-from triplepoint.config.settings import Settings
-from triplepoint.config.study import Study, expand
+from triplepoint.config.study import Settings, Study, expand
 from triplepoint.config.yaml_file import load, read_any
 from triplepoint.errors import UserError
 from triplepoint.plan import points_of, refusal_of

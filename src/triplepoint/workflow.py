@@ -24,7 +24,7 @@ from triplepoint import figures
 from triplepoint.claims import claim_results
 from triplepoint.config.base import parse
 from triplepoint.config.plan import TABLES_DIGEST, Plan, PlanEntry
-from triplepoint.config.selection import Selection
+from triplepoint.config.study import Selection
 from triplepoint.errors import USER_ERROR, UserError, explain_os_error
 from triplepoint.figures import is_drawn
 from triplepoint.plan import only_needed, select, write_plan

@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Layout, Point, PointCluster
-from triplepoint.launch.context import RankContext, StepRecorder
+from triplepoint.launch.engines import RankContext, StepRecorder
 from triplepoint.launch.engines.loop import marker
 from triplepoint.launch.engines.native import trainer as trainer_module
 from triplepoint.launch.engines.native.parallel import build_mesh

@@ -30,7 +30,7 @@ CASES = {
     "triplepoint telemetry: imports": ["-c", "import triplepoint.cli.telemetry, triplepoint.telemetry.align"],
     "triplepoint trace: imports": [
         "-c",
-        "import triplepoint.cli.trace, triplepoint.launch.policy, triplepoint.trace.join",
+        "import triplepoint.cli.trace, triplepoint.launch.attempt, triplepoint.trace.join",
     ],
     "triplepoint aggregate: imports": ["-c", "import triplepoint.cli.aggregate, triplepoint.aggregate"],
     "triplepoint figure: imports": ["-c", "import triplepoint.figures.write as w; w.load('timeline')"],

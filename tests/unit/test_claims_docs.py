@@ -8,8 +8,8 @@ import yaml
 
 from triplepoint.compare import COLUMNS, compare_table
 from triplepoint.tables.claims import CLAIMS
-from triplepoint.verdicts.check import check_claims
 from triplepoint.verdicts.file import AnyClaim, Claim, Claims
+from triplepoint.verdicts.judge import check_claims
 from triplepoint.verdicts.number import Verdict
 from triplepoint.verdicts.quantities import DERIVED
 from triplepoint.verdicts.read import Published

@@ -5,8 +5,7 @@ import pytest
 
 from tests.unit.config.conftest import REPOSITORY, WriteStudy, config_dir, write_study
 from triplepoint.cli import plan as cli_plan
-from triplepoint.config.plan import read_plan, read_planned_run
-from triplepoint.config.runid import run_label
+from triplepoint.config.plan import read_plan, read_planned_run, run_label
 from triplepoint.errors import UserError
 from triplepoint.plan import render, select, write_plan
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from triplepoint.cli import main
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.runid import run_id
-from triplepoint.config.settings import Settings
+from triplepoint.config.plan import run_id
+from triplepoint.config.study import Settings
 from triplepoint.errors import UserError
 from triplepoint.plan import points_of, refusal_of, select
 from triplepoint.predictions import predict_file, read_points

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.points import planned
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.fold import fold
 from triplepoint.config.point import Point
-from triplepoint.config.settings import Settings, make_points
+from triplepoint.config.rules import fold
+from triplepoint.config.study import Settings, make_points
 from triplepoint.plan import _make_entry
 from triplepoint.published.rows import Row, read_row
 from triplepoint.simulate.artefacts.simulate_run import simulate_run

@@ -14,7 +14,7 @@ from triplepoint.tables.results import POINTS
 from triplepoint.tables.schema import Column, Kind
 
 PACKAGE = Path(triplepoint.__file__).parent
-SHOWN = {"tables/schema.py", "report/page.py", "tables/results.py", "config/reference.py"}
+SHOWN = {"tables/schema.py", "report/__init__.py", "tables/results.py", "config/reference.py"}
 """Modules that pass descriptions on to readers: as metadata of a file, as a tooltip of the page."""
 
 ROW = {"rank": 0, "step": 0, "kind": "measured", "t_start_ns": 1, "t_end_ns": 2, "num_tokens": 8}

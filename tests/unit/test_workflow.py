@@ -9,7 +9,7 @@ import pytest
 from tests.points import planned, tiny_point
 from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.point import Steps
-from triplepoint.config.selection import Selection
+from triplepoint.config.study import Selection
 from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.workflow import Binding, sources
 

@@ -7,12 +7,17 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from triplepoint.aggregate.checks import run_checks, sensor_checks
-from triplepoint.aggregate.energy_rows import add_phase_energy, step_energy_rows
-from triplepoint.aggregate.outcome import read_outcomes
-from triplepoint.aggregate.points import finished_row, gpu_rows, set_beside, unfinished_row
+from triplepoint.aggregate.energy import Sensors, read_sensors
+from triplepoint.aggregate.points import (
+    add_phase_energy,
+    finished_row,
+    gpu_rows,
+    set_beside,
+    step_energy_rows,
+    unfinished_row,
+)
 from triplepoint.aggregate.power import measure_power
-from triplepoint.aggregate.sensors import Sensors, read_sensors
-from triplepoint.aggregate.steps import read_steps
+from triplepoint.aggregate.steps import read_outcomes, read_steps
 from triplepoint.aggregate.traces import read_timeline, read_traces
 from triplepoint.aggregate.variants import find_variants
 from triplepoint.config.gpu import GpuConfig

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from triplepoint.aggregate.energy import Sensors
 from triplepoint.aggregate.power import Power
-from triplepoint.aggregate.sensors import Sensors
 from triplepoint.config.plan import PlannedRun
 from triplepoint.manifest import Manifest
 from triplepoint.power_sensor import integral_j

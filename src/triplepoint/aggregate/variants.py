@@ -5,9 +5,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from triplepoint.config.plan import PlanEntry
+from triplepoint.config.plan import DIGEST_DIGITS, PlanEntry, run_label
 from triplepoint.config.point import SETTINGS, Point, canonical, settings_of
-from triplepoint.config.runid import DIGEST_DIGITS, run_label
 
 _PARTS = ("measurement_version", "model", "contents")
 """Parts of a point that decide what is measured and are no settings."""

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast, get_args
 
-from triplepoint.calibrate.protocol import to_yaml
-from triplepoint.calibrate.statistics import conformal_quantile
+from triplepoint.calibrate.protocol import conformal_quantile, to_yaml
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Layout, Precision
 from triplepoint.errors import UserError
-from triplepoint.published.fabric import usual_fabric
-from triplepoint.published.names import find_model
+from triplepoint.published.architecture import find_model
+from triplepoint.published.rows import usual_fabric
 from triplepoint.published.words import StatedNetwork
 from triplepoint.simulate.calibration import Calibration, FittedServing, ServingCalibration, place_of
 from triplepoint.simulate.inference import InferenceStep, Serving, predict_inference

@@ -6,8 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
-from triplepoint.calibrate.cooling import HeatFit, StepLog, delayed, fit_heat, simulate_log
-from triplepoint.calibrate.power import FITTED, KernelTable, PowerFit, fit_power
+from triplepoint.calibrate.power import (
+    FITTED,
+    HeatFit,
+    KernelTable,
+    PowerFit,
+    StepLog,
+    delayed,
+    fit_heat,
+    fit_power,
+    simulate_log,
+)
 from triplepoint.calibrate.protocol import to_yaml
 from triplepoint.calibrate.recording import read_kernel_table, read_step_log
 from triplepoint.config.catalogue import Catalogue

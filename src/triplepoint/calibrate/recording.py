@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from triplepoint.calibrate.cooling import StepLog
-from triplepoint.calibrate.power import KernelTable
+from triplepoint.calibrate.power import KernelTable, StepLog
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
 from triplepoint.simulate.power.gpu import Activity, Float, Number

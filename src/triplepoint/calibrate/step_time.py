@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from triplepoint.calibrate.protocol import to_yaml
-from triplepoint.calibrate.statistics import conformal_quantile
+from triplepoint.calibrate.protocol import conformal_quantile, to_yaml
 from triplepoint.errors import UserError
 from triplepoint.metrics import robust_sigma
 from triplepoint.published.rows import read_row, settle

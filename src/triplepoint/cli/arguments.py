@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from triplepoint.config.names import RUN_PATTERN
+from triplepoint.config import RUN_PATTERN
 from triplepoint.errors import UserError, nearest
 
 MOST_PROCESSES = 4096

@@ -2,10 +2,26 @@
 
 import argparse
 import re
+from pathlib import Path
 
 from triplepoint.cli.arguments import add_run, make_parser, run_folder, say, whole_number
-from triplepoint.cli.scheme import add_rules, load_rules
 from triplepoint.errors import UserError
+from triplepoint.trace.taxonomy import SCHEMES, Scheme, load_scheme
+
+
+def add_rules(parser: argparse.ArgumentParser) -> None:
+    """Add `--scheme` and `--rules`, what kernels are told apart by."""
+    parser.add_argument("--scheme", choices=SCHEMES, default="default", help="classes to sort kernels into")
+    parser.add_argument("--rules", type=Path, metavar="FILE", help="YAML file of rules that go before the scheme's")
+
+
+def load_rules(arguments: argparse.Namespace) -> Scheme:
+    """Return the scheme that was asked for.
+
+    Raises:
+        UserError: If the file of rules is wrong.
+    """
+    return load_scheme(arguments.scheme, arguments.rules)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ from triplepoint.figures import NAMES, is_drawn
 
 if TYPE_CHECKING:
     from triplepoint.config.plan import Plan
-    from triplepoint.config.selection import Names
+    from triplepoint.config.study import Names
 
 
 def parser() -> argparse.ArgumentParser:
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _selection(arguments: argparse.Namespace) -> "tuple[Names | None, Names | None, Names]":
     """Return studies, clusters and simulated clusters: as the command line says, else as `config.yaml` does."""
-    from triplepoint.config.selection import read_selection
+    from triplepoint.config.study import read_selection
 
     studies, simulated = tuple(arguments.studies) or None, tuple(arguments.simulated or ())
     if arguments.all_clusters:

@@ -5,7 +5,7 @@ import gc
 from pathlib import Path
 
 from triplepoint.cli.arguments import add_results, make_parser, out_folder, run_folder, say, whole_number
-from triplepoint.cli.scheme import add_rules, load_rules
+from triplepoint.cli.parse import add_rules, load_rules
 from triplepoint.errors import UserError
 
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not (arguments.run or arguments.traces):
         raise UserError("trace: name either traces with --out DIR, or a run with --run RUN")
     if arguments.run:
-        from triplepoint.slow_nodes import note_slow_gpus
+        from triplepoint.launch.attempt import note_slow_gpus
         from triplepoint.trace.join import join_run, trace_run
 
         if arguments.parse:

@@ -91,7 +91,7 @@ def with_contents(point: Point, digests: Digests) -> Point:
     A file that is missing here has no digest: it may be on the nodes only, and the engine says so if it is not.
 
     Args:
-        point: A folded point, see `config.fold`.
+        point: A folded point, see `config.rules.fold`.
         digests: Where digests come from; one for all points of a plan.
     """
     if point.engine == "simulated":

@@ -1,4 +1,4 @@
-"""What a study came to: `plan.json` for the selection, `point.json` for each run."""
+"""What a study came to: `plan.json` for the selection, `point.json` for each run, and the run ids."""
 
 import hashlib
 from pathlib import Path
@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from triplepoint.config.base import Featured, Strict, read_json
+from triplepoint.config import RUN_PATTERN
+from triplepoint.config.base import Featured, Strict, read_json, write
 from triplepoint.config.cluster import Slots
-from triplepoint.config.names import RUN_PATTERN
-from triplepoint.config.point import Point, canonical
+from triplepoint.config.point import SETTINGS, Layout, Measured, Point, canonical, settings_of
 from triplepoint.errors import UserError
 
 TABLES_DIGEST = "plan.digest"
@@ -96,3 +96,45 @@ def read_planned_run(path: Path) -> PlannedRun:
     if planned.digest != planned.point.digest():
         raise UserError(f"{path}: digest does not belong to the point; do not edit it, change the study and plan again")
     return planned
+
+
+DIGEST_DIGITS = 6
+"""Of the digest in a run id: enough for the points of one label. Stages compare whole digests."""
+_MOST_LABEL = 180
+"""Longest label. File systems take names of 255 bytes, and logs and scratch files add to them. Unit: character."""
+
+
+def run_id(point: Point) -> str:
+    """Return the name of a run, such as `llama3-70b_h200x32_tp4-pp4-dp2_mbs1_act_r1_3f9a01`: label and digest.
+
+    The digest makes the name that of one point only. A changed point is another run beside the first, whose results
+    are kept, and found again when the change is taken back.
+    """
+    return f"{run_label(point)[:_MOST_LABEL]}_{point.digest()[:DIGEST_DIGITS]}"
+
+
+def run_label(point: Point) -> str:
+    """Return the label of a point, such as `llama3-70b_h200x32_tp4-pp4-dp2-sp-zero1_mbs1_act_r1`.
+
+    Model, cluster, layout and repeat are always there, and of the settings those that are not as usual, see `Setting`.
+    A label is not parsed: facts are in `point.json`.
+    """
+    names = ["schedule", *Measured.model_fields]
+    texts = _texts(point, names)
+    return "_".join([point.model.name, point.cluster.name, layout_label(point), *texts, f"r{point.repeat}"])
+
+
+def layout_label(point: Point) -> str:
+    """Return the degrees and switches of a point's layout, such as `tp2-pp2-dp8-ep8-sp-zero1`."""
+    return "-".join(_texts(point, [name for name in Layout.model_fields if name != "schedule"]))
+
+
+def _texts(point: Point, names: list[str]) -> list[str]:
+    """Return the texts of settings that are not as usual."""
+    values, texts = settings_of(point), []
+    for name in names:
+        setting = SETTINGS[name]
+        usual = setting.usual(point) if callable(setting.usual) else setting.usual
+        if usual is None or values[name] != usual:
+            texts.append(write(name, setting.label, values))
+    return [text for text in texts if text]

@@ -13,9 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import AfterValidator, Field
 
 from triplepoint import MEASUREMENT_VERSION
-from triplepoint.config.base import NAME_PATTERN, Devices, Featured, Layers, Size, Strict
+from triplepoint.config.base import NAME_PATTERN, Devices, Featured, Layers, Row, Setting, Size, Strict, declared
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.setting import Row, Setting, declared
 from triplepoint.config.task import TARGETS, Inference, Lora, Task
 
 Positive = Annotated[int, Field(gt=0)]

@@ -14,17 +14,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
-from triplepoint.config.attention import LatentAttention, SlidingWindow
-from triplepoint.config.base import Quantity
-from triplepoint.config.cluster import ClusterConfig
-from triplepoint.config.conditions import ConditionsConfig
+from triplepoint.config.base import Quantity, Setting
+from triplepoint.config.cluster import ClusterConfig, ConditionsConfig
 from triplepoint.config.gpu import GemmKernels, GpuConfig, UsualNetwork
-from triplepoint.config.model import MixtureOfExperts, ModelConfig
+from triplepoint.config.model import LatentAttention, MixtureOfExperts, ModelConfig, SlidingWindow
 from triplepoint.config.point import SETTINGS, Steps
-from triplepoint.config.selection import Selection
-from triplepoint.config.setting import Setting
-from triplepoint.config.settings import Settings
-from triplepoint.config.study import LAYOUT, Study, Sweep
+from triplepoint.config.study import LAYOUT, Selection, Settings, Study, Sweep
 from triplepoint.files import write_text_if_changed
 
 COMMAND = "python -m triplepoint.config.reference"

@@ -4,8 +4,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
-from triplepoint.config.base import Size, Strict
-from triplepoint.config.setting import Setting
+from triplepoint.config.base import Setting, Size, Strict
 
 Task = Literal["pretrain", "lora", "inference"]
 Target = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]

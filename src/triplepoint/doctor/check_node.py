@@ -1,10 +1,18 @@
-"""Checks of one node: its GPUs, driver, network ports, sensors and memory limits."""
+"""Checks of one node: its GPUs, driver, network ports, sensors and memory limits.
 
+`python -m triplepoint.doctor.check_node OUT DEVICE` is the short check of the node it runs on, before each launch. It
+reads and measures nothing: no torch, no other nodes, no collectives. What it finds is recorded with the run.
+"""
+
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 
-from triplepoint.doctor.check import Check, Expected, Status, by_gpu, worst
-from triplepoint.doctor.facts import GpuFacts, NodeFacts, PortFacts
+from triplepoint.doctor.check import Check, Expected, GpuFacts, NodeFacts, PortFacts, Status, by_gpu, worst
+from triplepoint.doctor.node import Sources, read_node
+from triplepoint.doctor.probe import VENDORS
+from triplepoint.files import write_json
 from triplepoint.units import BITS_PER_BYTE, GIB, GIGA
 
 Finding = tuple[Status, str]
@@ -328,3 +336,29 @@ def _locked_memory(facts: NodeFacts) -> Check:
     advice = "set `ulimit -l unlimited`, on Slurm PropagateResourceLimitsExcept=MEMLOCK"
     found = f"limit of {facts.memlock_bytes / GIB:.2f} GiB"
     return Check("locked memory", "warn", found, "no limit, for RDMA", advice)
+
+
+_NEED_TORCH = ("gpu count", "driver", "collective library")
+
+
+def check_briefly(device: str, sources: Sources | None = None) -> list[Check]:
+    """Return the checks of this node that reading alone can answer.
+
+    Args:
+        device: cpu, cuda or rocm: whose GPUs to look for.
+        sources: Where to read.
+    """
+    facts = read_node(0, VENDORS[device], sources, with_torch=False)
+    return [
+        check for check in check_node(facts, Expected()) if check.status != "skipped" and check.name not in _NEED_TORCH
+    ]
+
+
+def main(out: Path, device: str) -> None:
+    """Write name, status and finding of each check to `out`."""
+    kept = ("name", "status", "found")
+    write_json(out, [{key: asdict(check)[key] for key in kept} for check in check_briefly(device)])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

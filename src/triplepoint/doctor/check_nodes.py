@@ -4,8 +4,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from triplepoint.doctor.check import Check, Expected, Status, odd_ones
-from triplepoint.doctor.facts import NodeFacts
+from triplepoint.doctor.check import Check, Expected, NodeFacts, Status, odd_ones
 from triplepoint.doctor.measure import CollectiveRow, KernelRow
 from triplepoint.doctor.probe import Report
 from triplepoint.metrics import bus_factor

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import psutil
 
-from triplepoint.doctor.facts import GpuFacts, NodeFacts, PortFacts
+from triplepoint.doctor.check import GpuFacts, NodeFacts, PortFacts
 from triplepoint.doctor.read_gpus import read_amd, read_nvidia
 from triplepoint.telemetry.nvml_library import NvmlError
 from triplepoint.units import BITS_PER_BYTE, GIGA

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from triplepoint.config.base import Strict, read_json
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.site import Gang, gang_of, read_site
-from triplepoint.doctor.facts import NodeFacts
+from triplepoint.doctor.check import NodeFacts
 from triplepoint.doctor.node import Vendor, read_node
 from triplepoint.doctor.peers import Meeting, await_address, meet
 from triplepoint.errors import UserError

@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from triplepoint.doctor.facts import GpuFacts
+from triplepoint.doctor.check import GpuFacts
 from triplepoint.telemetry.nvml_library import INVALID_ARGUMENT, NOT_SUPPORTED, Nvml, NvmlError
 from triplepoint.units import KILO, MEGA
 

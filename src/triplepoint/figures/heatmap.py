@@ -10,7 +10,7 @@ from matplotlib.colors import Normalize
 from pandas import DataFrame
 
 from triplepoint.figures import labels, style
-from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, Canvas, shortened, text_width_in, wrapped
+from triplepoint.figures.style import HEAD_IN, MARGIN_IN, Canvas, shortened, text_width_in, wrapped
 from triplepoint.status import Status
 
 ROW_IN = 0.125

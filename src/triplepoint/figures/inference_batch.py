@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from pandas import DataFrame, Series, concat
 
 from triplepoint.figures import labels, style
-from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, Canvas
 from triplepoint.figures.scales import scale
+from triplepoint.figures.style import HEAD_IN, MARGIN_IN, Canvas
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 

@@ -6,8 +6,8 @@ from typing import Any, get_args, get_origin
 from pandas import DataFrame, Series, isna
 from pandas.api.types import is_numeric_dtype
 
+from triplepoint.config.base import Setting, write
 from triplepoint.config.point import SETTINGS, Layout, Measured, Sharding
-from triplepoint.config.setting import Setting, write
 from triplepoint.config.task import TARGETS
 
 SIZES = ["micro_batch_size", "global_batch_size", "sequence_length"]

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 
 from triplepoint.figures import style
-from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, Canvas, wrapped
 from triplepoint.figures.heatmap import with_gpus
+from triplepoint.figures.style import HEAD_IN, MARGIN_IN, Canvas, wrapped
 
 TABLES = ("points", "gpus")
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter
 
 from triplepoint.figures import style
-from triplepoint.figures.canvas import POINTS_PER_INCH, text_width_in
+from triplepoint.figures.style import POINTS_PER_INCH, text_width_in
 
 Which = Literal["x", "y"]
 

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 
 from triplepoint.figures import style
-from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, Canvas, shortened, wrapped
 from triplepoint.figures.rows import mark_slot
+from triplepoint.figures.style import HEAD_IN, MARGIN_IN, Canvas, shortened, wrapped
 
 TABLES = ("telemetry_checks", "points")
 

@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 from pandas import DataFrame, concat
 
 from triplepoint.figures import labels, style
-from triplepoint.figures.canvas import HEAD_IN, MARGIN_IN, POINTS_PER_INCH, Canvas, shortened
+from triplepoint.figures.style import HEAD_IN, MARGIN_IN, POINTS_PER_INCH, Canvas, shortened
 from triplepoint.status import Status
 from triplepoint.units import MS_PER_S, NS_PER_S
 

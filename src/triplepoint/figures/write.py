@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from pandas import DataFrame, isna
 
 from triplepoint.figures import NEEDS, FigureModule, Need, load, style
-from triplepoint.figures.canvas import Canvas
+from triplepoint.figures.style import Canvas
 from triplepoint.files import whole, write_text
 from triplepoint.tables.results import RESULT_TABLES
 

@@ -319,7 +319,13 @@ def _read_meeting(path: Path) -> dict[str, Any] | None:
 
 def _start_doctor(raw: Path, node: int, planned: PlannedRun) -> subprocess.Popen[bytes]:
     """Start the short check of this node, which looks at GPUs before anything works on them."""
-    command = [sys.executable, "-m", "triplepoint.doctor.brief", str(_checks(raw, node)), planned.point.cluster.device]
+    command = [
+        sys.executable,
+        "-m",
+        "triplepoint.doctor.check_node",
+        str(_checks(raw, node)),
+        planned.point.cluster.device,
+    ]
     with (raw / "logs" / f"doctor{node}.log").open("wb") as log:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 

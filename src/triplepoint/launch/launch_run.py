@@ -21,29 +21,27 @@ from triplepoint.config.site import gang_of, read_site
 from triplepoint.errors import UserError
 from triplepoint.launch.attempt import (
     REPLACED,
+    Again,
+    again,
+    bad_nodes,
     discard,
     is_complete,
+    may_requeue,
     new_attempt,
+    note_bad_node,
     note_contents,
     open_attempts,
     read_submission,
+    slow_nodes,
+    with_less_time,
+    with_more_time,
 )
 from triplepoint.launch.collect import conclude
 from triplepoint.launch.engines import get_engine
 from triplepoint.launch.gang import Gang, LocalGang, SlurmGang, adopt, alone_on_machine, submit, wait
 from triplepoint.launch.outcome import Account
-from triplepoint.launch.policy import (
-    Again,
-    again,
-    bad_nodes,
-    may_requeue,
-    note_bad_node,
-    with_less_time,
-    with_more_time,
-)
 from triplepoint.launch.slurm import usable_nodes
 from triplepoint.manifest import Manifest, read_manifest
-from triplepoint.slow_nodes import slow_nodes
 from triplepoint.status import Status
 
 Say = Callable[[str], None]

@@ -16,8 +16,7 @@ from typing import Any
 from triplepoint.config.plan import read_planned_run
 from triplepoint.errors import UserError, explain_os_error
 from triplepoint.files import write_json
-from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines import get_engine
+from triplepoint.launch.engines import RankContext, StepRecorder, get_engine
 from triplepoint.launch.outcome import classify
 from triplepoint.processes import die_with_parent
 from triplepoint.status import Status
@@ -33,7 +32,7 @@ def main(raw: Path) -> int:
     try:
         point = read_planned_run(raw / "point.json").point
         facts = get_engine(point.engine).train(point, context, StepRecorder(context))
-        from triplepoint.launch.engines.device import run_facts  # torch is there by now
+        from triplepoint.launch.engines.loop import run_facts  # torch is there by now
 
         facts = run_facts(point) | facts
     except BaseException as error:
@@ -60,7 +59,7 @@ def _facts_of_failure() -> dict[str, Any]:
     if "torch" not in sys.modules:
         return {}
     with contextlib.suppress(Exception):  # whatever a broken device says must not hide what broke it
-        from triplepoint.launch.engines.device import memory_facts
+        from triplepoint.launch.engines.loop import memory_facts
 
         return memory_facts()
     return {}

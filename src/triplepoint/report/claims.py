@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from triplepoint.report.numbers import write_number
 from triplepoint.verdicts.number import Verdict
 
 Row = dict[str, Any]
@@ -167,3 +166,10 @@ def _difference(row: Row) -> str:
     if row["difference"] is None or row["kind"] == "fits":
         return ""
     return f"{'+' if row['difference'] > 0 else ''}{write_number(row['difference'])}{_unit(row)}"
+
+
+def write_number(value: float) -> str:
+    """Return four significant digits, or all of a whole number, without an exponent where one is not needed."""
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"

@@ -3,7 +3,6 @@
 Tables of results are in `results`, which needs the settings of a study: the sampler is to do without pydantic.
 """
 
-from triplepoint.tables.runs import RANK, RUN, STEP, STEPS
 from triplepoint.tables.schema import Column, Table
 from triplepoint.tables.telemetry import SAMPLES, TELEMETRY
 from triplepoint.tables.traces import (
@@ -12,8 +11,12 @@ from triplepoint.tables.traces import (
     CRITICAL_PATH,
     INTERVALS,
     KERNELS,
+    RANK,
     RANKS,
+    RUN,
     SEGMENTS,
+    STEP,
+    STEPS,
     TIMELINE,
 )
 

@@ -4,14 +4,13 @@ from collections.abc import Iterator
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
+from triplepoint.config.base import Setting, declared
 from triplepoint.config.point import Layout, Measured
-from triplepoint.config.setting import Setting, declared
 from triplepoint.config.task import Inference, Lora
 from triplepoint.status import RESULTS
 from triplepoint.tables.claims import CLAIMS
-from triplepoint.tables.runs import RANK, RUN, STEP
 from triplepoint.tables.schema import Column, Table, amount, count, ratio, text
-from triplepoint.tables.traces import TIMELINE
+from triplepoint.tables.traces import RANK, RUN, STEP, TIMELINE
 
 
 def _signed(name: str, about: str) -> Column:

@@ -16,7 +16,6 @@ import numpy as np
 
 from triplepoint.tables.telemetry import CUMULATIVE, GPU_METRICS
 from triplepoint.telemetry.amdsmi_library import ENERGY, ERRORS, LIBRARY, METRICS, POWER_CAP, SUCCESS, VRAM, AmdSmi
-from triplepoint.telemetry.kernel_files import slot_of
 from triplepoint.telemetry.sensor import (
     FAST,
     SLOW,
@@ -29,6 +28,7 @@ from triplepoint.telemetry.sensor import (
     alike,
     carried,
     open_vendor,
+    slot_of,
 )
 from triplepoint.units import KIB, MEGA, MIB, NS_PER_S
 

@@ -87,7 +87,7 @@ class AmdSmi:
         Args:
             name: The function.
             handle: The device.
-            arguments: As those of `sweep.Step`.
+            arguments: As those of `sensor.Step`.
         """
         result = np.zeros(1, "i8")
         Sweep([Step(self.address(name), (handle, *arguments), result)]).run(0)

@@ -1,19 +1,110 @@
 """Sensors of the host: processor, memory, temperatures, network, RAPL energy, InfiniBand and RoCE ports.
 
+Files of the kernel are kept open: reading one again costs microseconds.
+
 Source: Linux kernel documentation: admin-guide/pm/powercap (`energy_uj` counts microjoules and wraps at
 `max_energy_range_uj`; AMD processors use the same folder names); ABI/stable/sysfs-class-infiniband (port_rcv_data and
 port_xmit_data count words of 4 bytes); hw_counters as the mlx5 driver names them.
 """
 
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from triplepoint.tables.telemetry import FABRIC_METRICS
-from triplepoint.telemetry.kernel_files import FileReads, KernelFile, read_text, sysfs
-from triplepoint.telemetry.sensor import RARELY, Counters, Sensor, Step
+from triplepoint.telemetry.sensor import PREAD, RARELY, Counters, Sensor, Step, read_text, sysfs
 from triplepoint.units import KIB, MEGA, MS_PER_S
+
+_LONGEST = 1 << 16
+
+
+class KernelFile:
+    """One open file of the kernel.
+
+    Raises:
+        OSError: If it cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read(self, longest: int = 64) -> bytes:
+        """Return its content now, of at most `longest` bytes."""
+        return os.pread(self._file, longest, 0)
+
+    def number(self) -> int:
+        """Return its content as a number. Raises OSError or ValueError where there is none."""
+        return int(self.read())
+
+    def text(self) -> str:
+        """Return its whole content."""
+        return self.read(_LONGEST).decode(errors="replace")
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+    @property
+    def descriptor(self) -> int:
+        """The open file's number."""
+        return self._file
+
+
+class FileReads:
+    """Several files read in a sweep."""
+
+    def __init__(self, files: Sequence[KernelFile], longest: int = 32, every: int | Sequence[int] = 1) -> None:
+        """Choose what to read.
+
+        Args:
+            files: The files, kept open.
+            longest: How much of each is read. Unit: byte.
+            every: As that of `Step`; one for all, or one for each file.
+        """
+        self._files = list(files)
+        self._longest, self._every = longest, np.broadcast_to(every, len(self._files)).tolist()
+
+    def allocate(self, num_slots: int) -> list[Step]:
+        """Make room for `num_slots` reads and return their calls."""
+        self._texts = np.zeros((num_slots, len(self._files), self._longest), "u1")
+        self._lengths = np.zeros((num_slots, len(self._files)), "i8")
+        return [
+            Step(
+                PREAD,
+                (file.descriptor, self._texts[:, place], self._longest, 0),
+                self._lengths[:, place],
+                self._every[place],
+            )
+            for place, file in enumerate(self._files)
+        ]
+
+    def texts(self, num_slots: int) -> Iterator[tuple[int, bytes]]:
+        """Yield each of the first `num_slots` slots in which the first file was read, and what it held."""
+        for slot in np.flatnonzero(self._lengths[:num_slots, 0] > 0).tolist():
+            yield slot, self._texts[slot, 0, : self._lengths[slot, 0]].tobytes()
+
+    def numbers(self, num_slots: int) -> np.ndarray:
+        """Return what the files held, NaN where that was no number. Shape (num_slots, num_files)."""
+        lengths = self._lengths[:num_slots]
+        texts = np.where(np.arange(self._longest) < lengths[..., None], self._texts[:num_slots], 0)
+        words = texts.view(f"S{self._longest}")[..., 0]
+        words[lengths <= 0] = b"nan"
+        try:
+            return np.asarray(words.astype(float))
+        except ValueError:
+            return np.array([[_number(word) for word in row] for row in words.tolist()], float)
+
+
+def _number(word: bytes) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        return float("nan")
+
 
 _ZONES = {"cpu_energy_j": "package-*", "dram_energy_j": "dram"}
 
@@ -164,7 +255,6 @@ _INLET_LABELS = ("inlet", "intake", "ambient", "front", "systin")
 _FREQUENCIES = 8
 """Cores whose clock is read: all of a large node would take milliseconds."""
 _ALWAYS = ("cpu_utilisation", "memory_used_bytes", "network_rx_bytes", "network_tx_bytes")
-_LONGEST = 1 << 16
 
 
 class Host(Sensor):

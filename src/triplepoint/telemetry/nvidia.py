@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from triplepoint.tables.telemetry import GPU_METRICS
-from triplepoint.telemetry.kernel_files import slot_of
 from triplepoint.telemetry.nvml import NvmlSensor, Supported, probe
 from triplepoint.telemetry.nvml_library import LIBRARY, SUCCESS, Nvml, NvmlError
 from triplepoint.telemetry.sensor import (
@@ -29,6 +28,7 @@ from triplepoint.telemetry.sensor import (
     alike,
     carried,
     open_vendor,
+    slot_of,
     tell_time,
 )
 from triplepoint.units import NS_PER_S

@@ -15,9 +15,8 @@ from triplepoint.recording import Part, Recorder, fast_path
 from triplepoint.tables.telemetry import GPU_METRICS
 from triplepoint.telemetry.amd import open_amd
 from triplepoint.telemetry.host import Fabric, Host, Rapl
-from triplepoint.telemetry.kernel_files import node_folder
 from triplepoint.telemetry.nvidia import open_nvidia
-from triplepoint.telemetry.sensor import Found, Sensor, Step, Sweep, tell_time
+from triplepoint.telemetry.sensor import Found, Sensor, Step, Sweep, node_folder, tell_time
 from triplepoint.units import NS_PER_S
 
 

@@ -1,9 +1,12 @@
-"""Sensors: read into buffers made beforehand, decoded once a second; and the GPUs that have them, of any vendor."""
+"""Sensors, read into buffers made beforehand and decoded once a second; GPUs of any vendor; places in sysfs."""
 
 import ctypes
+import os
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -261,3 +264,38 @@ def alike(asked: Iterable[tuple[Gpu, Answers]]) -> dict[Answers, dict[str, int]]
     for gpu, answers in asked:
         found.setdefault(answers, {})[gpu.device] = gpu.handle
     return found
+
+
+_SYSFS_VARIABLE = "TRIPLEPOINT_SYSFS"
+
+
+def sysfs() -> Path:
+    """Return the root of sysfs: /sys, or what the environment variable TRIPLEPOINT_SYSFS names in its place."""
+    return Path(os.environ.get(_SYSFS_VARIABLE, "/sys"))
+
+
+def node_folder() -> Path:
+    """Return a folder all users of this node share; a node put in the place of the real one has its own."""
+    return Path(os.environ.get(_SYSFS_VARIABLE, tempfile.gettempdir()))
+
+
+def read_text(path: Path) -> str | None:
+    """Return the stripped content of a file, None if it cannot be read."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def slot_of(address: str | None) -> str | None:
+    """Return the name of the physical slot of a PCI device, None where the kernel knows none.
+
+    Args:
+        address: Domain:bus:device.function; slots list the first three parts.
+    """
+    if address is None:
+        return None
+    for path in sorted(sysfs().glob("bus/pci/slots/*/address")):
+        if read_text(path) == address.partition(".")[0]:
+            return path.parent.name
+    return None

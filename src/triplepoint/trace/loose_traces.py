@@ -26,8 +26,8 @@ from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS
 from triplepoint.trace import Bool
 from triplepoint.trace.compare import Comparison
 from triplepoint.trace.join import Together, join_ranks
+from triplepoint.trace.kineto import HAS_STREAM, ROW, Rows
 from triplepoint.trace.kineto.reader import Header, read_trace
-from triplepoint.trace.kineto.rows import HAS_STREAM, ROW, Rows
 from triplepoint.trace.lanes import RankSummary
 from triplepoint.trace.parsing import TraceFile, check_ranks, find_traces, parse_traces, rank_of
 from triplepoint.trace.perfetto import FILE_NAME, write_merged

@@ -14,9 +14,8 @@ from tests.points import planned, tiny_point
 from tests.sampling import S, record
 from tests.unit.telemetry.test_align import node
 from triplepoint.aggregate.checks import CHECKS, run_checks, sensor_checks
-from triplepoint.aggregate.energy import measure_energy
+from triplepoint.aggregate.energy import Sensors, measure_energy
 from triplepoint.aggregate.power import Power
-from triplepoint.aggregate.sensors import Sensors
 from triplepoint.manifest import Clock, Manifest, Telemetry, ZeusWindow
 from triplepoint.tables import TELEMETRY
 from triplepoint.tables.results import TELEMETRY_CHECKS

@@ -15,8 +15,8 @@ from tests.fakes.scenario import Rule, Scenario
 from tests.fakes.wave import Wave, square
 from tests.sampling import S, Sampled, record
 from triplepoint.aggregate.energy import COUNTER, NotMeasuredError, measure_energy
-from triplepoint.aggregate.heat import CAUSES, throttle_shares
 from triplepoint.aggregate.phases import CELLS, Pattern, phase_energy, read_pattern, read_spans
+from triplepoint.aggregate.power import CAUSES, throttle_shares
 from triplepoint.power_sensor import EnergyCounter, integral_j
 
 IDLE_W, BUSY_W = 75.0, 700.0

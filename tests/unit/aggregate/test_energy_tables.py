@@ -7,9 +7,8 @@ import pytest
 
 from tests.synthetic import CONFIG, H200, Spec, build
 from triplepoint.aggregate import aggregate
-from triplepoint.aggregate.energy import COUNTER
-from triplepoint.aggregate.heat import CAUSES
-from triplepoint.aggregate.sensors import read_sensors
+from triplepoint.aggregate.energy import COUNTER, read_sensors
+from triplepoint.aggregate.power import CAUSES
 from triplepoint.errors import UserError
 from triplepoint.tables import TELEMETRY
 from triplepoint.tables.results import RESULT_TABLES

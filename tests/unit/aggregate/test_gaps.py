@@ -9,7 +9,7 @@ import pytest
 from tests.synthetic import CONFIG, H200, MS, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.manifest import Node, SamplerEnd, read_manifest, write_manifest
-from triplepoint.report.page import _describe
+from triplepoint.report import _describe
 from triplepoint.tables import TELEMETRY
 from triplepoint.tables.results import POINTS
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triplepoint.aggregate.phase_fit import fit_with_care
+from triplepoint.aggregate.phases import fit_with_care
 
 LIMIT_W = 700.0
 NUM_MOVES = 40

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.unit.simulate.heat.machines import CONFIG, airflow, cooling
-from triplepoint.calibrate.cooling import StepLog, fit_heat, simulate_log
+from triplepoint.calibrate.power import StepLog, fit_heat, simulate_log
 from triplepoint.errors import UserError
 from triplepoint.simulate.heat.devices import equal_devices
 from triplepoint.simulate.heat.network import build_network, propagator

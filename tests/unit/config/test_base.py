@@ -6,7 +6,7 @@ from triplepoint.config.base import parse
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.selection import Selection
+from triplepoint.config.study import Selection
 from triplepoint.config.yaml_file import read, read_yaml
 from triplepoint.errors import UserError
 

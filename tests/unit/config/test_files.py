@@ -8,7 +8,7 @@ from tests.unit.config.conftest import REPOSITORY
 from triplepoint.config import reference
 from triplepoint.config.base import parse
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.selection import Selection
+from triplepoint.config.study import Selection
 from triplepoint.config.yaml_file import read_yaml
 
 CONFIG = Catalogue(REPOSITORY / "config")

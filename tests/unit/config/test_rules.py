@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from tests.unit.config.conftest import REPOSITORY
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.fold import fold
 from triplepoint.config.point import Point
-from triplepoint.config.rules import refusal
-from triplepoint.config.settings import Settings, make_points
+from triplepoint.config.rules import fold, refusal
+from triplepoint.config.study import Settings, make_points
 
 CONFIG = Catalogue(REPOSITORY / "config")
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from tests.points import TINY, tiny_point
 from tests.unit.config.test_rules import make
-from triplepoint.config.names import RUN_PATTERN
+from triplepoint.config import RUN_PATTERN
+from triplepoint.config.plan import run_id, run_label
 from triplepoint.config.point import Layout, Point, Steps
-from triplepoint.config.runid import run_id, run_label
 
 OPTIM = {"data_parallel_sharding": "optim"}
 

@@ -8,9 +8,9 @@ from pydantic import ValidationError
 
 from tests.unit.config.test_rules import make
 from triplepoint.config import rules
+from triplepoint.config.base import Setting, write
 from triplepoint.config.point import DEFAULTS, SETTINGS, Layout, settings_of
-from triplepoint.config.setting import Setting, write
-from triplepoint.config.settings import Settings
+from triplepoint.config.study import Settings
 from triplepoint.figures import labels
 from triplepoint.tables.results import POINTS, _column
 

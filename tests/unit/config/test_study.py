@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.conftest import WriteStudy
-from triplepoint.config.settings import Settings
-from triplepoint.config.study import Study, expand
+from triplepoint.config.study import Settings, Study, expand
 from triplepoint.config.yaml_file import read
 from triplepoint.errors import UserError
 

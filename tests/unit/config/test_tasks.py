@@ -7,12 +7,11 @@ import pytest
 
 from tests.points import refused, tiny_point
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.fold import fold
 from triplepoint.config.model import ModelConfig
+from triplepoint.config.plan import run_id
 from triplepoint.config.point import Layout, Point
-from triplepoint.config.rules import check_corpus, check_experts, check_task
-from triplepoint.config.runid import run_id
-from triplepoint.config.settings import Settings, make_points
+from triplepoint.config.rules import check_corpus, check_experts, check_task, fold
+from triplepoint.config.study import Settings, make_points
 from triplepoint.config.task import TARGETS, Inference, Lora
 
 CONFIG = Path("config")

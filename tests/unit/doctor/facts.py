@@ -6,8 +6,7 @@ from tests.fakes.host import Hwmon, Port, Rapl
 from tests.fakes.node import fake_node
 from tests.fakes.scenario import Scenario
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.doctor.check import Check, Expected
-from triplepoint.doctor.facts import NodeFacts
+from triplepoint.doctor.check import Check, Expected, NodeFacts
 from triplepoint.doctor.node import Sources, read_node
 
 CATALOGUE = Catalogue(Path("config"))

@@ -16,7 +16,7 @@ def check(scenario: Scenario, device: str, folder: Path) -> dict[str, tuple[str,
     """Return status and finding of each check."""
     out = folder / "checks.json"
     with fake_node(scenario) as node:
-        command = [sys.executable, "-X", "importtime", "-m", "triplepoint.doctor.brief", str(out), device]
+        command = [sys.executable, "-X", "importtime", "-m", "triplepoint.doctor.check_node", str(out), device]
         done = subprocess.run(command, env=node.env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "| torch" not in done.stderr, "it takes seconds to import"

@@ -4,10 +4,9 @@ from tests.fakes.presets import hgx_a100, hgx_h200, mi250_node
 from tests.fakes.scenario import Rule
 from tests.fakes.wave import constant
 from tests.unit.doctor.facts import CATALOGUE, expected, one, read
-from triplepoint.doctor.check import Expected
+from triplepoint.doctor.check import Expected, GpuFacts, NodeFacts
 from triplepoint.doctor.check_node import check_gpus
 from triplepoint.doctor.check_nodes import check_agreement
-from triplepoint.doctor.facts import GpuFacts, NodeFacts
 from triplepoint.doctor.node import read_node
 from triplepoint.telemetry import nvml_library
 

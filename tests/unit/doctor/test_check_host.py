@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from tests.fakes.presets import hgx_h200
 from tests.unit.doctor.facts import expected, one, read
-from triplepoint.doctor.check import Check, Expected, by_gpu, fold, odd_ones, spans
+from triplepoint.doctor.check import Check, Expected, NodeFacts, by_gpu, fold, odd_ones, spans
 from triplepoint.doctor.check_node import check_host
-from triplepoint.doctor.facts import NodeFacts
 from triplepoint.doctor.node import read_ports, read_sensors, read_xids
 
 H200 = expected("h200x32")

@@ -8,10 +8,9 @@ import pytest
 
 from tests.unit.doctor.facts import expected, one
 from triplepoint.config.site import Gang
-from triplepoint.doctor.check import Check, Expected
+from triplepoint.doctor.check import Check, Expected, NodeFacts
 from triplepoint.doctor.check_nodes import check_fabric, check_gpu_speed, check_together
 from triplepoint.doctor.diagnosis import Diagnosis, as_json, as_text, diagnose, write_tables
-from triplepoint.doctor.facts import NodeFacts
 from triplepoint.doctor.measure import CollectiveRow, KernelRow, group_sizes
 from triplepoint.doctor.peers import Meeting
 from triplepoint.doctor.probe import ProbePlan, Report, job_parameters, run_probe

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from matplotlib.axes import Axes
 
 from triplepoint.figures import style
-from triplepoint.figures.canvas import Canvas
 from triplepoint.figures.scales import fit_ticks, scale
+from triplepoint.figures.style import Canvas
 
 
 def drawn(values: list[float], width_in: float = 1.0) -> Axes:

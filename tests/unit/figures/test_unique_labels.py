@@ -9,8 +9,7 @@ from tests.synthetic import CONFIG, H200, Spec
 from triplepoint.aggregate.points import unfinished_row
 from triplepoint.aggregate.variants import find_variants
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.plan import PlanEntry
-from triplepoint.config.runid import run_id
+from triplepoint.config.plan import PlanEntry, run_id
 from triplepoint.figures import inference_batch, labels
 from triplepoint.plan import select
 from triplepoint.tables.results import POINTS

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.points import planned, tiny_point
 from triplepoint.config.site import Gang
-from triplepoint.launch.policy import again, bad_nodes, may_requeue, note_bad_node, with_less_time, with_more_time
+from triplepoint.launch.attempt import again, bad_nodes, may_requeue, note_bad_node, with_less_time, with_more_time
 from triplepoint.manifest import Evidence, Manifest, Suspect
 from triplepoint.status import Status
 

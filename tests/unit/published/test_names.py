@@ -8,7 +8,7 @@ from tests.unit.published.cells import NEMOTRON
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.model import LayerKind, ModelConfig
 from triplepoint.errors import UserError
-from triplepoint.published.names import Unsupported, find_model, read_names
+from triplepoint.published.architecture import Unsupported, find_model, read_names
 from triplepoint.published.rows import Row, read_row, settle
 from triplepoint.published.table import read_table
 from triplepoint.simulate.memory.training import peak_memory

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from triplepoint.report import _environment
 from triplepoint.report.claims import sum_up_claims
-from triplepoint.report.page import _environment
 
 CONFIG = Path("config")
 NONE = dict.fromkeys(

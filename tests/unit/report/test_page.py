@@ -14,7 +14,7 @@ from triplepoint.config.plan import Plan
 from triplepoint.errors import UserError
 from triplepoint.figures.write import write_figure
 from triplepoint.manifest import read_manifest, write_manifest
-from triplepoint.report.page import write_report
+from triplepoint.report import write_report
 
 CAPTIONS = Path(__file__).parents[3] / "workflow" / "report"
 HOSTILE = "<script>alert('x')</script>&\"{{ 7*7 }}"

@@ -1,6 +1,6 @@
 from tests.points import planned, tiny_point
 from tests.synthetic import Spec, manifest_of
-from triplepoint.report.page import _said, sum_up
+from triplepoint.report import _said, sum_up
 
 PLANNED = planned(tiny_point())
 

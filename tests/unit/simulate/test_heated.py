@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.cluster import ClusterConfig
-from triplepoint.config.conditions import ConditionsConfig
+from triplepoint.config.cluster import ClusterConfig, ConditionsConfig
 from triplepoint.config.plan import PlannedRun
 from triplepoint.errors import UserError
 from triplepoint.plan import select

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from tests.published_serving import is_shared, read_cases
 from tests.unit.simulate.jobs import communication_bytes, flops, gpu, job, llama, mixtral
-from triplepoint.config.attention import LatentAttention, SlidingWindow
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.model import ModelConfig
+from triplepoint.config.model import LatentAttention, ModelConfig, SlidingWindow
 from triplepoint.config.point import Layout
-from triplepoint.published.fabric import usual_fabric
+from triplepoint.published.rows import usual_fabric
 from triplepoint.published.words import StatedNetwork
 from triplepoint.simulate.inference import Serving, memory_of, predict_inference
 from triplepoint.simulate.job import Job

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.published.cells import NEMOTRON
-from triplepoint.calibrate.statistics import conformal_quantile
+from triplepoint.calibrate.protocol import conformal_quantile
 from triplepoint.cli import main
 from triplepoint.config.point import Layout
 from triplepoint.published.rows import read_row, settle

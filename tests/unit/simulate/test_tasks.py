@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.conditions import ConditionsConfig
+from triplepoint.config.cluster import ConditionsConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.yaml_file import read

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.simulate.jobs import communication_bytes, communications, flops, job, llama, mixtral, operations
-from triplepoint.config.attention import LatentAttention, SlidingWindow
-from triplepoint.config.model import LayerKind, MixtureOfExperts, ModelConfig
+from triplepoint.config.model import LatentAttention, LayerKind, MixtureOfExperts, ModelConfig, SlidingWindow
 from triplepoint.metrics import flops_per_token
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.operations import Kernel

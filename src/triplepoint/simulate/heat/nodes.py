@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from triplepoint.config.conditions import ConditionsConfig, place_of
+from triplepoint.config.cluster import ConditionsConfig, place_of
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
 from triplepoint.simulate.heat.devices import BadContact, BlockedAirflow, Fault, draw_devices

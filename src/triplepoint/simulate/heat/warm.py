@@ -15,8 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from triplepoint.config.cluster import ClusterConfig
-from triplepoint.config.conditions import USUAL
+from triplepoint.config.cluster import USUAL, ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import PointError
 from triplepoint.simulate.costs import largest_of

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from triplepoint import metrics
-from triplepoint.config.cluster import ClusterConfig
-from triplepoint.config.conditions import USUAL
+from triplepoint.config.cluster import USUAL, ClusterConfig
 from triplepoint.config.task import TARGETS, Inference, Lora
 from triplepoint.errors import PointError
 from triplepoint.flops import inference_flops_per_token, peak_flops, training_flops_per_token

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from triplepoint.config.attention import LatentAttention
-from triplepoint.config.model import LayerKind
+from triplepoint.config.model import LatentAttention, LayerKind
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.work.cores import Core, core_of
 from triplepoint.simulate.work.ends import embedding, head, prediction

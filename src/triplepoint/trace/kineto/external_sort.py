@@ -8,7 +8,7 @@ from typing import IO
 
 import numpy as np
 
-from triplepoint.trace.kineto.rows import Rows
+from triplepoint.trace.kineto import Rows
 
 CAPACITY = 1 << 17
 """Rows kept in memory: some 10 to 15 MB, of which a few copies are alive at once."""

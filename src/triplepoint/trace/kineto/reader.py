@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 
 from triplepoint.errors import UserError
+from triplepoint.trace.kineto import IS_BEGIN, IS_END, LAUNCH, ROW, Rows
 from triplepoint.trace.kineto._scanner import ROW_BYTES, Scanner
-from triplepoint.trace.kineto.rows import IS_BEGIN, IS_END, LAUNCH, ROW, Rows
 from triplepoint.trace.kineto.source import Source
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from triplepoint.trace import Int64
-from triplepoint.trace.kineto.rows import Category
+from triplepoint.trace.kineto import Category
 from triplepoint.trace.lanes import Label
 from triplepoint.trace.rank import intervals
 from triplepoint.trace.rank.events import NEVER, Events, Operations, Slab

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from triplepoint.trace import Int64
-from triplepoint.trace.kineto.rows import Category, Rows
+from triplepoint.trace.kineto import Category, Rows
 from triplepoint.trace.rank.events import Events, Operation, Operations
 from triplepoint.trace.rank.intervals import Cover
 from triplepoint.trace.rank.process_groups import Groups, tensor_sizes

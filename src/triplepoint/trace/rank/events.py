@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from triplepoint.trace import Bool, Int64
+from triplepoint.trace.kineto import LAUNCH, ROW, Category, Rows
 from triplepoint.trace.kineto.external_sort import Sorter
 from triplepoint.trace.kineto.reader import Header, Message
-from triplepoint.trace.kineto.rows import LAUNCH, ROW, Category, Rows
 from triplepoint.trace.lanes import Label
 from triplepoint.trace.taxonomy import Kernel
 

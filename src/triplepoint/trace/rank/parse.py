@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from triplepoint.tables import CATEGORIES, COLLECTIVES, INTERVALS, KERNELS, SEGMENTS, TIMELINE
 from triplepoint.trace import Bool, Int64
+from triplepoint.trace.kineto import Rows
 from triplepoint.trace.kineto.reader import Message
-from triplepoint.trace.kineto.rows import Rows
 from triplepoint.trace.lanes import SUMMARY, Account, RankSummary, Step, write_summary
 from triplepoint.trace.rank.accounting import ALL, Accounts, Pieces, find_waits
 from triplepoint.trace.rank.events import LAUNCHED, Slab, slabs

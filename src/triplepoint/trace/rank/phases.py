@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from triplepoint.trace import Int64
-from triplepoint.trace.kineto.rows import Category, Rows
+from triplepoint.trace.kineto import Category, Rows
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank import intervals
 from triplepoint.trace.rank.events import NEVER, Events

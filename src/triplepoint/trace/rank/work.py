@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from triplepoint.trace import Int64
+from triplepoint.trace.kineto import LAUNCH, ROW, Category, Rows, is_device
 from triplepoint.trace.kineto.external_sort import Sorter
 from triplepoint.trace.kineto.reader import Geometry, Header, read_trace
-from triplepoint.trace.kineto.rows import LAUNCH, ROW, Category, Rows, is_device
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank.collectives import DeviceOperations, host_collectives
 from triplepoint.trace.rank.events import Events, Operation, Operations, as_launches, join_launches, not_launched, slabs

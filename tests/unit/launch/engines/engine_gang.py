@@ -15,8 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from triplepoint.config.point import Point
-from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines import get_engine, loop
+from triplepoint.launch.engines import RankContext, StepRecorder, get_engine, loop
 from triplepoint.launch.engines.deepspeed import trainer as deepspeed
 from triplepoint.launch.engines.loop import enable_flight_recorder
 from triplepoint.launch.engines.megatron import trainer as megatron

@@ -14,8 +14,7 @@ import torch
 import torch.distributed as dist
 
 from triplepoint.config.point import Point
-from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines import native
+from triplepoint.launch.engines import RankContext, StepRecorder, native
 from triplepoint.launch.engines.loop import enable_flight_recorder
 from triplepoint.launch.engines.native import gradients, trainer
 from triplepoint.launch.engines.native.generate import Generator

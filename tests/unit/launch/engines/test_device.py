@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from triplepoint.errors import UserError
-from triplepoint.launch.engines.device import open_device
+from triplepoint.launch.engines.loop import open_device
 
 
 @pytest.mark.parametrize("kind", ["cuda", "rocm"])

@@ -14,8 +14,7 @@ from triplepoint.config.task import TARGETS, Inference, Lora, Target
 from triplepoint.errors import UserError
 from triplepoint.launch.engines.native import generate
 from triplepoint.launch.engines.native.model import Linear, Stage
-from triplepoint.launch.engines.native.parameters import Adapter, add_adapters, freeze
-from triplepoint.launch.engines.weights import weights_of
+from triplepoint.launch.engines.native.parameters import Adapter, add_adapters, freeze, weights_of
 
 
 def adapted(targets: tuple[Target, ...] = TARGETS) -> Stage:

@@ -9,7 +9,7 @@ import pytest
 from tests.points import refused
 from tests.unit.launch.engines.native_points import GPT, LLAMA, MOE, make_point
 from triplepoint.config.model import ModelConfig
-from triplepoint.launch.engines.shared import padded_vocab_size
+from triplepoint.launch.engines import padded_vocab_size
 
 BIASED_MOE = ModelConfig.model_validate({**MOE.model_dump(), "name": "biased", "add_bias": True})
 TIED = LLAMA.model_copy(update={"tie_embeddings": True})

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tests.points import tiny_point
 from tests.unit.launch.engines.native_points import LLAMA, make_point
-from triplepoint.config.fold import fold
-from triplepoint.config.rules import check_corpus
+from triplepoint.config.rules import check_corpus, fold
 from triplepoint.errors import UserError
 from triplepoint.launch.engines.data import Batcher, open_corpus, open_tokenizer
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.simulate.heat.machines import CONFIG
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.conditions import USUAL, ConditionsConfig
+from triplepoint.config.cluster import USUAL, ConditionsConfig
 from triplepoint.errors import UserError
 from triplepoint.simulate.heat.nodes import airflow_of, is_known, machine_of, node_power_of
 

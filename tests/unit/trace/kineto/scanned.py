@@ -4,8 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from triplepoint.trace.kineto import LAUNCH, ROW
 from triplepoint.trace.kineto._scanner import ROW_BYTES, Scanner
-from triplepoint.trace.kineto.rows import LAUNCH, ROW
 
 
 class Row(NamedTuple):

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from triplepoint.trace.kineto import Rows
 from triplepoint.trace.kineto.external_sort import Sorter
-from triplepoint.trace.kineto.rows import Rows
 
 NUMBERED = np.dtype([("key", "i8"), ("number", "i4")])
 

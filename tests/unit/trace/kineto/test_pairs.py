@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from triplepoint.trace.kineto import HAS_STREAM, IS_BEGIN, IS_END, ROW, Rows
 from triplepoint.trace.kineto.reader import pair
-from triplepoint.trace.kineto.rows import HAS_STREAM, IS_BEGIN, IS_END, ROW, Rows
 
 Half = tuple[str, int, int, int]
 """B or E, start, thread, name."""

@@ -11,9 +11,8 @@ import pytest
 
 from tests.unit.trace.traces import ALL_REDUCE, BASE_NS, document, event, kernel, launch, note, write_trace
 from triplepoint.errors import UserError
-from triplepoint.trace.kineto import reader, source
+from triplepoint.trace.kineto import LAUNCH, ROW, Category, Rows, reader, source
 from triplepoint.trace.kineto.reader import Geometry, Header, Message, read_trace
-from triplepoint.trace.kineto.rows import LAUNCH, ROW, Category, Rows
 
 
 class Read(NamedTuple):

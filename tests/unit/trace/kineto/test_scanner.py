@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.unit.trace.judge.layouts import LAYOUTS
 from tests.unit.trace.kineto.scanned import Row, scan
 from tests.unit.trace.traces import document, event, kernel, launch, note
+from triplepoint.trace.kineto import HAS_STREAM, IS_BEGIN, IS_END, Category
 from triplepoint.trace.kineto._scanner import Scanner
-from triplepoint.trace.kineto.rows import HAS_STREAM, IS_BEGIN, IS_END, Category
 
 EVENTS = [
     {"ph": "M", "name": "process_name", "pid": 9, "tid": 0, "ts": 0, "args": {"name": "python"}},

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.unit.trace.rank.parsed import parse, work_of
 from tests.unit.trace.traces import GEMM, kernel, launch
+from triplepoint.trace.kineto import LAUNCH, ROW
 from triplepoint.trace.kineto.external_sort import Sorter
-from triplepoint.trace.kineto.rows import LAUNCH, ROW
 from triplepoint.trace.rank.events import NEVER, join_launches
 
 

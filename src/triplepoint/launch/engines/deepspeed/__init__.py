@@ -11,9 +11,8 @@ from typing import Any
 from triplepoint.config.point import Point
 from triplepoint.config.rules import Rule
 from triplepoint.errors import UserError
-from triplepoint.launch.context import RankContext, StepRecorder
+from triplepoint.launch.engines import RankContext, StepRecorder, check_features
 from triplepoint.launch.engines.deepspeed.settings import zero_stage
-from triplepoint.launch.engines.shared import check_features
 
 
 def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from triplepoint.config.point import Point
-from triplepoint.launch.engines.shared import MAX_GRADIENT_NORM
+from triplepoint.launch.engines import MAX_GRADIENT_NORM
 
 PREFETCH_ELEMENTS = 50_000_000
 """Parameters that ZeRO-3 gathers ahead of their use. Source: DeepSpeed, `stage3_prefetch_bucket_size`, default 5e7."""

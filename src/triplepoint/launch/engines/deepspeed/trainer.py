@@ -18,14 +18,20 @@ from torch import Tensor
 
 from triplepoint.config.point import Point
 from triplepoint.files import write_json
-from triplepoint.launch.context import RankContext, StepRecorder
+from triplepoint.launch.engines import MAX_GRADIENT_NORM, RankContext, StepRecorder
 from triplepoint.launch.engines.data import Batcher, open_corpus
-from triplepoint.launch.engines.deepspeed.model import build_model, build_optimizer
-from triplepoint.launch.engines.deepspeed.pipeline import annotate_phases, build_pipeline
+from triplepoint.launch.engines.deepspeed.model import annotate_phases, build_model, build_optimizer, build_pipeline
 from triplepoint.launch.engines.deepspeed.settings import deepspeed_config
-from triplepoint.launch.engines.device import BACKENDS, device_name, open_device
-from triplepoint.launch.engines.loop import Role, Tracer, enable_flight_recorder, marker, train_steps
-from triplepoint.launch.engines.shared import MAX_GRADIENT_NORM
+from triplepoint.launch.engines.loop import (
+    BACKENDS,
+    Role,
+    Tracer,
+    device_name,
+    enable_flight_recorder,
+    marker,
+    open_device,
+    train_steps,
+)
 
 
 class DeepSpeedTrainer:

@@ -1,7 +1,8 @@
 """The Megatron engine: Megatron-Core's layers, schedules, gradient buffers and optimizer.
 
 With a GPU and Transformer Engine its kernels are used; without, Megatron's own modules. On a CPU, over gloo, the same
-code runs behind a few stand-ins for CUDA calls (`cpu.py`). This module stays light: Megatron is imported in the ranks.
+code runs behind a few stand-ins for CUDA calls, in `trainer.py`. This module stays light: Megatron is imported in the
+ranks.
 """
 
 import importlib.util
@@ -10,8 +11,7 @@ from typing import Any
 from triplepoint.config.point import Point
 from triplepoint.config.rules import Rule
 from triplepoint.errors import UserError
-from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines.shared import check_expert_biases, check_features, check_vocabulary
+from triplepoint.launch.engines import RankContext, StepRecorder, check_expert_biases, check_features, check_vocabulary
 
 
 def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from triplepoint.config.point import Point
 from triplepoint.config.task import Lora
+from triplepoint.launch.engines import padded_vocab_size
 from triplepoint.launch.engines.megatron.settings import (
     ddp_config,
     has_transformer_engine,
@@ -39,7 +40,6 @@ from triplepoint.launch.engines.megatron.settings import (
     splits_sequence,
 )
 from triplepoint.launch.engines.megatron.weights import COLUMN, matrices
-from triplepoint.launch.engines.shared import padded_vocab_size
 
 
 class Norm:

@@ -11,7 +11,7 @@ from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer import TransformerConfig
 
 from triplepoint.config.point import Point
-from triplepoint.launch.engines.shared import BETAS, LEARNING_RATE, MAX_GRADIENT_NORM, WEIGHT_DECAY
+from triplepoint.launch.engines import BETAS, LEARNING_RATE, MAX_GRADIENT_NORM, WEIGHT_DECAY
 
 NORM_EPS = 1e-5
 """Source: Llama 3 and GPT-2 reference code, both 1e-5."""

@@ -14,10 +14,18 @@ from megatron.core.transformer.module import param_is_not_shared
 from torch import Tensor
 
 from triplepoint.config.point import Point
-from triplepoint.launch.context import RankContext, StepRecorder
+from triplepoint.launch.engines import RankContext, StepRecorder
 from triplepoint.launch.engines.data import Batcher, open_corpus
-from triplepoint.launch.engines.device import BACKENDS, device_name, open_device
-from triplepoint.launch.engines.loop import Role, Tracer, enable_flight_recorder, marker, train_steps
+from triplepoint.launch.engines.loop import (
+    BACKENDS,
+    Role,
+    Tracer,
+    device_name,
+    enable_flight_recorder,
+    marker,
+    open_device,
+    train_steps,
+)
 from triplepoint.launch.engines.megatron.build import build_chunks
 from triplepoint.launch.engines.megatron.settings import optimizer_config, parallel_sizes, transformer_config
 from triplepoint.launch.engines.megatron.weights import fill

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point
-from triplepoint.launch.engines.shared import padded_vocab_size
-from triplepoint.launch.engines.weights import ADAPTER, weights_of
-from triplepoint.launch.engines.weights import Weights as EngineWeights
+from triplepoint.launch.engines import padded_vocab_size
+from triplepoint.launch.engines.native.parameters import ADAPTER, weights_of
+from triplepoint.launch.engines.native.parameters import Weights as EngineWeights
 
 COLUMN = ("linear_qkv", "linear_fc1")
 """Layers whose outputs are split over tensor parallel ranks; those of the others' inputs are."""

@@ -7,8 +7,7 @@ from typing import Any
 
 from triplepoint.config.point import Point
 from triplepoint.config.rules import Rule
-from triplepoint.launch.context import RankContext, StepRecorder
-from triplepoint.launch.engines.shared import check_expert_biases, check_features, check_vocabulary
+from triplepoint.launch.engines import RankContext, StepRecorder, check_expert_biases, check_features, check_vocabulary
 
 
 def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[str, Any]:

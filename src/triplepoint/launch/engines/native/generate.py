@@ -14,13 +14,11 @@ from torch import Tensor
 
 from triplepoint.config.point import Point
 from triplepoint.config.task import group_size
-from triplepoint.launch.context import StepRecorder
-from triplepoint.launch.engines.device import synchronise
-from triplepoint.launch.engines.loop import marker
+from triplepoint.launch.engines import StepRecorder
+from triplepoint.launch.engines.loop import marker, phase, synchronise
 from triplepoint.launch.engines.native.gradients import local
 from triplepoint.launch.engines.native.model import Attention
 from triplepoint.launch.engines.native.parallel import Mesh, build_stages, compute_dtype
-from triplepoint.launch.engines.native.pipeline import phase
 
 Sent = tuple[dist.Work, Tensor]
 """What to wait for, and the tensor that must live until then."""

@@ -21,8 +21,8 @@ from torch.utils.checkpoint import checkpoint
 
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Recompute
+from triplepoint.launch.engines import padded_vocab_size
 from triplepoint.launch.engines.data import IGNORED
-from triplepoint.launch.engines.shared import padded_vocab_size
 
 NORM_EPS = 1e-5
 """Source: Llama 3 and GPT-2 reference code, both 1e-5."""

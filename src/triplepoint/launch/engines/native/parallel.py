@@ -25,8 +25,7 @@ from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout, Point
 from triplepoint.launch.engines.native.model import FeedForward, Stage, TransformerLayer, runners
 from triplepoint.launch.engines.native.moe import MixtureOfExpertsBlock, TensorSplit
-from triplepoint.launch.engines.native.parameters import add_adapters, freeze, materialise
-from triplepoint.launch.engines.weights import weights_of
+from triplepoint.launch.engines.native.parameters import add_adapters, freeze, materialise, weights_of
 
 SEQUENCE_DIM = 1
 """Activations are (batch, sequence, hidden)."""
