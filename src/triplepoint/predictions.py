@@ -15,9 +15,9 @@ from triplepoint.config.study import Settings, Study, expand
 from triplepoint.config.yaml_file import load, read_any
 from triplepoint.errors import UserError
 from triplepoint.plan import points_of, refusal_of
-from triplepoint.simulate.predict.point import STACKS, predict_point
+from triplepoint.simulate.predict.point import predict_point
 from triplepoint.simulate.predict.prediction import Prediction, read_calibrations, with_progress
-from triplepoint.simulate.stacks import find_stack, read_stacks
+from triplepoint.simulate.stacks import check_stack
 from triplepoint.status import PredictionStatus
 
 _TABLES = (".csv", ".tsv", ".txt")
@@ -132,7 +132,7 @@ def request_of(
         name, stack = name if settings.id in (None, "") else str(settings.id), settings.stack
         is_simulated = is_simulated or "engine" not in settings.model_fields_set
     if stack:
-        _check_stack(stack, where, catalogue.folder)
+        check_stack(stack, where, catalogue.folder)
     (point,) = points_of(settings.model_copy(update={"repeats": 1}), catalogue, where, is_simulated)
     return Request(name, where, point, stack, refusal_of(point, catalogue))
 
@@ -209,11 +209,3 @@ def _split(text: str, delimiter: str) -> list[tuple[int, list[str]]]:
 
 def _num_known(rows: list[tuple[int, list[str]]]) -> int:
     return sum(name.strip() in Configuration.model_fields for name in rows[0][1]) if rows else 0
-
-
-def _check_stack(stack: str, where: str | Path, config: Path) -> None:
-    if not find_stack(stack, config).match and stack not in STACKS.values():
-        known = ", ".join([*STACKS.values(), *(" ".join(known.match) for known in read_stacks(config) if known.match)])
-        raise UserError(
-            f"{where}: stack: no known software in {stack!r}; expected a name with the words of one: {known}"
-        )

@@ -11,7 +11,8 @@ from triplepoint.doctor.check import Check, Expected, NodeFacts, by_gpu, fold, o
 from triplepoint.doctor.check_node import check_host
 from triplepoint.doctor.node import read_ports, read_sensors, read_xids
 
-H200 = expected("h200x32")
+H200 = expected("h200x32-1x100")
+"""With one adapter a node, as the made-up nodes have."""
 
 
 def make_port(sys: Path, adapter: str, **files: str) -> None:
