@@ -174,7 +174,7 @@ def _beside(measured: Number, ours: Number | None, missing: str) -> dict[str, st
 
 def _predicted(prediction: Prediction, quantity: str) -> Number | None:
     """Return a predicted quantity with its interval; None where it is not predicted or the point does not run."""
-    if prediction.status != PredictionStatus.OK:
+    if prediction.status not in (PredictionStatus.OK, PredictionStatus.UNDECIDED):
         return None
     columns = {**vars(prediction), **vars(prediction.power)}
     value = columns.get(quantity, math.nan)

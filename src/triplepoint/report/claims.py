@@ -31,6 +31,7 @@ class Figure(NamedTuple):
 
     name: str
     counts: list[int]
+    fitted: str
     groups: list[Group]
 
 
@@ -65,7 +66,7 @@ def sum_up_claims(rows: Sequence[Row]) -> Section | None:
     words = ", ".join(f"{count} {_plural(verdict, count)}" for verdict, count in zip(ORDER, totals, strict=True))
     is_told = any(row["verdict"] != Verdict.CANNOT_TELL for row in judged)
     figures = [
-        Figure(name, _count(of_name), sorted(_groups(of_name), key=_most_differing))
+        Figure(name, _count(of_name), _fitted(of_name), sorted(_groups(of_name), key=_most_differing))
         for name, of_name in _by(judged, "figure").items()
         if is_told
     ]
@@ -80,6 +81,11 @@ def sum_up_claims(rows: Sequence[Row]) -> Section | None:
         sorted(figures, key=lambda figure: _in_order(figure.name)),
         findings,
     )
+
+
+def _fitted(rows: Iterable[Row]) -> str:
+    """Return what of the simulator was set by the figure of some rows."""
+    return "; ".join(dict.fromkeys(row["fitted"] for row in rows if row["fitted"]))
 
 
 def _plural(verdict: Verdict, count: int) -> str:

@@ -27,6 +27,7 @@ CLAIMS = Table(
         _signed("difference", "Ours less published; null where either has no size."),
         text("verdict", "agrees, differs or cannot tell; finding where a study contradicts itself."),
         text("reason", "Why it differs or cannot be told, or the numbers of a finding; null where it agrees.", True),
+        text("fitted", "Constants of the simulator that were set by this figure; null where none were.", True),
         text("origin", "Whether our number is measured or simulated; null where there is none.", True),
         Column("runs", "names", "", "Runs that our number is from."),
     ),

@@ -58,7 +58,7 @@ def judge_rows(claim: Rows, context: Context) -> Iterator[ClaimRow]:
         "fits": lambda: _fits(pairs),
     }
     for kind in claim.judged:
-        row = begin(claim, kind, figure.source, None if kind == "fits" else claim.quantity)
+        row = begin(claim, kind, figure.source, None if kind == "fits" else claim.quantity) | {"fitted": figure.fitted}
         if kind in ("order", "fits") or claim.is_relative:
             row["unit"] = "1"
         yield from (row | found for found in judges[kind]())
@@ -156,6 +156,9 @@ def _fits(pairs: Sequence[_Pair]) -> Iterator[ClaimRow]:
             yield row | numbers(published, None) | cannot_tell(one.group.why)
             continue
         status = one.group.rows[0]["status"]
+        if undecided := one.group.rows[0]["memory_undecided"]:
+            yield row | numbers(published, None) | cannot_tell(undecided)
+            continue
         ours = Number.within(float(status == Status.OK), 0.0)
         if published.value == ours.value:
             yield row | numbers(published, ours) | verdict((Verdict.AGREES, ""))
@@ -170,6 +173,7 @@ def judge_slots(claim: Slots, context: Context) -> Iterator[ClaimRow]:
     """Yield the rows of a claim about single GPUs."""
     figure = context.published.figure(claim.figure)
     row = begin(claim, "sign" if claim.judged == "gap_sign" else "value", figure.source, claim.quantity)
+    row["fitted"] = figure.fitted
     if claim.judged == "largest_ratio":
         row["unit"] = "1"
     maps: dict[str, list[Cells]] = {}

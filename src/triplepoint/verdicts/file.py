@@ -36,6 +36,9 @@ class Figure(Strict):
     """Settings that all rows share."""
     keys: dict[str, str | dict[str, Settings]]
     """Columns that say which point a row is of: the setting they hold, or the settings that each text means."""
+    fitted: str | None = None
+    """Constants of the simulator that were set by this figure, so that agreement of simulated runs is no check of them.
+    None: none."""
     where: dict[str, str] = {}
     """Text of columns of the rows that are meant. None: all rows."""
 

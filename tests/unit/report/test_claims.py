@@ -9,7 +9,7 @@ from triplepoint.report.claims import sum_up_claims
 CONFIG = Path("config")
 NONE = dict.fromkeys(
     ("point", "quantity", "published", "published_lo", "published_hi", "ours", "ours_lo", "ours_hi", "difference",
-     "reason", "origin")
+     "reason", "origin", "fitted", "fitted")
 )  # fmt: skip
 
 
@@ -80,3 +80,11 @@ def test_page_without_a_run_of_the_study_says_so_in_one_line() -> None:
     html = _environment().get_template("claims.html").render(claims=sum_up_claims([row("a", "cannot tell")] * 9))
     assert "No run here is of a configuration that the study published" in html
     assert "<table>" not in html
+
+
+def test_page_says_what_was_set_by_a_figure() -> None:
+    rows = [row("a", "agrees", fitted="power of H200"), row("b", "agrees", fitted="power of H200"), row("c", "agrees")]
+    section = sum_up_claims(rows)
+    assert section and section.figures[0].fitted == "power of H200"
+    html = _environment().get_template("claims.html").render(claims=section)
+    assert html.count("Constants of the simulator were set by this figure") == 1

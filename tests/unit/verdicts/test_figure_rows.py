@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.claims import configure, gpu, judge, kernel, point
+from tests.claims import FIGURE, configure, gpu, judge, kernel, point
 
 POWER = {
     "id": "power", "kind": "figure", "says": "Power of a GPU.", "figure": "one", "judged": ["value"],
@@ -195,3 +195,15 @@ def test_gap_sign_compares_signs_alone(tmp_path: Path) -> None:
         "agrees",
         None,
     )
+
+
+def test_fits_of_a_point_near_its_memory_cannot_be_told(tmp_path: Path) -> None:
+    config = configure(tmp_path, [POWER | {"judged": ["fits"]}], "layout,mbs,w\nA,1,500\n")
+    (row,) = judge(config, [point("a", memory_undecided="needs 130 to 145 GiB")])
+    assert (row["verdict"], row["reason"]) == ("cannot tell", "needs 130 to 145 GiB")
+
+
+def test_rows_say_what_was_set_by_their_figure(tmp_path: Path) -> None:
+    figure = FIGURE | {"fitted": "power of H200"}
+    config = configure(tmp_path, [POWER], "layout,mbs,w\nA,1,500\n", figures={"one": figure})
+    assert [row["fitted"] for row in judge(config, [point("a", gpu_power_w=500)])] == ["power of H200"]
