@@ -73,7 +73,7 @@ def finished_row(
             **_tokens_apart(point, steps),
         }
         | _power_columns(power, throughput, point, time_s.median)
-        | _peak_of_model(manifest)
+        | _facts_of_model(manifest)
     )
     return row | _per_gpu_and_token(row, point.num_gpus, steps.num_tokens)
 
@@ -118,11 +118,18 @@ def _tokens_apart(point: Point, steps: RunSteps) -> dict[str, Any]:
     return columns
 
 
-def _peak_of_model(manifest: Manifest) -> dict[str, Any]:
-    """Return the highest power of a GPU of a simulated run, which knows single kernels; samples hardly meet them."""
+_OF_MODEL = (
+    "gpu_power_peak_w",
+    "sm_clock_busy_mhz",
+    *(f"lost_to_{cause}_fraction" for cause in ("power_limit", "heat", "brake")),
+)
+
+
+def _facts_of_model(manifest: Manifest) -> dict[str, Any]:
+    """Return what a simulated run knows of single kernels, which samples hardly meet: peak power, clock while busy."""
     if manifest.origin != "simulated":
         return {}
-    return {"gpu_power_peak_w": manifest.facts.get("gpu_power_peak_w")}
+    return {name: manifest.facts.get(name) for name in _OF_MODEL}
 
 
 def _known_to(manifest: Manifest) -> dict[str, Any]:

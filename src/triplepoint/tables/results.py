@@ -168,6 +168,12 @@ POINTS = Table(
         *_HEAT,
         amount("gpu_temp_max_lo_c", "degC", "Lower end of the model's 90 % interval; null unless simulated."),
         amount("gpu_temp_max_hi_c", "degC", "Upper end of it."),
+        amount(
+            "sm_clock_busy_mhz", "MHz", "Mean clock while kernels run whose time goes with it; null unless simulated."
+        ),
+        ratio("lost_to_power_limit_fraction", "Share of the step that clocks held by it cost; null unless simulated."),
+        ratio("lost_to_heat_fraction", "The same where heat held them."),
+        ratio("lost_to_brake_fraction", "The same where a power brake did."),
         ratio("throttle_fraction", "Share of measured time clocks were throttled by any cause, mean over GPUs."),
         amount("gpu_energy_per_token_j", "J/token", "Energy of all GPUs per token; null where not measured."),
         amount("gpu_energy_per_token_p10_j", "J/token", "At the 10th percentiles of power and of step time."),
