@@ -20,7 +20,7 @@ _PRODUCTS = ("gemm", "grouped")
 OVERLAP_EXPONENT = 3.0
 """How well memory hides behind computation; `overlap_exponent` of `config/kernels/`, 3.03 as fitted on H100."""
 
-FP8_ENERGY = 0.5
+FP8_ENERGY = 0.48
 """Energy of an FP8 operation over that of a BF16 one, where half of it would be as much as twice the rate asks.
 
 Source: at 700 W with random operands, best of all shapes, 1403 TFLOP/s on an H100 and 1453 on an H200
