@@ -20,10 +20,10 @@ LAYERS = [
     {"metrics"},
     {"flops"},
     {"launch", "telemetry", "trace", "simulate"},
-    {"published"},
+    {"published", "verdicts"},
     {"doctor", "plan", "aggregate", "advise", "calibrate"},
     {"figures", "predictions"},
-    {"report"},
+    {"report", "compare"},
     {"workflow", "workflow_site", "cli"},
     {"__main__"},
 ]

@@ -8,6 +8,7 @@ from triplepoint.config.base import Setting, declared
 from triplepoint.config.point import Layout, Measured
 from triplepoint.config.task import Inference, Lora
 from triplepoint.status import RESULTS
+from triplepoint.tables.claims import CLAIMS
 from triplepoint.tables.schema import Column, Table, amount, count, ratio, text
 from triplepoint.tables.traces import RANK, RUN, STEP, TIMELINE
 
@@ -165,6 +166,14 @@ POINTS = Table(
         amount("gpu_power_peak_w", "W", f"Highest power of any GPU: {_PEAK}; null where not known of single GPUs."),
         amount("package_power_peak_w", "W", "Highest sample of a package whose GPUs share a sensor; null elsewhere."),
         *_HEAT,
+        amount("gpu_temp_max_lo_c", "degC", "Lower end of the model's 90 % interval; null unless simulated."),
+        amount("gpu_temp_max_hi_c", "degC", "Upper end of it."),
+        amount(
+            "sm_clock_busy_mhz", "MHz", "Mean clock while kernels run whose time goes with it; null unless simulated."
+        ),
+        ratio("lost_to_power_limit_fraction", "Share of the step that clocks held by it cost; null unless simulated."),
+        ratio("lost_to_heat_fraction", "The same where heat held them."),
+        ratio("lost_to_brake_fraction", "The same where a power brake did."),
         ratio("throttle_fraction", "Share of measured time clocks were throttled by any cause, mean over GPUs."),
         amount("gpu_energy_per_token_j", "J/token", "Energy of all GPUs per token; null where not measured."),
         amount("gpu_energy_per_token_p10_j", "J/token", "At the 10th percentiles of power and of step time."),
@@ -295,6 +304,6 @@ KERNEL_TOTALS = Table(
 
 RUN_TIMELINE = Table("timeline", "one row per (run, drawn span)", (RUN, *TIMELINE.columns))
 
-_TABLES = (POINTS, GPUS, STEP_ENERGY, PHASES, KERNEL_TOTALS, TELEMETRY_CHECKS, RUN_TIMELINE)
+_TABLES = (POINTS, GPUS, STEP_ENERGY, PHASES, KERNEL_TOTALS, TELEMETRY_CHECKS, CLAIMS, RUN_TIMELINE)
 RESULT_TABLES = {table.name: table for table in _TABLES}
 """Tables in `results/tables/`, by file name."""
