@@ -17,7 +17,7 @@ LAYERS = [
     {"config", "claims", "node_clock"},
     {"tables"},
     {"manifest", "recording", "power_sensor"},
-    {"metrics"},
+    {"metrics", "slow_nodes"},
     {"flops"},
     {"launch", "telemetry", "trace", "simulate"},
     {"published", "verdicts"},
