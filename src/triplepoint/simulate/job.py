@@ -43,6 +43,7 @@ class Job:
             what is usual with the software.
         context_exchange: How context parallel ranks meet keys and values: sent round a ring, or gathered before.
         stack: Framework and its version; the one thing step times may be calibrated by.
+        draw: Which draw of parts its GPUs are, from 0: a repeat of a simulated run has another one.
     """
 
     model: ModelConfig
@@ -65,6 +66,7 @@ class Job:
     expert_imbalance: float | None = None
     context_exchange: Literal["ring", "all_gather"] = "ring"
     stack: str = ""
+    draw: int = 0
 
     @cached_property
     def mesh(self) -> RankMesh:
@@ -118,6 +120,7 @@ class Job:
             recompute_layers=point.recompute_layers,
             overlap=frozenset(point.overlap),
             stack=stack,
+            draw=point.repeat - 1,
             **_adapters(point),
         )
 

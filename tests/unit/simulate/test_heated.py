@@ -68,6 +68,19 @@ def test_all_ranks_go_at_the_pace_of_the_slowest_clock(llama: PlannedRun) -> Non
     assert len(after.trace.rate) * after.trace.period_s == pytest.approx(after.warm.load.length_s, rel=1e-9)
 
 
+def test_a_repeat_has_other_parts_and_layouts_of_one_repeat_the_same(llama: PlannedRun) -> None:
+    def again(run: PlannedRun) -> PlannedRun:
+        return run.model_copy(update={"point": run.point.model_copy(update={"repeat": 2})})
+
+    other = planned("llama3-70b_h200x32_tp8-pp2-dp2-sp-zero1_mbs1_act_sim")
+    (first, second), (third, fourth) = (
+        [heated(one)[1].machine.devices.die for one in (run, again(run))] for run in (llama, other)
+    )
+    assert (first == third).all() and (second == fourth).all() and (first != second).all()
+    powers_w = [heated(run)[1].known.gpu_power_w for run in (llama, again(llama))]
+    assert 1e-5 < abs(powers_w[0] / powers_w[1] - 1.0) < 0.02
+
+
 def test_a_layout_that_stays_under_the_limit_gains_over_one_that_does_not() -> None:
     hot, cool = (heated(planned(text))[1] for text in ("gpt3-175b_h200x32_tp1-pp32", "gpt3-175b_h200x32_tp8-pp4"))
     assert cool.trace.clock_mhz.mean() > hot.trace.clock_mhz.mean() + 50

@@ -81,9 +81,9 @@ def _chassis_of(gpu: GpuConfig) -> str:
 
 
 def machine_of(
-    conditions: ConditionsConfig, gpu: GpuConfig, shape: tuple[int, int], cluster: str, config: Path
+    conditions: ConditionsConfig, gpu: GpuConfig, shape: tuple[int, int], cluster: str, config: Path, draw: int = 0
 ) -> Machine:
-    """Return the nodes of a cluster. Its parts differ as parts do, the same for all runs; bad contact is a condition.
+    """Return the nodes of a cluster. Parts differ as parts do, by draw; bad contact is a condition.
 
     Args:
         conditions: Of the cluster.
@@ -91,13 +91,14 @@ def machine_of(
         shape: Nodes, and devices in each.
         cluster: Name, which parts are drawn by.
         config: Folder of the configuration.
+        draw: Which draw of parts.
 
     Raises:
         UserError: If the GPUs cannot have such an airflow or such a power limit.
     """
     power, heat = power_of(conditions, gpu, config), read_heat(gpu.name, config)
     none = heat.bad_contact_share.model_copy(update={"value": 0.0})
-    seed = zlib.crc32(cluster.encode())
+    seed = zlib.crc32(cluster.encode()) + draw
     drawn = draw_devices(
         heat.model_copy(update={"bad_contact_share": none}), power, shape, seed, _faults(conditions, shape)
     )

@@ -122,14 +122,14 @@ def warm_up(
     """
     gpu, conditions = load.job.gpu, cluster.conditions
     shape = -(-load.job.num_gpus // cluster.gpus_per_node), cluster.gpus_per_node
-    sound = conditions.without_faults
-    last = _turn(load, machine_of(sound, gpu, shape, cluster.name, config), {})
+    sound, parts = conditions.without_faults, cluster.like or cluster.name
+    last = _turn(load, machine_of(sound, gpu, shape, parts, config, load.job.draw), {})
     pace = float(last.ratio.max())
     if conditions == sound:
         factor = dict.fromkeys(range(load.job.num_gpus), pace)
         last = replace(last, load=reload(factor), factor=factor)
     else:
-        last = _slow_down(load, reload, machine_of(conditions, gpu, shape, cluster.name, config), pace)
+        last = _slow_down(load, reload, machine_of(conditions, gpu, shape, parts, config, load.job.draw), pace)
     machine = last.ready.machine
     trace = replace(last.found.trace, period_s=last.load.length_s / len(last.found.trace.rate))
     _check_shutdown(trace, machine)
