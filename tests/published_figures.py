@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -16,6 +17,9 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Point
 from triplepoint.plan import select
 from triplepoint.simulate.artefacts.simulate_run import job_of
+from triplepoint.simulate.costs import slowest_of
+from triplepoint.simulate.heat import nodes
+from triplepoint.simulate.heat.devices import equal_devices
 from triplepoint.simulate.heat.warm import Warm, warm_up
 from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.prediction import Prediction, predict_job, read_calibrations
@@ -93,11 +97,60 @@ def warm_of(point: Point) -> Warm[Any]:
 
 @dataclass(frozen=True)
 class Row:
-    """A point of figure 13: a published and a predicted value of each quantity."""
+    """A point of a figure: a published and a predicted value of each quantity."""
 
     name: str
     published: dict[str, float]
     predicted: dict[str, float]
+
+
+def kernel_rows() -> Iterator[Row]:
+    """Yield the points of figure 10 that ran: seconds of kernels of a step, mean over stages.
+
+    A middling rank computes for less than the slowest, and waits for that one in collectives. Receives and all-reduces
+    have all time that is left. Of FSDP all is one, since how long a rank waits in all-reduces depends on how fast its
+    own gathers are.
+    """
+    for cells in read("kernel_time_h200_gpt3"):
+        if cells["compute_s"] == "OOM":
+            continue
+        words, recompute = cells["parallelism"], "full" if cells["recompute"] == "on" else "none"
+        spread = {name: number(cells[f"{name}_s"]) for name in ("allgather", "reducescatter", "sendrecv", "allreduce")}
+        computed = number(cells["compute_s"]) + number(cells["memelem_other_s"])
+        published = {
+            "computation": computed,
+            "tensor parallel": spread["allgather"] + spread["reducescatter"],
+            "sends and waiting": spread["sendrecv"] + spread["allreduce"],
+            "all": number(cells["total_s"]),
+        }
+        predicted = kernel_seconds(point_of("gpt3-175b", words, 1, recompute))
+        if words.endswith("FSDP"):
+            published, predicted = ({"all": seconds["all"]} for seconds in (published, predicted))
+        yield Row(f"{words} {cells['recompute']}", published, predicted)
+
+
+def kernel_seconds(point: Point) -> dict[str, float]:
+    """Return predicted seconds of kernels of a step at the clocks of its GPUs, mean over stages."""
+    step = warm_of(point).load.ran
+    job, made_of = step.job, step.timeline.durations
+    passes = [made_of.forward, made_of.backward_input, made_of.backward_weight]
+    host, whole, comm = (
+        job.num_microbatches * sum(float(times.mean(axis=0).sum()) for times in of_passes)
+        for of_passes in (
+            [one.compute * one.host_share for one in passes],
+            [one.compute for one in passes],
+            [one.comm for one in passes],
+        )
+    )
+    computed = whole - host + float(made_of.optimizer.total.mean())
+    waits = computed * (1 - 1 / slowest_of(job.num_gpus))
+    total = step.time_s - host
+    return {
+        "computation": computed - waits,
+        "tensor parallel": comm + waits * (job.layout.tp > 1),
+        "sends and waiting": total - computed - comm + waits * (job.layout.tp == 1),
+        "all": total,
+    }
 
 
 def microbatch_rows() -> Iterator[Row]:
@@ -156,12 +209,17 @@ class Slot:
 
 
 def slot_rows() -> Iterator[Slot]:
-    """Yield the GPUs of nodes 1 to 3 of figure 17, which ran without recomputation."""
+    """Yield the GPUs of nodes 1 to 3 of figure 17, which ran without recomputation; predicted ones have equal parts."""
+    with mock.patch.object(nodes, "draw_devices", lambda heat, power, shape, *_: equal_devices(*shape)):
+        yield from _slot_rows()
+
+
+def _slot_rows() -> Iterator[Slot]:
     for cells in read("temperature_throttling_h200_gpt3"):
         if cells["metric"] != "avg_gpu_temperature_c":
             continue
         tp, pp = cells["config"].removeprefix("G175_T").split("P")
         point = point_of("gpt3-175b", f"TP{tp}-PP{pp}", 1, "none")
         node, gpu = int(cells["node"]), int(cells["local_gpu"])
-        mean_c = warm_of(point).trace.temp_c.mean(axis=0)
+        mean_c = warm_of.__wrapped__(point).trace.temp_c.mean(axis=0)
         yield Slot(f"TP{tp}-PP{pp}", node, gpu, number(cells["value"]), float(mean_c[node - 1, gpu]))

@@ -120,12 +120,13 @@ def manifest_of(spec: Spec, planned: PlannedRun) -> Manifest:
     return Manifest(
         run=planned.run, digest=planned.digest, status=spec.status, evidence=evidence,
         origin="simulated" if spec.engine == "simulated" else "measured", engine=spec.engine,
-        versions={"python": "3.11.2", "torch": "2.13.0", "triplepoint": "0.1.0"},
+        versions={"python": "3.11.2", "triplepoint": "0.1.0"}
+        | ({} if spec.engine == "simulated" else {"torch": "2.13.0"}),
         git_commit="7a8460e5aa3f4b97f20e6024b9a2d13f8c807296", git_dirty=False, seed=1234,
         started_at="2026-01-01T00:00:00+00:00", ended_at="2026-01-01T00:01:00+00:00", duration_s=60.0,
         nodes=tuple(node_of(spec, point, node) for node in range(point.num_nodes)),
         facts={"num_parameters": 123456, "backend": "gloo"}
-        | ({"gpu_power_peak_w": PEAK_OF_MODEL_W} if spec.engine == "simulated" else {}),
+        | ({"gpu_power_peak_w": PEAK_OF_MODEL_W, "stack": "NeMo b70681c"} if spec.engine == "simulated" else {}),
     )  # fmt: skip
 
 

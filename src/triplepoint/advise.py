@@ -222,6 +222,8 @@ def note(cost: RunCost) -> str | None:
     """Return what is to be said of one run: that it will not fit, or not end; None if nothing."""
     if cost.prediction.status == PredictionStatus.OOM:
         return f"predicted out of memory: {cost.prediction.reason}"
+    if cost.prediction.status == PredictionStatus.UNDECIDED:
+        return cost.prediction.reason
     if cost.is_cut_short:
         limit_s = cost.entry.planned.limits.time_limit_s
         steps_s = len(cost.entry.planned.point.steps.kinds) * cost.prediction.step_time_s
@@ -272,8 +274,9 @@ def _warnings(ahead: Sequence[RunCost]) -> list[tuple[str, list[RunCost]]]:
         ("predicted out of memory", [cost for cost in ahead if cost.prediction.status == PredictionStatus.OOM]),
         (
             "predicted to time out",
-            [it for it in ahead if it.is_cut_short and it.prediction.status == PredictionStatus.OK],
+            [it for it in ahead if it.is_cut_short and it.prediction.status != PredictionStatus.OOM],
         ),
+        ("may run out of memory", [cost for cost in ahead if cost.prediction.status == PredictionStatus.UNDECIDED]),
     ]
     return [(word, chosen) for word, chosen in found if chosen]
 

@@ -13,9 +13,9 @@ from triplepoint.config.study import Settings, Study, expand
 from triplepoint.config.yaml_file import load, read_any, read_csv
 from triplepoint.errors import UserError
 from triplepoint.plan import points_of, refusal_of
-from triplepoint.simulate.predict.point import STACKS, predict_point
+from triplepoint.simulate.predict.point import predict_point
 from triplepoint.simulate.predict.prediction import Prediction, read_calibrations, with_progress
-from triplepoint.simulate.stacks import find_stack, read_stacks
+from triplepoint.simulate.stacks import check_stack
 from triplepoint.status import PredictionStatus
 
 _TABLES = (".csv", ".tsv", ".txt")
@@ -105,7 +105,7 @@ def read_points(source: Path, config: Path, simulated: Collection[str] = ()) -> 
             name, stack = name if settings.id in (None, "") else str(settings.id), settings.stack
             is_simulated = is_simulated or "engine" not in settings.model_fields_set
         if stack:
-            _check_stack(stack, where, config)
+            check_stack(stack, where, config)
         (point,) = points_of(settings.model_copy(update={"repeats": 1}), catalogue, where, is_simulated)
         key = name if is_row else point.digest()
         if is_row and key in requests:
@@ -157,11 +157,3 @@ def _rows_of_csv(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 values[text] = load(text, f"{where}: {name}", "a value")
         read = {name: text.strip() or None if name in _TEXTS else values[text] for name, text in cells.items()}
         yield line, {name: value for name, value in read.items() if value is not None}
-
-
-def _check_stack(stack: str, where: str | Path, config: Path) -> None:
-    if not find_stack(stack, config).match and stack not in STACKS.values():
-        known = ", ".join([*STACKS.values(), *(" ".join(known.match) for known in read_stacks(config) if known.match)])
-        raise UserError(
-            f"{where}: stack: no known software in {stack!r}; expected a name with the words of one: {known}"
-        )

@@ -57,6 +57,9 @@ class PredictionStatus(StrEnum):
     OK = "ok"
     OOM = "oom"
     """Does not fit in memory; the numbers are of a GPU with room for it."""
+    UNDECIDED = "undecided"
+    """So near the GPU's memory that the prediction does not tell whether it fits; the numbers are of a GPU with room
+    for it."""
     INVALID = "invalid"
     """Contradicts itself or cannot run."""
     UNSUPPORTED = "unsupported"

@@ -7,7 +7,16 @@ import statistics
 import sys
 from collections.abc import Sequence
 
-from tests.published_figures import SLOTS_LEARNED, Slot, microbatch_rows, order_agrees, relative_steps, slot_rows
+from tests.published_figures import (
+    SLOTS_LEARNED,
+    Row,
+    Slot,
+    kernel_rows,
+    microbatch_rows,
+    order_agrees,
+    relative_steps,
+    slot_rows,
+)
 
 RELATIVE = (("mean power", 3.0), ("peak power", 5.0), ("clock", 2.0))
 ABSOLUTE = (("mean temperature", 1.5), ("highest temperature", 2.5))
@@ -31,6 +40,13 @@ def show_slots(slots: Sequence[Slot]) -> None:
         show(f"slots of {name}", [slot.predicted_c - slot.published_c for slot in kept], "K", 1.2)
 
 
+def show_kernels(rows: Sequence[Row]) -> None:
+    """Print errors of seconds of kernels, by what they do."""
+    for name in ("computation", "tensor parallel", "sends and waiting", "all"):
+        pairs = [(row.predicted[name], row.published[name]) for row in rows if row.published.get(name)]
+        show(f"kernels, {name}", [100.0 * (one / other - 1.0) for one, other in pairs], "%", 12.0)
+
+
 def main() -> None:
     """Print everything."""
     rows = list(microbatch_rows())
@@ -43,10 +59,12 @@ def main() -> None:
     steps = relative_steps(rows)
     show("relative step time", [100.0 * (one / other - 1.0) for _, other, one in steps], "%", 4.0)
     print(f"order of layouts, Spearman {order_agrees(steps):.3f}  goal 0.95")
+    kernels = list(kernel_rows())
+    show_kernels(kernels)
     slots = list(slot_rows())
     show_slots(slots)
     if "--rows" in sys.argv:
-        for row in rows:
+        for row in (*rows, *kernels):
             cells = "  ".join(f"{name} {row.published[name]:.5g}>{row.predicted[name]:.5g}" for name in row.published)
             print(f"{row.name:<14}{cells}")
         for slot in slots:

@@ -36,7 +36,9 @@ def unfinished_row(entry: PlanEntry, manifest: Manifest | None) -> dict[str, Any
     if manifest is None:
         origin = "simulated" if entry.planned.point.engine == "simulated" else "measured"
         return row | {"status": Status.INVALID, "reason": entry.invalid_because, "origin": origin}
-    memory = {name: manifest.facts.get(name) for name in ("peak_memory_bytes", "reserved_memory_bytes")}
+    memory = {
+        name: manifest.facts.get(name) for name in ("peak_memory_bytes", "reserved_memory_bytes", "memory_undecided")
+    }
     return row | _launched(manifest) | {"reason": explain(manifest)} | memory
 
 
@@ -185,6 +187,7 @@ def _launched(manifest: Manifest) -> dict[str, Any]:
         "host": ",".join(node.host for node in manifest.nodes) or None,
         "git_commit": manifest.git_commit,
         "torch_version": manifest.versions.get("torch"),
+        "stack": manifest.facts.get("stack"),
     }
 
 

@@ -97,6 +97,6 @@ def _wall_s(folder: Path, results: Path, config: Path) -> float | None:
 
     entry = PlanEntry(run=planned.run, studies=(), invalid_because=None, planned=planned)
     (cost,) = plan_cost(Plan(entries=(entry,)), results, config)
-    if cost.prediction.status != PredictionStatus.OK:
+    if cost.prediction.status not in (PredictionStatus.OK, PredictionStatus.UNDECIDED):
         return None
     return max(WALL_MARGIN * cost.wall_hi_s, WALL_FLOOR_S)

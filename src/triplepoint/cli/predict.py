@@ -27,12 +27,14 @@ command; a point that cannot run is a row with the line that `plan` gives.
 
 columns of OUT:
   id run                   run: that of the point in `plan`; in `plan --simulated` for a row that names no engine
-  status reason            ok; oom: does not fit in memory; invalid: cannot run; unsupported: not simulated
+  status reason            ok; oom: does not fit in memory; undecided: may not; invalid: cannot run; unsupported:
+                           not simulated
   step_time_s step_time_lo_s step_time_hi_s              one step (of inference, a whole batch) and the 90 % interval
   tokens_per_s_per_gpu mfu memory_gib bubble_fraction exposed_comm_s bottleneck
   time_to_first_token_s time_per_output_token_s exposed_comm_per_output_token_s
                            of inference; ends of 90 % intervals of the first two in ..._lo_... and ..._hi_...
-  gpu_power_w gpu_power_peak_w node_power_w gpu_temp_max_c throttle_fraction gpu_energy_per_token_j
+  gpu_power_w gpu_power_peak_w node_power_w gpu_temp_c gpu_temp_max_c sm_clock_mhz sm_clock_busy_mhz
+  throttle_fraction lost_to_power_limit_fraction lost_to_heat_fraction lost_to_brake_fraction gpu_energy_per_token_j
                            on H100, H200 and MI250; ends of 90 % intervals in ..._lo_... and ..._hi_...
 
 With --published, FILE is a table of training runs as others publish them: a CSV, one run a row. Blanks are derived or

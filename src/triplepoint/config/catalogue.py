@@ -6,13 +6,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from triplepoint.config.base import NAME_EXPECTED, NAME_PATTERN, Strict
+from triplepoint.config.base import NAME_EXPECTED, NAME_PATTERN, Strict, parse
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.contents import Digests
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.study import Study
-from triplepoint.config.yaml_file import read, read_named
+from triplepoint.config.yaml_file import read, read_named, read_yaml
 from triplepoint.errors import UserError, nearest
 
 Named = TypeVar("Named", ModelConfig, ClusterConfig, GpuConfig)
@@ -66,10 +66,21 @@ class Catalogue:
         path = self.folder / folder / f"{name}.yaml"
         if path not in self._read:
             self._require(name, folder, word, where)
-            self._read[path] = read_named(section, path)
+            found = read_named(section, path)
+            self._read[path] = self._completed(found, path) if isinstance(found, ClusterConfig) else found
         known = self._read[path]
         assert isinstance(known, section)
         return known
+
+    def _completed(self, cluster: ClusterConfig, path: Path) -> ClusterConfig:
+        """Return a cluster with what it leaves out taken from the one it is like."""
+        if cluster.like is None:
+            return cluster
+        self._require(cluster.like, "clusters", "cluster", path)
+        other = read_named(ClusterConfig, path.with_stem(cluster.like))
+        if other.like:
+            raise UserError(f"{path}: like: {other.name} is itself like {other.like}; name that one")
+        return parse(ClusterConfig, read_yaml(path.with_stem(other.name)) | read_yaml(path), path)
 
     def _require(self, name: str, folder: str, word: str, where: str | Path | None) -> None:
         known = self._names(folder)

@@ -32,6 +32,11 @@ class ConditionsConfig(Strict):
     braked_nodes: list[Annotated[int, Field(ge=0)]] = []
     """Nodes whose power brake is pulled, as after the failure of a power supply."""
 
+    @property
+    def without_faults(self) -> Self:
+        """The same room, cooling and limits, nothing broken."""
+        return self.model_copy(update={"bad_contact": {}, "blocked_airflow": {}, "braked_nodes": []})
+
     @model_validator(mode="after")
     def _check_coolant(self) -> Self:
         if self.blocked_airflow and self.coolant != "air":
@@ -59,6 +64,9 @@ class ClusterConfig(Strict):
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     """Name of the cluster; the file is called the same."""
+    like: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
+    """Cluster whose keys this one has where it gives none: one that differs in its network only, say. The required keys
+    are given here too."""
     device: Literal["cpu", "cuda", "rocm"]
     """What the ranks compute on. On cpu, processes stand in for GPUs."""
     gpu: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
@@ -72,6 +80,10 @@ class ClusterConfig(Strict):
     """Devices the driver shows on each node: 8 on HGX, 8 GCDs for 4 MI250 packages; on cpu, the ranks allowed."""
     nodes_per_rack: Devices | None = None
     """Nodes that share a rack, in order; where given, simulated runs say what the rack that takes most does."""
+    stack: str | None = None
+    """Software, framework and version, that simulated runs and predictions of them stand for: a name with the words of
+    an entry of `config/calibration/stacks.yaml`. Not given: Megatron-Core r0.8. Launched runs have that of their
+    engine."""
     executor: Literal["local", "slurm"]
     """How gangs are launched: on this machine, or through Slurm."""
     nics_per_node: Annotated[Quantity, unit_is("NIC")] | None = None

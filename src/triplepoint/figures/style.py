@@ -109,10 +109,11 @@ def word(status: str | None) -> str:
 
 
 def provenance(points: DataFrame) -> str:
-    """Return one line on what made the numbers: engines, versions, commits, hosts."""
+    """Return one line on what made the numbers: engines, versions, stacks, commits, hosts."""
     parts = [
         _named(points, "engine", "engine", "engines"),
         _named(points, "torch_version", "torch", "torch"),
+        _named(points, "stack", "on", "on"),
         _named(points.assign(git_commit=points["git_commit"].str[:7]), "git_commit", "commit", "commits"),
         _hosts(points),
     ]

@@ -4,7 +4,7 @@ import math
 import re
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
@@ -104,10 +104,20 @@ class Calibration:
         return self.fitted.quantile
 
     def constants(self, job: Job) -> Constants:
-        """Return the constants of a job: of its stack's version, the nearest version, or the usual ones of its GPU."""
+        """Return the constants of a job: of its stack's version, the nearest version, or the usual ones of its GPU.
+
+        The host's time is that of the stack where its entry states one.
+        """
+        found, stated = self._fitted_constants(job), job.software.host_time
+        if stated is None:
+            return found
+        return replace(found, host_s=stated.value, host_sigma=job.software.host_time_sigma)
+
+    def _fitted_constants(self, job: Job) -> Constants:
         known = {constant.stack: constant for constant in self.fitted.stacks}
-        if job.stack in known:
-            return known[job.stack].constants
+        for stack in (job.stack, job.software.calibrated_as):
+            if stack in known:
+                return known[stack].constants
         family = job.software.name
         kin = [known[stack] for stack in known if find_stack(stack, self.config).name == family]
         if kin:

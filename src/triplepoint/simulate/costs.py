@@ -34,11 +34,13 @@ class Constants:
     Attributes:
         factor: On the time of kernels.
         host_s: Time the host takes to launch one operation. Unit: s.
+        host_sigma: Relative standard deviation of it. Unit: 1.
     """
 
     factor: float = 1.0
     host_s: float = 20e-6
     """Source: mean of the gaps below 0.5 ms between launches in the trace of a ResNet on MI300X in HTA's test data."""
+    host_sigma: float = 0.0
 
 
 @dataclass
@@ -68,6 +70,11 @@ class Cost:
         self.hidden_s += other.hidden_s * count
         for name, time in other.by_class.items():
             self.add(name, time * count)
+
+    @property
+    def host_share(self) -> float:
+        """Share of computation in which the GPU waits for the host to launch. Unit: 1."""
+        return self.by_class.get("host", 0.0) / self.compute_s if self.compute_s else 0.0
 
     @property
     def total_s(self) -> float:
@@ -144,6 +151,13 @@ class Costs:
         mean = [weighted / time if time else 0.0 for weighted, time in (kernel, comm)]
         return mean[0], mean[1]
 
+    def host_sigma(self, operations: Iterable[Operation]) -> float:
+        """Return the relative standard deviation of the time of a pass that is due to that of the host's time."""
+        operations = tuple(operations)
+        launches = self._num_launches(operations)
+        ratio = launches * self._constants.host_s / max(self._price(operations).total_s, 1e-12)
+        return self._constants.host_sigma * ratio**LAUNCH_BEND / (1 + ratio**LAUNCH_BEND)
+
     def send_s(self, num_bytes: float, stage: int) -> float:
         """Return the time of an activation over the boundary after a stage."""
         stride, node = self._job.mesh.ranks_per_stage, self._job.fabric.gpus_per_node
@@ -180,9 +194,18 @@ class Costs:
         time = self._kernels.time_s(kernel) * kernel.count * self._constants.factor * self._slowest
         return time * self._attention_slowdown if kernel.cls == "attention" else time
 
+    def _num_launches(self, operations: Iterable[Operation]) -> int:
+        """Return how often the host launches something: both pieces of an overlapped reduce-scatter are one call."""
+        rest = ("reduce_scatter", "tp", False) if "tp" in self._job.overlap else None
+        return sum(
+            operation.count
+            for operation in operations
+            if isinstance(operation, Kernel) or (operation.kind, operation.group, operation.is_overlapped) != rest
+        )
+
     def _wait_for_host(self, cost: Cost, operations: tuple[Operation, ...], num_outside: int) -> Cost:
         """Let the GPU wait where the host takes longer to launch a piece of a pass than the GPU to run it."""
-        launches = sum(operation.count for operation in operations) + num_outside if operations else 0
+        launches = self._num_launches(operations) + num_outside if operations else 0
         ratio = launches * self._constants.host_s / cost.total_s if cost.total_s else 0.0
         behind = cost.total_s * ((1 + ratio**LAUNCH_BEND) ** (1 / LAUNCH_BEND) - 1)
         if behind > 0:

@@ -67,6 +67,12 @@ class Fabric:
             levels.append(level)
         return Fabric(tuple(levels))
 
+    def without_reduction(self) -> "Fabric":
+        """Return the fabric with switches that do not reduce inside its nodes."""
+        return Fabric(
+            tuple(level if level.is_network else replace(level, has_reduction=False) for level in self.levels)
+        )
+
 
 @dataclass(frozen=True)
 class Network:

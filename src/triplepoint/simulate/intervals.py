@@ -39,18 +39,20 @@ class Uncertainty:
         kernel_sigma: Of kernel times.
         collective_sigma: Of collectives.
         compute_share: Part of the step that is computation, 0 to 1.
+        host_sigma: Of the step, from the time the host takes to launch.
     """
 
     kernel_sigma: float
     collective_sigma: float
     compute_share: float
+    host_sigma: float = 0.0
 
     @property
     def sigma(self) -> float:
-        """Of the step, both parts independent."""
+        """Of the step, its parts independent."""
         compute = self.kernel_sigma * self.compute_share
         comm = self.collective_sigma * (1 - self.compute_share)
-        return math.hypot(compute, comm)
+        return math.hypot(compute, comm, self.host_sigma)
 
 
 PER_OCTAVE = 0.10

@@ -103,6 +103,7 @@ class Job:
             stack: Framework and its version.
             config: Folder of the configuration, with the registry of stacks.
         """
+        software = find_stack(stack, config)
         return cls(
             model=point.model,
             layout=point.layout,
@@ -110,8 +111,8 @@ class Job:
             global_batch_size=point.global_batch_size,
             sequence_length=point.sequence_length,
             gpu=gpu,
-            fabric=fabric,
-            software=find_stack(stack, config),
+            fabric=fabric if software.reduces_in_switches else fabric.without_reduction(),
+            software=software,
             precision=point.precision,
             recompute=point.recompute,
             recompute_layers=point.recompute_layers,

@@ -1,16 +1,25 @@
 """Registry of software stacks, `config/calibration/stacks.yaml`: what each does that a table of runs leaves open."""
 
+from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from triplepoint.config.base import NAME_PATTERN, Strict
+from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
 from triplepoint.config.point import Overlap, Precision
 from triplepoint.config.yaml_file import read
+from triplepoint.errors import UserError
 
 _Factor = Annotated[float, Field(gt=0)]
+Reduced = Literal["experts", "sharded_parameters"]
+
+SIMULATED = "Megatron-Core r0.8"
+"""Software of points on the engine `simulated`, on clusters that name none."""
+
+OF_ENGINE = {"megatron": "Megatron-Core", "deepspeed": "DeepSpeed", "native": "PyTorch"}
+"""Software that a launched point is predicted for, by its engine."""
 
 
 class Stack(Strict):
@@ -42,6 +51,8 @@ class Stack(Strict):
     """Whether pipeline sends carry 1/tp of the activation also without sequence parallelism."""
     reduces_fp32: bool = True
     """Whether gradients of bf16 training are accumulated and reduced in fp32; those of fp16 never are."""
+    reduces_16bit: tuple[Reduced, ...] = ()
+    """Training whose gradients are in 16 bits nonetheless: of models with experts, or where parameters are sharded."""
     loss_bytes: tuple[int, int] = (38, 14)
     """Read and written per logit by the cross entropy, forward and backward. Unit: byte.
 
@@ -65,14 +76,31 @@ class Stack(Strict):
     gathers_once: bool = False
     """Whether sharded parameters of models with experts are gathered once a step and their gradients reduced once, not
     in every micro-batch."""
+    has_16bit_remainders: bool = False
+    """Whether the optimizer of models without experts keeps, of its fp32 parameters, only the 16 bits that the bf16
+    ones lack."""
+    gathers_to_recompute: bool = False
+    """Whether sharded parameters are gathered for a recomputed forward pass and again for the backward pass after it,
+    since recomputation wraps the units that are sharded."""
+    shards_fragmentation: Annotated[float, Field(ge=0)] = 0.0
+    """Memory that gathering sharded parameters leaves of no use, over what is handed out. Unit: 1."""
+    reduces_in_switches: bool = True
+    """Whether switches inside a node reduce (NVLink SHARP), where they can."""
+    calibrated_as: str | None = None
+    """Framework and version whose calibrated constant it takes, where it was not calibrated itself: that whose layers
+    it runs."""
+    host_time: Annotated[Quantity, unit_is("s")] | None = None
+    """Time the host takes to launch one operation, where that is known of the stack; otherwise what its version was
+    calibrated with, or the usual one."""
+    host_time_sigma: Annotated[float, Field(ge=0)] = 0.0
+    """Relative standard deviation of it. Unit: 1."""
     has_16bit_state: bool = False
     """Whether sharded parameters, their gradients and Adam's moments are all in 16 bits."""
 
-    def gradient_bytes(self, precision: Precision) -> int:
-        """Return bytes of one accumulated gradient."""
-        if precision == "fp32" or (self.reduces_fp32 and precision != "fp16"):
-            return 4
-        return 2
+    def gradient_bytes(self, precision: Precision, kinds: Collection[Reduced] = ()) -> int:
+        """Return bytes of one accumulated gradient, in training of some kinds."""
+        is_wide = self.reduces_fp32 and precision != "fp16" and not set(kinds) & set(self.reduces_16bit)
+        return 4 if precision == "fp32" or is_wide else 2
 
 
 class Stacks(Strict):
@@ -93,3 +121,19 @@ def find_stack(framework: str, config: Path) -> Stack:
     """Return the stack a framework's name belongs to; `other`, plain PyTorch, for a name that is not known."""
     low = framework.lower()
     return next(stack for stack in read_stacks(config) if all(word in low for word in stack.match))
+
+
+def check_stack(framework: str, where: str | Path, config: Path) -> None:
+    """Raise `UserError`, naming the known stacks, where a framework's name is that of none.
+
+    Args:
+        framework: Framework and version.
+        where: What names it, for the error.
+        config: Folder of the configuration.
+    """
+    if find_stack(framework, config).match or framework in OF_ENGINE.values():
+        return
+    known = ", ".join([*OF_ENGINE.values(), *(" ".join(one.match) for one in read_stacks(config) if one.match)])
+    raise UserError(
+        f"{where}: stack: no known software in {framework!r}; expected a name with the words of one: {known}"
+    )

@@ -102,9 +102,10 @@ def simulate_step(job: Job, constants: Constants, config: Path, slow: Mapping[in
 
 
 def uncertainty_of(timeline: Timeline, costs: Costs, stage: StageWork) -> Uncertainty:
-    """Return the uncertainty of a step's time, from the kernels and collectives of the stage it depends on."""
+    """Return the uncertainty of a step's time, from the kernels, collectives and host of the stage it depends on."""
     share = float(timeline.accounts.compute_s.mean()) / timeline.step_time_s
-    return Uncertainty(*costs.sigmas(_operations(stage)), min(1.0, share))
+    kernels, collectives = costs.sigmas(_operations(stage))
+    return Uncertainty(kernels, collectives, min(1.0, share), costs.host_sigma(_operations(stage)))
 
 
 def costs_of(job: Job, constants: Constants, config: Path) -> Costs:
@@ -189,6 +190,7 @@ def _passes(stages: Sequence[StageWork], parts: Sequence[str], costs: Costs) -> 
     return Pass(
         np.array([[[cost.compute_s] for cost in row] for row in costs_of_chunks]),
         np.array([[[cost.exposed_s] for cost in row] for row in costs_of_chunks]),
+        np.array([[[cost.host_share] for cost in row] for row in costs_of_chunks]),
     )
 
 

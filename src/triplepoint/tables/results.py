@@ -166,6 +166,7 @@ _OF_RUN = (
     Column("loss_last", "float", "nat", "Loss of the last step.", True),
     amount("peak_memory_bytes", "byte", "Highest over ranks: allocated on a GPU, resident on cpu."),
     amount("reserved_memory_bytes", "byte", "Highest over ranks, held by torch of a GPU; null on cpu."),
+    text("memory_undecided", "What a simulated run needs where that may be more than there is; else null.", True),
     amount("predicted_step_time_s", "s", "What the simulator says of a launched run's step; null if simulated."),
     amount("predicted_step_time_lo_s", "s", "Lower end of the prediction's 90 % interval."),
     amount("predicted_step_time_hi_s", "s", "Upper end of it."),
@@ -205,6 +206,7 @@ _OF_RUN = (
     text("host", "Hosts, comma separated; null if nothing ran.", True),
     text("git_commit", "Commit of the project that measured; null if unknown.", True),
     text("torch_version", "Version of torch; null if nothing ran.", True),
+    text("stack", "Software a simulated run stands for, framework and version; null if not simulated.", True),
 )
 POINTS = Table("points", "one row per run, invalid points included", tuple(_with_ends(_OF_RUN, _ENDS_OF_RUN)))
 

@@ -246,6 +246,7 @@ def test_aggregate_highest_power_of_measured_gpus_is_their_highest_sample(tmp_pa
 def test_aggregate_highest_power_of_a_simulated_run_is_the_models(tmp_path: Path) -> None:
     tables = tables_of(tmp_path, replace(ONE_NODE, engine="simulated"))
     assert tables["points"][0]["gpu_power_peak_w"] == PEAK_OF_MODEL_W
+    assert (tables["points"][0]["stack"], tables["points"][0]["memory_undecided"]) == ("NeMo b70681c", None)
     assert {row["gpu_power_peak_w"] for row in tables["gpus"]} == {None}
 
 

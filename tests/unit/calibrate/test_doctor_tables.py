@@ -20,7 +20,7 @@ from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.operations import Kernel
 
 CATALOGUE = Catalogue(Path("config"))
-H200X32 = CATALOGUE.cluster("h200x32")
+H200X32 = CATALOGUE.cluster("h200x32").model_copy(update={"network_link": None})
 H200 = CATALOGUE.gpu("h200")
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 SIZES = [1024 << (2 * power) for power in range(10)]

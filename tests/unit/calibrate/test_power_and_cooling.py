@@ -17,6 +17,7 @@ from triplepoint.errors import UserError
 from triplepoint.simulate.heat.loop import run, start
 from triplepoint.simulate.power.gpu import Activity, clock_at_limit, gpu_power_w, rate_at
 from triplepoint.simulate.power.parameters import PowerConfig, read_power
+from triplepoint.simulate.power.work import FP8_ENERGY
 
 S = 1_000_000_000
 GPU = read(GpuConfig, CONFIG / "gpus" / "h200.yaml")
@@ -33,7 +34,7 @@ GRID = [
 
 def truth() -> PowerConfig:
     known = read_power("h200", CONFIG)
-    changes = {"tensor": 760.0, "hbm": 230.0, "leakage": 105.0, "zeros_share": 0.66}
+    changes = {"tensor": 960.0, "hbm": 270.0, "leakage": 120.0, "zeros_share": 0.66}
     return known.model_copy(update={
         name: getattr(known, name).model_copy(update={"value": value}) for name, value in changes.items()
     })  # fmt: skip
@@ -52,7 +53,7 @@ def record(folder: Path) -> None:
             bound = tensor**3 / (tensor**3 + hbm**3)
             peak = GPU.peak_fp8_flops.value if dtype == "fp8" and GPU.peak_fp8_flops else GPU.peak_bf16_flops.value
             # FP8 by its energy; three operations a byte that streams, 22 of softmax for 1792 of attention.
-            energy = tensor * (1.24 if dtype == "fp8" else 1.0)
+            energy = tensor * (2 * FP8_ENERGY if dtype == "fp8" else 1.0)
             beside = {"memory": 3 * hbm * GPU.memory_bandwidth.value, "attention": 22 / 1792 * tensor * peak}
             sm = beside.get(family, 0.0) / GPU.peak_fp32_flops.value
             free = Activity(1.0, energy, sm, hbm, randomness=random, clock_bound=bound)
@@ -109,7 +110,7 @@ def test_calibrate_finds_what_made_the_recording(recording: Path) -> None:
     assert np.abs(found.power.held_out_error).max() < 0.05
     assert abs(found.energy_error) < 0.02
     assert len(found.sustained) >= 2 and all(abs(error) < 0.02 for error in found.sustained.values())
-    assert found.power.config.tensor.value == pytest.approx(760, rel=0.1)
+    assert found.power.config.tensor.value == pytest.approx(960, rel=0.1)
     assert found.heat.rmse_k[0] < 0.6
     assert found.heat.cooling.die_resistance.value == pytest.approx(0.035, rel=0.05)
 

@@ -95,7 +95,7 @@ def test_command_finds_power_and_cooling_and_writes_them(
     read_power.cache_clear()
     read_heat.cache_clear()
     power, air = read_power("h200", config), read_heat("h200", config).cooling["air"]
-    assert power.tensor.value == pytest.approx(760, rel=0.05), "configured are 829 W"
+    assert power.tensor.value == pytest.approx(960, rel=0.05), "configured are 1,020 W"
     assert power.zeros_share.value == pytest.approx(0.66, abs=0.03)
     whole = air.die_resistance.value + air.sink_resistance.value
     assert whole == pytest.approx(0.046, rel=0.03)

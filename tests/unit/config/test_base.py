@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from triplepoint.config.base import parse
+from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
@@ -105,3 +106,17 @@ def test_parse_selection_unknown_key_is_refused() -> None:
     assert message(parse, Selection, {"study": ["smoke"]}, "config/config.yaml") == (
         "config/config.yaml: unknown key 'study' (did you mean 'studies'?)"
     )
+
+
+def test_cluster_like_another_has_its_keys_but_those_it_gives(config_dir: Path) -> None:
+    clusters = config_dir / "clusters"
+    (clusters / "wide.yaml").write_text(
+        "name: wide\nlike: cpu-local\ndevice: cpu\nnum_nodes: 3\ngpus_per_node: 2\nexecutor: slurm\n"
+    )
+    catalogue = Catalogue(config_dir)
+    wide = catalogue.cluster("wide")
+    assert (wide.time_limit_s, wide.num_nodes, wide.executor) == (600, 3, "slurm")
+    (clusters / "wider.yaml").write_text((clusters / "wide.yaml").read_text().replace("wide", "wider"))
+    replace(clusters / "wider.yaml", "like: cpu-local", "like: wide")
+    with pytest.raises(UserError, match="like: wide is itself like cpu-local; name that one"):
+        catalogue.cluster("wider")

@@ -12,7 +12,8 @@ from triplepoint.doctor.check_node import check_host
 from triplepoint.doctor.node import read_ports, read_sensors, read_xids
 from triplepoint.launch.slurm import ranges
 
-H200 = expected("h200x32")
+H200 = expected("h200x32-1x100")
+"""With one adapter a node, as the made-up nodes have."""
 
 
 def make_port(sys: Path, adapter: str, **files: str) -> None:

@@ -65,7 +65,9 @@ def test_write_figure_twice_gives_the_same_bytes(studies: dict[str, Path], tmp_p
 def test_draw_says_where_numbers_come_from(drawn: dict, name: str, study: str, stamp: str) -> None:
     found = texts(drawn[name, study][0])
     assert stamp in found
-    assert any("commit 7a8460e" in text for text in found)
+    lines = [" ".join(text.split()) for text in found]
+    assert any("commit 7a8460e" in line for line in lines)
+    assert any("on NeMo b70681c" in line for line in lines) == (stamp == "SIMULATED")
 
 
 @pytest.mark.parametrize("name", figures.NAMES)

@@ -173,7 +173,9 @@ def test_write_run_has_recordings_the_telemetry_stage_takes(tmp_path: Path) -> N
 
 
 def test_write_failure_says_why(tmp_path: Path) -> None:
-    write_failure(tmp_path, planned(h200_point()), "oom", "weights 200 GiB of 141 GiB", datetime.now(UTC))
+    write_failure(
+        tmp_path, planned(h200_point()), "NeMo b70681c", "oom", "weights 200 GiB of 141 GiB", datetime.now(UTC)
+    )
     manifest = read_manifest(tmp_path / "manifest.json")
     assert (manifest.status, manifest.origin, manifest.nodes) == ("oom", "simulated", ())
     assert manifest.evidence is not None
@@ -202,6 +204,12 @@ def test_lay_out_layers_take_turns() -> None:
     assert laid.start[0] == 0
     assert (laid.start[1:] == laid.end[:-1]).all()
     assert laid.end[-1] == 1000
+
+
+def test_lay_out_leaves_gaps_where_the_gpu_waits_for_the_host() -> None:
+    laid = lay_out((gemm(), gemm()), lambda operation: 1.0, 1000, 0, 400)
+    assert laid.duration.tolist() == [300, 300]
+    assert laid.start.tolist() == [200, 700], "a gap before each, and the pass as long as it was"
 
 
 def test_lay_out_messages_beside_cover_the_rest() -> None:

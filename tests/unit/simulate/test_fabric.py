@@ -22,12 +22,13 @@ CONFIG = Path("config")
 CATALOGUE = Catalogue(CONFIG)
 
 
-def test_fabric_of_h100_shares_the_only_adapter() -> None:
+def test_fabric_of_h100_shares_its_two_adapters() -> None:
     cluster = CATALOGUE.cluster("h100x64")
     inside, between = fabric_of(cluster, CATALOGUE.gpu("h100"), CONFIG).levels
     assert (inside.name, inside.num_gpus, inside.bandwidth, inside.has_reduction) == ("nvlink4", 8, 450e9, True)
-    # One adapter of 100 Gb/s: an eighth of it each, all of it for one GPU alone.
-    assert (between.num_gpus, between.bandwidth, between.single) == (64, 12.5e9 / 8, 12.5e9)
+    # Two adapters of 100 Gb/s: an eighth of both each, a whole one for a GPU alone.
+    assert (between.num_gpus, between.bandwidth, between.single) == (64, 2 * 12.5e9 / 8, 12.5e9)
+    assert between.kind == "infiniband-shared"
 
 
 def test_fabric_of_one_node_has_no_network() -> None:

@@ -1,13 +1,18 @@
 """Peak memory against published measurements and formulas, and by hand."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.published_figures import point_of
 from tests.unit.simulate.jobs import LLAMA_LAYER, gpt, gpu, job, llama, mixtral
+from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.model import LayerKind, ModelConfig
+from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.memory.activations import passes_in_flight
 from triplepoint.simulate.memory.training import MemoryUse, memory_by_stage, peak_memory
 from triplepoint.simulate.work.blocks import Blocks
@@ -210,6 +215,43 @@ def test_explain_names_the_parts_the_sum_and_the_stage() -> None:
         " + fragmentation 3.6 = 123.9 GiB of 79.6 GiB (stage 0 of 4)"
     )
     assert not use.fits
+
+
+def test_a_need_within_its_width_of_the_capacity_is_not_decided() -> None:
+    use = peak_memory(job())
+    half = use.half_width
+    assert not peak_memory(job(mixtral())).is_like_measured
+    assert replace(use, is_like_measured=False).half_width == pytest.approx(
+        use.allocated * (0.046**2 + 0.022**2) ** 0.5
+    )
+    assert half == pytest.approx(use.allocated * (0.023**2 + 0.022**2) ** 0.5)
+    cases = [(1.01 * half, True, False), (0.99 * half, False, False), (-0.99 * half, False, False)]
+    for room, is_decided, is_out in [*cases, (-1.01 * half, True, True)]:
+        one = replace(use, capacity=use.total + room)
+        assert (one.is_decided, one.is_out_of_memory, one.undecided is None) == (is_decided, is_out, is_decided)
+    near = replace(use, capacity=use.total)
+    assert f" GiB +- {half / GIB:.1f} of " in str(near.undecided)
+
+
+FITS = [
+    *((f"TP{tp}-PP{32 // tp}", micro, "full") for tp in (8, 4, 2, 1) for micro in (1, 2, 4, 8)),
+    *((f"TP{tp}-PP{32 // tp}", 1, "none") for tp in (8, 4, 2)),
+    *(("TP8-FSDP", micro, "full") for micro in (1, 2, 4)),
+    ("TP8-FSDP", 1, "none"),
+]
+DOES_NOT_FIT = [("TP1-PP32", 1, "none"), ("TP8-FSDP", 8, "full")]
+
+
+def test_no_published_point_is_decided_wrongly() -> None:
+    """arXiv:2509.10371, figures 10 and 13: GPT-3 175B on 32 H200."""
+    wrong, undecided = [], []
+    for words, micro, recompute in (*FITS, *DOES_NOT_FIT):
+        need = peak_memory(job_of(point_of("gpt3-175b", words, micro, recompute), Catalogue(Path("config"))))
+        if not need.is_decided:
+            undecided.append((words, micro, recompute))
+        elif need.fits != ((words, micro, recompute) in FITS):
+            wrong.append((words, micro, recompute, need.explain()))
+    assert wrong == [] and undecided == [("TP8-FSDP", 8, "full")]
 
 
 def test_a_job_that_needs_more_than_there_is_does_not_fit() -> None:

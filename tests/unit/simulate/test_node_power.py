@@ -13,10 +13,8 @@ from triplepoint.simulate.power.parameters import read_node_power, read_power
 
 NAMES = ("lora-1 dc", "lora-1 ac", "lora-8 dc", "lora-8 ac", "lora-64 dc", "lora-64 ac", "gpt3-64 dc", "gpt3-64 ac",
          "lora-8-air ac")  # fmt: skip
-TUNED = {"lora-1 dc", "lora-1 ac", "lora-8-air ac"}
-WHY = "steps are predicted 12 to 16 % longer than these stacks, tuned for the contest, take; so the node works less"
-
-COOLER = "-8.4 %; -8.0 % while waiting took the whole clock tree. What fans take by air is known from one maximum"
+TOO_LONG = {"lora-64 ac"}
+WHY = "10.3 %: the step is predicted 12 % shorter than it was, and so the node works more"
 
 
 def judged() -> dict[str, Judged]:
@@ -41,12 +39,9 @@ def test_judge_nodes_leaves_none_out() -> None:
     assert tuple(judged()) == NAMES
 
 
-@pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=COOLER)) if name == "lora-8-air ac" else name
-    for name in NAMES
-])  # fmt: skip
+@pytest.mark.parametrize("name", NAMES)
 def test_node_power_at_the_measured_step(name: str) -> None:
-    assert abs(judged()[name].error_at_measured) < 0.08
+    assert abs(judged()[name].error_at_measured) < 0.06
 
 
 def test_node_power_at_the_measured_step_in_the_mean() -> None:
@@ -55,7 +50,7 @@ def test_node_power_at_the_measured_step_in_the_mean() -> None:
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=WHY)) if name in TUNED else name for name in NAMES
+    pytest.param(name, marks=pytest.mark.xfail(strict=True, reason=WHY)) if name in TOO_LONG else name for name in NAMES
 ])  # fmt: skip
 def test_node_power_at_the_predicted_step(name: str) -> None:
     assert abs(judged()[name].error) < 0.08

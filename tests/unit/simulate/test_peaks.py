@@ -39,7 +39,7 @@ def shown_w(found: Heated, num_steps: int = 4) -> float:
 @pytest.mark.parametrize("text", HELD + FREE)
 def test_fact_is_what_sensors_show_and_what_is_predicted(text: str) -> None:
     _, found = heated(planned(text))
-    assert found.trace.period_s < 2.2 * _WINDOW_S, "a control period, so that recordings see passes begin"
+    assert found.trace.period_s < 2.5 * _WINDOW_S, "a control period, so that recordings see passes begin"
     fact = float(found.facts()["gpu_power_peak_w"] or 0.0)
     # Parts differ, predictions are of usual ones; kernels shorter than a control period are in predictions alone.
     assert 0.93 * fact <= found.known.gpu_power_peak_w <= fact
@@ -71,11 +71,10 @@ def test_fsdp_waits_but_its_largest_product_fills_a_window() -> None:
     phases, simulated = phases_found(found), found.warm.load.ran
     longest_s = max(simulated.time_of(one) for one in phases.operations[0][1] if getattr(one, "cls", "") == "gemm")
     assert 0.9 * _WINDOW_S < longest_s < _WINDOW_S
-    peak_w, mean_w = found.known.gpu_power_peak_w, found.known.gpu_power_w
-    # Alone at the highest clock it takes the product's power; of the window's rest the mean of the pass.
-    alone_w = (peak_w - (1 - longest_s / _WINDOW_S) * mean_w) / (longest_s / _WINDOW_S)
-    assert 800 < alone_w < 900
-    assert shown_w(found, 1) < 0.5 * peak_w, "recordings of steps this long are of periods of 0.2 s"
+    # Alone at the highest clock it would draw more than hardware lets through.
+    most_w = found.machine.power.excursion_limit.value
+    assert found.known.gpu_power_peak_w == most_w == 985 > 2 * found.known.gpu_power_w
+    assert shown_w(found, 1) < 0.6 * most_w, "a recording has 200 samples of a step"
 
 
 @pytest.fixture(scope="module")

@@ -29,14 +29,15 @@ LAYOUTS = [
 
 @pytest.mark.parametrize(("text", "cluster"), LAYOUTS)
 def test_usual_nodes_come_to_what_those_of_a_cluster_do(text: str, cluster: str) -> None:
-    """Coarse: equal parts, a few stages, fewer control periods; against drawn parts of a cluster, every one of them."""
+    """Equal parts and a few stages, the step as long as calibrated; against all parts of a cluster in a usual room."""
     run = planned(text, cluster)
-    found, simulated = predict(job_of(run.point, CATALOGUE), CALIBRATION, CONFIG).power, heated(run)[1].facts()
-    assert found.gpu_power_w == pytest.approx(simulated["gpu_power_w"], rel=0.02)
-    assert found.node_power_w == pytest.approx(simulated["node_power_w"], rel=0.02)
+    found = predict(job_of(run.point, CATALOGUE), CALIBRATION, CONFIG).power
+    simulated = heated(run, airflow=None, inlet_temp_c=24)[1].facts()
+    assert found.gpu_power_w == pytest.approx(simulated["gpu_power_w"], rel=0.04)
+    assert found.node_power_w == pytest.approx(simulated["node_power_w"], rel=0.04)
     # The hottest part is taken to stand in the hottest place; drawn parts rarely do.
     assert -1.0 < found.gpu_temp_max_c - float(str(simulated["gpu_temp_max_c"])) < 5.0
-    assert found.throttle_fraction == pytest.approx(float(str(simulated["throttle_fraction"])), abs=0.05)
+    assert found.throttle_fraction == pytest.approx(float(str(simulated["throttle_fraction"])), abs=0.15)
 
 
 def test_energy_is_power_over_throughput_and_intervals_hold_it() -> None:
@@ -71,5 +72,5 @@ def test_table_has_the_columns_behind_the_others(tmp_path: Path) -> None:
     source = tmp_path / "in.csv"
     source.write_text("id,model,gpu,n_gpus,tp,pp,gbs,mbs,seq\na,Llama3-70B,H200,32,4,4,128,1,8192\n")
     ((_, found),) = predict_table(source, CONFIG, print)
-    assert COLUMNS[-12:] == tuple(PowerPrediction.__dataclass_fields__)
+    assert COLUMNS[-len(PowerPrediction.__dataclass_fields__) :] == tuple(PowerPrediction.__dataclass_fields__)
     assert 300 < float(str(found.cells()["gpu_power_w"])) < 720

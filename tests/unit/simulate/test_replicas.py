@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from triplepoint.config.point import Layout
-from triplepoint.simulate.timeline.durations import sort_replicas
+from triplepoint.simulate.costs import LAUNCH_BEND
+from triplepoint.simulate.timeline.durations import Pass, sort_replicas
 
 LAYOUT = Layout(tp=2, pp=2, dp=4, schedule="1f1b")
 """Ranks 0-7 are stage 0, two a replica."""
@@ -34,3 +35,15 @@ def test_sort_replicas_go_at_the_pace_of_the_slowest(
     assert found.factor[:, found.class_of_replica].T.tolist() == [list(map(float, one)) for one in of_replica]
     assert len(found.num_alike) == len(set(of_replica)), "those that behave alike are one class"
     assert np.sum(found.num_alike) == LAYOUT.dp
+
+
+def test_slow_gpu_that_waits_for_its_host_loses_less() -> None:
+    """Kernels of 3 s and a host that needs 6 s: 4 s of kernels are hidden by most of the wait."""
+    kernels, host, bend = 3.0, 6.0, LAUNCH_BEND
+    whole = (kernels**bend + host**bend) ** (1 / bend)
+    found = Pass(np.array([[whole]]), np.array([[0.0]]), np.array([[1 - kernels / whole]]))
+    slower = found.slowed(np.array([[4 / 3]]))
+    assert slower.total[0, 0] == pytest.approx((4.0**bend + host**bend) ** (1 / bend))
+    assert slower.compute[0, 0] - slower.host_at((0, 0)) == pytest.approx(4.0)
+    free = Pass(np.array([[kernels]]), np.array([[1.0]])).slowed(np.array([[4 / 3]]))
+    assert (free.compute[0, 0], free.comm[0, 0], free.host_at((0, 0))) == (4.0, 1.0, 0.0)

@@ -72,7 +72,9 @@ def test_simulated_steps_take_what_predict_says(text: str, tmp_path: Path) -> No
     entries = select(CONFIG, ["optimizations"], ["cpu-local"], ["h200x32"]).valid
     run = next(e.planned for e in entries if text in e.run and "grad" in e.planned.point.overlap)
     manifest = simulate_run(run, tmp_path, CONFIG)
-    found = predict(job_of(run.point, Catalogue(CONFIG)), Calibration.load(CONFIG), CONFIG)
+    catalogue = Catalogue(CONFIG)
+    cluster = catalogue.cluster(run.point.cluster.name)
+    found = predict(job_of(run.point, catalogue), Calibration.load(CONFIG), CONFIG, cluster)
     steps = STEPS.read(tmp_path / "steps.parquet").to_pandas()
     steps = steps[steps["kind"] == "measured"]
     per_step = (steps["t_end_ns"] - steps["t_start_ns"]).groupby(steps["step"]).max()

@@ -5,7 +5,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.simulate.jobs import communication_bytes, communications, flops, gpt, job, llama, mixtral, operations
@@ -41,6 +41,7 @@ def test_flops_of_unfused_attention_are_the_formula_without_discount() -> None:
     assert total_flops(stack="Megatron-LM 2021") / TOKENS == pytest.approx(flops_per_token(gpt(), LENGTH), rel=1e-12)
 
 
+@settings(deadline=None)
 @given(
     tp=st.sampled_from([1, 2, 4]),
     pp=st.sampled_from([1, 2, 4, 8]),

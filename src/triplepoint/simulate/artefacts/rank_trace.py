@@ -82,13 +82,15 @@ class RankTrace:
         operations = [operation for part, _ in parts for operation in part]
         compute = sum(one_ns(time.compute[at]) for _, time in parts) + more_ns
         comm = sum(one_ns(time.comm[at]) for _, time in parts)
-        return self._lay_out(operations, compute, comm)
+        host = sum(one_ns(time.host_at(at)) for _, time in parts)
+        return self._lay_out(operations, compute, comm, host)
 
-    def _lay_out(self, operations: Sequence[Operation], compute: int, comm: int) -> Template:
+    def _lay_out(self, operations: Sequence[Operation], compute: int, comm: int, host: int = 0) -> Template:
         """Return a pass of this rank; time it gains on the slowest rank of its groups it waits in collectives."""
         own_compute = round(compute * self._pace)
-        template = Template()
-        self._fill_in(template, lay_out(operations, self._simulated.time_of, own_compute, comm + compute - own_compute))
+        own_comm, template = comm + compute - own_compute, Template()
+        laid = lay_out(operations, self._simulated.time_of, own_compute, own_comm, round(host * self._pace))
+        self._fill_in(template, laid)
         return template
 
     def _fill_in(self, template: Template, laid: Laid) -> None:

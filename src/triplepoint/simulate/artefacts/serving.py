@@ -68,8 +68,8 @@ def simulate_serving(
     """
     serving, warm = serving_of(planned.point), None
     batch = batch_of(job, serving, config)
-    if not batch.step.memory.fits:
-        return write_failure(out, planned, Status.OOM, batch.step.memory.explain(), started)
+    if batch.step.memory.is_out_of_memory:
+        return write_failure(out, planned, job.stack, Status.OOM, batch.step.memory.explain(), started)
     if is_known(job.gpu, config):
         warm = warm_batch(batch, cluster, config)
         batch = warm.load
@@ -86,6 +86,8 @@ def _write(out: Path, planned: PlannedRun, served: Served, started: datetime) ->
     _write_steps(out / "steps.parquet", planned.point, served)
     write_recordings(out / "telemetry", planned, served, None)
     facts: dict[str, int | float | str | bool | None] = {
+        "stack": served.job.stack,
+        "memory_undecided": step.memory.undecided,
         "step_time_s": step.whole_s,
         "step_time_lo_s": low_s,
         "step_time_hi_s": high_s,

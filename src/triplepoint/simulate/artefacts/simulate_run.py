@@ -26,13 +26,11 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import LIMITS
 from triplepoint.simulate.memory.training import memory_by_stage
 from triplepoint.simulate.power.load import Training
+from triplepoint.simulate.stacks import SIMULATED, check_stack
 from triplepoint.simulate.step import costs_of, durations_of, uncertainty_of
 from triplepoint.simulate.timeline.durations import sort_replicas, with_replicas
 from triplepoint.simulate.work.training import stage_work
 from triplepoint.status import Status
-
-STACK = "Megatron-Core r0.8"
-"""Software that runs are simulated on: that of the published study, in the version step times were calibrated with."""
 
 
 def simulate_run(planned: PlannedRun, out: Path, config: Path) -> Manifest:
@@ -51,13 +49,13 @@ def simulate_run(planned: PlannedRun, out: Path, config: Path) -> Manifest:
     cluster = catalogue.cluster(planned.point.cluster.name)
     job = job_of(planned.point, catalogue)
     if reason := refusal(planned.point, cluster, job.gpu, LIMITS):
-        return write_failure(out, planned, Status.INVALID, reason, started)
+        return write_failure(out, planned, job.stack, Status.INVALID, reason, started)
     if planned.point.task == "inference":
         return simulate_serving(planned, job, cluster, out, config, started)
     memory = memory_by_stage(job)
     fullest = max(memory, key=lambda use: use.total)
-    if not fullest.fits:
-        return write_failure(out, planned, Status.OOM, fullest.explain(), started)
+    if fullest.is_out_of_memory:
+        return write_failure(out, planned, job.stack, Status.OOM, fullest.explain(), started)
     calibration = Calibration.load(config)
     costs = costs_of(job, calibration.constants(job), config)
     slow = slow_ranks(cluster, job.num_gpus)
@@ -73,7 +71,8 @@ def simulate_run(planned: PlannedRun, out: Path, config: Path) -> Manifest:
     )
     known_to = interval(simulated.timeline.step_time_s, calibration.quantile, scale)
     heated = heated_of(warm, known_to, cluster, config) if warm else None
-    return write_run(out, planned, replace(simulated, interval_s=known_to, heated=heated), started)
+    simulated = replace(simulated, interval_s=known_to, heated=heated, memory_undecided=fullest.undecided)
+    return write_run(out, planned, simulated, started)
 
 
 def simulate(
@@ -101,10 +100,11 @@ def job_of(point: Point, catalogue: Catalogue, stack: str | None = None) -> Job:
     Args:
         point: The point.
         catalogue: Where its cluster and GPU are described.
-        stack: Software it runs on. None: that runs are simulated on.
+        stack: Software it runs on. None: that of the cluster.
 
     Raises:
         PointError: If the cluster has no GPU, its network is not given, or the point offloads to the host.
+        UserError: If the cluster names software that is not known.
     """
     if point.offload:
         raise PointError(f"offload: [{', '.join(point.offload)}] is not simulated; set offload: [] for a prediction")
@@ -112,4 +112,7 @@ def job_of(point: Point, catalogue: Catalogue, stack: str | None = None) -> Job:
     gpu = catalogue.gpu_of(cluster)
     if gpu is None:
         raise PointError(f"cluster {cluster.name} has no GPU to simulate; choose a cluster with one, or engine: native")
-    return Job.of(point, gpu, fabric_of(cluster, gpu, catalogue.folder), stack or STACK, catalogue.folder)
+    if stack is None:
+        stack = cluster.stack or SIMULATED
+        check_stack(stack, f"clusters/{cluster.name}.yaml", catalogue.folder)
+    return Job.of(point, gpu, fabric_of(cluster, gpu, catalogue.folder), stack, catalogue.folder)

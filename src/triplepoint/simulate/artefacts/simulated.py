@@ -40,6 +40,7 @@ class Simulated:
         slow: Factor on the time of computation, of every rank that is not as the others.
         interval_s: Lower and upper end of the 90 % interval of the step's time; None where not known. Unit: s.
         heated: The job with its power, heat and clocks; None where those of the GPU type are not known.
+        memory_undecided: What to say where it needs about as much memory as there is; None otherwise.
     """
 
     job: Job
@@ -51,6 +52,7 @@ class Simulated:
     slow: Mapping[int, float] = field(default_factory=dict)
     interval_s: tuple[float, float] | None = None
     heated: "Heated | None" = None
+    memory_undecided: str | None = None
 
     after_s = 0.0
     """What is sampled after the last step. Unit: s."""
@@ -137,10 +139,15 @@ class Heated:
             "gpu_power_hi_w": known.gpu_power_hi_w,
             "gpu_power_peak_w": known.gpu_power_peak_w,
             "gpu_temp_max_c": known.gpu_temp_max_c,
+            "gpu_temp_c": known.gpu_temp_c,
+            "sm_clock_busy_mhz": known.sm_clock_busy_mhz,
             "throttle_fraction": known.throttle_fraction,
+            "lost_to_power_limit_fraction": known.lost_to_power_limit_fraction,
+            "lost_to_heat_fraction": known.lost_to_heat_fraction,
+            "lost_to_brake_fraction": known.lost_to_brake_fraction,
             "node_power_w": known.node_power_w,
             **self._rack_facts(),
-            "num_slowed_ranks": len(self.warm.factor),
+            "num_slowed_ranks": len(self.warm.slower_ranks),
             "heat": "from thermal steady state: every step has the same power, heat and clocks",
             "is_steady": self.warm.is_steady,
         }
@@ -195,7 +202,7 @@ def one_ns(seconds: float) -> int:
 
 
 def _rounded_pass(time: Pass) -> Pass:
-    return Pass(_rounded(time.compute), _rounded(time.comm))
+    return Pass(_rounded(time.compute), _rounded(time.comm), time.host_share)
 
 
 def _rounded(seconds: Float) -> Float:

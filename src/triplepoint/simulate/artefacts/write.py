@@ -55,6 +55,7 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
     write_recordings(raw / "telemetry", planned, simulated, counters)
     low, high = simulated.interval_s or (None, None)
     facts: dict[str, int | float | str | bool | None] = {
+        "stack": simulated.job.stack,
         "step_time_s": simulated.timeline.step_time_s,
         "step_time_lo_s": low,
         "step_time_hi_s": high,
@@ -63,23 +64,29 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
         "bubble_fraction": simulated.timeline.bubble_fraction,
         "critical_stage": simulated.timeline.critical_stage,
         "num_slow_ranks": len(simulated.slow),
+        "memory_undecided": simulated.memory_undecided,
         "spread": "none: simulated steps are all alike",
-    } | (simulated.heated.facts() if simulated.heated else {})
+    }
+    if simulated.heated:
+        facts |= simulated.heated.facts()
     return write_manifest_of(raw, planned, Status.OK, None, nodes_of(planned, simulated), facts, started)
 
 
-def write_failure(raw: Path, planned: PlannedRun, status: Status, reason: str, started: datetime) -> Manifest:
+def write_failure(
+    raw: Path, planned: PlannedRun, stack: str, status: Status, reason: str, started: datetime
+) -> Manifest:
     """Write the artefacts of a job that cannot run: a manifest that says why.
 
     Args:
         raw: Folder to write into.
         planned: What was simulated.
+        stack: Software it was simulated on.
         status: oom or invalid.
         reason: Why, in one line.
         started: When.
     """
     evidence = Evidence(rank=None, host=HOST, message=reason, log_tail=())
-    return write_manifest_of(raw, planned, status, evidence, (), {}, started)
+    return write_manifest_of(raw, planned, status, evidence, (), {"stack": stack}, started)
 
 
 def write_steps(path: Path, planned: PlannedRun, simulated: Simulated) -> None:

@@ -1,8 +1,8 @@
 """Throttling: by the power limit, heat or a power brake; with NVML's names of reasons.
 
 The driver steers by the power of the last control period: it moves the clock to where a straight line through that
-power meets the limit. So power passes the limit for a period where load rises; where load stays, the clock goes to and
-fro between the two around the limit, which the mean power meets.
+power meets the limit, down at once and up no faster than its slew. So power passes the limit for a period where load
+rises; where load comes and goes clocks stay near what its heaviest part leaves, and the mean lies below the limit.
 """
 
 from dataclasses import dataclass
@@ -44,7 +44,8 @@ class ClockState:
     """What holds the clocks of devices; arrays of shape (num_nodes, num_devices).
 
     Attributes:
-        asked: Place of the clock the power limit leaves; its fraction is kept so that mean power meets the limit.
+        wanted: Place of the clock the power limit leaves, with its fraction.
+        asked: Place that the governor has come to on its way there.
         ceiling: Place of the highest clock the driver's thermal limit leaves, with its fraction.
         slowed_s: How long the hardware's slowdown still holds. Unit: s.
         is_slowed: Whether it does.
@@ -53,6 +54,7 @@ class ClockState:
         is_cut: Whether the hardware's slowdown holds any of them.
     """
 
+    wanted: Float
     asked: Float
     ceiling: Float
     slowed_s: Float
@@ -65,25 +67,28 @@ class ClockState:
 def free_clocks(table: Clocks, shape: tuple[int, ...]) -> ClockState:
     """Return clocks that nothing throttles."""
     top = np.full(shape, len(table.mhz) - 1, dtype=np.int64)
-    return ClockState(top.astype(float), top.astype(float), np.zeros(shape), np.zeros(shape, dtype=np.bool_), top)
+    highest = top.astype(float)
+    return ClockState(highest, highest, highest, np.zeros(shape), np.zeros(shape, dtype=np.bool_), top)
 
 
 class Governor:
     """Clocks of all devices, period after period."""
 
-    def __init__(self, table: Clocks, limits: LimitConfig, brake: Bool, period_s: float) -> None:
+    def __init__(self, table: Clocks, limits: LimitConfig, rise: float, brake: Bool, period_s: float) -> None:
         """Prepare the tables.
 
         Args:
             table: Clocks of the GPU type.
             limits: Its temperatures.
+            rise: Share of the highest clock by which the driver raises clocks in a second.
             brake: Devices whose power brake is pulled; shape (num_nodes, num_devices).
             period_s: How often the driver looks. Unit: s.
         """
         self._brake, self._is_braked = brake, bool(brake.any())
         self._lowest, self._top = np.zeros((1, 1)), np.full((1, 1), len(table.mhz) - 1.0)
         switching = table.energy_share * table.share
-        self._growth = np.append(switching[1:] / switching[:-1] - 1.0, 1.0)
+        growth = switching[1:] / switching[:-1] - 1.0
+        self._growth = np.append(growth, growth[-1])
         self._cut = table.nearest(table.mhz * limits.slowdown_share.value)
         highest, slowdown = limits.max_temperature.value, limits.slowdown_temperature.value
         watch, release = highest - limits.hysteresis.value, slowdown - limits.hysteresis.value
@@ -93,6 +98,7 @@ class Governor:
         lower = np.append(-np.inf, self._zones_c)
         a_share = (len(table.mhz) - 1) / (1.0 - float(table.share[0]))
         slew = limits.thermal_slew.value * period_s * a_share
+        self._rise = rise * period_s * a_share
         self._lift = slew * (lower < watch) - slew * (lower >= highest)
         # Time runs only once it is cool again.
         self._tick_s = -period_s * (lower < release)
@@ -109,7 +115,8 @@ class Governor:
             hottest_c: The highest of them. Unit: degC.
         """
         moved = over_w / (movable_w * self._growth[state.place])
-        state.asked = np.minimum(np.maximum(state.asked + moved, self._lowest), self._top)
+        state.wanted = np.minimum(np.maximum(state.asked + moved, self._lowest), self._top)
+        state.asked = np.minimum(state.wanted, state.asked + self._rise)
         # Nearly always nothing is near a limit, and most of the time goes here.
         if self._is_braked or state.is_held or hottest_c >= self._watch_c:
             self._hold(state, temp_c, hottest_c)
@@ -128,19 +135,19 @@ class Governor:
             state.place = np.where(is_lower, self._cut[state.place], state.place)
         state.is_held = self._is_braked or state.is_cut or bool(np.minimum.reduce(state.ceiling, axis=None) < self._top)
 
-    def reasons(self, asked: Float, ceiling: Float, is_slowed: Bool, is_held: Bool | bool) -> Int64:
+    def reasons(self, wanted: Float, ceiling: Float, is_slowed: Bool, is_held: Bool | bool) -> Int64:
         """Return why clocks are throttled, bits of `Reason`; arguments as `ClockState` has them, over any times.
 
         Args:
-            asked: Shape (..., num_nodes, num_devices), as the next two.
+            wanted: Shape (..., num_nodes, num_devices), as the next two. Clocks that only rise again count as free.
             ceiling: Left by heat.
             is_slowed: Whether the hardware's slowdown holds.
             is_held: Shape (...).
         """
         brake = self._brake & np.asarray(is_held)[..., None, None]
         # Whole places: where both leave the same clock, it is the power limit that holds it.
-        is_soft = np.floor(ceiling) < np.floor(asked)
-        is_capped = (asked < self._top) & ~is_soft
+        is_soft = np.floor(ceiling) < np.floor(wanted)
+        is_capped = (wanted < self._top) & ~is_soft
         causes = {
             Reason.POWER_CAP: is_capped,
             Reason.HW_SLOWDOWN: is_slowed | brake,

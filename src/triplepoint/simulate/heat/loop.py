@@ -101,7 +101,7 @@ class _Stepper:
         self._both = machine.step.both
         self._column = np.concatenate([state.heat, np.zeros(shape)], axis=-1)[..., None]
         self._num_states = state.heat.shape[1]
-        self._fixed = power.base.value + power.memory_idle.value
+        self._fixed, self._most_w = power.base.value + power.memory_idle.value, power.excursion_limit.value
         self._leakage = table.voltage_share**power.leakage_voltage_exponent.value
         self._growth = power.leakage_growth.value
         # Leakage over states, which stand above the inlet.
@@ -111,14 +111,17 @@ class _Stepper:
         self._hottest = machine.heat.limits.shutdown_temperature.value - machine.inlet_c[:, None]
         self._clock_energy = table.energy_share * table.share
         self._stretch = 1.0 / table.share - 1.0
-        self._governor = Governor(table, machine.heat.limits, machine.braked, self._period_s)
+        self._governor = Governor(
+            table, machine.heat.limits, machine.power.clock_rise.value,
+            machine.braked, self._period_s,
+        )  # fmt: skip
         self._limits, self._inlet = machine.limits_w, machine.inlet_c[:, None]
         self._twin = machine.twin if (machine.twin != np.arange(shape[1])).any() else None
         self._steps, self._whole = 0.0, 0.0 * self._integral[-1]
         self._done = self._at(state.position_s)
         whole = (num_periods, *shape)
         self._power, self._warm, self._slowdown = np.empty(whole), np.empty(whole), np.empty(whole)
-        self._asked, self._place = np.empty(whole), np.empty(whole, dtype=np.int64)
+        self._wanted, self._place = np.empty(whole), np.empty(whole, dtype=np.int64)
         # Of heat only the periods in which it holds anything are written down.
         self._ceiling, self._is_slowed = np.full(whole, float(len(table.mhz))), np.zeros(whole, dtype=np.bool_)
         self._is_held = np.zeros(num_periods, dtype=np.bool_)
@@ -150,11 +153,12 @@ class _Stepper:
         # A device that would pass the temperature it turns itself off at gets no hotter in here.
         leakage = self._leakage_at_inlet * np.exp(self._growth * np.minimum(warm, self._hottest)) * self._leakage[place]
         movable = leakage + state.rate * work * energy + awake * self._clock_energy[place]
-        power = movable + (self._fixed + state.rate * traffic)
+        # Hardware lets no more through, within less than a control period.
+        power = np.minimum(movable + (self._fixed + state.rate * traffic), self._most_w)
         self._column[:, self._num_states :, 0] = power
         self._column[:, : self._num_states] = self._both @ self._column
         self._power[index], self._warm[index], self._slowdown[index] = power, warm, slowdown
-        self._asked[index], self._place[index] = clocks.asked, place
+        self._wanted[index], self._place[index] = clocks.wanted, place
         if clocks.is_held:
             self._is_held[index], self._ceiling[index] = True, clocks.ceiling
             if clocks.is_cut:
@@ -176,9 +180,9 @@ class _Stepper:
     def trace(self) -> Trace:
         """Return what was written down, and leave the state where the loop ended."""
         self._state.heat = self._column[:, : self._num_states, 0].copy()
-        reasons = self._governor.reasons(self._asked, self._ceiling, self._is_slowed, self._is_held)
+        reasons = self._governor.reasons(self._wanted, self._ceiling, self._is_slowed, self._is_held)
         if self._can_rest:
-            is_idle = (self._place == 0) & (self._asked >= 1.0) & ((reasons & ~int(Reason.POWER_CAP)) == 0)
+            is_idle = (self._place == 0) & (self._wanted >= 1.0) & ((reasons & ~int(Reason.POWER_CAP)) == 0)
             reasons = np.where(is_idle, int(Reason.IDLE), reasons)
         return Trace(
             self._period_s, self._power, self._warm + self._inlet, self._machine.table.mhz[self._place], reasons,

@@ -1,6 +1,6 @@
 """The devices of a job with their heat, and the step of a job as a profile of what they do."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -44,6 +44,14 @@ class Machine:
         """Nodes, and devices in each."""
         num_nodes, num_devices = self.devices.die.shape
         return num_nodes, num_devices
+
+    def under_load(self, power_w: Float) -> "Machine":
+        """Return the nodes with fans as they run under a load; power of shape (num_nodes, num_devices). Unit: W."""
+        fans = self.airflow.fans
+        if fans is None or not self.heat.cooling_by(self.cooling).preheat_share.value:
+            return self
+        flow = self.devices.flow * fans.flow(power_w.mean(axis=1, keepdims=True))
+        return replace(self, devices=replace(self.devices, flow=flow))
 
     @cached_property
     def network(self) -> Network:

@@ -4,12 +4,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, Self, get_args
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
 from triplepoint.config.yaml_file import read_named
 from triplepoint.errors import UserError
-from triplepoint.simulate.power.parameters import Celsius, Kelvin, KelvinPerWatt, Ratio, Seconds
+from triplepoint.simulate.power.gpu import Float
+from triplepoint.simulate.power.parameters import Celsius, Kelvin, KelvinPerWatt, Ratio, Seconds, Watt
 
 Cooling = Literal["air", "liquid"]
 
@@ -116,6 +118,19 @@ class HeatConfig(Strict):
         return self.cooling[coolant]
 
 
+class FanConfig(Strict):
+    """Fans that follow the load of their node, so that the air behind it stays about as warm."""
+
+    full_power: Watt
+    """Mean power of a node's GPUs from which fans run at their full flow; below it the flow goes with the power."""
+    least_flow: Ratio
+    """Share of the full flow that fans never go below."""
+
+    def flow(self, power_w: Float) -> Float:
+        """Return the flow of nodes over the full one, from the mean power of their GPUs in W."""
+        return np.clip(power_w / self.full_power.value, self.least_flow.value, 1.0)
+
+
 class AirflowConfig(Strict):
     """Where air passes the devices of a node, in the driver's order. Data: it differs from chassis to chassis."""
 
@@ -129,6 +144,8 @@ class AirflowConfig(Strict):
     """Air at a row, warmer for each watt of the mean device of the row before."""
     package_preheat: KelvinPerWatt | None = None
     """Air at the second device of a package, warmer for each watt of the first; none where sinks are not shared."""
+    fans: FanConfig | None = None
+    """How flow follows load; without it the flow is what resistances and preheat were measured at."""
     air_time: Seconds
     """Time in which the air behind a row follows the heat it takes up, with metal and cables on the way."""
 

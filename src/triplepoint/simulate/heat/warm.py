@@ -30,12 +30,8 @@ from triplepoint.simulate.power.gpu import Activity, Float, Int64, power_at_limi
 from triplepoint.simulate.power.load import Load
 from triplepoint.simulate.power.step import Place, bin_activity
 
-_FINE_PERIODS = 800
-"""Highest number of control periods of a step: a longer step has longer ones, powers are means of more than 50 ms."""
-_FINE_TURNS = 3
-"""Turns after which power is within 0.02 W and temperatures within 0.04 K of those after 30."""
-_COARSE_PERIODS, _COARSE_TURNS, _COARSE_STAGES = 400, 2, 4
-"""Of a job on nodes nobody has described."""
+_COARSE_STAGES = 4
+"""Stages of a long pipeline that are followed on nodes nobody has described."""
 _MOST_TURNS = 3
 _STEP_OF_SPEED = 0.005
 """Speeds of GPUs are told apart in steps of this: each different one makes a replica more to simulate."""
@@ -43,8 +39,9 @@ _WARMING_PERIODS = 64
 """Control periods of a step while heat that holds clocks is followed through time."""
 _SETTLED_K, _MOST_LEAPS = 0.2, 24
 """A machine is warm once a leap changes no temperature by more; sensors show whole degrees."""
-_LIKE, _MOST_STEPS = 0.001, 20
-"""Steps are alike once their mean power differs by less than this share; and how many there may be until then."""
+_LIKE, _MOST_STEPS, _MOST_PERIODS = 0.001, 20, 16_000
+"""Steps are alike once their mean power differs by less than this share; how many there may be until then, and how many
+control periods they may have in all, but for the first two."""
 
 
 AnyLoad = TypeVar("AnyLoad", bound=Load)
@@ -82,7 +79,7 @@ class Warm(Generic[AnyLoad]):
         num_alike: How many devices of a node each device of the machine stands for; shape (num_devices,).
         num_nics: Network adapters of a node.
         spread: Relative standard deviation of the resistance of parts that are equal in the trace.
-        factor: Of every rank, time of its computation over that of the slowest sound GPU under usual conditions, or 1.
+        factor: Of every rank, time of its computation over that at the calibrated clock; empty without a cluster.
         is_steady: Whether the step before took the same power.
     """
 
@@ -97,6 +94,12 @@ class Warm(Generic[AnyLoad]):
     factor: Mapping[int, float] = field(default_factory=dict)
     is_steady: bool = True
 
+    @property
+    def slower_ranks(self) -> list[int]:
+        """Ranks that are slower than the pace of sound ones."""
+        pace = min(self.factor.values(), default=1.0)
+        return [rank for rank, factor in self.factor.items() if factor > pace]
+
     def hottest_c(self, number: int) -> Float:
         """Return temperatures of the hottest of so many parts that are equal in the trace; of its shape. Unit: degC."""
         inlet_c = self.machine.inlet_c[:, None]
@@ -106,10 +109,10 @@ class Warm(Generic[AnyLoad]):
 def warm_up(
     load: AnyLoad, reload: Callable[[dict[int, float]], AnyLoad], cluster: ClusterConfig, config: Path
 ) -> Warm[AnyLoad]:
-    """Return a job under the conditions of its cluster.
+    """Return a job under the conditions of its cluster, at the speed that its clocks leave it.
 
     Args:
-        load: What its GPUs do, as calibrated.
+        load: What its GPUs do, at the clocks it was calibrated with.
         reload: Simulates it once more, with these factors on the computation of ranks.
         cluster: Where it runs.
         config: Folder of the configuration.
@@ -119,13 +122,15 @@ def warm_up(
     """
     gpu, conditions = load.job.gpu, cluster.conditions
     shape = -(-load.job.num_gpus // cluster.gpus_per_node), cluster.gpus_per_node
-    usual = machine_of(USUAL, gpu, shape, cluster.name, config)
-    ready = _ready(load, _seats(load, shape), usual, _FINE_PERIODS)
-    found = _follow(usual, ready.high, ready.start_w, load.length_s, is_known=True)
-    machine, last = usual, _Turn(load, ready, found, {})
-    if conditions != USUAL:
-        machine = machine_of(conditions, gpu, shape, cluster.name, config)
-        last = _slow_down(last, reload, usual, machine)
+    sound = conditions.without_faults
+    last = _turn(load, machine_of(sound, gpu, shape, cluster.name, config), {})
+    pace = float(last.ratio.max())
+    if conditions == sound:
+        factor = dict.fromkeys(range(load.job.num_gpus), pace)
+        last = replace(last, load=reload(factor), factor=factor)
+    else:
+        last = _slow_down(load, reload, machine_of(conditions, gpu, shape, cluster.name, config), pace)
+    machine = last.ready.machine
     trace = replace(last.found.trace, period_s=last.load.length_s / len(last.found.trace.rate))
     _check_shutdown(trace, machine)
     num_nics = int(cluster.nics_per_node.value) if cluster.nics_per_node else cluster.gpus_per_node
@@ -137,37 +142,46 @@ def warm_up(
 
 @dataclass(frozen=True, eq=False)
 class _Turn(Generic[AnyLoad]):
-    """A load with these factors on the computation of ranks, and its step under some conditions."""
+    """A load with these factors on the computation of ranks, and its step on a machine."""
 
     load: AnyLoad
     ready: "_Ready"
     found: "_Followed"
     factor: dict[int, float]
 
+    @property
+    def ratio(self) -> Float:
+        """Time of the computation of every device over that at the clock it was calibrated with."""
+        slowdown = _slowdown(self.found.trace.slowdown.mean(axis=0), self.load, self.ready.seats)
+        return np.asarray(slowdown / self.ready.calibrated)
+
+
+def _turn(load: AnyLoad, machine: Machine, factor: dict[int, float]) -> _Turn[AnyLoad]:
+    """Return the step of a load, with these factors on the computation of ranks, on a machine."""
+    times = np.ones(machine.shape[0] * machine.shape[1])
+    times[list(factor)] = list(factor.values())
+    ready = _ready(load, _seats(load, machine.shape), machine, times.reshape(machine.shape))
+    return _Turn(load, ready, _follow(ready.machine, ready.high, ready.start_w, load.length_s), factor)
+
 
 def _slow_down(
-    first: _Turn[AnyLoad], reload: Callable[[dict[int, float]], AnyLoad], usual: Machine, machine: Machine
+    load: AnyLoad, reload: Callable[[dict[int, float]], AnyLoad], machine: Machine, pace: float
 ) -> _Turn[AnyLoad]:
     """Return a job under conditions: clocks slow ranks, ranks the step, and what runs when sets clocks.
 
     Args:
-        first: The job under usual conditions.
+        load: What its GPUs do, at the clocks it was calibrated with.
         reload: Simulates it once more.
-        usual: The nodes under usual conditions.
         machine: The nodes.
+        pace: Factor on computation that the slowest GPU has without the faults.
     """
-    load, ready, longer, factor = first.load, first.ready, first.found.stretched, first.factor
-    slowest = float(_slowdown(first.found.trace, load, ready.seats).max())
-    found = _follow(machine, _stretched(ready.high, longer), ready.start_w, load.length_s)
+    last = _turn(load, machine, {})
     for _ in range(_MOST_TURNS):
-        slowdown = _slowdown(found.trace, load, ready.seats)
-        if (now := _factors(slowdown / slowest, load.job.num_gpus)) == factor:
+        factor = _factors(last.ratio, min(pace, float(last.ratio.max())), load.job.num_gpus)
+        if all(abs(last.factor.get(rank, 1.0) / wanted - 1.0) < _STEP_OF_SPEED / 2 for rank, wanted in factor.items()):
             break
-        factor, load = now, reload(now)
-        ready = _ready(load, _seats(load, machine.shape), usual, _FINE_PERIODS, 1.0 / slowdown)
-        # Clocks dither within control periods, which no calibration has: as much as under usual conditions.
-        found = _follow(machine, _stretched(ready.high, longer), ready.start_w, load.length_s)
-    return _Turn(load, ready, found, factor)
+        last = _turn(reload(factor), machine, factor)
+    return last
 
 
 def warm_up_anywhere(load: AnyLoad, config: Path) -> Warm[AnyLoad]:
@@ -187,11 +201,11 @@ def warm_up_anywhere(load: AnyLoad, config: Path) -> Warm[AnyLoad]:
     kind = np.repeat(np.arange(len(stages))[:, None], len(num_alike), axis=1)
     weight = num_stages[:, None] * num_alike / (job.layout.pp * num_alike.sum()) * job.num_gpus
     seats = Seats([(stage, 0) for stage in stages.tolist()], kind, weight)
-    ready = _ready(load, seats, machine, _COARSE_PERIODS)
-    found = Periodic(machine, ready.high, load.length_s).settle(ready.start_w, _COARSE_TURNS, load.length_s)
+    ready = _ready(load, seats, machine)
+    found = Periodic(ready.machine, ready.high, load.length_s).settle(ready.start_w, load.length_s)
     in_node = num_alike * (min(job.fabric.gpus_per_node, job.num_gpus) / num_alike.sum())
     num_nics, spread = _num_nics(job.fabric), machine.heat.resistance_spread.value
-    return Warm(load, machine, seats, ready.profile, found.trace, in_node, num_nics, spread)
+    return Warm(load, ready.machine, seats, ready.profile, found.trace, in_node, num_nics, spread)
 
 
 def slow_ranks(cluster: ClusterConfig, num_gpus: int) -> dict[int, float]:
@@ -237,36 +251,45 @@ class _Ready(NamedTuple):
     """What devices do in a step, ready to be followed.
 
     Attributes:
+        machine: The nodes, with fans as they run under this load.
         seats: Which devices do what.
         profile: What they do, as calibrated.
         high: The same as if clocks were at their highest.
         start_w: About the mean power of every device; shape (num_nodes, num_devices). Unit: W.
+        calibrated: Time of computation at the calibrated clock over that at the highest; same shape.
     """
 
+    machine: Machine
     seats: Seats
     profile: Profile
     high: Profile
     start_w: Float
+    calibrated: Float
 
 
-def _ready(load: Load, seats: Seats, usual: Machine, most: int, most_share: Float | float = 1.0) -> _Ready:
+def _ready(load: Load, seats: Seats, machine: Machine, factor: Float | float = 1.0) -> _Ready:
     """Return what devices do in a step.
 
     Args:
-        load: The load, as calibrated.
+        load: The load.
         seats: Which devices do what.
-        usual: The nodes under usual conditions.
-        most: Highest number of control periods.
-        most_share: Highest share of the highest clock that devices have had; shape (num_nodes,
-            num_devices).
+        machine: The nodes.
+        factor: On the time of computation at the calibrated clock; shape (num_nodes, num_devices).
     """
-    profile = _profile(load, seats, usual, most)
-    return _Ready(seats, profile, *_at_highest_clocks(profile, seats, usual, most_share))
+    profile, power = _profile(load, seats, machine), machine.power
+    share = power.calibrated_clock.value / power.clocks.max_clock.value
+    least = np.ones(np.shape(profile.activity.awake)[1])
+    np.minimum.at(least, seats.kind, share / np.broadcast_to(factor, seats.kind.shape))
+    high = _at_highest_clocks(profile, least)
+    _, watts = power_at_limit(power, high.activity, power.leakage_temperature.value)
+    slower = (1.0 + np.asarray(high.activity.clock_bound) * (1.0 / share - 1.0)).mean(axis=0)[seats.kind]
+    start_w = watts.mean(axis=0)[seats.kind]
+    return _Ready(machine.under_load(start_w), seats, profile, high, start_w, _slowdown(slower, load, seats))
 
 
-def _profile(load: Load, seats: Seats, machine: Machine, most: int) -> Profile:
+def _profile(load: Load, seats: Seats, machine: Machine) -> Profile:
     """Return what devices do in the control periods of a step; those without a rank do nothing."""
-    number, num_places = num_periods(load.length_s, machine.period_s, most), len(seats.places)
+    number, num_places = num_periods(load.length_s, machine.period_s), len(seats.places)
     # A rank with others waits in a kernel that polls.
     polling = machine.power.polling_share.value if load.job.num_gpus > 1 else 0.0
     busy = bin_activity(load.pieces(seats.places), num_places, load.length_s, number, polling)
@@ -276,51 +299,29 @@ def _profile(load: Load, seats: Seats, machine: Machine, most: int) -> Profile:
     return Profile(np.full(number, load.length_s / number), Activity(**columns), seats.kind)
 
 
-def _at_highest_clocks(
-    profile: Profile, seats: Seats, usual: Machine, most_share: Float | float
-) -> tuple[Profile, Float]:
-    """Return a step as if clocks were at their highest, from one at the clocks that sound GPUs take it at.
-
-    In each control period the device whose clock is lowest under the power limit sets the time of all.
+def _at_highest_clocks(profile: Profile, share: Float) -> Profile:
+    """Return a step as if clocks were at their highest.
 
     Args:
-        profile: With rates and times as they are at those clocks.
-        seats: Which devices do what.
-        usual: The nodes under usual conditions.
-        most_share: Highest share of the highest clock that devices have had; shape (num_nodes,
-            num_devices).
-
-    Returns:
-        The step, and about the mean power of every device in W.
+        profile: With rates and times as they are at lower clocks.
+        share: Those clocks over the highest, by kind of device; shape (num_kinds,).
     """
-    power, bound = usual.power, np.asarray(profile.activity.clock_bound)
-    _, watts = power_at_limit(power, profile.activity, power.leakage_temperature.value)
-    mean_w = watts.mean(axis=0)[seats.kind]
-    warm_c = usual.network.die_c(usual.network.steady(mean_w), usual.inlet_c[:, None])
-    hottest_c, most = np.full(bound.shape[1], -np.inf), np.ones(bound.shape[1])
-    np.maximum.at(hottest_c, seats.kind, warm_c)
-    np.minimum.at(most, seats.kind, most_share)
-    share = np.minimum(power_at_limit(power, profile.activity, hottest_c)[0], most)
+    bound = np.asarray(profile.activity.clock_bound)
     own = bound * share + 1.0 - bound
+    # In each control period the device that computes most sets the time of all.
     together = own.min(axis=1, keepdims=True)
     faster = replace(profile.activity.at_rate(1.0 / together), clock_bound=bound * share / own)
-    return Profile(profile.duration_s * together[:, 0], faster, profile.kind), mean_w
-
-
-def _stretched(profile: Profile, factor: float) -> Profile:
-    """Return the same work in a step that is `factor` times as long."""
-    return replace(profile, duration_s=profile.duration_s * factor, activity=profile.activity.at_rate(1.0 / factor))
+    return Profile(profile.duration_s * together[:, 0], faster, profile.kind)
 
 
 class _Followed(NamedTuple):
-    """A step that repeats, the length of its profile over that of the one given, and whether the step before was so."""
+    """A step that repeats, and whether the step before was so."""
 
     trace: Trace
-    stretched: float
     is_steady: bool
 
 
-def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float, is_known: bool = False) -> _Followed:
+def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float) -> _Followed:
     """Return a step of a warm job.
 
     Args:
@@ -328,39 +329,42 @@ def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float, i
         profile: Of a step at the highest clocks, a bin for each control period.
         start_w: About the mean power of every device. Unit: W.
         step_s: About the length of the step. Unit: s.
-        is_known: Whether that is its length, to which the profile is to be stretched.
     """
     if not machine.braked.any():
-        found = Periodic(machine, profile, step_s).settle(start_w, _FINE_TURNS, step_s if is_known else None)
+        found = Periodic(machine, profile, step_s).settle(start_w)
         limits = machine.heat.limits
         if found.trace.temp_c.max() < limits.max_temperature.value - limits.hysteresis.value:
-            return _Followed(*found, is_steady=True)
+            return _Followed(found.trace, is_steady=True)
     coarse = replace(machine, period_s=max(machine.period_s, profile.step_s / _WARMING_PERIODS))
-    steady, longer = settle(coarse, profile, _SETTLED_K, _MOST_LEAPS), 1.0
-    if is_known:
-        longer = step_s / steady.step_s
+    steady = settle(coarse, profile, _SETTLED_K, _MOST_LEAPS)
     fine = replace(machine, period_s=step_s / len(profile.duration_s))
     state = replace(steady.state, position_s=0.0)
-    trace, is_like = run(fine, _stretched(profile, longer), steady.step_s, state), False
-    for _ in range(_MOST_STEPS):
-        before, trace = trace, run(fine, _stretched(profile, longer), steady.step_s, state)
+    trace, is_like = run(fine, profile, steady.step_s, state), False
+    for _ in range(max(1, min(_MOST_STEPS, _MOST_PERIODS // len(profile.duration_s)))):
+        before, trace = trace, run(fine, profile, steady.step_s, state)
         is_like = abs(float(trace.power_w.mean() / before.power_w.mean()) - 1.0) < _LIKE
         if is_like:
             break
-    return _Followed(replace(trace, repeats=True), longer, is_like)
+    return _Followed(replace(trace, repeats=True), is_like)
 
 
-def _slowdown(trace: Trace, load: Load, seats: Seats) -> Float:
-    """Return the time that the computation of every device takes over that at the highest clock."""
+def _slowdown(mean: Float, load: Load, seats: Seats) -> Float:
+    """Return the time that the computation of every device takes over that at the highest clock.
+
+    Args:
+        mean: The same of its whole step; shape (num_nodes, num_devices).
+        load: What it does.
+        seats: Which devices do what.
+    """
     share = np.array([*(load.compute_share(place) for place in seats.places), 0.0])[seats.kind]
-    excess = (trace.slowdown.mean(axis=0) - 1.0) / np.maximum(share, 1e-6)
+    excess = (mean - 1.0) / np.maximum(share, 1e-6)
     return np.asarray(1.0 + np.where(share > 0.0, excess, 0.0))
 
 
-def _factors(slowdown: Float, num_gpus: int) -> dict[int, float]:
-    """Return the ranks that are slower than usual, and how much."""
-    steps = np.rint((slowdown.reshape(-1)[:num_gpus] - 1.0) / _STEP_OF_SPEED)
-    return {rank: 1.0 + _STEP_OF_SPEED * float(steps[rank]) for rank in np.flatnonzero(steps > 0).tolist()}
+def _factors(ratio: Float, pace: float, num_gpus: int) -> dict[int, float]:
+    """Return the factor on the computation of every rank: the pace of sound ones, more in steps for slower ones."""
+    steps = np.rint(np.maximum(ratio.reshape(-1)[:num_gpus] / pace - 1.0, 0.0) / _STEP_OF_SPEED)
+    return {rank: pace * (1.0 + _STEP_OF_SPEED * float(steps[rank])) for rank in range(num_gpus)}
 
 
 def _check_shutdown(trace: Trace, machine: Machine) -> None:

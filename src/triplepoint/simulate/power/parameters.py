@@ -22,6 +22,7 @@ Volt = Annotated[Estimate, unit_is("V")]
 Megahertz = Annotated[Estimate, unit_is("MHz")]
 Ratio = Annotated[Estimate, unit_is("1")]
 PerKelvin = Annotated[Estimate, unit_is("1/K")]
+PerSecond = Annotated[Estimate, unit_is("1/s")]
 Celsius = Annotated[Estimate, unit_is("degC")]
 Kelvin = Annotated[Estimate, unit_is("K")]
 KelvinPerWatt = Annotated[Estimate, unit_is("K/W")]
@@ -89,6 +90,12 @@ class PowerConfig(Strict):
     """Share of tensor, SM and memory switching that is left when operands are zeros."""
     power_limit: Watt
     """Power the governor holds; of a package, its limit over its devices."""
+    excursion_limit: Watt
+    """Power that hardware lets through before the governor acts; a sensor shows no more."""
+    clock_rise: PerSecond
+    """Share of the highest clock by which the governor raises clocks in a second; it lowers them at once."""
+    calibrated_clock: Megahertz
+    """Clock of computation in the steps that constants of stacks were fitted to."""
     leakage_spread: Ratio
     """Relative standard deviation of leakage from part to part."""
 

@@ -20,12 +20,12 @@ _PRODUCTS = ("gemm", "grouped")
 OVERLAP_EXPONENT = 3.0
 """How well memory hides behind computation; `overlap_exponent` of `config/kernels/`, 3.03 as fitted on H100."""
 
-FP8_ENERGY = 0.62
+FP8_ENERGY = 0.48
 """Energy of an FP8 operation over that of a BF16 one, where half of it would be as much as twice the rate asks.
 
-Source: at 700 W with random operands, best of all shapes, 1403 and 794 TFLOP/s on an H100, 1453 and 788 on an H200
-(stas00/ml-engineering, compute/accelerator/README.md; the source of `tensor`), while 1661 and 853 TFLOP/s on an H200
-NVL show what FP8 makes of a clock (xzwgit/gpu-flops-bench). The rest is power: 0.67 and 0.58 by `config/power/`.
+Source: at 700 W with random operands, best of all shapes, 1403 TFLOP/s on an H100 and 1453 on an H200
+(stas00/ml-engineering, compute/accelerator/README.md), which `tensor` leaves to 0.47 to 0.50. Over BF16 GEMMs of those
+GPUs it is 0.58 to 0.67; nodes that train in FP8 (tests/data/node_power) draw less than that says.
 """
 _FP32_FLOPS_PER_BYTE = 3.0
 """Arithmetic of kernels that stream, in FP32 operations as data sheets count them, two for every instruction.
@@ -115,14 +115,8 @@ class Workload:
         moved = traffic(communication.kind, communication.num_bytes, spread)
         # What is sent is read, and what is received, as much again, is written.
         hbm = min(2 * (moved.inside + moved.outside) / self._hbm, time)
-        return (
-            0.0 if communication.is_overlapped else time,
-            0.0,
-            0.0,
-            hbm,
-            min(2 * moved.inside / self._link, time),
-            0.0,
-        )
+        # Its kernel polls most of the time, whoever computes beside it: that is counted as waiting.
+        return 0.0, 0.0, 0.0, hbm, min(2 * moved.inside / self._link, time), 0.0
 
     def _spread(self, group: str) -> Spread:
         if group not in self._spreads:

@@ -13,10 +13,8 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import check_order
 from triplepoint.simulate.memory.training import memory_by_stage as memory_of_training
 from triplepoint.simulate.predict.prediction import Prediction, predict_job
+from triplepoint.simulate.stacks import OF_ENGINE
 from triplepoint.status import PredictionStatus
-
-STACKS = {"megatron": "Megatron-Core", "deepspeed": "DeepSpeed", "native": "PyTorch"}
-"""Software that a launched point is predicted for, by its engine; simulated points keep that of the published study."""
 
 
 def predict_point(point: Point, config: Path, stack: str | None = None, with_power: bool = True) -> Prediction:
@@ -25,7 +23,8 @@ def predict_point(point: Point, config: Path, stack: str | None = None, with_pow
     Args:
         point: The point, folded.
         config: Folder of the configuration.
-        stack: Framework and its version. None: that of the point's engine.
+        stack: Framework and its version. None: that of the point's engine, or of its cluster where
+            that is simulated.
         with_power: Whether power and heat are wanted, which take half of the time.
 
     Raises:
@@ -61,7 +60,7 @@ def allocated_by_rank(point: Point, config: Path) -> tuple[float, ...]:
 
 
 def _job_of(point: Point, config: Path, stack: str | None = None) -> Job:
-    return job_of(point, _catalogue(config), stack or STACKS.get(point.engine))
+    return job_of(point, _catalogue(config), stack or OF_ENGINE.get(point.engine))
 
 
 def _serving_of(point: Point) -> Serving | None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from triplepoint.simulate.heat.clocks import Reason
+from triplepoint.simulate.heat.loop import Trace
 from triplepoint.simulate.heat.nodes import node_power_of
 from triplepoint.simulate.heat.warm import Warm
 from triplepoint.simulate.power.gpu import Activity, Float, gpu_power_w, power_parts
@@ -35,7 +36,14 @@ class PowerPrediction:
         gpu_temp_max_c: Highest of the hottest GPU's die, parts differing as they do.
         gpu_temp_max_lo_c: Lower end.
         gpu_temp_max_hi_c: Upper end.
+        gpu_temp_c: Mean over GPUs and the step.
+        sm_clock_mhz: The same of the clock.
+        sm_clock_busy_mhz: The same of the clock while kernels run whose time goes with it.
         throttle_fraction: Share of GPU time in which clocks are held below the highest, 0 to 1.
+        lost_to_power_limit_fraction: Share of the step that clocks below the highest cost, 0 to 1, where the power
+            limit held the slowest GPU or its governor was still raising the clock.
+        lost_to_heat_fraction: The same where heat did.
+        lost_to_brake_fraction: The same where a power brake did.
         gpu_energy_per_token_j: Of all GPUs.
         gpu_energy_per_token_lo_j: Lower end.
         gpu_energy_per_token_hi_j: Upper end.
@@ -49,7 +57,13 @@ class PowerPrediction:
     gpu_temp_max_c: float = math.nan
     gpu_temp_max_lo_c: float = math.nan
     gpu_temp_max_hi_c: float = math.nan
+    gpu_temp_c: float = math.nan
+    sm_clock_mhz: float = math.nan
+    sm_clock_busy_mhz: float = math.nan
     throttle_fraction: float = math.nan
+    lost_to_power_limit_fraction: float = math.nan
+    lost_to_heat_fraction: float = math.nan
+    lost_to_brake_fraction: float = math.nan
     gpu_energy_per_token_j: float = math.nan
     gpu_energy_per_token_lo_j: float = math.nan
     gpu_energy_per_token_hi_j: float = math.nan
@@ -85,16 +99,42 @@ def predict_power(warm: Warm[Any], interval_s: tuple[float, float], config: Path
         gpu_power_w=mean_w,
         gpu_power_lo_w=low_w,
         gpu_power_hi_w=high_w,
-        gpu_power_peak_w=max(float(trace.power_w[:, has_rank].max()), begins_w),
+        gpu_power_peak_w=max(
+            float(trace.power_w[:, has_rank].max()), min(begins_w, machine.power.excursion_limit.value)
+        ),
         node_power_w=float(nodes_power_w(warm, config).mean()),
         gpu_temp_max_c=hottest_c,
         gpu_temp_max_lo_c=hottest_c - _Z90 * sigma_k,
         gpu_temp_max_hi_c=hottest_c + _Z90 * sigma_k,
+        gpu_temp_c=float(np.average(trace.temp_c.mean(axis=0), weights=weight)),
+        sm_clock_mhz=float(np.average(trace.clock_mhz.mean(axis=0), weights=weight)),
+        sm_clock_busy_mhz=_busy_clock_mhz(warm),
         throttle_fraction=float(np.average(is_held.mean(axis=0), weights=weight)),
+        **_lost(trace),
         gpu_energy_per_token_j=energy_j,
         gpu_energy_per_token_lo_j=energy_j / low,
         gpu_energy_per_token_hi_j=energy_j * high,
     )
+
+
+def _busy_clock_mhz(warm: Warm[Any]) -> float:
+    """Return the mean clock over the time that kernels take which go with it; NaN where none do."""
+    clock_mhz, bound = warm.trace.clock_mhz, np.asarray(warm.profile.activity.clock_bound)
+    bins = np.arange(len(clock_mhz)) * len(bound) // len(clock_mhz)
+    weight = bound[bins][:, warm.seats.kind] * warm.seats.weight
+    return float(np.average(clock_mhz, weights=weight)) if weight.any() else math.nan
+
+
+def _lost(trace: Trace) -> dict[str, float]:
+    """Return the shares of a step that lower clocks cost, by what held the slowest GPU."""
+    number = len(trace.rate)
+    slowest = trace.slowdown.reshape(number, -1).argmax(axis=1)
+    reasons = trace.reasons.reshape(number, -1)[np.arange(number), slowest]
+    lost = 1.0 - trace.rate
+    is_braked = (reasons & int(Reason.POWER_BRAKE)) != 0
+    is_hot = ((reasons & int(Reason.SW_THERMAL | Reason.HW_THERMAL)) != 0) & ~is_braked
+    causes = {"power_limit": ~is_braked & ~is_hot, "heat": is_hot, "brake": is_braked}
+    return {f"lost_to_{cause}_fraction": float((lost * holds).mean()) for cause, holds in causes.items()}
 
 
 def nodes_power_w(warm: Warm[Any], config: Path) -> Float:
@@ -122,7 +162,11 @@ def _sigma_w(warm: Warm[Any]) -> float:
     columns = {part.name: np.asarray(getattr(activity, part.name)) for part in fields(activity)}
     mean = Activity(**{name: (column * is_free).sum(axis=0) / each for name, column in columns.items()})
     parts = power_parts(power, mean, highest, kind_c)
-    square = (power.power_limit.value * float((1.0 - free) @ kind_weight) * _HELD_SIGMA) ** 2
+    held, rise = float((1.0 - free) @ kind_weight), power.clock_rise
+    # How far below its limit a GPU stays goes with how slowly its governor raises clocks.
+    is_capped = (warm.trace.reasons & int(Reason.POWER_CAP)) != 0
+    below_w = max(power.power_limit.value - float(warm.trace.power_w[is_capped].mean()), 0.0) if held else 0.0
+    square = held**2 * ((power.power_limit.value * _HELD_SIGMA) ** 2 + (below_w * rise.sigma / rise.value) ** 2)
     for part in fields(parts):
         known = getattr(power, part.name)
         own = float((np.broadcast_to(getattr(parts, part.name), free.shape) * free) @ kind_weight)

@@ -20,7 +20,7 @@ from triplepoint.simulate.heat.warm import slow_ranks, warm_up, warm_up_anywhere
 from triplepoint.simulate.inference import Serving, batch_of, warm_batch
 from triplepoint.simulate.intervals import interval
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.memory.training import MemoryUse, peak_memory
+from triplepoint.simulate.memory.training import MemoryUse, Need, peak_memory
 from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power
 from triplepoint.simulate.step import Step, simulate_step
@@ -185,10 +185,8 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
         low, high = interval(step.time_s, calibration.quantile, calibration.scale(job, step.uncertainty))
     tokens_per_s = job.global_batch_size * job.sequence_length / step.time_s
     flops = training_flops_per_token(job.model, job.sequence_length, _adapters(job))
-    is_ok = memory.total <= job.gpu.memory_capacity.value
     return Prediction(
-        PredictionStatus.OK if is_ok else PredictionStatus.OOM,
-        "" if is_ok else f"does not fit on a rank of stage {memory.stage}: {memory.explain()}",
+        *_fits(memory),
         step_time_s=step.time_s,
         step_time_lo_s=low,
         step_time_hi_s=high,
@@ -199,6 +197,14 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
         exposed_comm_s=step.exposed_comm_s,
         bottleneck=_training_bottleneck(step.timeline, step.slowest),
     )
+
+
+def _fits(memory: Need) -> tuple[PredictionStatus, str]:
+    """Return whether a job fits in memory, and a line where it does not or that is not decided."""
+    if memory.is_out_of_memory:
+        return PredictionStatus.OOM, f"does not fit on a rank of stage {memory.stage}: {memory.explain()}"
+    undecided = memory.undecided
+    return (PredictionStatus.UNDECIDED, undecided) if undecided else (PredictionStatus.OK, "")
 
 
 def _mfu(job: Job, tokens_per_s: float, flops_per_token: float) -> float:
@@ -223,14 +229,13 @@ def _predict_serving(
         warm = warm_batch(batch, cluster, config) if cluster else warm_up_anywhere(batch, config)
         batch = warm.load
     found = batch.step
-    known_to, fits = read_calibrations(config)[1].known_to(job, serving, found), found.memory.fits
+    known_to = read_calibrations(config)[1].known_to(job, serving, found)
     low_s, high_s = known_to.whole_s
     asked = Inference(prompt_tokens=serving.prompt_tokens, output_tokens=serving.output_tokens)
     token_low_s, token_high_s = known_to.per_token_s
     first_low_s, first_high_s = known_to.first_token_s
     return Prediction(
-        PredictionStatus.OK if fits else PredictionStatus.OOM,
-        "" if fits else f"does not fit on a rank of stage {found.memory.stage}: {found.memory.explain()}",
+        *_fits(found.memory),
         step_time_s=found.whole_s,
         step_time_lo_s=low_s,
         step_time_hi_s=high_s,

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.point import Layout
+from triplepoint.simulate.costs import LAUNCH_BEND
 from triplepoint.simulate.timeline.schedule import Int64
 
 Float = npt.NDArray[np.float64]
@@ -20,10 +21,28 @@ class Pass:
     Attributes:
         compute: Computation.
         comm: Communication that no computation overlaps.
+        host_share: Of computation, in which the GPU waits for the host to launch. Unit: 1.
     """
 
     compute: Float
     comm: Float
+    host_share: Float | float = 0.0
+
+    def host_at(self, place: tuple[int, ...]) -> float:
+        """Return how long the GPU waits for the host, in the pass at one place of the arrays. Unit: s."""
+        share = np.broadcast_to(self.host_share, self.compute.shape)
+        return float(self.compute[place] * share[place])
+
+    def slowed(self, factor: Float) -> "Pass":
+        """Return the pass where kernels take `factor` times as long; the host launches as fast as it did."""
+        kernels = self.compute * (1.0 - self.host_share)
+        host = self.total**LAUNCH_BEND - (kernels + self.comm) ** LAUNCH_BEND
+        slower = kernels * factor
+        total = ((slower + self.comm) ** LAUNCH_BEND + np.maximum(host, 0.0)) ** (1 / LAUNCH_BEND)
+        is_behind = np.broadcast_to(np.asarray(self.host_share) > 0.0, slower.shape)
+        compute = np.where(is_behind, total - self.comm, slower)
+        share = np.divide(compute - slower, compute, out=np.zeros_like(compute), where=is_behind & (compute > 0.0))
+        return Pass(compute, np.broadcast_to(self.comm, compute.shape), share)
 
     @property
     def total(self) -> Float:
@@ -87,13 +106,16 @@ def sort_replicas(layout: Layout, slow: Mapping[int, float], lockstep: int) -> R
 
     Args:
         layout: Of the job.
-        slow: Factor on the time of computation, at least 1, of every rank that is not as the others. Unit: 1.
+        slow: Factor on the time of computation of every rank that does not take it as it is. Unit: 1.
         lockstep: Neighbouring ranks that wait for one another within passes; they may be of several replicas.
     """
     mesh = RankMesh(layout)
     together = max(lockstep // mesh.ranks_per_replica, 1)
-    factor = np.ones((layout.pp, layout.dp))
+    usual = 1.0 if len(slow) < mesh.num_ranks else min(slow.values())
+    factor = np.full((layout.pp, layout.dp), usual)
     for rank, one in slow.items():
+        if one == usual:
+            continue
         place = mesh.place(rank)
         first = place.dp // together * together
         own = factor[place.pp, first : first + together]
@@ -107,8 +129,7 @@ def with_replicas(durations: Durations, replicas: Replicas) -> Durations:
     factor = replicas.factor
 
     def slowed(time: Pass) -> Pass:
-        slowness = factor if time.compute.ndim == 2 else factor[:, None, :]
-        return Pass(time.compute * slowness, np.broadcast_to(time.comm, (time.compute * slowness).shape))
+        return time.slowed(factor if time.compute.ndim == 2 else factor[:, None, :])
 
     return replace(
         durations,

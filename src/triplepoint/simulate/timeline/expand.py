@@ -48,10 +48,11 @@ class Laid:
         return [(name, np.flatnonzero(named == name)) for name in dict.fromkeys(named.tolist())]
 
 
-def lay_out(operations: Sequence[Operation], time_of: TimeOf, compute_ns: int, comm_ns: int) -> Laid:
+def lay_out(operations: Sequence[Operation], time_of: TimeOf, compute_ns: int, comm_ns: int, host_ns: int = 0) -> Laid:
     """Lay operations out in a pass of given length, one after the other, layers in turn; overlap communication.
 
-    Kernels are stretched to the pass's computation, which may be slower than theirs alone. Communication that
+    Kernels are stretched to the pass's computation, which may be slower than theirs alone; where the GPU waits for the
+    host, equal gaps lie before them and before exposed communication. Communication that
     may overlap it begins with the pass, or as late as it must to cover the rest of the exposed communication.
 
     Args:
@@ -59,6 +60,7 @@ def lay_out(operations: Sequence[Operation], time_of: TimeOf, compute_ns: int, c
         time_of: Their times alone; only their ratios count where the pass's own are given.
         compute_ns: Computation of the pass. Unit: ns.
         comm_ns: Exposed communication. Unit: ns.
+        host_ns: Of the computation, waiting for the host. Unit: ns.
     """
     operations = tuple(operations)
     which = _runs(operations)
@@ -67,12 +69,13 @@ def lay_out(operations: Sequence[Operation], time_of: TimeOf, compute_ns: int, c
     group = np.array([_own_stream(op) for op in operations], dtype=object)[which]
     is_overlapped: Bool = group != MAIN
     duration = np.zeros(len(which), dtype=np.int64)
-    duration[~is_communication] = _divide(time[~is_communication], compute_ns)
+    duration[~is_communication] = _divide(time[~is_communication], compute_ns - host_ns)
     waits = is_communication & ~is_overlapped
     alone = min(round(float(time[waits].sum()) * 1e9), comm_ns) if is_overlapped.any() else comm_ns
     duration[waits] = _divide(time[waits], alone)
     chain = np.where(is_overlapped, 0, duration)
-    start = np.cumsum(chain) - chain
+    gaps = np.where(is_overlapped, 0, _divide((~is_overlapped).astype(float), host_ns))
+    start = np.cumsum(chain + gaps) - chain
     _overlap(group, time, start, duration, compute_ns + comm_ns, comm_ns - alone)
     kept = np.flatnonzero(duration)
     return Laid(operations, which[kept], tuple(group[kept].tolist()), start[kept], duration[kept])

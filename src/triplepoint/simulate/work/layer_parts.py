@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import CommKind, Communication, Kernel, Operation
+from triplepoint.simulate.stacks import Reduced
 
 FLOPS_PER_MAC = 2
 FP32_BYTES = 4
@@ -112,7 +113,7 @@ class Share:
         self.element = FP32_BYTES if job.precision == "fp32" else 2
         self.gemm_precision = job.precision
         self.gemm_element = 1 if job.precision == "fp8" else self.element
-        self.gradient_element = self.software.gradient_bytes(job.precision)
+        self.gradient_element = self.software.gradient_bytes(job.precision, _reduced(job))
         self.is_fp8 = job.precision == "fp8"
         self.has_adapters = job.trainable == "lora"
         self.overlaps_tp = "tp" in job.overlap and self.is_sequence_parallel
@@ -122,6 +123,12 @@ class Share:
     def wide_precision(self) -> str:
         """Number format of the GEMMs that fp8 training leaves alone: attention, router, output."""
         return "bf16" if self.is_fp8 else self.job.precision
+
+
+def _reduced(job: Job) -> list[Reduced]:
+    found: list[Reduced] = ["experts"] if job.model.moe else []
+    is_sharded = job.layout.data_parallel_sharding == "optim_grads_params"
+    return [*found, "sharded_parameters"] if is_sharded else found
 
 
 def ceil_div(number: int, by: int) -> int:

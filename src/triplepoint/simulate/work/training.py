@@ -145,7 +145,11 @@ class _Sharded:
         return (*gathers(self.blocks.share, root, overlapped=False), *self._gathers())
 
     def before_backward(self) -> Operations:
-        return self._gathers() if self.has_parameters and not self.blocks.share.job.keeps_gathered else ()
+        job = self.blocks.share.job
+        if not self.has_parameters or job.keeps_gathered:
+            return ()
+        is_twice = job.recompute == "full" and job.software.gathers_to_recompute
+        return self._gathers() + self._gathers() * is_twice
 
     def after_backward(self) -> Operations:
         if not self.has_gradients:

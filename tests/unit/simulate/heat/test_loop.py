@@ -17,7 +17,7 @@ SOFT, HARD = int(Reason.SW_THERMAL), int(Reason.HW_SLOWDOWN | Reason.HW_THERMAL)
 
 def governor(is_braked: bool = False):  # type: ignore[no-untyped-def]
     table = clock_table(machine().power.clocks)
-    return Governor(table, limits(), np.array([[is_braked]]), 0.1), free_clocks(table, (1, 1)), table
+    return Governor(table, limits(), 0.2, np.array([[is_braked]]), 0.1), free_clocks(table, (1, 1)), table
 
 
 def steer(temp_c: float, periods: int, governor, state) -> None:  # type: ignore[no-untyped-def]
@@ -26,7 +26,7 @@ def steer(temp_c: float, periods: int, governor, state) -> None:  # type: ignore
 
 
 def reasons(governor, state) -> int:  # type: ignore[no-untyped-def]
-    return int(governor.reasons(state.asked, state.ceiling, state.is_slowed, state.is_held)[0, 0])
+    return int(governor.reasons(state.wanted, state.ceiling, state.is_slowed, state.is_held)[0, 0])
 
 
 def test_governor_heat_lowers_clocks_until_cool_again() -> None:
@@ -41,6 +41,16 @@ def test_governor_heat_lowers_clocks_until_cool_again() -> None:
     assert reasons(held, state) == SOFT, "between 77 and 80 degC nothing moves"
     steer(76, 11, held, state)
     assert (int(state.place[0, 0]), reasons(held, state)) == (len(table.mhz) - 1, 0)
+
+
+def test_governor_lowers_clocks_at_once_and_raises_them_slowly() -> None:
+    held, state, table = governor()
+    held.steer(state, np.array([[-200.0]]), np.array([[500.0]]), np.array([[40.0]]), 40.0)
+    low = table.mhz[state.place[0, 0]]
+    assert low < 0.9 * 1980
+    steer(40, 5, held, state)
+    # A fifth of the highest clock in a second.
+    assert table.mhz[state.place[0, 0]] == pytest.approx(low + 0.5 * 0.2 * 1980, abs=30)
 
 
 def test_governor_hardware_halves_and_holds_a_second() -> None:

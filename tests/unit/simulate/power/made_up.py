@@ -19,12 +19,15 @@ def power(**changes: float) -> PowerConfig:
         "hbm": 80.0,
         "link": 40.0,
         "power_limit": 500.0,
+        "excursion_limit": 700.0,
     }
     ratios = {"polling_share": 0.2, "leakage_voltage_exponent": 2.0, "zeros_share": 0.5, "leakage_spread": 0.1}
     return PowerConfig(
         name="made-up",
         clocks=clocks(),
         leakage_temperature=estimate(60, "degC"),
+        clock_rise=estimate(changes.pop("clock_rise", 0.05), "1/s"),
+        calibrated_clock=estimate(1800, "MHz"),
         leakage_growth=estimate(changes.pop("leakage_growth", 0.01), "1/K"),
         **{name: estimate(changes.get(name, value), "W") for name, value in watts.items()},
         **{name: estimate(changes.get(name, value), "1") for name, value in ratios.items()},

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.node_power import product_tflops
 from tests.unit.simulate.power.made_up import clocks, node, power
 from triplepoint.errors import UserError
 from triplepoint.simulate.power.gpu import (
@@ -121,14 +122,14 @@ def test_config_idle_power_as_published(name: str, low: float, high: float) -> N
     assert low <= gpu_power_w(known, Activity(awake=0.0), known.clocks.min_clock.value, 30) <= high
 
 
-@pytest.mark.parametrize(("randomness", "tflops"), [(1.0, 788), (0.0, 894)])
-def test_config_sustained_throughput_of_an_h200_at_700_w(randomness: float, tflops: float) -> None:
-    """A bf16 product of 8192 cubed. Both numbers were used to set `tensor` and `zeros_share`: this holds them there."""
-    h200 = read_power("h200", CONFIG)
-    peak = 132 * 4096 * h200.clocks.max_clock.value * 1e6
-    at_highest = Activity(1.0, 0.9 * peak / 989.4e12, 0.0, 0.15, randomness=randomness, clock_bound=1.0)
-    clock = clock_at_limit(h200, at_highest, 700.0, 60.0)
-    assert 0.9 * peak * clock / h200.clocks.max_clock.value / 1e12 == pytest.approx(tflops, rel=0.02)
+def test_config_sustained_throughput_of_an_h200_at_700_w() -> None:
+    """A large bf16 GEMM reaches 788 TFLOP/s on one H200 (stas00/ml-engineering), 690 to 715 on another one.
+
+    The other is that of ai-dynamo/aiconfigurator: parts and coolers differ. With zeros the first one reaches 894.
+    """
+    random, zeros = (product_tflops("h200", 700.0, randomness=share) for share in (1.0, 0.0))
+    assert 690 < random < 788
+    assert zeros / random == pytest.approx(894 / 788, rel=0.02)
 
 
 def test_config_node_reads() -> None:

@@ -36,5 +36,5 @@ def test_each_is_not_busier_than_its_time() -> None:
 
 @pytest.mark.parametrize(("name", "tflops"), [("h100", 1403), ("h200", 1453)])
 def test_fp8_throughput_at_700_w_as_published(name: str, tflops: float) -> None:
-    """Both were used to set `FP8_ENERGY`, which lies between what they say: this holds it there, to 4 %."""
-    assert product_tflops(name, 700.0, "fp8") == pytest.approx(tflops, rel=0.04)
+    """Both were used to set `FP8_ENERGY`, which lies between what they say: this holds it there, to 5 %."""
+    assert product_tflops(name, 700.0, "fp8") == pytest.approx(tflops, rel=0.05)
