@@ -33,6 +33,11 @@ class ConditionsConfig(Strict):
     """Nodes whose power brake is pulled, as after the failure of a power supply."""
 
     @property
+    def slows_gpus(self) -> bool:
+        """Whether a power limit or a fault holds clocks down, whatever runs."""
+        return self.power_limit_w is not None or self != self.without_faults
+
+    @property
     def without_faults(self) -> Self:
         """The same room, cooling and limits, nothing broken."""
         return self.model_copy(update={"bad_contact": {}, "blocked_airflow": {}, "braked_nodes": []})

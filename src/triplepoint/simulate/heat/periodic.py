@@ -22,8 +22,9 @@ _STRETCH, _MOST_STRETCHES = 8, 128
 _SINGLE = 4 * _STRETCH
 """A step of fewer control periods is one stretch."""
 _REMEMBERED, _LEAST_TURNS = 64, 3
-"""Control periods that governors need to raise clocks again, which stretches are gone through for; after so many more
-turns power changes by less than 0.02 % and mean clocks by less than 0.1 MHz."""
+"""Control periods that governors need to raise clocks again, which stretches are gone through for at most."""
+_SETTLED = 2e-4
+"""They are left alone once a turn changes the mean power of no device by more, relative; clocks change by 0.1 MHz then."""
 _PASSES = 2
 """Times the heat of a step is followed from its mean: slow parts have not forgotten that after one."""
 
@@ -105,13 +106,18 @@ class Periodic:
         clocks = free_clocks(self._table, (rows, *machine.shape))
         num_states = heat.shape[2]
         stay = propagator(machine.network, self._period_s * self._length).both[:, :, :num_states]
-        for _ in range(max(_LEAST_TURNS, -(-_REMEMBERED // self._length))):
+        before, most = start_w, max(_LEAST_TURNS, -(-_REMEMBERED // self._length))
+        for turn in range(1, most + 1):
             end = self._turn(heat, clocks)
             heat = self._starts(end - heat @ stay.swapaxes(1, 2), stay)
             for name in ("wanted", "asked", "place"):
                 setattr(clocks, name, np.roll(getattr(clocks, name), 1, axis=0))
             if lasts_s is not None:
                 self._scale *= lasts_s / (self._scale * float((self._duration_s / self._rate).sum()))
+            mean_w = self._power.mean(axis=0)
+            if turn >= _LEAST_TURNS and np.abs(mean_w / before - 1.0).max() < _SETTLED:
+                break
+            before = mean_w
         return Repeating(self._trace(), self._scale)
 
     def _turn(self, heat: Float, clocks: ClockState) -> Float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from triplepoint import metrics
-from triplepoint.config.cluster import USUAL, ClusterConfig
+from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.task import TARGETS, Inference, Lora
 from triplepoint.errors import PointError
 from triplepoint.flops import inference_flops_per_token, peak_flops, training_flops_per_token
@@ -124,7 +124,7 @@ def predict_job(
         serving: What is asked of it; None for training.
         config: Folder of the configuration, with the calibration.
         cluster: Where it runs: its slow GPUs and conditions count. None: on sound GPUs of usual nodes.
-        with_power: Whether power and heat are wanted.
+        with_power: Whether power, heat and what clocks do to time are wanted.
 
     Raises:
         UserError: If the configuration is wrong.
@@ -151,7 +151,7 @@ def predict(
         calibration: Constants of stacks and spread of errors; without one there is no interval.
         config: Folder of the configuration.
         cluster: Where it runs: its slow GPUs and conditions count. None: on sound GPUs of usual nodes.
-        with_power: Whether power and heat are wanted.
+        with_power: Whether power, heat and what clocks do to time are wanted.
 
     Raises:
         PointError: If the job cannot run.
@@ -175,8 +175,8 @@ def predict(
 
 
 def _is_warmed(job: Job, config: Path, cluster: ClusterConfig | None, with_power: bool) -> bool:
-    """Return whether power and heat of a job are worked out: on request, and where conditions may slow its GPUs."""
-    return is_known(job.gpu, config) and (with_power or not (cluster is None or cluster.conditions == USUAL))
+    """Return whether power, heat and clocks are worked out: on request, and where a limit or a fault slows GPUs."""
+    return is_known(job.gpu, config) and (with_power or (cluster is not None and cluster.conditions.slows_gpus))
 
 
 def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibration | None) -> Prediction:
