@@ -5,6 +5,7 @@ rule aggregate:
             "results/runs/{run}/{product}", run=STUDY.runs, product=STUDY.aggregated
         ),
         gpus=STUDY.gpu_files,
+        claims=STUDY.claim_files,
         sensors=STUDY.sensor_files,
     output:
         STUDY.table_files,

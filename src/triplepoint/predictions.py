@@ -99,28 +99,47 @@ def read_points(source: Path, config: Path, simulated: Collection[str] = ()) -> 
         catalogue.cluster(name)
     requests: dict[str, Request] = {}
     for where, settings in _read_settings(source):
-        is_row, name, stack = isinstance(settings, Configuration), str(len(requests) + 1), None
-        is_simulated = settings.cluster in simulated
-        if isinstance(settings, Configuration):
-            name, stack = name if settings.id in (None, "") else str(settings.id), settings.stack
-            is_simulated = is_simulated or "engine" not in settings.model_fields_set
-        if stack:
-            check_stack(stack, where, config)
-        (point,) = points_of(settings.model_copy(update={"repeats": 1}), catalogue, where, is_simulated)
-        key = name if is_row else point.digest()
+        request = request_of(settings, where, len(requests) + 1, catalogue, simulated)
+        is_row = isinstance(settings, Configuration)
+        key = request.id if is_row else request.point.digest()
         if is_row and key in requests:
-            raise UserError(f"{where}: id {name!r} is also that of {requests[key].where}; change one")
-        requests.setdefault(key, Request(name, where, point, stack, refusal_of(point, catalogue)))
+            raise UserError(f"{where}: id {key!r} is also that of {requests[key].where}; change one")
+        requests.setdefault(key, request)
     if not requests:
         raise UserError(f"{source}: no configuration in it; give at least model, cluster and global_batch_size of one")
     return list(requests.values())
+
+
+def request_of(
+    settings: Settings, where: str | Path, number: int, catalogue: Catalogue, simulated: Collection[str] = ()
+) -> Request:
+    """Return the point that one configuration means; repeats are one.
+
+    Args:
+        settings: The configuration, or a point of a study.
+        where: Place it stands at, for errors.
+        number: Its number, which is its id where it has none.
+        catalogue: The configuration.
+        simulated: As `read_points`.
+
+    Raises:
+        UserError: If what it names is not known.
+    """
+    name, stack, is_simulated = str(number), None, settings.cluster in simulated
+    if isinstance(settings, Configuration):
+        name, stack = name if settings.id in (None, "") else str(settings.id), settings.stack
+        is_simulated = is_simulated or "engine" not in settings.model_fields_set
+    if stack:
+        check_stack(stack, where, catalogue.folder)
+    (point,) = points_of(settings.model_copy(update={"repeats": 1}), catalogue, where, is_simulated)
+    return Request(name, where, point, stack, refusal_of(point, catalogue))
 
 
 def _read_settings(source: Path) -> Iterator[tuple[str | Path, Settings]]:
     """Yield the settings of each configuration with the place they stand at, for errors."""
     suffix = source.suffix.lower()
     if suffix in _TABLES:
-        for line, row in _rows_of_csv(source):
+        for line, row in read_cells(source):
             where = f"{source}: line {line}"
             yield where, parse(Configuration, row, where)
         return
@@ -139,8 +158,12 @@ def _read_settings(source: Path) -> Iterator[tuple[str | Path, Settings]]:
         yield place, parse(Configuration, one, place)
 
 
-def _rows_of_csv(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the rows of a CSV with their lines, each cell read as YAML but for ids; a blank one leaves its key out."""
+def read_cells(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a CSV with their lines, each cell read as YAML but for ids; a blank one leaves its key out.
+
+    Raises:
+        UserError: If the file cannot be read, a column stands twice, or a row has more or fewer cells than the header.
+    """
     values: dict[str, Any] = {}
     header, rows = read_csv(source, Configuration.model_fields)
     if twice := next((name for name in header if header.count(name) > 1), None):

@@ -77,7 +77,7 @@ def bind(config: Mapping[str, Any], base: str, figures: Sequence[str] | None) ->
 class Binding:
     """The selection as the rules see it."""
 
-    tables = ("points", "gpus", "step_energy", "phases", "kernels", "telemetry_checks", "timeline")
+    tables = ("points", "gpus", "step_energy", "phases", "kernels", "telemetry_checks", "claims", "timeline")
     trace_products = (*(f"{name}.parquet" for name in TRACE_TABLES), "perfetto.json.gz")
     products = ("raw/manifest.json", "telemetry.parquet", *trace_products)
     # What `aggregate` reads of a run; each further file of a thousand runs costs Snakemake a quarter of a second.
@@ -198,6 +198,12 @@ class Binding:
         """Files of the GPU types in the plan: their peaks are behind the tables."""
         gpus = {entry.planned.point.cluster.gpu for entry in self._plan.entries} - {None}
         return [f"config/gpus/{gpu}.yaml" for gpu in sorted(filter(None, gpus))]
+
+    @property
+    def claim_files(self) -> list[str]:
+        """The published claims and their figures, if there are any: what results are judged by."""
+        folder = Path("config", "published")
+        return sorted(str(path) for path in [*folder.glob("claims.yaml"), *folder.glob("figures/*.csv")])
 
     @property
     def sensor_files(self) -> list[str]:

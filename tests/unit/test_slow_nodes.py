@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from triplepoint.launch.attempt import note_slow_gpus, slow_nodes
 from triplepoint.manifest import Device, Manifest, Node, write_manifest
+from triplepoint.slow_nodes import note_slow_gpus, slow_nodes
 from triplepoint.tables.traces import RANKS
 
 

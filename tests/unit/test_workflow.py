@@ -152,3 +152,13 @@ def test_binding_lets_trace_parse_what_is_simulated(tmp_path: Path, engine: str,
     binding = Binding(Selection(), tmp_path, Plan(entries=(entry,)))
     assert len(binding.parts("tiny")) == num_parts
     assert binding.trace_options("tiny").startswith("--parse") == (num_parts == 0)
+
+
+def test_binding_claim_files_are_the_claims_and_their_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    binding = Binding(Selection(), tmp_path, Plan(entries=()))
+    assert binding.claim_files == []
+    (tmp_path / "config" / "published" / "figures").mkdir(parents=True)
+    for name in ("claims.yaml", "models.yaml", "figures/one.csv", "figures/README.md"):
+        (tmp_path / "config" / "published" / name).touch()
+    assert binding.claim_files == ["config/published/claims.yaml", "config/published/figures/one.csv"]

@@ -29,6 +29,7 @@ from triplepoint.processes import in_processes
 from triplepoint.status import Status
 from triplepoint.tables import TELEMETRY
 from triplepoint.tables.results import RESULT_TABLES, RUN_TIMELINE
+from triplepoint.verdicts.judge import judge_claims
 
 _Rows = dict[str, list[dict[str, Any]]]
 """Rows by table."""
@@ -44,7 +45,7 @@ def aggregate(
     Args:
         plan: The selection; its order is the order of rows.
         results: Folder with `runs/` and perhaps `sensors/`, and with `tables/` afterwards.
-        config: Folder of the configuration: peaks of the plan's GPU types, and what predictions are made of.
+        config: Folder of the configuration: peaks of the plan's GPU types, what predictions are made of, and claims.
         progress: Told one line per run.
         num_jobs: Processes to read runs with.
 
@@ -54,7 +55,7 @@ def aggregate(
     outcomes = read_outcomes(plan, results / "runs")
     names = {entry.planned.point.cluster.gpu for entry in plan.valid} - {None}
     types = {name: read(GpuConfig, config / "gpus" / f"{name}.yaml") for name in sorted(map(str, names))}
-    rows: _Rows = {name: [] for name in RESULT_TABLES if name != "timeline"}
+    rows: _Rows = {name: [] for name in RESULT_TABLES if name not in ("timeline", "claims")}
     sensors, timelines = read_sensors(results / "sensors"), []
     variants = find_variants(plan.entries)
     tasks = [
@@ -69,6 +70,8 @@ def aggregate(
         timelines.extend([timeline] if timeline is not None else [])
     rows["telemetry_checks"].extend(sensor_checks(sensors))
     tables = {name: RESULT_TABLES[name].from_rows(of_table) for name, of_table in rows.items()}
+    judged_by = {name: tables[name].to_pylist() for name in ("points", "gpus", "kernels")}
+    tables["claims"] = RESULT_TABLES["claims"].from_rows(judge_claims(config, judged_by))
     tables["timeline"] = pa.concat_tables(timelines) if timelines else RUN_TIMELINE.schema().empty_table()
     _write(tables, plan, results / "tables")
 

@@ -71,7 +71,7 @@ def finished_row(
             **_tokens_apart(point, steps),
         }
         | _power_columns(power, throughput, point, times["step_time_s"])
-        | _peak_of_model(manifest)
+        | _facts_of_model(manifest)
     )
     return row | _per_gpu_and_token(row, point.num_gpus, steps.num_tokens)
 
@@ -113,15 +113,22 @@ def _spread(name: str, times_s: np.ndarray) -> dict[str, float]:
     return {f"{name}_s": found.median, f"{name}_p10_s": found.p10, f"{name}_p90_s": found.p90}
 
 
-def _peak_of_model(manifest: Manifest) -> dict[str, Any]:
-    """Return the highest power of a GPU of a simulated run, which knows single kernels; samples hardly meet them."""
+_OF_MODEL = (
+    "gpu_power_peak_w",
+    "sm_clock_busy_mhz",
+    *(f"lost_to_{cause}_fraction" for cause in ("power_limit", "heat", "brake")),
+)
+
+
+def _facts_of_model(manifest: Manifest) -> dict[str, Any]:
+    """Return what a simulated run knows of single kernels, which samples hardly meet: peak power, clock while busy."""
     if manifest.origin != "simulated":
         return {}
-    return {"gpu_power_peak_w": manifest.facts.get("gpu_power_peak_w")}
+    return {name: manifest.facts.get(name) for name in _OF_MODEL}
 
 
 def _known_to(manifest: Manifest) -> dict[str, Any]:
-    """Return the intervals of a simulated step's times and of its power."""
+    """Return the intervals of a simulated step's times, of its power and of its highest temperature."""
     if manifest.origin != "simulated":
         return {}
     found = {f"{time}_{end}_s": manifest.facts.get(f"{time}_{end}_s") for time in _TIMES for end in ("lo", "hi")}
@@ -129,6 +136,7 @@ def _known_to(manifest: Manifest) -> dict[str, Any]:
     for end in ("lo", "hi"):
         power_w = manifest.facts.get(f"gpu_power_{end}_w")
         found[f"job_gpu_power_{end}_w"] = power_w * num_gpus if isinstance(power_w, float) else None
+        found[f"gpu_temp_max_{end}_c"] = manifest.facts.get(f"gpu_temp_max_{end}_c")
     return found
 
 

@@ -21,6 +21,7 @@ COMMANDS = {
     "report": "write the self-contained report",
     "doctor": "check a machine, or all nodes of a cluster, before GPU hours are spent",
     "predict": "predict step time, memory and bottleneck of any configurations, one a row of a CSV",
+    "compare": "judge a table of your own measured values by the results, or by the prediction",
     "calibrate": "fit the constants of software stacks to measured step times",
     "characterise": "measure what the power sensors of a GPU do to the truth: a sensor card",
     "overhead": "measure what sampling costs the training it watches",
@@ -29,7 +30,7 @@ COMMANDS = {
 
 _INTERNAL = ("sample",)
 
-_WITHOUT_PANDAS = ("simulate", "telemetry", "parse", "trace", "aggregate")
+_WITHOUT_PANDAS = ("simulate", "telemetry", "parse", "trace", "aggregate", "compare")
 """Subcommands that are called for every run, or handle what all of them wrote; those that draw use pandas."""
 
 FAILED = 1

@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not (arguments.run or arguments.traces):
         raise UserError("trace: name either traces with --out DIR, or a run with --run RUN")
     if arguments.run:
-        from triplepoint.launch.attempt import note_slow_gpus
+        from triplepoint.slow_nodes import note_slow_gpus
         from triplepoint.trace.join import join_run, trace_run
 
         if arguments.parse:

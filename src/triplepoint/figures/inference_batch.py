@@ -8,9 +8,10 @@ from matplotlib.figure import Figure
 from pandas import DataFrame, Series, concat
 
 from triplepoint.figures import labels, style
-from triplepoint.figures.scales import column_of, scale
+from triplepoint.figures.scales import scale
 from triplepoint.figures.style import HEAD_IN, MARGIN_IN, Canvas
 from triplepoint.status import Status
+from triplepoint.tables.schema import column_of
 
 TABLES = ("points",)
 

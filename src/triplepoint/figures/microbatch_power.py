@@ -10,9 +10,10 @@ from matplotlib.lines import Line2D
 from pandas import DataFrame, concat
 
 from triplepoint.figures import labels, style
-from triplepoint.figures.scales import STATISTICS, column_of, scale
+from triplepoint.figures.scales import STATISTICS, scale
 from triplepoint.figures.style import HEAD_IN, MARGIN_IN, Canvas, shortened, wrapped
 from triplepoint.status import RESULTS, Status
+from triplepoint.tables.schema import column_of
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from pandas import DataFrame, concat
 
 from triplepoint.figures import labels, style
 from triplepoint.figures.rows import Block, mark_slot, place_blocks, row_axes
-from triplepoint.figures.scales import STATISTICS, column_of, fit_ticks, scale
+from triplepoint.figures.scales import STATISTICS, fit_ticks, scale
 from triplepoint.status import Status
+from triplepoint.tables.schema import column_of
 
 TABLES = ("points",)
 

@@ -21,17 +21,6 @@ _BETWEEN_IN = 0.06
 _ROOM = 1.15
 STATISTICS = ("", "p10", "p90", "lo", "hi", "max", "peak")
 """Of a plotted quantity's columns: its value, its spread, the model's interval, the highest."""
-_UNITS = ("s", "w", "j", "c", "mhz", "ghz", "percent")
-
-
-def column_of(quantity: str, statistic: str) -> str:
-    """Return the column of a statistic of a quantity: `gpu_power_w` and `p10` give `gpu_power_p10_w`."""
-    name, _, unit = quantity.rpartition("_")
-    if not statistic:
-        return quantity
-    # Token/s has no unit at its end: the name says it all.
-    has_unit = unit in _UNITS and not name.endswith("_per")
-    return f"{name}_{statistic}_{unit}" if has_unit else f"{quantity}_{statistic}"
 
 
 def scale(axes: Axes, which: Which, values: Iterable[float], nbins: int) -> None:

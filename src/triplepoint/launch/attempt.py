@@ -2,9 +2,6 @@
 
 An attempt's folder is `attempts/<time>-<pid>`. The launcher may be killed at any moment, even between asking Slurm for
 nodes and learning the job's number, so what it means to do is written before it does it.
-
-A node with a GPU far slower than its peers has a file until somebody removes it, written by launches, from telemetry,
-and by whoever joins the traces of a run; read by launches that have enough other nodes.
 """
 
 import contextlib
@@ -22,9 +19,9 @@ from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.config.site import Gang
 from triplepoint.errors import UserError
 from triplepoint.files import write_json, write_text
-from triplepoint.manifest import Manifest, read_manifest
+from triplepoint.manifest import Manifest
+from triplepoint.slow_nodes import note_slow_node
 from triplepoint.status import Retry, Status
-from triplepoint.tables.traces import RANKS
 
 CONTENTS = "contents.json"
 """Digests of the files the point names, as the launcher knew them: agents read only those that look different."""
@@ -249,45 +246,3 @@ def _suspects(tried: Sequence[Manifest]) -> frozenset[str]:
     lost = [m.evidence.host for m in tried if m.status == Status.LOST and m.evidence is not None]
     broken = [m.evidence.host for m in tried if m.status == Status.BAD_NODE and m.evidence is not None]
     return frozenset({*broken, *(host for host in lost if lost.count(host) >= _LOST_TWICE)} - {""})
-
-
-LEAST_EXCESS = 0.25
-"""Computation beyond its peers' median, as a share of it: 0.8 of their clock would do it. Our choice."""
-_FOLDER = "slow_nodes"
-
-
-def note_slow_gpus(run: Path) -> list[str]:
-    """Write down the nodes of a run with a GPU that delayed the others, and return a line for each such GPU.
-
-    Processors are left out: their ranks share caches and clocks.
-
-    Args:
-        run: `results/runs/<run>`, its traces joined.
-
-    Raises:
-        UserError: If the manifest or the table is missing or damaged.
-    """
-    manifest = read_manifest(run / "raw" / "manifest.json")
-    devices = {device.rank: (node.host, device) for node in manifest.nodes for device in node.devices}
-    told = []
-    for row in RANKS.read(run / "ranks.parquet").to_pylist():
-        host, device = devices.get(row["rank"], ("", None))
-        is_slow = row["is_straggler"] and row["compute_excess"] >= LEAST_EXCESS
-        if not is_slow or device is None or device.device == "cpu" or manifest.origin != "measured":
-            continue
-        line = f"{device.device} of {host} computes {row['compute_excess']:.0%} longer than its peers and holds them up"
-        note_slow_node(run.parents[1], host, {"run": manifest.run, "seen_at": manifest.ended_at, "message": line})
-        told.append(line)
-    return told
-
-
-def note_slow_node(results: Path, host: str, note: dict[str, str]) -> Path:
-    """Write down a node and what is known of it, and return the file."""
-    path = results / _FOLDER / f"{host}.json"
-    write_json(path, note)
-    return path
-
-
-def slow_nodes(results: Path) -> frozenset[str]:
-    """Return the nodes that were written down."""
-    return frozenset(path.stem for path in (results / _FOLDER).glob("*.json"))

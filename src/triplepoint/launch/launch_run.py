@@ -32,7 +32,6 @@ from triplepoint.launch.attempt import (
     note_contents,
     open_attempts,
     read_submission,
-    slow_nodes,
     with_less_time,
     with_more_time,
 )
@@ -42,6 +41,7 @@ from triplepoint.launch.gang import Gang, LocalGang, SlurmGang, adopt, alone_on_
 from triplepoint.launch.outcome import Account
 from triplepoint.launch.slurm import usable_nodes
 from triplepoint.manifest import Manifest, read_manifest
+from triplepoint.slow_nodes import slow_nodes
 from triplepoint.status import Status
 
 Say = Callable[[str], None]

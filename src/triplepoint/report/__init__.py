@@ -18,13 +18,21 @@ from triplepoint import figures
 from triplepoint.errors import UserError
 from triplepoint.files import write_text
 from triplepoint.manifest import Manifest, Node, read_manifest
+from triplepoint.report.claims import sum_up_claims, write_number
 from triplepoint.report.lanes import embed_lanes
 from triplepoint.status import RESULTS, Status
+from triplepoint.tables.claims import CLAIMS
 from triplepoint.tables.results import POINTS, RUN_TIMELINE
 from triplepoint.tables.schema import Column
 from triplepoint.units import GIB
 
-_TEMPLATES = ("templates/report.html", "templates/zoom.html", "templates/zoom_draw.html", "templates/zoom_move.html")
+_TEMPLATES = (
+    "templates/report.html",
+    "templates/zoom.html",
+    "templates/zoom_draw.html",
+    "templates/zoom_move.html",
+    "templates/claims.html",
+)
 
 _COLUMNS = (
     "run", "status", "reason", "step_notes", "num_gpus", "micro_batch_size", "num_microbatches", "step_time_s",
@@ -75,6 +83,7 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
         summary=_summary(points),
         machines=_machines(manifests),
         predictions=sum_up(points),
+        claims=sum_up_claims(CLAIMS.read(results / "tables" / "claims.parquet").to_pylist()),
         figures=[picture(name, figs, captions) for name in names],
         lanes=lanes,
         columns=[_heading(column) for column in columns],
@@ -165,18 +174,11 @@ def _row(point: dict[str, Any], columns: list[Column]) -> dict[str, Any]:
 def _cell(column: Column, value: Any) -> dict[str, str]:
     if column.type in ("int", "float"):
         scaled = value / GIB if column.unit == "byte" and value is not None else value
-        text = "" if scaled is None else _number(scaled)
+        text = "" if scaled is None else write_number(scaled)
         return {"kind": "number", "text": text}
     text = ", ".join(value) if isinstance(value, list) else str(value or "")
     kind = "status" if column.name == "status" else ("long" if column.name in _LONG else "text")
     return {"kind": kind, "text": text}
-
-
-def _number(value: float) -> str:
-    """Return four significant digits, or all of a whole number, without an exponent where one is not needed."""
-    if isinstance(value, int) or abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.4g}"
 
 
 def _provenance(manifests: list[Manifest], results: Path) -> list[tuple[str, str]]:

@@ -9,7 +9,8 @@ from triplepoint.config.base import Setting, declared
 from triplepoint.config.point import Layout, Measured
 from triplepoint.config.task import Inference, Lora
 from triplepoint.status import RESULTS
-from triplepoint.tables.schema import Column, Table, amount, count, ratio, text
+from triplepoint.tables.claims import CLAIMS
+from triplepoint.tables.schema import Column, Table, amount, column_of, count, ratio, text
 from triplepoint.tables.traces import RANK, RUN, STEP, TIMELINE
 
 
@@ -129,13 +130,11 @@ _ENDS_OF_RUN = _ENDS_OF_GPU | {
 
 
 def _with_ends(columns: Iterable[Column], ends: Mapping[str, Mapping[str, str]]) -> Iterator[Column]:
-    """Yield columns, each followed by its ends; where a name ends in its unit, the end stands before it."""
+    """Yield columns, each followed by its ends."""
     for column in columns:
         yield column
-        stem, _, unit = column.name.rpartition("_")
         for end, about in ends.get(column.name, {}).items():
-            ends_in_unit = column.unit not in ("1", "token/s")
-            yield replace(column, name=f"{stem}_{end}_{unit}" if ends_in_unit else f"{column.name}_{end}", about=about)
+            yield replace(column, name=column_of(column.name, end), about=about)
 
 
 _HEAT = (
@@ -180,6 +179,12 @@ _OF_RUN = (
     amount("gpu_power_peak_w", "W", f"Highest power of any GPU: {_PEAK}; null where not known of single GPUs."),
     amount("package_power_peak_w", "W", "Highest sample of a package whose GPUs share a sensor; null elsewhere."),
     *_HEAT,
+    amount("gpu_temp_max_lo_c", "degC", "Lower end of the model's 90 % interval; null unless simulated."),
+    amount("gpu_temp_max_hi_c", "degC", "Upper end of it."),
+    amount("sm_clock_busy_mhz", "MHz", "Mean clock while kernels run whose time goes with it; null unless simulated."),
+    ratio("lost_to_power_limit_fraction", "Share of the step that clocks held by it cost; null unless simulated."),
+    ratio("lost_to_heat_fraction", "The same where heat held them."),
+    ratio("lost_to_brake_fraction", "The same where a power brake did."),
     ratio("throttle_fraction", "Share of measured time clocks were throttled by any cause, mean over GPUs."),
     amount("gpu_energy_per_token_j", "J/token", "Energy of all GPUs per token; null where not measured."),
     amount("job_gpu_samples_per_s_mj", "sample/(s*MJ)", "Efficiency of the reference study, on GPU energy."),
@@ -290,6 +295,6 @@ KERNEL_TOTALS = Table(
 
 RUN_TIMELINE = Table("timeline", "one row per (run, drawn span)", (RUN, *TIMELINE.columns))
 
-_TABLES = (POINTS, GPUS, STEP_ENERGY, PHASES, KERNEL_TOTALS, TELEMETRY_CHECKS, RUN_TIMELINE)
+_TABLES = (POINTS, GPUS, STEP_ENERGY, PHASES, KERNEL_TOTALS, TELEMETRY_CHECKS, CLAIMS, RUN_TIMELINE)
 RESULT_TABLES = {table.name: table for table in _TABLES}
 """Tables in `results/tables/`, by file name."""

@@ -24,6 +24,9 @@ _TYPES = {
     "names": pa.list_(pa.string()),
 }
 
+_UNITS = ("s", "w", "j", "c", "mhz", "ghz", "percent")
+"""Ends of names of columns that are units."""
+
 
 class Kind(StrEnum):
     """How the values of a sampled column behave over time."""
@@ -220,3 +223,13 @@ def ratio(name: str, about: str) -> Column:
 def duration(name: str, about: str, nullable: bool = False, kind: Kind | None = None) -> Column:
     """Return a column of integer nanoseconds."""
     return Column(name, "int", "ns", about, nullable, minimum=0, kind=kind)
+
+
+def column_of(quantity: str, statistic: str) -> str:
+    """Return the column of a statistic of a quantity: `gpu_power_w` and `p10` give `gpu_power_p10_w`."""
+    name, _, unit = quantity.rpartition("_")
+    if not statistic:
+        return quantity
+    # Token/s has no unit at its end: the name says it all.
+    has_unit = unit in _UNITS and not name.endswith("_per")
+    return f"{name}_{statistic}_{unit}" if has_unit else f"{quantity}_{statistic}"

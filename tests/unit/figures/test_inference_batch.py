@@ -8,11 +8,11 @@ from matplotlib.text import Text
 from tests.synthetic import CONFIG
 from triplepoint.aggregate import aggregate
 from triplepoint.figures import load
-from triplepoint.figures.scales import column_of
 from triplepoint.figures.write import write_figure
 from triplepoint.plan import select, write_plan
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.tables.results import POINTS
+from triplepoint.tables.schema import column_of
 from triplepoint.telemetry.align import align_run
 
 

@@ -139,6 +139,8 @@ class Heated:
             "gpu_power_hi_w": known.gpu_power_hi_w,
             "gpu_power_peak_w": known.gpu_power_peak_w,
             "gpu_temp_max_c": known.gpu_temp_max_c,
+            "gpu_temp_max_lo_c": known.gpu_temp_max_lo_c,
+            "gpu_temp_max_hi_c": known.gpu_temp_max_hi_c,
             "gpu_temp_c": known.gpu_temp_c,
             "sm_clock_busy_mhz": known.sm_clock_busy_mhz,
             "throttle_fraction": known.throttle_fraction,

@@ -24,7 +24,7 @@ _SINGLE = 4 * _STRETCH
 _REMEMBERED, _LEAST_TURNS = 64, 3
 """Control periods that governors need to raise clocks again, which stretches are gone through for at most."""
 _SETTLED = 2e-4
-"""They are left alone once a turn changes the mean power of no device by more, relative; clocks change by 0.1 MHz then."""
+"""They are left alone once a turn changes the mean power of no device by more, relative; clocks then by 0.1 MHz."""
 _PASSES = 2
 """Times the heat of a step is followed from its mean: slow parts have not forgotten that after one."""
 

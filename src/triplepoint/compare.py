@@ -1,0 +1,193 @@
+"""A user's own measured values judged by the results of a study, or by the prediction where no run exists."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from triplepoint.config.base import parse
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.point import SETTINGS, settings_of
+from triplepoint.errors import UserError, nearest
+from triplepoint.predictions import Configuration, Request, read_cells, request_of
+from triplepoint.simulate.predict.prediction import Prediction
+from triplepoint.status import PredictionStatus
+from triplepoint.tables.results import POINTS, RESULT_TABLES
+from triplepoint.tables.schema import column_of
+from triplepoint.verdicts.number import Number, Verdict, judge_values
+from triplepoint.verdicts.quantities import DERIVED, Ordering, unit_of
+from triplepoint.verdicts.read import read_claims
+from triplepoint.verdicts.rows import NO_NUMBER, why_not
+from triplepoint.verdicts.runs import IDENTITY, Group, Runs, group_repeats
+
+SD = "_sd"
+"""End of the column with the standard deviation of a quantity."""
+Z90 = 1.645
+"""Standard deviations on either side that hold 90 % of a normal distribution."""
+COLUMNS = (
+    "id", "quantity", "unit", "measured", "measured_lo", "measured_hi", "ours", "ours_lo", "ours_hi", "difference",
+    "verdict", "reason", "origin", "runs",
+)  # fmt: skip
+"""Columns of a compared table."""
+_QUANTITIES = {
+    column.name for column in POINTS.columns if column.type == "float" and column.name not in Configuration.model_fields
+} | set(DERIVED)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """One row of a user's table: the point it is of, the settings it states, and what was measured."""
+
+    request: Request
+    stated: Mapping[str, Any]
+    values: Mapping[str, Number]
+
+
+def compare_table(
+    source: Path, results: Path, config: Path, say: Callable[[str], None]
+) -> list[dict[str, str | float | None]]:
+    """Return the verdict on every measured value of a table, with the columns `COLUMNS`.
+
+    Args:
+        source: CSV with settings as `predict` reads them, columns of table `points`, and perhaps `<column>_sd`.
+        results: Folder of runs and tables; a row whose run is not in them is held against the prediction.
+        config: Folder of the configuration.
+        say: Called with a line on what a reader should know.
+
+    Raises:
+        UserError: If the table cannot be read, has a wrong column or value, or a row is of several points.
+    """
+    rows = list(_read(source, config))
+    runs = _read_runs(results, config)
+    if not runs.points:
+        say(f"compare: no tables in {results}: every row is held against the prediction")
+    return [row for measured in rows for row in _judge(measured, runs, config)]
+
+
+def _read_runs(results: Path, config: Path) -> Runs:
+    published = read_claims(config)
+    slots = Ordering(published.content.rear_slots, published.content.front_slots) if published else Ordering([], [])
+    names, folder = ("points", "gpus", "kernels"), results / "tables"
+    if not (folder / "points.parquet").is_file():
+        return Runs({name: [] for name in names}, slots)
+    return Runs({name: RESULT_TABLES[name].read(folder / f"{name}.parquet").to_pylist() for name in names}, slots)
+
+
+def _read(source: Path, config: Path) -> Iterator[_Measured]:
+    """Yield the rows of a table that have a measured value."""
+    catalogue, num_rows, ids = Catalogue(config), 0, set()
+    for num_rows, (line, cells) in enumerate(read_cells(source), 1):
+        where = f"{source}: line {line}"
+        settings = {name: value for name, value in cells.items() if not _is_quantity(name, where)}
+        configuration = parse(Configuration, settings, where)
+        request = request_of(configuration, where, num_rows, catalogue)
+        if request.id in ids:
+            raise UserError(f"{where}: id {request.id!r} stands twice; change one")
+        ids.add(request.id)
+        values = _numbers({name: value for name, value in cells.items() if name not in settings}, where)
+        if not values:
+            raise UserError(f"{where}: no measured value; give a column of table points, such as step_time_s")
+        yield _Measured(request, _stated(request, settings), values)
+    if not num_rows:
+        raise UserError(f"{source}: no row in it; expected settings and measured values, see 'compare --help'")
+
+
+def _is_quantity(name: str, where: str) -> bool:
+    """Return whether a column holds measured values; one that is neither these nor a setting is refused."""
+    quantity = name.removesuffix(SD)
+    if name in Configuration.model_fields:
+        return False
+    if quantity not in _QUANTITIES:
+        known = [*Configuration.model_fields, *_QUANTITIES]
+        hint = nearest(name, known)
+        hint = hint if len(hint) < 60 else "; expected a setting or a column of table points"
+        raise UserError(f"{where.rpartition(': ')[0]}: unknown column {name[:60]!r}{hint}")
+    return True
+
+
+def _numbers(cells: Mapping[str, Any], where: str) -> dict[str, Number]:
+    """Return what was measured, known to 90 % where a standard deviation stands beside it."""
+    for name, value in cells.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if not is_number or (name.endswith(SD) and value < 0):
+            expected = "a standard deviation, 0 or more" if name.endswith(SD) else "a number"
+            raise UserError(
+                f"{where}: {name}: found {str(value)[:40]!r}, expected {expected}; leave blank what is not known"
+            )
+        if name.endswith(SD) and name.removesuffix(SD) not in cells:
+            raise UserError(f"{where}: {name} without {name.removesuffix(SD)}; give the value beside its deviation")
+    return {
+        name: Number.within(float(value), Z90 * float(cells.get(name + SD, 0.0)))
+        for name, value in cells.items()
+        if not name.endswith(SD)
+    }
+
+
+def _stated(request: Request, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings a row states as table `points` has them; what has no effect there is folded away."""
+    point = request.point
+    values = settings_of(point) | {
+        "model": point.model.name, "cluster": point.cluster.name, "num_gpus": point.num_gpus,
+    }  # fmt: skip
+    return {
+        name: list(values[name]) if isinstance(values[name], tuple) else values[name]
+        for name in IDENTITY
+        if name in settings and (name not in SETTINGS or SETTINGS[name].has_column)
+    }
+
+
+def _judge(measured: _Measured, runs: Runs, config: Path) -> Iterator[dict[str, str | float | None]]:
+    """Yield a row for each value of a measured row."""
+    groups = group_repeats(runs.matching(measured.stated))
+    if len(groups) > 1:
+        raise UserError(f"{measured.request.where}: {len(groups)} points have these settings; {_apart(groups)}")
+    prediction = None if groups else measured.request.predict(config)
+    for quantity, number in measured.values.items():
+        row: dict[str, str | float | None] = {
+            "id": measured.request.id,
+            "quantity": quantity,
+            "unit": unit_of(quantity),
+        }
+        if prediction:
+            ours, reason = _predicted(prediction, quantity), prediction.reason or "not predicted"
+            row |= {"origin": "predicted", "runs": ""}
+        else:
+            ours = runs.number(groups[0], quantity) if groups[0].has_run else None
+            reason = why_not(groups[0]) or NO_NUMBER
+            row |= {"origin": groups[0].origin, "runs": ";".join(groups[0].runs)}
+        yield row | _beside(number, ours, reason)
+
+
+def _beside(measured: Number, ours: Number | None, missing: str) -> dict[str, str | float | None]:
+    row: dict[str, str | float | None] = {
+        "measured": measured.value, "measured_lo": measured.low, "measured_hi": measured.high,
+    }  # fmt: skip
+    if ours is None:
+        return row | dict.fromkeys(("ours", "ours_lo", "ours_hi", "difference")) | {
+            "verdict": Verdict.CANNOT_TELL, "reason": missing,
+        }  # fmt: skip
+    verdict, reason = judge_values(measured, ours)
+    row |= {"ours": ours.value, "ours_lo": ours.low, "ours_hi": ours.high, "difference": ours.value - measured.value}
+    return row | {"verdict": verdict, "reason": reason or None}
+
+
+def _predicted(prediction: Prediction, quantity: str) -> Number | None:
+    """Return a predicted quantity with its interval; None where it is not predicted or the point does not run."""
+    if prediction.status not in (PredictionStatus.OK, PredictionStatus.UNDECIDED):
+        return None
+    columns = {**vars(prediction), **vars(prediction.power)}
+    value = columns.get(quantity, math.nan)
+    if math.isnan(value):
+        return None
+    low, high = (columns.get(column_of(quantity, end), math.nan) for end in ("lo", "hi"))
+    return Number(value, value, value) if math.isnan(low) or math.isnan(high) else Number(value, low, high)
+
+
+def _apart(groups: list[Group]) -> str:
+    """Return what a row would have to state to mean one of several points."""
+    for name in (*IDENTITY, "variant"):
+        values = sorted({str(group.rows[0][name]) for group in groups})
+        if len(values) > 1 and name != "variant":
+            return f"state {name}: {' or '.join(values[:6])}"
+    return f"their runs, such as {groups[0].runs[0]} and {groups[1].runs[0]}, differ in no setting a row can state"

@@ -1,0 +1,181 @@
+"""Published claims on the page: counts of verdicts, what the study contradicts itself in, and every row by figure."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from triplepoint.verdicts.number import Verdict
+
+Row = dict[str, Any]
+
+ORDER = (Verdict.DIFFERS, Verdict.AGREES, Verdict.CANNOT_TELL)
+"""Verdicts as they are shown: what differs first."""
+_UNITS = {"1": "", "degC": "°C"}
+_IS_FIT = {1.0: "fits", 0.0: "out of memory"}
+_SIGNS = {1.0: "rises", -1.0: "falls"}
+
+
+class Group(NamedTuple):
+    """One claim with its rows as texts, those that differ first."""
+
+    name: str
+    says: str
+    quantity: str
+    counts: str
+    rows: list[dict[str, str]]
+
+
+class Figure(NamedTuple):
+    """All claims of one figure or section."""
+
+    name: str
+    counts: list[int]
+    fitted: str
+    groups: list[Group]
+
+
+class Section(NamedTuple):
+    """What the page shows of claims.
+
+    Attributes:
+        sentence: How many rows have which verdict.
+        verdicts: Verdicts in the order of the counts.
+        totals: Rows of each verdict.
+        figures: Figures and sections with their claims; none where no run of the results is of the study.
+        findings: Sentence and numbers of each contradiction.
+    """
+
+    sentence: str
+    verdicts: list[str]
+    totals: list[int]
+    figures: list[Figure]
+    findings: list[tuple[str, list[str]]]
+
+
+def sum_up_claims(rows: Sequence[Row]) -> Section | None:
+    """Return what the page shows of table `claims`; None where it is empty.
+
+    Args:
+        rows: Rows of the table, in its order.
+    """
+    if not rows:
+        return None
+    judged = [row for row in rows if row["verdict"] != Verdict.FINDING]
+    totals = _count(judged)
+    words = ", ".join(f"{count} {_plural(verdict, count)}" for verdict, count in zip(ORDER, totals, strict=True))
+    is_told = any(row["verdict"] != Verdict.CANNOT_TELL for row in judged)
+    figures = [
+        Figure(name, _count(of_name), _fitted(of_name), sorted(_groups(of_name), key=_most_differing))
+        for name, of_name in _by(judged, "figure").items()
+        if is_told
+    ]
+    findings = [
+        (of_claim[0]["says"], [row["reason"] for row in of_claim])
+        for of_claim in _by((row for row in rows if row["verdict"] == Verdict.FINDING), "claim").values()
+    ]
+    return Section(
+        f"{len(judged)} comparison{'s' if len(judged) != 1 else ''}: {words}.",
+        [str(verdict) for verdict in ORDER],
+        totals,
+        sorted(figures, key=lambda figure: _in_order(figure.name)),
+        findings,
+    )
+
+
+def _fitted(rows: Iterable[Row]) -> str:
+    """Return what of the simulator was set by the figure of some rows."""
+    return "; ".join(dict.fromkeys(row["fitted"] for row in rows if row["fitted"]))
+
+
+def _plural(verdict: Verdict, count: int) -> str:
+    words = {Verdict.DIFFERS: ("differs", "differ"), Verdict.AGREES: ("agrees", "agree")}
+    one, many = words.get(verdict, ("cannot be told",) * 2)
+    return one if count == 1 else many
+
+
+def _in_order(name: str) -> tuple[bool, list[tuple[int, str]]]:
+    """Return the key that sorts figures by number, then sections."""
+    parts = [(int(digits or 0), letters) for digits, letters in re.findall(r"(\d+)|(\D+)", name)]
+    return not name.startswith("figure"), parts
+
+
+def _most_differing(group: Group) -> int:
+    return -sum(row["verdict"] == Verdict.DIFFERS for row in group.rows)
+
+
+def _by(rows: Iterable[Row], key: str) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row[key], []).append(row)
+    return found
+
+
+def _count(rows: Iterable[Row]) -> list[int]:
+    found = Counter(row["verdict"] for row in rows)
+    return [found[verdict] for verdict in ORDER]
+
+
+def _groups(rows: Sequence[Row]) -> list[Group]:
+    groups = []
+    for name, of_claim in _by(rows, "claim").items():
+        counts = zip(ORDER, _count(of_claim), strict=True)
+        words = ", ".join(f"{count} {_plural(verdict, count)}" for verdict, count in counts if count)
+        ordered = sorted(of_claim, key=lambda row: ORDER.index(row["verdict"]))
+        first = of_claim[0]
+        quantity = (first["quantity"] or "").replace("_", " ")
+        groups.append(Group(name, first["says"], quantity, words, [_texts(row) for row in ordered]))
+    return groups
+
+
+def _texts(row: Row) -> dict[str, str]:
+    """Return the cells of one row."""
+    return {
+        "verdict": row["verdict"],
+        "kind": row["kind"],
+        "point": row["point"] or "",
+        "published": _published(row),
+        "ours": _ours(row),
+        "difference": _difference(row),
+        "reason": row["reason"] or "",
+        "origin": row["origin"] or "",
+    }
+
+
+def _unit(row: Row) -> str:
+    unit = _UNITS.get(row["unit"], row["unit"])
+    return f" {unit}" if unit else ""
+
+
+def _published(row: Row) -> str:
+    value, low, high = (row[name] for name in ("published", "published_lo", "published_hi"))
+    if value is None:
+        return ""
+    if row["kind"] == "fits":
+        return _IS_FIT[value]
+    if low is None:
+        return _SIGNS[value] if row["kind"] == "sign" else write_number(value)
+    return f"{write_number(value)} ± {(high - low) / 2:.2g}{_unit(row)}"
+
+
+def _ours(row: Row) -> str:
+    value, low, high = (row[name] for name in ("ours", "ours_lo", "ours_hi"))
+    if value is None:
+        return ""
+    if row["kind"] == "fits":
+        return _IS_FIT[value]
+    signed = f"{'+' if row['kind'] in ('sign', 'trend') and value > 0 else ''}{write_number(value)}{_unit(row)}"
+    return signed if low is None or low == high else f"{signed} ({write_number(low)} to {write_number(high)})"
+
+
+def _difference(row: Row) -> str:
+    if row["difference"] is None or row["kind"] == "fits":
+        return ""
+    return f"{'+' if row['difference'] > 0 else ''}{write_number(row['difference'])}{_unit(row)}"
+
+
+def write_number(value: float) -> str:
+    """Return four significant digits, or all of a whole number, without an exponent where one is not needed."""
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"

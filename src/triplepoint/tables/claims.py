@@ -1,0 +1,34 @@
+"""Table `claims`: what is published, or measured elsewhere, beside the results."""
+
+from triplepoint.tables.schema import Column, Table, text
+
+
+def _signed(name: str, unit_about: str) -> Column:
+    return Column(name, "float", "", unit_about, True)
+
+
+CLAIMS = Table(
+    "claims",
+    "one row per (claim, point it speaks of)",
+    (
+        text("claim", "Name of the claim in `config/published/claims.yaml`."),
+        text("figure", "Figure or section that it is from."),
+        text("kind", "value, trend, sign, order, fits, finding or unknown: see docs/claims.md."),
+        text("says", "The claim in one sentence."),
+        text("point", "Points that this row is about; null where a claim is about none.", True),
+        text("quantity", "Column of `points`, or a quantity of docs/claims.md; null where there is none.", True),
+        text("unit", "Unit of the numbers; 1 for ratios, and of `fits` for yes (1) and no (0)."),
+        _signed("published", "Published number: of a trend its change, of a sign 1 for up and -1 for down."),
+        _signed("published_lo", "Lower end of what could be read off or is stated."),
+        _signed("published_hi", "Upper end of it."),
+        _signed("ours", "The same of the results: of a trend or sign the change, of an order the rank correlation."),
+        _signed("ours_lo", "Lower end of what it is known to; that of `ours` where nothing is known of it."),
+        _signed("ours_hi", "Upper end of it."),
+        _signed("difference", "Ours less published; null where either has no size."),
+        text("verdict", "agrees, differs or cannot tell; finding where a study contradicts itself."),
+        text("reason", "Why it differs or cannot be told, or the numbers of a finding; null where it agrees.", True),
+        text("fitted", "Constants of the simulator that were set by this figure; null where none were.", True),
+        text("origin", "Whether our number is measured or simulated; null where there is none.", True),
+        Column("runs", "names", "", "Runs that our number is from."),
+    ),
+)
