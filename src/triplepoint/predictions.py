@@ -1,7 +1,5 @@
 """Predictions of configurations written in a study's words: CSV, YAML or JSON, or a study."""
 
-import csv
-import io
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,7 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import run_id
 from triplepoint.config.point import Engine, Point
 from triplepoint.config.study import Settings, Study, expand
-from triplepoint.config.yaml_file import load, read_any
+from triplepoint.config.yaml_file import load, read_any, read_csv
 from triplepoint.errors import UserError
 from triplepoint.plan import points_of, refusal_of
 from triplepoint.simulate.predict.point import predict_point
@@ -167,13 +165,12 @@ def read_cells(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         UserError: If the file cannot be read, a column stands twice, or a row has more or fewer cells than the header.
     """
     values: dict[str, Any] = {}
-    rows = _split_csv(source)
-    header = [name.strip() for name in rows[0][1]] if rows else []
+    header, rows = read_csv(source, Configuration.model_fields)
     if twice := next((name for name in header if header.count(name) > 1), None):
         raise UserError(f"{source}: column {twice!r} stands {header.count(twice)} times; keep one")
     if "gpu" in header and "cluster" not in header:
         raise UserError(f"{source}: column 'gpu' and no 'cluster': a table in others' words needs --published")
-    for line, row in rows[1:]:
+    for line, row in rows:
         where = f"{source}: line {line}"
         if len(row) != len(header):
             raise UserError(f"{where}: {len(row)} cells, the header has {len(header)}; write [3, 5] within quotes")
@@ -183,29 +180,3 @@ def read_cells(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 values[text] = load(text, f"{where}: {name}", "a value")
         read = {name: text.strip() or None if name in _TEXTS else values[text] for name, text in cells.items()}
         yield line, {name: value for name, value in read.items() if value is not None}
-
-
-def _split_csv(source: Path) -> list[tuple[int, list[str]]]:
-    """Return the cells of the rows of a CSV that are not blank, each with the line it begins in."""
-    try:
-        text = source.read_text(encoding="utf-8-sig")
-        # The delimiter is that with which most names of the header are settings.
-        rows = max((_split(text, delimiter) for delimiter in ",;\t"), key=_num_known)
-    except FileNotFoundError:
-        raise UserError(f"{source}: no such file") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{source}: not readable as CSV: {error}") from None
-    return rows
-
-
-def _split(text: str, delimiter: str) -> list[tuple[int, list[str]]]:
-    reader, rows, line = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [], 1
-    for row in reader:
-        if any(cell.strip() for cell in row):
-            rows.append((line, row))
-        line = reader.line_num + 1
-    return rows
-
-
-def _num_known(rows: list[tuple[int, list[str]]]) -> int:
-    return sum(name.strip() in Configuration.model_fields for name in rows[0][1]) if rows else 0

@@ -1,4 +1,4 @@
-"""Processes: children end with their parent; tasks run in worker processes."""
+"""Processes: children end with their parent or as asked by a signal; tasks run in worker processes."""
 
 import ctypes
 import os
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from types import FrameType
 from typing import TypeVar
 
 from triplepoint.errors import UserError
@@ -54,6 +55,18 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
     if os.environ.get(_PARENT, str(os.getppid())) != str(os.getppid()):
         os.kill(os.getpid(), number)
     os.environ[_PARENT] = str(os.getpid())
+
+
+class Stop:
+    """Whether this process was asked to stop, by one of some signals; a loop looks at it before every wait."""
+
+    def __init__(self, *numbers: int) -> None:
+        self.asked = False
+        for number in numbers:
+            signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self.asked = True
 
 
 def start_ticks(pid: int) -> int | None:

@@ -47,8 +47,8 @@ def finished_row(
 ) -> dict[str, Any]:
     """Return the row of a run that finished, without what its traces say."""
     point = entry.planned.point
-    time_s = metrics.spread(steps.step_time_s)
-    throughput = metrics.tokens_per_s(steps.num_tokens, time_s.median)
+    times = _spread("step_time", steps.step_time_s)
+    throughput = metrics.tokens_per_s(steps.num_tokens, times["step_time_s"])
     flops = model_flops_per_token(point)
     memory = [found for found in steps.peak_memory_bytes.values() if found is not None]
     row = (
@@ -58,9 +58,7 @@ def finished_row(
             "num_measured_steps": len(steps.measured),
             "num_interrupted_steps": len(manifest.interrupted_steps) or None,
             "step_notes": "; ".join(manifest.step_notes) or None,
-            "step_time_s": time_s.median,
-            "step_time_p10_s": time_s.p10,
-            "step_time_p90_s": time_s.p90,
+            **times,
             **_known_to(manifest),
             "tokens_per_s": throughput,
             "tokens_per_s_per_gpu": throughput / point.num_gpus,
@@ -72,7 +70,7 @@ def finished_row(
             "reserved_memory_bytes": max(filter(None, steps.reserved_memory_bytes.values()), default=None),
             **_tokens_apart(point, steps),
         }
-        | _power_columns(power, throughput, point, time_s.median)
+        | _power_columns(power, throughput, point, times["step_time_s"])
         | _facts_of_model(manifest)
     )
     return row | _per_gpu_and_token(row, point.num_gpus, steps.num_tokens)
@@ -102,20 +100,17 @@ def _tokens_apart(point: Point, steps: RunSteps) -> dict[str, Any]:
     """Return the time to the first token and per token after it, medians over measured batches; nothing in training."""
     if point.inference is None or steps.first_token_s is None:
         return {}
-    first = metrics.spread(steps.first_token_s)
-    columns = {
-        "time_to_first_token_s": first.median,
-        "time_to_first_token_p10_s": first.p10,
-        "time_to_first_token_p90_s": first.p90,
-    }
+    columns = _spread("time_to_first_token", steps.first_token_s)
     if point.inference.output_tokens > 1:
-        each = metrics.spread((steps.step_time_s - steps.first_token_s) / (point.inference.output_tokens - 1))
-        columns |= {
-            "time_per_output_token_s": each.median,
-            "time_per_output_token_p10_s": each.p10,
-            "time_per_output_token_p90_s": each.p90,
-        }
+        each_s = (steps.step_time_s - steps.first_token_s) / (point.inference.output_tokens - 1)
+        columns |= _spread("time_per_output_token", each_s)
     return columns
+
+
+def _spread(name: str, times_s: np.ndarray) -> dict[str, float]:
+    """Return median, 10th and 90th percentile of times, by column."""
+    found = metrics.spread(times_s)
+    return {f"{name}_s": found.median, f"{name}_p10_s": found.p10, f"{name}_p90_s": found.p90}
 
 
 _OF_MODEL = (
@@ -150,7 +145,6 @@ def gpu_rows(run: str, manifest: Manifest, steps: RunSteps, power: Power) -> lis
     rows = []
     for node in manifest.nodes:
         for device in node.devices:
-            time_s = metrics.spread(steps.rank_time_s[device.rank])
             rows.append(
                 {
                     "run": run,
@@ -160,9 +154,7 @@ def gpu_rows(run: str, manifest: Manifest, steps: RunSteps, power: Power) -> lis
                     "device": device.device,
                     "slot": device.slot,
                     "uuid": device.uuid,
-                    "step_time_s": time_s.median,
-                    "step_time_p10_s": time_s.p10,
-                    "step_time_p90_s": time_s.p90,
+                    **_spread("step_time", steps.rank_time_s[device.rank]),
                     "peak_memory_bytes": steps.peak_memory_bytes[device.rank],
                     "reserved_memory_bytes": steps.reserved_memory_bytes[device.rank],
                     **_device_columns(power, (node.node, device.device)),

@@ -1,6 +1,7 @@
 """What a site's Slurm wants to be told: `~/.config/triplepoint/site.yaml`, over `profiles/gangs.yaml`."""
 
 import os
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,6 +56,33 @@ class Gang(Strict):
     """How often a launch is submitted again after preemption, a lost or a bad node."""
     retries: Count = 1
     """How often a launch is submitted again after a crash, a hang or an error of a collective."""
+
+    def job_parameters(
+        self, num_gpus: int, exclude: Collection[str] = (), srun_args: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Return what submitit's Slurm executor is asked for, without what is left to Slurm.
+
+        Args:
+            num_gpus: GPUs of a node; 0 for a job on processors.
+            exclude: Nodes not to use, besides those never to be used.
+            srun_args: Options of srun besides the site's.
+        """
+        further = {"switches": self.switches, **self.sbatch}
+        parameters = {
+            "partition": self.partition,
+            "account": self.account,
+            "qos": self.qos,
+            "constraint": self.constraint,
+            "exclude": ",".join(sorted({*self.exclude, *exclude})) or None,
+            "exclusive": self.exclusive or None,
+            "gres": self.gres or (f"gpu:{num_gpus}" if num_gpus else None),
+            "cpus_per_task": self.cpus,
+            "mem": self.mem,
+            "setup": list(self.setup) or None,
+            "additional_parameters": {key: value for key, value in further.items() if value is not None},
+            "srun_args": [*srun_args, *([f"--cpus-per-task={self.cpus}"] if self.cpus else [])] or None,
+        }
+        return {key: value for key, value in parameters.items() if value is not None}
 
 
 class Site(Strict):

@@ -1,9 +1,12 @@
-"""Sections in YAML files, read with one-line errors."""
+"""Sections in YAML files, and rows of CSV files, read with one-line errors."""
 
+import csv
+import io
 import math
 import re
 import stat
-from collections.abc import Hashable
+import sys
+from collections.abc import Collection, Hashable
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +111,44 @@ def read_named(section: type[Section], path: Path) -> Section:
     if name != path.stem:
         raise UserError(f"{path}: name is {name!r}, the file is called {path.stem!r}; they must be the same")
     return content
+
+
+Rows = list[tuple[int, list[str]]]
+"""Cells of rows, each with the line the row begins in."""
+
+
+def read_csv(path: Path, known: Collection[str], errors: str = "strict") -> tuple[list[str], Rows]:
+    """Return the header of a CSV file and its rows; blank ones are left out.
+
+    Args:
+        path: The file.
+        known: Columns there may be. The delimiter, of comma, semicolon and tab, is the one that gives most of them.
+        errors: What becomes of bytes that are not UTF-8, as of `open`.
+
+    Raises:
+        UserError: If the file is missing, is a folder, or is not CSV.
+    """
+    csv.field_size_limit(sys.maxsize)
+    try:
+        text = path.read_text(encoding="utf-8-sig", errors=errors)
+        delimiter = max(",;\t", key=lambda found: len({*_header(text, found)} & {*known}))
+        reader, rows, line = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [], 1
+        for row in reader:
+            if any(cell.strip() for cell in row):
+                rows.append((line, row))
+            line = reader.line_num + 1
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a folder, expected a CSV file") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path}: not readable as CSV: {error}") from None
+    return _header(text, delimiter), rows[1:]
+
+
+def _header(text: str, delimiter: str) -> list[str]:
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    return next((names for row in rows if any(names := [name.strip() for name in row])), [])
 
 
 class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]

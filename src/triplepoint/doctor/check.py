@@ -9,6 +9,7 @@ from triplepoint.config.base import Strict
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.launch.slurm import ranges
 from triplepoint.simulate.collectives.links import Link, load_link
 
 
@@ -166,23 +167,12 @@ def odd_ones(values: Mapping[str, Value]) -> tuple[Value, dict[str, Value]]:
     return common, {who: value for who, value in values.items() if value != common}
 
 
-def spans(numbers: Iterable[int]) -> str:
-    """Return numbers as ranges, such as `0-2,5`."""
-    parts: list[list[int]] = []
-    for number in sorted(numbers):
-        if parts and parts[-1][-1] == number - 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
-    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
-
-
 def by_gpu(found: Sequence[tuple[int, str]]) -> str:
     """Return what was found on GPUs, each text once: `gpu0-6: 700 W; gpu7: 500 W`."""
     texts: dict[str, list[int]] = {}
     for index, text in found:
         texts.setdefault(text, []).append(index)
-    return "; ".join(f"gpu{spans(indices)}: {text}" for text, indices in texts.items())
+    return "; ".join(f"gpu{ranges(indices)}: {text}" for text, indices in texts.items())
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,8 @@
 
 import contextlib
 import importlib
-import importlib.metadata
 import io
 import os
-import platform
 import re
 import resource
 import socket
@@ -18,11 +16,9 @@ import psutil
 
 from triplepoint.doctor.check import GpuFacts, NodeFacts, PortFacts
 from triplepoint.doctor.read_gpus import read_amd, read_nvidia
+from triplepoint.provenance import versions
 from triplepoint.telemetry.nvml_library import NvmlError
 from triplepoint.units import BITS_PER_BYTE, GIGA
-
-PACKAGES = ("torch", "megatron-core", "deepspeed", "zeus", "nvidia-ml-py", "amdsmi", "numpy", "submitit", "triplepoint")
-"""Packages whose versions must agree between nodes."""
 
 _XID = re.compile(r"NVRM: (Xid .*)")
 """Source: NVIDIA, XID Errors, "Viewing Xid Error Messages"."""
@@ -102,32 +98,23 @@ def _next_record(log: int) -> str:
             continue
 
 
-def read_versions() -> dict[str, str]:
-    """Return versions of Python, the kernel and those packages that are installed."""
-    versions = {"python": platform.python_version(), "kernel": platform.release()}
-    for name in PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[name] = importlib.metadata.version(name)
-    return versions
-
-
 def read_torch() -> tuple[dict[str, str], int | None]:
     """Return what torch was built for, the version of its collective library, and how many devices it sees."""
     try:
         import torch
     except ImportError:
         return {}, None
-    versions: dict[str, str] = {}
+    found: dict[str, str] = {}
     built: Any = torch.version
     if built.cuda:
-        versions["cuda of torch"] = built.cuda
+        found["cuda of torch"] = built.cuda
     if built.hip:
-        versions["rocm of torch"] = built.hip
+        found["rocm of torch"] = built.hip
     if torch.distributed.is_available() and torch.distributed.is_nccl_available():
         # RCCL answers to NCCL's name.
         name = "rccl" if built.hip else "nccl"
-        versions[name] = ".".join(map(str, torch.cuda.nccl.version()))
-    return versions, torch.cuda.device_count()
+        found[name] = ".".join(map(str, torch.cuda.nccl.version()))
+    return found, torch.cuda.device_count()
 
 
 def read_limits() -> dict[str, int | None]:
@@ -192,7 +179,7 @@ def read_node(
         vendor=vendor,
         no_gpus_because=problem,
         gpus=tuple(gpus),
-        versions=read_versions() | torch_versions | driver,
+        versions=versions() | torch_versions | driver,
         num_torch_devices=num_torch_devices,
         ports=read_ports(sources.sys),
         telemetry=read_sensors(sources.sys),

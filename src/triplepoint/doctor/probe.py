@@ -208,23 +208,8 @@ def job_parameters(plan: ProbePlan, cluster: ClusterConfig, options: Gang) -> di
     }
     if cluster.executor == "local":
         return common
-    gpus = cluster.gpus_per_node if cluster.device != "cpu" else None
-    further = {"switches": options.switches, **options.sbatch}
-    slurm = {
-        "partition": options.partition,
-        "account": options.account,
-        "qos": options.qos,
-        "constraint": options.constraint,
-        "exclude": ",".join(options.exclude) or None,
-        "exclusive": options.exclusive or None,
-        "gres": options.gres or (f"gpu:{gpus}" if gpus else None),
-        "cpus_per_task": options.cpus,
-        "mem": options.mem,
-        "setup": list(options.setup) or None,
-        "srun_args": [f"--cpus-per-task={options.cpus}"] if options.cpus else None,
-        "additional_parameters": {key: value for key, value in further.items() if value is not None},
-    }
-    return common | {f"slurm_{key}": value for key, value in slurm.items() if value is not None}
+    slurm = options.job_parameters(cluster.gpus_per_node if cluster.device != "cpu" else 0)
+    return common | {f"slurm_{key}": value for key, value in slurm.items()}
 
 
 def _await_reports(folder: Path, num_nodes: int) -> None:

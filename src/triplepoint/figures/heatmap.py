@@ -10,7 +10,7 @@ from matplotlib.colors import Normalize
 from pandas import DataFrame
 
 from triplepoint.figures import labels, style
-from triplepoint.figures.style import HEAD_IN, MARGIN_IN, Canvas, shortened, text_width_in, wrapped
+from triplepoint.figures.style import HEAD_IN, MARGIN_IN, Canvas, Place, shortened, text_width_in, wrapped
 from triplepoint.status import Status
 
 ROW_IN = 0.125
@@ -38,25 +38,6 @@ class Band:
         return _TITLE_IN + (_EMPTY_IN if self.absent else ROW_IN * len(self.runs) + _BELOW_IN)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where the rows of a band stand. Unit: inch."""
-
-    band: Band
-    left_in: float
-    top_in: float
-    width_in: float
-
-    def axes(self, canvas: Canvas, start: float, end: float) -> Axes:
-        """Return axes for the rows over a part of the width, 0-1; row 0 is on top at y = 0."""
-        height_in = ROW_IN * len(self.band.runs)
-        left_in = self.left_in + start * self.width_in
-        axes = canvas.axes(left_in, self.top_in, (end - start) * self.width_in, height_in)
-        axes.set_ylim(len(self.band.runs) - 0.5, -0.5)
-        axes.set_yticks([])
-        return axes
-
-
 def with_gpus(tables: Mapping[str, DataFrame]) -> tuple[DataFrame, DataFrame]:
     """Return finished runs with labels in the order drawn, and their GPUs with node and place in it."""
     points = labels.prepare(tables["points"])
@@ -76,7 +57,7 @@ def with_gpus(tables: Mapping[str, DataFrame]) -> tuple[DataFrame, DataFrame]:
     return points[points["status"] == Status.OK], gpus
 
 
-def place_bands(bands: Sequence[Band], points: DataFrame, nothing: str) -> tuple[Canvas, list[Place]]:
+def place_bands(bands: Sequence[Band], points: DataFrame, nothing: str) -> tuple[Canvas, list[Place[Band]]]:
     """Return a page with titles and labels, and the place left for each band's axes.
 
     Args:
@@ -106,7 +87,8 @@ def place_bands(bands: Sequence[Band], points: DataFrame, nothing: str) -> tuple
                     MARGIN_IN + label_in, top_in + _TITLE_IN + middle_in, text, ha="right", va="center",
                     fontsize=style.SMALL_PT,
                 )  # fmt: skip
-            places.append(Place(band, left_in, top_in + _TITLE_IN, width_in - left_in - 3 * MARGIN_IN))
+            width_rows_in = width_in - left_in - 3 * MARGIN_IN
+            places.append(Place(band, len(band.runs), ROW_IN, left_in, top_in + _TITLE_IN, width_rows_in))
         top_in += band.height_in
     return canvas, places
 

@@ -44,24 +44,9 @@ class Block:
         return _TITLE_IN + _LINE_IN * len(self.lines(width_in)) + 0.04 + ROW_IN * len(self.rows) + _AXIS_IN
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where the rows of one block stand on the page. Unit: inch."""
-
-    block: Block
-    left_in: float
-    top_in: float
-    width_in: float
-
-    @property
-    def height_in(self) -> float:
-        """Height of the rows alone."""
-        return ROW_IN * len(self.block.rows)
-
-
 def place_blocks(
     blocks: Sequence[Block], points: DataFrame, legend: Sequence[Part], is_wide: bool = False
-) -> tuple[Canvas, list[Place]]:
+) -> tuple[Canvas, list[style.Place[Block]]]:
     """Return a page with everything but the axes, and the place left for each block's axes.
 
     Args:
@@ -88,8 +73,9 @@ def place_blocks(
         label_in = min(max(text_width_in(name, style.TEXT_PT) for name in names), column_in * _LABEL_SHARE)
         for index in column:
             top_rows_in = _write_block(canvas, blocks[index], (left_in, top_in, inner_in), label_in)
-            used_in = label_in + 0.06
-            places.append(Place(blocks[index], left_in + used_in, top_rows_in, column_in - used_in - 0.08))
+            used_in, num_rows = label_in + 0.06, len(blocks[index].rows)
+            width_rows_in = column_in - used_in - 0.08
+            places.append(style.Place(blocks[index], num_rows, ROW_IN, left_in + used_in, top_rows_in, width_rows_in))
             top_in += heights[index]
     return canvas, places
 
@@ -118,7 +104,7 @@ def _write_block(canvas: Canvas, block: Block, place: tuple[float, float, float]
     return top_in
 
 
-def row_axes(canvas: Canvas, place: Place, start: float, end: float) -> Axes:
+def row_axes(canvas: Canvas, place: style.Place[Block], start: float, end: float) -> Axes:
     """Return axes for a block's rows, row 0 on top at y = 0.
 
     Args:
@@ -127,10 +113,7 @@ def row_axes(canvas: Canvas, place: Place, start: float, end: float) -> Axes:
         start: Where the axes begin, as a part of the place's width, 0-1.
         end: Where they end, 0-1.
     """
-    left_in = place.left_in + start * place.width_in
-    axes = canvas.axes(left_in, place.top_in, (end - start) * place.width_in, place.height_in)
-    axes.set_ylim(len(place.block.rows) - 0.5, -0.5)
-    axes.set_yticks([])
+    axes = place.axes(canvas, start, end)
     axes.grid(axis="x")
     return axes
 

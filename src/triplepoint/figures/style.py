@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -16,6 +16,7 @@ from triplepoint.status import Status
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+Block = TypeVar("Block")
 
 COLUMN_WIDTH_IN = 3.35
 """One column of a two-column page. Unit: inch."""
@@ -229,6 +230,27 @@ class Canvas:
         after_in = left_in + text_width_in(stamped, size, "bold") + 0.12
         line = shortened(provenance(points), self.width_in - after_in - MARGIN_IN, SMALL_PT)
         self.text(after_in, middle_in, line, va="center", fontsize=SMALL_PT, color=GREY)
+
+
+@dataclass(frozen=True)
+class Place(Generic[Block]):
+    """Where the rows of a block stand on a page, one below the other. Unit: inch."""
+
+    block: Block
+    num_rows: int
+    row_in: float
+    """Height of a row."""
+    left_in: float
+    top_in: float
+    width_in: float
+
+    def axes(self, canvas: Canvas, start: float, end: float) -> Axes:
+        """Return axes for the rows over a part of the width, 0-1; row 0 is on top at y = 0."""
+        left_in, width_in = self.left_in + start * self.width_in, (end - start) * self.width_in
+        axes = canvas.axes(left_in, self.top_in, width_in, self.row_in * self.num_rows)
+        axes.set_ylim(self.num_rows - 0.5, -0.5)
+        axes.set_yticks([])
+        return axes
 
 
 def split_in_columns(heights_in: Sequence[float], limit_in: float) -> list[list[int]]:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 
 from triplepoint.figures import style
-from triplepoint.figures.heatmap import Band, Place, draw_grid, draw_scale, grid_of, place_bands, with_gpus
+from triplepoint.figures.heatmap import Band, draw_grid, draw_scale, grid_of, place_bands, with_gpus
 
 TABLES = ("points", "gpus")
 
@@ -30,7 +30,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     if places:
         scale = _COLOURS, Normalize(float(known["gpu_temp_c"].min()) - 0.5, float(known["gpu_temp_c"].max()) + 0.5)
         for place in places:
-            values, starts, _ = grid_of(place.band, gpus, "gpu_temp_c")
+            values, starts, _ = grid_of(place.block, gpus, "gpu_temp_c")
             draw_grid(place.axes(canvas, 0.0, 0.72), values, starts, scale)
             _draw_spread(place, place.axes(canvas, 0.76, 1.0))
         draw_scale(canvas, scale, "mean °C")
@@ -42,8 +42,8 @@ def _band(name: str, found: DataFrame, gpus: DataFrame) -> Band:
     return Band(name, found, None if known.any() else f"temperature: {style.absent(found)}")
 
 
-def _draw_spread(place: Place, axes: Axes) -> None:
-    for number, (_, row) in enumerate(place.band.runs.iterrows()):
+def _draw_spread(place: style.Place[Band], axes: Axes) -> None:
+    for number, (_, row) in enumerate(place.block.runs.iterrows()):
         low, high = row["gpu_temp_p10_c"], row["gpu_temp_p90_c"]
         axes.plot([low, high], [number] * 2, color=style.VERMILION, linewidth=1.6, alpha=0.45, solid_capstyle="butt")
         axes.plot([row["gpu_temp_c"]], [number], "o", color=style.VERMILION, markersize=2.4, markeredgewidth=0)

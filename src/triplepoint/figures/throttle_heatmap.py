@@ -35,7 +35,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     for place in places:
         width = 1.0 / len(met)
         for number, cause in enumerate(met):
-            values, starts, _ = grid_of(place.band, gpus, cause)
+            values, starts, _ = grid_of(place.block, gpus, cause)
             axes = place.axes(canvas, number * width, (number + 1) * width - 0.025)
             draw_grid(axes, values, starts, _COLOURS)
             axes.set_title(CAUSES[cause], fontsize=style.SMALL_PT, pad=1.5)

@@ -164,7 +164,6 @@ def _compare(window: dict[str, Any], recording: Recording) -> Iterator[ZeusWindo
         found: dict[str, Any] = {"sampler_j": None, "difference": None, "tolerance": None, "agrees": None}
         with contextlib.suppress(ValueError):  # it did not move around the window
             found = _difference(zeus_j, counter, ends_s)
-        length_s = float(ends_s[1] - ends_s[0])
         yield ZeusWindow(kind=window["kind"], device=device, duration_s=length_s, zeus_j=zeus_j, **found)
 
 

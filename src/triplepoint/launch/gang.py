@@ -315,34 +315,21 @@ def sbatch_parameters(
     planned: PlannedRun, options: GangOptions, exclude: frozenset[str], submission: Submission
 ) -> dict[str, Any]:
     """Return what submitit is asked for."""
-    gpus = planned.point.cluster.gpus_per_node if planned.point.cluster.device != "cpu" else None
-    further: dict[str, Any] = {
-        # A gang that lost a node is launched anew in a folder of its own, not started again among its own leavings.
-        "no-requeue": True,
-        "switches": options.switches,
-        **options.sbatch,
-    }
-    parameters = {
+    cluster = planned.point.cluster
+    asked = options.job_parameters(
+        cluster.gpus_per_node if cluster.device != "cpu" else 0, exclude, srun_args=["--kill-on-bad-exit=1"]
+    )
+    # A gang that lost a node is launched anew in a folder of its own, not started again among its own leavings.
+    further = {"no-requeue": True} | asked["additional_parameters"]
+    return asked | {
         "job_name": submission.name,
         "comment": submission.comment,
         "dependency": "singleton",
         "nodes": planned.point.num_nodes,
         "ntasks_per_node": 1,
         "time": time_limit_min(planned),
-        "partition": options.partition,
-        "account": options.account,
-        "qos": options.qos,
-        "constraint": options.constraint,
-        "exclude": ",".join(sorted({*options.exclude, *exclude})) or None,
-        "exclusive": options.exclusive or None,
-        "gres": options.gres or (f"gpu:{gpus}" if gpus else None),
-        "cpus_per_task": options.cpus,
-        "mem": options.mem,
-        "setup": list(options.setup) or None,
-        "additional_parameters": {key: value for key, value in further.items() if value is not None},
-        "srun_args": ["--kill-on-bad-exit=1", *([f"--cpus-per-task={options.cpus}"] if options.cpus else [])],
+        "additional_parameters": further,
     }
-    return {key: value for key, value in parameters.items() if value is not None}
 
 
 def _try_to_submit(

@@ -6,9 +6,8 @@ Through squeue first, which slurmctld answers from memory and in plain words; th
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -273,7 +272,7 @@ def placement(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     return {
         "switches": environment.get("SLURM_TOPOLOGY_ADDR"),
         "devices": visible_devices("cpu", environment),
-        "cpus": _ranges(sorted(os.sched_getaffinity(0))),
+        "cpus": ranges(os.sched_getaffinity(0)),
         "adapters": {path.name: _numa_node(path) for path in sorted(_ADAPTERS.glob("*"))},
     }
 
@@ -297,10 +296,12 @@ def _numa_node(adapter: Path) -> int | None:
         return None
 
 
-def _ranges(numbers: list[int]) -> str:
-    """Return `0-3,8` for 0, 1, 2, 3, 8."""
-    if not numbers:
-        return ""
-    cuts = [0, *(i + 1 for i, (a, b) in enumerate(pairwise(numbers)) if b != a + 1), len(numbers)]
-    runs = [numbers[begin:end] for begin, end in pairwise(cuts)]
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers as ranges, such as `0-2,5`."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)

@@ -1,12 +1,10 @@
 """Predictions for a published table, one training run a row."""
 
-import csv
 import difflib
-import io
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+from triplepoint.config.yaml_file import read_csv
 from triplepoint.errors import UserError
 from triplepoint.published.rows import COLUMNS, read_row
 from triplepoint.published.words import shown
@@ -51,28 +49,11 @@ def read_table(source: Path) -> list[dict[str, str]]:
         UserError: If the file is missing, is no table, lacks a column without which nothing can be predicted, or has a
             known one twice or misspelt.
     """
-    try:
-        text = source.read_text(encoding="utf-8-sig", errors="replace")
-    except FileNotFoundError:
-        raise UserError(f"{source}: no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{source}: is a folder, expected a CSV file") from None
-    csv.field_size_limit(sys.maxsize)
-    try:
-        delimiter = max(",;\t", key=lambda found: len(_known(_header(text, found))))
-        header = _header(text, delimiter)
-    except csv.Error as error:
-        raise UserError(f"{source}: not readable as CSV: {error}") from None
-    if not _known(header) - {"id", "notes"}:
+    header, rows = read_csv(source, COLUMNS, errors="replace")
+    if not {*header} & {*COLUMNS} - {"id", "notes"}:
         raise UserError(f"{source}: no known column in its first line; expected a CSV with {', '.join(COLUMNS)}")
     _check_header(header, source)
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    next(lines)
-    return list(_rows(lines, header, source))
-
-
-def _header(text: str, delimiter: str) -> list[str]:
-    return [name.strip() for name in next(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [])]
+    return [dict(zip(header, row, strict=False)) for _, row in rows]
 
 
 def _check_header(header: list[str], source: Path) -> None:
@@ -88,16 +69,3 @@ def _check_header(header: list[str], source: Path) -> None:
         meant = _WORDS_OF_STUDIES.get(low) or (known[near[0]] if near else None)
         if meant and meant not in header:
             raise UserError(f"{source}: unknown column {shown(name)} (did you mean {meant!r}?)")
-
-
-def _known(header: list[str]) -> set[str]:
-    return set(header) & set(COLUMNS)
-
-
-def _rows(lines: Iterator[list[str]], header: list[str], source: Path) -> Iterator[dict[str, str]]:
-    try:
-        for line in lines:
-            if any(cell.strip() for cell in line):
-                yield dict(zip(header, line, strict=False))
-    except csv.Error as error:
-        raise UserError(f"{source}: not readable as CSV: {error}") from None

@@ -1,6 +1,7 @@
 """Result tables of a whole plan: what the aggregate stage joins and the figures draw."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -9,7 +10,7 @@ from triplepoint.config.point import Layout, Measured
 from triplepoint.config.task import Inference, Lora
 from triplepoint.status import RESULTS
 from triplepoint.tables.claims import CLAIMS
-from triplepoint.tables.schema import Column, Table, amount, count, ratio, text
+from triplepoint.tables.schema import Column, Table, amount, column_of, count, ratio, text
 from triplepoint.tables.traces import RANK, RUN, STEP, TIMELINE
 
 
@@ -89,14 +90,57 @@ _POINT = (
     text("variant", "What sets it apart from points alike in all of this; null where there are none.", True),
 )
 
+
+def _percentiles(of: str) -> dict[str, str]:
+    return {f"p{percent}": f"{percent}th percentile {of}." for percent in (10, 90)}
+
+
+_SAMPLES, _STEPS = _percentiles("over samples"), _percentiles("over measured steps")
+_MODEL = {"lo": "Lower end of the model's 90 % interval; null unless simulated.", "hi": "Upper end of it."}
+_MODELLED = _STEPS | _MODEL
+_BY_STEP_TIME = {
+    "p10": "At the 90th percentile of the step time.",
+    "p90": "At its 10th percentile.",
+    "lo": "At the upper end of the model's 90 % interval of the step time.",
+    "hi": "At its lower end.",
+}
+_OF_ENERGY = {
+    "p10": "At the 10th percentiles of power and of step time.",
+    "p90": "At the 90th percentiles of both.",
+    "lo": "At the lower ends of the model's intervals of power and step time: with the upper end more than 90 %.",
+    "hi": "At the upper ends of both.",
+}
+
+_ENDS_OF_GPU = {"step_time_s": _STEPS, "gpu_temp_c": _SAMPLES, "sm_clock_mhz": _SAMPLES}
+"""What the ends of columns of `gpus` are, by the column they are of."""
+_ENDS_OF_RUN = _ENDS_OF_GPU | {
+    "step_time_s": _MODELLED | {"hi": "Upper end of it: what the model is known to, no spread of steps or repeats."},
+    "time_to_first_token_s": _MODELLED,
+    "time_per_output_token_s": _MODELLED,
+    "tokens_per_s": _BY_STEP_TIME,
+    "tokens_per_s_per_gpu": _BY_STEP_TIME,
+    "job_gpu_power_w": _MODELLED,
+    "gpu_power_w": _percentiles("of the sum over the number of GPUs") | _MODEL,
+    "gpu_energy_per_token_j": _OF_ENERGY,
+    "job_host_power_w": _STEPS,
+    "cpu_utilisation": _SAMPLES,
+    "gpu_utilisation": _SAMPLES,
+}
+"""The same of `points`."""
+
+
+def _with_ends(columns: Iterable[Column], ends: Mapping[str, Mapping[str, str]]) -> Iterator[Column]:
+    """Yield columns, each followed by its ends."""
+    for column in columns:
+        yield column
+        for end, about in ends.get(column.name, {}).items():
+            yield replace(column, name=column_of(column.name, end), about=about)
+
+
 _HEAT = (
     amount("gpu_temp_c", "degC", "Mean temperature over measured steps; null where not measured."),
-    amount("gpu_temp_p10_c", "degC", "10th percentile over samples."),
-    amount("gpu_temp_p90_c", "degC", "90th percentile over samples."),
     amount("gpu_temp_max_c", "degC", "Highest sample."),
     amount("sm_clock_mhz", "MHz", "Mean clock of the compute units over measured steps; null where not measured."),
-    amount("sm_clock_p10_mhz", "MHz", "10th percentile over samples."),
-    amount("sm_clock_p90_mhz", "MHz", "90th percentile over samples."),
 )
 
 _PEAK = "highest sample of its sensor where measured, what a window of 25 ms can show at most where simulated"
@@ -105,155 +149,102 @@ _PEAK_OF_GPU = (
 )
 _SHARED = " (of a package, on its first GPU, where GPUs share a sensor)"
 
-POINTS = Table(
-    "points",
-    "one row per run, invalid points included",
-    (
-        *_POINT,
-        count("num_measured_steps", "Measured steps behind the figures.", True),
-        count("num_interrupted_steps", "Measured steps left out, since a rank stood still; null where none was.", True),
-        text("step_notes", "What stood still, and steps far longer than the others; null where nothing did.", True),
-        amount("step_time_s", "s", "Median over measured steps of the slowest rank's step."),
-        amount("step_time_p10_s", "s", "10th percentile over measured steps."),
-        amount("step_time_p90_s", "s", "90th percentile over measured steps."),
-        amount("step_time_lo_s", "s", "Lower end of the model's 90 % interval; null unless simulated."),
-        amount("step_time_hi_s", "s", "Upper end of it: what the model is known to, no spread of steps or repeats."),
-        amount("time_to_first_token_s", "s", "Until the last sequence of a batch has it, median; null in training."),
-        amount("time_to_first_token_p10_s", "s", "10th percentile over measured steps."),
-        amount("time_to_first_token_p90_s", "s", "90th percentile over measured steps."),
-        amount("time_to_first_token_lo_s", "s", "Lower end of the model's 90 % interval; null unless simulated."),
-        amount("time_to_first_token_hi_s", "s", "Upper end of it."),
-        amount("time_per_output_token_s", "s", "Per token after the first, median; null in training."),
-        amount("time_per_output_token_p10_s", "s", "10th percentile over measured steps."),
-        amount("time_per_output_token_p90_s", "s", "90th percentile over measured steps."),
-        amount("time_per_output_token_lo_s", "s", "Lower end of the model's 90 % interval; null unless simulated."),
-        amount("time_per_output_token_hi_s", "s", "Upper end of it."),
-        amount("tokens_per_s", "token/s", "Tokens of the global batch, in inference those made, over the step time."),
-        amount("tokens_per_s_p10", "token/s", "At the 90th percentile of the step time."),
-        amount("tokens_per_s_p90", "token/s", "At its 10th percentile."),
-        amount("tokens_per_s_lo", "token/s", "At the upper end of the model's 90 % interval of the step time."),
-        amount("tokens_per_s_hi", "token/s", "At its lower end."),
-        amount("tokens_per_s_per_gpu", "token/s", "The same per rank."),
-        amount("tokens_per_s_per_gpu_p10", "token/s", "At the 90th percentile of the step time."),
-        amount("tokens_per_s_per_gpu_p90", "token/s", "At its 10th percentile."),
-        amount("tokens_per_s_per_gpu_lo", "token/s", "At the upper end of the model's 90 % interval of the step time."),
-        amount("tokens_per_s_per_gpu_hi", "token/s", "At its lower end."),
-        amount("flops_per_token", "FLOP/token", "Model FLOPs; formulas by task in `triplepoint/flops.py`."),
-        ratio("mfu", "Model FLOP/s utilisation against the dense peak of the GPU; null on cpu."),
-        Column("loss_first", "float", "nat", "Loss of the first step.", True),
-        Column("loss_last", "float", "nat", "Loss of the last step.", True),
-        amount("peak_memory_bytes", "byte", "Highest over ranks: allocated on a GPU, resident on cpu."),
-        amount("reserved_memory_bytes", "byte", "Highest over ranks, held by torch of a GPU; null on cpu."),
-        text("memory_undecided", "What a simulated run needs where that may be more than there is; else null.", True),
-        amount("predicted_step_time_s", "s", "What the simulator says of a launched run's step; null if simulated."),
-        amount("predicted_step_time_lo_s", "s", "Lower end of the prediction's 90 % interval."),
-        amount("predicted_step_time_hi_s", "s", "Upper end of it."),
-        Column("step_time_error", "float", "1", "Predicted over measured step time, less 1.", True),
-        amount("predicted_memory_bytes", "byte", "Predicted peak of the allocator on the fullest rank."),
-        Column("memory_error", "float", "1", "Predicted over measured peak of the fullest rank, less 1.", True),
-        text("prediction_absent", "Why a launched run has no prediction; null where it has or is one.", True),
-        amount("job_gpu_power_w", "W", "Mean power summed over GPUs, measured steps; null where not measured."),
-        amount("job_gpu_power_p10_w", "W", "10th percentile over measured steps."),
-        amount("job_gpu_power_p90_w", "W", "90th percentile over measured steps."),
-        amount("job_gpu_power_lo_w", "W", "Lower end of the model's 90 % interval; null unless simulated."),
-        amount("job_gpu_power_hi_w", "W", "Upper end of it."),
-        amount("gpu_power_w", "W", "The same of one GPU: the sum over their number."),
-        amount("gpu_power_p10_w", "W", "10th percentile of the sum over the number of GPUs."),
-        amount("gpu_power_p90_w", "W", "90th percentile of the sum over the number of GPUs."),
-        amount("gpu_power_lo_w", "W", "Lower end of the model's 90 % interval; null unless simulated."),
-        amount("gpu_power_hi_w", "W", "Upper end of it."),
-        text("gpu_power_source", "What GPU power and energy are from; null where not measured.", True),
-        amount("gpu_power_peak_w", "W", f"Highest power of any GPU: {_PEAK}; null where not known of single GPUs."),
-        amount("package_power_peak_w", "W", "Highest sample of a package whose GPUs share a sensor; null elsewhere."),
-        *_HEAT,
-        amount("gpu_temp_max_lo_c", "degC", "Lower end of the model's 90 % interval; null unless simulated."),
-        amount("gpu_temp_max_hi_c", "degC", "Upper end of it."),
-        amount(
-            "sm_clock_busy_mhz", "MHz", "Mean clock while kernels run whose time goes with it; null unless simulated."
-        ),
-        ratio("lost_to_power_limit_fraction", "Share of the step that clocks held by it cost; null unless simulated."),
-        ratio("lost_to_heat_fraction", "The same where heat held them."),
-        ratio("lost_to_brake_fraction", "The same where a power brake did."),
-        ratio("throttle_fraction", "Share of measured time clocks were throttled by any cause, mean over GPUs."),
-        amount("gpu_energy_per_token_j", "J/token", "Energy of all GPUs per token; null where not measured."),
-        amount("gpu_energy_per_token_p10_j", "J/token", "At the 10th percentiles of power and of step time."),
-        amount("gpu_energy_per_token_p90_j", "J/token", "At the 90th percentiles of both."),
-        amount(
-            "gpu_energy_per_token_lo_j",
-            "J/token",
-            "At the lower ends of the model's intervals of power and step time: with the upper end more than 90 %.",
-        ),
-        amount("gpu_energy_per_token_hi_j", "J/token", "At the upper ends of both."),
-        amount("job_gpu_samples_per_s_mj", "sample/(s*MJ)", "Efficiency of the reference study, on GPU energy."),
-        amount(
-            "job_host_power_w",
-            "W",
-            "Mean CPU package and DRAM power of all nodes (RAPL), no GPUs; null where not measured.",
-        ),
-        amount("job_host_power_p10_w", "W", "10th percentile over measured steps."),
-        amount("job_host_power_p90_w", "W", "90th percentile over measured steps."),
-        amount("host_energy_per_token_j", "J/token", "Energy of all hosts per token; null where not measured."),
-        text("power_absent", "Why power (GPU power; host power on cpu) was not measured; null where it was.", True),
-        ratio("cpu_utilisation", "Mean host CPU utilisation over measured steps."),
-        ratio("cpu_utilisation_p10", "10th percentile over samples."),
-        ratio("cpu_utilisation_p90", "90th percentile over samples."),
-        ratio("gpu_utilisation", "Mean over GPUs of the share of time with a kernel running, measured steps."),
-        ratio("gpu_utilisation_p10", "10th percentile over samples."),
-        ratio("gpu_utilisation_p90", "90th percentile over samples."),
-        amount("compute_s", "s", "Computation per profiled step, mean over traced ranks; null where not traced."),
-        amount("exposed_comm_s", "s", "Communication of a profiled step while no computation ran on that rank."),
-        amount("exposed_memory_s", "s", "Copies of a profiled step while nothing else ran on that rank."),
-        amount("idle_s", "s", "Time of a profiled step with nothing running on that rank."),
-        ratio("compute_share", "Computation over the four parts of a profiled step; null where not traced."),
-        ratio("exposed_comm_share", "The same of exposed communication."),
-        ratio("exposed_memory_share", "The same of exposed copies."),
-        ratio("idle_share", "The same of idle time."),
-        amount("kernel_sum_s", "s", "Summed kernel durations per profiled step, mean over traced ranks."),
-        amount("kernel_sum_min_s", "s", "Lowest rank."),
-        amount("kernel_sum_max_s", "s", "Highest rank."),
-        text("host", "Hosts, comma separated; null if nothing ran.", True),
-        text("git_commit", "Commit of the project that measured; null if unknown.", True),
-        text("torch_version", "Version of torch; null if nothing ran.", True),
-        text("stack", "Software a simulated run stands for, framework and version; null if not simulated.", True),
+_OF_RUN = (
+    *_POINT,
+    count("num_measured_steps", "Measured steps behind the figures.", True),
+    count("num_interrupted_steps", "Measured steps left out, since a rank stood still; null where none was.", True),
+    text("step_notes", "What stood still, and steps far longer than the others; null where nothing did.", True),
+    amount("step_time_s", "s", "Median over measured steps of the slowest rank's step."),
+    amount("time_to_first_token_s", "s", "Until the last sequence of a batch has it, median; null in training."),
+    amount("time_per_output_token_s", "s", "Per token after the first, median; null in training."),
+    amount("tokens_per_s", "token/s", "Tokens of the global batch, in inference those made, over the step time."),
+    amount("tokens_per_s_per_gpu", "token/s", "The same per rank."),
+    amount("flops_per_token", "FLOP/token", "Model FLOPs; formulas by task in `triplepoint/flops.py`."),
+    ratio("mfu", "Model FLOP/s utilisation against the dense peak of the GPU; null on cpu."),
+    Column("loss_first", "float", "nat", "Loss of the first step.", True),
+    Column("loss_last", "float", "nat", "Loss of the last step.", True),
+    amount("peak_memory_bytes", "byte", "Highest over ranks: allocated on a GPU, resident on cpu."),
+    amount("reserved_memory_bytes", "byte", "Highest over ranks, held by torch of a GPU; null on cpu."),
+    text("memory_undecided", "What a simulated run needs where that may be more than there is; else null.", True),
+    amount("predicted_step_time_s", "s", "What the simulator says of a launched run's step; null if simulated."),
+    amount("predicted_step_time_lo_s", "s", "Lower end of the prediction's 90 % interval."),
+    amount("predicted_step_time_hi_s", "s", "Upper end of it."),
+    Column("step_time_error", "float", "1", "Predicted over measured step time, less 1.", True),
+    amount("predicted_memory_bytes", "byte", "Predicted peak of the allocator on the fullest rank."),
+    Column("memory_error", "float", "1", "Predicted over measured peak of the fullest rank, less 1.", True),
+    text("prediction_absent", "Why a launched run has no prediction; null where it has or is one.", True),
+    amount("job_gpu_power_w", "W", "Mean power summed over GPUs, measured steps; null where not measured."),
+    amount("gpu_power_w", "W", "The same of one GPU: the sum over their number."),
+    text("gpu_power_source", "What GPU power and energy are from; null where not measured.", True),
+    amount("gpu_power_peak_w", "W", f"Highest power of any GPU: {_PEAK}; null where not known of single GPUs."),
+    amount("package_power_peak_w", "W", "Highest sample of a package whose GPUs share a sensor; null elsewhere."),
+    *_HEAT,
+    amount("gpu_temp_max_lo_c", "degC", "Lower end of the model's 90 % interval; null unless simulated."),
+    amount("gpu_temp_max_hi_c", "degC", "Upper end of it."),
+    amount("sm_clock_busy_mhz", "MHz", "Mean clock while kernels run whose time goes with it; null unless simulated."),
+    ratio("lost_to_power_limit_fraction", "Share of the step that clocks held by it cost; null unless simulated."),
+    ratio("lost_to_heat_fraction", "The same where heat held them."),
+    ratio("lost_to_brake_fraction", "The same where a power brake did."),
+    ratio("throttle_fraction", "Share of measured time clocks were throttled by any cause, mean over GPUs."),
+    amount("gpu_energy_per_token_j", "J/token", "Energy of all GPUs per token; null where not measured."),
+    amount("job_gpu_samples_per_s_mj", "sample/(s*MJ)", "Efficiency of the reference study, on GPU energy."),
+    amount(
+        "job_host_power_w",
+        "W",
+        "Mean CPU package and DRAM power of all nodes (RAPL), no GPUs; null where not measured.",
     ),
+    amount("host_energy_per_token_j", "J/token", "Energy of all hosts per token; null where not measured."),
+    text("power_absent", "Why power (GPU power; host power on cpu) was not measured; null where it was.", True),
+    ratio("cpu_utilisation", "Mean host CPU utilisation over measured steps."),
+    ratio("gpu_utilisation", "Mean over GPUs of the share of time with a kernel running, measured steps."),
+    amount("compute_s", "s", "Computation per profiled step, mean over traced ranks; null where not traced."),
+    amount("exposed_comm_s", "s", "Communication of a profiled step while no computation ran on that rank."),
+    amount("exposed_memory_s", "s", "Copies of a profiled step while nothing else ran on that rank."),
+    amount("idle_s", "s", "Time of a profiled step with nothing running on that rank."),
+    ratio("compute_share", "Computation over the four parts of a profiled step; null where not traced."),
+    ratio("exposed_comm_share", "The same of exposed communication."),
+    ratio("exposed_memory_share", "The same of exposed copies."),
+    ratio("idle_share", "The same of idle time."),
+    amount("kernel_sum_s", "s", "Summed kernel durations per profiled step, mean over traced ranks."),
+    amount("kernel_sum_min_s", "s", "Lowest rank."),
+    amount("kernel_sum_max_s", "s", "Highest rank."),
+    text("host", "Hosts, comma separated; null if nothing ran.", True),
+    text("git_commit", "Commit of the project that measured; null if unknown.", True),
+    text("torch_version", "Version of torch; null if nothing ran.", True),
+    text("stack", "Software a simulated run stands for, framework and version; null if not simulated.", True),
 )
+POINTS = Table("points", "one row per run, invalid points included", tuple(_with_ends(_OF_RUN, _ENDS_OF_RUN)))
 
-GPUS = Table(
-    "gpus",
-    "one row per (run, rank) of runs that finished",
-    (
-        RUN,
-        RANK,
-        count("node", "Node index within the run."),
-        text("host", "Host of the rank."),
-        text("device", "Device of the rank: cpu, or gpu0, gpu1, ... on its host."),
-        Column("slot", "int", "1", "Physical slot of the device, where known.", True, 0),
-        text("uuid", "Identity of the device, where it has one.", True),
-        amount("step_time_s", "s", "Median over measured steps.", False),
-        amount("step_time_p10_s", "s", "10th percentile over measured steps.", False),
-        amount("step_time_p90_s", "s", "90th percentile over measured steps.", False),
-        amount("peak_memory_bytes", "byte", "Highest memory: allocated on a GPU, resident on cpu."),
-        amount("reserved_memory_bytes", "byte", "Highest memory torch held of the GPU; null on cpu."),
-        amount("predicted_memory_bytes", "byte", "Predicted peak of the allocator; null on cpu and where simulated."),
-        Column("memory_error", "float", "1", "Predicted over measured peak, less 1.", True),
-        amount("gpu_power_w", "W", f"Mean power over measured steps{_SHARED}; null where not measured."),
-        text("gpu_power_source", "What power and energy are from; null where not measured.", True),
-        amount("gpu_power_peak_w", "W", f"Highest power: {_PEAK_OF_GPU}."),
-        amount(
-            "package_power_peak_w",
-            "W",
-            "Highest sample of the package, on its first GPU; null unless GPUs share a sensor.",
-        ),
-        *_HEAT,
-        ratio(
-            "power_cap_share", "Share of measured time clocks were throttled by the power limit; null if not counted."
-        ),
-        ratio("sync_boost_share", "The same, to match other GPUs."),
-        ratio("sw_thermal_share", "The same, by the driver's thermal limit."),
-        ratio("hw_thermal_share", "The same, by the hardware for heat."),
-        ratio("power_brake_share", "The same, by an external power brake."),
+_OF_GPU = (
+    RUN,
+    RANK,
+    count("node", "Node index within the run."),
+    text("host", "Host of the rank."),
+    text("device", "Device of the rank: cpu, or gpu0, gpu1, ... on its host."),
+    Column("slot", "int", "1", "Physical slot of the device, where known.", True, 0),
+    text("uuid", "Identity of the device, where it has one.", True),
+    amount("step_time_s", "s", "Median over measured steps.", False),
+    amount("peak_memory_bytes", "byte", "Highest memory: allocated on a GPU, resident on cpu."),
+    amount("reserved_memory_bytes", "byte", "Highest memory torch held of the GPU; null on cpu."),
+    amount("predicted_memory_bytes", "byte", "Predicted peak of the allocator; null on cpu and where simulated."),
+    Column("memory_error", "float", "1", "Predicted over measured peak, less 1.", True),
+    amount("gpu_power_w", "W", f"Mean power over measured steps{_SHARED}; null where not measured."),
+    text("gpu_power_source", "What power and energy are from; null where not measured.", True),
+    amount("gpu_power_peak_w", "W", f"Highest power: {_PEAK_OF_GPU}."),
+    amount(
+        "package_power_peak_w", "W", "Highest sample of the package, on its first GPU; null unless GPUs share a sensor."
     ),
+    *_HEAT,
+    ratio(
+        "power_cap_share",
+        "Share of measured time clocks were throttled by the power limit; null if not counted.",
+    ),
+    ratio("sync_boost_share", "The same, to match other GPUs."),
+    ratio("sw_thermal_share", "The same, by the driver's thermal limit."),
+    ratio("hw_thermal_share", "The same, by the hardware for heat."),
+    ratio("power_brake_share", "The same, by an external power brake."),
 )
+GPUS = Table("gpus", "one row per (run, rank) of runs that finished", tuple(_with_ends(_OF_GPU, _ENDS_OF_GPU)))
 
 STEP_ENERGY = Table(
     "step_energy",

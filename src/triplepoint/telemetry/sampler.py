@@ -6,11 +6,11 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 
 from triplepoint.errors import UserError
+from triplepoint.processes import Stop
 from triplepoint.recording import Part, Recorder, fast_path
 from triplepoint.tables.telemetry import GPU_METRICS
 from triplepoint.telemetry.amd import open_amd
@@ -101,7 +101,6 @@ class Lane:
         self._end_ns = np.zeros_like(self._begin_ns)
         self._sweep = Sweep(self._steps(period_s))
         self._slot = 0
-        self.num_missed = 0
         self._flushed_ns = self.deadline_ns = 0
 
     def _steps(self, period_s: float) -> list[Step]:
@@ -128,9 +127,8 @@ class Lane:
         if now - self._flushed_ns >= FLUSH_NS or self._slot == self._num_slots:
             self.flush()
             self._flushed_ns = now
-        passed = max(1, -(-(time.monotonic_ns() - self.deadline_ns) // self._period_ns))
-        self.num_missed += passed - 1
-        self.deadline_ns += self._period_ns * passed
+        passed = -(-(time.monotonic_ns() - self.deadline_ns) // self._period_ns)
+        self.deadline_ns += self._period_ns * max(1, passed)
 
     def flush(self) -> None:
         """Decode what was read and hand it to the operating system."""
@@ -162,18 +160,6 @@ class Lane:
 def columns_of(sensors: Sequence[Sensor]) -> list[str]:
     """Return the columns that sensors fill, each once."""
     return list(dict.fromkeys(column for sensor in sensors for column in sensor.columns))
-
-
-class Stop:
-    """Set by SIGTERM and SIGINT; the loop looks at it before every wait."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._ask)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
 
 
 def open_gpus(kind: str) -> Found:
@@ -225,7 +211,7 @@ def sample(lanes: list[Lane], stop: Stop) -> None:
 
 def run_sampler(out: Path, kind: str, slow_period_s: float, fast_period_s: float) -> None:
     """Sample this node into `out` until SIGTERM: the body of `triplepoint sample`."""
-    stop = Stop()
+    stop = Stop(signal.SIGTERM, signal.SIGINT)
     lanes = open_lanes(out, kind, slow_period_s, fast_period_s)
     try:
         sample(lanes, stop)

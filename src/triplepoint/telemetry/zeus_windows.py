@@ -15,25 +15,15 @@ import time
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from triplepoint.files import write_json
-from triplepoint.processes import die_with_parent
+from triplepoint.processes import Stop, die_with_parent
 
 POLL_S = 0.02
 """Between two looks at the ranks' progress."""
 VISIBILITY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """Left aside: GPUs are numbered as the sampler numbers them, in the driver's order."""
-
-
-class _Stop:
-    def __init__(self) -> None:
-        self.asked = False
-        signal.signal(signal.SIGTERM, self._ask)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
 
 
 def blocks(kinds: list[str]) -> list[tuple[str, int, int]]:
@@ -57,7 +47,7 @@ def watch(out: Path, steps: Path, kinds: list[str], num_gpus: int) -> None:
         kinds: Kind of each step.
         num_gpus: GPUs of this node to measure, in the driver's order.
     """
-    stop, windows = _Stop(), []
+    stop, windows = Stop(signal.SIGTERM), []
     monitor, absent = _open_monitor(num_gpus)
     write_json(out, {"windows": [], "absent": absent})
     for kind, first, end in blocks(kinds) if monitor is not None else []:
@@ -78,7 +68,7 @@ def watch(out: Path, steps: Path, kinds: list[str], num_gpus: int) -> None:
     write_json(out, {"windows": windows, "absent": absent})
 
 
-def _wait(steps: Path, number: int, stop: _Stop) -> int:
+def _wait(steps: Path, number: int, stop: Stop) -> int:
     """Wait until so many steps are done, or told to stop, and return how many are."""
     while (done := steps.read_bytes().count(b"\n") if steps.exists() else 0) < number and not stop.asked:
         time.sleep(POLL_S)

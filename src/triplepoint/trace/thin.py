@@ -121,6 +121,36 @@ def _cut(spans: Spans, below: Int64, first: int) -> Spans:
     return Spans(np.concatenate(starts), np.concatenate(ends), spans.label[np.concatenate(owners)])
 
 
+def latest_wins(start: Int64, end: Int64) -> Spans:
+    """Cut time among spans in any order, as `LatestWins` does.
+
+    Args:
+        start: Starts. Unit: ns.
+        end: Ends; spans that end no later than they start get nothing. Unit: ns.
+
+    Returns:
+        Segments by time, none of them empty; the label of each is the index of the span it belongs to.
+    """
+    order = np.argsort(start, kind="stable")
+    order = order[end[order] > start[order]]
+    lane = LatestWins()
+    pieces = lane.add(Spans(start[order], end[order], order))
+    return join(_by_time(pieces.then(lane.finish())))
+
+
+def _by_time(spans: Spans) -> Spans:
+    return spans.at(np.argsort(spans.start, kind="stable"))
+
+
+def join(spans: Spans) -> Spans:
+    """Return disjoint spans by time with those that touch and have the same label as one."""
+    if not len(spans.start):
+        return spans
+    opens = np.append(True, (spans.start[1:] != spans.end[:-1]) | (spans.label[1:] != spans.label[:-1]))
+    closes = np.append(opens[1:], True)
+    return Spans(spans.start[opens], spans.end[closes], spans.label[opens])
+
+
 NUM_CELLS = 4000
 """More than the pixels of a screen or a figure."""
 
@@ -180,7 +210,7 @@ class Thinner:
         thinned = _by_time(Spans(*_chain(self._wide))) if self._wide else no_spans()
         if self._mixes:
             runs = _runs(_Mixes(*_chain(self._mixes)), _free(grid, thinned))
-            thinned = _by_time(thinned.then(_join(_by_time(runs))))
+            thinned = _by_time(thinned.then(join(_by_time(runs))))
         return thinned.start, thinned.end, thinned.label
 
     def _take(self, pieces: Spans, settled: int) -> None:
@@ -343,14 +373,3 @@ def _runs(mixes: _Mixes, free: Int64) -> Spans:
 def _chain(parts: Sequence[tuple[np.ndarray, ...]]) -> Iterator[np.ndarray]:
     """Return each column of many collections as one."""
     return map(np.concatenate, zip(*parts, strict=True))
-
-
-def _by_time(spans: Spans) -> Spans:
-    return spans.at(np.argsort(spans.start, kind="stable"))
-
-
-def _join(spans: Spans) -> Spans:
-    """Return disjoint spans by time with those that touch and have the same label as one."""
-    opens = np.append(True, (spans.start[1:] != spans.end[:-1]) | (spans.label[1:] != spans.label[:-1]))
-    closes = np.append(opens[1:], True)
-    return Spans(spans.start[opens], spans.end[closes], spans.label[opens])

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from tests.fakes.presets import hgx_h200
 from tests.unit.doctor.facts import expected, one, read
-from triplepoint.doctor.check import Check, Expected, NodeFacts, by_gpu, fold, odd_ones, spans
+from triplepoint.doctor.check import Check, Expected, NodeFacts, by_gpu, fold, odd_ones
 from triplepoint.doctor.check_node import check_host
 from triplepoint.doctor.node import read_ports, read_sensors, read_xids
+from triplepoint.launch.slurm import ranges
 
 H200 = expected("h200x32-1x100")
 """With one adapter a node, as the made-up nodes have."""
@@ -107,8 +108,8 @@ def test_fold_joins_nodes_and_puts_the_worst_first() -> None:
 
 
 @given(numbers=st.sets(st.integers(0, 40), min_size=1))
-def test_spans_read_back_are_the_numbers(numbers: set[int]) -> None:
-    parts = [part.split("-") for part in spans(numbers).split(",")]
+def test_ranges_read_back_are_the_numbers(numbers: set[int]) -> None:
+    parts = [part.split("-") for part in ranges(numbers).split(",")]
     assert [number for part in parts for number in range(int(part[0]), int(part[-1]) + 1)] == sorted(numbers)
     assert all(int(after[0]) - int(before[-1]) > 1 for before, after in itertools.pairwise(parts)), (
         "joined where it can be"
@@ -116,6 +117,6 @@ def test_spans_read_back_are_the_numbers(numbers: set[int]) -> None:
 
 
 def test_words_of_many_gpus() -> None:
-    assert spans([5, 0, 1, 2, 7, 8]) == "0-2,5,7-8"
+    assert ranges([5, 0, 1, 2, 7, 8]) == "0-2,5,7-8"
     assert by_gpu([(0, "a"), (1, "b"), (2, "a")]) == "gpu0,2: a; gpu1: b"
     assert odd_ones({"a": 1, "b": 2, "c": 1}) == (1, {"b": 2})

@@ -228,25 +228,3 @@ def _walk(events: list[int], start: list[int], end: list[int], segments: list[tu
         if until > now:
             segments.append((now, until, owner))
             now = until
-
-
-def latest_wins(start: Int64, end: Int64) -> tuple[Int64, Int64, Int64]:
-    """Cut time among spans that may overlap in any way: each instant belongs to the running one that started last.
-
-    Args:
-        start: Starts, in any order. Unit: ns.
-        end: Ends. Unit: ns.
-
-    Returns:
-        Start, end and owner (index of the span) of every segment, by time, none of them empty.
-    """
-    borders = np.unique(np.concatenate((start, end)))
-    owner = np.full(max(len(borders) - 1, 0), -1, dtype=np.int64)
-    for index in np.argsort(start, kind="stable"):
-        first, last = np.searchsorted(borders, (start[index], end[index]))
-        owner[first:last] = index
-    held = np.flatnonzero(owner >= 0)
-    # Cells between borders, joined where the owner stays the same.
-    opens = np.concatenate(([True], (owner[held][1:] != owner[held][:-1]) | (held[1:] != held[:-1] + 1)))[: len(held)]
-    closes = np.concatenate((opens[1:], [True]))[: len(held)]
-    return borders[held[opens]], borders[held[closes] + 1], owner[held[opens]]

@@ -22,7 +22,7 @@ from triplepoint.trace.rank.events import LAUNCHED, Slab, slabs
 from triplepoint.trace.rank.phases import PHASES, Phases, cut_windows
 from triplepoint.trace.rank.process_groups import _ONLY, GroupRecord, Groups, group_ranks, group_size, message_bytes
 from triplepoint.trace.rank.work import Reading, Work, read_work
-from triplepoint.trace.thin import Thinner
+from triplepoint.trace.thin import Spans, Thinner, join, no_spans
 from triplepoint.trace.timeline import LANES, LaneSpans, Look, span_table, thin_lane
 
 _Counter = tuple[str | None, str]
@@ -219,30 +219,22 @@ class _Segments:
     def __init__(self, append: Append | None, base_ns: int) -> None:
         self._append = append
         self._base = base_ns
-        self._last = (0, 0, -1)
+        self._last = no_spans()
 
     def add(self, pieces: Pieces) -> None:
         if self._append is None or len(pieces.label) == 0:
             return
-        start, end, label = pieces.times.start, pieces.times.end, pieces.label
-        last_start, last_end, last_label = self._last
-        if last_label >= 0:
-            start = np.concatenate(([last_start], start))
-            end = np.concatenate(([last_end], end))
-            label = np.concatenate(([last_label], label))
-        opens = np.concatenate(([True], (label[1:] != label[:-1]) | (start[1:] != end[:-1])))
-        closes = np.concatenate((opens[1:], [True]))
-        start, end, label = start[opens], end[closes], label[opens]
-        self._last = (int(start[-1]), int(end[-1]), int(label[-1]))
-        self._write(start[:-1], end[:-1], label[:-1])
+        joined = join(self._last.then(Spans(pieces.times.start, pieces.times.end, pieces.label)))
+        self._last = joined.at(slice(-1, None))
+        self._write(joined.at(slice(-1)))
 
     def flush(self) -> None:
-        start, end, label = self._last
-        if label >= 0:
-            self._write(np.array([start]), np.array([end]), np.array([label]))
+        if len(self._last.start):
+            self._write(self._last)
 
-    def _write(self, start: np.ndarray, end: np.ndarray, label: np.ndarray) -> None:
+    def _write(self, spans: Spans) -> None:
         assert self._append is not None
+        start, end, label = spans
         self._append(pa.table({"t_start_ns": start + self._base, "duration_ns": end - start, "label": label}))
 
 

@@ -17,7 +17,8 @@ from triplepoint.trace.kineto import Category, Rows
 from triplepoint.trace.lanes import Step
 from triplepoint.trace.rank import intervals
 from triplepoint.trace.rank.events import NEVER, Events
-from triplepoint.trace.rank.intervals import Intervals, latest_wins
+from triplepoint.trace.rank.intervals import Intervals
+from triplepoint.trace.thin import latest_wins
 
 PHASES = ("forward", "backward", "optimizer", "other")
 MARKS = re.compile(

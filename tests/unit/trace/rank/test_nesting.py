@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triplepoint.trace.rank.intervals import Cover, latest_wins, self_segments
+from triplepoint.trace.rank.intervals import Cover, self_segments
+from triplepoint.trace.thin import latest_wins
 
 spans = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(0, 1)), max_size=10)
 

@@ -83,22 +83,25 @@ class Weights:
 
     def projection(self, prefix: str, key: str) -> Tensor:
         """Queries, keys and values of this rank's groups: in each group its queries, then its key, then its value."""
-        model = self.model
-        groups, size = model.num_query_groups, model.head_size
-        tail = (model.hidden_size,) if key == "weight" else ()
-        rows = {"query": model.num_attention_heads * size, "key": groups * size, "value": groups * size}
-        parts = [
-            self.full(f"{prefix}{name}.{key}", num, *tail).unflatten(0, (groups, -1)) for name, num in rows.items()
-        ]
+        groups = self.model.num_query_groups
+        parts = [part.unflatten(0, (groups, -1)) for part in self._matrices("linear_qkv", prefix, key)]
         return self.cut(torch.cat(parts, 1), 0).flatten(0, 1)
 
     def up(self, prefix: str, key: str) -> Tensor:
         """Gate and up projection of this rank, one after the other."""
-        model = self.model
-        tail = (model.hidden_size,) if key == "weight" else ()
-        names = ("gate", "up") if model.activation == "swiglu" else ("up",)
-        parts = [self.full(f"{prefix}{name}.{key}", model.ffn_hidden_size, *tail) for name in names]
-        return torch.cat([self.cut(part, 0) for part in parts])
+        return torch.cat([self.cut(part, 0) for part in self._matrices("linear_fc1", prefix, key)])
+
+    def down(self, target: str, prefix: str, key: str) -> Tensor:
+        """This rank's inputs of a projection that leads back to the hidden size; every rank has its whole bias."""
+        (whole,) = self._matrices(target, prefix, key)
+        return whole if key == "bias" else self.cut(whole, 1)
+
+    def _matrices(self, target: str, prefix: str, key: str) -> list[Tensor]:
+        """Return the whole weights or biases that Megatron-Core keeps in one of its layers."""
+        return [
+            self.full(f"{prefix}{name.rpartition('.')[2]}.{key}", *(shape if key == "weight" else shape[:1]))
+            for name, shape in matrices(self.model, target).items()
+        ]
 
 
 def fill(chunk: Any, point: Point, device: torch.device) -> None:
@@ -155,10 +158,7 @@ def _layer(rest: str, layer: str, first_expert: int, weights: Weights) -> Tensor
     if place == "self_attention.linear_qkv":
         return weights.projection(f"{layer}attention.", key)
     if place == "self_attention.linear_proj":
-        if key == "bias":
-            return weights.full(f"{layer}attention.output.bias", model.hidden_size)
-        width = model.num_attention_heads * model.head_size
-        return weights.cut(weights.full(f"{layer}attention.output.weight", model.hidden_size, width), 1)
+        return weights.down("linear_proj", f"{layer}attention.", key)
     if place == "mlp.router":
         assert model.moe is not None
         return weights.full(f"{layer}feed_forward.router.weight", model.moe.num_experts, model.hidden_size)
@@ -187,12 +187,8 @@ def _adapter(target: str, key: str, layer: str, weights: Weights) -> Tensor:
 
 
 def _feed_forward(part: str, key: str, prefix: str, weights: Weights) -> Tensor:
-    model = weights.model
     if part == "linear_fc1":
         return weights.up(prefix, key)
     if part != "linear_fc2":
         raise KeyError(f"no weight is known for {prefix}{part}.{key}")
-    if key == "bias":
-        return weights.full(f"{prefix}down.bias", model.hidden_size)
-    down = weights.full(f"{prefix}down.weight", model.hidden_size, model.ffn_hidden_size)
-    return weights.cut(down, 1)
+    return weights.down(part, prefix, key)
