@@ -136,7 +136,8 @@ def _known_to(manifest: Manifest) -> dict[str, Any]:
     for end in ("lo", "hi"):
         power_w = manifest.facts.get(f"gpu_power_{end}_w")
         found[f"job_gpu_power_{end}_w"] = power_w * num_gpus if isinstance(power_w, float) else None
-        found[f"gpu_temp_max_{end}_c"] = manifest.facts.get(f"gpu_temp_max_{end}_c")
+        for name in (f"gpu_temp_{end}_c", f"gpu_temp_max_{end}_c", f"sm_clock_{end}_mhz", f"gpu_power_peak_{end}_w"):
+            found[name] = manifest.facts.get(name)
     return found
 
 

@@ -129,6 +129,20 @@ def unit_of(quantity: str) -> str:
     return DERIVED[quantity].unit if quantity in DERIVED else UNITS[quantity]
 
 
+def derived_in(row: Row, quantity: str, value: float) -> Number:
+    """Return a derived number with what it is known to: simulated seconds to the relative width of the step's time.
+
+    Args:
+        row: Row of table `points` of its run.
+        quantity: Name of it.
+        value: The number.
+    """
+    step = number_in(row, "step_time_s")
+    if DERIVED[quantity].unit != "s" or row["origin"] != "simulated" or step is None:
+        return Number(value, value, value)
+    return Number(value, value * step.low / step.value, value * step.high / step.value)
+
+
 def number_in(row: Row, quantity: str) -> Number | None:
     """Return a number of table `points` with what it is known to; None where the run has none.
 
@@ -142,6 +156,6 @@ def number_in(row: Row, quantity: str) -> Number | None:
         return None
     ends = ("lo", "hi") if row["origin"] == "simulated" else ("p10", "p90")
     low, high = (row.get(column_of(quantity, end)) for end in ends)
-    if low is None or high is None or quantity in _OVER_SAMPLES:
+    if low is None or high is None or (row["origin"] != "simulated" and quantity in _OVER_SAMPLES):
         return Number(value, value, value)
     return Number(value, low, high)

@@ -8,7 +8,7 @@ from triplepoint.config.point import SETTINGS
 from triplepoint.status import Status
 from triplepoint.tables.results import POINTS
 from triplepoint.verdicts.number import Number, mean_of
-from triplepoint.verdicts.quantities import DERIVED, Ordering, Row, RunTables, number_in
+from triplepoint.verdicts.quantities import DERIVED, Ordering, Row, RunTables, derived_in, number_in
 
 IDENTITY = ("model", "cluster", "num_gpus", *(name for name, setting in SETTINGS.items() if setting.has_column))
 """Columns of table `points` that say which point a run is of, but for `variant`."""
@@ -80,7 +80,7 @@ class Runs:
         if key not in self._number:
             if quantity in DERIVED:
                 value = DERIVED[quantity].of(self._tables[row["run"]], self._slots)
-                self._number[key] = None if value is None else Number(value, value, value)
+                self._number[key] = None if value is None else derived_in(row, quantity, value)
             else:
                 self._number[key] = number_in(row, quantity)
         return self._number[key]

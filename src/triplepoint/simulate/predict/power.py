@@ -20,6 +20,11 @@ _INLET_SIGMA_K = 4.0
 _HELD_SIGMA = 0.01
 """Relative: GPUs at their limit of 700 W show 686 to 699 W, nodes A and E of tests/data/heat and tests/data/power."""
 _Z90 = 1.645
+_CLOCK_EXPONENT = 2.5
+"""Power that goes with the clock grows with this power of it where a limit holds it: V^2 f with the voltages of
+`config/power/`, from 1.5 to 1.9 GHz on H100 and H200."""
+_BUSY_SHARE = 0.1
+"""Share of a step whose control periods draw most: what its highest power comes from."""
 _HELD = int(Reason.POWER_CAP | Reason.SW_THERMAL | Reason.HW_THERMAL | Reason.POWER_BRAKE)
 
 
@@ -32,12 +37,18 @@ class PowerPrediction:
         gpu_power_lo_w: Lower end.
         gpu_power_hi_w: Upper end.
         gpu_power_peak_w: Highest that an instantaneous sensor shows on a GPU.
+        gpu_power_peak_lo_w: Lower end.
+        gpu_power_peak_hi_w: Upper end.
         node_power_w: Mean of a node at the plug.
         gpu_temp_max_c: Highest of the hottest GPU's die, parts differing as they do.
         gpu_temp_max_lo_c: Lower end.
         gpu_temp_max_hi_c: Upper end.
         gpu_temp_c: Mean over GPUs and the step.
+        gpu_temp_lo_c: Lower end.
+        gpu_temp_hi_c: Upper end.
         sm_clock_mhz: The same of the clock.
+        sm_clock_lo_mhz: Lower end.
+        sm_clock_hi_mhz: Upper end.
         sm_clock_busy_mhz: The same of the clock while kernels run whose time goes with it.
         throttle_fraction: Share of GPU time in which clocks are held below the highest, 0 to 1.
         lost_to_power_limit_fraction: Share of the step that clocks below the highest cost, 0 to 1, where the power
@@ -53,12 +64,18 @@ class PowerPrediction:
     gpu_power_lo_w: float = math.nan
     gpu_power_hi_w: float = math.nan
     gpu_power_peak_w: float = math.nan
+    gpu_power_peak_lo_w: float = math.nan
+    gpu_power_peak_hi_w: float = math.nan
     node_power_w: float = math.nan
     gpu_temp_max_c: float = math.nan
     gpu_temp_max_lo_c: float = math.nan
     gpu_temp_max_hi_c: float = math.nan
     gpu_temp_c: float = math.nan
+    gpu_temp_lo_c: float = math.nan
+    gpu_temp_hi_c: float = math.nan
     sm_clock_mhz: float = math.nan
+    sm_clock_lo_mhz: float = math.nan
+    sm_clock_hi_mhz: float = math.nan
     sm_clock_busy_mhz: float = math.nan
     throttle_fraction: float = math.nan
     lost_to_power_limit_fraction: float = math.nan
@@ -95,19 +112,29 @@ def predict_power(warm: Warm[Any], interval_s: tuple[float, float], config: Path
     )
     # Where brakes are pulled on all nodes no pass begins at the highest clock.
     begins_w = 0.0 if machine.braked.any(axis=1).all() else peak_w(warm)
+    most_w = machine.power.excursion_limit
+    peak = max(float(trace.power_w[:, has_rank].max()), min(begins_w, most_w.value))
+    busy_sigma = _busy_sigma(warm)
+    mean_c = float(np.average(trace.temp_c.mean(axis=0), weights=weight))
+    mean_mhz = float(np.average(trace.clock_mhz.mean(axis=0), weights=weight))
+    sigma_mhz = mean_mhz * busy_sigma * float(np.average(is_held.mean(axis=0), weights=weight)) / _CLOCK_EXPONENT
     return PowerPrediction(
         gpu_power_w=mean_w,
         gpu_power_lo_w=low_w,
         gpu_power_hi_w=high_w,
-        gpu_power_peak_w=max(
-            float(trace.power_w[:, has_rank].max()), min(begins_w, machine.power.excursion_limit.value)
-        ),
+        gpu_power_peak_w=peak,
+        gpu_power_peak_lo_w=peak * math.exp(-_Z90 * busy_sigma),
+        gpu_power_peak_hi_w=max(peak, min(peak * math.exp(_Z90 * busy_sigma), most_w.value + _Z90 * most_w.sigma)),
         node_power_w=float(nodes_power_w(warm, config).mean()),
         gpu_temp_max_c=hottest_c,
         gpu_temp_max_lo_c=hottest_c - _Z90 * sigma_k,
         gpu_temp_max_hi_c=hottest_c + _Z90 * sigma_k,
-        gpu_temp_c=float(np.average(trace.temp_c.mean(axis=0), weights=weight)),
-        sm_clock_mhz=float(np.average(trace.clock_mhz.mean(axis=0), weights=weight)),
+        gpu_temp_c=mean_c,
+        gpu_temp_lo_c=mean_c - _Z90 * sigma_k,
+        gpu_temp_hi_c=mean_c + _Z90 * sigma_k,
+        sm_clock_mhz=mean_mhz,
+        sm_clock_lo_mhz=mean_mhz - _Z90 * sigma_mhz,
+        sm_clock_hi_mhz=min(mean_mhz + _Z90 * sigma_mhz, machine.power.clocks.max_clock.value),
         sm_clock_busy_mhz=_busy_clock_mhz(warm),
         throttle_fraction=float(np.average(is_held.mean(axis=0), weights=weight)),
         **_lost(trace),
@@ -172,6 +199,21 @@ def _sigma_w(warm: Warm[Any]) -> float:
         own = float((np.broadcast_to(getattr(parts, part.name), free.shape) * free) @ kind_weight)
         square += (own * known.sigma / max(known.value, 1e-9)) ** 2
     return math.sqrt(square)
+
+
+def _busy_sigma(warm: Warm[Any]) -> float:
+    """Return the relative standard deviation of the power of a step's busiest control periods, by its parameters."""
+    power, activity = warm.machine.power, warm.profile.activity
+    highest, temp_c = power.clocks.max_clock.value, power.leakage_temperature.value
+    watts = gpu_power_w(power, activity, highest, temp_c).reshape(-1)
+    busiest = watts >= np.quantile(watts, 1.0 - _BUSY_SHARE)
+    parts = power_parts(power, activity, highest, temp_c)
+    shape, square = np.shape(activity.awake), 0.0
+    for part in fields(parts):
+        known = getattr(power, part.name)
+        own_w = float(np.broadcast_to(getattr(parts, part.name), shape).reshape(-1)[busiest].mean())
+        square += (own_w * known.sigma / max(known.value, 1e-9)) ** 2
+    return math.sqrt(square) / float(watts[busiest].mean())
 
 
 def _resistance_sigma(warm: Warm[Any]) -> float:
