@@ -24,7 +24,8 @@ class ConditionsConfig(Strict):
     airflow: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     """Which GPUs stand behind which, a file in `config/heat/airflow/`; that of the chassis if not given."""
     power_limit_w: Annotated[float, Field(gt=0)] | None = None
-    """Power limit of every GPU, from its power at rest to that of the GPU type, which it is if not given. Unit: W."""
+    """Power limit of every GPU, from the lowest that its driver takes to that of the GPU type, which it is if not given.
+    Unit: W."""
     bad_contact: dict[GpuName, Annotated[float, Field(ge=1, le=20)]] = {}
     """Single GPUs that touch their heat sink badly: factor on the die's resistance, such as `node1.gpu6: 7`."""
     blocked_airflow: dict[GpuName, Annotated[float, Field(ge=0.05, le=1)]] = {}
@@ -85,7 +86,7 @@ class ClusterConfig(Strict):
     """Devices the driver shows on each node: 8 on HGX, 8 GCDs for 4 MI250 packages; on cpu, the ranks allowed."""
     nodes_per_rack: Devices | None = None
     """Nodes that share a rack, in order; where given, simulated runs say what the rack that takes most does."""
-    stack: str | None = None
+    stack: Annotated[str, Field(min_length=1)] | None = None
     """Software, framework and version, that simulated runs and predictions of them stand for: a name with the words of
     an entry of `config/calibration/stacks.yaml`. Not given: Megatron-Core r0.8. Launched runs have that of their
     engine."""

@@ -36,7 +36,7 @@ UNSEEN = [
 @pytest.mark.parametrize("changes", UNSEEN, ids=lambda changes: " ".join(changes.values()) or "blank")
 def test_predict_row_of_what_was_never_calibrated(changes: dict[str, str]) -> None:
     found = predict(**changes)
-    assert found.status in ("ok", "oom")
+    assert found.status in ("ok", "oom", "undecided")
     assert 0 < found.step_time_lo_s < found.step_time_s < found.step_time_hi_s < math.inf
     assert 0 < found.mfu < 0.85
 

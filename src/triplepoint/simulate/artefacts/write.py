@@ -63,7 +63,7 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
         "contention_s": simulated.timeline.contention_s,
         "bubble_fraction": simulated.timeline.bubble_fraction,
         "critical_stage": simulated.timeline.critical_stage,
-        "num_slow_ranks": len(simulated.slow),
+        "num_slow_ranks": sum(factor > min(simulated.slow.values()) for factor in simulated.slow.values()),
         "memory_undecided": simulated.memory_undecided,
         "spread": "none: simulated steps are all alike",
     }

@@ -92,7 +92,7 @@ class _Stepper:
 
     def __init__(self, machine: Machine, profile: Profile, state: State, num_periods: int) -> None:
         power, table, shape = machine.power, machine.table, machine.shape
-        self._machine, self._state, self._period_s = machine, state, machine.period_s
+        self._machine, self._state, self._period_s, self._table = machine, state, machine.period_s, table
         self._integral = profile.integral(power, shape)
         self._between = np.diff(self._integral, axis=0)
         self._borders = [0.0, *np.cumsum(profile.duration_s).tolist()]
@@ -110,7 +110,6 @@ class _Stepper:
         )  # fmt: skip
         self._hottest = machine.heat.limits.shutdown_temperature.value - machine.inlet_c[:, None]
         self._clock_energy = table.energy_share * table.share
-        self._stretch = 1.0 / table.share - 1.0
         self._governor = Governor(
             table, machine.heat.limits, machine.power.clock_rise.value,
             machine.braked, self._period_s,
@@ -142,12 +141,12 @@ class _Stepper:
         moved_s = state.rate * self._period_s
         state.position_s += moved_s
         done = self._at(state.position_s)
-        traffic, work, awake, bound = (done - self._done) * (1.0 / moved_s)
+        traffic, work, awake, bound, streams = (done - self._done) * (1.0 / moved_s)
         self._done = done
         place, heat = clocks.place, self._column[:, : self._num_states, 0]
         if self._can_rest:
             place = np.where(awake < AT_REST, 0, place)
-        slowdown = 1.0 + bound * self._stretch[place]
+        slowdown = 1.0 + bound * self._table.stretch[place] + streams * self._table.starved[place]
         energy = self._machine.table.energy_share[place]
         warm = heat[:, : place.shape[1]]
         # A device that would pass the temperature it turns itself off at gets no hotter in here.

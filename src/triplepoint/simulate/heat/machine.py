@@ -117,12 +117,12 @@ class Profile:
         """Length of the step. Unit: s."""
         return float(self.duration_s.sum())
 
-    def rates(self, power: PowerConfig) -> tuple[Float, Float, Float, Float]:
+    def rates(self, power: PowerConfig) -> tuple[Float, ...]:
         """Return what the loop needs of the activity, of the shape of its arrays.
 
         Returns:
             At the highest clock and voltage, power that goes with rates alone, with rates and voltage, with clock and
-            voltage (W); and the share of the time that goes with the clock.
+            voltage (W); the share of the time that goes with the clock, and that in which memory is read or written.
         """
         act = self.activity
         data = data_share(power, act.randomness)
@@ -131,6 +131,7 @@ class Profile:
             (power.tensor.value * np.asarray(act.tensor) + power.sm.value * np.asarray(act.sm)) * data,
             power.clock_tree.value * np.asarray(act.awake),
             np.asarray(act.clock_bound),
+            np.asarray(act.hbm),
         )
 
     def of_devices(self, values: Float, shape: tuple[int, int]) -> Float:
@@ -139,7 +140,7 @@ class Profile:
         return np.broadcast_to(own, (len(self.duration_s), *shape))
 
     def integral(self, power: PowerConfig, shape: tuple[int, int]) -> Float:
-        """Return `rates` summed up to the border of every bin; shape (num_bins + 1, 4, num_nodes, num_devices)."""
+        """Return `rates` summed up to the border of every bin; shape (num_bins + 1, 5, num_nodes, num_devices)."""
         rates = np.stack([self.of_devices(column, shape) for column in self.rates(power)], axis=1)
         parts = np.cumsum(rates * self.duration_s[:, None, None, None], axis=0)
         return np.concatenate([np.zeros_like(parts[:1]), parts])

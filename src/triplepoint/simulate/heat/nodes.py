@@ -25,19 +25,23 @@ def power_of(conditions: ConditionsConfig, gpu: GpuConfig, config: Path) -> Powe
     """Return the power of a GPU type, under the power limit of the conditions.
 
     Raises:
-        UserError: If the GPU takes more than the limit at rest, or the limit is higher than it can be.
+        UserError: If the driver takes no such limit.
     """
     power = read_power(gpu.name, config)
     limit_w = conditions.power_limit_w
     if limit_w is None:
         return power
-    rest_w, most_w = gpu.idle_power.value / gpu.gpus_per_package, power.power_limit.value
-    if not rest_w <= limit_w <= most_w:
+    least_w, most_w = power.least_limit.value, power.power_limit.value
+    if not least_w <= limit_w <= most_w:
         raise UserError(
-            f"conditions.power_limit_w is {limit_w:g} W; a device of {gpu.name} takes {rest_w:g} W at rest and is held "
-            f"at {most_w:g} W at most: give a limit between"
+            f"conditions.power_limit_w is {limit_w:g} W; the driver takes limits of {least_w:g} to {most_w:g} W for a "
+            f"device of {gpu.name}: give one between"
         )
-    return power.model_copy(update={"power_limit": power.power_limit.model_copy(update={"value": limit_w})})
+    most = power.excursion_limit.value * limit_w / most_w
+    return power.model_copy(update={
+        "power_limit": power.power_limit.model_copy(update={"value": limit_w}),
+        "excursion_limit": power.excursion_limit.model_copy(update={"value": most}),
+    })  # fmt: skip
 
 
 def airflow_of(name: str | None, gpu: GpuConfig, num_devices: int, config: Path) -> AirflowConfig:

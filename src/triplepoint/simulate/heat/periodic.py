@@ -72,7 +72,7 @@ class Periodic:
         self._machine, self._table, self._period_s = machine, machine.table, step_s / number
         self._length = number // _num_stretches(number)
         rates = (profile.of_devices(rate, shape) for rate in profile.rates(power))
-        self._traffic, self._work, self._awake, self._bound = rates
+        self._traffic, self._work, self._awake, self._bound, self._streams = rates
         self._rests = self._awake < AT_REST
         self._can_rest = bool(self._rests.any())
         self._duration_s, self._scale = profile.duration_s, 1.0
@@ -84,7 +84,6 @@ class Periodic:
         self._hottest = machine.heat.limits.shutdown_temperature.value - machine.inlet_c[:, None]
         self._leakage_share = self._table.voltage_share**power.leakage_voltage_exponent.value
         self._clock_energy = self._table.energy_share * self._table.share
-        self._slower = 1.0 / self._table.share - 1.0
         self._governor = Governor(
             self._table, machine.heat.limits, machine.power.clock_rise.value,
             machine.braked, self._period_s,
@@ -129,7 +128,9 @@ class Periodic:
             place, warm = clocks.place, column[:, :, :num_devices].swapaxes(0, 1)
             if self._can_rest:
                 place = np.where(self._rests[now], 0, place)
-            slowdown = 1.0 + self._bound[now] * self._slower[place]
+            slowdown = (
+                1.0 + self._bound[now] * self._table.stretch[place] + self._streams[now] * self._table.starved[place]
+            )
             rate = 1.0 / slowdown.max(axis=(1, 2))
             speed = (rate / self._scale)[:, None, None]
             # A device that would pass the temperature it turns itself off at gets no hotter in here.

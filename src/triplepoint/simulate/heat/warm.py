@@ -7,6 +7,7 @@ sound one slow their ranks, and so the step; what runs when changes what GPUs dr
 gone through in turn until neither changes.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
@@ -32,7 +33,8 @@ from triplepoint.simulate.power.step import Place, bin_activity
 
 _COARSE_STAGES = 4
 """Stages of a long pipeline that are followed on nodes nobody has described."""
-_MOST_TURNS = 3
+_MOST_TURNS, _NEAR = 3, 0.02
+"""Turns of clocks and steps, and how near a pace is to the one before for the step to be left as it was followed."""
 _STEP_OF_SPEED = 0.005
 """Speeds of GPUs are told apart in steps of this: each different one makes a replica more to simulate."""
 _WARMING_PERIODS = 64
@@ -81,6 +83,7 @@ class Warm(Generic[AnyLoad]):
         spread: Relative standard deviation of the resistance of parts that are equal in the trace.
         factor: Of every rank, time of its computation over that at the calibrated clock; empty without a cluster.
         is_steady: Whether the step before took the same power.
+        fastest_s: Length of the step if all clocks were at their highest; NaN where it was not followed. Unit: s.
     """
 
     load: AnyLoad
@@ -93,6 +96,7 @@ class Warm(Generic[AnyLoad]):
     spread: float = 0.0
     factor: Mapping[int, float] = field(default_factory=dict)
     is_steady: bool = True
+    fastest_s: float = math.nan
 
     @property
     def slower_ranks(self) -> list[int]:
@@ -123,28 +127,28 @@ def warm_up(
     gpu, conditions = load.job.gpu, cluster.conditions
     shape = -(-load.job.num_gpus // cluster.gpus_per_node), cluster.gpus_per_node
     sound, parts = conditions.without_faults, cluster.like or cluster.name
-    last = _turn(load, machine_of(sound, gpu, shape, parts, config, load.job.draw), {})
-    pace = float(last.ratio.max())
-    if conditions == sound:
-        factor = dict.fromkeys(range(load.job.num_gpus), pace)
-        last = replace(last, load=reload(factor), factor=factor)
-    else:
-        last = _slow_down(load, reload, machine_of(conditions, gpu, shape, parts, config, load.job.draw), pace)
+    first = _turn(load, machine_of(sound, gpu, shape, parts, config, load.job.draw), {})
+    last = _together(first, reload)
+    if conditions != sound:
+        machine = machine_of(conditions, gpu, shape, parts, config, load.job.draw)
+        last = _apart(_turn(last.load, machine, last.factor), reload, min(last.factor.values()))
     machine = last.ready.machine
+    fastest = reload(dict.fromkeys(range(load.job.num_gpus), 1.0 / float(first.ready.calibrated.max())))
     trace = replace(last.found.trace, period_s=last.load.length_s / len(last.found.trace.rate))
     _check_shutdown(trace, machine)
     num_nics = int(cluster.nics_per_node.value) if cluster.nics_per_node else cluster.gpus_per_node
     return Warm(
         last.load, machine, last.ready.seats, last.ready.profile, trace, np.ones(shape[1]), num_nics,
-        factor=last.factor, is_steady=last.found.is_steady,
+        factor=last.factor, is_steady=last.found.is_steady, fastest_s=fastest.length_s,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class _Turn(Generic[AnyLoad]):
-    """A load with these factors on the computation of ranks, and its step on a machine."""
+    """A load with these factors on the computation of ranks, and its step on a machine, whose fans know no load yet."""
 
     load: AnyLoad
+    machine: Machine
     ready: "_Ready"
     found: "_Followed"
     factor: dict[int, float]
@@ -161,26 +165,40 @@ def _turn(load: AnyLoad, machine: Machine, factor: dict[int, float]) -> _Turn[An
     times = np.ones(machine.shape[0] * machine.shape[1])
     times[list(factor)] = list(factor.values())
     ready = _ready(load, _seats(load, machine.shape), machine, times.reshape(machine.shape))
-    return _Turn(load, ready, _follow(ready.machine, ready.high, ready.start_w, load.length_s), factor)
+    return _Turn(load, machine, ready, _follow(ready.machine, ready.high, ready.start_w, load.length_s), factor)
 
 
-def _slow_down(
-    load: AnyLoad, reload: Callable[[dict[int, float]], AnyLoad], machine: Machine, pace: float
-) -> _Turn[AnyLoad]:
-    """Return a job under conditions: clocks slow ranks, ranks the step, and what runs when sets clocks.
+def _together(first: _Turn[AnyLoad], reload: Callable[[dict[int, float]], AnyLoad]) -> _Turn[AnyLoad]:
+    """Return a job whose ranks all compute at the pace of the slowest clock.
 
     Args:
-        load: What its GPUs do, at the clocks it was calibrated with.
-        reload: Simulates it once more.
-        machine: The nodes.
+        first: The job at the clocks it was calibrated with.
+        reload: Simulates it once more, with these factors on the computation of ranks.
+    """
+    last, before = first, 1.0
+    for turn in range(1, _MOST_TURNS + 1):
+        pace = float(last.ratio.max())
+        factor = dict.fromkeys(range(first.load.job.num_gpus), pace)
+        load = reload(factor)
+        if turn == _MOST_TURNS or abs(pace / before - 1.0) < _NEAR:
+            break
+        last, before = _turn(load, first.machine, factor), pace
+    return replace(last, load=load, factor=factor)
+
+
+def _apart(last: _Turn[AnyLoad], reload: Callable[[dict[int, float]], AnyLoad], pace: float) -> _Turn[AnyLoad]:
+    """Return a job some of whose ranks are slower: clocks slow ranks, ranks the step, and what runs when sets clocks.
+
+    Args:
+        last: The job at the pace of sound ranks.
+        reload: Simulates it once more, with these factors on the computation of ranks.
         pace: Factor on computation that the slowest GPU has without the faults.
     """
-    last = _turn(load, machine, {})
     for _ in range(_MOST_TURNS):
-        factor = _factors(last.ratio, min(pace, float(last.ratio.max())), load.job.num_gpus)
-        if all(abs(last.factor.get(rank, 1.0) / wanted - 1.0) < _STEP_OF_SPEED / 2 for rank, wanted in factor.items()):
+        factor = _factors(last.ratio, pace, last.load.job.num_gpus)
+        if all(abs(last.factor[rank] / wanted - 1.0) < _STEP_OF_SPEED / 2 for rank, wanted in factor.items()):
             break
-        last = _turn(reload(factor), machine, factor)
+        last = _turn(reload(factor), last.machine, factor)
     return last
 
 

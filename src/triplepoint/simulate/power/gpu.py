@@ -21,6 +21,8 @@ Float = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 Number = Float | float
 
+_STREAMING_SHARE = 0.5
+"""Share of the highest clock below which SMs cannot keep memory busy. Assumption: loads in flight are twice enough."""
 _SAMPLED_CLOCKS = 12
 """Between which power is taken to go in a straight line with the clock."""
 
@@ -92,6 +94,16 @@ class Clocks:
     mhz: Float
     share: Float
     voltage_share: Float
+
+    @cached_property
+    def stretch(self) -> Float:
+        """Time that goes with the clock, over that at the highest, less 1."""
+        return np.asarray(1.0 / self.share - 1.0)
+
+    @cached_property
+    def starved(self) -> Float:
+        """The same of time in which memory is read or written: SMs that are too slow leave it waiting."""
+        return np.asarray(np.maximum(_STREAMING_SHARE / self.share - 1.0, 0.0))
 
     @cached_property
     def energy_share(self) -> Float:

@@ -90,8 +90,10 @@ class PowerConfig(Strict):
     """Share of tensor, SM and memory switching that is left when operands are zeros."""
     power_limit: Watt
     """Power the governor holds; of a package, its limit over its devices."""
+    least_limit: Watt
+    """Lowest limit that the driver takes."""
     excursion_limit: Watt
-    """Power that hardware lets through before the governor acts; a sensor shows no more."""
+    """Power that hardware lets through before the governor acts; a sensor shows no more. It goes with the limit."""
     clock_rise: PerSecond
     """Share of the highest clock by which the governor raises clocks in a second; it lowers them at once."""
     calibrated_clock: Megahertz

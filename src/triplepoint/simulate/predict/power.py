@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from triplepoint.simulate.heat.clocks import Reason
-from triplepoint.simulate.heat.loop import Trace
 from triplepoint.simulate.heat.nodes import node_power_of
 from triplepoint.simulate.heat.warm import Warm
 from triplepoint.simulate.power.gpu import Activity, Float, gpu_power_w, power_parts
@@ -114,7 +113,7 @@ def predict_power(warm: Warm[Any], interval_s: tuple[float, float], config: Path
     begins_w = 0.0 if machine.braked.any(axis=1).all() else peak_w(warm)
     most_w = machine.power.excursion_limit
     peak = max(float(trace.power_w[:, has_rank].max()), min(begins_w, most_w.value))
-    busy_sigma = _busy_sigma(warm)
+    busy_sigma, shutdown_c = _busy_sigma(warm), machine.heat.limits.shutdown_temperature.value
     mean_c = float(np.average(trace.temp_c.mean(axis=0), weights=weight))
     mean_mhz = float(np.average(trace.clock_mhz.mean(axis=0), weights=weight))
     sigma_mhz = mean_mhz * busy_sigma * float(np.average(is_held.mean(axis=0), weights=weight)) / _CLOCK_EXPONENT
@@ -128,7 +127,7 @@ def predict_power(warm: Warm[Any], interval_s: tuple[float, float], config: Path
         node_power_w=float(nodes_power_w(warm, config).mean()),
         gpu_temp_max_c=hottest_c,
         gpu_temp_max_lo_c=hottest_c - _Z90 * sigma_k,
-        gpu_temp_max_hi_c=hottest_c + _Z90 * sigma_k,
+        gpu_temp_max_hi_c=max(hottest_c, min(hottest_c + _Z90 * sigma_k, shutdown_c)),
         gpu_temp_c=mean_c,
         gpu_temp_lo_c=mean_c - _Z90 * sigma_k,
         gpu_temp_hi_c=mean_c + _Z90 * sigma_k,
@@ -137,7 +136,7 @@ def predict_power(warm: Warm[Any], interval_s: tuple[float, float], config: Path
         sm_clock_hi_mhz=min(mean_mhz + _Z90 * sigma_mhz, machine.power.clocks.max_clock.value),
         sm_clock_busy_mhz=_busy_clock_mhz(warm),
         throttle_fraction=float(np.average(is_held.mean(axis=0), weights=weight)),
-        **_lost(trace),
+        **_lost(warm),
         gpu_energy_per_token_j=energy_j,
         gpu_energy_per_token_lo_j=energy_j / low,
         gpu_energy_per_token_hi_j=energy_j * high,
@@ -152,8 +151,9 @@ def _busy_clock_mhz(warm: Warm[Any]) -> float:
     return float(np.average(clock_mhz, weights=weight)) if weight.any() else math.nan
 
 
-def _lost(trace: Trace) -> dict[str, float]:
+def _lost(warm: Warm[Any]) -> dict[str, float]:
     """Return the shares of a step that lower clocks cost, by what held the slowest GPU."""
+    trace = warm.trace
     number = len(trace.rate)
     slowest = trace.slowdown.reshape(number, -1).argmax(axis=1)
     reasons = trace.reasons.reshape(number, -1)[np.arange(number), slowest]
@@ -161,7 +161,12 @@ def _lost(trace: Trace) -> dict[str, float]:
     is_braked = (reasons & int(Reason.POWER_BRAKE)) != 0
     is_hot = ((reasons & int(Reason.SW_THERMAL | Reason.HW_THERMAL)) != 0) & ~is_braked
     causes = {"power_limit": ~is_braked & ~is_hot, "heat": is_hot, "brake": is_braked}
-    return {f"lost_to_{cause}_fraction": float((lost * holds).mean()) for cause, holds in causes.items()}
+    by_cause = {cause: float((lost * holds).mean()) for cause, holds in causes.items()}
+    all_s = sum(by_cause.values())
+    # What the step would gain, as the host and communication let it; causes share it by the time they held clocks.
+    whole = all_s if math.isnan(warm.fastest_s) else max(1.0 - warm.fastest_s / warm.load.length_s, 0.0)
+    scale = whole / all_s if all_s else 0.0
+    return {f"lost_to_{cause}_fraction": scale * share for cause, share in by_cause.items()}
 
 
 def nodes_power_w(warm: Warm[Any], config: Path) -> Float:
@@ -192,7 +197,8 @@ def _sigma_w(warm: Warm[Any]) -> float:
     held, rise = float((1.0 - free) @ kind_weight), power.clock_rise
     # How far below its limit a GPU stays goes with how slowly its governor raises clocks.
     is_capped = (warm.trace.reasons & int(Reason.POWER_CAP)) != 0
-    below_w = max(power.power_limit.value - float(warm.trace.power_w[is_capped].mean()), 0.0) if held else 0.0
+    capped_w = warm.trace.power_w[is_capped]
+    below_w = max(power.power_limit.value - float(capped_w.mean()), 0.0) if capped_w.size else 0.0
     square = held**2 * ((power.power_limit.value * _HELD_SIGMA) ** 2 + (below_w * rise.sigma / rise.value) ** 2)
     for part in fields(parts):
         known = getattr(power, part.name)

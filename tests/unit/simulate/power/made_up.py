@@ -20,6 +20,7 @@ def power(**changes: float) -> PowerConfig:
         "link": 40.0,
         "power_limit": 500.0,
         "excursion_limit": 700.0,
+        "least_limit": 60.0,
     }
     ratios = {"polling_share": 0.2, "leakage_voltage_exponent": 2.0, "zeros_share": 0.5, "leakage_spread": 0.1}
     return PowerConfig(
