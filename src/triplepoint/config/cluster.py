@@ -24,8 +24,8 @@ class ConditionsConfig(Strict):
     airflow: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     """Which GPUs stand behind which, a file in `config/heat/airflow/`; that of the chassis if not given."""
     power_limit_w: Annotated[float, Field(gt=0)] | None = None
-    """Power limit of every GPU, from the lowest that its driver takes to that of the GPU type, which it is if not given.
-    Unit: W."""
+    """Power limit of every GPU, from the lowest that its driver takes to that of the GPU type, which it is if none is
+    given. Unit: W."""
     bad_contact: dict[GpuName, Annotated[float, Field(ge=1, le=20)]] = {}
     """Single GPUs that touch their heat sink badly: factor on the die's resistance, such as `node1.gpu6: 7`."""
     blocked_airflow: dict[GpuName, Annotated[float, Field(ge=0.05, le=1)]] = {}

@@ -18,7 +18,8 @@ JOBS = [
     # Four beams are not simulated: decoding would compute four times as much.
     pytest.param("gpt-j-6b", 350.0, 0.652, 0.17, Serving(780, 70, 256), id="gpt-j-6b"),
 ]
-"""Model, limit in W, throughput over that at 700 W, how near it comes, and a batch: mean lengths of requests there, size assumed.
+"""Model, limit in W, throughput over that at 700 W, how near it comes, and a batch: its lengths are the mean ones of
+requests there, its size is assumed.
 
 Source: mlcommons/inference_results_v4.1, closed/NVIDIA/results/H200-SXM-141GBx8_TRT and ..._TRT_MaxQ.
 """
