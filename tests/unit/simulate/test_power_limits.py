@@ -46,9 +46,7 @@ def test_throughput_under_a_power_limit(
     )
 
 
-@pytest.mark.xfail(
-    strict=True, reason="6 to 16 points too high: batches of the benchmark are assumed"
-)
+@pytest.mark.xfail(strict=True, reason="6 to 16 points too high: batches of the benchmark are assumed")
 @pytest.mark.parametrize(("model", "limit_w", "published", "near", "serving"), JOBS)
 def test_throughput_under_a_power_limit_as_wanted(
     model: str, limit_w: float, published: float, near: float, serving: Serving
