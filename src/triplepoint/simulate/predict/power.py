@@ -93,15 +93,9 @@ def predict_power(warm: Warm[Any], interval_s: tuple[float, float], config: Path
         interval_s: What the step's time is known to, 90 %; NaN where it is not. Unit: s.
         config: Folder of the configuration.
     """
-    load, machine, weight = warm.load, warm.machine, warm.seats.weight
-    trace, has_rank = warm.trace, weight > 0
-    mean_w = float(np.average(trace.power_w.mean(axis=0), weights=weight))
+    load, machine = warm.load, warm.machine
+    mean_w = _mean(warm, warm.trace.power_w)
     sigma_w, step_s = _sigma_w(warm), load.length_s
-    rise_k = trace.temp_c - machine.inlet_c[:, None]
-    hottest_c = float(warm.hottest_c(load.job.num_gpus)[:, has_rank].max())
-    mean_rise_k = float(rise_k.mean(axis=0)[has_rank].max())
-    sigma_k = math.hypot(_INLET_SIGMA_K, mean_rise_k * _resistance_sigma(warm), mean_rise_k * sigma_w / mean_w)
-    is_held = (trace.reasons & _HELD) != 0
     energy_j = mean_w * load.job.num_gpus * step_s / load.num_tokens
     # A mean is above the limit only where the lowest clock draws more than that.
     low_w, high_w = mean_w - _Z90 * sigma_w, max(mean_w, min(mean_w + _Z90 * sigma_w, machine.power.power_limit.value))
@@ -109,38 +103,69 @@ def predict_power(warm: Warm[Any], interval_s: tuple[float, float], config: Path
         math.exp(math.hypot(end_w / mean_w - 1.0, math.log(end_s / step_s)))
         for end_w, end_s in zip((low_w, high_w), interval_s, strict=True)
     )
-    # Where brakes are pulled on all nodes no pass begins at the highest clock.
-    begins_w = 0.0 if machine.braked.any(axis=1).all() else peak_w(warm)
-    most_w = machine.power.excursion_limit
-    peak = max(float(trace.power_w[:, has_rank].max()), min(begins_w, most_w.value))
-    busy_sigma, shutdown_c = _busy_sigma(warm), machine.heat.limits.shutdown_temperature.value
-    mean_c = float(np.average(trace.temp_c.mean(axis=0), weights=weight))
-    mean_mhz = float(np.average(trace.clock_mhz.mean(axis=0), weights=weight))
-    sigma_mhz = mean_mhz * busy_sigma * float(np.average(is_held.mean(axis=0), weights=weight)) / _CLOCK_EXPONENT
+    busy_sigma = _busy_sigma(warm)
     return PowerPrediction(
         gpu_power_w=mean_w,
         gpu_power_lo_w=low_w,
         gpu_power_hi_w=high_w,
-        gpu_power_peak_w=peak,
-        gpu_power_peak_lo_w=peak * math.exp(-_Z90 * busy_sigma),
-        gpu_power_peak_hi_w=max(peak, min(peak * math.exp(_Z90 * busy_sigma), most_w.value + _Z90 * most_w.sigma)),
+        **_peak(warm, busy_sigma),
         node_power_w=float(nodes_power_w(warm, config).mean()),
-        gpu_temp_max_c=hottest_c,
-        gpu_temp_max_lo_c=hottest_c - _Z90 * sigma_k,
-        gpu_temp_max_hi_c=max(hottest_c, min(hottest_c + _Z90 * sigma_k, shutdown_c)),
-        gpu_temp_c=mean_c,
-        gpu_temp_lo_c=mean_c - _Z90 * sigma_k,
-        gpu_temp_hi_c=mean_c + _Z90 * sigma_k,
-        sm_clock_mhz=mean_mhz,
-        sm_clock_lo_mhz=mean_mhz - _Z90 * sigma_mhz,
-        sm_clock_hi_mhz=min(mean_mhz + _Z90 * sigma_mhz, machine.power.clocks.max_clock.value),
-        sm_clock_busy_mhz=_busy_clock_mhz(warm),
-        throttle_fraction=float(np.average(is_held.mean(axis=0), weights=weight)),
+        **_temperatures(warm, sigma_w / mean_w),
+        **_clocks(warm, busy_sigma),
         **_lost(warm),
         gpu_energy_per_token_j=energy_j,
         gpu_energy_per_token_lo_j=energy_j / low,
         gpu_energy_per_token_hi_j=energy_j * high,
     )
+
+
+def _mean(warm: Warm[Any], values: Float) -> float:
+    """Return the mean over the step and the GPUs of a job of values of shape (num_periods, num_nodes, num_devices)."""
+    return float(np.average(values.mean(axis=0), weights=warm.seats.weight))
+
+
+def _peak(warm: Warm[Any], sigma: float) -> dict[str, float]:
+    """Return the highest power with its interval; `sigma` is the relative deviation of that of busy periods."""
+    machine, most_w = warm.machine, warm.machine.power.excursion_limit
+    # Where brakes are pulled on all nodes no pass begins at the highest clock.
+    begins_w = 0.0 if machine.braked.any(axis=1).all() else peak_w(warm)
+    peak = max(float(warm.trace.power_w[:, warm.seats.weight > 0].max()), min(begins_w, most_w.value))
+    high = min(peak * math.exp(_Z90 * sigma), most_w.value + _Z90 * most_w.sigma)
+    return {
+        "gpu_power_peak_w": peak,
+        "gpu_power_peak_lo_w": peak * math.exp(-_Z90 * sigma),
+        "gpu_power_peak_hi_w": max(peak, high),
+    }
+
+
+def _temperatures(warm: Warm[Any], power_sigma: float) -> dict[str, float]:
+    """Return the mean and the highest temperature with their intervals, from the relative deviation of mean power."""
+    trace, machine, has_rank = warm.trace, warm.machine, warm.seats.weight > 0
+    rise_k = float((trace.temp_c - machine.inlet_c[:, None]).mean(axis=0)[has_rank].max())
+    known_k = _Z90 * math.hypot(_INLET_SIGMA_K, rise_k * _resistance_sigma(warm), rise_k * power_sigma)
+    mean_c, hottest_c = _mean(warm, trace.temp_c), float(warm.hottest_c(warm.load.job.num_gpus)[:, has_rank].max())
+    shutdown_c = machine.heat.limits.shutdown_temperature.value
+    return {
+        "gpu_temp_c": mean_c,
+        "gpu_temp_lo_c": mean_c - known_k,
+        "gpu_temp_hi_c": mean_c + known_k,
+        "gpu_temp_max_c": hottest_c,
+        "gpu_temp_max_lo_c": hottest_c - known_k,
+        "gpu_temp_max_hi_c": max(hottest_c, min(hottest_c + known_k, shutdown_c)),
+    }
+
+
+def _clocks(warm: Warm[Any], sigma: float) -> dict[str, float]:
+    """Return mean clocks and throttling; `sigma` is the relative deviation of the power of busy periods."""
+    mean_mhz, held = _mean(warm, warm.trace.clock_mhz), _mean(warm, (warm.trace.reasons & _HELD) != 0)
+    known_mhz = _Z90 * mean_mhz * sigma * held / _CLOCK_EXPONENT
+    return {
+        "sm_clock_mhz": mean_mhz,
+        "sm_clock_lo_mhz": mean_mhz - known_mhz,
+        "sm_clock_hi_mhz": min(mean_mhz + known_mhz, warm.machine.power.clocks.max_clock.value),
+        "sm_clock_busy_mhz": _busy_clock_mhz(warm),
+        "throttle_fraction": held,
+    }
 
 
 def _busy_clock_mhz(warm: Warm[Any]) -> float:
