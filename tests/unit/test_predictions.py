@@ -397,3 +397,16 @@ def test_simulated_names_a_cluster_of_the_configuration(
     source = write(tmp_path, "in.yaml", LLAMA)
     assert main(["predict", *option, str(source), "--simulated", "h200x33"]) == 2
     assert ("--published has none of" if option else "unknown cluster 'h200x33'") in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("factor", [4.5, 4.8, 5.0, 6.0])
+def test_short_steps_that_heat_holds_stay_as_hot_as_it_lets_them(tmp_path: Path, factor: float) -> None:
+    """A step of 9 ms, where hardware halves a clock for a second and lets go again."""
+    config = Path(shutil.copytree(CONFIG, tmp_path / "config"))
+    path = config / "clusters" / "h200x1.yaml"
+    path.write_text(path.read_text() + f"\nconditions:\n  bad_contact: {{node0.gpu0: {factor}}}\n")
+    source = write(tmp_path, "in.csv", [{"model": "gpt2-small", "cluster": "h200x1", "global_batch_size": 1,
+                                         "sequence_length": 256}])  # fmt: skip
+    assert main(["predict", str(source), str(tmp_path / "out.csv"), "--config", str(config)]) == 0
+    (row,) = csv.DictReader((tmp_path / "out.csv").open())
+    assert 80.0 < float(row["gpu_temp_c"]) < 90.0

@@ -41,6 +41,8 @@ _WARMING_PERIODS = 64
 """Control periods of a step while heat that holds clocks is followed through time."""
 _SETTLED_K, _MOST_LEAPS = 0.2, 24
 """A machine is warm once a leap changes no temperature by more; sensors show whole degrees."""
+_HELD_S = 10.0
+"""Where heat holds clocks, steps of so long in all are followed together: it lets go and grips again in them. Unit: s."""
 _LIKE, _MOST_STEPS, _MOST_PERIODS = 0.001, 20, 16_000
 """Steps are alike once their mean power differs by less than this share; how many there may be until then, and how many
 control periods they may have in all, but for the first two."""
@@ -134,7 +136,8 @@ def warm_up(
         last = _apart(_turn(last.load, machine, last.factor), reload, min(last.factor.values()))
     machine = last.ready.machine
     fastest = reload(dict.fromkeys(range(load.job.num_gpus), 1.0 / float(first.ready.calibrated.max())))
-    trace = replace(last.found.trace, period_s=last.load.length_s / len(last.found.trace.rate))
+    steps_s = last.found.number * last.load.length_s
+    trace = replace(last.found.trace, period_s=steps_s / len(last.found.trace.rate))
     _check_shutdown(trace, machine)
     num_nics = int(cluster.nics_per_node.value) if cluster.nics_per_node else cluster.gpus_per_node
     return Warm(
@@ -333,10 +336,11 @@ def _at_highest_clocks(profile: Profile, share: Float) -> Profile:
 
 
 class _Followed(NamedTuple):
-    """A step that repeats, and whether the step before was so."""
+    """Steps that repeat, whether those before were so, and how many they are."""
 
     trace: Trace
     is_steady: bool
+    number: int = 1
 
 
 def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float) -> _Followed:
@@ -353,6 +357,8 @@ def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float) -
         limits = machine.heat.limits
         if found.trace.temp_c.max() < limits.max_temperature.value - limits.hysteresis.value:
             return _Followed(found.trace, is_steady=True)
+    number = max(1, math.ceil(_HELD_S / profile.step_s))
+    profile, step_s = _repeated(profile, number), number * step_s
     coarse = replace(machine, period_s=max(machine.period_s, profile.step_s / _WARMING_PERIODS))
     steady = settle(coarse, profile, _SETTLED_K, _MOST_LEAPS)
     fine = replace(machine, period_s=step_s / len(profile.duration_s))
@@ -363,7 +369,14 @@ def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float) -
         is_like = abs(float(trace.power_w.mean() / before.power_w.mean()) - 1.0) < _LIKE
         if is_like:
             break
-    return _Followed(replace(trace, repeats=True), is_like)
+    return _Followed(replace(trace, repeats=True), is_like, number)
+
+
+def _repeated(profile: Profile, number: int) -> Profile:
+    """Return so many steps after one another."""
+    columns = {part.name: getattr(profile.activity, part.name) for part in fields(profile.activity)}
+    many = Activity(**{name: np.tile(np.asarray(column), (number, 1)) for name, column in columns.items()})
+    return Profile(np.tile(profile.duration_s, number), many, profile.kind)
 
 
 def _slowdown(mean: Float, load: Load, seats: Seats) -> Float:
