@@ -42,7 +42,7 @@ _WARMING_PERIODS = 64
 _SETTLED_K, _MOST_LEAPS = 0.2, 24
 """A machine is warm once a leap changes no temperature by more; sensors show whole degrees."""
 _HELD_S = 10.0
-"""Where heat holds clocks, steps of so long in all are followed together: it lets go and grips again in them. Unit: s."""
+"""Where heat holds clocks, steps of so long in all are followed together: it lets go and grips again. Unit: s."""
 _LIKE, _MOST_STEPS, _MOST_PERIODS = 0.001, 20, 16_000
 """Steps are alike once their mean power differs by less than this share; how many there may be until then, and how many
 control periods they may have in all, but for the first two."""
