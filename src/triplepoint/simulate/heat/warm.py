@@ -1,10 +1,9 @@
 """A job in thermal steady state: from what its GPUs do to their power, heat and clocks, and back to their speed.
 
-Step times are those of kernels as they were measured and of clusters as they were calibrated with: power limits had
-taken clocks down there. So the profile of a step is what it would be at the highest clocks, such that sound GPUs under
-usual conditions give the step time back. Other conditions and faults come on top: GPUs that are slower than the slowest
-sound one slow their ranks, and so the step; what runs when changes what GPUs draw, and how slow they are, so both are
-gone through in turn until neither changes.
+Constants of stacks were fitted to steps at the clocks that those jobs had, so the profile of a step is taken from there
+to the highest clock, and the closed loop says which clocks power, heat and faults leave. All ranks compute at the pace
+of the slowest sound GPU; one that a fault makes slower has a factor of its own. Clocks make the step longer or shorter,
+and what runs when sets what GPUs draw, so both are gone through in turn until neither changes.
 """
 
 import math
@@ -206,7 +205,7 @@ def _apart(last: _Turn[AnyLoad], reload: Callable[[dict[int, float]], AnyLoad], 
 
 
 def warm_up_anywhere(load: AnyLoad, config: Path) -> Warm[AnyLoad]:
-    """Return a job on usual nodes of its GPU type, at a coarse resolution.
+    """Return a job on usual nodes of its GPU type, in steps as long as calibrated.
 
     Parts are equal, a device stands for all that are cooled alike, and some stages of a long pipeline for the others.
 
