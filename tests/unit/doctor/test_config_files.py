@@ -73,7 +73,7 @@ def test_check_files_of_a_cluster_without_adapters_says_what_that_costs(config: 
     ("condition", "message"),
     [
         ("coolant: liquid", "conditions.coolant is liquid, config/heat/mi250.yaml describes cooling by air"),
-        ("power_limit_w: 900", "held at 280 W at most"),
+        ("power_limit_w: 900", "takes limits of 100 to 280 W for a device of mi250"),
         ("airflow: hgx-8", "airflow hgx-8 is of other packages than those of mi250"),
     ],
 )
