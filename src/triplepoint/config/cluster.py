@@ -71,8 +71,7 @@ class ClusterConfig(Strict):
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     """Name of the cluster; the file is called the same."""
     like: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
-    """Cluster whose keys this one has where it gives none: one that differs in its network only, say. The required keys
-    are given here too."""
+    """Cluster whose keys this one has where it gives none: one that differs in its network only, say."""
     device: Literal["cpu", "cuda", "rocm"]
     """What the ranks compute on. On cpu, processes stand in for GPUs."""
     gpu: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None

@@ -1,6 +1,5 @@
 """One row of a published table, and the job it means."""
 
-import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
@@ -11,6 +10,7 @@ from pydantic import ValidationError
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.gpu_names import AmbiguousGpuError, UnknownGpuError, find_gpu
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout, Point, PointCluster, Sharding, usual_schedule
@@ -151,7 +151,7 @@ def _micro_batches(row: Row) -> list[int]:
 
 
 def _read(name: str, cells: Cells, config: Path) -> Row:
-    gpu = _read_gpu(cells.get("gpu", ""), config)
+    gpu = _read_gpu(cells, config)
     stack = find_stack(cells.get("framework", ""), config)
     model = _read_model(cells, config)
     shards = words.read_shards(cells.get("fsdp", ""))
@@ -190,7 +190,7 @@ def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.
         recompute=recompute or "none",
         recompute_layers=recompute_layers,
         overlap=tuple(kind for kind in stack.overlap if stated is None or kind == "tp" or kind in stated),
-        precision=words.read_precision(cells.get("precision", "")),
+        precision=words.read_precision(cells.get("precision", ""), "bf16" if gpu.has_bf16 else "fp16"),
         lora=words.read_lora(cells.get("trainable", ""), cells.get("notes", "")),
         task="inference" if inference else "pretrain",
         inference=inference,
@@ -260,34 +260,20 @@ def _shard_size(shards: words.Shards, layout: Layout, gpus_per_node: int) -> int
     return size
 
 
-def _read_gpu(text: str, config: Path) -> GpuConfig:
-    """Return the GPU a cell names; a memory size in the name is followed."""
+def _read_gpu(cells: Cells, config: Path) -> GpuConfig:
+    """Return the GPU a row names; its interconnect and notes may tell the form factor."""
+    text = cells.get("gpu", "")
     if is_blank(text):
         raise UnreadableError("gpu is blank, expected a GPU such as H100-SXM-80GB")
-    known = _gpus(config)
-    low = text.lower()
-    names = [name for name in known if re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![0-9])", low)]
-    if not names:
-        raise UnsupportedError(f"gpu {shown(text)} is not known; known are {', '.join(known)}")
-    gpu = known[max(names, key=len)]
-    size = words.read_memory_size(text)
-    stock = gpu.memory_capacity.value
-    if size and not 0.9 < size * 1e9 / stock < 1.1 and gpu.gpus_per_package == 1:
-        capacity = gpu.memory_capacity.model_copy(update={"value": size * stock / _nominal(stock)})
-        return gpu.model_copy(update={"memory_capacity": capacity})
-    return gpu
-
-
-def _nominal(num_bytes: float) -> float:
-    """Return the size as sold, in GB, of what a driver shows: 80 for 85.9e9 bytes."""
-    return round(num_bytes / 2**30)
+    context = f"{cells.get('interconnect', '')} {cells.get('notes', '')}"
+    try:
+        return find_gpu(text, _catalogue(config).gpus, context)
+    except AmbiguousGpuError as error:
+        raise UnreadableError(str(error)) from None
+    except UnknownGpuError as error:
+        raise UnsupportedError(str(error)) from None
 
 
 @lru_cache(maxsize=4)
 def _catalogue(config: Path) -> Catalogue:
     return Catalogue(config)
-
-
-@lru_cache(maxsize=4)
-def _gpus(config: Path) -> dict[str, GpuConfig]:
-    return {path.stem: _catalogue(config).gpu(path.stem) for path in sorted((config / "gpus").glob("*.yaml"))}

@@ -94,8 +94,8 @@ def need(cells: Cells, column: str) -> int:
     return value
 
 
-def read_precision(text: str) -> Precision:
-    """Return the number format of the matrix products; bf16 where the cell is blank.
+def read_precision(text: str, usual: Precision = "bf16") -> Precision:
+    """Return the number format of the matrix products; the usual one of the GPU where the cell is blank.
 
     Raises:
         UnreadableError: If no known format is named.
@@ -103,7 +103,7 @@ def read_precision(text: str) -> Precision:
     """
     low = text.lower()
     if is_blank(low):
-        return "bf16"
+        return usual
     if re.search(r"fp4|int8|mxfp6", low):
         raise UnsupportedError(f"precision {shown(text)} is not simulated; bf16, fp16, fp8 and fp32 are")
     names: tuple[tuple[str, Precision], ...] = (
@@ -318,15 +318,6 @@ def _network_bandwidth(text: str) -> float | None:
         if value > 0:
             return value * unit * (1000 if rated[2] in "tT" else 1)
     return None
-
-
-_CAPACITY = re.compile(r"(\d+)\s*g(i?)b")
-
-
-def read_memory_size(text: str) -> int | None:
-    """Return the memory that is part of a GPU's name, in GB: 40 of `A100-SXM-40GB`; None where there is none."""
-    found = _CAPACITY.search(text.lower())
-    return int(found[1]) if found else None
 
 
 def shown(text: str) -> str:

@@ -122,7 +122,7 @@ class Calibration:
         kin = [known[stack] for stack in known if find_stack(stack, self.config).name == family]
         if kin:
             return min(kin, key=lambda other: abs(version(other.stack) - version(job.stack))).constants
-        return Constants(factor=usual_factor(self.fitted.stacks, job.gpu.name))
+        return Constants(factor=usual_factor(self.fitted.stacks, job.gpu.kernels_of))
 
     def is_known(self, stack: str) -> bool:
         """Return whether this version of the stack was calibrated."""
