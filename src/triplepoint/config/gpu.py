@@ -20,6 +20,11 @@ class UsualNetwork(Strict):
     """Bandwidth of all network adapters of a node, one direction."""
 
     @property
+    def largest_domain(self) -> int:
+        """Devices that scale-up links join at most."""
+        return max(self.domain or 0, self.gpus_per_node)
+
+    @property
     def nic_bandwidth(self) -> float:
         """Of one adapter, one direction. Unit: byte/s."""
         return self.node_bandwidth.value / (self.nics_per_node or self.gpus_per_node)

@@ -9,7 +9,7 @@ from functools import partial
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
 
-_MEMORY = re.compile(r"(?<![\d.])(\d+)\s*-?g(?:i?b)?\b(?!\s*(?:/s|ps))")
+_MEMORY = re.compile(r"(?<![\d.])(\d{1,6})\s*-?g(?:i?b)?\b(?!\s*(?:/s|ps))")
 _MEMORY_TYPE = re.compile(r"(hbm\s?\d\s?e?|gddr\d)")
 _SMALLEST, _LARGEST = 0.915, 1.04
 """A memory size in a name over what the driver shows: sellers count in GiB, or round up what the GPU keeps back."""
@@ -75,6 +75,15 @@ def find_gpu(text: str, gpus: Mapping[str, GpuConfig], context: str = "") -> Gpu
     if len(kept) > 1:
         raise AmbiguousGpuError(f"gpu {_shown(text)} could be {_listed(kept)}; write which")
     return kept[0]
+
+
+def is_named(text: str, gpu: GpuConfig) -> bool:
+    """Return whether a name, such as that of the driver, may be of a GPU type: nothing in it says otherwise."""
+    low = " ".join(text.lower().split())
+    if low in gpu.also_called:
+        return True
+    is_chip = re.search(_chip_pattern(gpu.chip), low) is not None
+    return is_chip and all(stated(gpu) for stated in _stated(low, gpu.chip))
 
 
 def _chip_pattern(chip: str) -> str:

@@ -18,9 +18,9 @@ from triplepoint.config.rules import fold, refusal
 from triplepoint.config.task import Inference
 from triplepoint.published import words
 from triplepoint.published.architecture import Unsupported, adapt, build_model, find_model, is_of, read_shape
+from triplepoint.published.network import read_network, usual_fabric
 from triplepoint.published.words import (
     Cells,
-    StatedNetwork,
     UnreadableError,
     UnsupportedError,
     count,
@@ -28,8 +28,6 @@ from triplepoint.published.words import (
     need,
     shown,
 )
-from triplepoint.simulate.collectives.links import load_link
-from triplepoint.simulate.fabric import Fabric, Network, network_levels, node_levels
 from triplepoint.simulate.inference import Serving, serving_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import check_order
@@ -37,28 +35,6 @@ from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.predict.prediction import Prediction, predict_job
 from triplepoint.simulate.stacks import Stack, find_stack
 from triplepoint.status import PredictionStatus
-
-
-@lru_cache(maxsize=256)
-def usual_fabric(gpu: GpuConfig, num_gpus: int, stated: StatedNetwork, config: Path) -> Fabric:
-    """Return the levels of a cluster.
-
-    Args:
-        gpu: GPU type.
-        num_gpus: GPUs of the job.
-        stated: What is known of the network; the usual one of the GPU type stands in for the rest.
-        config: Folder of the configuration.
-    """
-    usual = gpu.usual_network
-    node = stated.domain_size or usual.gpus_per_node
-    inside = node_levels(gpu, node, config)
-    if num_gpus <= node:
-        return Fabric(inside)
-    bandwidth = stated.bandwidth or usual.node_bandwidth.value
-    share = bandwidth if stated.bandwidth and stated.is_per_gpu else bandwidth / usual.gpus_per_node
-    network = Network(share * node, link=stated.link, has_reduction=stated.has_reduction)
-    return Fabric(inside + network_levels(network, load_link(network.link, config), node, num_gpus))
-
 
 COLUMNS = (
     *("id", "model", "hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "experts", "topk", "moe_ffn", "params_B"),
@@ -157,7 +133,7 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
     shards = words.read_shards(cells.get("fsdp", ""))
     point = _read_point(cells, model, gpu, shards, stack)
     _check(point, gpu)
-    network = words.read_network(cells.get("interconnect", ""))
+    network = read_network(cells.get("interconnect", ""), cells.get("gpu", ""))
     fabric = usual_fabric(gpu, point.num_gpus, network, config)
     job = replace(
         Job.of(point, gpu, fabric, " ".join(cells.get("framework", "").split())[:80], config),

@@ -22,9 +22,6 @@ _MAX_COUNT = 10**12
 _USUAL_RANK = 16
 """Rank of adapters where none is stated: a choice, the default of studies."""
 
-_GIGABIT = 1e9 / 8
-"""Bytes per second of a gigabit per second."""
-
 
 class UnreadableError(Exception):
     """A cell that has no meaning here; the message says what was found and what was expected."""
@@ -263,61 +260,6 @@ def read_sequence_parallel(text: str, tp: int) -> bool:
     """Return whether tensor parallel ranks split the sequence; a blank cell says no, a condition on tp is followed."""
     low = text.lower().strip()
     return tp > 1 and bool(re.match(r"yes|true|on|1|sp\b", low))
-
-
-@dataclass(frozen=True)
-class StatedNetwork:
-    """The network between nodes as a cell states it.
-
-    Attributes:
-        bandwidth: One direction, of all adapters of a node or of those of one GPU; None where nothing is stated.
-            Unit: byte/s.
-        is_per_gpu: Whether the bandwidth is one GPU's.
-        domain_size: GPUs joined by NVLink where it reaches past a node; None where nothing is stated.
-        has_reduction: Whether switches reduce (SHARP).
-        link: Kind of link.
-    """
-
-    bandwidth: float | None = None
-    is_per_gpu: bool = False
-    domain_size: int | None = None
-    has_reduction: bool = False
-    link: str = "infiniband"
-
-
-_GENERATIONS = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
-"""Gb/s of one InfiniBand port of four lanes, by generation. Source: InfiniBand Trade Association, roadmap."""
-
-_PORTS = re.compile(r"(\d+)\s*x\s*(?:[a-z]+-?\d?\s+)?(edr|hdr|ndr|xdr)?\s*-?(\d+)?\s*(?:g|\b)")
-_RATE = re.compile(r"([\d.,]*\d)\s*([gt])(b|B|bit|bits)?(?:ps|/s)", re.IGNORECASE)
-_NOT_NETWORK = re.compile(r"(?:nvlink|nvswitch|xgmi|infinity fabric)[-\d. ]*?\s*[\d.]*\s*[gt]b(?:ps|/s)", re.IGNORECASE)
-
-
-def read_network(text: str) -> StatedNetwork:
-    """Return the network a cell states; words that mean nothing here are passed over."""
-    low = text.lower()
-    domain = re.search(r"nvl\s?-?(\d+)", low)
-    return StatedNetwork(
-        _network_bandwidth(_NOT_NETWORK.sub(" ", text)),
-        bool(re.search(r"(per|/)\s*gpu", low)),
-        int(domain[1]) if domain else None,
-        "sharp" in low,
-        "roce" if "roce" in low else "ethernet" if re.search(r"ethernet|tcp", low) else "infiniband",
-    )
-
-
-def _network_bandwidth(text: str) -> float | None:
-    for ports in _PORTS.finditer(text.lower()):
-        rate = int(ports[3]) if ports[3] else _GENERATIONS.get(ports[2] or "", 0)
-        if int(ports[1]) <= 64 and 10 <= rate <= 3200:
-            return int(ports[1]) * rate * _GIGABIT
-    for rated in _RATE.finditer(text):
-        value = float(rated[1].replace(",", "")) if rated[1].count(".") <= 1 else 0.0
-        # A capital B is a byte: GB/s. Everything else about networks is in bits.
-        unit = 1e9 if (rated[3] or "") == "B" else _GIGABIT
-        if value > 0:
-            return value * unit * (1000 if rated[2] in "tT" else 1)
-    return None
 
 
 def shown(text: str) -> str:

@@ -59,18 +59,21 @@ def crossings(
         # A group that does not fill its last part is taken as spread evenly over them.
         members = group.size / ceil(group.size / min(group.size, room))
         if members > inner:
-            crossed.append(_crossing(level, links[level.kind], place, (inner, members, part), num_sharing))
+            is_first = level.is_network and not levels[place - 1].is_network
+            crossed.append(_crossing(level, links[level.kind], place, (inner, members, part), num_sharing, is_first))
             inner = members
         part = level.num_gpus
     return tuple(crossed)
 
 
 def _crossing(
-    level: Level, link: Link, place: int, sizes: tuple[float, float, int], num_sharing: int | None
+    level: Level, link: Link, place: int, sizes: tuple[float, float, int], num_sharing: int | None, leaves_node: bool
 ) -> Crossing:
     inner, members, part = sizes
     share = level.bandwidth * link.usable.get(round(members), 1.0)
     single = max(share, level.single or 0.0)
     num_groups = max(1.0, part / inner) if num_sharing is None else num_sharing
     bandwidth = min(single * inner, share * part / num_groups)
+    if link.partial_ring_adapters and leaves_node and single > share and 1 < inner < part:
+        bandwidth = min(bandwidth, single * link.partial_ring_adapters / num_groups)
     return Crossing(link, place, inner, members, bandwidth, min(single, bandwidth), level.latency, level.has_reduction)
