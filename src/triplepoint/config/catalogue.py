@@ -102,7 +102,7 @@ class Catalogue:
         try:
             return find_gpu(spelled, self.gpus).name
         except UserError as error:
-            raise UserError(f"{where}: gpu: {error}") from None
+            raise UserError(f"{where}: {error}") from None
 
     def _require(self, name: str, folder: str, word: str, where: str | Path | None) -> None:
         known = self._names(folder)

@@ -138,5 +138,5 @@ def test_cluster_may_spell_its_gpu(tmp_path: Path) -> None:
     cluster.write_text(text.format("NVIDIA H100 PCIe"))
     assert Catalogue(tmp_path).cluster("mine").gpu == "h100-pcie"
     cluster.write_text(text.format("H100"))
-    with pytest.raises(UserError, match=r"mine.yaml: gpu: gpu 'H100' could be .*h100-pcie"):
+    with pytest.raises(UserError, match=r"mine.yaml: gpu 'H100' could be .*h100-pcie"):
         Catalogue(tmp_path).cluster("mine")
