@@ -4,6 +4,7 @@ Constants are medians of the factors at which rows come out exactly. What is not
 prediction may lack - the version, the stack, its GPU type, its precision, experts - and looking how far off it is then.
 """
 
+import itertools
 import math
 import statistics
 from collections import defaultdict
@@ -25,6 +26,7 @@ from triplepoint.simulate.calibration import (
     Widths,
     features_of,
     kind_of,
+    same_training,
     usual_factor,
 )
 from triplepoint.simulate.costs import Constants
@@ -205,7 +207,9 @@ def _with_constants(cases: Sequence[Case], fitted_to: str, config: Path) -> Cali
         fitted_to=fitted_to,
         num_rows=len(cases),
         quantile=1.0,
-        widths=Widths(row=0.0, version=0.0, stack=0.0, gpu=0.0, stack_on_gpu=0.0, experts=0.0, precision=0.0),
+        widths=Widths(
+            row=0.0, version=0.0, stack=0.0, gpu=0.0, stack_on_gpu=0.0, experts=0.0, precision=0.0, layout=0.0
+        ),
         experts_ratio=round(math.exp(found.experts), 4),
         gpus=found.gpus,
         stacks=stacks,
@@ -366,6 +370,7 @@ def _widths(cases: Sequence[Case], by_size: dict[Case, float], calibration: Cali
         stack_on_gpu=width(lambda case: case.job.gpu.name, divided(lambda case: case.job.gpu.name)),
         experts=width(lambda case: kind_of(case.job).experts, divided(lambda case: kind_of(case.job).experts)),
         precision=width(lambda case: case.job.precision, divided(lambda case: case.job.precision)),
+        layout=_layout_width(cases, calibration),
     )
 
 
@@ -378,6 +383,17 @@ def _width(cases: Sequence[Case], key: Key, calibration: Calibration) -> float:
     ]
     drawn = (sum(squares) + _PRIOR_GROUPS * _PRIOR_WIDTH**2) / (len(squares) + _PRIOR_GROUPS)
     return round(math.sqrt(drawn), 4)
+
+
+def _layout_width(cases: Sequence[Case], calibration: Calibration) -> float:
+    """Return the standard deviation of a layout's error against that of another layout of the same job."""
+    apart = []
+    for rows in grouped(cases, lambda case: same_training(case.job)).values():
+        errors = [case.log_error(calibration.constants(case.job)) for case in rows]
+        apart += [abs(one - other) for one, other in itertools.combinations(errors, 2)]
+    if not apart:
+        return _PRIOR_WIDTH
+    return round(float(np.quantile(apart, COVERAGE)) / (_NINE_OF_TEN * math.sqrt(2)), 4)
 
 
 def _place(job: Job) -> Place:

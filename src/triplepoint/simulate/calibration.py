@@ -4,7 +4,7 @@ import math
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -78,6 +78,8 @@ class Widths(Strict):
     """More where the stack was measured without experts only, or with them only."""
     precision: Annotated[float, Field(ge=0)]
     """More where the stack was not measured at the precision."""
+    layout: Annotated[float, Field(ge=0)]
+    """Of a layout against another of the same job: from differences of their errors, where common ones cancel."""
 
 
 class Kind(NamedTuple):
@@ -94,6 +96,12 @@ class Kind(NamedTuple):
 def kind_of(job: Job) -> Kind:
     """Return the kind of a job."""
     return Kind(job.gpu.name, job.precision, "experts" if job.model.moe else "dense")
+
+
+def same_training(job: Job) -> Hashable:
+    """Return what jobs have in common that are alternatives to each other: all but how they are laid out."""
+    of_model = job.model.name, job.trainable, job.precision, job.sequence_length, job.global_batch_size
+    return (*of_model, job.stack, job.gpu.name, job.num_gpus)
 
 
 class Place(Strict):
@@ -185,6 +193,11 @@ class Calibration:
         own = (known.spread if known else widths.row) * intervals.widening(features_of(job), self._known)
         new = [getattr(widths, name) for name in self.new_of(job)]
         return math.hypot(own, *new, self._excess(job, uncertainty))
+
+    def layout_scale(self, job: Job) -> float:
+        """Return the standard deviation of the log error of one layout of a job, without what all of them share."""
+        known = self._constant(job)
+        return min(self.fitted.widths.layout, known.spread) if known else self.fitted.widths.layout
 
     def new_of(self, job: Job) -> list[str]:
         """Return what of a job was not calibrated: names of `Widths`."""
