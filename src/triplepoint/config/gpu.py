@@ -128,8 +128,3 @@ class GpuConfig(Strict):
     def kernels_of(self) -> str:
         """GPU type whose kernels and software were measured: its relative, or itself."""
         return self.kernels.of if self.kernels else self.name
-
-    @property
-    def memory_gb(self) -> int:
-        """Memory as names state it. Unit: GB."""
-        return round(self.memory_capacity.value / 1e9)

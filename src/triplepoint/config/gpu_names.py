@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.errors import UserError
+from triplepoint.errors import UserError, shown
 
 _MEMORY = re.compile(r"(?<![\d.])(\d{1,6})\s*-?g(?:i?b)?\b(?!\s*(?:/s|ps))")
 _MEMORY_TYPE = re.compile(r"(hbm\s?\d\s?e?|gddr\d)")
@@ -60,20 +60,20 @@ def find_gpu(text: str, gpus: Mapping[str, GpuConfig], context: str = "") -> Gpu
         return called[0]
     chips = sorted({gpu.chip for gpu in gpus.values() if re.search(_chip_pattern(gpu.chip), low)})
     if len(chips) > 1:
-        raise AmbiguousGpuError(f"gpu {_shown(text)} names {' and '.join(chips)}; write one of them")
+        raise AmbiguousGpuError(f"gpu {shown(text)} names {' and '.join(chips)}; write one of them")
     if not chips:
-        raise UnknownGpuError(f"gpu {_shown(text)} is not known{_nearest(low, gpus)}")
+        raise UnknownGpuError(f"gpu {shown(text)} is not known{_nearest(low, gpus)}")
     named = [gpu for gpu in gpus.values() if gpu.chip == chips[0]]
     kept = named
     for stated in _stated(low, chips[0]):
         kept = [gpu for gpu in kept if stated(gpu)]
     if not kept:
-        raise UnknownGpuError(f"gpu {_shown(text)} is not known; known of {chips[0]} are {_listed(named)}")
+        raise UnknownGpuError(f"gpu {shown(text)} is not known; known of {chips[0]} are {_listed(named)}")
     kept = _by_context(kept, context.lower())
     if len(kept) > 1 and len({gpu.form_factor for gpu in kept}) == 1:
         kept = [gpu for gpu in kept if gpu.is_usual] or kept
     if len(kept) > 1:
-        raise AmbiguousGpuError(f"gpu {_shown(text)} could be {_listed(kept)}; write which")
+        raise AmbiguousGpuError(f"gpu {shown(text)} could be {_listed(kept)}; write which")
     return kept[0]
 
 
@@ -137,8 +137,3 @@ def _nearest(low: str, gpus: Mapping[str, GpuConfig]) -> str:
 def _likeness(word: str, chip: str) -> float:
     """Return how alike two names are, more so if they begin alike."""
     return difflib.SequenceMatcher(None, word, chip).ratio() + 0.01 * len(os.path.commonprefix([word, chip]))
-
-
-def _shown(text: str) -> str:
-    flat = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
-    return repr(flat if len(flat) <= 40 else flat[:37] + "...")

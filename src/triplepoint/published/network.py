@@ -6,7 +6,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.published.words import UnreadableError, shown
+from triplepoint.errors import shown
+from triplepoint.published.words import UnreadableError
 from triplepoint.simulate.collectives.links import load_link
 from triplepoint.simulate.fabric import Fabric, Network, gpus_per_leaf, network_levels, node_levels
 

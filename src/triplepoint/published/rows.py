@@ -16,18 +16,11 @@ from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout, Point, PointCluster, Sharding, usual_schedule
 from triplepoint.config.rules import fold, refusal
 from triplepoint.config.task import Inference
+from triplepoint.errors import shown
 from triplepoint.published import words
 from triplepoint.published.architecture import Unsupported, adapt, build_model, find_model, is_of, read_shape
 from triplepoint.published.network import read_network, usual_fabric
-from triplepoint.published.words import (
-    Cells,
-    UnreadableError,
-    UnsupportedError,
-    count,
-    is_blank,
-    need,
-    shown,
-)
+from triplepoint.published.words import Cells, UnreadableError, UnsupportedError, count, is_blank, need
 from triplepoint.simulate.inference import Serving, serving_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import check_order

@@ -8,6 +8,7 @@ from typing import Literal
 
 from triplepoint.config.point import Precision, Recompute, Sharding
 from triplepoint.config.task import TARGETS, Lora
+from triplepoint.errors import shown
 
 Cells = Mapping[str, str]
 """Text of a row by column."""
@@ -260,9 +261,3 @@ def read_sequence_parallel(text: str, tp: int) -> bool:
     """Return whether tensor parallel ranks split the sequence; a blank cell says no, a condition on tp is followed."""
     low = text.lower().strip()
     return tp > 1 and bool(re.match(r"yes|true|on|1|sp\b", low))
-
-
-def shown(text: str) -> str:
-    """Return a cell as messages quote it: short, one line."""
-    flat = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
-    return repr(flat if len(flat) <= 40 else flat[:37] + "...")
