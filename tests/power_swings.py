@@ -28,7 +28,7 @@ CLUSTER = "h100x512"
 PERIOD_S = 2.0
 """Of the grid that readings are moved to. Unit: s."""
 METER = Meter(period_s=2.005, window_s=2.0)
-"""Read about every 2.005 s; that a reading is the mean since the last one is assumed: the energy of a dip that lasts half a
+"""Read about every 2.005 s; that a reading is the mean since the last one is assumed: the energy of a dip of half a
 second is whole in its readings."""
 BLOCK = 12
 """Steps between evaluations: 24,576 sequences (rules of MLPerf Training, GPT-3)."""

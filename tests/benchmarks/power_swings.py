@@ -22,8 +22,8 @@ def show(name: str, found: Found) -> None:
     up, down = (ramp / 1e3 for ramp in found.ramps_w_per_s)
     print(
         f"{name:<44}{found.node_power_w:6.0f} W/node  swing {found.swing:6.1%}  line {found.line.frequency_hz:.4f} Hz "
-        f"{found.line.amplitude_w / 1e3:4.1f} kW  coherence {found.coherence:.2f}  correlation {found.correlation:.2f}  "
-        f"nodes differ by {found.node_spread:.2%}  "
+        f"{found.line.amplitude_w / 1e3:4.1f} kW  coherence {found.coherence:.2f}  correlation {found.correlation:.2f} "
+        f" nodes differ by {found.node_spread:.2%}  "
         f"ramps {up:+.0f} and {-down:+.0f} kW/s"
     )
 
@@ -38,8 +38,8 @@ def main() -> None:
     show("simulated, at the measured time of a step", simulated(0, STEP_S))
     step, passed, jitter = job_power(0)
     print(
-        f"simulated step {step.length_s:.3f} s ({step.length_s / STEP_S - 1:+.1%}), forward passes of as many sequences "
-        f"{passed.length_s:.3f} s at {passed.nodes_w.mean():.0f} W a node, jitter {jitter:.2%}"
+        f"simulated step {step.length_s:.3f} s ({step.length_s / STEP_S - 1:+.1%}), forward passes of as many "
+        f"sequences {passed.length_s:.3f} s at {passed.nodes_w.mean():.0f} W a node, jitter {jitter:.2%}"
     )
     print(f"measured block of {BLOCK} steps and an evaluation {block_s():.1f} s: 13th line {13 / block_s():.4f} Hz")
     goals = (

@@ -98,8 +98,8 @@ class Stack(Strict):
     """Time of every step in which GPUs wait for the host, after the update: data, logs, synchronisation. None: none is
     known."""
     step_jitter: Annotated[Quantity, unit_is("1")] | None = None
-    """Relative standard deviation of the time of a step from step to step. None: it is not known, and simulated steps are
-    all alike."""
+    """Relative standard deviation of the time of a step from step to step. None: not known; simulated steps are all
+    alike."""
     has_16bit_state: bool = False
     """Whether sharded parameters, their gradients and Adam's moments are all in 16 bits."""
 

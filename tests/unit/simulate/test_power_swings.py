@@ -1,4 +1,4 @@
-"""Power over time of a job on 64 nodes against a public log: python -m tests.benchmarks.power_swings prints all of it."""
+"""Power over time of a job on 64 nodes against a public log: `tests.benchmarks.power_swings` prints all of it."""
 
 import numpy as np
 import pytest
