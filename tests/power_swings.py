@@ -15,6 +15,7 @@ from triplepoint.plan import select
 from triplepoint.simulate.artefacts.simulate_run import job_of, simulate
 from triplepoint.simulate.artefacts.simulated import Simulated
 from triplepoint.simulate.calibration import Calibration
+from triplepoint.simulate.heat.nodes import node_power_of
 from triplepoint.simulate.heat.warm import Warm, warm_up
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.power.load import Training
@@ -130,7 +131,7 @@ def job_power(draw: int) -> tuple[Stretch, Stretch, float]:
 
 
 def _stretch(warm: Warm[Training[Simulated]]) -> Stretch:
-    return Stretch(nodes_power_w(warm, CONFIG), warm.load.length_s)
+    return Stretch(nodes_power_w(warm, node_power_of(warm.load.job.gpu, CONFIG)), warm.load.length_s)
 
 
 def _warm(job: Job, cluster: ClusterConfig, is_training: bool) -> Warm[Training[Simulated]]:

@@ -84,7 +84,8 @@ def on_grid(t_s: npt.ArrayLike, power_w: npt.ArrayLike, period_s: float) -> Floa
         period_s: Time between the samples returned. Unit: s.
     """
     times = np.asarray(t_s, dtype=float)
-    return np.interp(np.arange(times[0], times[-1] + 1e-9, period_s), times, np.asarray(power_w, dtype=float))
+    grid = np.arange(times[0], times[-1] + 1e-9, period_s)
+    return np.asarray(np.interp(grid, times, np.asarray(power_w, dtype=float)))
 
 
 def swing(power_w: npt.ArrayLike, period_s: float) -> Swing:
@@ -120,7 +121,7 @@ def spectrum(power_w: npt.ArrayLike, period_s: float) -> tuple[Float, Float]:
     window = np.hanning(len(power))
     number = _PADDING * len(power)
     found = np.fft.rfft((power - power.mean()) * window, number)
-    return np.fft.rfftfreq(number, period_s), np.asarray(2.0 * np.abs(found) / window.sum())
+    return np.asarray(np.fft.rfftfreq(number, period_s), dtype=float), np.asarray(2.0 * np.abs(found) / window.sum())
 
 
 def strongest_line(
@@ -180,7 +181,8 @@ def correlation(nodes_w: npt.ArrayLike) -> float:
     nodes = _checked(nodes_w, 2)
     if nodes.ndim != 2 or nodes.shape[1] < 2:
         raise ValueError(f"samples of shape {nodes.shape}, expected those of two nodes or more")
-    return float(np.corrcoef(nodes.T)[np.triu_indices(nodes.shape[1], 1)].mean())
+    between = np.atleast_2d(np.corrcoef(nodes.T))
+    return float(between[np.triu_indices(nodes.shape[1], 1)].mean())
 
 
 def _check_band(lasts_s: float, low_hz: float, high_hz: float, most_hz: float) -> None:
