@@ -7,6 +7,7 @@ does the same work with the same energy. Profiled steps have none: a trace shows
 
 import zlib
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -26,11 +27,13 @@ class Course:
         starts_ns: Of every step, from the start of the run, and the end of the last; shape (num_steps + 1,). Unit: ns.
         in_trace_s: The same in the trace. Unit: s.
         trace: Power, heat and clocks; None where they are not known.
+        nodes_w: Power of every node at the plug in its periods; shape (num_periods, num_nodes). Unit: W.
     """
 
     starts_ns: Int64
     in_trace_s: Float
     trace: Trace | None
+    nodes_w: Float | None
 
     @property
     def length_ns(self) -> int:
@@ -56,21 +59,27 @@ class Course:
 
 def course_of(planned: PlannedRun, simulated: Recorded) -> Course:
     """Return the course of a run."""
-    kinds = np.array(planned.point.steps.kinds)
-    heated, number = simulated.heated, len(kinds)
+    point = planned.point
+    return _course(tuple(point.steps.kinds), (point.seed, point.repeat, zlib.crc32(planned.run.encode())), simulated)
+
+
+@lru_cache(maxsize=1)
+def _course(step_kinds: tuple[str, ...], seed: tuple[int, ...], simulated: Recorded) -> Course:
+    kinds, number = np.array(step_kinds), len(step_kinds)
+    heated = simulated.heated
     trace = heated.trace if heated else None
     in_trace_s: Float = np.asarray(np.arange(number + 1) * simulated.length_s, dtype=float)
     if heated is not None and heated.from_rest is not None:
         trace, in_trace_s = heated.from_rest.follow(number, simulated.length_s)
-    nominal_s = np.diff(in_trace_s)
+    lengths_s = np.diff(in_trace_s)
     jitter = simulated.job.software.step_jitter
     if jitter is not None:
-        seed = [planned.point.seed, planned.point.repeat, zlib.crc32(planned.run.encode())]
         deviates = np.random.default_rng(seed).standard_normal(number)
-        nominal_s = nominal_s * np.where(kinds == "profiled", 1.0, 1.0 + jitter.value * deviates)
-    lengths_ns = np.rint(nominal_s * NS_PER_S).astype(np.int64)
-    lengths_ns[kinds == "profiled"] = one_ns(simulated.length_s)
-    return Course(np.append(0, np.cumsum(lengths_ns)), in_trace_s, trace)
+        lengths_s = lengths_s * (1.0 + jitter.value * deviates)
+    is_profiled = kinds == "profiled"
+    lengths_ns = np.where(is_profiled, one_ns(simulated.length_s), np.rint(lengths_s * NS_PER_S).astype(np.int64))
+    nodes_w = heated.nodes_power_w(trace) if heated and trace else None
+    return Course(np.append(0, np.cumsum(lengths_ns)), in_trace_s, trace, nodes_w)
 
 
 def spread_of(simulated: Recorded) -> str:

@@ -66,15 +66,17 @@ def sense_host(simulated: Recorded, course: Course, node: int, t_ns: Int64, peri
         course: When its steps run.
         node: Which node.
         t_ns: When it is read, from the start of the run. Unit: ns.
-        period_s: What a reading of the meter at its plug is the mean of. Unit: s.
+        period_s: Between readings of the meter at its plug, each the mean since the one before; samples in between have
+            none. Unit: s.
     """
     heated, sample_s = simulated.heated, t_ns / NS_PER_S
-    if heated is None or course.trace is None:
+    if heated is None or course.trace is None or course.nodes_w is None:
         return np.empty((len(t_ns), 0))
     parts = heated.node
     cpu = parts.cpu_idle.value + (parts.cpu_busy.value - parts.cpu_idle.value) * _CPU_UTILISATION
     inlet = np.full_like(sample_s, heated.machine.inlet_c[0])
-    node_w = heated.nodes_power_w(course.trace)[:, node : node + 1]
+    node_w = course.nodes_w[:, node : node + 1]
     meter = Counter(node_w * course.trace.period_s, course.trace)
     power = meter.window_mean(course.trace_s(t_ns)[:, None], period_s, node_w[0])[:, 0]
+    power[t_ns % round(period_s * NS_PER_S) != 0] = np.nan
     return np.stack([inlet, power, cpu * sample_s, parts.dram.value * sample_s], axis=-1)

@@ -24,7 +24,7 @@ from triplepoint.status import Status
 from triplepoint.tables import STEPS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Served:
     """What is simulated of a run.
 

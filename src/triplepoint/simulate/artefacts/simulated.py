@@ -93,6 +93,9 @@ class Recorded(Protocol):
 
     after_s: float
 
+    def __hash__(self) -> int:
+        """It is itself only."""
+
     @property
     def job(self) -> Job:
         """The job."""

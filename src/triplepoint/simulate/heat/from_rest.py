@@ -1,7 +1,6 @@
 """A run that begins on nodes at rest: dies are cool and clocks high, until heat has settled."""
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 import numpy as np
 
@@ -40,15 +39,10 @@ class FromRest:
         Returns:
             The trace, and times of shape (num_steps + 1,). Unit: s.
         """
-        return _follow(self, num_steps, warm_s)
-
-
-@lru_cache(maxsize=1)
-def _follow(job: FromRest, num_steps: int, warm_s: float) -> tuple[Trace, Float]:
-    _, warm = _run(job, job.mean_w, _SETTLING_STEPS)
-    trace, edges_s = _run(job, _rest_w(job.machine), num_steps)
-    scale = warm_s / float(warm[-1] - warm[-2])
-    return replace(trace, period_s=trace.period_s * scale), edges_s * scale
+        _, warm = _run(self, self.mean_w, _SETTLING_STEPS)
+        trace, edges_s = _run(self, _rest_w(self.machine), num_steps)
+        scale = warm_s / float(warm[-1] - warm[-2])
+        return replace(trace, period_s=trace.period_s * scale), edges_s * scale
 
 
 def _run(job: FromRest, before_w: Float, num_steps: int) -> tuple[Trace, Float]:
