@@ -45,7 +45,7 @@ def test_share_of_a_repeating_step(limit_w: float) -> None:
     nodes = machine(power_limit_w=np.full((1, 8), limit_w))
     profile, start_w = uneven(nodes), np.full(nodes.shape, 0.9 * limit_w)
     steps = [repeated(profile, times) for times in TIMES]
-    found = [Periodic(nodes, step, step.step_s).settle(start_w).trace for step in steps]
+    found = [Periodic(nodes, step, step.step_s).settle(start_w) for step in steps]
     shares = [share(trace.reasons) for trace in found]
     assert 0.2 < shares[0] < 1.0
     assert shares == pytest.approx([shares[0]] * 3, abs=0.01)
