@@ -162,6 +162,7 @@ def forward_only(step: Simulated) -> Simulated:
         sync_overlapped=np.zeros_like(took.sync_overlapped),
         sync_exposed=np.zeros_like(took.sync_exposed),
         gather_overlapped=np.zeros_like(took.gather_overlapped),
+        pause_s=0.0,
     )
     return replace(step, stages=stages, durations=durations)
 

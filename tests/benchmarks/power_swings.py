@@ -50,7 +50,8 @@ def main() -> None:
     )
     for name, goal, error in goals:
         print(f"{name:<24}goal {goal:<10}{error}")
-    spreads = {"node power": [one.node_power_w for one in found], "swing": [one.swing for one in found]}
+    spreads = {"step": [job_power(seed)[0].length_s for seed in SEEDS]}
+    spreads |= {"node power": [one.node_power_w for one in found], "swing": [one.swing for one in found]}
     for name, values in spreads.items():
         print(f"{name} over {len(found)} seeds: standard deviation {np.std(values, ddof=1) / np.mean(values):.2%}")
 

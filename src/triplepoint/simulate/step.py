@@ -148,14 +148,12 @@ def durations_of(job: Job, stages: Sequence[StageWork], costs: Costs) -> Duratio
         backward, weight = _passes(stages, ("backward_input", "backward_weight"), costs), _passes(stages, (), costs)
     sync = [_split(stage.gradient_sync) for stage in stages]
     optimizer = [costs.price(stage.optimizer) for stage in stages]
-    pause_s = job.software.step_pause.value if job.software.step_pause else 0.0
     return Durations(
         forward=forward,
         backward_input=backward,
         backward_weight=weight,
         optimizer=Pass(
-            np.array([[cost.compute_s] for cost in optimizer]),
-            np.array([[cost.exposed_s + pause_s] for cost in optimizer]),
+            *(np.array([[getattr(cost, part)] for cost in optimizer]) for part in ("compute_s", "exposed_s"))
         ),
         send=np.array([costs.send_s(stage.chunks[0].send_bytes, place) for place, stage in enumerate(stages)]),
         sync_overlapped=np.array([_by_chunk(reductions, job.layout.vp, costs) for _, reductions, _ in sync]),
@@ -165,6 +163,7 @@ def durations_of(job: Job, stages: Sequence[StageWork], costs: Costs) -> Duratio
         # Megatron-LM without interleaving waits for its sends; with it they overlap computation.
         is_send_blocking=job.layout.pp > 1 and job.layout.vp == 1,
         slowdown=costs.slowdown,
+        pause_s=job.software.step_pause.value if job.software.step_pause else 0.0,
     )
 
 

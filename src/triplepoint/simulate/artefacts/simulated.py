@@ -212,6 +212,7 @@ def in_whole_ns(durations: Durations) -> Durations:
         sync_overlapped=_rounded(durations.sync_overlapped),
         sync_exposed=_rounded(durations.sync_exposed),
         gather_overlapped=_rounded(durations.gather_overlapped),
+        pause_s=one_ns(durations.pause_s) / NS_PER_S,
     )
 
 

@@ -98,7 +98,7 @@ def write_steps(path: Path, planned: PlannedRun, simulated: Simulated, course: C
     point, timeline = planned.point, simulated.timeline
     kinds, ranks = np.array(point.steps.kinds), np.arange(point.num_gpus)
     stage, which = np.array([simulated.place(rank) for rank in ranks.tolist()]).T
-    end_s = (timeline.optimizer_start + timeline.durations.optimizer.total)[stage, which]
+    end_s = (timeline.optimizer_start + timeline.durations.optimizer.total)[stage, which] + timeline.durations.pause_s
     start = EPOCH_NS + course.starts_ns[:-1]
     end_ns = np.rint(end_s[:, None] / timeline.step_time_s * course.lengths_ns).astype(np.int64)
     memory = simulated.peak_memory_bytes
