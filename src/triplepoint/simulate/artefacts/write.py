@@ -25,6 +25,7 @@ from triplepoint.simulate.artefacts.recordings import (
     write_recordings,
 )
 from triplepoint.simulate.artefacts.simulated import Recorded, Simulated, ns, one_ns
+from triplepoint.simulate.truth.write import write_truth
 from triplepoint.status import Status
 from triplepoint.tables import STEPS
 from triplepoint.units import NS_PER_S
@@ -51,7 +52,10 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
     write_steps(raw / "steps.parquet", planned, simulated)
     profiled = [step for step, kind in enumerate(point.steps.kinds) if kind == "profiled"]
     write_traces(raw / "traces", simulated, point.traced_ranks, profiled)
-    counters = count_bytes(planned, simulated, sample_times(planned, simulated))
+    times = sample_times(planned, simulated)
+    counters = count_bytes(planned, simulated, times)
+    step_bytes = counters[:, int(np.searchsorted(times, one_ns(simulated.length_s)))]
+    write_truth(raw / "truth", simulated, point.cluster.gpus_per_node, step_bytes)
     write_recordings(raw / "telemetry", planned, simulated, counters)
     low, high = simulated.interval_s or (None, None)
     facts: dict[str, int | float | str | bool | None] = {

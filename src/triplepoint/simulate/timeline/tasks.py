@@ -71,6 +71,11 @@ class Timeline:
         """When a task's send begins: its arrival where nothing is sent."""
         return np.asarray(self.arrival - _send_times(self.order, self.durations)[:, :, None])
 
+    @cached_property
+    def lasts(self) -> Float:
+        """Time of every task but for contention; shape (num_stages, num_tasks, num_classes). Unit: s."""
+        return _task_times(self.order, self.durations)
+
     def posted(self, stage: int, which: int) -> Float:
         """Return when ranks of a class post the receive of each task's input; shape (num_tasks,). Unit: s.
 
