@@ -203,8 +203,9 @@ def path_rows(paths: Iterable[CriticalPath]) -> list[dict[str, object]]:
 
 def _walk(tracks: Mapping[int, _Track], step: int) -> CriticalPath:
     begin = min(track.steps[step][0] for track in tracks.values())
-    # Of several that end last the lowest, as of several that come last.
-    rank = min(tracks, key=lambda rank: (-tracks[rank].steps[step][1], rank))
+    # Of several that end last the one that worked longest, then the lowest, as of several that come last.
+    ends = {rank: (-track.steps[step][1], -_worked_until(track, step), rank) for rank, track in tracks.items()}
+    rank = min(ends, key=lambda rank: ends[rank])
     at = tracks[rank].steps[step][1]
     stretches = []
     while (jump := _jump_before(tracks[rank], at)) and jump[0] > tracks[rank].steps[step][0]:
@@ -220,6 +221,17 @@ def _walk(tracks: Mapping[int, _Track], step: int) -> CriticalPath:
         for label, time in _times(track.lane, stretch, track.steps[step][0]):
             times[stretch.rank, label] = times.get((stretch.rank, label), 0) + time
     return CriticalPath(step, stretches, num_jumps, times)
+
+
+def _worked_until(track: _Track, step: int) -> int:
+    """Return when the rank's last work in a step ended, the step's start if it did none. Unit: ns."""
+    lane, (start, end) = track.lane, track.steps[step]
+    position = int(np.searchsorted(lane.start, end, side="left")) - 1
+    while position >= 0 and lane.end[position] > start:
+        if lane.labels[lane.label[position]].category != "idle":
+            return min(int(lane.end[position]), end)
+        position -= 1
+    return start
 
 
 def _jump_before(track: _Track, at: int) -> tuple[int, int] | None:

@@ -204,7 +204,7 @@ class RankTrace:
         timeline = self._simulated.timeline
         optimizer = timeline.durations.optimizer
         at = (self._stage, self._which)
-        self._add_norm(begin)
+        self._add_norms(begin)
         compute, comm = int(ns(optimizer.compute[at])), int(ns(optimizer.comm[at]))
         template = self._lay_out(self._simulated.stages[self._stage].optimizer, compute, comm)
         start = begin + one_ns(timeline.optimizer_start)
@@ -212,15 +212,20 @@ class RankTrace:
         self._add(template, np.array([start]), np.array([host]))
         self._events.append(annotation("optimizer", host, host + (compute + comm) // 2 + 1))
 
-    def _add_norm(self, begin: int) -> None:
-        """Add the all-reduce of the gradient's norm over the stages, in which they wait for the last one."""
-        timeline = self._simulated.timeline
-        if timeline.order.num_stages == 1:
-            return
-        norm, template = Communication("all_reduce", "pp", _NORM_BYTES), Template()
-        name, more = self._describe(norm)
-        when = np.array([one_ns(timeline.final_sync[self._stage, 1])])
-        template.add_kernel(name, self._stream("norm"), 0, one_ns(timeline.optimizer_start) - int(when[0]), 0, more)
+    def _add_norms(self, begin: int) -> None:
+        """Add all-reduces of the gradient's norm: over replicas, where nothing else waits for them, then over stages."""
+        timeline, stage = self._simulated.timeline, self._stage
+        _, reductions, after = split_sync(self._simulated.stages[stage])
+        reduced, done = timeline.final_sync[stage].tolist()
+        if reductions and not after:
+            self._add_norm(begin, reductions[-1].group, timeline.joins_final_sync(stage, self._which), reduced)
+        if timeline.order.num_stages > 1:
+            self._add_norm(begin, "pp", done, timeline.optimizer_start)
+
+    def _add_norm(self, begin: int, group: str, start_s: float, end_s: float) -> None:
+        name, more = self._describe(Communication("all_reduce", group, _NORM_BYTES))
+        when, template = np.array([one_ns(start_s)]), Template()
+        template.add_kernel(name, self._stream("norm"), 0, one_ns(end_s) - int(when[0]), 0, more)
         self._add(template, begin + when, begin + self._work_before(when))
 
     def _add(self, template: Template, device_ns: Int64, host_ns: Int64) -> None:
