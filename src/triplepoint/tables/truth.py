@@ -10,7 +10,7 @@ _PHASE = text("phase", "forward, backward, optimizer or other.")
 _CATEGORY = text("category", "compute, comm or idle.")
 _KIND = text(
     "kind",
-    "Of comm: collective (within a pass), gradient_sync or send_recv. Of idle: bubble (for another stage), straggler (for "
+    "Of comm: collective (in a pass), gradient_sync or send_recv. Of idle: bubble (for another stage), straggler (for "
     "the slowest rank of a collective), host (for a launch), step_end (for the last stage's update). Null of compute.",
     True,
 )

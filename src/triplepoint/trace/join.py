@@ -26,7 +26,6 @@ from triplepoint.trace.taxonomy import Scheme
 from triplepoint.trace.timeline import Drawn, DrawnRank, write_timeline
 from triplepoint.units import NS_PER_S
 
-
 _KEY = ("group_name", "kind", "sequence", "peer", "group")
 """Columns of `collectives` that are a `CollectiveKey`."""
 

@@ -122,7 +122,9 @@ def test_traffic_is_that_of_the_collectives(run: tuple[Simulated, Path]) -> None
     # The all-reduce of the norm, and parts of a byte.
     assert dict(told) == pytest.approx(dict(sent), rel=1e-6, abs=16)
     assert told.total() == pytest.approx(received.total())
-    assert {row["node"] for row in traffic if row["rank"] is None} == {rank // PER_NODE for rank in range(job.job.num_gpus)}
+    assert {row["node"] for row in traffic if row["rank"] is None} == {
+        rank // PER_NODE for rank in range(job.job.num_gpus)
+    }
 
 
 def test_critical_path_is_the_step_and_that_of_the_traces(run: tuple[Simulated, Path]) -> None:

@@ -213,7 +213,7 @@ class RankTrace:
         self._events.append(annotation("optimizer", host, host + (compute + comm) // 2 + 1))
 
     def _add_norms(self, begin: int) -> None:
-        """Add all-reduces of the gradient's norm: over replicas, where nothing else waits for them, then over stages."""
+        """Add all-reduces of the gradient's norm: over replicas if nothing else waits for them, then over stages."""
         timeline, stage = self._simulated.timeline, self._stage
         _, reductions, after = split_sync(self._simulated.stages[stage])
         reduced, done = timeline.final_sync[stage].tolist()

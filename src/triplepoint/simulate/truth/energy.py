@@ -1,4 +1,4 @@
-"""Energy of a simulated GPU by what it did: a control period's power is the sum of its parts, each of which has a cause.
+"""Energy of a simulated GPU by what it did: power in a control period is the sum of parts, each of which has a cause.
 
 Power at rest and leakage go with time. What switching and memory draw goes with the work that was done in it, and the
 clock tree with the time a kernel ran, by the same equation as the power itself (`simulate.power.gpu`).

@@ -51,7 +51,7 @@ def critical_path(timeline: Timeline) -> list[Stretch]:
 
 
 def _before_sync(timeline: Timeline, stage: int, path: list[Stretch]) -> None:
-    """Walk back from the reduction after the passes: to the slowest replica's, or to reductions that it had to await."""
+    """Walk back from the reduction after the passes: to the slowest replica's last, or to reductions before it."""
     until, durations = path[-1].start_s, timeline.durations
     done = (timeline.arrival + timeline.contention_s if durations.is_send_blocking else timeline.end)[stage, -1]
     last = timeline.order.num_tasks - 1

@@ -39,7 +39,7 @@ class Spans(NamedTuple):
     Attributes:
         border: Where they begin, and the end of the last; shape (num_spans + 1,). Unit: ns.
         part: Of every span, its time by label; shape (num_spans, len(LABELS)). Unit: ns.
-        task: Of a pass its place in the order of the stage, `num_tasks` of the update, -1 of others; shape (num_spans,).
+        task: Of a pass its place in the stage's order, `num_tasks` of the update, -1 of others; shape (num_spans,).
     """
 
     border: Int64
@@ -67,9 +67,11 @@ def spans_of(simulated: Simulated, stage: int, which: int, pace: float) -> Spans
     task = np.searchsorted(begin, first, side="right") - 1
     in_task = (task >= 0) & (first < end[np.maximum(task, 0)])
     part = np.zeros((len(first), len(LABELS)), dtype=np.int64)
-    # By rising precedence: what covers a span last has it.
     kind = np.full(len(first), OUTSIDE.index("bubble"))
-    for name, cover in (("straggler", covers[2]), ("step_end", own_end), ("send_recv", covers[1]), ("gradient_sync", covers[0])):  # fmt: skip
+    # By rising precedence: what covers a span last has it.
+    for name, cover in zip(
+        ("straggler", "step_end", "send_recv", "gradient_sync"), (covers[2], own_end, covers[1], covers[0]), strict=True
+    ):
         kind[_is_covered(first, cover)] = OUTSIDE.index(name)
     free = np.flatnonzero(~in_task)
     part[free, len(LABELS) - len(OUTSIDE) + kind[free]] = np.diff(border)[free]
@@ -86,9 +88,9 @@ def _passes(timeline: Timeline, stage: int, which: int, pace: float) -> tuple[In
     parts = np.zeros((len(begin), len(LABELS)), dtype=np.int64)
     by_kind = {
         FORWARD: (durations.forward,),
-        BACKWARD: (durations.backward_input,) if order.is_split else (durations.backward_input, durations.backward_weight),
+        BACKWARD: (durations.backward_input, *((durations.backward_weight,) if not order.is_split else ())),
         BACKWARD_WEIGHT: (durations.backward_weight,),
-    }  # fmt: skip
+    }
     tasks = [*zip(order.kind[stage].tolist(), order.chunk[stage].tolist(), strict=True), (-1, 0)]
     for place, (kind, chunk) in enumerate(tasks):
         made_of = by_kind.get(kind, (durations.optimizer,))
@@ -112,11 +114,11 @@ def _divided(border: Int64, first: Int64, task: Int64, in_task: np.ndarray, begi
     # Borders between labels are rounded, not the labels: so that those of a span add up to its length.
     summed = np.cumsum(parts, axis=1)[own]
     upper, lower = (np.rint(summed * (time / whole)).astype(np.int64) for time in (until, since))
-    return np.diff(upper - lower, axis=1, prepend=0)
+    return np.asarray(np.diff(upper - lower, axis=1, prepend=0))
 
 
 def _is_covered(first: Int64, cover: Int64) -> np.ndarray:
-    """Return whether each span, which begins at these times, lies in any of some intervals; shape (num_intervals, 2)."""
+    """Return whether spans, which begin at these times, lie in any of some intervals; shape (num_intervals, 2)."""
     lasts = cover[cover[:, 1] > cover[:, 0]]
     begun = np.searchsorted(np.sort(lasts[:, 0]), first, side="right")
     return np.asarray(begun > np.searchsorted(np.sort(lasts[:, 1]), first, side="right"))

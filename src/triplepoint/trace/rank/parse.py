@@ -276,7 +276,9 @@ class CollectiveRows:
         """Number communication as it begins; rows of `LAUNCHED` by start."""
         told, which = self._told(rows)
         counters: dict[_Counter, int] = {}
-        counter = np.array([counters.setdefault((one.group_name, one.kind, one.peer), len(counters)) for one in told])[which]
+        counter = np.array([counters.setdefault((one.group_name, one.kind, one.peer), len(counters)) for one in told])[
+            which
+        ]
         for key, index in counters.items():
             own = np.flatnonzero(counter == index)
             rows["sequence"][own] = self._sequence[key] + np.arange(len(own))
