@@ -1,6 +1,6 @@
 """Tables of what really happened in a simulated run, from the simulator's own timeline: nothing is inferred.
 
-Steps of a simulated run are alike, so each table is of one step.
+Each table is of the step as it is simulated, warm and without jitter, as the profiled steps of the run are.
 """
 
 from triplepoint.tables.schema import Column, Table, amount, count, duration, text
@@ -10,8 +10,9 @@ _PHASE = text("phase", "forward, backward, optimizer or other.")
 _CATEGORY = text("category", "compute, comm or idle.")
 _KIND = text(
     "kind",
-    "Of comm: collective (in a pass), gradient_sync or send_recv. Of idle: bubble (for another stage), straggler (for "
-    "the slowest rank of a collective), host (for a launch), step_end (for the last stage's update). Null of compute.",
+    "Of comm: collective (in a pass), gradient_sync, send_recv. Of idle: bubble (for another stage), straggler (for "
+    "the slowest rank of a collective), host (for a launch), step_end (for the last stage's update) or pause (after it, "
+    "for the host). Null of compute.",
     True,
 )
 

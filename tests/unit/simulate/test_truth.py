@@ -1,5 +1,6 @@
 """The truth of a simulated run, against what its traces and recordings say when they are read like anybody's."""
 
+import dataclasses
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,7 +21,7 @@ from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.simulate.artefacts.simulated import Simulated, one_ns
 from triplepoint.simulate.artefacts.write import write_run
 from triplepoint.simulate.truth.path import critical_path, ranks_on
-from triplepoint.simulate.truth.spans import LABELS, spans_of
+from triplepoint.simulate.truth.spans import LABELS, Label, spans_of
 from triplepoint.tables.truth import TRUE_CRITICAL_PATH, TRUE_TIMES, TRUE_TRAFFIC
 from triplepoint.trace.loose_traces import trace_files
 from triplepoint.trace.taxonomy import load_scheme
@@ -80,7 +81,7 @@ def test_times_add_up_to_the_step_and_are_the_accounts(run: tuple[Simulated, Pat
         assert found.total() == one_ns(job.length_s)
         sums: Counter[str] = Counter()
         for (_, category, kind), time in found.items():
-            sums["bubble" if kind == "step_end" else kind if category == "idle" else category] += time
+            sums["bubble" if kind in ("step_end", "pause") else kind if category == "idle" else category] += time
         place = job.place(rank)
         for name, of in zip(("compute", "comm", "bubble", "straggler"), accounts, strict=True):
             assert sums[name] == pytest.approx(of[place] * 1e9, abs=LAST_NS), (rank, name)
@@ -99,7 +100,7 @@ def test_times_are_what_the_traces_say(run: tuple[Simulated, Path]) -> None:
     for rank, found in true_times(folder).items():
         told: Counter[str] = Counter()
         for (phase, category, kind), time in found.items():
-            idle = "idle" if kind == "step_end" else str(kind)
+            idle = "idle" if kind in ("step_end", "pause") else str(kind)
             told[{"compute": f"compute {phase}", "comm": "comm", "idle": idle}[category]] += time
         assert dict(+parsed[rank]) == pytest.approx(dict(+told), abs=LAST_NS), rank
 
@@ -164,39 +165,48 @@ def test_spans_of_a_faster_rank_wait_in_collectives() -> None:
 
 
 @pytest.fixture(scope="module")
-def heated_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the raw folder of a point on the simulated H200 cluster, under its power limit."""
+def heated_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """Return the raw folder of a point on the simulated H200 cluster, under its power limit, and its steps."""
     folder = tmp_path_factory.mktemp("heated")
     entries = select(CONFIG, None, ["cpu-local"], ["h200x32"]).valid
     entry = next(one for one in entries if "llama3-70b_h200x32_tp4-pp4-dp2-sp-zero1_mbs1_act_sim" in one.run)
     simulate_run(entry.planned, folder, CONFIG)
-    return folder
+    return folder, len(entry.planned.point.steps.kinds)
 
 
-def test_energies_add_up_to_the_counter(heated_run: Path) -> None:
-    truth = TRUE_TIMES.read(heated_run / "truth/times.parquet").to_pylist()
-    sums, length_ns = Counter[int](), Counter[int]()
-    for row in truth:
+def test_energies_add_up_to_the_counter(heated_run: tuple[Path, int]) -> None:
+    """Steps differ in length where the jitter of the software is known, not in energy."""
+    folder, num_steps = heated_run
+    sums = Counter[int]()
+    for row in TRUE_TIMES.read(folder / "truth/times.parquet").to_pylist():
         sums[row["rank"]] += row["gpu_energy_j"]
-        length_ns[row["rank"]] += row["time_ns"]
     for node in range(4):
-        table = read_recording(heated_run / "telemetry" / f"node{node}.arrow").samples
-        device, t_ns = (np.array(table[name].to_pylist()) for name in ("device", "t_ns"))
+        table = read_recording(folder / "telemetry" / f"node{node}.arrow").samples
+        device = np.array(table["device"].to_pylist())
         energy_j = table["gpu_energy_j"].to_numpy(zero_copy_only=False)
         for number in range(8):
             own, rank = device == f"gpu{number}", 8 * node + number
-            num_steps = (t_ns[own][-1] - t_ns[own][0]) / length_ns[rank]
             # A counter publishes ten times a second.
             assert energy_j[own][-1] / num_steps == pytest.approx(sums[rank], rel=0.002)
 
 
-def test_energies_are_higher_where_more_is_done(heated_run: Path) -> None:
+def test_energies_are_higher_where_more_is_done(heated_run: tuple[Path, int]) -> None:
     """Waiting draws what a GPU draws that polls, 146 W when cool; computation more than the limit's 700 W at times."""
     energy_j, time_ns = Counter[str](), Counter[str]()
-    for row in TRUE_TIMES.read(heated_run / "truth/times.parquet").to_pylist():
+    for row in TRUE_TIMES.read(heated_run[0] / "truth/times.parquet").to_pylist():
         name = row["kind"] if row["category"] != "compute" else f"compute {row['phase']}"
         energy_j[name] += row["gpu_energy_j"]
         time_ns[name] += row["time_ns"]
     power_w = {name: energy_j[name] / time_ns[name] * 1e9 for name in energy_j}
     assert 140 < power_w["bubble"] < power_w["collective"] < 250 < power_w["compute backward"] < 985
     assert power_w["bubble"] == pytest.approx(power_w["host"], rel=0.15)
+
+
+def test_pause_of_the_host_is_last_and_on_the_path() -> None:
+    job = simulated(Layout(tp=2, pp=2, schedule="1f1b"), model="llama3-30b")
+    job = dataclasses.replace(job, durations=dataclasses.replace(job.durations, pause_s=0.25))
+    spans = spans_of(job, 0, 0, 1.0)
+    pause = LABELS.index(Label("other", "idle", "pause"))
+    assert spans.part[:, pause].tolist() == [*[0] * (len(spans.part) - 1), 250_000_000]
+    assert critical_path(job.timeline)[-1].label.kind == "pause"
+    assert critical_path(job.timeline)[-2].label.phase == "optimizer"

@@ -40,8 +40,9 @@ def critical_path(timeline: Timeline) -> list[Stretch]:
     """
     update = timeline.durations.optimizer.total
     stage, which = divmod(int(np.argmax(update)), update.shape[1])
-    ready = timeline.optimizer_start
-    path = [Stretch(stage, which, Label("optimizer", "compute"), ready, timeline.step_time_s)]
+    ready, updated = timeline.optimizer_start, timeline.step_time_s - timeline.durations.pause_s
+    path = [Stretch(stage, None, Label("other", "idle", "pause"), updated, timeline.step_time_s)]
+    path.append(Stretch(stage, which, Label("optimizer", "compute"), ready, updated))
     # The norm of the gradient is known when the last stage's is.
     stage = int(np.argmax(timeline.final_sync[:, 1]))
     path.append(Stretch(stage, None, _SYNC, float(timeline.final_sync[stage, 0]), ready))

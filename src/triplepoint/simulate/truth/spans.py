@@ -25,7 +25,7 @@ IN_PASS = (("compute", None), ("comm", "collective"), ("idle", "host"), ("idle",
 """Category and kind of the parts of a pass or an update."""
 PHASES = ("forward", "backward", "optimizer")
 """Of passes; an update is one too."""
-OUTSIDE = ("gradient_sync", "send_recv", "bubble", "straggler", "step_end")
+OUTSIDE = ("gradient_sync", "send_recv", "bubble", "straggler", "step_end", "pause")
 """What is done between passes."""
 LABELS = (
     *(Label(phase, *part) for phase in PHASES for part in IN_PASS),
@@ -60,8 +60,10 @@ def spans_of(simulated: Simulated, stage: int, which: int, pace: float) -> Spans
     begin, end, parts = _passes(timeline, stage, which, pace)
     length = one_ns(timeline.step_time_s)
     covers = [_synced(timeline, stage), _transfers(timeline, stage, which), _behind(timeline, stage, which)]
-    own_end = np.array([[end[-1], length]])
-    times = np.concatenate([begin, end, *(cover.reshape(-1) for cover in (*covers, own_end)), [0, length]])
+    own_end, paused = np.array([[end[-1], length]]), one_ns(timeline.durations.pause_s)
+    times = np.concatenate(
+        [begin, end, *(cover.reshape(-1) for cover in (*covers, own_end)), [0, length - paused, length]]
+    )
     border = np.unique(np.clip(times, 0, length))
     first = border[:-1]
     task = np.searchsorted(begin, first, side="right") - 1
@@ -73,6 +75,7 @@ def spans_of(simulated: Simulated, stage: int, which: int, pace: float) -> Spans
         ("straggler", "step_end", "send_recv", "gradient_sync"), (covers[2], own_end, covers[1], covers[0]), strict=True
     ):
         kind[_is_covered(first, cover)] = OUTSIDE.index(name)
+    kind[first >= length - paused] = OUTSIDE.index("pause")
     free = np.flatnonzero(~in_task)
     part[free, len(LABELS) - len(OUTSIDE) + kind[free]] = np.diff(border)[free]
     part[in_task] = _divided(border, first, task, in_task, begin, parts)
