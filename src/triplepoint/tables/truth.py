@@ -11,7 +11,7 @@ _CATEGORY = text("category", "compute, comm or idle.")
 _KIND = text(
     "kind",
     "Of comm: collective (in a pass), gradient_sync, send_recv. Of idle: bubble (for another stage), straggler (for "
-    "the slowest rank of a collective), host (for a launch), step_end (for the last stage's update) or pause (after it, "
+    "the slowest rank of a collective), host (for a launch), step_end (for the last stage's update), pause (after it, "
     "for the host). Null of compute.",
     True,
 )
