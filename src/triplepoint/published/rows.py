@@ -38,6 +38,9 @@ COLUMNS = (
 """Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
 hidden, layers, heads and seq."""
 
+_GPUS_OF_HGX = 8
+"""GPUs of a node of NVIDIA's modules: a name that may be a module or a card is a module where so many make the job."""
+
 _MICRO_BATCHES = (4, 2, 1)
 """Sizes tried where a row does not state one: beyond 4 sequences published layouts gain nothing."""
 
@@ -230,11 +233,13 @@ def _shard_size(shards: words.Shards, layout: Layout, gpus_per_node: int) -> int
 
 
 def _read_gpu(cells: Cells, config: Path) -> GpuConfig:
-    """Return the GPU a row names; its interconnect and notes may tell the form factor."""
+    """Return the GPU a row names; its interconnect, notes and whole nodes of eight may tell the form factor."""
     text = cells.get("gpu", "")
     if is_blank(text):
         raise UnreadableError("gpu is blank, expected a GPU such as H100-SXM-80GB")
     context = f"{cells.get('interconnect', '')} {cells.get('notes', '')}"
+    if (count(cells, "n_gpus") or 1) % _GPUS_OF_HGX == 0:
+        context += " HGX"
     try:
         return find_gpu(text, _catalogue(config).gpus, context)
     except AmbiguousGpuError as error:

@@ -151,9 +151,13 @@ def test_usual_fabric_counts_adapters_of_a_stated_bandwidth() -> None:
 
 
 def test_read_row_says_what_a_gpu_could_be() -> None:
-    row = read_row(NEMOTRON | {"gpu": "H100", "interconnect": ""}, 1, CONFIG)
+    unnamed = NEMOTRON | {"gpu": "H100", "interconnect": ""}
+    row = read_row(unnamed | {"n_gpus": "4", "tp": "2", "dp": "2"}, 1, CONFIG)
     assert row.status == "invalid" and "h100 (" in row.reason and "h100-pcie (" in row.reason
     row = read_row(NEMOTRON | {"gpu": "H100", "interconnect": "NVLink, 8x400G"}, 1, CONFIG)
+    assert row.job and row.job.gpu.name == "h100"
+    # Whole nodes of eight are modules.
+    row = read_row(unnamed, 1, CONFIG)
     assert row.job and row.job.gpu.name == "h100"
 
 
