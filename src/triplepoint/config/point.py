@@ -15,12 +15,13 @@ from pydantic import AfterValidator, Field
 from triplepoint import MEASUREMENT_VERSION
 from triplepoint.config.base import NAME_PATTERN, Devices, Featured, Layers, Row, Setting, Size, Strict, declared
 from triplepoint.config.model import ModelConfig
+from triplepoint.config.software import Software
 from triplepoint.config.task import TARGETS, Inference, Lora, Task
 
 Positive = Annotated[int, Field(gt=0)]
 Engine = Literal["native", "megatron", "deepspeed", "simulated"]
 Offload = Literal["optim", "params"]
-Overlap = Literal["grad", "param", "tp"]
+Overlap = Literal["grad", "param", "tp", "ep"]
 Precision = Literal["fp32", "bf16", "fp16", "fp8"]
 Recompute = Literal["none", "selective", "full"]
 Samples = Literal["packed", "padded"]
@@ -77,6 +78,7 @@ def _unlike_layers(point: "Point") -> int | None:
 def _useful_overlap(point: "Point") -> tuple[Overlap, ...]:
     """Return the overlaps of communication that happens."""
     layout, useful = point.layout, {"tp": point.layout.sequence_parallel, "grad": point.layout.dp > 1}
+    useful["ep"] = point.model.moe is not None and layout.ep > 1
     useful["param"] = layout.dp > 1 and layout.data_parallel_sharding != "no_shard"
     # FSDP overlaps gathering and reduction whatever the flags say, and turns tensor parallel overlap off
     # (NeMo megatron_base_model.py, as shipped with sitar-lab/CharLLM-PPT at dad5f27).
@@ -232,7 +234,7 @@ class Contents(Featured):
     """Of the `tokenizer.json`."""
 
 
-class Measured(Featured):
+class Measured(Software):
     """Settings that a study and a point have under the same key, other than the layout."""
 
     micro_batch_size: Annotated[
@@ -297,8 +299,9 @@ class Measured(Featured):
         tuple[Overlap, ...],
         _in_order(Overlap),
         Setting(
-            "Communication overlapped with computation: gradient reduction, parameter gathering, tensor parallel; a "
-            "flag that can do nothing in a point is left out of it.",
+            "Communication overlapped with computation: gradient reduction, parameter gathering, tensor parallel, "
+            "tokens on their way to experts and back (`ep`, behind another micro-batch); a flag that can do nothing in "
+            "a point is left out of it.",
             label="cc-{}",
             words="overlap {}",
             fold=_useful_overlap,

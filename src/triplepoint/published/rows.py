@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import ValidationError
 
@@ -13,10 +13,10 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.point import Layout, Point, PointCluster, Sharding, usual_schedule
+from triplepoint.config.point import Layout, Overlap, Point, PointCluster, Sharding, usual_schedule
 from triplepoint.config.rules import fold, refusal
 from triplepoint.config.task import Inference
-from triplepoint.published import words
+from triplepoint.published import software, words
 from triplepoint.published.architecture import Unsupported, adapt, build_model, find_model, is_of, read_shape
 from triplepoint.published.words import (
     Cells,
@@ -65,6 +65,7 @@ COLUMNS = (
     *("seq", "gpu", "n_gpus", "tp", "pp", "vp", "pipeline_layers", "cp", "ep", "etp", "dp", "fsdp", "mbs", "gbs"),
     *("precision", "recompute", "seq_parallel", "framework", "interconnect", "trainable", "notes", "task"),
     "output_tokens",
+    *software.COLUMNS,
 )
 """Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
 hidden, layers, heads and seq."""
@@ -177,7 +178,7 @@ def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.
     # Where a row does not state the sequence, that which a model known by name was trained with.
     sequence_length, output_tokens = count(cells, "seq") or model.sequence_length, words.read_output_tokens(cells)
     inference = Inference(prompt_tokens=sequence_length, output_tokens=output_tokens) if output_tokens else None
-    stated, batch = shards.overlap, need(cells, "gbs")
+    batch = need(cells, "gbs")
     return Point(
         model=model,
         cluster=PointCluster(name="published", device="cuda", gpu=gpu.name, gpus_per_node=1),
@@ -189,12 +190,20 @@ def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.
         sequence_length=sequence_length,
         recompute=recompute or "none",
         recompute_layers=recompute_layers,
-        overlap=tuple(kind for kind in stack.overlap if stated is None or kind == "tp" or kind in stated),
+        overlap=_overlap(stack, shards.overlap, software.read_overlap(cells)),
         precision=words.read_precision(cells.get("precision", "")),
         lora=words.read_lora(cells.get("trainable", ""), cells.get("notes", "")),
         task="inference" if inference else "pretrain",
         inference=inference,
+        **software.read_software(cells),
     )
+
+
+def _overlap(stack: Stack, of_shards: words.Overlap | None, stated: frozenset[Overlap] | None) -> tuple[Overlap, ...]:
+    """Return what is overlapped: as the row states, or says of its shards, else as the stack does."""
+    if stated is not None:
+        return tuple(kind for kind in get_args(Overlap) if kind in stated)
+    return tuple(kind for kind in stack.overlap if of_shards is None or kind in ("tp", "ep") or kind in of_shards)
 
 
 def _check(point: Point, gpu: GpuConfig) -> None:

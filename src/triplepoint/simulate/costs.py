@@ -96,7 +96,7 @@ class Costs:
         self._job = job
         self._kernels, self._collectives = models
         self._attention_slowdown = job.software.attention_slowdown
-        self._sends_tokens_once = job.software.sends_tokens_once
+        self._sends_once = job.software.dispatch == "once_per_node"
         self._constants = constants
         self._slowest = slowest_of(job.num_gpus)
         self.slowdown = overlap.compute_slowdown.value
@@ -122,7 +122,7 @@ class Costs:
         time = self._known_s.get(key)
         if time is None:
             group = self._job.mesh.group(communication.group)
-            is_once = communication.kind == "all_to_all" and communication.group == "ep" and self._sends_tokens_once
+            is_once = communication.kind == "all_to_all" and communication.group == "ep" and self._sends_once
             ways = self._sent_once(communication.num_bytes, group) if is_once else [(communication.num_bytes, group)]
             time = max(self._collectives.time_s(communication.kind, *way) if way[1].size > 1 else 0.0 for way in ways)
             self._known_s[key] = time

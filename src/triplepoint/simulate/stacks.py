@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
-from triplepoint.config.point import Overlap, Precision
+from triplepoint.config.point import Overlap, Point, Precision
+from triplepoint.config.software import Dispatch, DispatchPrecision, Software
 from triplepoint.config.yaml_file import read
 from triplepoint.errors import UserError
 
@@ -68,9 +69,12 @@ class Stack(Strict):
     expert_imbalance: _Factor = 1.04
     """Load of the fullest expert parallel rank over the mean, dropless routing. Source: arXiv:2408.15664 table 2,
     MaxVio of bias-balanced routing."""
-    sends_tokens_once: bool = False
-    """Whether a token goes once to a node, and once to a rank there, for all its experts (DeepEP), to be copied for
-    each of them on arrival."""
+    dispatch: Dispatch = "all_to_all"
+    """How tokens get to experts on other ranks; sent once per node, they are copied for each expert on arrival."""
+    dispatch_precision: DispatchPrecision = "bf16"
+    """Number format of tokens on their way to experts."""
+    token_nodes: Annotated[int, Field(gt=0)] | None = None
+    """Nodes that the experts of one token are on, at most; None for no limit. Unit: 1."""
     routes_in_turn: bool = False
     """Whether the router is a stand-in that gives a token the experts after those of the last token."""
     gathers_once: bool = False
@@ -97,10 +101,21 @@ class Stack(Strict):
     has_16bit_state: bool = False
     """Whether sharded parameters, their gradients and Adam's moments are all in 16 bits."""
 
+    def with_settings_of(self, point: Point) -> "Stack":
+        """Return the stack as a run has it: what the run says of its software in place of what is usual."""
+        return _changed(self, tuple((name, getattr(point, name)) for name in Software.model_fields))
+
     def gradient_bytes(self, precision: Precision, kinds: Collection[Reduced] = ()) -> int:
         """Return bytes of one accumulated gradient, in training of some kinds."""
         is_wide = self.reduces_fp32 and precision != "fp16" and not set(kinds) & set(self.reduces_16bit)
         return 4 if precision == "fp32" or is_wide else 2
+
+
+@lru_cache(maxsize=1024)
+def _changed(stack: Stack, settings: tuple[tuple[str, object], ...]) -> Stack:
+    """Return a stack with settings that are not None, the same object when asked again; itself where all are None."""
+    stated = {name: value for name, value in settings if value is not None}
+    return stack.model_copy(update=stated) if stated else stack
 
 
 class Stacks(Strict):

@@ -23,6 +23,7 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import MemoryUse, Need, peak_memory
 from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power
+from triplepoint.simulate.predict.software import SoftwareUse, software_use
 from triplepoint.simulate.step import Step, simulate_step
 from triplepoint.simulate.timeline.tasks import Timeline
 from triplepoint.status import PredictionStatus
@@ -78,6 +79,7 @@ class Prediction:
         time_per_output_token_lo_s: Lower end of the 90 % interval.
         time_per_output_token_hi_s: Upper end.
         exposed_comm_per_output_token_s: Exposed communication of such a token.
+        software: What the software does.
         power: Power and heat.
     """
 
@@ -99,16 +101,19 @@ class Prediction:
     time_per_output_token_lo_s: float = math.nan
     time_per_output_token_hi_s: float = math.nan
     exposed_comm_per_output_token_s: float = math.nan
+    software: SoftwareUse = SoftwareUse()
     power: PowerPrediction = PowerPrediction()
 
     def cells(self) -> dict[str, object]:
         """Return the columns of a table: nothing for NaN, six digits of a number."""
         columns = asdict(self)
-        return {name: _cell(value) for name, value in (columns | columns.pop("power")).items() if name != "power"}
+        parts = columns.pop("software") | columns.pop("power")
+        return {name: _cell(value) for name, value in (columns | parts).items()}
 
 
 COLUMNS = (
-    *(part.name for part in fields(Prediction) if part.name != "power"),
+    *(part.name for part in fields(Prediction) if part.name not in ("software", "power")),
+    *(part.name for part in fields(SoftwareUse)),
     *(part.name for part in fields(PowerPrediction)),
 )
 """Columns of a table of predictions, in order."""
@@ -196,6 +201,7 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
         bubble_fraction=step.timeline.bubble_fraction,
         exposed_comm_s=step.exposed_comm_s,
         bottleneck=_training_bottleneck(step.timeline, step.slowest),
+        software=software_use(job),
     )
 
 
@@ -250,6 +256,7 @@ def _predict_serving(
         time_per_output_token_lo_s=token_low_s,
         time_per_output_token_hi_s=token_high_s,
         exposed_comm_per_output_token_s=found.decode.exposed_s,
+        software=software_use(job),
         power=predict_power(warm, known_to.whole_s, config) if warm and with_power else PowerPrediction(),
     )
 

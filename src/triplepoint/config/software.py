@@ -1,0 +1,61 @@
+"""Settings of a run that say what its software does, where that is not what its stack usually does."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from triplepoint.config.base import Featured, Setting
+
+Attention = Literal["unfused", "flash1", "flash2", "flash3", "cudnn", "ck"]
+Dispatch = Literal["all_to_all", "once_per_node"]
+DispatchPrecision = Literal["bf16", "fp8"]
+
+SIMULATED_ONLY = ("simulated",)
+"""Engines that have these settings: the others do what their libraries do."""
+
+
+def _has_dispatch(point: Any) -> bool:
+    return point.model.moe is not None and point.layout.ep > 1
+
+
+class Software(Featured):
+    """What the software of a run does; None where it is what `config/calibration/stacks.yaml` has for the stack."""
+
+    dispatch: Annotated[
+        Dispatch | None,
+        Setting(
+            "How tokens get to experts on other ranks: `all_to_all`, a copy for each expert; `once_per_node`, one copy "
+            "to each node, forwarded inside it to the ranks that need it, as DeepEP and HybridEP do. None: as the "
+            "stack does; without effect at ep 1.",
+            label={"all_to_all": "a2a", "once_per_node": "once"},
+            words={"all_to_all": "all-to-all of copies", "once_per_node": "tokens once per node"},
+            fold=lambda point: point.dispatch if _has_dispatch(point) else None,
+            engines=SIMULATED_ONLY,
+            came_later=True,
+        ),
+    ] = None
+    dispatch_precision: Annotated[
+        DispatchPrecision | None,
+        Setting(
+            "Number format of tokens on their way to experts; results come back in 16 bits. None: as the stack does; "
+            "without effect at ep 1.",
+            label={"bf16": "send16", "fp8": "send8"},
+            words={"bf16": "16-bit dispatch", "fp8": "fp8 dispatch"},
+            fold=lambda point: point.dispatch_precision if _has_dispatch(point) else None,
+            engines=SIMULATED_ONLY,
+            came_later=True,
+        ),
+    ] = None
+    token_nodes: Annotated[
+        Annotated[int, Field(gt=0, le=1_000_000, strict=True)] | None,
+        Setting(
+            "Nodes that the experts of one token are on, at most (group-limited routing, 4 of DeepSeek-V3). None: no "
+            "limit; without effect at ep 1.",
+            "1",
+            "nodes{}",
+            words="experts on {} nodes",
+            fold=lambda point: point.token_nodes if _has_dispatch(point) else None,
+            engines=SIMULATED_ONLY,
+            came_later=True,
+        ),
+    ] = None

@@ -1,0 +1,61 @@
+"""Words of published tables for what the software of a run does: how tokens get to experts, what is overlapped."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, cast, get_args
+
+from triplepoint.config.point import Overlap
+from triplepoint.published.words import Cells, UnreadableError, count, is_blank, shown
+
+COLUMNS = ("overlap", "dispatch", "dispatch_precision", "token_nodes")
+"""Columns that are read here; a blank one is what the stack usually does."""
+
+_WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "dispatch": (
+        (r"deep_?-?ep|hybrid_?-?ep|once", "once_per_node"),
+        (r"all_?-?\s?to_?-?\s?all|\ba2a\b", "all_to_all"),
+    ),
+    "dispatch_precision": ((r"fp8|float8|e4m3", "fp8"), (r"bf16|bfloat16|fp16|16.?bit", "bf16")),
+}
+"""Patterns of a column's cells by what they mean, the first that matches."""
+
+
+def read_software(cells: Cells) -> dict[str, Any]:
+    """Return the settings of a run that its row states of its software.
+
+    Raises:
+        UnreadableError: If the words of a cell mean nothing here.
+    """
+    found: dict[str, Any] = {}
+    for column, words in _WORDS.items():
+        text = cells.get(column, "").strip()
+        if is_blank(text):
+            continue
+        low = text.lower()
+        meant = next((name for pattern, name in words if re.search(pattern, low)), None)
+        if meant is None:
+            raise UnreadableError(f"{column} is {shown(text)}, expected {' or '.join(name for _, name in words)}")
+        found[column] = meant
+    # As in `DeepEP, FP8`.
+    if "dispatch_precision" not in found and re.search("fp8", cells.get("dispatch", "").lower()):
+        found["dispatch_precision"] = "fp8"
+    if nodes := count(cells, "token_nodes"):
+        found["token_nodes"] = nodes
+    return found
+
+
+def read_overlap(cells: Cells) -> frozenset[Overlap] | None:
+    """Return the communication a row says is overlapped; None for a blank cell.
+
+    Raises:
+        UnreadableError: If a word means nothing here.
+    """
+    text = cells.get("overlap", "").strip()
+    if is_blank(text):
+        return None
+    words = [word for word in re.split(r"[\s,;+\[\]]+", text.lower()) if word]
+    if words in (["none"], ["no"], ["off"]):
+        return frozenset()
+    if unknown := [word for word in words if word not in get_args(Overlap)]:
+        raise UnreadableError(f"overlap is {shown(' '.join(unknown))}, expected none, or some of grad param tp ep")
+    return frozenset(cast("list[Overlap]", words))

@@ -1,0 +1,36 @@
+"""What the software of a predicted job does: the stack's usual ways, and what the job says in their place."""
+
+from dataclasses import dataclass
+
+from triplepoint.simulate.job import Job
+
+
+@dataclass(frozen=True)
+class SoftwareUse:
+    """Columns of a prediction on software; empty where a way has no effect in the job.
+
+    Attributes:
+        software: Name of the stack in `config/calibration/stacks.yaml`.
+        overlap: Communication overlapped with computation.
+        dispatch: How tokens get to experts on other ranks.
+        dispatch_precision: Number format of tokens on their way there.
+        token_nodes: Nodes that the experts of a token are on, at most.
+    """
+
+    software: str = ""
+    overlap: str = ""
+    dispatch: str = ""
+    dispatch_precision: str = ""
+    token_nodes: int | str = ""
+
+
+def software_use(job: Job) -> SoftwareUse:
+    """Return what the software of a job does."""
+    stack, is_sent = job.software, job.model.moe is not None and job.layout.ep > 1
+    return SoftwareUse(
+        software=stack.name,
+        overlap=" ".join(sorted(job.overlap)),
+        dispatch=stack.dispatch if is_sent else "",
+        dispatch_precision=stack.dispatch_precision if is_sent else "",
+        token_nodes=(stack.token_nodes or "") if is_sent else "",
+    )
