@@ -1,6 +1,6 @@
 """Settings of a run that say what its software does, where that is not what its stack usually does."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
@@ -20,6 +20,18 @@ def _has_dispatch(point: Any) -> bool:
 
 class Software(Featured):
     """What the software of a run does; None where it is what `config/calibration/stacks.yaml` has for the stack."""
+
+    attention: Annotated[
+        Attention | None,
+        Setting(
+            "Kernels of attention: `unfused`, scores written and read; `flash1` to `flash3`, FlashAttention of that "
+            "version; `cudnn`; `ck`, Composable Kernel of ROCm. None: as the stack does.",
+            label={name: name for name in get_args(Attention)},
+            words={name: f"{name} attention" for name in get_args(Attention)},
+            engines=SIMULATED_ONLY,
+            came_later=True,
+        ),
+    ] = None
 
     dispatch: Annotated[
         Dispatch | None,

@@ -7,10 +7,18 @@ from typing import Any, cast, get_args
 from triplepoint.config.point import Overlap
 from triplepoint.published.words import Cells, UnreadableError, count, is_blank, shown
 
-COLUMNS = ("overlap", "dispatch", "dispatch_precision", "token_nodes")
+COLUMNS = ("attention", "overlap", "dispatch", "dispatch_precision", "token_nodes")
 """Columns that are read here; a blank one is what the stack usually does."""
 
 _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "attention": (
+        (r"flash[- _]?(attention|attn)?[- _]?v?3|\bfa[- _]?3", "flash3"),
+        (r"flash[- _]?(attention|attn)?[- _]?v?2|\bfa[- _]?2|sdpa", "flash2"),
+        (r"flash[- _]?(attention|attn)?[- _]?v?1|\bfa[- _]?1", "flash1"),
+        (r"cudnn|transformer[- ]?engine|\bte\b", "cudnn"),
+        (r"\bck\b|composable|aiter", "ck"),
+        (r"unfused|eager|no flash|math", "unfused"),
+    ),
     "dispatch": (
         (r"deep_?-?ep|hybrid_?-?ep|once", "once_per_node"),
         (r"all_?-?\s?to_?-?\s?all|\ba2a\b", "all_to_all"),

@@ -91,11 +91,15 @@ class Costs:
         models: tuple[KernelModel, CollectiveModel],
         overlap: Overlap,
         constants: Constants,
+        attention_slowdown: float = 1.0,
     ) -> None:
-        """Use these models, what computation loses to communication, and what the software stack does and adds."""
+        """Use these models, what computation loses to communication, and what the software stack does and adds.
+
+        `attention_slowdown` is the time of its kernels of attention over that of those in the kernel model.
+        """
         self._job = job
         self._kernels, self._collectives = models
-        self._attention_slowdown = job.software.attention_slowdown
+        self._attention_slowdown = attention_slowdown
         self._sends_once = job.software.dispatch == "once_per_node"
         self._constants = constants
         self._slowest = slowest_of(job.num_gpus)

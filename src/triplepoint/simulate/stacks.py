@@ -9,9 +9,9 @@ from pydantic import Field
 
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
 from triplepoint.config.point import Overlap, Point, Precision
-from triplepoint.config.software import Dispatch, DispatchPrecision, Software
+from triplepoint.config.software import Attention, Dispatch, DispatchPrecision, Software
 from triplepoint.config.yaml_file import read
-from triplepoint.errors import UserError
+from triplepoint.errors import PointError, UserError
 
 _Factor = Annotated[float, Field(gt=0)]
 Reduced = Literal["experts", "sharded_parameters"]
@@ -34,14 +34,11 @@ class Stack(Strict):
     """Where this is published."""
     overlap: tuple[Overlap, ...]
     """Communication overlapped with computation where nothing else is said."""
-    attention: str | None = None
-    """Implementation of fused attention, where it is not the usual one of the GPU type."""
-    attention_slowdown: _Factor = 1.0
-    """Its time over that of the implementation the kernel tables have. Unit: 1."""
+    attention: Attention | None = None
+    """Kernels of attention, where they are not the usual ones of the GPU type. `unfused`: scores are written, masked,
+    dropped out and read; otherwise they stay on the chip."""
     expert_parallel: Annotated[int, Field(gt=0)] | None = None
     """Expert parallel ranks where a table says 1 or nothing, at most; None if 1 is meant. Unit: 1."""
-    has_flash_attention: bool = True
-    """Whether scores stay on the chip; otherwise they are written, masked, dropped out and read."""
     has_dropout: bool = False
     """Whether attention and residual branches drop out: masks are stored."""
     has_fused_activation: bool = True
@@ -118,17 +115,58 @@ def _changed(stack: Stack, settings: tuple[tuple[str, object], ...]) -> Stack:
     return stack.model_copy(update=stated) if stated else stack
 
 
+class AttentionKernel(Strict):
+    """Kernels of attention on GPUs whose tables lack them."""
+
+    name: Attention
+    """The kernels."""
+    of: Attention
+    """Kernels of the same kind that a GPU's table has."""
+    slowdown: _Factor
+    """Their time over that of the latter. Unit: 1."""
+    source: Annotated[str, Field(min_length=8)]
+    """Where this is published."""
+
+
 class Stacks(Strict):
     """All stacks, most special first."""
+
+    attention_kernels: tuple[AttentionKernel, ...]
+    """First hit wins."""
 
     stacks: tuple[Stack, ...]
     """First hit wins."""
 
 
-@lru_cache(maxsize=4)
 def read_stacks(config: Path) -> tuple[Stack, ...]:
     """Return the stacks of a configuration folder. Raises `UserError` if the file is missing or wrong."""
-    return read(Stacks, config / "calibration" / "stacks.yaml").stacks
+    return _read_all(config).stacks
+
+
+def attention_kernel(name: str | None, known: Collection[str], config: Path) -> tuple[str | None, float]:
+    """Return the kernels of a GPU's table that stand for some, and the time of these over theirs.
+
+    Args:
+        name: Kernels of attention; None and `unfused` for the usual ones of the GPU type.
+        known: Those its table has, the usual ones first.
+        config: Folder of the configuration.
+
+    Raises:
+        PointError: If the GPU type has neither them nor any they were compared with.
+    """
+    if name in (None, "unfused"):
+        return None, 1.0
+    if name in known:
+        return name, 1.0
+    for kernel in _read_all(config).attention_kernels:
+        if kernel.name == name and kernel.of in known:
+            return kernel.of, kernel.slowdown
+    raise PointError(f"attention: {name}, this GPU has {' and '.join(known)}; set attention: {next(iter(known))}")
+
+
+@lru_cache(maxsize=4)
+def _read_all(config: Path) -> Stacks:
+    return read(Stacks, config / "calibration" / "stacks.yaml")
 
 
 @lru_cache(maxsize=1024)

@@ -120,7 +120,10 @@ def test_layouts_of_deepseek_are_ranked_as_they_run() -> None:
 def test_software_of_a_row_wins_over_that_of_its_stack() -> None:
     stated = read_row(ROWS["bridge-qwen3-235b"], 1, CONFIG).job
     assert stated is not None
-    assert (software_use(stated).dispatch, software_use(stated).overlap) == ("all_to_all", "ep grad param")
+    assert (software_use(stated, CONFIG).dispatch, software_use(stated, CONFIG).overlap) == (
+        "all_to_all",
+        "ep grad param",
+    )
     assert read_row(ROWS["deepseek-v3"] | {"dispatch": "by hand"}, 1, CONFIG).reason.startswith("dispatch is 'by hand'")
     assert "none, or some of" in read_row(ROWS["deepseek-v3"] | {"overlap": "all"}, 1, CONFIG).reason
 

@@ -173,7 +173,7 @@ def predict(
     if _is_warmed(job, config, cluster, with_power):
         warm = warm_up(load, simulate, cluster, config) if cluster else warm_up_anywhere(load, config)
         load = warm.load
-    found = _prediction(job, load.ran, memory, calibration)
+    found = replace(_prediction(job, load.ran, memory, calibration), software=software_use(job, config))
     if warm is None or not with_power:
         return found
     return replace(found, power=predict_power(warm, (found.step_time_lo_s, found.step_time_hi_s), config))
@@ -201,7 +201,6 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
         bubble_fraction=step.timeline.bubble_fraction,
         exposed_comm_s=step.exposed_comm_s,
         bottleneck=_training_bottleneck(step.timeline, step.slowest),
-        software=software_use(job),
     )
 
 
@@ -256,7 +255,7 @@ def _predict_serving(
         time_per_output_token_lo_s=token_low_s,
         time_per_output_token_hi_s=token_high_s,
         exposed_comm_per_output_token_s=found.decode.exposed_s,
-        software=software_use(job),
+        software=software_use(job, config),
         power=predict_power(warm, known_to.whole_s, config) if warm and with_power else PowerPrediction(),
     )
 

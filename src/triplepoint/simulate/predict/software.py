@@ -1,8 +1,10 @@
 """What the software of a predicted job does: the stack's usual ways, and what the job says in their place."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from triplepoint.simulate.job import Job
+from triplepoint.simulate.kernels.parameters import read_kernels
 
 
 @dataclass(frozen=True)
@@ -11,6 +13,7 @@ class SoftwareUse:
 
     Attributes:
         software: Name of the stack in `config/calibration/stacks.yaml`.
+        attention: Kernels of attention.
         overlap: Communication overlapped with computation.
         dispatch: How tokens get to experts on other ranks.
         dispatch_precision: Number format of tokens on their way there.
@@ -18,17 +21,25 @@ class SoftwareUse:
     """
 
     software: str = ""
+    attention: str = ""
     overlap: str = ""
     dispatch: str = ""
     dispatch_precision: str = ""
     token_nodes: int | str = ""
 
 
-def software_use(job: Job) -> SoftwareUse:
-    """Return what the software of a job does."""
+def software_use(job: Job, config: Path) -> SoftwareUse:
+    """Return what the software of a job does.
+
+    Args:
+        job: The job.
+        config: Folder of the configuration.
+    """
+    usual_attention = next(iter(read_kernels(job.gpu.name, config).attention))
     stack, is_sent = job.software, job.model.moe is not None and job.layout.ep > 1
     return SoftwareUse(
         software=stack.name,
+        attention=stack.attention or usual_attention,
         overlap=" ".join(sorted(job.overlap)),
         dispatch=stack.dispatch if is_sent else "",
         dispatch_precision=stack.dispatch_precision if is_sent else "",
