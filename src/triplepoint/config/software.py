@@ -7,6 +7,7 @@ from pydantic import Field
 from triplepoint.config.base import Featured, Setting
 
 Attention = Literal["unfused", "flash1", "flash2", "flash3", "cudnn", "ck"]
+Launch = Literal["eager", "compiled", "graphs"]
 Dispatch = Literal["all_to_all", "once_per_node"]
 DispatchPrecision = Literal["bf16", "fp8"]
 
@@ -33,6 +34,18 @@ class Software(Featured):
         ),
     ] = None
 
+    launch: Annotated[
+        Launch | None,
+        Setting(
+            "How the host starts kernels: `eager`, one after the other from Python; `compiled`, torch.compile, which "
+            "also makes norms, rotation, activation and loss one kernel each; `graphs`, CUDA graphs of what `eager` "
+            "does. None: as the stack does.",
+            label={"eager": "eager", "compiled": "comp", "graphs": "graphs"},
+            words={"eager": "eager", "compiled": "torch.compile", "graphs": "CUDA graphs"},
+            engines=SIMULATED_ONLY,
+            came_later=True,
+        ),
+    ] = None
     dispatch: Annotated[
         Dispatch | None,
         Setting(

@@ -7,7 +7,7 @@ from typing import Any, cast, get_args
 from triplepoint.config.point import Overlap
 from triplepoint.published.words import Cells, UnreadableError, count, is_blank, shown
 
-COLUMNS = ("attention", "overlap", "dispatch", "dispatch_precision", "token_nodes")
+COLUMNS = ("attention", "launch", "overlap", "dispatch", "dispatch_precision", "token_nodes")
 """Columns that are read here; a blank one is what the stack usually does."""
 
 _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -19,6 +19,7 @@ _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
         (r"\bck\b|composable|aiter", "ck"),
         (r"unfused|eager|no flash|math", "unfused"),
     ),
+    "launch": ((r"graph", "graphs"), (r"compil", "compiled"), (r"eager", "eager")),
     "dispatch": (
         (r"deep_?-?ep|hybrid_?-?ep|once", "once_per_node"),
         (r"all_?-?\s?to_?-?\s?all|\ba2a\b", "all_to_all"),
@@ -37,19 +38,28 @@ def read_software(cells: Cells) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for column, words in _WORDS.items():
         text = cells.get(column, "").strip()
-        if is_blank(text):
-            continue
-        low = text.lower()
-        meant = next((name for pattern, name in words if re.search(pattern, low)), None)
-        if meant is None:
-            raise UnreadableError(f"{column} is {shown(text)}, expected {' or '.join(name for _, name in words)}")
-        found[column] = meant
+        if not is_blank(text):
+            found[column] = _meant(column, text, words)
+    # As in `torchtitan + torch.compile`.
+    if "launch" not in found and (launch := _first(_WORDS["launch"], cells.get("framework", ""))):
+        found["launch"] = launch
     # As in `DeepEP, FP8`.
     if "dispatch_precision" not in found and re.search("fp8", cells.get("dispatch", "").lower()):
         found["dispatch_precision"] = "fp8"
     if nodes := count(cells, "token_nodes"):
         found["token_nodes"] = nodes
     return found
+
+
+def _meant(column: str, text: str, words: tuple[tuple[str, str], ...]) -> str:
+    if name := _first(words, text):
+        return name
+    names = " or ".join(dict.fromkeys(name for _, name in words))
+    raise UnreadableError(f"{column} is {shown(text)}, expected {names}")
+
+
+def _first(words: tuple[tuple[str, str], ...], text: str) -> str | None:
+    return next((name for pattern, name in words if re.search(pattern, text.lower())), None)
 
 
 def read_overlap(cells: Cells) -> frozenset[Overlap] | None:

@@ -12,7 +12,7 @@ from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout, Overlap, Point, Precision, Recompute
 from triplepoint.config.task import TARGETS
 from triplepoint.simulate.fabric import Fabric
-from triplepoint.simulate.stacks import Stack, find_stack
+from triplepoint.simulate.stacks import Stack, stack_of
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Job:
             stack: Framework and its version.
             config: Folder of the configuration, with the registry of stacks.
         """
-        software = find_stack(stack, config).with_settings_of(point)
+        software = stack_of(point, stack, config)
         return cls(
             model=point.model,
             layout=point.layout,

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
 from triplepoint.config.point import Overlap, Point, Precision
-from triplepoint.config.software import Attention, Dispatch, DispatchPrecision, Software
+from triplepoint.config.software import Attention, Dispatch, DispatchPrecision, Launch, Software
 from triplepoint.config.yaml_file import read
 from triplepoint.errors import PointError, UserError
 
@@ -21,6 +21,10 @@ SIMULATED = "Megatron-Core r0.8"
 
 OF_ENGINE = {"megatron": "Megatron-Core", "deepspeed": "DeepSpeed", "native": "PyTorch"}
 """Software that a launched point is predicted for, by its engine."""
+
+
+COMPILED_LOSS_BYTES = (26, 10)
+"""As `Stack.loss_bytes`, of a loss that is compiled."""
 
 
 class Stack(Strict):
@@ -41,8 +45,12 @@ class Stack(Strict):
     """Expert parallel ranks where a table says 1 or nothing, at most; None if 1 is meant. Unit: 1."""
     has_dropout: bool = False
     """Whether attention and residual branches drop out: masks are stored."""
+    launch: Launch = "eager"
+    """How the host starts kernels."""
+    has_fused_norms: bool = True
+    """Whether a norm, and the rotation of queries and keys, are one kernel each where nothing is compiled."""
     has_fused_activation: bool = True
-    """Whether bias, activation and gate are one kernel."""
+    """Whether bias, activation and gate are one kernel where nothing is compiled."""
     overlaps_input_gradient: bool = True
     """Whether the reduction of a column-parallel layer's input gradient is overlapped with its weight gradient."""
     scatters_activations: bool = False
@@ -93,26 +101,32 @@ class Stack(Strict):
     host_time: Annotated[Quantity, unit_is("s")] | None = None
     """Time the host takes to launch one operation, where that is known of the stack; otherwise what its version was
     calibrated with, or the usual one."""
+    has_usual_host: bool = False
+    """Whether that time is the usual one of its launch, in place of what was calibrated."""
     host_time_sigma: Annotated[float, Field(ge=0)] = 0.0
     """Relative standard deviation of it. Unit: 1."""
     has_16bit_state: bool = False
     """Whether sharded parameters, their gradients and Adam's moments are all in 16 bits."""
 
-    def with_settings_of(self, point: Point) -> "Stack":
-        """Return the stack as a run has it: what the run says of its software in place of what is usual."""
-        return _changed(self, tuple((name, getattr(point, name)) for name in Software.model_fields))
+    @property
+    def fuses_norms(self) -> bool:
+        """Whether a norm is one kernel, and rotation too."""
+        return self.has_fused_norms or self.launch == "compiled"
+
+    @property
+    def fuses_activation(self) -> bool:
+        """Whether the activation is one kernel with bias and gate."""
+        return self.has_fused_activation or self.launch == "compiled"
+
+    @property
+    def bytes_of_loss(self) -> tuple[int, int]:
+        """Bytes of the cross entropy per logit: those of fewer kernels where it is compiled. Unit: byte."""
+        return min(self.loss_bytes, COMPILED_LOSS_BYTES) if self.launch == "compiled" else self.loss_bytes
 
     def gradient_bytes(self, precision: Precision, kinds: Collection[Reduced] = ()) -> int:
         """Return bytes of one accumulated gradient, in training of some kinds."""
         is_wide = self.reduces_fp32 and precision != "fp16" and not set(kinds) & set(self.reduces_16bit)
         return 4 if precision == "fp32" or is_wide else 2
-
-
-@lru_cache(maxsize=1024)
-def _changed(stack: Stack, settings: tuple[tuple[str, object], ...]) -> Stack:
-    """Return a stack with settings that are not None, the same object when asked again; itself where all are None."""
-    stated = {name: value for name, value in settings if value is not None}
-    return stack.model_copy(update=stated) if stated else stack
 
 
 class AttentionKernel(Strict):
@@ -128,9 +142,20 @@ class AttentionKernel(Strict):
     """Where this is published."""
 
 
+class Launching(Strict):
+    """A way to start kernels."""
+
+    name: Launch
+    """The way."""
+    host_time: Annotated[Quantity, unit_is("s")]
+    """Time of the host for one operation, of stacks that say none of their own and runs that change the way."""
+
+
 class Stacks(Strict):
     """All stacks, most special first."""
 
+    launching: tuple[Launching, ...]
+    """Each way once."""
     attention_kernels: tuple[AttentionKernel, ...]
     """First hit wins."""
 
@@ -141,6 +166,32 @@ class Stacks(Strict):
 def read_stacks(config: Path) -> tuple[Stack, ...]:
     """Return the stacks of a configuration folder. Raises `UserError` if the file is missing or wrong."""
     return _read_all(config).stacks
+
+
+def stack_of(point: Point, framework: str, config: Path) -> Stack:
+    """Return the stack as a run has it: what the run says of its software in place of what is usual.
+
+    Args:
+        point: The run.
+        framework: Framework and its version.
+        config: Folder of the configuration.
+    """
+    return _changed(find_stack(framework, config), _stated(point), config)
+
+
+def _stated(point: Point) -> tuple[tuple[str, object], ...]:
+    values = ((name, getattr(point, name)) for name in Software.model_fields)
+    return tuple((name, value) for name, value in values if value is not None)
+
+
+@lru_cache(maxsize=1024)
+def _changed(stack: Stack, stated: tuple[tuple[str, object], ...], config: Path) -> Stack:
+    """Return a stack with other settings, the same object when asked again; the host's time follows the launch."""
+    changed = stack.model_copy(update=dict(stated)) if stated else stack
+    if changed.launch == stack.launch and (stack.host_time or not stack.has_usual_host):
+        return changed
+    host_time = next(way.host_time for way in _read_all(config).launching if way.name == changed.launch)
+    return changed.model_copy(update={"host_time": host_time})
 
 
 def attention_kernel(name: str | None, known: Collection[str], config: Path) -> tuple[str | None, float]:

@@ -142,7 +142,7 @@ def _head_moment(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
     if not chunks[-1].is_last:
         return 0.0
     share = blocks.share
-    is_in_place = share.software.loss_bytes[0] < FP32_BYTES
+    is_in_place = share.software.bytes_of_loss[0] < FP32_BYTES
     logits = share.tokens * vocabulary(share)
     gathered = share.tokens * share.job.model.hidden_size * share.element if share.is_sequence_parallel else 0
     return float(logits * (share.element if is_in_place else FP32_BYTES + share.element) + gathered)

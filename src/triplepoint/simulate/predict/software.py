@@ -14,6 +14,7 @@ class SoftwareUse:
     Attributes:
         software: Name of the stack in `config/calibration/stacks.yaml`.
         attention: Kernels of attention.
+        launch: How the host starts kernels.
         overlap: Communication overlapped with computation.
         dispatch: How tokens get to experts on other ranks.
         dispatch_precision: Number format of tokens on their way there.
@@ -22,6 +23,7 @@ class SoftwareUse:
 
     software: str = ""
     attention: str = ""
+    launch: str = ""
     overlap: str = ""
     dispatch: str = ""
     dispatch_precision: str = ""
@@ -40,6 +42,7 @@ def software_use(job: Job, config: Path) -> SoftwareUse:
     return SoftwareUse(
         software=stack.name,
         attention=stack.attention or usual_attention,
+        launch=stack.launch,
         overlap=" ".join(sorted(job.overlap)),
         dispatch=stack.dispatch if is_sent else "",
         dispatch_precision=stack.dispatch_precision if is_sent else "",

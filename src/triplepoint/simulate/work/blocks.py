@@ -81,6 +81,11 @@ def _head_norms(share: Share, core: Core) -> Part:
     )
 
 
+_STEPS_OF_ROTATION = 5
+"""Bytes that rotation moves in steps, over those of one kernel: to fp32, multiplied as complex numbers, to 16 bits
+again, 6 + 8 + 6 bytes of an element against 4. Source: pytorch/torchtitan models/llama3, apply_rotary_emb."""
+
+
 def _positions(share: Share, core: Core) -> Part:
     """Return what turns the projection's output into queries, keys and values, rotated where the model does so.
 
@@ -91,7 +96,8 @@ def _positions(share: Share, core: Core) -> Part:
     pack = streaming("elementwise", "pack", 2 * all_bytes)
     if share.job.model.position_embedding != "rope":
         return Part((), (pack,))
-    rotate = streaming("elementwise", "rope", 2 * turned)
+    passes = 2 if share.software.fuses_norms else 2 * _STEPS_OF_ROTATION
+    rotate = streaming("elementwise", "rope", passes * turned)
     return Part((rotate,), (rotate, pack))
 
 

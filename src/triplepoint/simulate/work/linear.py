@@ -5,6 +5,7 @@ from typing import Literal
 
 from triplepoint.simulate.operations import Kernel
 from triplepoint.simulate.work.layer_parts import (
+    FP32_BYTES,
     MASK_BYTES,
     Operations,
     Part,
@@ -176,6 +177,8 @@ def norm(share: Share, is_fp8_output: bool, width: int | None = None) -> Part:
     model = share.job.model
     width = width or model.hidden_size
     elements = share.split_tokens * width
+    if not share.software.fuses_norms:
+        return _norm_in_steps(share, elements, num_parameters=width * (2 if model.normalization == "layernorm" else 1))
     written = 1 if is_fp8_output and share.is_fp8 else share.element
     num_parameters = width * (2 if model.normalization == "layernorm" else 1)
     return Part(
@@ -183,6 +186,27 @@ def norm(share: Share, is_fp8_output: bool, width: int | None = None) -> Part:
         (streaming("norm", "backward", elements * share.element * _NORM_PASSES_BACKWARD),),
         (),
         float(elements * share.element),
+        Weights(shared=float(num_parameters)),
+    )
+
+
+def _norm_in_steps(share: Share, elements: int, num_parameters: int) -> Part:
+    """Return a norm whose steps are kernels of their own, in fp32 between; its fp32 input and result are kept.
+
+    Forward: to fp32, square, mean, multiply, to 16 bits, times the weight; backward: the gradients of each.
+
+    Source:
+        pytorch/pytorch v2.5 aten/src/ATen/native/layer_norm.cpp, rms_norm_symint; bytes counted by hand.
+    """
+    narrow, wide = share.element, FP32_BYTES
+    forward = (narrow + wide) + 2 * wide + wide + 2 * wide + (wide + narrow) + 2 * narrow
+    of_weight, of_products, of_square = 7 * narrow, 6 * wide, 2 * wide + 3 * wide
+    backward = of_weight + (narrow + wide) + of_products + of_square + (wide + narrow)
+    return Part(
+        (streaming("norm", "forward", elements * forward),),
+        (streaming("norm", "backward", elements * backward),),
+        (),
+        float(elements * (wide + narrow)),
         Weights(shared=float(num_parameters)),
     )
 
