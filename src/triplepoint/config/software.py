@@ -8,6 +8,7 @@ from triplepoint.config.base import Featured, Setting
 
 Attention = Literal["unfused", "flash1", "flash2", "flash3", "cudnn", "ck"]
 Launch = Literal["eager", "compiled", "graphs"]
+Fp8Recipe = Literal["delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"]
 Dispatch = Literal["all_to_all", "once_per_node"]
 DispatchPrecision = Literal["bf16", "fp8"]
 
@@ -42,6 +43,19 @@ class Software(Featured):
             "does. None: as the stack does.",
             label={"eager": "eager", "compiled": "comp", "graphs": "graphs"},
             words={"eager": "eager", "compiled": "torch.compile", "graphs": "CUDA graphs"},
+            engines=SIMULATED_ONLY,
+            came_later=True,
+        ),
+    ] = None
+    fp8_recipe: Annotated[
+        Fp8Recipe | None,
+        Setting(
+            "What a scale of fp8 numbers is of: a tensor, by the steps before (`delayed`) or by itself (`tensorwise`), "
+            "a row (`rowwise`), 128 numbers (`blockwise`), 32 numbers (`mxfp8`). None: as the stack does; without "
+            "effect but with precision fp8.",
+            label={name: name for name in get_args(Fp8Recipe)},
+            words={name: f"{name} scales" for name in get_args(Fp8Recipe)},
+            fold=lambda point: point.fp8_recipe if point.precision == "fp8" else None,
             engines=SIMULATED_ONLY,
             came_later=True,
         ),

@@ -7,7 +7,7 @@ from typing import Any, cast, get_args
 from triplepoint.config.point import Overlap
 from triplepoint.published.words import Cells, UnreadableError, count, is_blank, shown
 
-COLUMNS = ("attention", "launch", "overlap", "dispatch", "dispatch_precision", "token_nodes")
+COLUMNS = ("attention", "launch", "fp8_recipe", "overlap", "dispatch", "dispatch_precision", "token_nodes")
 """Columns that are read here; a blank one is what the stack usually does."""
 
 _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -20,6 +20,13 @@ _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
         (r"unfused|eager|no flash|math", "unfused"),
     ),
     "launch": ((r"graph", "graphs"), (r"compil", "compiled"), (r"eager", "eager")),
+    "fp8_recipe": (
+        (r"mx-?_?(fp)?8|fp8[-_ ]?mx", "mxfp8"),
+        (r"block|sub-?channel|fp8[-_ ]?sc\b|1x128", "blockwise"),
+        (r"row", "rowwise"),
+        (r"delayed|fp8[-_ ]?ds\b", "delayed"),
+        (r"tensor|current|fp8[-_ ]?cs\b", "tensorwise"),
+    ),
     "dispatch": (
         (r"deep_?-?ep|hybrid_?-?ep|once", "once_per_node"),
         (r"all_?-?\s?to_?-?\s?all|\ba2a\b", "all_to_all"),
@@ -40,6 +47,9 @@ def read_software(cells: Cells) -> dict[str, Any]:
         text = cells.get(column, "").strip()
         if not is_blank(text):
             found[column] = _meant(column, text, words)
+    # As in `FP8-CS` and `MXFP8`.
+    if "fp8_recipe" not in found and (recipe := _first(_WORDS["fp8_recipe"], cells.get("precision", ""))):
+        found["fp8_recipe"] = recipe
     # As in `torchtitan + torch.compile`.
     if "launch" not in found and (launch := _first(_WORDS["launch"], cells.get("framework", ""))):
         found["launch"] = launch

@@ -11,6 +11,7 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.operations import Communication, Kernel, Operation
 from triplepoint.simulate.work.experts import share_sent_once
+from triplepoint.simulate.work.fp8 import RECIPES
 
 HOST_OPERATIONS_OUTSIDE = 30
 """Operations of a micro-batch that launch next to no work and are no part of `work`: batch broadcast, masks and
@@ -100,6 +101,7 @@ class Costs:
         self._job = job
         self._kernels, self._collectives = models
         self._attention_slowdown = attention_slowdown
+        self._fp8_slowdown = RECIPES[job.software.fp8_recipe].gemm_slowdown
         self._sends_once = job.software.dispatch == "once_per_node"
         self._constants = constants
         self._slowest = slowest_of(job.num_gpus)
@@ -196,7 +198,9 @@ class Costs:
     def kernel_s(self, kernel: Kernel) -> float:
         """Return the time of all runs of a kernel, with nothing overlapped."""
         time = self._kernels.time_s(kernel) * kernel.count * self._constants.factor * self._slowest
-        return time * self._attention_slowdown if kernel.cls == "attention" else time
+        if kernel.cls == "attention":
+            return time * self._attention_slowdown
+        return time * self._fp8_slowdown if kernel.precision == "fp8" and kernel.cls == "gemm" else time
 
     def _num_launches(self, operations: Iterable[Operation]) -> int:
         """Return how often the host launches something: both pieces of an overlapped reduce-scatter are one call."""

@@ -15,6 +15,7 @@ class SoftwareUse:
         software: Name of the stack in `config/calibration/stacks.yaml`.
         attention: Kernels of attention.
         launch: How the host starts kernels.
+        fp8_recipe: What scales of fp8 numbers are of.
         overlap: Communication overlapped with computation.
         dispatch: How tokens get to experts on other ranks.
         dispatch_precision: Number format of tokens on their way there.
@@ -24,6 +25,7 @@ class SoftwareUse:
     software: str = ""
     attention: str = ""
     launch: str = ""
+    fp8_recipe: str = ""
     overlap: str = ""
     dispatch: str = ""
     dispatch_precision: str = ""
@@ -43,6 +45,7 @@ def software_use(job: Job, config: Path) -> SoftwareUse:
         software=stack.name,
         attention=stack.attention or usual_attention,
         launch=stack.launch,
+        fp8_recipe=stack.fp8_recipe if job.precision == "fp8" else "",
         overlap=" ".join(sorted(job.overlap)),
         dispatch=stack.dispatch if is_sent else "",
         dispatch_precision=stack.dispatch_precision if is_sent else "",

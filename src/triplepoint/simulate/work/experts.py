@@ -14,6 +14,7 @@ from triplepoint.simulate.work.layer_parts import (
     Part,
     Share,
     Weights,
+    cast,
     ceil_div,
     communication,
     gemm,
@@ -236,11 +237,7 @@ def _casts(share: Share, rows: int, inputs: int, outputs: int) -> tuple[Operatio
     """Return the casts to fp8 of a grouped GEMM, forward and backward, each with its transpose."""
     if not share.is_fp8:
         return (), ()
-    per_element = share.element + 2
-    return (
-        (streaming("elementwise", "cast", rows * inputs * per_element),),
-        (streaming("elementwise", "cast", rows * outputs * per_element),),
-    )
+    return cast(share, rows * inputs, across=True), cast(share, rows * outputs, across=True)
 
 
 def _bias(share: Share, spread: Experts, outputs: int) -> float:

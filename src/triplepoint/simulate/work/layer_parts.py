@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import CommKind, Communication, Kernel, Operation
 from triplepoint.simulate.stacks import Reduced
+from triplepoint.simulate.work.fp8 import RECIPES
 
 FLOPS_PER_MAC = 2
 FP32_BYTES = 4
@@ -96,6 +97,7 @@ class Share:
         element: Bytes of an activation.
         gemm_precision: Number format of the GEMMs of layers.
         gemm_element: Bytes of their inputs.
+        recipe: What fp8 training does to cast.
         cached: Tokens before the new one of each sequence where tokens are generated; None elsewhere.
         cache_element: Bytes of a number in the cache of keys and values.
     """
@@ -115,6 +117,7 @@ class Share:
         self.gemm_element = 1 if job.precision == "fp8" else self.element
         self.gradient_element = self.software.gradient_bytes(job.precision, _reduced(job))
         self.is_fp8 = job.precision == "fp8"
+        self.recipe = RECIPES[self.software.fp8_recipe]
         self.has_adapters = job.trainable == "lora"
         self.overlaps_tp = "tp" in job.overlap and self.is_sequence_parallel
         self.gathers_once = job.model.moe is not None and self.software.gathers_once
@@ -156,6 +159,14 @@ def gemm(
 def streaming(cls: str, kind: str, num_bytes: float) -> Kernel:
     """Return a kernel bound by memory."""
     return Kernel(cls, kind, 0.0, float(num_bytes))
+
+
+def cast(share: Share, elements: int, across: bool) -> Operations:
+    """Return the casts of 16-bit numbers to fp8, with their copy for GEMMs along tokens where `across`."""
+    found = streaming("elementwise", "cast", elements * share.recipe.cast_bytes(share.element, across))
+    if share.recipe.reads_first:
+        return (streaming("elementwise", "amax", elements * share.element), found)
+    return (found,)
 
 
 def communication(kind: CommKind, group: str, num_bytes: float, overlapped: bool = False) -> Communication:

@@ -11,6 +11,7 @@ from triplepoint.simulate.work.layer_parts import (
     Part,
     Share,
     Weights,
+    cast,
     gather,
     gemm,
     scatter,
@@ -88,11 +89,10 @@ class _LinearLayer:
     def forward(self) -> Operations:
         share, layer = self.share, self.layer
         gemm = self._gemm((self.tokens, layer.outputs, layer.inputs), "forward", self.element)
-        if layer.split == "none":
-            return (gemm,)
-        if layer.split == "column":
-            # The norm before it writes fp8 at once.
-            return (*gather(share, self._gathered(layer.inputs)), gemm)
+        if layer.split != "row":
+            before = () if share.recipe.norm_casts or not layer.keeps_input else self._cast_split(layer.inputs)
+            gathered = gather(share, self._gathered(layer.inputs)) if layer.split == "column" else ()
+            return (*before, *gathered, gemm)
         cast = self._cast(layer.inputs, transposed=False)
         return (*cast, gemm, *scatter(share, share.tokens * layer.outputs * self.element))
 
@@ -129,13 +129,16 @@ class _LinearLayer:
         Source:
             NVIDIA/TransformerEngine, cast_transpose kernels; Hopper multiplies fp8 only with both inputs along k.
         """
-        if not self.is_fp8:
-            return ()
-        num_bytes = self.tokens * width * (self.element + 1 + transposed)
-        return (streaming("elementwise", "cast", num_bytes),)
+        return cast(self.share, self.tokens * width, transposed) if self.is_fp8 else ()
+
+    def _cast_split(self, width: int) -> Operations:
+        """Return the cast of what a norm wrote in 16 bits, before it is gathered."""
+        return cast(self.share, self.share.split_tokens * width, across=False) if self.is_fp8 else ()
 
     def _transpose(self, width: int) -> Operations:
-        return (streaming("elementwise", "cast", self.tokens * width * 2),) if self.is_fp8 else ()
+        if not self.is_fp8:
+            return ()
+        return (streaming("elementwise", "cast", self.tokens * width * self.share.recipe.across_bytes(self.element)),)
 
 
 def _with_adapter(share: Share, layer: Linear, tokens: int, base: Part) -> Part:
@@ -179,7 +182,7 @@ def norm(share: Share, is_fp8_output: bool, width: int | None = None) -> Part:
     elements = share.split_tokens * width
     if not share.software.fuses_norms:
         return _norm_in_steps(share, elements, num_parameters=width * (2 if model.normalization == "layernorm" else 1))
-    written = 1 if is_fp8_output and share.is_fp8 else share.element
+    written = 1 if is_fp8_output and share.is_fp8 and share.recipe.norm_casts else share.element
     num_parameters = width * (2 if model.normalization == "layernorm" else 1)
     return Part(
         (streaming("norm", "forward", elements * (share.element + written)),),
