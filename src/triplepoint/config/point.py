@@ -277,7 +277,8 @@ class Measured(Software):
         Recompute,
         Setting(
             "Activations recomputed in the backward pass: `none`; `selective`, those of the core of attention, from "
-            "queries, keys and values, as Megatron-LM's `core_attn`; or `full`, of whole layers.",
+            "queries, keys and values, as Megatron-LM's `core_attn`, where `recompute_modules` and the stack say "
+            "nothing else; or `full`, of whole layers.",
             label=lambda row: f"{_RECOMPUTE[row['recompute']]}{row['recompute_layers'] or ''}",
             words={"none": "no recompute", "selective": "selective recompute", "full": "full recompute"},
             fold=lambda point: point.recompute if _is_training(point) else "none",

@@ -2,13 +2,14 @@
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from triplepoint.config.base import Featured, Setting
 
 Attention = Literal["unfused", "flash1", "flash2", "flash3", "cudnn", "ck"]
 Launch = Literal["eager", "compiled", "graphs"]
 Fp8Recipe = Literal["delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"]
+RecomputeModule = Literal["core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "every_other"]
 Dispatch = Literal["all_to_all", "once_per_node"]
 DispatchPrecision = Literal["bf16", "fp8"]
 
@@ -60,6 +61,20 @@ class Software(Featured):
             came_later=True,
         ),
     ] = None
+    recompute_modules: Annotated[
+        tuple[RecomputeModule, ...],
+        AfterValidator(lambda chosen: tuple(name for name in get_args(RecomputeModule) if name in chosen)),
+        Setting(
+            "What `recompute: selective` repeats: `core_attn`, `mla_up_proj`, `layernorm`, `moe_act`, `mlp` (of layers "
+            "without experts), `moe`, as Megatron-LM calls them; `every_other`, as torchtitan does: kernels bound by "
+            "memory and every second matrix product. Empty: as the stack does; without effect on other recomputation.",
+            label=lambda row: "-".join(name.replace("_", "") for name in row["recompute_modules"]),
+            words=lambda row: " ".join(["of", *row["recompute_modules"]]) if row["recompute_modules"] else "",
+            fold=lambda point: point.recompute_modules if point.recompute == "selective" else (),
+            engines=SIMULATED_ONLY,
+            came_later=True,
+        ),
+    ] = ()
     dispatch: Annotated[
         Dispatch | None,
         Setting(

@@ -5,9 +5,19 @@ from collections.abc import Mapping
 from typing import Any, cast, get_args
 
 from triplepoint.config.point import Overlap
+from triplepoint.config.software import RecomputeModule
 from triplepoint.published.words import Cells, UnreadableError, count, is_blank, shown
 
-COLUMNS = ("attention", "launch", "fp8_recipe", "overlap", "dispatch", "dispatch_precision", "token_nodes")
+COLUMNS = (
+    "attention",
+    "launch",
+    "recompute_modules",
+    "fp8_recipe",
+    "overlap",
+    "dispatch",
+    "dispatch_precision",
+    "token_nodes",
+)
 """Columns that are read here; a blank one is what the stack usually does."""
 
 _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
@@ -47,6 +57,8 @@ def read_software(cells: Cells) -> dict[str, Any]:
         text = cells.get(column, "").strip()
         if not is_blank(text):
             found[column] = _meant(column, text, words)
+    if modules := _modules(cells):
+        found["recompute_modules"] = modules
     # As in `FP8-CS` and `MXFP8`.
     if "fp8_recipe" not in found and (recipe := _first(_WORDS["fp8_recipe"], cells.get("precision", ""))):
         found["fp8_recipe"] = recipe
@@ -70,6 +82,17 @@ def _meant(column: str, text: str, words: tuple[tuple[str, str], ...]) -> str:
 
 def _first(words: tuple[tuple[str, str], ...], text: str) -> str | None:
     return next((name for pattern, name in words if re.search(pattern, text.lower())), None)
+
+
+def _modules(cells: Cells) -> tuple[RecomputeModule, ...]:
+    """Return what selective recomputation repeats: of its own column, or as `recompute` names it."""
+    text, known = cells.get("recompute_modules", ""), get_args(RecomputeModule)
+    if is_blank(text):
+        return tuple(name for name in known if re.search(rf"\b{name}\b", cells.get("recompute", "").lower()))
+    words = [word for word in re.split(r"[\s,;+\[\]]+", text.lower()) if word]
+    if unknown := [word for word in words if word not in known]:
+        raise UnreadableError(f"recompute_modules is {shown(' '.join(unknown))}, expected some of {' '.join(known)}")
+    return tuple(name for name in known if name in words)
 
 
 def read_overlap(cells: Cells) -> frozenset[Overlap] | None:

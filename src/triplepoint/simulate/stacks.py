@@ -9,7 +9,15 @@ from pydantic import Field
 
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
 from triplepoint.config.point import Overlap, Point, Precision
-from triplepoint.config.software import Attention, Dispatch, DispatchPrecision, Fp8Recipe, Launch, Software
+from triplepoint.config.software import (
+    Attention,
+    Dispatch,
+    DispatchPrecision,
+    Fp8Recipe,
+    Launch,
+    RecomputeModule,
+    Software,
+)
 from triplepoint.config.yaml_file import read
 from triplepoint.errors import PointError, UserError
 
@@ -66,6 +74,8 @@ class Stack(Strict):
     divide (4+4); backward: scale (4+4), to 16 bits (4+2). Compiled into fewer kernels: 26 and 10; as one kernel on
     16-bit logits: 2 and 4. Source: NVIDIA/Megatron-LM megatron/core/tensor_parallel/cross_entropy.py and
     fusions/fused_cross_entropy.py; Dao-AILab/flash-attention csrc/xentropy."""
+    recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
+    """What selective recomputation repeats."""
     fp8_recipe: Fp8Recipe = "delayed"
     """What scales of fp8 numbers are of."""
     has_fp8_parameters: bool = False
@@ -183,7 +193,7 @@ def stack_of(point: Point, framework: str, config: Path) -> Stack:
 
 def _stated(point: Point) -> tuple[tuple[str, object], ...]:
     values = ((name, getattr(point, name)) for name in Software.model_fields)
-    return tuple((name, value) for name, value in values if value is not None)
+    return tuple((name, value) for name, value in values if value not in (None, ()))
 
 
 @lru_cache(maxsize=1024)

@@ -15,6 +15,7 @@ class SoftwareUse:
         software: Name of the stack in `config/calibration/stacks.yaml`.
         attention: Kernels of attention.
         launch: How the host starts kernels.
+        recompute_modules: What selective recomputation repeats.
         fp8_recipe: What scales of fp8 numbers are of.
         overlap: Communication overlapped with computation.
         dispatch: How tokens get to experts on other ranks.
@@ -25,6 +26,7 @@ class SoftwareUse:
     software: str = ""
     attention: str = ""
     launch: str = ""
+    recompute_modules: str = ""
     fp8_recipe: str = ""
     overlap: str = ""
     dispatch: str = ""
@@ -45,6 +47,7 @@ def software_use(job: Job, config: Path) -> SoftwareUse:
         software=stack.name,
         attention=stack.attention or usual_attention,
         launch=stack.launch,
+        recompute_modules=" ".join(stack.recompute_modules) if job.recompute == "selective" else "",
         fp8_recipe=stack.fp8_recipe if job.precision == "fp8" else "",
         overlap=" ".join(sorted(job.overlap)),
         dispatch=stack.dispatch if is_sent else "",
