@@ -10,6 +10,7 @@ Attention = Literal["unfused", "flash1", "flash2", "flash3", "cudnn", "ck"]
 Launch = Literal["eager", "compiled", "graphs"]
 Fp8Recipe = Literal["delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"]
 RecomputeModule = Literal["core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "every_other"]
+Moments = Literal["fp32", "bf16", "8bit"]
 Dispatch = Literal["all_to_all", "once_per_node"]
 DispatchPrecision = Literal["bf16", "fp8"]
 
@@ -75,6 +76,18 @@ class Software(Featured):
             came_later=True,
         ),
     ] = ()
+    optimizer_moments: Annotated[
+        Moments | None,
+        Setting(
+            "Number format of Adam's two moments: `fp32`, `bf16`, or `8bit` in blocks with a scale each. None: as the "
+            "stack does.",
+            label={name: f"adam{name}" for name in get_args(Moments)},
+            words={name: f"{name} moments" for name in get_args(Moments)},
+            fold=lambda point: point.optimizer_moments if point.task != "inference" else None,
+            engines=SIMULATED_ONLY,
+            came_later=True,
+        ),
+    ] = None
     dispatch: Annotated[
         Dispatch | None,
         Setting(

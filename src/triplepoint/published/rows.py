@@ -190,7 +190,7 @@ def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.
         sequence_length=sequence_length,
         recompute=recompute or "none",
         recompute_layers=recompute_layers,
-        overlap=_overlap(stack, shards.overlap, software.read_overlap(cells)),
+        overlap=_overlap(stack, shards.overlap, software.read_overlap(cells, stack.overlap)),
         precision=words.read_precision(cells.get("precision", "")),
         lora=words.read_lora(cells.get("trainable", ""), cells.get("notes", "")),
         task="inference" if inference else "pretrain",

@@ -1,7 +1,7 @@
 """Words of published tables for what the software of a run does: how tokens get to experts, what is overlapped."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, cast, get_args
 
 from triplepoint.config.point import Overlap
@@ -9,14 +9,8 @@ from triplepoint.config.software import RecomputeModule
 from triplepoint.published.words import Cells, UnreadableError, count, is_blank, shown
 
 COLUMNS = (
-    "attention",
-    "launch",
-    "recompute_modules",
-    "fp8_recipe",
-    "overlap",
-    "dispatch",
-    "dispatch_precision",
-    "token_nodes",
+    *("attention", "launch", "recompute_modules", "fp8_recipe", "optimizer_moments", "overlap", "dispatch"),
+    *("dispatch_precision", "token_nodes"),
 )
 """Columns that are read here; a blank one is what the stack usually does."""
 
@@ -37,6 +31,7 @@ _WORDS: Mapping[str, tuple[tuple[str, str], ...]] = {
         (r"delayed|fp8[-_ ]?ds\b", "delayed"),
         (r"tensor|current|fp8[-_ ]?cs\b", "tensorwise"),
     ),
+    "optimizer_moments": ((r"8.?bit|int8", "8bit"), (r"bf16|bfloat16|16.?bit", "bf16"), (r"fp32|float32", "fp32")),
     "dispatch": (
         (r"deep_?-?ep|hybrid_?-?ep|once", "once_per_node"),
         (r"all_?-?\s?to_?-?\s?all|\ba2a\b", "all_to_all"),
@@ -95,15 +90,20 @@ def _modules(cells: Cells) -> tuple[RecomputeModule, ...]:
     return tuple(name for name in known if name in words)
 
 
-def read_overlap(cells: Cells) -> frozenset[Overlap] | None:
-    """Return the communication a row says is overlapped; None for a blank cell.
+def read_overlap(cells: Cells, usual: Collection[Overlap]) -> frozenset[Overlap] | None:
+    """Return the communication a row says is overlapped; None where it says nothing.
+
+    Args:
+        cells: The row; a framework with asynchronous tensor parallelism says so in its name.
+        usual: What its stack overlaps.
 
     Raises:
         UnreadableError: If a word means nothing here.
     """
     text = cells.get("overlap", "").strip()
     if is_blank(text):
-        return None
+        is_async = re.search(r"async\w*[-_ ]?(tp|tensor)", cells.get("framework", "").lower())
+        return frozenset([*usual, "tp"]) if is_async else None
     words = [word for word in re.split(r"[\s,;+\[\]]+", text.lower()) if word]
     if words in (["none"], ["no"], ["off"]):
         return frozenset()

@@ -1,8 +1,9 @@
 """Registry of software stacks, `config/calibration/stacks.yaml`: what each does that a table of runs leaves open."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -15,6 +16,7 @@ from triplepoint.config.software import (
     DispatchPrecision,
     Fp8Recipe,
     Launch,
+    Moments,
     RecomputeModule,
     Software,
 )
@@ -22,6 +24,7 @@ from triplepoint.config.yaml_file import read
 from triplepoint.errors import PointError, UserError
 
 _Factor = Annotated[float, Field(gt=0)]
+Gathered = Literal["experts", "pipelines"]
 Reduced = Literal["experts", "sharded_parameters"]
 
 SIMULATED = "Megatron-Core r0.8"
@@ -35,13 +38,19 @@ COMPILED_LOSS_BYTES = (26, 10)
 """As `Stack.loss_bytes`, of a loss that is compiled."""
 
 
+MOMENT_BYTES: Mapping[Moments, float] = MappingProxyType({"fp32": 4.0, "bf16": 2.0, "8bit": 1 + 4 / 2048})
+"""Of one of Adam's moments, by number format; 8 bits have an fp32 scale for 2,048 numbers. Source: arXiv:2110.02861,
+section 2.1; of bf16 DeepSeek-V3, arXiv:2412.19437, section 3.3.3; pytorch/torchtitan docs/bf16_optimizer_states.md."""
+
+
 class Stack(Strict):
     """One software stack, all its versions."""
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     """Name of the stack."""
     match: tuple[str, ...]
-    """Words that must all stand in the framework's name, lower-case; none for the stack of everything else."""
+    """Words that must all stand in the framework's name, lower-case, or one of some, as in `a|b`; none for the stack of
+    everything else."""
     source: Annotated[str, Field(min_length=8)]
     """Where this is published."""
     overlap: tuple[Overlap, ...]
@@ -61,6 +70,9 @@ class Stack(Strict):
     """Whether bias, activation and gate are one kernel where nothing is compiled."""
     overlaps_input_gradient: bool = True
     """Whether the reduction of a column-parallel layer's input gradient is overlapped with its weight gradient."""
+    tp_overlap_hidden: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of tensor parallel gathers and reduce-scatters that GEMMs hide where they are overlapped; 1 but for the
+    last of four pieces of a reduce-scatter, as user buffers of Transformer Engine do. Unit: 1."""
     scatters_activations: bool = False
     """Whether pipeline sends carry 1/tp of the activation also without sequence parallelism."""
     reduces_fp32: bool = True
@@ -94,9 +106,9 @@ class Stack(Strict):
     """Nodes that the experts of one token are on, at most; None for no limit. Unit: 1."""
     routes_in_turn: bool = False
     """Whether the router is a stand-in that gives a token the experts after those of the last token."""
-    gathers_once: bool = False
-    """Whether sharded parameters of models with experts are gathered once a step and their gradients reduced once, not
-    in every micro-batch."""
+    gathers_once: tuple[Gathered, ...] = ()
+    """Training whose sharded parameters are gathered once a step and their gradients reduced once, not in every
+    micro-batch: of models with experts, or with pipelines."""
     has_16bit_remainders: bool = False
     """Whether the optimizer of models without experts keeps, of its fp32 parameters, only the 16 bits that the bf16
     ones lack."""
@@ -117,8 +129,15 @@ class Stack(Strict):
     """Whether that time is the usual one of its launch, in place of what was calibrated."""
     host_time_sigma: Annotated[float, Field(ge=0)] = 0.0
     """Relative standard deviation of it. Unit: 1."""
+    optimizer_moments: Moments = "fp32"
+    """Number format of Adam's two moments, where the state is not all in 16 bits."""
     has_16bit_state: bool = False
     """Whether sharded parameters, their gradients and Adam's moments are all in 16 bits."""
+
+    @property
+    def moment_bytes(self) -> float:
+        """Bytes of one of Adam's moments of a parameter."""
+        return MOMENT_BYTES[self.optimizer_moments]
 
     @property
     def fuses_norms(self) -> bool:
@@ -236,7 +255,11 @@ def _read_all(config: Path) -> Stacks:
 def find_stack(framework: str, config: Path) -> Stack:
     """Return the stack a framework's name belongs to; `other`, plain PyTorch, for a name that is not known."""
     low = framework.lower()
-    return next(stack for stack in read_stacks(config) if all(word in low for word in stack.match))
+    return next(stack for stack in read_stacks(config) if all(_has(low, word) for word in stack.match))
+
+
+def _has(name: str, word: str) -> bool:
+    return any(part in name for part in word.split("|"))
 
 
 def check_stack(framework: str, where: str | Path, config: Path) -> None:

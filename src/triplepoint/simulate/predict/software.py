@@ -17,6 +17,7 @@ class SoftwareUse:
         launch: How the host starts kernels.
         recompute_modules: What selective recomputation repeats.
         fp8_recipe: What scales of fp8 numbers are of.
+        optimizer_moments: Number format of Adam's moments.
         overlap: Communication overlapped with computation.
         dispatch: How tokens get to experts on other ranks.
         dispatch_precision: Number format of tokens on their way there.
@@ -28,6 +29,7 @@ class SoftwareUse:
     launch: str = ""
     recompute_modules: str = ""
     fp8_recipe: str = ""
+    optimizer_moments: str = ""
     overlap: str = ""
     dispatch: str = ""
     dispatch_precision: str = ""
@@ -43,12 +45,14 @@ def software_use(job: Job, config: Path) -> SoftwareUse:
     """
     usual_attention = next(iter(read_kernels(job.gpu.name, config).attention))
     stack, is_sent = job.software, job.model.moe is not None and job.layout.ep > 1
+    is_fully_sharded = job.layout.data_parallel_sharding == "optim_grads_params"
     return SoftwareUse(
         software=stack.name,
         attention=stack.attention or usual_attention,
         launch=stack.launch,
         recompute_modules=" ".join(stack.recompute_modules) if job.recompute == "selective" else "",
         fp8_recipe=stack.fp8_recipe if job.precision == "fp8" else "",
+        optimizer_moments="bf16" if stack.has_16bit_state and is_fully_sharded else stack.optimizer_moments,
         overlap=" ".join(sorted(job.overlap)),
         dispatch=stack.dispatch if is_sent else "",
         dispatch_precision=stack.dispatch_precision if is_sent else "",

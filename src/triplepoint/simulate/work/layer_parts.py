@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import CommKind, Communication, Kernel, Operation
-from triplepoint.simulate.stacks import Reduced
+from triplepoint.simulate.stacks import Gathered, Reduced
 from triplepoint.simulate.work.fp8 import RECIPES
 
 FLOPS_PER_MAC = 2
@@ -120,7 +120,7 @@ class Share:
         self.recipe = RECIPES[self.software.fp8_recipe]
         self.has_adapters = job.trainable == "lora"
         self.overlaps_tp = "tp" in job.overlap and self.is_sequence_parallel
-        self.gathers_once = job.model.moe is not None and self.software.gathers_once
+        self.gathers_once = bool(set(_gathered(job)) & set(self.software.gathers_once))
 
     @property
     def wide_precision(self) -> str:
@@ -132,6 +132,11 @@ def _reduced(job: Job) -> list[Reduced]:
     found: list[Reduced] = ["experts"] if job.model.moe else []
     is_sharded = job.layout.data_parallel_sharding == "optim_grads_params"
     return [*found, "sharded_parameters"] if is_sharded else found
+
+
+def _gathered(job: Job) -> list[Gathered]:
+    found: list[Gathered] = ["experts"] if job.model.moe else []
+    return [*found, "pipelines"] if job.layout.pp > 1 else found
 
 
 def ceil_div(number: int, by: int) -> int:
@@ -196,7 +201,13 @@ def gather(share: Share, num_bytes: float, overlapped: bool = False) -> Operatio
     """Return what brings the split sequence together before a tensor parallel region, nothing without the split."""
     if not share.is_sequence_parallel:
         return ()
-    return (communication("all_gather", "tp", num_bytes, overlapped or share.overlaps_tp),)
+    hidden = share.software.tp_overlap_hidden
+    if overlapped or not share.overlaps_tp or hidden == 1:
+        return (communication("all_gather", "tp", num_bytes, overlapped or share.overlaps_tp),)
+    return (
+        communication("all_gather", "tp", num_bytes * hidden, True),
+        communication("all_gather", "tp", num_bytes * (1 - hidden)),
+    )
 
 
 def scatter(share: Share, num_bytes: float, overlapped: bool = False) -> Operations:
@@ -207,7 +218,8 @@ def scatter(share: Share, num_bytes: float, overlapped: bool = False) -> Operati
         return (communication("all_reduce", "tp", num_bytes, overlapped),)
     if overlapped or not share.overlaps_tp:
         return (communication("reduce_scatter", "tp", num_bytes, overlapped),)
-    exposed = EXPOSED_OF_SCATTER * num_bytes
+    hidden = share.software.tp_overlap_hidden
+    exposed = (EXPOSED_OF_SCATTER if hidden == 1 else 1 - hidden) * num_bytes
     return (
         communication("reduce_scatter", "tp", num_bytes - exposed, True),
         communication("reduce_scatter", "tp", exposed),
