@@ -82,6 +82,7 @@ class Prediction:
         exposed_comm_per_output_token_s: Exposed communication of such a token.
         software: What the software does.
         power: Power and heat.
+        job: What was predicted of training; None of inference, and where nothing was.
     """
 
     status: PredictionStatus
@@ -104,16 +105,19 @@ class Prediction:
     exposed_comm_per_output_token_s: float = math.nan
     software: SoftwareUse = SoftwareUse()
     power: PowerPrediction = PowerPrediction()
+    job: Job | None = None
 
     def cells(self) -> dict[str, object]:
         """Return the columns of a table: nothing for NaN, six digits of a number."""
-        columns = asdict(self)
-        parts = columns.pop("software") | columns.pop("power")
-        return {name: _cell(value) for name, value in (columns | parts).items()}
+        own = {name: getattr(self, name) for name in _OWN_COLUMNS}
+        parts = asdict(self.software) | asdict(self.power)
+        return {name: cell_of(value) for name, value in (own | parts).items()}
 
+
+_OWN_COLUMNS = tuple(part.name for part in fields(Prediction) if part.name not in ("software", "power", "job"))
 
 COLUMNS = (
-    *(part.name for part in fields(Prediction) if part.name not in ("software", "power")),
+    *_OWN_COLUMNS,
     *(part.name for part in fields(SoftwareUse)),
     *(part.name for part in fields(PowerPrediction)),
 )
@@ -171,7 +175,8 @@ def predict(
 
     memory = peak_memory(job)
     load, warm = simulate({}), None
-    if _is_warmed(job, config, cluster, with_power):
+    # What does not fit in memory draws no power.
+    if not memory.is_out_of_memory and _is_warmed(job, config, cluster, with_power):
         warm = warm_up(load, simulate, cluster, config) if cluster else warm_up_anywhere(load, config)
         load = warm.load
     found = replace(_prediction(job, load.ran, memory, calibration), software=software_use(job, config))
@@ -202,6 +207,7 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
         bubble_fraction=step.timeline.bubble_fraction,
         exposed_comm_s=step.exposed_comm_s,
         bottleneck=_training_bottleneck(step.timeline, step.slowest),
+        job=job,
     )
 
 
@@ -307,7 +313,8 @@ def _largest_part(parts: dict[str, float], total_s: float) -> str:
     return f"{largest} {100 * parts[largest] / total_s:.0f} %"
 
 
-def _cell(value: object) -> object:
+def cell_of(value: object) -> object:
+    """Return what a table shows of a value: nothing for NaN, six digits of a number."""
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.6g}"
     return value
