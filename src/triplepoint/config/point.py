@@ -84,7 +84,8 @@ def _useful_overlap(point: "Point") -> tuple[Overlap, ...]:
     # (NeMo megatron_base_model.py, as shipped with sitar-lab/CharLLM-PPT at dad5f27).
     # DeepSpeed's ZeRO-3 has a switch for each.
     is_fsdp = layout.data_parallel_sharding == "optim_grads_params" and point.engine != "deepspeed"
-    return () if is_fsdp or not _is_training(point) else tuple(flag for flag in point.overlap if useful[flag])
+    is_left = {flag: flag == "ep" or not is_fsdp for flag in useful}
+    return tuple(flag for flag in point.overlap if useful[flag] and is_left[flag] and _is_training(point))
 
 
 def _task_label(row: Row) -> str:

@@ -90,6 +90,9 @@ class Stack(Strict):
     """What selective recomputation repeats."""
     fp8_recipe: Fp8Recipe = "delayed"
     """What scales of fp8 numbers are of."""
+    logit_bytes: Annotated[int, Field(gt=0)] | None = None
+    """Held per logit at most by the cross entropy; None for those of Megatron-LM: fp32 probabilities and the logits or
+    their gradient, or the logits alone where one kernel works in place. Unit: byte."""
     has_fp8_parameters: bool = False
     """Whether fp8 training keeps parameters of GEMMs in fp8 alone, besides the optimizer's, and gathers them so."""
     has_placeholder_gradients: bool = False

@@ -111,6 +111,13 @@ def test_modules_are_those_of_the_row_else_of_its_stack(cells: dict[str, str], m
     assert wrong.reason.startswith("recompute_modules is 'norms', expected some of core_attn")
 
 
+@pytest.mark.parametrize(("num_gpus", "gib"), [(8, 77.0), (128, 62.0)])
+def test_memory_of_torchtitan_is_as_published(num_gpus: int, gib: float) -> None:
+    # pytorch/torchtitan @b5bcd76 benchmarks/llama3_h100_202412_torchtitan.md, tables 1 and 3, with torch.compile.
+    cells = LLAMA_8B | {"n_gpus": str(num_gpus), "dp": str(num_gpus), "gbs": str(2 * num_gpus), "launch": "compiled"}
+    assert read_row(cells, 1, CONFIG).predict(CONFIG).memory_gib == pytest.approx(gib, rel=0.03)
+
+
 def test_modules_of_a_point_keep_their_order_and_need_selective_recomputation() -> None:
     one = tiny_point(model=TINY, recompute="selective", recompute_modules=("mlp", "core_attn"))
     assert one.recompute_modules == ("core_attn", "mlp")

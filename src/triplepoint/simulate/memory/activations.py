@@ -143,4 +143,5 @@ def _head_moment(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
     is_in_place = share.software.bytes_of_loss[0] < FP32_BYTES
     logits = share.tokens * vocabulary(share)
     gathered = share.tokens * share.job.model.hidden_size * share.element if share.is_sequence_parallel else 0
-    return float(logits * (share.element if is_in_place else FP32_BYTES + share.element) + gathered)
+    each = share.software.logit_bytes or (share.element if is_in_place else FP32_BYTES + share.element)
+    return float(logits * each + gathered)
