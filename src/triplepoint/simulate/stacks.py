@@ -55,6 +55,8 @@ class Stack(Strict):
     """Where this is published."""
     overlap: tuple[Overlap, ...]
     """Communication overlapped with computation where nothing else is said."""
+    expert_tensor_parallel: Annotated[int, Field(gt=0)] | None = None
+    """Tensor parallel ranks inside an expert where a table says nothing; None for those of other layers. Unit: 1."""
     attention: Attention | None = None
     """Kernels of attention, where they are not the usual ones of the GPU type. `unfused`: scores are written, masked,
     dropped out and read; otherwise they stay on the chip."""

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.simulate.jobs import communications, fabric_from, job, llama, operations
+from tests.unit.simulate.test_dispatch import ROWS
 from tests.unit.simulate.test_launch import LLAMA_8B
 from triplepoint.published.rows import read_row
 from triplepoint.simulate.memory.training import peak_memory
@@ -125,3 +126,19 @@ def test_narrower_moments_are_updated_faster() -> None:
         moved[moments] = next(op.num_bytes for op in stage.optimizer if isinstance(op, Kernel) and op.kind == "adam")
     # Seven fp32 arrays and a 16-bit one; four passes of moments are 2 bytes narrower.
     assert moved["bf16"] / moved["fp32"] == pytest.approx((7 * 4 + 2 - 4 * 2) / (7 * 4 + 2))
+
+
+def test_experts_of_megatron_bridge_are_whole_where_a_table_says_nothing() -> None:
+    row = ROWS["bridge-qwen3-235b"]
+    found = {
+        (etp, name): read_row(row | {"ep": "16", "etp": etp, "framework": name}, 1, CONFIG).job
+        for etp in ("", "2")
+        for name in ("Megatron-Bridge 26.04", "Megatron-Core r0.8")
+    }
+    experts = {key: one.layout.expert_tp for key, one in found.items() if one is not None}
+    assert experts == {
+        ("", "Megatron-Bridge 26.04"): 1,
+        ("2", "Megatron-Bridge 26.04"): 2,
+        ("", "Megatron-Core r0.8"): 2,
+        ("2", "Megatron-Core r0.8"): 2,
+    }
