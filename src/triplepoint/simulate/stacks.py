@@ -185,6 +185,8 @@ class Launching(Strict):
     """The way."""
     host_time: Annotated[Quantity, unit_is("s")]
     """Time of the host for one operation, of stacks that say none of their own and runs that change the way."""
+    host_time_sigma: Annotated[float, Field(ge=0)]
+    """Relative standard deviation of it between stacks: a choice. Unit: 1."""
 
 
 class Stacks(Strict):
@@ -226,8 +228,8 @@ def _changed(stack: Stack, stated: tuple[tuple[str, object], ...], config: Path)
     changed = stack.model_copy(update=dict(stated)) if stated else stack
     if changed.launch == stack.launch and (stack.host_time or not stack.has_usual_host):
         return changed
-    host_time = next(way.host_time for way in _read_all(config).launching if way.name == changed.launch)
-    return changed.model_copy(update={"host_time": host_time})
+    way = next(way for way in _read_all(config).launching if way.name == changed.launch)
+    return changed.model_copy(update={"host_time": way.host_time, "host_time_sigma": way.host_time_sigma})
 
 
 def attention_kernel(name: str | None, known: Collection[str], config: Path) -> tuple[str | None, float]:
