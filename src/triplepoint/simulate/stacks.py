@@ -136,6 +136,12 @@ class Stack(Strict):
     """Relative standard deviation of it. Unit: 1."""
     optimizer_moments: Moments = "fp32"
     """Number format of Adam's two moments, where the state is not all in 16 bits."""
+    step_pause: Annotated[Quantity, unit_is("s")] | None = None
+    """Time of every step in which GPUs wait for the host, after the update: data, logs, synchronisation. None: none is
+    known."""
+    step_jitter: Annotated[Quantity, unit_is("1")] | None = None
+    """Relative standard deviation of the time of a step from step to step. None: not known; simulated steps are all
+    alike."""
     has_16bit_state: bool = False
     """Whether sharded parameters, their gradients and Adam's moments are all in 16 bits."""
 
