@@ -259,6 +259,13 @@ def check_engine(point: Point) -> str | None:
     return None
 
 
+def check_expert_overlap(point: Point) -> str | None:
+    """No engine that launches overlaps the exchange of tokens with another micro-batch."""
+    if "ep" in point.overlap and point.engine != "simulated":
+        return f"overlap ep, the {point.engine} engine does not overlap it; remove ep from overlap or engine: simulated"
+    return None
+
+
 def _yaml(value: Any) -> str:
     """Return a value as it is written in a study."""
     if isinstance(value, tuple):
@@ -296,6 +303,7 @@ RULES: tuple[Rule, ...] = (
     check_task,
     check_corpus,
     check_engine,
+    check_expert_overlap,
     check_trace_ranks,
 )
 """Rules that need the point alone, in the order their reasons are given."""

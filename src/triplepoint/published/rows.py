@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import ValidationError
 
@@ -13,11 +13,11 @@ from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.gpu_names import AmbiguousGpuError, UnknownGpuError, find_gpu
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.point import Layout, Point, PointCluster, Sharding, usual_schedule
+from triplepoint.config.point import Layout, Overlap, Point, PointCluster, Sharding, usual_schedule
 from triplepoint.config.rules import fold, refusal
 from triplepoint.config.task import Inference
 from triplepoint.errors import shown
-from triplepoint.published import words
+from triplepoint.published import software, words
 from triplepoint.published.architecture import Unsupported, adapt, build_model, find_model, is_of, read_shape
 from triplepoint.published.network import read_network, usual_fabric
 from triplepoint.published.words import Cells, UnreadableError, UnsupportedError, count, is_blank, need
@@ -34,6 +34,7 @@ COLUMNS = (
     *("seq", "gpu", "n_gpus", "tp", "pp", "vp", "pipeline_layers", "cp", "ep", "etp", "dp", "fsdp", "mbs", "gbs"),
     *("precision", "recompute", "seq_parallel", "framework", "interconnect", "trainable", "notes", "task"),
     "output_tokens",
+    *software.COLUMNS,
 )
 """Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
 hidden, layers, heads and seq."""
@@ -144,12 +145,12 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
 
 def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.Shards, stack: Stack) -> Point:
     """Return the point a row means; what it leaves open is 1 and none."""
-    layout, num_gpus = _read_layout(cells, model, shards.sharding, stack.expert_parallel)
+    layout, num_gpus = _read_layout(cells, model, shards.sharding, stack)
     recompute, recompute_layers = words.read_recompute(cells.get("recompute", ""))
     # Where a row does not state the sequence, that which a model known by name was trained with.
     sequence_length, output_tokens = count(cells, "seq") or model.sequence_length, words.read_output_tokens(cells)
     inference = Inference(prompt_tokens=sequence_length, output_tokens=output_tokens) if output_tokens else None
-    stated, batch = shards.overlap, need(cells, "gbs")
+    batch = need(cells, "gbs")
     return Point(
         model=model,
         cluster=PointCluster(name="published", device="cuda", gpu=gpu.name, gpus_per_node=1),
@@ -161,12 +162,20 @@ def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.
         sequence_length=sequence_length,
         recompute=recompute or "none",
         recompute_layers=recompute_layers,
-        overlap=tuple(kind for kind in stack.overlap if stated is None or kind == "tp" or kind in stated),
+        overlap=_overlap(stack, shards.overlap, software.read_overlap(cells, stack.overlap)),
         precision=words.read_precision(cells.get("precision", ""), "bf16" if gpu.has_bf16 else "fp16"),
         lora=words.read_lora(cells.get("trainable", ""), cells.get("notes", "")),
         task="inference" if inference else "pretrain",
         inference=inference,
+        **software.read_software(cells),
     )
+
+
+def _overlap(stack: Stack, of_shards: words.Overlap | None, stated: frozenset[Overlap] | None) -> tuple[Overlap, ...]:
+    """Return what is overlapped: as the row states, or says of its shards, else as the stack does."""
+    if stated is not None:
+        return tuple(kind for kind in get_args(Overlap) if kind in stated)
+    return tuple(kind for kind in stack.overlap if of_shards is None or kind in ("tp", "ep") or kind in of_shards)
 
 
 def _check(point: Point, gpu: GpuConfig) -> None:
@@ -195,23 +204,21 @@ def _read_model(cells: Cells, config: Path) -> ModelConfig:
     return build_model(shape)
 
 
-def _read_layout(
-    cells: Cells, model: ModelConfig, sharding: Sharding, expert_parallel: int | None
-) -> tuple[Layout, int]:
+def _read_layout(cells: Cells, model: ModelConfig, sharding: Sharding, stack: Stack) -> tuple[Layout, int]:
     """Return the layout and the number of GPUs, which follows from it where it is not stated."""
     tp, pp, cp, vp, ep = (count(cells, column) or 1 for column in ("tp", "pp", "cp", "vp", "ep"))
     stated = count(cells, "dp")
     num_gpus = count(cells, "n_gpus") or tp * pp * cp * (stated or 1)
     dp = stated or max(1, num_gpus // (tp * pp * cp))
-    if ep == 1 and model.moe and expert_parallel:
-        ep = gcd(model.moe.num_experts, dp, expert_parallel)
+    if ep == 1 and model.moe and stack.expert_parallel:
+        ep = gcd(model.moe.num_experts, dp, stack.expert_parallel)
     layout = Layout(
         tp=tp,
         pp=pp,
         dp=dp,
         cp=cp,
         ep=ep,
-        etp=count(cells, "etp"),
+        etp=count(cells, "etp") or (stack.expert_tensor_parallel if model.moe else None),
         vp=vp,
         sequence_parallel=words.read_sequence_parallel(cells.get("seq_parallel", ""), tp),
         data_parallel_sharding=sharding,
