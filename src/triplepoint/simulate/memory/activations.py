@@ -13,6 +13,7 @@ from triplepoint.simulate.work.ends import vocabulary
 from triplepoint.simulate.work.experts import Experts
 from triplepoint.simulate.work.feed_forward import gates
 from triplepoint.simulate.work.layer_parts import FP32_BYTES, Share, ceil_div
+from triplepoint.simulate.work.recurrent import gradient_bytes
 
 _RECEIVES = 2
 """Pipeline receives that are posted at a time, one from either side."""
@@ -116,7 +117,7 @@ def _layer_input(share: Share) -> int:
 
 def _layer_saved(blocks: Blocks, layer: Layer) -> float:
     """Return what a layer keeps that is not recomputed whole; queries, keys and values stay where the core is."""
-    if blocks.share.job.recompute != "selective":
+    if blocks.share.job.recompute != "selective" or not layer.kind.has_attention:
         return layer.whole.saved
     core = core_of(blocks.share, layer.kind.window)
     return layer.whole.saved - (layer.core.saved - core.query_bytes - core.pair_bytes)
@@ -125,16 +126,20 @@ def _layer_saved(blocks: Blocks, layer: Layer) -> float:
 def _layer_moment(share: Share, kind: LayerKind) -> float:
     """Return what the backward pass of a feed-forward block holds: gradients of its activation's input and output.
 
-    With sequence parallelism the gathered input and gradient too.
+    With sequence parallelism the gathered input and gradient too. A mixer with a state holds its own gradients.
     """
     model = share.job.model
+    gathered = 2 * share.tokens * model.hidden_size * share.element if share.is_sequence_parallel else 0
+    mixer = model.recurrent(kind)
+    mixed = gradient_bytes(share, mixer) if mixer else 0.0
+    if not kind.has_feed_forward:
+        return mixed + gathered
     if kind.has_experts:
         spread = Experts(share)
         rows, inner = spread.rows, spread.inner
     else:
         rows, inner = share.tokens, ceil_div(model.dense_ffn_hidden_size, share.tp)
-    gathered = 2 * share.tokens * model.hidden_size if share.is_sequence_parallel else 0
-    return float(share.element * (rows * inner * (1 + gates(share)) + gathered))
+    return max(mixed, float(share.element * rows * inner * (1 + gates(share)))) + gathered
 
 
 def _head_moment(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:

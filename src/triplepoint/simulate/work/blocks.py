@@ -13,6 +13,7 @@ from triplepoint.simulate.work.experts import experts
 from triplepoint.simulate.work.feed_forward import feed_forward
 from triplepoint.simulate.work.layer_parts import Part, Share, Weights, join, streaming
 from triplepoint.simulate.work.linear import Linear, linear, norm, residual
+from triplepoint.simulate.work.recurrent import recurrent
 
 
 def attention(share: Share, window: int | None = None) -> tuple[Part, Part, Part]:
@@ -30,14 +31,14 @@ def attention(share: Share, window: int | None = None) -> tuple[Part, Part, Part
     return (
         join((norm(share, is_fp8_output=True), *into, _positions(share, core))),
         core.part(),
-        join((linear(share, out), residual(share))),
+        join((*_output_gate(share, core), linear(share, out), residual(share))),
     )
 
 
 def _plain(share: Share, core: Core) -> tuple[Part, ...]:
     """Return the one projection to queries, keys and values, and their norms."""
     model = share.job.model
-    width = (core.heads + 2 * core.groups) * core.size
+    width = ((1 + model.has_output_gate) * core.heads + 2 * core.groups) * core.size
     into = Linear(model.hidden_size, width, "column", model.add_bias or model.add_qkv_bias, name="linear_qkv")
     return (linear(share, into), *((_head_norms(share, core),) if model.qk_norm else ()))
 
@@ -67,6 +68,15 @@ def _latent(share: Share, core: Core, latent: LatentAttention) -> tuple[Part, ..
         norm(share, is_fp8_output=True, width=latent.kv_lora_rank),
         linear(share, Linear(latent.kv_lora_rank, up, "column", name="linear_kv_up_proj")),
     )
+
+
+def _output_gate(share: Share, core: Core) -> tuple[Part, ...]:
+    """Return the gate on the output of attention: a sigmoid and a product in one pass; gate and product are kept."""
+    if not share.job.model.has_output_gate:
+        return ()
+    one = core.output_bytes
+    forward, backward = streaming("elementwise", "gate", 3 * one), streaming("elementwise", "gate", 5 * one)
+    return (Part((forward,), (backward,), (), 2 * one),)
 
 
 def _head_norms(share: Share, core: Core) -> Part:
@@ -127,7 +137,7 @@ class Layer:
 
     Attributes:
         kind: The kind.
-        core: The core of attention, which selective recomputation repeats.
+        core: The core of attention, which selective recomputation repeats; nothing without attention.
         whole: All of it.
     """
 
@@ -151,10 +161,20 @@ class Blocks:
     def layer(self, kind: LayerKind) -> Layer:
         """Return the parts of a kind of layer."""
         if kind not in self._layers:
-            before, core, projected = attention(self.share, kind.window)
-            block = experts(self.share) if kind.has_experts else feed_forward(self.share)
-            self._layers[kind] = Layer(kind, core, join((before, core, projected, block)))
+            parts, core = self._mixer(kind)
+            if kind.has_feed_forward:
+                parts += (experts(self.share) if kind.has_experts else feed_forward(self.share),)
+            self._layers[kind] = Layer(kind, core, join(parts))
         return self._layers[kind]
+
+    def _mixer(self, kind: LayerKind) -> tuple[tuple[Part, ...], Part]:
+        """Return what mixes the tokens of a layer, and the core of attention in it."""
+        if mixer := self.share.job.model.recurrent(kind):
+            return (recurrent(self.share, mixer),), Part()
+        if not kind.has_attention:
+            return (), Part()
+        parts = attention(self.share, kind.window)
+        return parts, parts[1]
 
     def in_chunk(self, chunk: Chunk) -> Iterator[tuple[Layer, int]]:
         """Yield each kind of layer in a chunk, with how many there are."""
@@ -218,7 +238,7 @@ def split_layers(job: Job) -> list[tuple[Chunk, ...]]:
         for index in range(stage, pp * vp, pp):
             is_last = index == pp * vp - 1
             own = kinds[starts[index] : starts[index] + counts[index]]
-            own += kinds[-1:] * (job.model.num_mtp_layers * is_last)
+            own += (job.model.mtp_kind,) * (job.model.num_mtp_layers * is_last)
             recomputed = own[: _num_recomputed(job, counts[index], len(own))]
             chunks.append(Chunk(_by_kind(own), _by_kind(recomputed), index == 0, is_last))
         stages.append(tuple(chunks))
