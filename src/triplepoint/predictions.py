@@ -15,7 +15,7 @@ from triplepoint.errors import UserError
 from triplepoint.plan import points_of, refusal_of
 from triplepoint.simulate.predict.point import predict_point
 from triplepoint.simulate.predict.prediction import Prediction, read_calibrations, with_progress
-from triplepoint.simulate.stacks import check_stack
+from triplepoint.simulate.stacks import check_stack, find_stack
 from triplepoint.status import PredictionStatus
 
 _TABLES = (".csv", ".tsv", ".txt")
@@ -34,7 +34,8 @@ class Configuration(Settings):
     id: str | int | None = None
     """Key of the row in the output. None: its number."""
     stack: str | None = None
-    """Software stack and version, such as `NeMo dgxc v25.04`. None: that of the engine."""
+    """Software stack and version, such as `NeMo dgxc v25.04`. None: that of the engine. Where a row names one and no
+    `lora_targets`, these are those of the stack."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,9 @@ def request_of(
         is_simulated = is_simulated or "engine" not in settings.model_fields_set
     if stack:
         check_stack(stack, where, catalogue.folder)
+        if "lora_targets" not in settings.model_fields_set:
+            targets = find_stack(stack, catalogue.folder).lora_targets
+            settings = settings.model_copy(update={"lora_targets": targets})
     (point,) = points_of(settings.model_copy(update={"repeats": 1}), catalogue, where, is_simulated)
     return Request(name, where, point, stack, refusal_of(point, catalogue))
 

@@ -191,7 +191,7 @@ def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.
         recompute_layers=recompute_layers,
         overlap=tuple(kind for kind in stack.overlap if stated is None or kind == "tp" or kind in stated),
         precision=words.read_precision(cells.get("precision", "")),
-        lora=words.read_lora(cells.get("trainable", ""), cells.get("notes", "")),
+        lora=words.read_lora(cells.get("trainable", ""), cells.get("notes", ""), stack.lora_targets),
         task="inference" if inference else "pretrain",
         inference=inference,
     )

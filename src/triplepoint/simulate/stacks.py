@@ -9,6 +9,7 @@ from pydantic import Field
 
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
 from triplepoint.config.point import Overlap, Precision
+from triplepoint.config.task import TARGETS, LoraTargets
 from triplepoint.config.yaml_file import read
 from triplepoint.errors import UserError
 
@@ -84,6 +85,8 @@ class Stack(Strict):
     since recomputation wraps the units that are sharded."""
     shards_fragmentation: Annotated[float, Field(ge=0)] = 0.0
     """Memory that gathering sharded parameters leaves of no use, over what is handed out. Unit: 1."""
+    lora_targets: LoraTargets = TARGETS
+    """Linear layers that have adapters where nothing else is said."""
     reduces_in_switches: bool = True
     """Whether switches inside a node reduce (NVLink SHARP), where they can."""
     calibrated_as: str | None = None

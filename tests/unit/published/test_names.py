@@ -125,6 +125,25 @@ def test_lora_in_the_notes_counts_where_no_column_says() -> None:
     assert stated and stated.trainable == "all"
 
 
+@pytest.mark.parametrize(
+    ("cell", "framework", "targets"),
+    [
+        ("LoRA", "Megatron-Core r0.8", None),
+        ("LoRA", "NeMo dgxc v25.04", {"linear_qkv"}),
+        ("LoRA", "NeMo AutoModel", None),
+        ("LoRA rank 8 on linear_qkv, linear_proj", "NeMo dgxc v25.04", {"linear_qkv", "linear_proj"}),
+        ("LoRA r=16 q_proj v_proj", "PyTorch", {"linear_qkv"}),
+        ("LoRA of attention", "PyTorch", {"linear_qkv", "linear_proj"}),
+        ("LoRA gate_proj up_proj down_proj", "PyTorch", {"linear_fc1", "linear_fc2"}),
+        ("LoRA all linear", "NeMo dgxc v25.04", None),
+    ],
+)
+def test_layers_with_adapters_are_those_named_or_usual(cell: str, framework: str, targets: set[str] | None) -> None:
+    job = named("Llama3-8B", trainable=cell, framework=framework).job
+    assert job and job.trainable == "lora"
+    assert job.lora_targets == targets
+
+
 def test_rows_that_ran_are_not_out_of_memory() -> None:
     # NeMo AutoModel: adapters of a frozen base, experts shared out, parameters gathered once a step.
     rows = read_table(Path(__file__).parents[2] / "data" / "throughput" / "training_throughput.csv")

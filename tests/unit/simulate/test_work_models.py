@@ -201,3 +201,13 @@ def test_latent_attention_keeps_less_than_its_heads_would() -> None:
         num_layers=3, latent=LatentAttention(kv_lora_rank=32, qk_head_dim=48, qk_pos_emb_head_dim=16, v_head_dim=32)
     )
     assert peak_memory(job(latent)).activations < peak_memory(job(plain)).activations
+
+
+def test_frozen_layers_in_fp8_cast_no_transposed_gradient() -> None:
+    def cast(trainable: str) -> float:
+        found = operations(stage_work(job(llama(), precision="fp8", trainable=trainable)), "backward_input")
+        return sum(op.num_bytes * op.count for op in found if isinstance(op, Kernel) and op.kind == "cast")
+
+    # Gradients of the outputs of four linear layers in each of eight layers: a byte less for each number.
+    widths = 3 * WIDTH + WIDTH + 2 * 1536 + WIDTH
+    assert cast("all") - cast("lora") == 8 * TOKENS * widths

@@ -98,7 +98,8 @@ class _LinearLayer:
     def input_gradient(self) -> Operations:
         share, layer = self.share, self.layer
         gemm = self._gemm((self.tokens, layer.inputs, layer.outputs), "backward", self.element)
-        cast = self._cast(layer.outputs, transposed=True)
+        # The transpose is of the weight gradient, which frozen layers have none of.
+        cast = self._cast(layer.outputs, transposed=not share.has_adapters)
         if layer.split == "none":
             return (*cast, gemm)
         if layer.split == "row":
