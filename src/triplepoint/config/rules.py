@@ -136,14 +136,24 @@ def check_pipeline(point: Point) -> str | None:
     stages = layout.pp * layout.vp
     if layout.vp > 1 and layout.pp == 1:
         return f"vp: {layout.vp} needs pipeline parallelism, pp is 1; set vp: 1"
+    if layout.pipeline_ends and layout.pipeline_layers:
+        return "pipeline_ends and pipeline_layers both say how layers are split; leave one out"
     if layout.pipeline_layers:
         return _check_pipeline_layers(point)
+    if ends := layout.pipeline_ends:
+        total = layers + len(ends)
+        return (
+            f"num_layers {layers} with {' and '.join(ends)} is {total}, not divisible by pp*vp = {stages}; change "
+            "pipeline_ends or give pipeline_layers"
+        )
     if layers % stages:
         ranks = point.num_gpus // (layout.tp * layout.cp)
         fits = [pp for pp in range(1, layers + 1) if layers % (pp * layout.vp) == 0 and ranks % pp == 0]
         advice = f"set pp: {_nearest(layout.pp, fits)}" if fits else "set vp: 1"
         if layers > stages:
             advice += " or give pipeline_layers"
+        elif layers + 2 == stages:
+            advice += ", or pipeline_ends: [embedding, loss]"
         return f"num_layers {layers} is not divisible by pp*vp = {layout.pp}*{layout.vp} = {stages}; {advice}"
     return None
 

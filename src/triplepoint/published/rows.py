@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import ValidationError
 
@@ -13,7 +13,15 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.point import Layout, Point, PointCluster, Sharding, usual_schedule
+from triplepoint.config.point import (
+    Layout,
+    PipelineEnd,
+    Point,
+    PointCluster,
+    Sharding,
+    lighter_ends,
+    usual_schedule,
+)
 from triplepoint.config.rules import fold, refusal
 from triplepoint.config.task import Inference
 from triplepoint.published import words
@@ -198,10 +206,10 @@ def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.
 
 
 def _check(point: Point, gpu: GpuConfig) -> None:
-    """Hold a row against the rule book; stages it does not describe are as even as can be."""
-    layout, layers = point.layout, point.model.num_layers
-    if not layout.pipeline_layers and layers >= layout.pp * layout.vp:
-        layout = layout.model_copy(update={"pipeline_layers": layout.stage_layers(layers)})
+    """Hold a row against the rule book; stages it does not describe are as even as can be, ends may have no layer."""
+    layout, layers, stages = point.layout, point.model.num_layers, point.layout.pp * point.layout.vp
+    if not layout.pipeline_layers and stages > 1 and layers >= stages - len(get_args(PipelineEnd)):
+        layout = layout.model_copy(update={"pipeline_layers": lighter_ends(layers, stages)})
     stated = point.model_copy(update={"layout": layout})
     if reason := refusal(fold(stated) if point.inference else stated, gpu=gpu):
         raise UnreadableError(reason)

@@ -146,7 +146,7 @@ def read_stages(text: str) -> tuple[int, ...]:
     if is_blank(text.strip()):
         return ()
     words = re.split(r"[\s,;]+", text.strip(" []()"))
-    layers = tuple(int(word) for word in words if re.fullmatch("[1-9][0-9]{0,5}", word))
+    layers = tuple(int(word) for word in words if re.fullmatch("0|[1-9][0-9]{0,5}", word))
     if len(layers) != len(words):
         raise UnreadableError(f"pipeline_layers is {shown(text)}, expected the layers of each stage, such as 3 5")
     return layers

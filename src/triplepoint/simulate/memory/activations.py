@@ -39,9 +39,10 @@ def activations(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int) -> Activa
     """
     share, job = blocks.share, blocks.share.job
     received = _RECEIVES * share.split_tokens * job.model.hidden_size * share.element * (job.layout.pp > 1)
-    layers = max(
+    moments = (
         _layer_moment(share, kind) + _recomputed(blocks, chunk, kind) for chunk in chunks for kind, _ in chunk.layers
     )
+    layers = max(moments, default=0.0)
     moment = max(layers, _head_moment(blocks, chunks))
     return Activations(_saved(job, stage, [_chunk_saved(blocks, chunk) for chunk in chunks]), moment + received)
 

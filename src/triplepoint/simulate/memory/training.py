@@ -246,7 +246,8 @@ def _gathered(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
         trained = blocks.adapters(chunks) if share.has_adapters else whole.total
         return _sharded(share, whole) * share.element + trained * share.gradient_element
     root = sum(blocks.end_weights(chunk).total for chunk in chunks)
-    layer = max(found.whole.weights.total for chunk in chunks for found, _ in blocks.in_chunk(chunk))
+    layers = (found.whole.weights.total for chunk in chunks for found, _ in blocks.in_chunk(chunk))
+    layer = max(layers, default=0.0)
     gradient = 0 if share.has_adapters else share.element + share.gradient_element
     if share.job.keeps_gathered:
         return whole.total * share.element + layer * gradient

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from triplepoint.config.model import LatentAttention, LayerKind
+from triplepoint.config.point import lighter_ends
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.work.cores import Core, core_of
 from triplepoint.simulate.work.ends import embedding, head, prediction
@@ -219,18 +220,14 @@ class Blocks:
 
 
 def split_layers(job: Job) -> list[tuple[Chunk, ...]]:
-    """Return the chunks of every stage.
-
-    Layers are split as the layout says, else as evenly as can be. Then chunks that have one layer less than others are
-    the last of the model, which has the output projection too, then the first, which has the embedding, then those
-    before the last.
+    """Return the chunks of every stage, layers split as the layout says, else as evenly as can be.
 
     Source:
-        NVIDIA/Megatron-LM, account_for_loss_in_pipeline_split and account_for_embedding_in_pipeline_split; what is
-        recomputed of each chunk: transformer_block.py, recompute_method block.
+        What is recomputed of each chunk: NVIDIA/Megatron-LM transformer_block.py, recompute_method block.
     """
     pp, vp = job.layout.pp, job.layout.vp
-    counts, kinds = _counts(job), job.model.layer_kinds
+    kinds = job.model.layer_kinds
+    counts = job.layout.pipeline_layers or lighter_ends(len(kinds), pp * vp)
     starts = [sum(counts[:index]) for index in range(pp * vp)]
     stages = []
     for stage in range(pp):
@@ -247,18 +244,6 @@ def split_layers(job: Job) -> list[tuple[Chunk, ...]]:
 
 def _by_kind(kinds: tuple[LayerKind, ...]) -> Layers:
     return tuple(Counter(kinds).items())
-
-
-def _counts(job: Job) -> list[int]:
-    """Return layers of every chunk in the order of the model: chunk c of stage s is number c*pp + s."""
-    if job.layout.pipeline_layers:
-        return list(job.layout.pipeline_layers)
-    number = job.layout.pp * job.layout.vp
-    each, extra = divmod(job.model.num_layers, number)
-    if not extra:
-        return [each] * number
-    lightest = [number - 1, 0, *range(number - 2, 0, -1)][: number - extra]
-    return [each + (index not in lightest) for index in range(number)]
 
 
 def _num_recomputed(job: Job, num_layers: int, num_all: int) -> int:
