@@ -66,7 +66,7 @@ class MixtureOfExperts(Featured):
     """The expert part of a mixture-of-experts model."""
 
     features: ClassVar[frozenset[str]] = frozenset(
-        {"shared_ffn_hidden_size", "num_dense_layers", "layer_interval", "dense_ffn_hidden_size"}
+        {"shared_ffn_hidden_size", "num_dense_layers", "layer_interval", "dense_ffn_hidden_size", "pads_experts"}
     )
 
     num_experts: Layers
@@ -75,6 +75,8 @@ class MixtureOfExperts(Featured):
     """Experts each token is sent to."""
     capacity_factor: Annotated[float, Field(gt=0)] | None = None
     """Tokens an expert takes, over the even share; tokens beyond it are dropped. None: dropless."""
+    pads_experts: bool = True
+    """Whether experts that have fewer tokens than the capacity factor allows are filled up to it."""
     shared_ffn_hidden_size: Size | None = None
     """Inner width of the experts every token passes, all of them together. None: there are none."""
     num_dense_layers: Annotated[int, Field(ge=0, le=10_000, strict=True)] = 0
@@ -89,6 +91,10 @@ class MixtureOfExperts(Featured):
         if self.top_k > self.num_experts:
             raise ValueError(f"top_k {self.top_k} is larger than num_experts {self.num_experts}")
         return self
+
+
+MtpLayers = Annotated[int, Field(ge=0, le=10_000, strict=True)]
+"""Layers of multi-token prediction."""
 
 
 class ModelConfig(Featured):
@@ -142,7 +148,7 @@ class ModelConfig(Featured):
     """Layers whose attention sees the last tokens only. None: there are none."""
     latent: LatentAttention | None = None
     """Compressed keys and values; with them `num_query_groups` and `kv_channels` are without effect."""
-    num_mtp_layers: Annotated[int, Field(ge=0, le=10_000, strict=True)] = 0
+    num_mtp_layers: MtpLayers = 0
     """Layers that predict tokens further on in training (multi-token prediction), each with norms and a projection."""
     mixers: Mixers | None = None
     """Layers without attention, or without a feed-forward block. None: every layer has both."""

@@ -25,6 +25,7 @@ from triplepoint.config.base import (
     Strict,
     declared,
 )
+from triplepoint.config.choices import ModelChoices, choices_of
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.task import TARGETS, Inference, Lora, Task
 
@@ -492,7 +493,15 @@ def canonical(content: Any) -> str:
 
 
 SETTINGS: Mapping[str, Setting] = MappingProxyType(
-    dict([*declared(Layout), *declared(Measured), *declared(Lora, "lora_"), *declared(Inference)])
+    dict(
+        [
+            *declared(Layout),
+            *declared(Measured),
+            *declared(ModelChoices),
+            *declared(Lora, "lora_"),
+            *declared(Inference),
+        ]
+    )
 )
 """All settings of points by name, those of the layout first."""
 
@@ -506,6 +515,14 @@ def settings_of(point: Point) -> dict[str, Any]:
     """Return the values of all settings of a point by name, as table `points` has them."""
     none = dict.fromkeys([*(name for name, _ in declared(Lora, "lora_")), *(name for name, _ in declared(Inference))])
     lora = {f"lora_{name}": value for name, value in point.lora or ()}
-    values = none | {"lora_targets": ()} | dict(point.layout) | dict(point) | lora | dict(point.inference or ())
+    values = (
+        none
+        | choices_of(point.model)
+        | {"lora_targets": ()}
+        | dict(point.layout)
+        | dict(point)
+        | lora
+        | dict(point.inference or ())
+    )
     values["pipeline_layers"] = layers_label(point.layout.pipeline_layers) or None
     return {name: values[name] for name in SETTINGS}
