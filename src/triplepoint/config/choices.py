@@ -9,7 +9,6 @@ from triplepoint.config.base import Setting, Strict
 from triplepoint.config.model import ModelConfig, MtpLayers
 from triplepoint.errors import UserError
 
-
 _USUAL_CAPACITY = (None, 0, 1.0)
 """Not written in labels: that of experts without one, and of the published study's."""
 
