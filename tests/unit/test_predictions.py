@@ -413,6 +413,19 @@ def test_short_steps_that_heat_holds_stay_as_hot_as_it_lets_them(tmp_path: Path,
     assert 80.0 < float(row["gpu_temp_c"]) < 90.0
 
 
+def test_stack_of_a_row_says_how_context_parallel_ranks_meet_keys(tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text(
+        "id,model,cluster,cp,global_batch_size,stack,context_exchange\n"
+        "usual,llama3-8b,h200x32,4,32,,\n"
+        "ulysses,llama3-8b,h200x32,4,32,DeepSpeed,\n"
+        "said,llama3-8b,h200x32,4,32,DeepSpeed,all_gather\n"
+        "none,llama3-8b,h200x32,1,32,DeepSpeed,\n"
+    )
+    found = {one.id: one.point.layout.context_exchange for one in read_points(table, Path("config"))}
+    assert found == {"usual": "ring", "ulysses": "all_to_all", "said": "all_gather", "none": "ring"}
+
+
 def test_stack_of_a_row_says_which_layers_have_adapters(tmp_path: Path) -> None:
     table = tmp_path / "rows.csv"
     table.write_text(

@@ -34,6 +34,7 @@ Engine = Literal["native", "megatron", "deepspeed", "simulated"]
 Offload = Literal["optim", "params"]
 Overlap = Literal["grad", "param", "tp"]
 PipelineEnd = Literal["embedding", "loss"]
+ContextExchange = Literal["ring", "all_gather", "all_to_all"]
 Precision = Literal["fp32", "bf16", "fp16", "fp8"]
 Recompute = Literal["none", "selective", "full"]
 Samples = Literal["packed", "padded"]
@@ -159,6 +160,19 @@ class Layout(Featured):
     pp: Annotated[Devices, Setting("Pipeline parallel degree.", "1", "pp{}")] = 1
     dp: Annotated[Devices, Setting("Data parallel degree: num_gpus / (tp*pp*cp).", "1", "dp{}")] = 1
     cp: Annotated[Devices, Setting("Context parallel degree.", "1", "cp{}", usual=1)] = 1
+    context_exchange: Annotated[
+        ContextExchange,
+        Setting(
+            "How context parallel ranks meet keys and values: sent round a ring, gathered before (`all_gather`), or "
+            "pieces of the sequence exchanged for heads and back (`all_to_all`: Ulysses, arXiv:2309.14509); without "
+            "effect at cp 1.",
+            label={"all_gather": "cpgather", "all_to_all": "ulysses"},
+            words={"all_gather": "gathered keys", "all_to_all": "Ulysses"},
+            fold=lambda point: point.layout.context_exchange if point.layout.cp > 1 else "ring",
+            engines=("simulated",),
+            came_later=True,
+        ),
+    ] = "ring"
     ep: Annotated[
         Devices,
         Setting("Expert parallel degree; its ranks are taken from the data parallel ones.", "1", "ep{}", usual=1),

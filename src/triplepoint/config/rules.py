@@ -195,8 +195,14 @@ def check_schedule(point: Point) -> str | None:
 
 
 def check_sequence(point: Point) -> str | None:
-    """Tokens of a sequence split over the ranks that share it."""
+    """Tokens of a sequence split over the ranks that share it, and heads where these take a part of them."""
     layout, length = point.layout, point.sequence_length
+    if layout.context_exchange == "all_to_all":
+        ranks = layout.tp * layout.cp
+        # DeepSpeed and Megatron-Core split key and value heads too (cp_comm_type a2a).
+        heads = point.model.num_attention_heads if point.model.latent else point.model.num_query_groups
+        if heads % ranks:
+            return f"context_exchange: all_to_all splits heads, {heads} is not divisible by tp*cp = {ranks}; set ring"
     if layout.cp > 1 and length % (2 * layout.cp):
         # Each rank takes one chunk from the front and one from the back, for equal work under the causal mask.
         return f"sequence_length {length} is not divisible by 2*cp = {2 * layout.cp}; set a multiple of it"

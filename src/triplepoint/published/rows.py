@@ -180,7 +180,7 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
 
 def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.Shards, stack: Stack) -> Point:
     """Return the point a row means; what it leaves open is 1 and none."""
-    layout, num_gpus = _read_layout(cells, model, shards.sharding, stack.expert_parallel)
+    layout, num_gpus = _read_layout(cells, model, shards.sharding, stack)
     recompute, recompute_layers = words.read_recompute(cells.get("recompute", ""))
     # Where a row does not state the sequence, that which a model known by name was trained with.
     sequence_length, output_tokens = count(cells, "seq") or model.sequence_length, words.read_output_tokens(cells)
@@ -231,21 +231,20 @@ def _read_model(cells: Cells, config: Path) -> ModelConfig:
     return build_model(shape)
 
 
-def _read_layout(
-    cells: Cells, model: ModelConfig, sharding: Sharding, expert_parallel: int | None
-) -> tuple[Layout, int]:
+def _read_layout(cells: Cells, model: ModelConfig, sharding: Sharding, stack: Stack) -> tuple[Layout, int]:
     """Return the layout and the number of GPUs, which follows from it where it is not stated."""
     tp, pp, cp, vp, ep = (count(cells, column) or 1 for column in ("tp", "pp", "cp", "vp", "ep"))
     stated = count(cells, "dp")
     num_gpus = count(cells, "n_gpus") or tp * pp * cp * (stated or 1)
     dp = stated or max(1, num_gpus // (tp * pp * cp))
-    if ep == 1 and model.moe and expert_parallel:
-        ep = gcd(model.moe.num_experts, dp, expert_parallel)
+    if ep == 1 and model.moe and stack.expert_parallel:
+        ep = gcd(model.moe.num_experts, dp, stack.expert_parallel)
     layout = Layout(
         tp=tp,
         pp=pp,
         dp=dp,
         cp=cp,
+        context_exchange=stack.context_exchange if cp > 1 else "ring",
         ep=ep,
         etp=count(cells, "etp"),
         vp=vp,

@@ -114,7 +114,7 @@ def test_window_longer_than_the_sequence_is_none() -> None:
 
 
 @pytest.mark.parametrize("model", [llama(), windowed()], ids=["full", "windowed"])
-@pytest.mark.parametrize("exchange", ["ring", "all_gather"])
+@pytest.mark.parametrize("exchange", ["ring", "all_gather", "all_to_all"])
 def test_context_parallel_ranks_share_the_scores_out(model: ModelConfig, exchange: str) -> None:
     whole = flops(operations(stage_work(job(model))), "attention")
     split = job(model, cp=4, context_exchange=exchange)
@@ -127,6 +127,16 @@ def test_gathered_context_by_hand() -> None:
     assert communication_bytes(found, "all_gather", "cp") == 8 * 2 * pairs
     assert communication_bytes(found, "reduce_scatter", "cp") == 8 * pairs
     assert not communications(found, "send_recv", "cp")
+
+
+def test_sequence_exchanged_for_heads_by_hand() -> None:
+    found = operations(stage_work(job(llama(), cp=4, context_exchange="all_to_all")))
+    # Queries, keys and values there, the output back; gradients in backward: of a fourth of the tokens, in 16 bits.
+    assert communication_bytes(found, "all_to_all", "cp") == 8 * 2 * TOKENS / 4 * 4 * WIDTH * 2
+    assert not communications(found, "send_recv", "cp")
+    kernels = [op for op in found if isinstance(op, Kernel) and op.cls == "attention"]
+    assert {op.shape for op in kernels} == {(2, 2, 2, LENGTH, LENGTH, 64)}
+    assert all(op.is_causal for op in kernels)
 
 
 def test_query_and_key_norms_by_hand() -> None:
