@@ -101,7 +101,10 @@ class ModelConfig(Featured):
     """A decoder-only transformer, or a model that mixes tokens by other means too."""
 
     features: ClassVar[frozenset[str]] = frozenset(
-        {"kv_channels", "add_qkv_bias", "qk_norm", "has_output_gate", "window", "latent", "num_mtp_layers", "mixers"}
+        {
+            *("kv_channels", "add_qkv_bias", "qk_norm", "has_output_gate", "window", "latent", "num_mtp_layers"),
+            *("mixers", "parallel_norms"),
+        }
     )
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -150,6 +153,9 @@ class ModelConfig(Featured):
     """Compressed keys and values; with them `num_query_groups` and `kv_channels` are without effect."""
     num_mtp_layers: MtpLayers = 0
     """Layers that predict tokens further on in training (multi-token prediction), each with norms and a projection."""
+    parallel_norms: Annotated[int, Field(ge=1, le=2, strict=True)] | None = None
+    """Norms of a layer whose attention and feed-forward block stand side by side, of one input: 1 for both, or
+    2, one each. None: the feed-forward block comes after attention."""
     mixers: Mixers | None = None
     """Layers without attention, or without a feed-forward block. None: every layer has both."""
 
@@ -166,6 +172,8 @@ class ModelConfig(Featured):
             )
         if self.mixers and EXPERTS in self.mixers.pattern and self.moe is None:
             raise ValueError("pattern of mixers has 'E' and there is no moe; give moe")
+        if self.parallel_norms and (self.moe or self.mixers):
+            raise ValueError("parallel_norms is of layers of attention and a dense feed-forward block; leave it out")
         return self
 
     @property
@@ -193,6 +201,10 @@ class ModelConfig(Featured):
             return last
         has_experts = any(kind.has_experts for kind in self.layer_kinds)
         return LayerKind(has_experts, last.window)
+
+    def num_norms(self, kind: LayerKind) -> int:
+        """Return the norms of a kind of layer: one before each block, or before both where they are side by side."""
+        return min(kind.num_blocks, self.parallel_norms or kind.num_blocks)
 
     def recurrent(self, kind: LayerKind) -> Recurrent | None:
         """Return the mixer with a state of a kind of layer; None where it has none."""
@@ -242,7 +254,7 @@ class ModelConfig(Featured):
         return self.window.size
 
     def _layer_parameters(self, kind: LayerKind) -> int:
-        common, mixer = kind.num_blocks * self._norm_parameters, self.recurrent(kind)
+        common, mixer = self.num_norms(kind) * self._norm_parameters, self.recurrent(kind)
         if mixer:
             common += mixer.num_weights(self.hidden_size) + mixer.num_vectors
         elif kind.has_attention:

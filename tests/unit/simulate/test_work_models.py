@@ -221,3 +221,26 @@ def test_frozen_layers_in_fp8_cast_no_transposed_gradient() -> None:
     # Gradients of the outputs of four linear layers in each of eight layers: a byte less for each number.
     widths = 3 * WIDTH + WIDTH + 2 * 1536 + WIDTH
     assert cast("all") - cast("lora") == 8 * TOKENS * widths
+
+
+@pytest.mark.parametrize(("norms", "gathered"), [(None, 2), (1, 1), (2, 2)])
+def test_blocks_side_by_side_are_added_up_once(norms: int | None, gathered: int) -> None:
+    def sizes(kind: str, **layout: object) -> float:
+        one = job(llama(parallel_norms=norms, num_layers=1), tp=2, pp=1, **layout)
+        found = operations(stage_work(one), "forward")
+        # Of the embedding and, split along the sequence, the output projection there is one each.
+        return communication_bytes(found, kind, "tp") / (TOKENS * WIDTH * 2)
+
+    reductions = 2 if norms is None else 1
+    assert round(sizes("all_reduce")) == 1 + reductions
+    assert sizes("reduce_scatter", sequence_parallel=True) == 1 + reductions
+    assert sizes("all_gather", sequence_parallel=True) == 1 + gathered
+
+
+def test_norm_of_both_blocks_counts_once() -> None:
+    plain, one, two = (llama(parallel_norms=norms) for norms in (None, 1, 2))
+    assert plain.num_parameters == two.num_parameters == one.num_parameters + 8 * WIDTH
+    held = Blocks(Share(job(one))).layer(LayerKind()).whole
+    assert held.weights.total * 8 + WIDTH + 2 * VOCAB * WIDTH == one.num_parameters
+    # The input of both is kept once, and that of one norm less.
+    assert Blocks(Share(job(two))).layer(LayerKind()).whole.saved - held.saved == 2 * TOKENS * WIDTH * 2

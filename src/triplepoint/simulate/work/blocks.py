@@ -27,7 +27,11 @@ def attention(share: Share, window: int | None = None) -> tuple[Part, Part, Part
         window: Tokens a query sees; None for all.
     """
     model, core = share.job.model, core_of(share, window)
-    out = Linear(core.heads * core.value_size, model.hidden_size, "row", model.add_bias, name="linear_proj")
+    # Beside a feed-forward block both outputs are added up over the ranks at once. Source: EleutherAI/gpt-neox
+    # megatron/model/transformer.py, gpt_j_residual.
+    is_beside = model.parallel_norms is not None
+    width = core.heads * core.value_size
+    out = Linear(width, model.hidden_size, "row", model.add_bias, name="linear_proj", is_beside=is_beside)
     into = _latent(share, core, model.latent) if model.latent else _plain(share, core)
     return (
         join((norm(share, is_fp8_output=True), *into, _positions(share, core))),
