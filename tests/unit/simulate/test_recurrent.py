@@ -1,5 +1,7 @@
 """Work of layers whose mixers have a state: Mamba-2 and the gated delta rule."""
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -7,11 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.simulate.jobs import communication_bytes, flops, gpu, job, llama, operations
+from tests.unit.simulate.test_run import planned
+from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.mixers import DeltaNet, Mamba2, Mixers
 from triplepoint.config.model import LayerKind, MixtureOfExperts, ModelConfig
+from triplepoint.config.rules import fold
 from triplepoint.config.task import TARGETS, Lora
 from triplepoint.flops import lora_flops_per_token, num_adapter_parameters
 from triplepoint.metrics import flops_per_token
+from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.memory.inference import inference_memory
 from triplepoint.simulate.memory.training import peak_memory
@@ -20,7 +26,9 @@ from triplepoint.simulate.work.blocks import Blocks, split_layers
 from triplepoint.simulate.work.inference import decode_work, served
 from triplepoint.simulate.work.layer_parts import Share
 from triplepoint.simulate.work.training import stage_work
+from triplepoint.trace.taxonomy import load_scheme
 
+SCHEME = load_scheme()
 TOKENS, WIDTH, VOCAB = 2048, 512, 4096
 MAMBA = Mamba2(num_heads=16, head_dim=64, state_dim=32, num_groups=4, chunk_size=128)
 INNER, CHANNELS, PROJECTED = 16 * 64, 16 * 64 + 2 * 4 * 32, 2 * 16 * 64 + 2 * 4 * 32 + 16
@@ -155,3 +163,19 @@ def test_gate_of_attention_widens_its_projection() -> None:
     assert gated.num_parameters == llama().num_parameters + 8 * 512 * 512
     products = [flops(operations(stage_work(job(model))), "gemm") for model in (llama(), gated)]
     assert products[1] - products[0] == 6 * TOKENS * 8 * 512 * 512
+
+
+def test_simulated_run_of_a_hybrid_has_its_kernels(tmp_path: Path) -> None:
+    run = planned("llama3-70b_h200x32_tp4-pp4")
+    model = Catalogue(Path("config")).model("nemotron-h-8b")
+    small = {"model": model, "global_batch_size": 8, "trace_ranks": (0,), "recompute": "none", "recompute_layers": None}
+    point = fold(run.point.model_copy(update=small))
+    assert simulate_run(run.model_copy(update={"point": point}), tmp_path, Path("config")).status == "ok"
+    with gzip.open(tmp_path / "traces" / "rank0.json.gz") as trace:
+        names = [event["name"] for event in json.load(trace)["traceEvents"] if event.get("cat") == "kernel"]
+    kernels = [SCHEME.device(name) for name in set(names) if "chunk_scan" in name or "conv1d" in name]
+    assert {(one.cls, one.kind) for one in kernels} == {("attention", "linear"), ("conv", "forward")}
+    # Seven of the thirteen layers of the first of four stages.
+    letters = model.mixers.pattern[:13] if model.mixers else ""
+    convolutions = [name for name in names if "conv1d" in name]
+    assert len(convolutions) == 2 * point.num_microbatches * letters.count("M")
