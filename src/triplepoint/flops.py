@@ -3,7 +3,7 @@
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Point, Precision
-from triplepoint.config.task import Inference, Lora
+from triplepoint.config.task import TARGETS, Inference, Lora
 from triplepoint.metrics import FLOPS_PER_MAC, FORWARD_AND_BACKWARD, flops_per_token
 
 FORMULAS = {
@@ -48,10 +48,13 @@ def peak_flops(gpu: GpuConfig, precision: Precision) -> float | None:
 def lora_flops_per_token(model: ModelConfig, sequence_length: int, lora: Lora) -> float:
     """Return model FLOPs per token of training adapters on a frozen model.
 
-    The gradient of an input costs as much as the forward GEMM, also through the lowest layer.
+    The gradient of an input costs as much as the forward GEMM, also through the lowest layer; what
+    states of mixers are written and read with has gradients too, as scores have.
     """
     frozen, scores = _weights(model), _scores(model, sequence_length)
-    trained = scores + num_adapter_parameters(model, lora)
+    states = sum(mixer.scan_macs for kind in model.layer_kinds if (mixer := model.recurrent(kind)))
+    trained = scores + states + num_adapter_parameters(model, lora)
+    frozen -= states
     return float(FLOPS_PER_MAC * ((FORWARD_AND_BACKWARD - 1) * frozen + FORWARD_AND_BACKWARD * trained))
 
 
@@ -72,21 +75,27 @@ def inference_flops_per_token(model: ModelConfig, asked: Inference) -> float:
 def num_adapter_parameters(model: ModelConfig, lora: Lora) -> int:
     """Return the parameters of all adapters: of every linear layer two matrices of its own, routed experts none.
 
-    Latent attention counts without adapters in its projections.
+    Latent attention counts without adapters in its projections. Mixers with a state have them in both of theirs where
+    all linear layers are asked for.
     """
     hidden, inner = model.hidden_size, model.dense_ffn_hidden_size
     groups = model.num_query_groups * model.head_size
     heads = model.num_attention_heads * model.head_size
+    query = (1 + model.has_output_gate) * heads
     into = 2 if model.activation == "swiglu" else 1
     widths = {
-        "linear_qkv": 0 if model.latent else (hidden + heads) + 2 * (hidden + groups),
+        "linear_qkv": 0 if model.latent else (hidden + query) + 2 * (hidden + groups),
         "linear_proj": heads + hidden,
         "linear_fc1": into * (hidden + inner),
         "linear_fc2": inner + hidden,
     }
-    num_dense = sum(not kind.has_experts for kind in model.layer_kinds)
-    layers = {name: num_dense if "_fc" in name else model.num_layers for name in widths}
-    return lora.rank * sum(widths[name] * layers[name] for name in lora.targets)
+    total = 0
+    for kind in model.layer_kinds:
+        has_dense = kind.has_feed_forward and not kind.has_experts
+        total += sum(widths[name] for name in lora.targets if (has_dense if "_fc" in name else kind.has_attention))
+        if lora.targets == TARGETS and (mixer := model.recurrent(kind)):
+            total += 2 * hidden + mixer.projected + mixer.inner
+    return lora.rank * total
 
 
 def _weights(model: ModelConfig) -> float:

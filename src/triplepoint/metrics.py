@@ -149,9 +149,10 @@ def flops_per_token(model: ModelConfig, sequence_length: int) -> float:
     """Return model FLOPs per token, forward and backward, whatever is recomputed.
 
     Counted: the GEMMs of attention and feed-forward (top-k and shared experts, the router), scores and their
-    product with the values over the whole sequence or window, the output projection. The causal mask gives no discount,
-    as in PaLM and Megatron-LM 2021, so that MFU compares with published numbers; a kernel that skips the masked half
-    gains by it. Not counted: norms, activations, softmax, biases, embedding look-up, optimizer.
+    product with the values over the whole sequence or window, states of mixers without attention as Megatron-LM counts
+    them, the output projection. The causal mask gives no discount, as in PaLM and Megatron-LM 2021, so that MFU
+    compares with published numbers; a kernel that skips the masked half gains by it. Not counted: norms, activations,
+    softmax, biases, embedding look-up, optimizer.
 
     Returns:
         FLOPs of one token's share of a step. Unit: FLOP/token.
@@ -159,7 +160,7 @@ def flops_per_token(model: ModelConfig, sequence_length: int) -> float:
     Source:
         Chowdhery et al. 2022 (PaLM), appendix B, arXiv:2204.02311; Narayanan et al. 2021, appendix, arXiv:2104.04473.
     """
-    kinds = model.layer_kinds + model.layer_kinds[-1:] * model.num_mtp_layers
+    kinds = (*model.layer_kinds, *[model.mtp_kind] * model.num_mtp_layers)
     layers = sum(_layer_macs(model, kind, sequence_length) * count for kind, count in Counter(kinds).items())
     joins = 2 * model.num_mtp_layers * model.hidden_size**2
     macs = layers + joins + (1 + model.num_mtp_layers) * model.hidden_size * model.vocab_size
@@ -249,11 +250,19 @@ def samples_per_s_mj(num_samples: int, step_time_s: float, power_w: float) -> fl
     return num_samples / step_time_s / energy_mj
 
 
-def _layer_macs(model: ModelConfig, kind: LayerKind, sequence_length: int) -> int:
-    """Return multiply-adds per token of one layer: its matrices, scores and their product with the values."""
+def _layer_macs(model: ModelConfig, kind: LayerKind, sequence_length: int) -> float:
+    """Return multiply-adds per token of one layer: its matrices, scores and their product with the values, or states.
+
+    Writing to states and reading from them grows with the tokens, as matrices do, and counts with a sequence of none.
+    """
+    feed_forward = _feed_forward_macs(model, kind.has_experts) if kind.has_feed_forward else 0
+    if mixer := model.recurrent(kind):
+        return mixer.num_weights(model.hidden_size) + mixer.scan_macs + feed_forward
+    if not kind.has_attention:
+        return feed_forward
     keys = min(kind.window or sequence_length, sequence_length)
     scores = keys * model.num_attention_heads * (model.head_size + model.value_head_size)
-    return model.num_attention_weights + scores + _feed_forward_macs(model, kind.has_experts)
+    return model.num_attention_weights + scores + feed_forward
 
 
 def _feed_forward_macs(model: ModelConfig, has_experts: bool) -> int:

@@ -198,9 +198,11 @@ def points_of(
         is_simulated: Whether the simulator takes the place of the engine.
 
     Raises:
-        UserError: If the model or the cluster is unknown or its file is wrong.
+        UserError: If the model or the cluster is unknown or its file is wrong, or the settings choose of the model what
+            it has not.
     """
-    cluster, model = catalogue.cluster(settings.cluster, where), catalogue.model(settings.model, where)
+    cluster = catalogue.cluster(settings.cluster, where)
+    model = settings.apply(catalogue.model(settings.model, where), where)
     rows = _airflow_rows(cluster, catalogue) if settings.trace_ranks == "roles" else None
     for point in make_points(settings, model, cluster, rows):
         if is_simulated:

@@ -17,7 +17,7 @@ from triplepoint.plan import points_of, refusal_of
 from triplepoint.ranking import rank
 from triplepoint.simulate.predict.point import predict_point
 from triplepoint.simulate.predict.prediction import COLUMNS, Prediction, read_calibrations, with_progress
-from triplepoint.simulate.stacks import check_stack
+from triplepoint.simulate.stacks import OF_STACK, Stack, check_stack, find_stack
 from triplepoint.status import PredictionStatus
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ class Configuration(Settings):
     id: str | int | None = None
     """Key of the row in the output. None: its number."""
     stack: str | None = None
-    """Software stack and version, such as `NeMo dgxc v25.04`. None: that of the engine."""
+    """Software stack and version, such as `NeMo dgxc v25.04`. None: that of the engine. Where a row names one and no
+    `context_exchange` or `lora_targets`, these are as the stack has them."""
 
 
 @dataclass(frozen=True)
@@ -181,8 +182,15 @@ def request_of(
         is_simulated = is_simulated or "engine" not in settings.model_fields_set
     if stack:
         check_stack(stack, where, catalogue.folder)
+        settings = _as_usual(settings, find_stack(stack, catalogue.folder))
     (point,) = points_of(settings.model_copy(update={"repeats": 1}), catalogue, where, is_simulated)
     return Request(name, where, point, stack, refusal_of(point, catalogue))
+
+
+def _as_usual(settings: Settings, stack: Stack) -> Settings:
+    """Return settings with what a stack does where they say nothing."""
+    usual = {name: getattr(stack, name) for name in OF_STACK if name not in settings.model_fields_set}
+    return settings.model_copy(update=usual)
 
 
 def _read_settings(source: Path) -> Iterator[tuple[str | Path, Settings]]:

@@ -16,6 +16,7 @@ from triplepoint.cli import main
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import run_id
 from triplepoint.config.study import Settings
+from triplepoint.config.task import TARGETS
 from triplepoint.errors import UserError
 from triplepoint.plan import points_of, refusal_of, select
 from triplepoint.predictions import predict_file, read_points
@@ -410,3 +411,28 @@ def test_short_steps_that_heat_holds_stay_as_hot_as_it_lets_them(tmp_path: Path,
     assert main(["predict", str(source), str(tmp_path / "out.csv"), "--config", str(config)]) == 0
     (row,) = csv.DictReader((tmp_path / "out.csv").open())
     assert 80.0 < float(row["gpu_temp_c"]) < 90.0
+
+
+def test_stack_of_a_row_says_how_context_parallel_ranks_meet_keys(tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text(
+        "id,model,cluster,cp,global_batch_size,stack,context_exchange\n"
+        "usual,llama3-8b,h200x32,4,32,,\n"
+        "ulysses,llama3-8b,h200x32,4,32,DeepSpeed,\n"
+        "said,llama3-8b,h200x32,4,32,DeepSpeed,all_gather\n"
+        "none,llama3-8b,h200x32,1,32,DeepSpeed,\n"
+    )
+    found = {one.id: one.point.layout.context_exchange for one in read_points(table, Path("config"))}
+    assert found == {"usual": "ring", "ulysses": "all_to_all", "said": "all_gather", "none": "ring"}
+
+
+def test_stack_of_a_row_says_which_layers_have_adapters(tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text(
+        "id,model,cluster,num_gpus,global_batch_size,task,stack,lora_targets\n"
+        "usual,llama3-8b,h200x32,8,32,lora,,\n"
+        "nemo,llama3-8b,h200x32,8,32,lora,NeMo dgxc v25.04,\n"
+        'said,llama3-8b,h200x32,8,32,lora,NeMo dgxc v25.04,"[linear_proj]"\n'
+    )
+    targets = {one.id: one.point.lora.targets for one in read_points(table, Path("config")) if one.point.lora}
+    assert targets == {"usual": TARGETS, "nemo": ("linear_qkv",), "said": ("linear_proj",)}

@@ -96,6 +96,8 @@ Devices = Annotated[int, Field(gt=0, le=1_000_000, strict=True)]
 """Ranks, nodes and degrees of parallelism: more than anyone has, fewer than cannot be listed."""
 Layers = Annotated[int, Field(gt=0, le=10_000, strict=True)]
 """Layers and experts, which are gone through one by one."""
+StageLayers = Annotated[int, Field(ge=0, le=10_000, strict=True)]
+"""Layers of a stage, which may have none."""
 
 
 class Strict(BaseModel):

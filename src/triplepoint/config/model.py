@@ -1,10 +1,12 @@
 """Model architectures: `config/models/*.yaml`."""
 
+from collections import Counter
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
 from triplepoint.config.base import NAME_PATTERN, Featured, Layers, Size, Strict
+from triplepoint.config.mixers import ATTENTION, EXPERTS, MLP, Mixers, Recurrent
 
 
 class LatentAttention(Strict):
@@ -40,17 +42,31 @@ class LayerKind(NamedTuple):
     Attributes:
         has_experts: Whether its feed-forward block is of experts.
         window: Tokens its attention sees; None for all.
+        mixer: Letter of what mixes its tokens, see `Mixers.pattern`; empty where nothing does.
+        has_feed_forward: Whether it has a feed-forward block.
     """
 
     has_experts: bool = False
     window: int | None = None
+    mixer: str = ATTENTION
+    has_feed_forward: bool = True
+
+    @property
+    def has_attention(self) -> bool:
+        """Whether it has attention."""
+        return self.mixer == ATTENTION
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks with a norm and a residual add: what mixes tokens, and the feed-forward block."""
+        return bool(self.mixer) + self.has_feed_forward
 
 
 class MixtureOfExperts(Featured):
     """The expert part of a mixture-of-experts model."""
 
     features: ClassVar[frozenset[str]] = frozenset(
-        {"shared_ffn_hidden_size", "num_dense_layers", "layer_interval", "dense_ffn_hidden_size"}
+        {"shared_ffn_hidden_size", "num_dense_layers", "layer_interval", "dense_ffn_hidden_size", "pads_experts"}
     )
 
     num_experts: Layers
@@ -59,6 +75,8 @@ class MixtureOfExperts(Featured):
     """Experts each token is sent to."""
     capacity_factor: Annotated[float, Field(gt=0)] | None = None
     """Tokens an expert takes, over the even share; tokens beyond it are dropped. None: dropless."""
+    pads_experts: bool = True
+    """Whether experts that have fewer tokens than the capacity factor allows are filled up to it."""
     shared_ffn_hidden_size: Size | None = None
     """Inner width of the experts every token passes, all of them together. None: there are none."""
     num_dense_layers: Annotated[int, Field(ge=0, le=10_000, strict=True)] = 0
@@ -75,11 +93,18 @@ class MixtureOfExperts(Featured):
         return self
 
 
+MtpLayers = Annotated[int, Field(ge=0, le=10_000, strict=True)]
+"""Layers of multi-token prediction."""
+
+
 class ModelConfig(Featured):
-    """A decoder-only transformer."""
+    """A decoder-only transformer, or a model that mixes tokens by other means too."""
 
     features: ClassVar[frozenset[str]] = frozenset(
-        {"kv_channels", "add_qkv_bias", "qk_norm", "window", "latent", "num_mtp_layers"}
+        {
+            *("kv_channels", "add_qkv_bias", "qk_norm", "has_output_gate", "window", "latent", "num_mtp_layers"),
+            *("mixers", "parallel_norms"),
+        }
     )
 
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
@@ -87,13 +112,13 @@ class ModelConfig(Featured):
     source: Annotated[str, Field(min_length=8)]
     """Where the architecture is published."""
     num_layers: Layers
-    """Transformer layers."""
+    """Layers; of a model with `mixers`, letters of the pattern."""
     hidden_size: Size
     """Width of the residual stream."""
     ffn_hidden_size: Size
     """Inner width of the feed-forward block, of one expert where there are experts."""
     num_attention_heads: Size
-    """Query heads."""
+    """Query heads; 1 where no layer has attention."""
     num_query_groups: Size
     """Key/value heads; equal to `num_attention_heads` without grouped-query attention."""
     vocab_size: Size
@@ -104,8 +129,8 @@ class ModelConfig(Featured):
     """Feed-forward activation; swiglu has a gate and so three matrices instead of two."""
     normalization: Literal["layernorm", "rmsnorm"]
     """Normalisation before attention and feed-forward."""
-    position_embedding: Literal["learned", "rope", "alibi"]
-    """Learned absolute positions, rotary embedding, or attention biased by distance, which has no table."""
+    position_embedding: Literal["learned", "rope", "alibi", "none"]
+    """Learned absolute positions, rotary embedding, attention biased by distance, which has no table, or none."""
     rope_base: Annotated[float, Field(gt=0)] = 10_000.0
     """Base of the rotary frequencies; unused with learned positions."""
     add_bias: bool = False
@@ -120,12 +145,19 @@ class ModelConfig(Featured):
     """Whether the projection to queries, keys and values has a bias where other linear layers have none."""
     qk_norm: bool = False
     """Whether queries and keys are normalised head by head."""
+    has_output_gate: bool = False
+    """Whether the output of attention is multiplied by a gate, which the projection to queries gives too."""
     window: SlidingWindow | None = None
     """Layers whose attention sees the last tokens only. None: there are none."""
     latent: LatentAttention | None = None
     """Compressed keys and values; with them `num_query_groups` and `kv_channels` are without effect."""
-    num_mtp_layers: Annotated[int, Field(ge=0, le=10_000, strict=True)] = 0
+    num_mtp_layers: MtpLayers = 0
     """Layers that predict tokens further on in training (multi-token prediction), each with norms and a projection."""
+    parallel_norms: Annotated[int, Field(ge=1, le=2, strict=True)] | None = None
+    """Norms of a layer whose attention and feed-forward block stand side by side, of one input: 1 for both, or
+    2, one each. None: the feed-forward block comes after attention."""
+    mixers: Mixers | None = None
+    """Layers without attention, or without a feed-forward block. None: every layer has both."""
 
     @model_validator(mode="after")
     def _check(self) -> "ModelConfig":
@@ -138,6 +170,10 @@ class ModelConfig(Featured):
                 f"num_attention_heads {self.num_attention_heads} is not divisible by "
                 f"num_query_groups {self.num_query_groups}"
             )
+        if self.mixers and EXPERTS in self.mixers.pattern and self.moe is None:
+            raise ValueError("pattern of mixers has 'E' and there is no moe; give moe")
+        if self.parallel_norms and (self.moe or self.mixers):
+            raise ValueError("parallel_norms is of layers of attention and a dense feed-forward block; leave it out")
         return self
 
     @property
@@ -154,8 +190,35 @@ class ModelConfig(Featured):
 
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
-        """Kind of every layer, first to last; layers of multi-token prediction are as the last."""
-        return tuple(LayerKind(self._has_experts(layer), self._window(layer)) for layer in range(self.num_layers))
+        """Kind of every layer, first to last; layers of multi-token prediction are as `mtp_kind`."""
+        return tuple(self._kind(layer) for layer in range(self.num_layers))
+
+    @property
+    def mtp_kind(self) -> LayerKind:
+        """Kind of layers of multi-token prediction: attention and feed-forward block as the last that has one."""
+        last = self.layer_kinds[-1]
+        if last.has_attention and last.has_feed_forward:
+            return last
+        has_experts = any(kind.has_experts for kind in self.layer_kinds)
+        return LayerKind(has_experts, last.window)
+
+    def num_norms(self, kind: LayerKind) -> int:
+        """Return the norms of a kind of layer: one before each block, or before both where they are side by side."""
+        return min(kind.num_blocks, self.parallel_norms or kind.num_blocks)
+
+    def recurrent(self, kind: LayerKind) -> Recurrent | None:
+        """Return the mixer with a state of a kind of layer; None where it has none."""
+        return self.mixers.recurrent(kind.mixer) if self.mixers else None
+
+    def _kind(self, layer: int) -> LayerKind:
+        if self.mixers is None:
+            return LayerKind(self._has_experts(layer), self._window(layer))
+        letter = self.mixers.letter(layer)
+        if letter in (MLP, EXPERTS):
+            return LayerKind(letter == EXPERTS, mixer="")
+        has_block = self.mixers.has_feed_forward
+        window = self._window(layer) if letter == ATTENTION else None
+        return LayerKind(has_block and self._has_experts(layer), window, letter, has_block)
 
     @property
     def dense_ffn_hidden_size(self) -> int:
@@ -172,14 +235,13 @@ class ModelConfig(Featured):
     @property
     def num_parameters(self) -> int:
         """All parameters of the model."""
-        dense = self.num_layers - self.num_expert_layers
-        layers = dense * self._layer_parameters(False) + self.num_expert_layers * self._layer_parameters(True)
+        layers = sum(self._layer_parameters(kind) * count for kind, count in Counter(self.layer_kinds).items())
         return layers + self._norm_parameters + self.num_embedding_parameters + self._mtp_parameters
 
     @property
     def num_expert_layers(self) -> int:
         """Layers that have experts."""
-        return sum(self._has_experts(layer) for layer in range(self.num_layers)) if self.moe else 0
+        return sum(kind.has_experts for kind in self.layer_kinds) if self.moe else 0
 
     def _has_experts(self, layer: int) -> bool:
         if self.moe is None or layer < self.moe.num_dense_layers:
@@ -191,9 +253,15 @@ class ModelConfig(Featured):
             return None
         return self.window.size
 
-    def _layer_parameters(self, has_experts: bool) -> int:
-        common = self._attention_parameters + 2 * self._norm_parameters
-        if not has_experts or self.moe is None:
+    def _layer_parameters(self, kind: LayerKind) -> int:
+        common, mixer = self.num_norms(kind) * self._norm_parameters, self.recurrent(kind)
+        if mixer:
+            common += mixer.num_weights(self.hidden_size) + mixer.num_vectors
+        elif kind.has_attention:
+            common += self._attention_parameters
+        if not kind.has_feed_forward:
+            return common
+        if not kind.has_experts or self.moe is None:
             return common + self._ffn_parameters(self.dense_ffn_hidden_size)
         shared = self.moe.shared_ffn_hidden_size
         experts = self.moe.num_experts * (self._ffn_parameters(self.ffn_hidden_size) + self.hidden_size)
@@ -205,7 +273,7 @@ class ModelConfig(Featured):
         width, heads, latent = self.hidden_size, self.num_attention_heads, self.latent
         query, out = heads * self.head_size, heads * self.value_head_size * width
         if latent is None:
-            return width * (query + 2 * self.num_query_groups * self.head_size) + out
+            return width * ((1 + self.has_output_gate) * query + 2 * self.num_query_groups * self.head_size) + out
         rank = latent.q_lora_rank
         queries = rank * (width + query) if rank else width * query
         into = width * (latent.kv_lora_rank + latent.qk_pos_emb_head_dim)
@@ -221,7 +289,7 @@ class ModelConfig(Featured):
 
     @property
     def _mtp_parameters(self) -> int:
-        each = self._layer_parameters(self._has_experts(self.num_layers - 1)) + 3 * self._norm_parameters
+        each = self._layer_parameters(self.mtp_kind) + 3 * self._norm_parameters
         return self.num_mtp_layers * (each + 2 * self.hidden_size * self.hidden_size)
 
     def _ffn_parameters(self, inner: int) -> int:

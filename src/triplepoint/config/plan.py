@@ -8,6 +8,7 @@ from pydantic import Field
 
 from triplepoint.config import RUN_PATTERN
 from triplepoint.config.base import Featured, Strict, read_json, write
+from triplepoint.config.choices import ModelChoices
 from triplepoint.config.cluster import Slots
 from triplepoint.config.point import SETTINGS, Layout, Measured, Point, canonical, settings_of
 from triplepoint.errors import UserError
@@ -119,7 +120,7 @@ def run_label(point: Point) -> str:
     Model, cluster, layout and repeat are always there, and of the settings those that are not as usual, see `Setting`.
     A label is not parsed: facts are in `point.json`.
     """
-    names = ["schedule", *Measured.model_fields]
+    names = ["schedule", *Measured.model_fields, *ModelChoices.model_fields]
     texts = _texts(point, names)
     return "_".join([point.model.name, point.cluster.name, layout_label(point), *texts, f"r{point.repeat}"])
 

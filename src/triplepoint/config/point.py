@@ -13,7 +13,19 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import AfterValidator, Field
 
 from triplepoint import MEASUREMENT_VERSION
-from triplepoint.config.base import NAME_PATTERN, Devices, Featured, Layers, Row, Setting, Size, Strict, declared
+from triplepoint.config.base import (
+    NAME_PATTERN,
+    Devices,
+    Featured,
+    Layers,
+    Row,
+    Setting,
+    Size,
+    StageLayers,
+    Strict,
+    declared,
+)
+from triplepoint.config.choices import ModelChoices, choices_of
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.software import Software
 from triplepoint.config.task import TARGETS, Inference, Lora, Task
@@ -22,6 +34,8 @@ Positive = Annotated[int, Field(gt=0)]
 Engine = Literal["native", "megatron", "deepspeed", "simulated"]
 Offload = Literal["optim", "params"]
 Overlap = Literal["grad", "param", "tp", "ep"]
+PipelineEnd = Literal["embedding", "loss"]
+ContextExchange = Literal["ring", "all_gather", "all_to_all"]
 Precision = Literal["fp32", "bf16", "fp16", "fp8"]
 Recompute = Literal["none", "selective", "full"]
 Samples = Literal["packed", "padded"]
@@ -62,9 +76,34 @@ def _is_training(point: "Point") -> bool:
     return point.task != "inference"
 
 
+def lighter_ends(num_layers: int, num_stages: int) -> tuple[int, ...]:
+    """Return layers of stages as even as can be: lighter are the last, then the first, then those before the last.
+
+    Source:
+        NVIDIA/Megatron-LM, account_for_loss_in_pipeline_split and account_for_embedding_in_pipeline_split.
+    """
+    each, extra = divmod(num_layers, num_stages)
+    if not extra:
+        return (each,) * num_stages
+    lightest = [num_stages - 1, 0, *range(num_stages - 2, 0, -1)][: num_stages - extra]
+    return tuple(each + (stage not in lightest) for stage in range(num_stages))
+
+
+def _layers_by_ends(point: "Point") -> tuple[int, ...]:
+    """Return the layers of stages where ends count as layers; nothing where they do not, or the sum does not split."""
+    layout, stages, ends = point.layout, point.layout.pp * point.layout.vp, point.layout.pipeline_ends
+    each, rest = divmod(point.model.num_layers + len(ends), stages)
+    if not ends or rest:
+        return ()
+    first, last = each - ("embedding" in ends), each - ("loss" in ends)
+    return () if layout.pp == 1 else (first, *(each,) * (stages - 2), last)
+
+
 def _uneven_layers(point: "Point") -> tuple[int, ...]:
     """Return the layers of stages, nothing where all have the same number."""
     layout, stages = point.layout, point.layout.pp * point.layout.vp
+    if not layout.pipeline_layers:
+        return _layers_by_ends(point)
     is_even = layout.pipeline_layers == (point.model.num_layers / stages,) * stages
     return () if layout.pp == 1 or is_even else layout.pipeline_layers
 
@@ -124,6 +163,19 @@ class Layout(Featured):
     pp: Annotated[Devices, Setting("Pipeline parallel degree.", "1", "pp{}")] = 1
     dp: Annotated[Devices, Setting("Data parallel degree: num_gpus / (tp*pp*cp).", "1", "dp{}")] = 1
     cp: Annotated[Devices, Setting("Context parallel degree.", "1", "cp{}", usual=1)] = 1
+    context_exchange: Annotated[
+        ContextExchange,
+        Setting(
+            "How context parallel ranks meet keys and values: sent round a ring, gathered before (`all_gather`), or "
+            "pieces of the sequence exchanged for heads and back (`all_to_all`: Ulysses, arXiv:2309.14509); without "
+            "effect at cp 1.",
+            label={"all_gather": "cpgather", "all_to_all": "ulysses"},
+            words={"all_gather": "gathered keys", "all_to_all": "Ulysses"},
+            fold=lambda point: point.layout.context_exchange if point.layout.cp > 1 else "ring",
+            engines=("simulated",),
+            came_later=True,
+        ),
+    ] = "ring"
     ep: Annotated[
         Devices,
         Setting("Expert parallel degree; its ranks are taken from the data parallel ones.", "1", "ep{}", usual=1),
@@ -151,13 +203,30 @@ class Layout(Featured):
         ),
     ] = 1
     pipeline_layers: Annotated[
-        tuple[Layers, ...],
+        tuple[StageLayers, ...],
         Setting(
             "Layers of each pipeline stage, such as `[3, 5]`: pp*vp numbers in the order of the model, so the first "
-            "virtual stages of all ranks, then the second ones. Empty: the same number on each. Tables have "
-            "`9.10x6.11` for 9, six times 10, and 11 layers, and null for an even split.",
+            "virtual stages of all ranks, then the second ones; a stage may have 0. Empty: the same number on each. "
+            "Tables have `9.10x6.11` for 9, six times 10, and 11 layers, and null for an even split.",
             label="l{}",
             fold=_uneven_layers,
+            came_later=True,
+        ),
+    ] = ()
+    pipeline_ends: Annotated[
+        tuple[PipelineEnd, ...],
+        _in_order(PipelineEnd),
+        Setting(
+            "What counts as a layer in an even split over pipeline stages, so that its stage has one less: `embedding` "
+            "on the first, `loss` with the output projection on the last (Megatron-LM's "
+            "account_for_embedding_in_pipeline_split and account_for_loss_in_pipeline_split). The split is that of "
+            "`pipeline_layers`, which stands in tables and run ids.",
+            fold=lambda point: (
+                ()
+                if point.layout.pp == 1 or point.layout.pipeline_layers == _layers_by_ends(point) != ()
+                else point.layout.pipeline_ends
+            ),
+            has_column=False,
             came_later=True,
         ),
     ] = ()
@@ -443,7 +512,15 @@ def canonical(content: Any) -> str:
 
 
 SETTINGS: Mapping[str, Setting] = MappingProxyType(
-    dict([*declared(Layout), *declared(Measured), *declared(Lora, "lora_"), *declared(Inference)])
+    dict(
+        [
+            *declared(Layout),
+            *declared(Measured),
+            *declared(ModelChoices),
+            *declared(Lora, "lora_"),
+            *declared(Inference),
+        ]
+    )
 )
 """All settings of points by name, those of the layout first."""
 
@@ -457,6 +534,14 @@ def settings_of(point: Point) -> dict[str, Any]:
     """Return the values of all settings of a point by name, as table `points` has them."""
     none = dict.fromkeys([*(name for name, _ in declared(Lora, "lora_")), *(name for name, _ in declared(Inference))])
     lora = {f"lora_{name}": value for name, value in point.lora or ()}
-    values = none | {"lora_targets": ()} | dict(point.layout) | dict(point) | lora | dict(point.inference or ())
+    values = (
+        none
+        | choices_of(point.model)
+        | {"lora_targets": ()}
+        | dict(point.layout)
+        | dict(point)
+        | lora
+        | dict(point.inference or ())
+    )
     values["pipeline_layers"] = layers_label(point.layout.pipeline_layers) or None
     return {name: values[name] for name in SETTINGS}

@@ -17,6 +17,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from triplepoint.config.base import Quantity, Setting
 from triplepoint.config.cluster import ClusterConfig, ConditionsConfig
 from triplepoint.config.gpu import GemmKernels, GpuConfig, UsualNetwork
+from triplepoint.config.mixers import DeltaNet, Mamba2, Mixers
 from triplepoint.config.model import LatentAttention, MixtureOfExperts, ModelConfig, SlidingWindow
 from triplepoint.config.point import SETTINGS, Steps
 from triplepoint.config.study import LAYOUT, Selection, Settings, Study, Sweep
@@ -34,6 +35,9 @@ _CHAPTERS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("`moe` of a model", MixtureOfExperts),
     ("`window` of a model", SlidingWindow),
     ("`latent` of a model", LatentAttention),
+    ("`mixers` of a model", Mixers),
+    ("`mamba` of mixers", Mamba2),
+    ("`delta_net` of mixers", DeltaNet),
     ("A cluster: `config/clusters/*.yaml`", ClusterConfig),
     ("`conditions` of a cluster", ConditionsConfig),
     ("A GPU type: `config/gpus/*.yaml`", GpuConfig),

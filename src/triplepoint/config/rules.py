@@ -6,13 +6,14 @@ without effect are set back to their default, so that equal measurements are one
 """
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from math import gcd, isqrt
 from pathlib import Path
 from typing import Any
 
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import BYTES, DEFAULTS, SETTINGS, Layout, Point, settings_of
 
 
@@ -109,15 +110,26 @@ def check_tensor_parallel(point: Point) -> str | None:
     which would lift this, are not everywhere. The hidden size is a multiple of the heads and needs no check of its own.
     """
     model, tp = point.model, point.layout.tp
-    for name in ("num_attention_heads", "num_query_groups", "ffn_hidden_size"):
-        if name == "num_query_groups" and model.latent:
-            # All heads have keys of their own, made of what every rank has.
-            continue
-        size = getattr(model, name)
+    for name, size in _split_over_tp(model):
         if size % tp:
             fits = _nearest(tp, (degree for degree in range(1, tp) if size % degree == 0))
             return f"{name} {size} is not divisible by tp: {tp}; set tp: {fits}"
     return None
+
+
+def _split_over_tp(model: ModelConfig) -> Iterator[tuple[str, int]]:
+    """Yield what tensor parallel ranks have a part of, with its key."""
+    kinds = set(model.layer_kinds)
+    if any(kind.has_attention for kind in kinds):
+        yield "num_attention_heads", model.num_attention_heads
+        if not model.latent:
+            # With it all heads have keys of their own, made of what every rank has.
+            yield "num_query_groups", model.num_query_groups
+    for mixer in filter(None, map(model.recurrent, kinds)):
+        yield "heads of mixers", mixer.heads
+        yield "groups of mixers", mixer.groups
+    if any(kind.has_feed_forward for kind in kinds):
+        yield "ffn_hidden_size", model.ffn_hidden_size
 
 
 def check_pipeline(point: Point) -> str | None:
@@ -126,14 +138,24 @@ def check_pipeline(point: Point) -> str | None:
     stages = layout.pp * layout.vp
     if layout.vp > 1 and layout.pp == 1:
         return f"vp: {layout.vp} needs pipeline parallelism, pp is 1; set vp: 1"
+    if layout.pipeline_ends and layout.pipeline_layers:
+        return "pipeline_ends and pipeline_layers both say how layers are split; leave one out"
     if layout.pipeline_layers:
         return _check_pipeline_layers(point)
+    if ends := layout.pipeline_ends:
+        total = layers + len(ends)
+        return (
+            f"num_layers {layers} with {' and '.join(ends)} is {total}, not divisible by pp*vp = {stages}; change "
+            "pipeline_ends or give pipeline_layers"
+        )
     if layers % stages:
         ranks = point.num_gpus // (layout.tp * layout.cp)
         fits = [pp for pp in range(1, layers + 1) if layers % (pp * layout.vp) == 0 and ranks % pp == 0]
         advice = f"set pp: {_nearest(layout.pp, fits)}" if fits else "set vp: 1"
         if layers > stages:
             advice += " or give pipeline_layers"
+        elif layers + 2 == stages:
+            advice += ", or pipeline_ends: [embedding, loss]"
         return f"num_layers {layers} is not divisible by pp*vp = {layout.pp}*{layout.vp} = {stages}; {advice}"
     return None
 
@@ -175,12 +197,23 @@ def check_schedule(point: Point) -> str | None:
 
 
 def check_sequence(point: Point) -> str | None:
-    """Tokens of a sequence split over the ranks that share it."""
+    """Tokens of a sequence split over the ranks that share it, and heads where these take a part of them."""
     layout, length = point.layout, point.sequence_length
+    if layout.context_exchange == "all_to_all":
+        ranks = layout.tp * layout.cp
+        # DeepSpeed and Megatron-Core split key and value heads too (cp_comm_type a2a).
+        heads = point.model.num_attention_heads if point.model.latent else point.model.num_query_groups
+        if heads % ranks:
+            return f"context_exchange: all_to_all splits heads, {heads} is not divisible by tp*cp = {ranks}; set ring"
     if layout.cp > 1 and length % (2 * layout.cp):
         # Each rank takes one chunk from the front and one from the back, for equal work under the causal mask.
         return f"sequence_length {length} is not divisible by 2*cp = {2 * layout.cp}; set a multiple of it"
     shared = layout.tp * layout.cp
+    for mixer in filter(None, map(point.model.recurrent, set(point.model.layer_kinds))) if layout.cp > 1 else ():
+        if mixer.heads % shared:
+            # Context parallel ranks change pieces of the sequence for heads.
+            fits = max(cp for cp in range(1, layout.cp) if mixer.heads % (layout.tp * cp) == 0)
+            return f"heads of mixers {mixer.heads} is not divisible by tp*cp = {shared}; set cp: {fits}"
     if layout.sequence_parallel and length % shared:
         return f"sequence_parallel needs sequence_length {length} divisible by tp*cp = {shared}; set a multiple of it"
     return None

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from triplepoint.config.base import NAME_PATTERN, Devices, Size, Strict, parse
+from triplepoint.config.choices import ModelChoices
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.mesh import ranks_by_role
 from triplepoint.config.model import ModelConfig
@@ -30,7 +31,7 @@ MOST_TOKENS = 2**31 - 1
 """Of a sequence, as `sequence_length` takes them."""
 
 
-class Settings(Layout, Measured):
+class Settings(Layout, Measured, ModelChoices):
     """What a study says about a point: the keys of `defaults`, `set`, `axes` and `layout`."""
 
     model: Annotated[str, Field(pattern=NAME_PATTERN)]

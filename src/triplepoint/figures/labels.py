@@ -7,15 +7,17 @@ from pandas import DataFrame, Series, isna
 from pandas.api.types import is_numeric_dtype
 
 from triplepoint.config.base import Setting, write
+from triplepoint.config.choices import ModelChoices
 from triplepoint.config.point import SETTINGS, Layout, Measured, Sharding
 from triplepoint.config.task import TARGETS
 
 SIZES = ["micro_batch_size", "global_batch_size", "sequence_length"]
-LAYOUT = list(Layout.model_fields)
+LAYOUT = [name for name in Layout.model_fields if SETTINGS[name].has_column]
 DEGREES = {name: Layout.model_fields[name].default or 0 for name in LAYOUT if SETTINGS[name].unit == "1"}
 """Degrees of parallelism, with the value that labels leave out."""
 _OF_GROUPS = {"task", "engine"}
-SETTING = [name for name in Measured.model_fields if SETTINGS[name].has_column and name not in _OF_GROUPS] + ["variant"]
+_CHOSEN = [*Measured.model_fields, *ModelChoices.model_fields]
+SETTING = [name for name in _CHOSEN if SETTINGS[name].has_column and name not in _OF_GROUPS] + ["variant"]
 """Settings of a point other than its layout."""
 
 _APART = ("data_parallel_sharding", "sequence_parallel", "schedule")

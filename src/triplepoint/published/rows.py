@@ -13,7 +13,16 @@ from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.gpu_names import AmbiguousGpuError, UnknownGpuError, find_gpu
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.point import Layout, Overlap, Point, PointCluster, Sharding, usual_schedule
+from triplepoint.config.point import (
+    Layout,
+    Overlap,
+    PipelineEnd,
+    Point,
+    PointCluster,
+    Sharding,
+    lighter_ends,
+    usual_schedule,
+)
 from triplepoint.config.rules import fold, refusal
 from triplepoint.config.task import Inference
 from triplepoint.errors import shown
@@ -164,7 +173,7 @@ def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.
         recompute_layers=recompute_layers,
         overlap=_overlap(stack, shards.overlap, software.read_overlap(cells, stack.overlap)),
         precision=words.read_precision(cells.get("precision", ""), "bf16" if gpu.has_bf16 else "fp16"),
-        lora=words.read_lora(cells.get("trainable", ""), cells.get("notes", "")),
+        lora=words.read_lora(cells.get("trainable", ""), cells.get("notes", ""), stack.lora_targets),
         task="inference" if inference else "pretrain",
         inference=inference,
         **software.read_software(cells),
@@ -179,10 +188,10 @@ def _overlap(stack: Stack, of_shards: words.Overlap | None, stated: frozenset[Ov
 
 
 def _check(point: Point, gpu: GpuConfig) -> None:
-    """Hold a row against the rule book; stages it does not describe are as even as can be."""
-    layout, layers = point.layout, point.model.num_layers
-    if not layout.pipeline_layers and layers >= layout.pp * layout.vp:
-        layout = layout.model_copy(update={"pipeline_layers": layout.stage_layers(layers)})
+    """Hold a row against the rule book; stages it does not describe are as even as can be, ends may have no layer."""
+    layout, layers, stages = point.layout, point.model.num_layers, point.layout.pp * point.layout.vp
+    if not layout.pipeline_layers and stages > 1 and layers >= stages - len(get_args(PipelineEnd)):
+        layout = layout.model_copy(update={"pipeline_layers": lighter_ends(layers, stages)})
     stated = point.model_copy(update={"layout": layout})
     if reason := refusal(fold(stated) if point.inference else stated, gpu=gpu):
         raise UnreadableError(reason)
@@ -217,6 +226,7 @@ def _read_layout(cells: Cells, model: ModelConfig, sharding: Sharding, stack: St
         pp=pp,
         dp=dp,
         cp=cp,
+        context_exchange=stack.context_exchange if cp > 1 else "ring",
         ep=ep,
         etp=count(cells, "etp") or (stack.expert_tensor_parallel if model.moe else None),
         vp=vp,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from triplepoint.config.point import Precision, Recompute, Sharding
-from triplepoint.config.task import TARGETS, Lora
+from triplepoint.config.task import TARGETS, Lora, Target
 from triplepoint.errors import shown
 
 Cells = Mapping[str, str]
@@ -144,14 +144,19 @@ def read_stages(text: str) -> tuple[int, ...]:
     if is_blank(text.strip()):
         return ()
     words = re.split(r"[\s,;]+", text.strip(" []()"))
-    layers = tuple(int(word) for word in words if re.fullmatch("[1-9][0-9]{0,5}", word))
+    layers = tuple(int(word) for word in words if re.fullmatch("0|[1-9][0-9]{0,5}", word))
     if len(layers) != len(words):
         raise UnreadableError(f"pipeline_layers is {shown(text)}, expected the layers of each stage, such as 3 5")
     return layers
 
 
-def read_lora(cell: str, notes: str) -> Lora | None:
+def read_lora(cell: str, notes: str, usual: tuple[Target, ...] = TARGETS) -> Lora | None:
     """Return the adapters that are trained, None if all is: as the cell says, or a part of the notes for a blank cell.
+
+    Args:
+        cell: Such as `LoRA`, `LoRA rank 8 on q_proj, v_proj` or `LoRA r=16 linear_qkv`.
+        notes: Notes of the row, parts divided by semicolons.
+        usual: Layers that have adapters where none is named.
 
     Raises:
         UnsupportedError: If the frozen base has 4 bits.
@@ -165,7 +170,17 @@ def read_lora(cell: str, notes: str) -> Lora | None:
     if "qlora" in text:
         raise UnsupportedError("a frozen base in 4 bits (QLoRA) is not simulated; LoRA on 16 bits is")
     rank = re.search(r"(?:rank|dim|\br)\s*[=:]?\s*(\d{1,4})\b", text)
-    return Lora(rank=int(rank[1]) if rank and int(rank[1]) else _USUAL_RANK, alpha=32.0, targets=TARGETS)
+    named = tuple(target for target, pattern in _TARGETS.items() if re.search(pattern, text))
+    return Lora(rank=int(rank[1]) if rank and int(rank[1]) else _USUAL_RANK, alpha=32.0, targets=named or usual)
+
+
+_TARGETS: dict[Target, str] = {
+    "linear_qkv": r"qkv|\b[qkv]_(proj|lin)|\b(query|key|value)\b|\battention\b|all linear",
+    "linear_proj": r"linear_proj|\bo_proj|out_proj|\battention\b|all linear",
+    "linear_fc1": r"fc1|(gate|up|w1)_?(up_)?proj|\b(mlp|feed-forward)\b|all linear",
+    "linear_fc2": r"fc2|(down|w2)_?proj|\b(mlp|feed-forward)\b|all linear",
+}
+"""Names of linear layers in Megatron-LM, Hugging Face and prose, as patterns."""
 
 
 @dataclass(frozen=True)

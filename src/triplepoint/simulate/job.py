@@ -41,7 +41,6 @@ class Job:
         keeps_gathered: Whether parameters gathered for a forward pass stay until its backward pass (no resharding).
         expert_imbalance: Load of the fullest expert parallel rank over the mean, without a capacity factor; None for
             what is usual with the software.
-        context_exchange: How context parallel ranks meet keys and values: sent round a ring, or gathered before.
         stack: Framework and its version; the one thing step times may be calibrated by.
         draw: Which draw of parts its GPUs are, from 0: a repeat of a simulated run has another one.
     """
@@ -64,7 +63,6 @@ class Job:
     shard_size: int | None = None
     keeps_gathered: bool = False
     expert_imbalance: float | None = None
-    context_exchange: Literal["ring", "all_gather"] = "ring"
     stack: str = ""
     draw: int = 0
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
-from triplepoint.config.point import Overlap, Point, Precision
+from triplepoint.config.point import ContextExchange, Overlap, Point, Precision
 from triplepoint.config.software import (
     Attention,
     Dispatch,
@@ -20,6 +20,7 @@ from triplepoint.config.software import (
     RecomputeModule,
     Software,
 )
+from triplepoint.config.task import TARGETS, LoraTargets
 from triplepoint.config.yaml_file import read
 from triplepoint.errors import PointError, UserError
 
@@ -32,6 +33,9 @@ SIMULATED = "Megatron-Core r0.8"
 
 OF_ENGINE = {"megatron": "Megatron-Core", "deepspeed": "DeepSpeed", "native": "PyTorch"}
 """Software that a launched point is predicted for, by its engine."""
+
+OF_STACK = ("context_exchange", "lora_targets")
+"""Settings whose default a stack has, for predictions that name it."""
 
 
 COMPILED_LOSS_BYTES = (26, 10)
@@ -122,6 +126,10 @@ class Stack(Strict):
     since recomputation wraps the units that are sharded."""
     shards_fragmentation: Annotated[float, Field(ge=0)] = 0.0
     """Memory that gathering sharded parameters leaves of no use, over what is handed out. Unit: 1."""
+    context_exchange: ContextExchange = "ring"
+    """How context parallel ranks meet keys and values where nothing else is said."""
+    lora_targets: LoraTargets = TARGETS
+    """Linear layers that have adapters where nothing else is said."""
     reduces_in_switches: bool = True
     """Whether switches inside a node reduce (NVLink SHARP), where they can."""
     calibrated_as: str | None = None

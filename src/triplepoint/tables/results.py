@@ -6,6 +6,7 @@ from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from triplepoint.config.base import Setting, declared
+from triplepoint.config.choices import ModelChoices
 from triplepoint.config.point import Layout, Measured
 from triplepoint.config.task import Inference, Lora
 from triplepoint.status import RESULTS
@@ -36,7 +37,7 @@ TELEMETRY_CHECKS = Table(
 
 def _settings() -> Iterator[Column]:
     """Yield a column for each setting of a point that has one; settings of a task are null without it."""
-    for section, prefix in ((Layout, ""), (Measured, ""), (Lora, "lora_"), (Inference, "")):
+    for section, prefix in ((Layout, ""), (Measured, ""), (ModelChoices, ""), (Lora, "lora_"), (Inference, "")):
         for name, setting in declared(section, prefix):
             if setting.has_column:
                 annotation = section.model_fields[name.removeprefix(prefix)].annotation

@@ -1,12 +1,16 @@
 """The catalogue of models: each once, and as large as published."""
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.unit.config.conftest import REPOSITORY
+from triplepoint.config.base import parse
 from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.model import ModelConfig
+from triplepoint.errors import UserError
 
 CATALOGUE = Catalogue(REPOSITORY / "config")
 NAMES = sorted(path.stem for path in (REPOSITORY / "config" / "models").glob("*.yaml"))
@@ -35,3 +39,17 @@ def test_no_two_models_are_one_architecture() -> None:
         shape = str(CATALOGUE.model(name).model_dump(exclude={"name", "source"}))
         assert shape not in shapes, f"{name} and {shapes[shape]} are the same"
         shapes[shape] = name
+
+
+def test_pattern_of_mixers_without_their_shapes_is_refused() -> None:
+    content = CATALOGUE.model("mamba2-370m").model_dump()
+    for change, reason in (
+        ({"mixers": {"pattern": "M"}}, "pattern has 'M' and there is no mamba; give mamba"),
+        ({"mixers": {"pattern": "*E"}}, "pattern of mixers has 'E' and there is no moe; give moe"),
+        (
+            {"mixers": {"pattern": "*-", "has_feed_forward": True}},
+            "pattern has '-' or 'E', and has_feed_forward is true",
+        ),
+    ):
+        with pytest.raises(UserError, match=re.escape(reason)):
+            parse(ModelConfig, content | change, "a.yaml")

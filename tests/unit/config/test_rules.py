@@ -53,6 +53,26 @@ CASES: list[tuple[dict[str, Any], str]] = [
     ({"pp": 32}, "num_layers 80 is not divisible by pp*vp = 32*1 = 32; set pp: 16 or give pipeline_layers"),
     ({"pp": 4, "vp": 3}, "num_layers 80 is not divisible by pp*vp = 4*3 = 12; set vp: 1 or give pipeline_layers"),
     (
+        {"tp": 4, "cp": 4, "context_exchange": "all_to_all"},
+        "context_exchange: all_to_all splits heads, 8 is not divisible by tp*cp = 16; set ring",
+    ),
+    (
+        {"cp": 4, "context_exchange": "all_to_all", "engine": "megatron"},
+        "context_exchange: all_to_all, the megatron engine has none; set context_exchange: ring or engine: simulated",
+    ),
+    (
+        {"pp": 4, "pipeline_ends": ["embedding"]},
+        "num_layers 80 with embedding is 81, not divisible by pp*vp = 4; change pipeline_ends or give pipeline_layers",
+    ),
+    (
+        {"pp": 2, "pipeline_ends": ["embedding", "loss"], "pipeline_layers": [39, 41]},
+        "pipeline_ends and pipeline_layers both say how layers are split; leave one out",
+    ),
+    (
+        {"model": "gpt3-3.6b", "pp": 8, "vp": 4},
+        "num_layers 30 is not divisible by pp*vp = 8*4 = 32; set vp: 1, or pipeline_ends: [embedding, loss]",
+    ),
+    (
         {"pp": 2, "pipeline_layers": [40]},
         "pipeline_layers has length 1, pp*vp = 2*1 = 2; give the layers of each stage",
     ),
@@ -190,6 +210,20 @@ LAYERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"pp": 2, "pipeline_layers": [40, 40]}, {"pp": 2}),
     ({"pp": 2, "vp": 2, "pipeline_layers": [20] * 4}, {"pp": 2, "vp": 2}),
     ({"pipeline_layers": [80]}, {}),
+    ({"pipeline_ends": ["loss"]}, {}),
+    ({"context_exchange": "all_to_all"}, {}),
+    (
+        {"model": "gpt3-3.6b", "pp": 8, "vp": 4, "pipeline_ends": ["loss", "embedding"]},
+        {"model": "gpt3-3.6b", "pp": 8, "vp": 4, "pipeline_layers": [0, *[1] * 30, 0]},
+    ),
+    (
+        {"model": "gpt3-3.6b", "pp": 8, "pipeline_ends": ["loss", "embedding"], "pipeline_layers": [3, *[4] * 6, 3]},
+        {"model": "gpt3-3.6b", "pp": 8, "pipeline_layers": [3, *[4] * 6, 3]},
+    ),
+    (
+        {"model": "gpt2-small", "pp": 13, "pipeline_ends": ["loss"]},
+        {"model": "gpt2-small", "pp": 13, "pipeline_layers": [*[1] * 12, 0]},
+    ),
     (FULL | {"pp": 2, "recompute_layers": 40}, FULL | {"pp": 2}),
     ({"recompute": "selective", "recompute_layers": 3}, {"recompute": "selective"}),
     ({"recompute_layers": 3}, {}),

@@ -125,12 +125,31 @@ def test_lora_in_the_notes_counts_where_no_column_says() -> None:
     assert stated and stated.trainable == "all"
 
 
+@pytest.mark.parametrize(
+    ("cell", "framework", "targets"),
+    [
+        ("LoRA", "Megatron-Core r0.8", None),
+        ("LoRA", "NeMo dgxc v25.04", {"linear_qkv"}),
+        ("LoRA", "NeMo AutoModel", None),
+        ("LoRA rank 8 on linear_qkv, linear_proj", "NeMo dgxc v25.04", {"linear_qkv", "linear_proj"}),
+        ("LoRA r=16 q_proj v_proj", "PyTorch", {"linear_qkv"}),
+        ("LoRA of attention", "PyTorch", {"linear_qkv", "linear_proj"}),
+        ("LoRA gate_proj up_proj down_proj", "PyTorch", {"linear_fc1", "linear_fc2"}),
+        ("LoRA all linear", "NeMo dgxc v25.04", None),
+    ],
+)
+def test_layers_with_adapters_are_those_named_or_usual(cell: str, framework: str, targets: set[str] | None) -> None:
+    job = named("Llama3-8B", trainable=cell, framework=framework).job
+    assert job and job.trainable == "lora"
+    assert job.lora_targets == targets
+
+
 def test_rows_that_ran_are_not_out_of_memory() -> None:
     # NeMo AutoModel: adapters of a frozen base, experts shared out, parameters gathered once a step.
     rows = read_table(Path(__file__).parents[2] / "data" / "throughput" / "training_throughput.csv")
     read = [read_row(cells, 1, CONFIG) for cells in rows if "AutoModel" in cells["framework"]]
     assert [row.id for row in read if row.job and not peak_memory(settle(row)).fits] == []
-    assert {row.id for row in read if not row.job} == {"T0084", "T0085", "T0086"}  # Layers of Mamba.
+    assert {row.id for row in read if not row.job} == {"T0084", "T0086"}  # Experts behind a narrower projection.
 
 
 def test_capacity_of_experts_in_a_study_is_none_of_a_published_run() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.unit.published.cells import NEMOTRON
 from triplepoint.published.rows import COLUMNS, Row, read_row
+from triplepoint.simulate.work.blocks import split_layers
 
 CONFIG = Path("config")
 
@@ -74,7 +75,7 @@ def test_read_row_follows_memory_in_the_gpu_name() -> None:
     [
         ({"hidden": "", "model": "unheard of"}, "unsupported", "hidden blank"),
         ({"seq": "", "model": "unheard of"}, "invalid", "seq is blank"),
-        ({"model": "Nemotron3-Nano-30B", "hidden": ""}, "unsupported", "Mamba-2, which are not simulated"),
+        ({"model": "Mamba-2.8B", "hidden": ""}, "unsupported", "Mamba-1, which are not simulated"),
         ({"trainable": "QLoRA"}, "unsupported", "QLoRA"),
         ({"gpu": "TPU v5p"}, "unsupported", "gpu 'TPU v5p' is not known"),
         ({"precision": "NVFP4"}, "unsupported", "NVFP4"),
@@ -131,3 +132,11 @@ def test_read_row_never_fails(changes: dict[str, str]) -> None:
     row = read_row(NEMOTRON | changes, 1, CONFIG)
     assert (row.job is None) == bool(row.status)
     assert bool(row.reason) == bool(row.status)
+
+
+def test_ends_of_a_pipeline_may_have_no_layer() -> None:
+    row = read(pp="8", vp="4", tp="1", dp="1", n_gpus="8", layers="30", model="", gbs="64", mbs="1")
+    assert row.job, row.reason
+    found = [chunk.num_layers for stage in split_layers(row.job) for chunk in stage]
+    assert sorted(found) == [0, 0] + [1] * 30
+    assert read(pp="8", vp="4", tp="1", dp="1", n_gpus="8", layers="29", model="", gbs="64").status == "invalid"

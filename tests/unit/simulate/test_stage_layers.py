@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.simulate.jobs import gpt, job, llama, mixtral
 from tests.unit.simulate.test_run import planned
 from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.point import lighter_ends
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.simulate.fabric import fabric_of
 from triplepoint.simulate.job import Job
@@ -128,3 +129,32 @@ def test_fewer_layers_beside_the_head_even_the_stages_out() -> None:
     model = llama(vocab_size=65536)
     times = [step_time_s(job(model, pipeline_layers=layers, **ONE_F)) for layers in ((4, 4), (6, 2))]
     assert times[1] < times[0]
+
+
+EMPTY: list[dict[str, Any]] = [
+    {"pp": 4, "schedule": "1f1b", "pipeline_layers": (0, 4, 4, 0)},
+    {"pp": 4, "schedule": "1f1b", "pipeline_layers": (3, 0, 3, 2)},
+    {"pp": 2, "vp": 2, "schedule": "interleaved_1f1b", "pipeline_layers": (0, 4, 4, 0)},
+]
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("place", EMPTY)
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_stages_without_layers_do_only_what_is_at_the_ends(place: dict[str, Any], recompute: Any) -> None:
+    found = job(llama(), recompute=recompute, **place)
+    assert [chunk.num_layers for stage in split_layers(found) for chunk in stage].count(0) >= 1
+    real = replace(found, gpu=GPU, fabric=fabric_of(CLUSTER, GPU, CONFIG))
+    prediction = predict(real, None, CONFIG)
+    assert prediction.status == "ok" and prediction.step_time_s > 0 and prediction.power.gpu_power_w > 0
+    uses = memory_by_stage(found)
+    assert all(use.total > 0 for use in uses)
+
+
+@settings(max_examples=20, deadline=None)
+@given(layers=st.integers(1, 40), stages=st.integers(1, 16))
+def test_lighter_ends_hold_all_layers(layers: int, stages: int) -> None:
+    found = lighter_ends(layers, stages)
+    assert sum(found) == layers and len(found) == stages
+    assert max(found) - min(found) <= 1
+    assert found[-1] == min(found)

@@ -114,7 +114,7 @@ def test_window_longer_than_the_sequence_is_none() -> None:
 
 
 @pytest.mark.parametrize("model", [llama(), windowed()], ids=["full", "windowed"])
-@pytest.mark.parametrize("exchange", ["ring", "all_gather"])
+@pytest.mark.parametrize("exchange", ["ring", "all_gather", "all_to_all"])
 def test_context_parallel_ranks_share_the_scores_out(model: ModelConfig, exchange: str) -> None:
     whole = flops(operations(stage_work(job(model))), "attention")
     split = job(model, cp=4, context_exchange=exchange)
@@ -127,6 +127,16 @@ def test_gathered_context_by_hand() -> None:
     assert communication_bytes(found, "all_gather", "cp") == 8 * 2 * pairs
     assert communication_bytes(found, "reduce_scatter", "cp") == 8 * pairs
     assert not communications(found, "send_recv", "cp")
+
+
+def test_sequence_exchanged_for_heads_by_hand() -> None:
+    found = operations(stage_work(job(llama(), cp=4, context_exchange="all_to_all")))
+    # Queries, keys and values there, the output back; gradients in backward: of a fourth of the tokens, in 16 bits.
+    assert communication_bytes(found, "all_to_all", "cp") == 8 * 2 * TOKENS / 4 * 4 * WIDTH * 2
+    assert not communications(found, "send_recv", "cp")
+    kernels = [op for op in found if isinstance(op, Kernel) and op.cls == "attention"]
+    assert {op.shape for op in kernels} == {(2, 2, 2, LENGTH, LENGTH, 64)}
+    assert all(op.is_causal for op in kernels)
 
 
 def test_query_and_key_norms_by_hand() -> None:
@@ -201,3 +211,36 @@ def test_latent_attention_keeps_less_than_its_heads_would() -> None:
         num_layers=3, latent=LatentAttention(kv_lora_rank=32, qk_head_dim=48, qk_pos_emb_head_dim=16, v_head_dim=32)
     )
     assert peak_memory(job(latent)).activations < peak_memory(job(plain)).activations
+
+
+def test_frozen_layers_in_fp8_cast_no_transposed_gradient() -> None:
+    def cast(trainable: str) -> float:
+        found = operations(stage_work(job(llama(), precision="fp8", trainable=trainable)), "backward_input")
+        return sum(op.num_bytes * op.count for op in found if isinstance(op, Kernel) and op.kind == "cast")
+
+    # Gradients of the outputs of four linear layers in each of eight layers: a byte less for each number.
+    widths = 3 * WIDTH + WIDTH + 2 * 1536 + WIDTH
+    assert cast("all") - cast("lora") == 8 * TOKENS * widths
+
+
+@pytest.mark.parametrize(("norms", "gathered"), [(None, 2), (1, 1), (2, 2)])
+def test_blocks_side_by_side_are_added_up_once(norms: int | None, gathered: int) -> None:
+    def sizes(kind: str, **layout: object) -> float:
+        one = job(llama(parallel_norms=norms, num_layers=1), tp=2, pp=1, **layout)
+        found = operations(stage_work(one), "forward")
+        # Of the embedding and, split along the sequence, the output projection there is one each.
+        return communication_bytes(found, kind, "tp") / (TOKENS * WIDTH * 2)
+
+    reductions = 2 if norms is None else 1
+    assert round(sizes("all_reduce")) == 1 + reductions
+    assert sizes("reduce_scatter", sequence_parallel=True) == 1 + reductions
+    assert sizes("all_gather", sequence_parallel=True) == 1 + gathered
+
+
+def test_norm_of_both_blocks_counts_once() -> None:
+    plain, one, two = (llama(parallel_norms=norms) for norms in (None, 1, 2))
+    assert plain.num_parameters == two.num_parameters == one.num_parameters + 8 * WIDTH
+    held = Blocks(Share(job(one))).layer(LayerKind()).whole
+    assert held.weights.total * 8 + WIDTH + 2 * VOCAB * WIDTH == one.num_parameters
+    # The input of both is kept once, and that of one norm less.
+    assert Blocks(Share(job(two))).layer(LayerKind()).whole.saved - held.saved == 2 * TOKENS * WIDTH * 2

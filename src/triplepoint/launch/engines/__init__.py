@@ -46,6 +46,10 @@ def check_features(point: Point) -> str | None:
         return f"the {point.engine} engine has no task: inference; set engine: native or simulated"
     if point.model.position_embedding == "alibi":
         return f"the {point.engine} engine has no ALiBi ({point.model.name}); choose another model or engine: simulated"
+    if 0 in point.layout.pipeline_layers and point.engine != "megatron":
+        return f"the {point.engine} engine has no pipeline stages without layers; change pipeline_layers"
+    if 0 in point.layout.pipeline_layers[1:-1]:
+        return "Megatron-Core has layers on all but the first and last pipeline stage; change pipeline_layers"
     sections = [section for section in (point.model, point.model.moe) if section]
     for section in sections:
         for key in sorted(section.features):

@@ -244,7 +244,9 @@ class RankTrace:
 _KERNELS = {
     ("attention", "backward"): "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel",
     ("attention", "softmax"): "scaled_masked_softmax_kernel",
+    ("attention", "linear"): "_chunk_scan_kernel",
     ("attention", ""): "flash_fwd_kernel",
+    ("conv", ""): "causal_conv1d_kernel",
     ("norm", "backward"): "ln_bwd_kernel",
     ("norm", ""): "ln_fwd_kernel",
     ("embedding", "backward"): "embedding_backward_kernel",

@@ -18,6 +18,10 @@ _SMALL_FLOPS, _LARGE_FLOPS, _LARGE_SIGMA = 1e10, 1e12, 0.4
 """Kernels that are as unsure as the mean of a fit, those that are surest, and how much of sigma those have. Source:
 errors on the H100 GEMMs of config/kernels/measured.csv by decade from 1e9 FLOP up: 0.13, 0.14, 0.08 and 0.05."""
 
+_LINEAR_SIGMA = 0.4
+"""Standard deviation of the log error of scans and linear attention, whose products are taken as batched GEMMs. An
+assumption: no time of them was measured."""
+
 
 @dataclass(frozen=True)
 class KernelModel:
@@ -56,6 +60,8 @@ class KernelModel:
     def sigma_of(self, kernel: Kernel) -> float:
         """Return the standard deviation of the log error of a kernel: less of large ones, more outside of the fit."""
         fit = self._fit_of(kernel)
+        if kernel.kind == "linear":
+            return max(fit.sigma, _LINEAR_SIGMA)
         if kernel.flops <= 0:
             return fit.sigma
         sigma = fit.sigma * _share_of_sigma(kernel.flops)

@@ -13,6 +13,7 @@ from triplepoint.simulate.work.experts import Experts
 from triplepoint.simulate.work.feed_forward import gates
 from triplepoint.simulate.work.layer_parts import FP32_BYTES, Share, ceil_div
 from triplepoint.simulate.work.recompute import repeated
+from triplepoint.simulate.work.recurrent import gradient_bytes
 
 _RECEIVES = 2
 """Pipeline receives that are posted at a time, one from either side."""
@@ -38,9 +39,10 @@ def activations(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int) -> Activa
     """
     share, job = blocks.share, blocks.share.job
     received = _RECEIVES * share.split_tokens * job.model.hidden_size * share.element * (job.layout.pp > 1)
-    layers = max(
+    moments = (
         _layer_moment(share, kind) + _recomputed(blocks, chunk, kind) for chunk in chunks for kind, _ in chunk.layers
     )
+    layers = max(moments, default=0.0)
     moment = max(layers, _head_moment(blocks, chunks))
     return Activations(_saved(job, stage, [_chunk_saved(blocks, chunk) for chunk in chunks]), moment + received)
 
@@ -123,16 +125,20 @@ def _layer_saved(blocks: Blocks, layer: Layer) -> float:
 def _layer_moment(share: Share, kind: LayerKind) -> float:
     """Return what the backward pass of a feed-forward block holds: gradients of its activation's input and output.
 
-    With sequence parallelism the gathered input and gradient too.
+    With sequence parallelism the gathered input and gradient too. A mixer with a state holds its own gradients.
     """
     model = share.job.model
+    gathered = 2 * share.tokens * model.hidden_size * share.element if share.is_sequence_parallel else 0
+    mixer = model.recurrent(kind)
+    mixed = gradient_bytes(share, mixer) if mixer else 0.0
+    if not kind.has_feed_forward:
+        return mixed + gathered
     if kind.has_experts:
         spread = Experts(share)
         rows, inner = spread.rows, spread.inner
     else:
         rows, inner = share.tokens, ceil_div(model.dense_ffn_hidden_size, share.tp)
-    gathered = 2 * share.tokens * model.hidden_size if share.is_sequence_parallel else 0
-    return float(share.element * (rows * inner * (1 + gates(share)) + gathered))
+    return max(mixed, float(share.element * rows * inner * (1 + gates(share)))) + gathered
 
 
 def _head_moment(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:

@@ -9,6 +9,7 @@ from triplepoint.simulate.work.cores import cache_bytes_per_token
 from triplepoint.simulate.work.ends import vocabulary
 from triplepoint.simulate.work.feed_forward import gates
 from triplepoint.simulate.work.layer_parts import FP32_BYTES, Share, Weights, ceil_div
+from triplepoint.simulate.work.recurrent import state_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +71,14 @@ def _weight_bytes(share: Share, weights: Weights) -> float:
 
 
 def _cache_bytes(share: Share, chunk: Chunk, tokens: int) -> float:
-    """Return the cache of a chunk's layers, those with a window keep no more than it."""
-    kept = sum(count * min(tokens, kind.window or tokens) for kind, count in chunk.layers)
-    return kept * share.job.micro_batch_size * cache_bytes_per_token(share)
+    """Return the cache of a chunk's layers: those with a window keep no more than it, those with a state only that."""
+    model, cached = share.job.model, 0.0
+    for kind, count in chunk.layers:
+        if mixer := model.recurrent(kind):
+            cached += count * state_bytes(share, mixer)
+        elif kind.has_attention:
+            cached += count * min(tokens, kind.window or tokens) * cache_bytes_per_token(share)
+    return cached * share.job.micro_batch_size
 
 
 def _workspace(share: Share, tokens: int, is_last: bool) -> float:
@@ -80,6 +86,8 @@ def _workspace(share: Share, tokens: int, is_last: bool) -> float:
     model = share.job.model
     inner = max(model.dense_ffn_hidden_size, model.ffn_hidden_size * (model.moe.top_k if model.moe else 1))
     heads = (model.num_attention_heads + 2 * model.num_query_groups) * model.head_size
-    widest = max(ceil_div(inner, share.tp) * (1 + gates(share)), ceil_div(heads, share.tp))
+    mixers = [mixer for kind in set(model.layer_kinds) if (mixer := model.recurrent(kind))]
+    projected = max((mixer.projected for mixer in mixers), default=0)
+    widest = max(ceil_div(inner, share.tp) * (1 + gates(share)), ceil_div(max(heads, projected), share.tp))
     logits = share.job.micro_batch_size * vocabulary(share) * share.tp * FP32_BYTES * is_last
     return float(tokens * (2 * model.hidden_size + widest) * share.element + logits)

@@ -237,19 +237,27 @@ def _gathered(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
     """Return what is gathered for a while with all sharded: a layer, the next, its gradient, and the root unit.
 
     All of it where it is kept from forward to backward; where that is once a step, gradients are added up whole too.
+    Experts that all ranks together have once are held whole as they are.
     """
     share = blocks.share
     if share.job.layout.data_parallel_sharding != "optim_grads_params":
         return 0.0
+    whole = blocks.weights(chunks)
     if share.gathers_once:
-        trained = blocks.adapters(chunks) if share.has_adapters else blocks.weights(chunks).total
-        return blocks.weights(chunks).total * share.element + trained * share.gradient_element
+        trained = blocks.adapters(chunks) if share.has_adapters else whole.total
+        return _sharded(share, whole) * share.element + trained * share.gradient_element
     root = sum(blocks.end_weights(chunk).total for chunk in chunks)
-    layer = max(found.whole.weights.total for chunk in chunks for found, _ in blocks.in_chunk(chunk))
+    layers = (found.whole.weights.total for chunk in chunks for found, _ in blocks.in_chunk(chunk))
+    layer = max(layers, default=0.0)
     gradient = 0 if share.has_adapters else share.element + share.gradient_element
     if share.job.keeps_gathered:
-        return blocks.weights(chunks).total * share.element + layer * gradient
+        return whole.total * share.element + layer * gradient
     return (2 * layer + root) * share.element + layer * gradient
+
+
+def _sharded(share: Share, weights: Weights) -> float:
+    """Return the parameters that ranks hold shards of."""
+    return sum(part.count for part in shards_of(share, weights) if part.size > 1)
 
 
 def _placeholders(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:

@@ -77,7 +77,9 @@ def _even_out(timeline: Timeline, final_sync: Float, passes: Float, once: Float,
     apart = fill + timeline.durations.pause_s + (final_sync[:, 1] - final_sync[:, 0])
     is_short = (once < _GOVERNED_S).all(axis=1)
     gaps = np.where(is_short, np.maximum(seconds[:, 3] - apart, 0.0), 0.0)[:, None]
-    share = passes / passes.sum(axis=1, keepdims=True)
+    total = passes.sum(axis=1, keepdims=True)
+    # A stage may have no layer, and then no passes that take time.
+    share = np.divide(passes, total, out=np.full_like(passes, 0.5), where=total > 0)
     both = work[:, :2].sum(axis=1, keepdims=True) * share[..., None]
     work[:, :2] = np.where(is_short.reshape(-1, 1, 1), both, work[:, :2])
     # What a gap takes comes along, its share of work between passes.

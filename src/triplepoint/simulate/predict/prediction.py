@@ -54,7 +54,7 @@ _WORDS = {
 }
 """Parts of the time, by class of kernel or process group."""
 _PROGRESS_S = 10.0
-_MEMORY_BOUND = ("norm", "elementwise", "embedding", "loss", "optimizer")
+_MEMORY_BOUND = ("norm", "elementwise", "embedding", "loss", "optimizer", "conv")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from triplepoint.config.model import LatentAttention, LayerKind
+from triplepoint.config.point import lighter_ends
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.work.cores import Core, core_of
 from triplepoint.simulate.work.ends import embedding, head, prediction
@@ -13,6 +14,7 @@ from triplepoint.simulate.work.experts import experts
 from triplepoint.simulate.work.feed_forward import feed_forward
 from triplepoint.simulate.work.layer_parts import Part, Share, Weights, join, streaming
 from triplepoint.simulate.work.linear import Linear, linear, norm, residual
+from triplepoint.simulate.work.recurrent import recurrent
 
 
 def attention(share: Share, window: int | None = None) -> tuple[Part, Part, Part]:
@@ -25,19 +27,23 @@ def attention(share: Share, window: int | None = None) -> tuple[Part, Part, Part
         window: Tokens a query sees; None for all.
     """
     model, core = share.job.model, core_of(share, window)
-    out = Linear(core.heads * core.value_size, model.hidden_size, "row", model.add_bias, name="linear_proj")
+    # Beside a feed-forward block both outputs are added up over the ranks at once. Source: EleutherAI/gpt-neox
+    # megatron/model/transformer.py, gpt_j_residual.
+    is_beside = model.parallel_norms is not None
+    width = core.heads * core.value_size
+    out = Linear(width, model.hidden_size, "row", model.add_bias, name="linear_proj", is_beside=is_beside)
     into = _latent(share, core, model.latent) if model.latent else _plain(share, core)
     return (
         join((norm(share, is_fp8_output=True), *into, positions(share, core))),
         core.part(),
-        join((linear(share, out), residual(share))),
+        join((*_output_gate(share, core), linear(share, out), residual(share))),
     )
 
 
 def _plain(share: Share, core: Core) -> tuple[Part, ...]:
     """Return the one projection to queries, keys and values, and their norms."""
     model = share.job.model
-    width = (core.heads + 2 * core.groups) * core.size
+    width = ((1 + model.has_output_gate) * core.heads + 2 * core.groups) * core.size
     into = Linear(model.hidden_size, width, "column", model.add_bias or model.add_qkv_bias, name="linear_qkv")
     return (linear(share, into), *((_head_norms(share, core),) if model.qk_norm else ()))
 
@@ -72,6 +78,15 @@ def latent_up(share: Share, core: Core, latent: LatentAttention) -> tuple[Part, 
         linear(share, query),
         linear(share, Linear(latent.kv_lora_rank, up, "column", name="linear_kv_up_proj")),
     )
+
+
+def _output_gate(share: Share, core: Core) -> tuple[Part, ...]:
+    """Return the gate on the output of attention: a sigmoid and a product in one pass; gate and product are kept."""
+    if not share.job.model.has_output_gate:
+        return ()
+    one = core.output_bytes
+    forward, backward = streaming("elementwise", "gate", 3 * one), streaming("elementwise", "gate", 5 * one)
+    return (Part((forward,), (backward,), (), 2 * one),)
 
 
 def _head_norms(share: Share, core: Core) -> Part:
@@ -138,7 +153,7 @@ class Layer:
 
     Attributes:
         kind: The kind.
-        core: The core of attention, which selective recomputation repeats.
+        core: The core of attention, which selective recomputation repeats; nothing without attention.
         whole: All of it.
     """
 
@@ -162,10 +177,20 @@ class Blocks:
     def layer(self, kind: LayerKind) -> Layer:
         """Return the parts of a kind of layer."""
         if kind not in self._layers:
-            before, core, projected = attention(self.share, kind.window)
-            block = experts(self.share) if kind.has_experts else feed_forward(self.share)
-            self._layers[kind] = Layer(kind, core, join((before, core, projected, block)))
+            parts, core = self._mixer(kind)
+            if kind.has_feed_forward:
+                parts += (experts(self.share) if kind.has_experts else feed_forward(self.share),)
+            self._layers[kind] = Layer(kind, core, join(parts))
         return self._layers[kind]
+
+    def _mixer(self, kind: LayerKind) -> tuple[tuple[Part, ...], Part]:
+        """Return what mixes the tokens of a layer, and the core of attention in it."""
+        if mixer := self.share.job.model.recurrent(kind):
+            return (recurrent(self.share, mixer),), Part()
+        if not kind.has_attention:
+            return (), Part()
+        parts = attention(self.share, kind.window)
+        return parts, parts[1]
 
     def in_chunk(self, chunk: Chunk) -> Iterator[tuple[Layer, int]]:
         """Yield each kind of layer in a chunk, with how many there are."""
@@ -210,18 +235,14 @@ class Blocks:
 
 
 def split_layers(job: Job) -> list[tuple[Chunk, ...]]:
-    """Return the chunks of every stage.
-
-    Layers are split as the layout says, else as evenly as can be. Then chunks that have one layer less than others are
-    the last of the model, which has the output projection too, then the first, which has the embedding, then those
-    before the last.
+    """Return the chunks of every stage, layers split as the layout says, else as evenly as can be.
 
     Source:
-        NVIDIA/Megatron-LM, account_for_loss_in_pipeline_split and account_for_embedding_in_pipeline_split; what is
-        recomputed of each chunk: transformer_block.py, recompute_method block.
+        What is recomputed of each chunk: NVIDIA/Megatron-LM transformer_block.py, recompute_method block.
     """
     pp, vp = job.layout.pp, job.layout.vp
-    counts, kinds = _counts(job), job.model.layer_kinds
+    kinds = job.model.layer_kinds
+    counts = job.layout.pipeline_layers or lighter_ends(len(kinds), pp * vp)
     starts = [sum(counts[:index]) for index in range(pp * vp)]
     stages = []
     for stage in range(pp):
@@ -229,7 +250,7 @@ def split_layers(job: Job) -> list[tuple[Chunk, ...]]:
         for index in range(stage, pp * vp, pp):
             is_last = index == pp * vp - 1
             own = kinds[starts[index] : starts[index] + counts[index]]
-            own += kinds[-1:] * (job.model.num_mtp_layers * is_last)
+            own += (job.model.mtp_kind,) * (job.model.num_mtp_layers * is_last)
             recomputed = own[: _num_recomputed(job, counts[index], len(own))]
             chunks.append(Chunk(_by_kind(own), _by_kind(recomputed), index == 0, is_last))
         stages.append(tuple(chunks))
@@ -238,18 +259,6 @@ def split_layers(job: Job) -> list[tuple[Chunk, ...]]:
 
 def _by_kind(kinds: tuple[LayerKind, ...]) -> Layers:
     return tuple(Counter(kinds).items())
-
-
-def _counts(job: Job) -> list[int]:
-    """Return layers of every chunk in the order of the model: chunk c of stage s is number c*pp + s."""
-    if job.layout.pipeline_layers:
-        return list(job.layout.pipeline_layers)
-    number = job.layout.pp * job.layout.vp
-    each, extra = divmod(job.model.num_layers, number)
-    if not extra:
-        return [each] * number
-    lightest = [number - 1, 0, *range(number - 2, 0, -1)][: number - extra]
-    return [each + (index not in lightest) for index in range(number)]
 
 
 def _num_recomputed(job: Job, num_layers: int, num_all: int) -> int:

@@ -86,7 +86,7 @@ class Core:
 
 
 class _Flash(Core):
-    """Attention in one kernel; with context parallelism a step for each rank of a ring, or all keys gathered first."""
+    """Attention in one kernel; with context parallelism a step per rank, all keys gathered, or a part of the heads."""
 
     def part(self) -> Part:
         lse = self.share.tokens * self.heads * FP32_BYTES
@@ -104,13 +104,16 @@ class _Flash(Core):
 
         Of the ring's steps one is causal; the others see half of the queries or of the keys, since every rank holds a
         piece from the front and one from the back: all steps and all ranks do the same work. Windows, and gathered
-        keys, are met in one kernel.
+        keys, are met in one kernel, and so is a whole sequence by a part of the heads.
 
         Source:
-            Llama 3 report, arXiv:2407.21783, section 3.3.2; TransformerEngine, attention with context parallelism.
+            Llama 3 report, arXiv:2407.21783, section 3.3.2; Jacobs et al. 2023 (DeepSpeed Ulysses), arXiv:2309.14509;
+            TransformerEngine, attention with context parallelism.
         """
         cp = self.share.job.layout.cp
-        if self.window or (cp > 1 and self._is_gathered):
+        if cp > 1 and not self.window and self._how == "all_to_all":
+            return (self._kernel(kind, num_bytes, self.keys, self.length * cp, is_causal=True),)
+        if self.window or (cp > 1 and self._how == "all_gather"):
             return (self._kernel(kind, num_bytes, self.keys, round(self.keys), is_causal=False),)
         causal = self._kernel(kind, num_bytes, _CAUSAL * self.length, self.length, is_causal=True)
         if cp == 1:
@@ -124,21 +127,31 @@ class _Flash(Core):
         pairs = self.batch * self.heads * self.length * met
         flops = FLOPS_PER_MAC * (of_keys * self.size + of_values * self.value_size) * pairs
         size = round((of_keys * self.size + of_values * self.value_size) / (of_keys + of_values))
-        shape = (self.batch, self.heads, self.groups, self.length, keys, size)
+        heads, groups, length = self.heads, self.groups, self.length
+        if self._how == "all_to_all":
+            cp = self.share.job.layout.cp
+            heads, groups, length = ceil_div(heads, cp), ceil_div(groups, cp), length * cp
+        shape = (self.batch, heads, groups, length, keys, size)
         return Kernel("attention", kind, flops, num_bytes, shape, self.share.wide_precision, is_causal)
 
     @property
-    def _is_gathered(self) -> bool:
-        return self.share.job.context_exchange == "all_gather"
+    def _how(self) -> str:
+        layout = self.share.job.layout
+        return layout.context_exchange if layout.cp > 1 else ""
 
     def _exchange(self, forward: Operations, backward: Operations) -> tuple[Operations, Operations]:
         """Return both passes with what context parallel ranks send.
 
         Ring: keys and values go round, in backward their gradients too, and one step further to home; the steps'
-        results are added up. Gathered: before each pass, and the gradients are reduced and scattered after.
+        results are added up. Gathered: before each pass, and the gradients are reduced and scattered after. Heads:
+        queries, keys and values go one way, the output the other; in backward their gradients the other way round.
         """
         cp = self.share.job.layout.cp
-        if self._is_gathered:
+        if self._how == "all_to_all":
+            there = communication("all_to_all", "cp", self.query_bytes + self.pair_bytes)
+            back = communication("all_to_all", "cp", self.output_bytes)
+            return (there, *forward, back), (back, *backward, there)
+        if self._how == "all_gather":
             gathered = communication("all_gather", "cp", cp * self.pair_bytes)
             scattered = communication("reduce_scatter", "cp", cp * self.pair_bytes)
             return (gathered, *forward), (gathered, *backward, scattered)

@@ -49,7 +49,7 @@ def embedding(share: Share) -> Part:
     mask = MASK_BYTES * share.software.has_dropout
     forward: list[Operation] = [streaming("embedding", "forward", 2 * whole), *scatter(share, whole)]
     positions = model.sequence_length * model.hidden_size if model.position_embedding == "learned" else 0
-    if model.position_embedding != "rope":
+    if model.position_embedding in ("learned", "alibi"):
         # The bias of ALiBi, which attention adds, counts as the addition of learned positions.
         forward.append(streaming("elementwise", "add", 3 * split * share.element))
     if mask:

@@ -98,16 +98,17 @@ class Experts:
     def _load(self, share: Share) -> float:
         """Return the load of the fullest rank over the mean of what the router hands out.
 
-        With a capacity factor every expert is filled up to it; without, the fullest rank sets the pace, and where every
-        rank has all experts none is fuller.
+        With a capacity factor every expert is filled up to it, or the fullest rank takes no more than that; without,
+        the fullest rank sets the pace, and where every rank has all experts none is fuller.
         """
         moe = share.job.model.moe
-        if moe is not None and moe.capacity_factor is not None:
-            return moe.capacity_factor
-        if self.group == 1:
-            return 1.0
+        factor = moe.capacity_factor if moe else None
+        if moe and factor is not None and moe.pads_experts:
+            return factor
         stated = share.job.expert_imbalance
-        return share.software.expert_imbalance if stated is None else stated
+        usual = share.software.expert_imbalance if stated is None else stated
+        load = 1.0 if self.group == 1 else usual
+        return load if factor is None else min(factor, load)
 
 
 def experts(share: Share) -> Part:

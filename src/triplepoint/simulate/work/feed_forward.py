@@ -5,16 +5,29 @@ from triplepoint.simulate.work.linear import Linear, linear, norm, residual
 
 
 def feed_forward(share: Share) -> Part:
-    """Return the dense feed-forward block: norm, up (and gate), activation, down, residual add."""
-    inner = share.job.model.dense_ffn_hidden_size
-    return join((norm(share, is_fp8_output=True), *gemms(share, inner), residual(share)))
+    """Return the dense feed-forward block: norm, up (and gate), activation, down, residual add.
+
+    Beside attention it may have its norm, and then its input, in common with it.
+    """
+    model = share.job.model
+    is_shared = model.parallel_norms == 1
+    own = () if is_shared else (norm(share, is_fp8_output=True),)
+    return join((*own, *gemms(share, model.dense_ffn_hidden_size, is_shared), residual(share)))
 
 
-def gemms(share: Share, inner_width: int) -> tuple[Part, ...]:
-    """Return up (and gate), activation and down of a given inner width, over all tensor parallel ranks."""
+def gemms(share: Share, inner_width: int, is_shared: bool = False) -> tuple[Part, ...]:
+    """Return up (and gate), activation and down of a given inner width, over all tensor parallel ranks.
+
+    Args:
+        share: What the rank has.
+        inner_width: Over all tensor parallel ranks.
+        is_shared: Whether the input is that of attention too, which brings it together and keeps it.
+    """
     model = share.job.model
     inner = ceil_div(inner_width, share.tp)
-    up = Linear(model.hidden_size, inner * gates(share), "column", model.add_bias, name="linear_fc1")
+    width = inner * gates(share)
+    kept = {"keeps_input": not is_shared, "is_beside": is_shared}
+    up = Linear(model.hidden_size, width, "column", model.add_bias, name="linear_fc1", **kept)
     down = Linear(inner, model.hidden_size, "row", model.add_bias, name="linear_fc2")
     return linear(share, up), activation(share, share.tokens, inner), linear(share, down)
 

@@ -37,6 +37,8 @@ class Linear:
         is_wide: Whether fp8 training leaves it in bf16.
         name: As Megatron-LM calls it; what adapters are asked for by.
         keeps_input: Whether its input is kept for the weight gradient; not where another layer keeps the same.
+        is_beside: Whether a layer of the same kind in the block beside it has the communication: brings the input of
+            both together, or adds up the sum of both outputs.
     """
 
     inputs: int
@@ -46,6 +48,7 @@ class Linear:
     is_wide: bool = False
     name: str = ""
     keeps_input: bool = True
+    is_beside: bool = False
 
 
 def linear(share: Share, layer: Linear) -> Part:
@@ -91,20 +94,22 @@ class _LinearLayer:
         gemm = self._gemm((self.tokens, layer.outputs, layer.inputs), "forward", self.element)
         if layer.split != "row":
             before = () if share.recipe.norm_casts or not layer.keeps_input else self._cast_split(layer.inputs)
-            gathered = gather(share, self._gathered(layer.inputs)) if layer.split == "column" else ()
+            gathered = self._gather(layer.inputs) if layer.split == "column" else ()
             return (*before, *gathered, gemm)
         cast = self._cast(layer.inputs, transposed=False)
-        return (*cast, gemm, *scatter(share, share.tokens * layer.outputs * self.element))
+        added = () if layer.is_beside else scatter(share, share.tokens * layer.outputs * self.element)
+        return (*cast, gemm, *added)
 
     def input_gradient(self) -> Operations:
         share, layer = self.share, self.layer
         gemm = self._gemm((self.tokens, layer.inputs, layer.outputs), "backward", self.element)
-        cast = self._cast(layer.outputs, transposed=True)
+        # The transpose is of the weight gradient, which frozen layers have none of.
+        cast = self._cast(layer.outputs, transposed=not share.has_adapters)
         if layer.split == "none":
             return (*cast, gemm)
         if layer.split == "row":
-            return (*gather(share, self._gathered(layer.outputs)), *cast, gemm)
-        again = () if share.has_adapters else gather(share, self._gathered(layer.inputs), overlapped=True)
+            return (*self._gather(layer.outputs), *cast, gemm)
+        again = () if share.has_adapters else self._gather(layer.inputs, overlapped=True)
         overlapped = share.software.overlaps_input_gradient and not share.has_adapters
         return (*again, *cast, gemm, *scatter(share, share.tokens * layer.inputs * self.element, overlapped))
 
@@ -120,8 +125,10 @@ class _LinearLayer:
     def _gemm(self, shape: tuple[int, int, int], kind: str, output_element: int) -> Kernel:
         return gemm(shape, kind, self.precision, (self.input_element, self.input_element, output_element))
 
-    def _gathered(self, width: int) -> float:
-        return self.share.tokens * width * self.input_element
+    def _gather(self, width: int, overlapped: bool = False) -> Operations:
+        if self.layer.is_beside:
+            return ()
+        return gather(self.share, self.share.tokens * width * self.input_element, overlapped)
 
     def _cast(self, width: int, transposed: bool) -> Operations:
         """Return the cast to fp8: reads 16 bits, writes 8, twice where the transpose is written too.

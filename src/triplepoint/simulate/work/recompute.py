@@ -38,7 +38,7 @@ def repeated(share: Share, layer: Layer) -> Repeated:
 
 def _core(share: Share, layer: Layer) -> Repeated:
     """Return the core of attention; queries, keys and values are kept."""
-    if not layer.core.forward:
+    if not layer.kind.has_attention:
         return Repeated()
     core = core_of(share, layer.kind.window)
     spared = layer.core.saved - core.query_bytes - core.pair_bytes
@@ -48,7 +48,7 @@ def _core(share: Share, layer: Layer) -> Repeated:
 def _up_projections(share: Share, layer: Layer) -> Repeated:
     """Return the projections of latent attention up to heads, with their rotation; their inputs are kept."""
     latent = share.job.model.latent
-    if latent is None or not layer.core.forward:
+    if latent is None or not layer.kind.has_attention:
         return Repeated()
     core = core_of(share, layer.kind.window)
     parts = (*latent_up(share, core, latent), positions(share, core))
@@ -58,10 +58,10 @@ def _up_projections(share: Share, layer: Layer) -> Repeated:
 
 def _norms(share: Share, layer: Layer) -> Repeated:
     """Return the norms before attention and before the feed-forward block, whose inputs are kept."""
-    del layer
+    number = 1 + layer.kind.has_feed_forward
     one = norm(share, is_fp8_output=True)
-    spared = 2.0 * share.split_tokens * share.job.model.hidden_size * share.gemm_element
-    return Repeated(one.forward * 2, spared, spared)
+    spared = float(number) * share.split_tokens * share.job.model.hidden_size * share.gemm_element
+    return Repeated(one.forward * number, spared, spared)
 
 
 def _expert_activation(share: Share, layer: Layer) -> Repeated:
@@ -75,7 +75,8 @@ def _expert_activation(share: Share, layer: Layer) -> Repeated:
 
 def _dense(share: Share, layer: Layer) -> Repeated:
     """Return the feed-forward block of a layer without experts."""
-    return Repeated() if layer.kind.has_experts else _block(share, feed_forward(share))
+    is_dense = layer.kind.has_feed_forward and not layer.kind.has_experts
+    return _block(share, feed_forward(share)) if is_dense else Repeated()
 
 
 def _experts(share: Share, layer: Layer) -> Repeated:

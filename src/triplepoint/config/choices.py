@@ -1,0 +1,81 @@
+"""What a training run may choose of the model it trains, beside what the architecture's file says."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from triplepoint.config.base import Setting, Strict
+from triplepoint.config.model import ModelConfig, MtpLayers
+from triplepoint.errors import UserError
+
+_USUAL_CAPACITY = (None, 0, 1.0)
+"""Not written in labels: that of experts without one, and of the published study's."""
+
+
+class ModelChoices(Strict):
+    """Settings that replace keys of the model, so that a point has them in its `model`. None: as the model's file."""
+
+    num_mtp_layers: Annotated[
+        MtpLayers | None,
+        Setting(
+            "Layers of multi-token prediction, at the end of the last pipeline stage. None: the model's.",
+            "1",
+            "mtp{}",
+            words=lambda row: f"{row['num_mtp_layers']} MTP" if row["num_mtp_layers"] else "",
+            usual=0,
+        ),
+    ] = None
+    capacity_factor: Annotated[
+        Annotated[float, Field(ge=0)] | None,
+        Setting(
+            "Tokens an expert takes, over the even share; tokens beyond it are dropped. 0: none are dropped. None: the "
+            "model's.",
+            "1",
+            "cf{}",
+            words=lambda row: (
+                f"capacity {row['capacity_factor']}" if row["capacity_factor"] not in _USUAL_CAPACITY else ""
+            ),
+            usual=1.0,
+        ),
+    ] = None
+    pads_experts: Annotated[
+        bool | None,
+        Setting(
+            "With a capacity factor, whether experts that have fewer tokens are filled up to it, as "
+            "moe_pad_expert_input_to_capacity of Megatron-LM does. None: the model's.",
+            label={False: "unpadded"},
+            words={False: "unpadded experts"},
+        ),
+    ] = None
+
+    def apply(self, model: ModelConfig, where: str | Path) -> ModelConfig:
+        """Return the model with what is chosen of it.
+
+        Args:
+            model: As its file has it.
+            where: What names the choice, for errors.
+
+        Raises:
+            UserError: If experts of a model without any are asked for.
+        """
+        changes: dict[str, Any] = {}
+        if self.num_mtp_layers is not None:
+            changes["num_mtp_layers"] = self.num_mtp_layers
+        of_experts: dict[str, Any] = {}
+        if self.capacity_factor is not None:
+            of_experts["capacity_factor"] = self.capacity_factor or None
+        if self.pads_experts is not None:
+            of_experts["pads_experts"] = self.pads_experts
+        if of_experts and model.moe is None:
+            raise UserError(f"{where}: {next(iter(of_experts))}: model {model.name} has no experts; leave it out")
+        if of_experts and model.moe:
+            changes["moe"] = model.moe.model_copy(update=of_experts)
+        return model.model_copy(update=changes) if changes else model
+
+
+def choices_of(model: ModelConfig) -> dict[str, Any]:
+    """Return what stands in a model of what a run may choose, by setting."""
+    factor = model.moe.capacity_factor if model.moe else None
+    pads = model.moe.pads_experts if model.moe and factor else None
+    return {"num_mtp_layers": model.num_mtp_layers, "capacity_factor": factor, "pads_experts": pads}
