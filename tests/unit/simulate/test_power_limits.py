@@ -1,6 +1,6 @@
 """Throughput of H200 under power limits, against MLPerf Inference v4.1 (MaxQ over MaxP).
 
-GPT-J was in view when the energy of a byte was chosen; nothing else is fitted to these.
+It was in view when the knee of the voltage curve was chosen, and GPT-J when the energy of a byte was.
 """
 
 from dataclasses import replace

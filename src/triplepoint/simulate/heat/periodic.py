@@ -7,7 +7,6 @@ for longer, heat or a brake that throttles, needs `loop`.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -43,18 +42,6 @@ def num_periods(step_s: float, period_s: float) -> int:
 def _num_stretches(number: int) -> int:
     """Return how many stretches some control periods are cut into."""
     return 1 if number < _SINGLE else min(number // _STRETCH, _MOST_STRETCHES)
-
-
-class Repeating(NamedTuple):
-    """A step that repeats.
-
-    Attributes:
-        trace: The step.
-        stretched: Length of its profile over that of the one given.
-    """
-
-    trace: Trace
-    stretched: float
 
 
 class Periodic:
@@ -93,7 +80,7 @@ class Periodic:
         self._power, self._warm, self._slowdown, self._wanted = (np.empty((number, *shape)) for _ in range(4))
         self._place, self._rate = np.empty((number, *shape), dtype=np.int64), np.empty(number)
 
-    def settle(self, start_w: Float, lasts_s: float | None = None) -> Repeating:
+    def settle(self, start_w: Float, lasts_s: float | None = None) -> Trace:
         """Return the step.
 
         Args:
@@ -117,7 +104,7 @@ class Periodic:
             if turn >= _LEAST_TURNS and np.abs(mean_w / before - 1.0).max() < _SETTLED:
                 break
             before = mean_w
-        return Repeating(self._trace(), self._scale)
+        return self._trace()
 
     def _turn(self, heat: Float, clocks: ClockState) -> Float:
         """Go through all stretches, and return the heat they end with; shape (num_nodes, num_stretches, num_states)."""

@@ -13,11 +13,12 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.task import TARGETS, Inference, Lora
 from triplepoint.errors import PointError
 from triplepoint.flops import inference_flops_per_token, peak_flops, training_flops_per_token
-from triplepoint.simulate.calibration import Calibration, ServingCalibration
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Constants, Cost
 from triplepoint.simulate.heat.nodes import is_known
 from triplepoint.simulate.heat.warm import slow_ranks, warm_up, warm_up_anywhere, with_factors
 from triplepoint.simulate.inference import Serving, batch_of, warm_batch
+from triplepoint.simulate.inference_calibration import ServingCalibration
 from triplepoint.simulate.intervals import interval
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import MemoryUse, Need, peak_memory
