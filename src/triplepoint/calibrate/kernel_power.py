@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from triplepoint.calibrate.protocol import Optimum, least_squares
 from triplepoint.power_sensor import mean_before
@@ -24,10 +25,11 @@ WINDOW_S = 1.0
 READ_EVERY_S = 0.1003
 """Between two reads of a test; the number of reads follows from decimals of the means."""
 LIMIT_W = 700.0
+"""Power limit in the tables. Unit: W."""
 REST_W = 130.0
 """With clocks up and nothing running: what the shortest tests after long pauses read. Unit: W."""
 _NOISE = 0.05
-"""Relative error from which a reading counts less: by then it is a pause that was judged wrongly."""
+"""Relative error from which a reading counts less: beyond it, mostly a pause was judged wrongly. Assumption."""
 _PRIOR = 1.0
 """Standard deviation of the logarithm of a number before the fit: what no row says something of stays where it was."""
 _ROUNDS = 4
@@ -57,7 +59,7 @@ class KernelTests:
     test_s: Float
     rates: Float
     reading_w: Float
-    is_fitted: Float
+    is_fitted: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +147,6 @@ def fit_kernel_power(tests: KernelTests, start: KernelPower) -> tuple[KernelPowe
     """
     first = np.log([start.awake_w, *start.energy_pj])
     at, pause_s = first, np.full(len(tests.reading_w), 0.05)
-    is_fitted = tests.is_fitted.astype(bool)
     optimum = Optimum(at, np.eye(len(at)))
     for _ in range(_ROUNDS):
         power_w = _power(at).power_w(tests.rates)
@@ -153,7 +154,7 @@ def fit_kernel_power(tests: KernelTests, start: KernelPower) -> tuple[KernelPowe
 
         def residuals(at: Float, pause_s: Float = pause_s) -> Float:
             shown = readings_w(tests, _power(at).power_w(tests.rates), pause_s)
-            error = _softened(np.log(shown / tests.reading_w)[is_fitted] / _NOISE)
+            error = _softened(np.log(shown / tests.reading_w)[tests.is_fitted] / _NOISE)
             return np.concatenate([error, (at - first) / _PRIOR])
 
         optimum = least_squares(residuals, at)

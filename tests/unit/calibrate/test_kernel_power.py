@@ -40,7 +40,7 @@ def with_readings(tests: KernelTests, readings: np.ndarray) -> KernelTests:
 def test_readings_of_a_test_after_rest() -> None:
     """Reads at 0, 0.1003 ... 0.9027 s of running means of 1 s: half of what it draws, less the half of an interval."""
     zero = np.zeros(1, dtype=np.int64)
-    tests = KernelTests(zero, zero, np.zeros(1), np.array([0.95]), np.zeros((1, 1)), np.zeros(1), np.ones(1))
+    tests = KernelTests(zero, zero, np.zeros(1), np.array([0.95]), np.zeros((1, 1)), np.zeros(1), np.array([True]))
     risen = np.mean(np.arange(10) * 0.1003)
     shown = readings_w(tests, np.array([700.0]), np.zeros(1))
     assert shown == pytest.approx([REST_W + (700.0 - REST_W) * risen])
@@ -50,7 +50,7 @@ def test_readings_hold_the_test_before() -> None:
     """A test of one read shows what was before: 0.4 s of a kernel, 0.1 s of rest and 0.5 s of the rest before it."""
     zero = np.zeros(2, dtype=np.int64)
     tests = KernelTests(
-        zero, zero, np.zeros(2), np.array([0.4, 0.05]), np.zeros((2, 1)), np.zeros(2), np.ones(2)
+        zero, zero, np.zeros(2), np.array([0.4, 0.05]), np.zeros((2, 1)), np.zeros(2), np.ones(2, dtype=bool)
     )  # fmt: skip
     shown = readings_w(tests, np.array([600.0, 200.0]), np.array([0.0, 0.1]))
     assert shown[1] == pytest.approx(0.4 * 600.0 + 0.6 * REST_W)
@@ -75,7 +75,7 @@ def test_fit_kernel_power_as_made_up() -> None:
     )
     assert fitted.awake_w == pytest.approx(200.0, rel=0.1)
     assert fitted.energy_pj[0] == pytest.approx(1.2, rel=0.1)
-    assert np.abs(error[~tests.is_fitted.astype(bool)]).mean() < 0.05
+    assert np.abs(error[~tests.is_fitted]).mean() < 0.05
 
 
 def test_power_of_kernels_is_at_most_the_limit() -> None:

@@ -28,5 +28,5 @@ def test_power_of_gpus_that_decode_as_wanted(rows: list[Decoded]) -> None:
 
 
 def test_intervals_hold_most_of_it(rows: list[Decoded]) -> None:
-    """95 % of rows, of 90 % intervals that hold what the time of a token is known to; asked for are 85 to 95."""
-    assert 0.85 < fmean(row.is_covered for row in rows) < 0.97
+    """93 % of rows, which were in view when the share of time in rates was chosen; asked for are 85 to 95 %."""
+    assert 0.85 < fmean(row.is_covered for row in rows) < 0.95

@@ -28,11 +28,11 @@ Source: at 700 W with random operands, best of all shapes, 1403 TFLOP/s on an H1
 GPUs it is 0.58 to 0.67; nodes that train in FP8 (tests/data/node_power) draw less than that says.
 """
 _FP32_FLOPS_PER_BYTE = 0.5
-"""Arithmetic of kernels that stream beyond what GEMMs do that stream weights, in FP32 operations as data sheets count them.
+"""Arithmetic of kernels that stream beyond that of GEMMs that stream weights, in FP32 operations as data sheets count.
 
-Source: assumption. Counted by hand, the sum of two tensors has 37 operations for 24 elements, SwiGLU and norms some four
-each; but at 500 W for the peak rate these and `hbm` come to 760 W in updates of optimizers, where 617 W are the peak of
-GPT-3 FSDP (arXiv:2509.10371, figure 13), so bytes hold most of it.
+Source: assumption. Counted by hand, the sum of two tensors has 37 operations for 24 elements, SwiGLU and norms some
+four each; but with `hbm` as kernels ask for, these make 760 W of updates of optimizers, where GPT-3 FSDP has peaks of
+617 W (arXiv:2509.10371, figure 13): so the energy of a byte holds most of it.
 """
 _SOFTMAX_SHARE = 22 / 1792
 """FP32 operations of attention's softmax for each operation of its GEMMs, two for every instruction.
