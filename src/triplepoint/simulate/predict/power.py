@@ -86,8 +86,8 @@ class PowerPrediction:
 _RATE_SHARE = 0.6
 """Share of the deviation of a time that shows as one of rates; the rest is of work that was counted wrong with it.
 
-Source: chosen with 152 rows of decoding on H100 (ml-energy/leaderboard) in view, of which 90 % intervals hold 93 % with it. Errors
-of power go with errors of time by an exponent of 0.2 there, where rates alone would make some 0.6.
+Source: chosen with 152 rows of decoding on H100 (ml-energy/leaderboard) in view, of which 90 % intervals hold 93 % with
+it. Errors of power go with errors of time by an exponent of 0.2 there, where rates alone would make some 0.6.
 """
 _MOVING = ("tensor", "sm", "hbm", "link")
 """Parts of power that go with rates."""
