@@ -40,11 +40,16 @@ class RankTrace:
         self._number = FIRST_NUMBER
         self._events: list[bytes] = []
 
-    def events(self, steps: Iterable[int]) -> list[bytes]:
-        """Return the events of the steps with these numbers; step 0 starts with the clock."""
+    def events(self, steps: Iterable[int], starts_ns: Int64 | None = None) -> list[bytes]:
+        """Return the events of the steps with these numbers.
+
+        Args:
+            steps: Numbers.
+            starts_ns: When every step of the run begins; None: one after the other from 0 on. Unit: ns.
+        """
         length = one_ns(self._simulated.timeline.step_time_s)
         for step in steps:
-            begin = EPOCH_NS + step * length
+            begin = EPOCH_NS + (step * length if starts_ns is None else int(starts_ns[step]))
             self._events.append(annotation(f"ProfilerStep#{step}", begin, begin + length))
             self._add_tasks(begin)
             self._add_sends(begin)

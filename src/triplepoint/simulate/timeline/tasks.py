@@ -28,7 +28,7 @@ class Accounts(NamedTuple):
     Attributes:
         compute_s: Computation.
         exposed_comm_s: Communication that no computation overlaps.
-        bubble_s: Nothing, waiting for other stages.
+        bubble_s: Nothing, waiting for other stages, or for the host after the update.
         straggler_s: Nothing, waiting for other replicas in the reduction of gradients.
     """
 
@@ -101,7 +101,8 @@ class Timeline:
         if not self.step_time_s:
             return 0.0
         bubble = self.accounts.bubble_s.mean(axis=0)
-        return float(np.average(bubble, weights=self.durations.replicas) / self.step_time_s)
+        waits_s = float(np.average(bubble, weights=self.durations.replicas)) - self.durations.pause_s
+        return max(waits_s, 0.0) / self.step_time_s
 
     @cached_property
     def critical_stage(self) -> int:
@@ -126,7 +127,7 @@ def run(durations: Durations, order: Order) -> Timeline:
     sync, final_sync = _reduce_gradients(order, durations, start, end, arrival)
     # Clipping needs the norm over all stages, so they meet here.
     ready = float(final_sync[:, 1].max(initial=0.0))
-    step = ready + float(durations.optimizer.total.max(initial=0.0))
+    step = ready + float(durations.optimizer.total.max(initial=0.0)) + durations.pause_s
     return _slow_down(Timeline(order, durations, start, end, arrival, sync, final_sync, ready, step))
 
 
