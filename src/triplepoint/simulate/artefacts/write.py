@@ -27,6 +27,7 @@ from triplepoint.simulate.artefacts.recordings import (
 )
 from triplepoint.simulate.artefacts.simulated import Recorded, Simulated
 from triplepoint.simulate.timeline.schedule import Int64
+from triplepoint.simulate.truth.write import write_truth
 from triplepoint.status import Status
 from triplepoint.tables import STEPS
 from triplepoint.units import NS_PER_S
@@ -54,7 +55,10 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
     write_steps(raw / "steps.parquet", planned, simulated, course)
     profiled = [step for step, kind in enumerate(point.steps.kinds) if kind == "profiled"]
     write_traces(raw / "traces", simulated, point.traced_ranks, profiled, course.starts_ns)
-    counters = count_bytes(planned, simulated, sample_times(planned, simulated))
+    times = sample_times(planned, simulated)
+    counters = count_bytes(planned, simulated, times)
+    step_bytes = counters[:, int(np.searchsorted(times, course.starts_ns[1]))]
+    write_truth(raw / "truth", simulated, point.cluster.gpus_per_node, step_bytes)
     write_recordings(raw / "telemetry", planned, simulated, counters)
     low, high = simulated.interval_s or (None, None)
     factors = np.array(list(simulated.slow.values()))

@@ -71,6 +71,28 @@ class Timeline:
         """When a task's send begins: its arrival where nothing is sent."""
         return np.asarray(self.arrival - _send_times(self.order, self.durations)[:, :, None])
 
+    @cached_property
+    def lasts(self) -> Float:
+        """Time of every task but for contention; shape (num_stages, num_tasks, num_classes). Unit: s."""
+        return _task_times(self.order, self.durations)
+
+    def posted(self, stage: int, which: int) -> Float:
+        """Return when ranks of a class post the receive of each task's input; shape (num_tasks,). Unit: s.
+
+        That is once the task before is done (and its result sent, where sends are waited for), or when the send begins
+        where that is earlier: then the receive was posted ahead. Receives are posted in the order they are sent in.
+        """
+        order, sent = self.order, self.sent[:, :, which].reshape(-1)
+        done = (self.arrival if self.durations.is_send_blocking else self.end)[stage, :-1, which]
+        free = np.concatenate([[0.0], done])[: order.num_tasks]
+        needs = order.needs[stage]
+        posted = np.where(needs >= 0, np.minimum(free, sent[needs]), free)
+        for source in np.unique(needs[needs >= 0] // order.num_tasks):
+            own = np.flatnonzero((needs >= 0) & (needs // order.num_tasks == source))
+            own = own[np.argsort(sent[needs[own]], kind="stable")]
+            posted[own] = np.minimum.accumulate(posted[own][::-1])[::-1]
+        return np.asarray(posted)
+
     def joins_sync(self, stage: int, chunk: int, which: int) -> float:
         """Return when ranks of a class are ready to reduce a chunk's gradients; the slowest replica's sync begins then.
 
