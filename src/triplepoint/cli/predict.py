@@ -54,7 +54,8 @@ take the default; other columns are named and passed over, but one that looks li
                 variants of one that is not known by name
   experts topk moe_ffn                                   experts, 0 or blank for a dense model
   seq mbs gbs   tokens per sequence, sequences per micro-batch and rank, sequences per step
-  gpu n_gpus    such as H100-SXM-80GB; memory in the name is followed
+  gpu n_gpus    a name in config/gpus, or as people write it: H100-SXM-80GB, 'NVIDIA H100 PCIe', A100-SXM4-40GB, 'GB200
+                NVL72'; one that several could have is refused unless `interconnect` or `notes` tell (NVLink, DGX, HGX)
   tp pp vp cp ep etp dp                                  parallel degrees; dp follows from n_gpus
   pipeline_layers  of each stage, or of each of pp*vp virtual ones in the order of the model (blank: an even split)
   fsdp          DDP, distributed optimizer, ZeRO-1 to 3, FSDP
@@ -65,7 +66,8 @@ take the default; other columns are named and passed over, but one that looks li
   trainable     all, or LoRA with its rank (blank: LoRA if a part of `notes` begins so)
   task          training (default) or inference: prompts of `seq` tokens, `gbs` sequences at a time
   output_tokens of inference, generated for each prompt
-  interconnect  between nodes, such as '8x400G IB/node' (blank: what the GPU type usually comes with)
+  interconnect  nodes and what is between them, such as '8x400G IB/node', '4 GPUs/node, RoCE 4x200', 'NVL36',
+                'rail-optimised, 2:1 oversubscription' (blank: what the GPU type usually comes with)
 
 examples:
   triplepoint predict config/studies/parallelism.yaml predicted.csv

@@ -97,6 +97,8 @@ def check_format(point: Point, gpu: GpuConfig | None) -> str | None:
     """The device has units for the number format."""
     if point.precision == "fp8" and (gpu is None or gpu.peak_fp8_flops is None):
         return f"precision: fp8, {gpu.name if gpu else 'cpu'} has no fp8 units; set precision: bf16"
+    if point.precision == "bf16" and gpu is not None and not gpu.has_bf16:
+        return f"precision: bf16, {gpu.name} has no bf16 units; set precision: fp16"
     return None
 
 

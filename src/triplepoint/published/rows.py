@@ -1,6 +1,5 @@
 """One row of a published table, and the job it means."""
 
-import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
@@ -11,25 +10,17 @@ from pydantic import ValidationError
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.gpu_names import AmbiguousGpuError, UnknownGpuError, find_gpu
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import Layout, Point, PointCluster, Sharding, usual_schedule
 from triplepoint.config.rules import fold, refusal
 from triplepoint.config.task import Inference
+from triplepoint.errors import shown
 from triplepoint.published import words
 from triplepoint.published.architecture import Unsupported, adapt, build_model, find_model, is_of, read_shape
-from triplepoint.published.words import (
-    Cells,
-    StatedNetwork,
-    UnreadableError,
-    UnsupportedError,
-    count,
-    is_blank,
-    need,
-    shown,
-)
-from triplepoint.simulate.collectives.links import load_link
-from triplepoint.simulate.fabric import Fabric, Network, network_levels, node_levels
+from triplepoint.published.network import read_network, usual_fabric
+from triplepoint.published.words import Cells, UnreadableError, UnsupportedError, count, is_blank, need
 from triplepoint.simulate.inference import Serving, serving_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import check_order
@@ -37,28 +28,6 @@ from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.predict.prediction import Prediction, predict_job
 from triplepoint.simulate.stacks import Stack, find_stack
 from triplepoint.status import PredictionStatus
-
-
-@lru_cache(maxsize=256)
-def usual_fabric(gpu: GpuConfig, num_gpus: int, stated: StatedNetwork, config: Path) -> Fabric:
-    """Return the levels of a cluster.
-
-    Args:
-        gpu: GPU type.
-        num_gpus: GPUs of the job.
-        stated: What is known of the network; the usual one of the GPU type stands in for the rest.
-        config: Folder of the configuration.
-    """
-    usual = gpu.usual_network
-    node = stated.domain_size or usual.gpus_per_node
-    inside = node_levels(gpu, node, config)
-    if num_gpus <= node:
-        return Fabric(inside)
-    bandwidth = stated.bandwidth or usual.node_bandwidth.value
-    share = bandwidth if stated.bandwidth and stated.is_per_gpu else bandwidth / usual.gpus_per_node
-    network = Network(share * node, link=stated.link, has_reduction=stated.has_reduction)
-    return Fabric(inside + network_levels(network, load_link(network.link, config), node, num_gpus))
-
 
 COLUMNS = (
     *("id", "model", "hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "experts", "topk", "moe_ffn", "params_B"),
@@ -68,6 +37,9 @@ COLUMNS = (
 )
 """Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
 hidden, layers, heads and seq."""
+
+_GPUS_OF_HGX = 8
+"""GPUs of a node of NVIDIA's modules: a name that may be a module or a card is a module where so many make the job."""
 
 _MICRO_BATCHES = (4, 2, 1)
 """Sizes tried where a row does not state one: beyond 4 sequences published layouts gain nothing."""
@@ -151,13 +123,13 @@ def _micro_batches(row: Row) -> list[int]:
 
 
 def _read(name: str, cells: Cells, config: Path) -> Row:
-    gpu = _read_gpu(cells.get("gpu", ""), config)
+    gpu = _read_gpu(cells, config)
     stack = find_stack(cells.get("framework", ""), config)
     model = _read_model(cells, config)
     shards = words.read_shards(cells.get("fsdp", ""))
     point = _read_point(cells, model, gpu, shards, stack)
     _check(point, gpu)
-    network = words.read_network(cells.get("interconnect", ""))
+    network = read_network(cells.get("interconnect", ""), cells.get("gpu", ""))
     fabric = usual_fabric(gpu, point.num_gpus, network, config)
     job = replace(
         Job.of(point, gpu, fabric, " ".join(cells.get("framework", "").split())[:80], config),
@@ -190,7 +162,7 @@ def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.
         recompute=recompute or "none",
         recompute_layers=recompute_layers,
         overlap=tuple(kind for kind in stack.overlap if stated is None or kind == "tp" or kind in stated),
-        precision=words.read_precision(cells.get("precision", "")),
+        precision=words.read_precision(cells.get("precision", ""), "bf16" if gpu.has_bf16 else "fp16"),
         lora=words.read_lora(cells.get("trainable", ""), cells.get("notes", "")),
         task="inference" if inference else "pretrain",
         inference=inference,
@@ -260,34 +232,22 @@ def _shard_size(shards: words.Shards, layout: Layout, gpus_per_node: int) -> int
     return size
 
 
-def _read_gpu(text: str, config: Path) -> GpuConfig:
-    """Return the GPU a cell names; a memory size in the name is followed."""
+def _read_gpu(cells: Cells, config: Path) -> GpuConfig:
+    """Return the GPU a row names; its interconnect, notes and whole nodes of eight may tell the form factor."""
+    text = cells.get("gpu", "")
     if is_blank(text):
         raise UnreadableError("gpu is blank, expected a GPU such as H100-SXM-80GB")
-    known = _gpus(config)
-    low = text.lower()
-    names = [name for name in known if re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![0-9])", low)]
-    if not names:
-        raise UnsupportedError(f"gpu {shown(text)} is not known; known are {', '.join(known)}")
-    gpu = known[max(names, key=len)]
-    size = words.read_memory_size(text)
-    stock = gpu.memory_capacity.value
-    if size and not 0.9 < size * 1e9 / stock < 1.1 and gpu.gpus_per_package == 1:
-        capacity = gpu.memory_capacity.model_copy(update={"value": size * stock / _nominal(stock)})
-        return gpu.model_copy(update={"memory_capacity": capacity})
-    return gpu
-
-
-def _nominal(num_bytes: float) -> float:
-    """Return the size as sold, in GB, of what a driver shows: 80 for 85.9e9 bytes."""
-    return round(num_bytes / 2**30)
+    context = f"{cells.get('interconnect', '')} {cells.get('notes', '')}"
+    if (count(cells, "n_gpus") or 1) % _GPUS_OF_HGX == 0:
+        context += " HGX"
+    try:
+        return find_gpu(text, _catalogue(config).gpus, context)
+    except AmbiguousGpuError as error:
+        raise UnreadableError(str(error)) from None
+    except UnknownGpuError as error:
+        raise UnsupportedError(str(error)) from None
 
 
 @lru_cache(maxsize=4)
 def _catalogue(config: Path) -> Catalogue:
     return Catalogue(config)
-
-
-@lru_cache(maxsize=4)
-def _gpus(config: Path) -> dict[str, GpuConfig]:
-    return {path.stem: _catalogue(config).gpu(path.stem) for path in sorted((config / "gpus").glob("*.yaml"))}
