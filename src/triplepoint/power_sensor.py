@@ -231,6 +231,23 @@ def share_seen(
     return np.asarray(busy / window_s)
 
 
+def mean_before(ends_s: np.ndarray, power_w: np.ndarray, at_s: np.ndarray, window_s: float) -> np.ndarray:
+    """Return the running mean that a sensor shows of power that changes in steps. Unit: W.
+
+    Args:
+        ends_s: Ends of the steps, ascending; the first begins at 0, its power held before too. Shape (num_steps,).
+            Unit: s.
+        power_w: Power of each. Shape (num_steps,). Unit: W.
+        at_s: Ends of the window. Unit: s.
+        window_s: Its length. Unit: s.
+    """
+    lasts_s = np.diff(ends_s, prepend=0.0)
+    corners_s = np.concatenate([[-window_s, 0.0], ends_s])
+    energy_j = np.concatenate([[-window_s * power_w[0], 0.0], np.cumsum(lasts_s * power_w)])
+    gone = np.interp(at_s, corners_s, energy_j) - np.interp(at_s - window_s, corners_s, energy_j)
+    return np.asarray(gone / window_s)
+
+
 def fit_response(updates: Updates, starts_s: np.ndarray, ends_s: np.ndarray, longest_window_s: float = 2.0) -> Response:
     """Return window and lag that explain the readings best, by a search on a grid that narrows.
 

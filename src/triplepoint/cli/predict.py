@@ -37,7 +37,8 @@ columns of OUT:
   token_nodes              what the software does, as stated or usual: its entry in config/calibration/stacks.yaml
   gpu_power_w gpu_power_peak_w node_power_w gpu_temp_c gpu_temp_max_c sm_clock_mhz sm_clock_busy_mhz
   throttle_fraction lost_to_power_limit_fraction lost_to_heat_fraction lost_to_brake_fraction gpu_energy_per_token_j
-                           on H100, H200 and MI250; ends of 90 % intervals in ..._lo_... and ..._hi_...
+                           on H100, H200 and MI250, on others reason says that they are not known; ends of 90 %
+                           intervals in ..._lo_... and ..._hi_...
 
 With --rank, between the key and these:
   rank num_ranked          place among rows that train the same model with the same batch on as many GPUs of one type

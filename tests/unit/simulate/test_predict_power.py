@@ -14,7 +14,7 @@ from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.heat.warm import warm_up_anywhere
 from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.power import PowerPrediction
-from triplepoint.simulate.predict.prediction import COLUMNS, predict
+from triplepoint.simulate.predict.prediction import COLUMNS, predict, predict_job
 from triplepoint.simulate.step import simulate_step
 
 CALIBRATION = Calibration.load(CONFIG)
@@ -66,6 +66,16 @@ def test_gpu_type_without_a_model_has_no_power() -> None:
     job = job_of(planned("llama3-70b_h200x32_tp4-pp4-dp2-sp-zero1_mbs1_act_sim").point, CATALOGUE)
     found = predict(replace(job, gpu=CATALOGUE.gpu("a100")), CALIBRATION, CONFIG)
     assert found.step_time_s > 0 and all(math.isnan(value) for value in astuple(found.power))
+
+
+@pytest.mark.parametrize("gpu", ["a100", "b200", "mi300x"])
+def test_gpu_type_without_a_model_says_so(gpu: str) -> None:
+    job = replace(job_of(planned(LAYOUTS[0][0]).point, CATALOGUE), gpu=CATALOGUE.gpu(gpu), precision="bf16")
+    job = replace(job, model=CATALOGUE.model("llama3-8b"))
+    found = predict_job(job, None, CONFIG)
+    assert found.status == "ok"
+    assert found.reason == f"power, heat and clocks of {gpu} are not known"
+    assert predict_job(job, None, CONFIG, with_power=False).reason == ""
 
 
 def test_table_has_the_columns_behind_the_others(tmp_path: Path) -> None:

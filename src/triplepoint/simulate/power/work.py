@@ -27,11 +27,12 @@ Source: at 700 W with random operands, best of all shapes, 1403 TFLOP/s on an H1
 (stas00/ml-engineering, compute/accelerator/README.md), which `tensor` leaves to 0.47 to 0.50. Over BF16 GEMMs of those
 GPUs it is 0.58 to 0.67; nodes that train in FP8 (tests/data/node_power) draw less than that says.
 """
-_FP32_FLOPS_PER_BYTE = 3.0
-"""Arithmetic of kernels that stream, in FP32 operations as data sheets count them, two for every instruction.
+_FP32_FLOPS_PER_BYTE = 0.5
+"""Arithmetic of kernels that stream beyond that of GEMMs that stream weights, in FP32 operations as data sheets count.
 
-Source: assumption of three instructions for each 16-bit element read or written; counted by hand, the sum of two
-tensors has 37 for 24 elements (16-byte loads and stores, packed conversions), SwiGLU and norms some four each.
+Source: assumption. Counted by hand, the sum of two tensors has 37 operations for 24 elements, SwiGLU and norms some
+four each; but with `hbm` as kernels ask for, these make 760 W of updates of optimizers, where GPT-3 FSDP has peaks of
+617 W (arXiv:2509.10371, figure 13): so the energy of a byte holds most of it.
 """
 _SOFTMAX_SHARE = 22 / 1792
 """FP32 operations of attention's softmax for each operation of its GEMMs, two for every instruction.

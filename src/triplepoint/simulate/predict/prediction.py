@@ -63,7 +63,7 @@ class Prediction:
 
     Attributes:
         status: What comes of it.
-        reason: One line to a status other than ok.
+        reason: One line to a status other than ok, or where a GPU type has no model of power and heat.
         step_time_s: Of one step; of inference, a whole batch from its start to its end.
         step_time_lo_s: Lower end of the 90 % interval.
         step_time_hi_s: Upper end.
@@ -141,8 +141,12 @@ def predict_job(
     """
     try:
         if serving:
-            return _predict_serving(job, serving, config, cluster, with_power)
-        return predict(job, read_calibrations(config)[0], config, cluster, with_power)
+            found = _predict_serving(job, serving, config, cluster, with_power)
+        else:
+            found = predict(job, read_calibrations(config)[0], config, cluster, with_power)
+        if found.status == PredictionStatus.OK and with_power and not is_known(job.gpu, config):
+            return replace(found, reason=f"power, heat and clocks of {job.gpu.name} are not known")
+        return found
     except PointError as error:
         return Prediction(PredictionStatus.INVALID, str(error))
 

@@ -92,7 +92,7 @@ def test_less_work_runs_cooler_and_on_less_power() -> None:
     nodes = machine()
     full = settle(nodes, steps(nodes, (0.85, GEMM), (0.15, COMM)))
     lora = settle(nodes, steps(nodes, (0.45, {**GEMM, "tensor": 0.5}), (0.35, NORM), (0.2, {"awake": 0.3})))
-    assert lora.trace.power_w.mean() < 0.85 * full.trace.power_w.mean()
+    assert lora.trace.power_w.mean() < 0.92 * full.trace.power_w.mean()
     assert hottest(lora) < hottest(full) - 3
 
 
