@@ -26,6 +26,8 @@ class Machine:
         cooling: Air or liquid.
         power_limit_w: Of every device; shape (num_nodes, num_devices); the GPU type's where empty. Unit: W.
         brake: Devices whose power brake is pulled; shape (num_nodes, num_devices); none where empty.
+        fan_flow: Flow of every node's fans over the full one: 1 where it does not follow load, 0 where there is no air;
+            shape (num_nodes,) or none.
         period_s: Control period. Assumed: power governors of GPUs act within 20 to 100 ms. Unit: s.
     """
 
@@ -37,6 +39,7 @@ class Machine:
     cooling: Cooling = "air"
     power_limit_w: Float = field(default_factory=lambda: np.empty(0))
     brake: Bool = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
+    fan_flow: Float | float = 1.0
     period_s: float = 0.05
 
     @property
@@ -47,11 +50,13 @@ class Machine:
 
     def under_load(self, power_w: Float) -> "Machine":
         """Return the nodes with fans as they run under a load; power of shape (num_nodes, num_devices). Unit: W."""
-        fans = self.airflow.fans
-        if fans is None or not self.heat.cooling_by(self.cooling).preheat_share.value:
+        if not self.heat.cooling_by(self.cooling).preheat_share.value:
+            return replace(self, fan_flow=0.0)
+        if self.airflow.fans is None:
             return self
-        flow = self.devices.flow * fans.flow(power_w.mean(axis=1, keepdims=True))
-        return replace(self, devices=replace(self.devices, flow=flow))
+        flow, before = self.airflow.fans.flow(power_w.mean(axis=1)), np.asarray(self.fan_flow)
+        devices = replace(self.devices, flow=self.devices.flow * (flow / before)[:, None])
+        return replace(self, devices=devices, fan_flow=flow)
 
     @cached_property
     def network(self) -> Network:

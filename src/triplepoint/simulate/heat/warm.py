@@ -40,6 +40,8 @@ _WARMING_PERIODS = 64
 """Control periods of a step while heat that holds clocks is followed through time."""
 _SETTLED_K, _MOST_LEAPS = 0.2, 24
 """A machine is warm once a leap changes no temperature by more; sensors show whole degrees."""
+_LIKE_FLOW = 0.005
+"""Share of the full flow by which fans may differ from what the mean power asks for: 0.1 K behind the first row."""
 _HELD_S = 10.0
 """Where heat holds clocks, steps of so long in all are followed together: it lets go and grips again. Unit: s."""
 _LIKE, _MOST_STEPS, _MOST_PERIODS = 0.001, 20, 16_000
@@ -167,7 +169,14 @@ def _turn(load: AnyLoad, machine: Machine, factor: dict[int, float]) -> _Turn[An
     times = np.ones(machine.shape[0] * machine.shape[1])
     times[list(factor)] = list(factor.values())
     ready = _ready(load, _seats(load, machine.shape), machine, times.reshape(machine.shape))
-    return _Turn(load, machine, ready, _follow(ready.machine, ready.high, ready.start_w, load.length_s), factor)
+    found = _follow(ready.machine, ready.high, ready.start_w, load.length_s)
+    # Fans follow what GPUs draw, which is less than what their limit leaves them.
+    mean_w = found.trace.power_w.mean(axis=0)
+    fanned = ready.machine.under_load(mean_w)
+    if np.abs(fanned.fan_flow - ready.machine.fan_flow).max() > _LIKE_FLOW:
+        ready = ready._replace(machine=fanned, start_w=mean_w)
+        found = _follow(fanned, ready.high, mean_w, load.length_s)
+    return _Turn(load, machine, ready, found, factor)
 
 
 def _together(first: _Turn[AnyLoad], reload: Callable[[dict[int, float]], AnyLoad]) -> _Turn[AnyLoad]:

@@ -201,8 +201,8 @@ def nodes_power_w(warm: Warm[Any], config: Path) -> Float:
         warm: The job.
         config: Folder of the configuration.
     """
-    gpus_w, hottest_c = warm.trace.power_w * warm.num_alike, warm.hottest_c(round(warm.num_alike.sum())).max(axis=2)
-    return node_power_w(node_power_of(warm.load.job.gpu, config), gpus_w, hottest_c, warm.num_nics)
+    gpus_w = warm.trace.power_w * warm.num_alike
+    return node_power_w(node_power_of(warm.load.job.gpu, config), gpus_w, warm.machine.fan_flow, warm.num_nics)
 
 
 def _sigma_w(warm: Warm[Any]) -> float:
