@@ -160,8 +160,11 @@ class _Turn(Generic[AnyLoad]):
     @property
     def ratio(self) -> Float:
         """Time of the computation of every device over that at the clock it was calibrated with."""
-        slowdown = _slowdown(self.found.trace.slowdown.mean(axis=0), self.load, self.ready.seats)
-        return np.asarray(slowdown / self.ready.calibrated)
+        trace = self.found.trace
+        # By work done, so that the mean is the time that all of it takes.
+        done = np.diff(trace.position_s, prepend=trace.position_s[0] - trace.rate[0] * trace.period_s)
+        slowdown = np.average(trace.slowdown, axis=0, weights=done)
+        return np.asarray(_of_computation(slowdown, self.ready.busy) / self.ready.calibrated)
 
 
 def _turn(load: AnyLoad, machine: Machine, factor: dict[int, float]) -> _Turn[AnyLoad]:
@@ -285,6 +288,7 @@ class _Ready(NamedTuple):
         profile: What they do, as calibrated.
         high: The same as if clocks were at their highest.
         start_w: About the mean power of every device; shape (num_nodes, num_devices). Unit: W.
+        busy: Share of the step at the highest clocks in which every device computes; same shape.
         calibrated: Time of computation at the calibrated clock over that at the highest; same shape.
     """
 
@@ -293,6 +297,7 @@ class _Ready(NamedTuple):
     profile: Profile
     high: Profile
     start_w: Float
+    busy: Float
     calibrated: Float
 
 
@@ -307,40 +312,55 @@ def _ready(load: Load, seats: Seats, machine: Machine, factor: Float | float = 1
     """
     profile, power = _profile(load, seats, machine), machine.power
     share = power.calibrated_clock.value / power.clocks.max_clock.value
-    least = np.ones(np.shape(profile.activity.awake)[1])
-    np.minimum.at(least, seats.kind, share / np.broadcast_to(factor, seats.kind.shape))
-    high = _at_highest_clocks(profile, least)
+    longest = np.ones(np.shape(profile.activity.awake)[1])
+    np.maximum.at(longest, seats.kind, np.broadcast_to(factor, seats.kind.shape))
+    high, computing = _at_highest_clocks(profile, share, longest, _polling(load, machine))
     _, watts = power_at_limit(power, high.activity, power.leakage_temperature.value)
-    slower = (1.0 + np.asarray(high.activity.clock_bound) * (1.0 / share - 1.0)).mean(axis=0)[seats.kind]
     start_w = watts.mean(axis=0)[seats.kind]
-    return _Ready(machine.under_load(start_w), seats, profile, high, start_w, _slowdown(slower, load, seats))
+    slower = 1.0 + np.asarray(high.activity.clock_bound) * (1.0 / share - 1.0)
+    busy, slower = (np.average(each, axis=0, weights=high.duration_s)[seats.kind] for each in (computing, slower))
+    return _Ready(machine.under_load(start_w), seats, profile, high, start_w, busy, _of_computation(slower, busy))
 
 
 def _profile(load: Load, seats: Seats, machine: Machine) -> Profile:
     """Return what devices do in the control periods of a step; those without a rank do nothing."""
     number, num_places = num_periods(load.length_s, machine.period_s), len(seats.places)
-    # A rank with others waits in a kernel that polls.
-    polling = machine.power.polling_share.value if load.job.num_gpus > 1 else 0.0
-    busy = bin_activity(load.pieces(seats.places), num_places, load.length_s, number, polling)
+    busy = bin_activity(load.pieces(seats.places), num_places, load.length_s, number, _polling(load, machine))
     columns = {part.name: np.asarray(getattr(busy, part.name)) for part in fields(busy)}
     if int(seats.kind.max()) == num_places:
         columns = {name: np.pad(column, ((0, 0), (0, 1))) for name, column in columns.items()}
     return Profile(np.full(number, load.length_s / number), Activity(**columns), seats.kind)
 
 
-def _at_highest_clocks(profile: Profile, share: Float) -> Profile:
-    """Return a step as if clocks were at their highest.
+def _polling(load: Load, machine: Machine) -> float:
+    """Return the share of the clock tree that waiting drives: a rank with others waits in a kernel that polls."""
+    return machine.power.polling_share.value if load.job.num_gpus > 1 else 0.0
+
+
+def _at_highest_clocks(profile: Profile, share: float, factor: Float, polling: float) -> tuple[Profile, Float]:
+    """Return a step as if clocks were at their highest, and the share of it in which devices compute.
 
     Args:
         profile: With rates and times as they are at lower clocks.
-        share: Those clocks over the highest, by kind of device; shape (num_kinds,).
+        share: The calibrated clock over the highest.
+        factor: Time of computation in the profile over that at the calibrated clock; shape (num_kinds,).
+        polling: Share of the clock tree that a rank drives while it waits.
+
+    Returns:
+        The step, and shares of shape (num_bins, num_kinds).
     """
-    bound = np.asarray(profile.activity.clock_bound)
-    own = bound * share + 1.0 - bound
-    # In each control period the device that computes most sets the time of all.
-    together = own.min(axis=1, keepdims=True)
-    faster = replace(profile.activity.at_rate(1.0 / together), clock_bound=bound * share / own)
-    return Profile(profile.duration_s * together[:, 0], faster, profile.kind)
+    awake, bound = np.asarray(profile.activity.awake), np.asarray(profile.activity.clock_bound)
+    # Work is counted in time at the calibrated clock: so much of a bin would be computation there.
+    computing = np.maximum((awake - polling) / (1.0 - polling), 0.0)
+    own = 1.0 - (factor - 1.0) * computing - bound * (1.0 - share)
+    computing = np.maximum(computing - bound * (1.0 - share), 0.0)
+    # In each control period the device that gains most sets the time of all, but none computes for longer than that.
+    together = np.maximum(own.min(axis=1, keepdims=True), computing.max(axis=1, keepdims=True))
+    computing = computing / together
+    awake = np.where(awake > 0.0, computing + polling * (1.0 - computing), 0.0)
+    bound = np.minimum(bound * share / together, computing)
+    faster = replace(profile.activity.at_rate(1.0 / together), awake=awake, clock_bound=bound)
+    return Profile(profile.duration_s * together[:, 0], faster, profile.kind), computing
 
 
 class _Followed(NamedTuple):
@@ -387,17 +407,15 @@ def _repeated(profile: Profile, number: int) -> Profile:
     return Profile(np.tile(profile.duration_s, number), many, profile.kind)
 
 
-def _slowdown(mean: Float, load: Load, seats: Seats) -> Float:
-    """Return the time that the computation of every device takes over that at the highest clock.
+def _of_computation(slowdown: Float, busy: Float) -> Float:
+    """Return the time that the computation of devices takes over that at the highest clock.
 
     Args:
-        mean: The same of its whole step; shape (num_nodes, num_devices).
-        load: What it does.
-        seats: Which devices do what.
+        slowdown: The same of their whole step.
+        busy: Share of the step at the highest clocks in which they compute; of its shape.
     """
-    share = np.array([*(load.compute_share(place) for place in seats.places), 0.0])[seats.kind]
-    excess = (mean - 1.0) / np.maximum(share, 1e-6)
-    return np.asarray(1.0 + np.where(share > 0.0, excess, 0.0))
+    excess = (slowdown - 1.0) / np.maximum(busy, 1e-6)
+    return np.asarray(1.0 + np.where(busy > 0.0, excess, 0.0))
 
 
 def _factors(ratio: Float, pace: float, num_gpus: int) -> dict[int, float]:
