@@ -99,6 +99,16 @@ def test_a_gpu_held_by_heat_slows_its_rank_and_all_wait(llama: PlannedRun) -> No
     assert others.mean() < usual.trace.power_w.mean() - 30, "those that wait take less"
 
 
+@pytest.mark.parametrize("text", ["llama3.2-3b_h200x1_tp1-pp1-dp1_mbs1_gbs8_seq2048_sim", "gpt3-350m_h200x1_tp1"])
+def test_worse_contact_never_makes_a_job_faster(text: str) -> None:
+    run, factors = planned(text, "h200x1"), sorted([*np.arange(1.0, 8.01, 0.5), 4.65, 4.8])
+    found = [heated(run, bad_contact={"node0.gpu0": float(factor)})[1] for factor in factors]
+    steps_s = [one.warm.load.length_s for one in found]
+    assert (np.diff(steps_s) >= 0.0).all() and steps_s[-1] > 2.0 * steps_s[0]
+    held = [one.trace for one in found if (one.trace.reasons & HEAT).any()]
+    assert len(held) > 8 and all(86.9 < trace.temp_c.max() < 87.1 for trace in held), "the driver's highest"
+
+
 def test_hot_room_slows_the_rear_most(llama: PlannedRun) -> None:
     usual, after = (heated(llama, inlet_temp_c=room_c)[1] for room_c in (24, 50))
     assert after.warm.load.length_s > usual.warm.load.length_s

@@ -37,13 +37,13 @@ _MOST_TURNS, _NEAR = 3, 0.02
 _STEP_OF_SPEED = 0.005
 """Speeds of GPUs are told apart in steps of this: each different one makes a replica more to simulate."""
 _WARMING_PERIODS = 64
-"""Control periods of a step while heat that holds clocks is followed through time."""
+"""Control periods of a step while a machine under a brake is followed through time."""
 _SETTLED_K, _MOST_LEAPS = 0.2, 24
 """A machine is warm once a leap changes no temperature by more; sensors show whole degrees."""
 _LIKE_FLOW = 0.005
 """Share of the full flow by which fans may differ from what the mean power asks for: 0.1 K behind the first row."""
 _HELD_S = 10.0
-"""Where heat holds clocks, steps of so long in all are followed together: it lets go and grips again. Unit: s."""
+"""Where a brake holds clocks, steps of so long in all are followed together: heat lets go and grips again. Unit: s."""
 _LIKE, _MOST_STEPS, _MOST_PERIODS = 0.001, 20, 16_000
 """Steps are alike once their mean power differs by less than this share; how many there may be until then, and how many
 control periods they may have in all, but for the first two."""
@@ -381,10 +381,7 @@ def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float) -
         step_s: About the length of the step. Unit: s.
     """
     if not machine.braked.any():
-        found = Periodic(machine, profile, step_s).settle(start_w)
-        limits = machine.heat.limits
-        if found.trace.temp_c.max() < limits.max_temperature.value - limits.hysteresis.value:
-            return _Followed(found.trace, is_steady=True)
+        return _Followed(Periodic(machine, profile, step_s).settle_held(start_w).trace, is_steady=True)
     number = max(1, math.ceil(_HELD_S / profile.step_s))
     profile, step_s = _repeated(profile, number), number * step_s
     coarse = replace(machine, period_s=max(machine.period_s, profile.step_s / _WARMING_PERIODS))
