@@ -46,7 +46,7 @@ def _num_stretches(number: int) -> int:
 
 
 _HELD_K, _MOST_HELD = 0.05, 40
-"""How near a die that heat holds is brought to its highest operating temperature, and searches for the clock at most."""
+"""How near a die that heat holds is brought to its highest operating temperature, and most searches for its clock."""
 _MOST_MOVED = 30.0
 """Places by which a ceiling is moved at once."""
 _GOLDEN = (5**0.5 - 1) / 2
@@ -105,7 +105,7 @@ class Periodic:
     def settle_held(self, start_w: Float) -> Repeating:
         """Return the step with clocks under the ceilings that keep every die at its highest operating temperature.
 
-        The driver's ceiling swings about one clock; that clock is searched, for swings of a second say nothing of a job.
+        The driver's ceiling swings about one clock, which is searched: swings of a second say nothing of a job.
         A die that is too hot at its lowest clock stays so.
 
         Args:
@@ -113,7 +113,7 @@ class Periodic:
         """
         machine, top = self._machine, len(self._table.mhz) - 1.0
         limit_k = machine.heat.limits.max_temperature.value - machine.inlet_c[:, None]
-        cooling = machine.heat.cooling_by(machine.cooling)
+        cooling = machine.cooled_by
         resistance = cooling.die_resistance.value * machine.devices.die
         resistance = resistance + cooling.sink_resistance.value * machine.devices.sink
         found = self.settle(start_w)
