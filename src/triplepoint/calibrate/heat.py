@@ -20,6 +20,8 @@ from triplepoint.simulate.power.parameters import Estimate
 _UNTOLD = 0.8
 """Share of its prior width above which a run is taken to say nothing of a number."""
 _Z90 = 1.645
+_LEAST_GAP_K = 3.0
+"""Gap between two rows from which they are told apart: positions of a row differ by 1 to 2 K (parts)."""
 _DRIFT_K = 3.0
 """Change of a run's mean temperature from which it tells how fast air and sinks warm."""
 _NOISE_OF_A_SAMPLE_K = 1.0
@@ -136,15 +138,18 @@ def _start(runs: Runs) -> Machine:
 def rows_of(air: AirflowConfig, observed: Sequence[Observed]) -> list[list[int]]:
     """Return which GPUs stand behind which: in two rows, with the widest gap between mean temperatures of positions.
 
-    Those of the airflow where the gap is under 3 K or a position was not seen.
+    Those of the airflow where the gap is small or a position was not seen.
     """
     mean_c = np.mean([np.nanmean(one.temp_c - np.nanmean(one.temp_c), axis=0) for one in observed], axis=0)
     if len(air.rows) != 2 or not np.isfinite(mean_c).all():
         return air.rows
     order = np.argsort(mean_c)
-    gaps = np.diff(mean_c[order])
-    at = int(gaps.argmax()) + 1
-    return [sorted(order[:at].tolist()), sorted(order[at:].tolist())] if gaps.max() >= 3.0 else air.rows
+    # No row of one: that is a part with bad contact.
+    gaps = np.diff(mean_c[order])[1:-1]
+    if not gaps.size or gaps.max() < _LEAST_GAP_K:
+        return air.rows
+    at = int(gaps.argmax()) + 2
+    return [sorted(order[:at].tolist()), sorted(order[at:].tolist())]
 
 
 def _held_out_k(start: Machine, observed: Sequence[Observed]) -> Float:

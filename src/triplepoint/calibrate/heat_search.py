@@ -44,8 +44,14 @@ def search(start: Machine, observed: Sequence[Observed]) -> tuple[Float, Float, 
     width = np.concatenate([[start.inlet_sigma_k], width])
     spread = np.full(start.shape, start.heat.resistance_spread.value)
     found = _nearest(start, observed, width, spread, np.zeros(number + spread.size))
-    is_bad = np.abs(found.at[number:].reshape(start.shape)) > _BAD * spread
-    spread[is_bad] = _BAD_WIDTH
+    # One after the other: a bad one pulls the others along until its own contact is free.
+    for _ in range(spread.size):
+        away = np.abs(found.at[number:].reshape(start.shape)) / spread
+        worst = np.unravel_index(away.argmax(), away.shape)
+        if away[worst] <= _BAD or spread[worst] == _BAD_WIDTH:
+            break
+        spread[worst] = _BAD_WIDTH
+        found = _nearest(start, observed, width, spread, found.at)
     places, at = list[_Place](), found.at
     for full, least in product(_GRID[0], _GRID[1]):
         at = np.concatenate([at[: number - 2], [full * width[-2], least * width[-1]], at[number:]])
