@@ -84,7 +84,7 @@ class ChassisHeat:
         conditions = fitted.conditions.model_copy(update={"airflow": name}).model_dump(exclude_defaults=True)
         content = {key: value for key, value in own.items() if value is not None} | {"conditions": conditions}
         return {
-            self.config / "heat" / "airflow" / f"{name}.yaml": said + to_yaml(airflow, width=118),
+            self.config / "heat" / "airflow" / f"{name}.yaml": said + to_yaml(airflow, width=118, flow=None),
             self.config / "clusters" / f"{name}.yaml": said + to_yaml(content, width=118),
         }
 
@@ -248,7 +248,7 @@ def _report(runs: Runs, fitted: HeatOfCluster) -> list[str]:
         value, sigma = fitted.value[k], fitted.sigma[k]
         unit = "degC" if k == 0 else getattr(fitted.airflow, name, None) and getattr(fitted.airflow, name).unit
         unit = unit or {"full_power": "W", "least_flow": "of full flow"}[name]
-        told = "" if sigma < _UNTOLD * width else "; cannot be told from these runs, kept"
+        told = "" if sigma < _UNTOLD * width else "; hardly told by these runs, its width is kept"
         lines.append(
             f"{name}: {before:.4g} -> {value:.4g} {unit}, {COVERAGE:.0%} {value - _Z90 * sigma:.4g} to "
             f"{value + _Z90 * sigma:.4g}{told}"
