@@ -33,6 +33,7 @@ COLUMNS = (
 _QUANTITIES = {
     column.name for column in POINTS.columns if column.type == "float" and column.name not in Configuration.model_fields
 } | set(DERIVED)
+_RANGES = {column.name: (column.minimum, column.maximum) for column in POINTS.columns}
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,10 @@ def _numbers(cells: Mapping[str, Any], where: str) -> dict[str, Number]:
             raise UserError(
                 f"{where}: {name}: found {str(value)[:40]!r}, expected {expected}; leave blank what is not known"
             )
+        least, most = _RANGES.get(name, (None, None))
+        if (least is not None and value < least) or (most is not None and value > most):
+            limits = f"{least or 0:g} or more" if most is None else f"{least or 0:g} to {most:g}"
+            raise UserError(f"{where}: {name} is {value:g} {unit_of(name)}".removesuffix(" 1") + f", expected {limits}")
         if name.endswith(SD) and name.removesuffix(SD) not in cells:
             raise UserError(f"{where}: {name} without {name.removesuffix(SD)}; give the value beside its deviation")
     return {

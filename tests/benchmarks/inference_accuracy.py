@@ -11,7 +11,8 @@ import numpy as np
 
 from tests.published_serving import CONFIG, TABLE, is_shared, read_cases
 from triplepoint.calibrate.inference import ServingCase, fit
-from triplepoint.simulate.calibration import Calibration, ServingCalibration
+from triplepoint.simulate.calibration import Calibration
+from triplepoint.simulate.inference_calibration import ServingCalibration
 
 GROUPS: dict[str, Callable[[ServingCase], bool]] = {
     "first token, A100": lambda case: case.is_first_token and case.job.gpu.name == "a100",

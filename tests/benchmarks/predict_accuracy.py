@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
-from triplepoint.calibrate.step_time import Case, fit, grouped, model_size, read_cases, recalibrated
+from triplepoint.calibrate.step_cases import Case, read_cases
+from triplepoint.calibrate.step_time import fit, grouped, without
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.intervals import interval
 
@@ -80,12 +81,21 @@ def judge(cases: Sequence[Case], calibration: Calibration) -> list[Judged]:
     return found
 
 
-def judge_left_out(cases: Sequence[Case], calibration: Calibration, key: Callable[[Case], Hashable]) -> list[Judged]:
-    """Return predictions where each row comes from a calibration without all rows of the same key."""
+Key = Callable[[Case], Hashable]
+
+
+def judge_models_left_out(cases: Sequence[Case], calibration: Calibration) -> list[Judged]:
+    """Return predictions where each row comes from constants fitted without models of its size."""
+    groups = grouped(cases, lambda case: case.model_size).values()
+    return [one for members in groups for one in judge(members, without(cases, members, calibration))]
+
+
+def judge_left_out(cases: Sequence[Case], key: Key) -> list[Judged]:
+    """Return predictions where each row comes from a calibration, widths included, without rows of the same key."""
     found: list[Judged] = []
     for name, members in grouped(cases, key).items():
         others = [case for case in cases if key(case) != name]
-        found.extend(judge(members, recalibrated(calibration, others) if others else calibration))
+        found.extend(judge(members, fit(others, f"all but {name}", CONFIG)))
     return found
 
 
@@ -119,29 +129,33 @@ def show(name: str, judged: Sequence[Judged]) -> None:
         )
 
 
-def show_groups(judged: Sequence[Judged]) -> None:
-    """Print errors by stack, precision and kind of model."""
+def show_groups(title: str, judged: Sequence[Judged]) -> None:
+    """Print errors of all rows, then by stack, precision and kind of model."""
+    show(f"{title}all", judged)
     groups: dict[str, list[Judged]] = defaultdict(list)
     for one in judged:
         job = one.case.job
         groups[f"{job.gpu.name} {job.precision} {'MoE' if job.model.moe else 'dense'}"].append(one)
         groups[job.stack].append(one)
     for name, members in sorted(groups.items()):
-        show(name, members)
+        show(title + name, members)
 
 
-def show_protocols(multi: list[Case], single: list[Case]) -> None:
-    """Print errors of rows that were left out of what constants were fitted to."""
+def show_protocols(multi: list[Case], single: list[Case], calibration: Calibration) -> None:
+    """Print errors of rows that were left out of what constants and widths were fitted to."""
     everything = multi + single
-    calibration = fit(everything, "all rows", CONFIG)
-    by_size = judge_left_out(everything, calibration, model_size)
+    by_size = judge_models_left_out(everything, calibration)
     show("model size left out, single node", [one for one in by_size if one.case in single])
-    show("model size left out, others", [one for one in by_size if one.case in multi])
-    show(
-        "model size left out, vTrain multi-node", [o for o in by_size if o.case in multi and o.case.job.stack == VTRAIN]
-    )
-    by_stack = judge_left_out(everything, calibration, lambda case: case.job.stack)
-    show("stack version left out, others", [one for one in by_stack if one.case in multi])
+    show_groups("model size left out: ", [one for one in by_size if one.case in multi])
+    protocols: dict[str, Key] = {
+        "version left out: ": lambda case: case.job.stack,
+        "stack left out: ": lambda case: case.job.software.name,
+        "architecture left out: ": lambda case: case.job.gpu.architecture,
+    }
+    for name, key in protocols.items():
+        judged = judge_left_out(everything, key)
+        show(f"{name}single node", [one for one in judged if one.case in single])
+        show_groups(name, [one for one in judged if one.case in multi])
     few = fit([case for case in everything if case.job.num_gpus <= FEW_GPUS], "8 GPUs or fewer", CONFIG)
     many = judge([case for case in multi if 64 <= case.job.num_gpus <= 512], few)
     show("calibrated on 8 GPUs or fewer, 64 to 512 asked", many)
@@ -177,10 +191,9 @@ def main(words: Sequence[str]) -> None:
     single = read_cases(DATA / "vtrain_single_node.csv", CONFIG)
     calibration = fit(multi + single, "all rows", CONFIG)
     judged = judge(multi, calibration)
-    show("all rows but the single-node ones", judged)
     show("single node", judge(single, calibration))
-    show_groups(judged)
-    show_protocols(multi, single)
+    show_groups("", judged)
+    show_protocols(multi, single, calibration)
     show_order(judged)
     show_worst([*judged, *judge(single, calibration)], int(words[0]) if words else 10)
 

@@ -20,7 +20,7 @@ LAYERS = [
     {"metrics", "slow_nodes"},
     {"flops"},
     {"launch", "telemetry", "trace", "simulate"},
-    {"published", "verdicts"},
+    {"published", "verdicts", "ranking"},
     {"doctor", "plan", "aggregate", "advise", "calibrate"},
     {"figures", "predictions"},
     {"report", "compare"},

@@ -18,8 +18,9 @@ from triplepoint.errors import UserError
 from triplepoint.published.architecture import find_model
 from triplepoint.published.rows import usual_fabric
 from triplepoint.published.words import StatedNetwork
-from triplepoint.simulate.calibration import Calibration, FittedServing, ServingCalibration, place_of
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.inference import InferenceStep, Serving, predict_inference
+from triplepoint.simulate.inference_calibration import FittedServing, ServingCalibration, place_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.stacks import find_stack
 
@@ -49,7 +50,7 @@ class InferenceIntervals:
             raise UserError(f"{self.table}: batches of fewer than two models; intervals come from a model held out")
         reasons = list(dict.fromkeys(case.left_out for case in measured if case.left_out))
         fitted_to = ", without ".join([str(self.table), *([" and ".join(reasons)] if reasons else [])])
-        return fit(cases, fitted_to, Calibration.load(self.config).fitted.unknown_stack_spread)
+        return fit(cases, fitted_to, Calibration.load(self.config).fitted.widths.stack)
 
     def report(self, fitted: ServingCalibration) -> list[str]:
         """Return a line on the rows and the quantile of errors of models held out."""

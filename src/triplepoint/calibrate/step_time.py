@@ -1,40 +1,72 @@
-"""Calibrates one constant per version of a software stack to measured step times, and the spread that is left."""
+"""Calibrates step times: the usual factor of each GPU type, the ratio of each stack to it, and what is not known.
 
+Constants are medians of the factors at which rows come out exactly. What is not known is found by leaving out what a
+prediction may lack - the version, the stack, its GPU type, its precision, experts - and looking how far off it is then.
+"""
+
+import itertools
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from triplepoint.calibrate.protocol import conformal_quantile, to_yaml
+from triplepoint.calibrate.protocol import COVERAGE, conformal_quantile, to_yaml
+from triplepoint.calibrate.step_cases import Case, cluster_weights, errors_by_host, read_cases
 from triplepoint.errors import UserError
-from triplepoint.metrics import robust_sigma
-from triplepoint.published.rows import read_row, settle
-from triplepoint.published.table import read_table
-from triplepoint.published.words import UnreadableError, read_number
-from triplepoint.simulate.calibration import Calibration, Fitted, Place, StackConstant, features_of, usual_factor
+from triplepoint.simulate.calibration import (
+    Calibration,
+    Fitted,
+    GpuFactor,
+    Place,
+    StackConstant,
+    Widths,
+    features_of,
+    kind_of,
+    same_training,
+    usual_factor,
+)
 from triplepoint.simulate.costs import Constants
-from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.step import simulate_step
 
 _HEADER = """\
-# Written by `triplepoint calibrate`. One constant per version of a software stack: a factor on the time of kernels, or
-# the time of a launch in s; what it was fitted to; and how far predictions were from rows whose model was left out.
-# Nothing here is of a model.
+# Written by `triplepoint calibrate`: usual factors on the time of kernels by GPU type, the ratio of each version of a
+# stack to them or the time of a launch; what they were fitted to; and how far predictions were off where a model, a
+# stack, a GPU type, ... was left out. Nothing here is of a model.
 """
 
-FACTORS = (0.75, 1.0, 1.3, 1.7)
-HOST_TIMES_S = (5e-6, 20e-6, 60e-6, 120e-6)
-"""Where steps are simulated; between them the time is interpolated in log, beyond them extrapolated."""
-
 PRIOR_ROWS = 1.0
-"""Clusters' worth of belief that a stack's factor is the usual one of its GPU type: a constant has to earn itself."""
+"""Clusters' worth of belief that a version is like its stack, and a stack like the usual one: a ratio has to earn
+itself."""
 
-_HOST_GAIN = 0.7
-"""How far errors must fall for the host to be the fitted constant: below this share of what a factor leaves."""
+_HOST_GAIN = 0.5
+"""How far errors must fall for the host to be the fitted constant: below this share of what a ratio leaves."""
+
+_HOSTS_S = np.geomspace(5e-6, 200e-6, 49)
+"""Times of the host among which the best one is looked for."""
+
+_TURNS = 3
+"""How often usual factors, ratios of stacks and of experts are found from each other."""
+
+_LOG_RATIOS = np.linspace(-0.12, 0.12, 13)
+"""Logarithms of ratios among which the one beside the host's time is looked for."""
+
+_LEAST_SPREAD = 0.012
+"""Smallest spread of a stack's rows, in log: steps of one job vary by so much between runs."""
+
+_NINE_OF_TEN = 1.645
+"""Standard deviations of a normal that nine of ten stay within."""
+
+_SPREAD_ROWS = 2.0
+"""Rows' worth of belief that the spread of a stack is that of all."""
+
+_PRIOR_WIDTH, _PRIOR_GROUPS = 0.08, 1.0
+"""What leaving something out costs, in log, before it was tried, and how many groups that counts for. A choice."""
+
+Key = Callable[[Case], Hashable]
 
 
 @dataclass(frozen=True)
@@ -57,14 +89,14 @@ class StepTimes:
     stacks: Sequence[str] | None = None
     max_gpus: int | None = None
 
-    def read(self) -> list["Case"]:
+    def read(self) -> list[Case]:
         """Return the rows selected. Raises `UserError` if a table cannot be read, or no row is left."""
         cases = [case for table in self.tables for case in read_cases(table, self.config, self.say)]
         if selected := [case for case in cases if self._is_selected(case)]:
             return selected
         raise UserError(f"no row left of {', '.join(map(str, self.tables))}; widen --stack or --max-gpus")
 
-    def fit(self, measured: list["Case"]) -> Calibration:
+    def fit(self, measured: list[Case]) -> Calibration:
         """Return the constants of stacks, and the quantile of errors of models held out."""
         words = [", ".join(str(table) for table in self.tables)]
         words += [f"frameworks with {' or '.join(self.stacks)}"] if self.stacks else []
@@ -72,161 +104,78 @@ class StepTimes:
         return fit(measured, "; ".join(words), self.config)
 
     def report(self, fitted: Calibration) -> list[str]:
-        """Return a line on the stacks and the quantile of errors of models held out."""
+        """Return a line on the stacks and the quantile of errors of models held out, and one on what is not known."""
         content = fitted.fitted
         stacks, rows, quantile = len(content.stacks), content.num_rows, content.quantile
-        return [f"calibrate: {stacks} stacks from {rows} rows to {self.target}, quantile {quantile:.2f}"]
+        widths = ", ".join(f"{name} {width:.3f}" for name, width in content.widths.model_dump().items())
+        return [
+            f"calibrate: {stacks} stacks from {rows} rows to {self.target}, quantile {quantile:.2f}",
+            f"calibrate: standard deviations in log: {widths}",
+        ]
 
     def files(self, fitted: Calibration) -> dict[Path, str]:
         """Return the file of constants."""
         return {self.target: _HEADER + to_yaml(fitted.fitted.model_dump(), width=118, flow=None)}
 
-    def _is_selected(self, case: "Case") -> bool:
+    def _is_selected(self, case: Case) -> bool:
         is_stack = not self.stacks or any(word.lower() in case.job.stack.lower() for word in self.stacks)
         return is_stack and (self.max_gpus is None or case.job.num_gpus <= self.max_gpus)
 
 
-@dataclass(frozen=True, eq=False)
-class Case:
-    """One measured row, with its simulated times.
-
-    Attributes:
-        id: Of the row.
-        job: What ran.
-        measured_s: Time of a step.
-        by_factor_s: Simulated times at `FACTORS`.
-        by_host_s: Simulated times at `HOST_TIMES_S`, kernels as in the tables.
-        uncertainty: Of the simulated times.
-    """
-
-    id: str
-    job: Job
-    measured_s: float
-    by_factor_s: tuple[float, ...]
-    by_host_s: tuple[float, ...]
-    uncertainty: Uncertainty
-
-    @property
-    def cluster(self) -> tuple[str, str, str]:
-        """Rows of one stack, model and precision are nearly one row."""
-        return self.job.stack, self.job.model.name, self.job.precision
-
-    def predicted_s(self, constants: Constants) -> float:
-        """Return the simulated time; one of the constants is that of the tables."""
-        if constants.host_s != Constants.host_s:
-            return _at(constants.host_s, HOST_TIMES_S, self.by_host_s)
-        return _at(constants.factor, FACTORS, self.by_factor_s)
-
-    def exact_factor(self) -> float:
-        """Return the factor at which the simulated time is the measured one."""
-        return _at(self.measured_s, self.by_factor_s, FACTORS)
-
-
-def read_cases(source: Path, config: Path, say: Callable[[str], None] | None = None) -> list[Case]:
-    """Return the rows of a table that have a step time and can be simulated.
-
-    Args:
-        source: CSV with the columns of `triplepoint predict --published` and `step_time_s`.
-        config: Folder of the configuration.
-        say: Called with a line on every row that is passed over, and why.
-
-    Raises:
-        UserError: If the table cannot be read or has no step times.
-    """
-    cases = []
-    table = read_table(source)
-    if table and "step_time_s" not in table[0]:
-        raise UserError(f"{source}: no column step_time_s; calibration needs measured times")
-    for number, cells in enumerate(table, 1):
-        row = read_row(cells, number, config)
-        reason = row.reason
-        try:
-            measured = read_number("step_time_s", cells.get("step_time_s", ""))
-            if row.job is not None and measured:
-                cases.append(make_case(row.id, settle(row), measured, config))
-                continue
-            reason = reason or "no step_time_s"
-        except (UserError, UnreadableError) as error:
-            reason = str(error)
-        if say:
-            say(f"{source}: {row.id} passed over: {reason}")
-    return cases
-
-
-def make_case(id_: str, job: Job, measured_s: float, config: Path) -> Case:
-    """Return a measured row with its simulated times. Raises `UserError` if the job cannot be simulated."""
-    by_factor = [simulate_step(job, Constants(factor=factor), config) for factor in FACTORS]
-    by_host = [simulate_step(job, Constants(host_s=host), config) for host in HOST_TIMES_S]
-    times = tuple(step.time_s for step in by_factor), tuple(step.time_s for step in by_host)
-    return Case(id_, job, measured_s, *times, by_factor[1].uncertainty)
-
-
 def fit(cases: Sequence[Case], fitted_to: str, config: Path) -> Calibration:
     """Return the calibration that some cases give.
-
-    The factor of a stack is the weighted median of the exact factors of its rows, drawn to 1 where there are few. The
-    quantile comes from errors of rows whose model was left out of the fit.
 
     Args:
         cases: Measured rows.
         fitted_to: What they are, in words.
         config: Folder of the configuration.
     """
-    stacks = fit_stacks(cases)
-    places = {_place(case.job): None for case in cases}
-    unknown = _spread_between(stacks)
-    bare = Fitted(
-        fitted_to=fitted_to,
-        num_rows=len(cases),
-        quantile=1.0,
-        unknown_stack_spread=unknown,
-        stacks=stacks,
-        places=list(places),
-    )
-    quantile = _held_out_quantile(cases, Calibration(bare, config))
-    return Calibration(bare.model_copy(update={"quantile": quantile}), config)
+    bare = _with_constants(cases, fitted_to, config)
+    by_size = _held_out(cases, bare)
+    spreads = _spreads(cases, by_size)
+    stacks = [stack.model_copy(update={"spread": spreads[stack.stack]}) for stack in bare.fitted.stacks]
+    widths = _widths(cases, by_size, bare)
+    known = Calibration(bare.fitted.model_copy(update={"stacks": stacks, "widths": widths}), config)
+    scores = [abs(by_size[case]) / known.scale(case.job, case.uncertainty) for case in cases]
+    quantile = max(0.1, round(conformal_quantile(scores, cluster_weights(cases).tolist()), 4))
+    return Calibration(known.fitted.model_copy(update={"quantile": quantile}), config)
 
 
-def fit_stacks(cases: Sequence[Case]) -> list[StackConstant]:
-    """Return the constant of every version of a stack.
+def _held_out(cases: Sequence[Case], calibration: Calibration) -> dict[Case, float]:
+    """Return log errors of rows, each seen from other models: of its kind, or else from the whole fit.
 
-    Where errors of a factor are much larger than those of a time per launch, the host is what the tables do not know.
+    Where a stack was measured on one model with experts, leaving that out says what is not known of experts.
     """
-    members = grouped(cases, lambda case: case.job.stack)
-    alone = [_constant(str(stack), rows, 1.0) for stack, rows in sorted(members.items())]
-    # Once more, now that the usual factor of a GPU type is known: small stacks lean on it.
-    return [_constant(first.stack, members[first.stack], usual_factor(alone, first.gpu)) for first in alone]
+    errors = left_out(cases, lambda case: case.model_size, calibration)
+    for rows in grouped(cases, lambda case: (case.job.software.name, kind_of(case.job))).values():
+        if len({case.model_size for case in rows}) == 1:
+            errors |= {case: case.log_error(calibration.constants(case.job)) for case in rows}
+    return errors
 
 
-def _constant(stack: str, cases: Sequence[Case], usual: float) -> StackConstant:
-    factor = Constants(factor=round(_median_factor(cases, usual), 4))
-    host = Constants(host_s=float(f"{_best_host_s(cases):.3g}"))
-    is_host = _error(cases, host) < _HOST_GAIN * _error(cases, factor)
-    chosen = host if is_host else factor
-    left = [math.log(case.measured_s / case.predicted_s(chosen)) for case in cases]
-    gpus = Counter(case.job.gpu.name for case in cases)
-    return StackConstant(
-        stack=stack,
-        constant="host" if is_host else "kernels",
-        value=host.host_s if is_host else factor.factor,
-        num_rows=len(cases),
-        gpu=gpus.most_common(1)[0][0],
-        spread=round(robust_sigma(left), 4),
-    )
+def without(cases: Sequence[Case], gone: Iterable[Case], calibration: Calibration) -> Calibration:
+    """Return a calibration with the constants and places of cases that are left; what is not known stays as it was."""
+    hidden = set(gone)
+    others = [case for case in cases if case not in hidden]
+    if not others:
+        return calibration
+    bare, fitted = _with_constants(others, "", calibration.config).fitted, calibration.fitted
+    spreads = {stack.stack: stack.spread for stack in fitted.stacks}
+    stacks = [stack.model_copy(update={"spread": spreads[stack.stack]}) for stack in bare.stacks]
+    update = {"stacks": stacks, "quantile": fitted.quantile, "widths": fitted.widths}
+    return Calibration(bare.model_copy(update=update), calibration.config)
 
 
-def _error(cases: Sequence[Case], constants: Constants) -> float:
-    """Return the weighted mean absolute log error of some constants."""
-    errors = [abs(math.log(case.measured_s / case.predicted_s(constants))) for case in cases]
-    return float(np.average(errors, weights=cluster_weights(cases)))
+def left_out(cases: Sequence[Case], key: Key, calibration: Calibration) -> dict[Case, float]:
+    """Return log errors of rows, each predicted by constants fitted without all rows of the same key."""
+    errors: dict[Case, float] = {}
+    for members in grouped(cases, key).values():
+        others = without(cases, members, calibration)
+        errors |= {case: case.log_error(others.constants(case.job)) for case in members}
+    return errors
 
 
-def _best_host_s(cases: Sequence[Case]) -> float:
-    grid = np.geomspace(HOST_TIMES_S[0], HOST_TIMES_S[-1], 41)
-    return float(min(grid, key=lambda host: _error(cases, Constants(host_s=float(host)))))
-
-
-def grouped(cases: Iterable[Case], key: Callable[[Case], Hashable]) -> dict[Hashable, list[Case]]:
+def grouped(cases: Iterable[Case], key: Key) -> dict[Hashable, list[Case]]:
     """Return cases by key."""
     groups: dict[Hashable, list[Case]] = defaultdict(list)
     for case in cases:
@@ -234,55 +183,217 @@ def grouped(cases: Iterable[Case], key: Callable[[Case], Hashable]) -> dict[Hash
     return dict(groups)
 
 
-def _median_factor(cases: Sequence[Case], usual: float) -> float:
-    logs = np.array([*(math.log(case.exact_factor()) for case in cases), math.log(usual)])
-    weight = np.array([*cluster_weights(cases), PRIOR_ROWS])
-    order = np.argsort(logs)
-    reached = np.cumsum(weight[order]) / weight.sum()
-    # Interpolated between the two in the middle, so that one row more never makes a jump.
-    return float(np.exp(np.interp(0.5, reached - weight[order] / weight.sum() / 2, logs[order])))
+def _with_constants(cases: Sequence[Case], fitted_to: str, config: Path) -> Calibration:
+    """Return the constants that cases give, with nothing on what is not known."""
+    found, by_stack = _ratios(cases, ()), grouped(cases, lambda case: case.job.stack)
+    hosts = {stack: host for stack, rows in by_stack.items() if (host := _host_s(rows, found, found.of_stack[stack]))}
+    if hosts:
+        # Stacks whose host is what tables do not know are left out of the usual factors, which are then found again.
+        found = _ratios(cases, hosts)
+        hosts = {stack: _host_s(by_stack[stack], found, 0.0) or host for stack, host in hosts.items()}
+    stacks = [
+        StackConstant(
+            stack=str(stack),
+            ratio=round(math.exp(hosts[stack][1] if stack in hosts else found.of_stack[stack]), 4),
+            experts_ratio=round(math.exp(found.experts_of(rows[0].job)), 4),
+            host_s=hosts[stack][0] if stack in hosts else None,
+            num_rows=len(rows),
+            kinds=sorted({str(kind_of(case.job)) for case in rows}),
+            spread=0.0,
+        )
+        for stack, rows in sorted(by_stack.items(), key=lambda item: str(item[0]))
+    ]
+    fitted = Fitted(
+        fitted_to=fitted_to,
+        num_rows=len(cases),
+        quantile=1.0,
+        widths=Widths(
+            row=0.0, version=0.0, stack=0.0, gpu=0.0, stack_on_gpu=0.0, experts=0.0, precision=0.0, layout=0.0
+        ),
+        experts_ratio=round(math.exp(found.experts), 4),
+        gpus=found.gpus,
+        stacks=stacks,
+        places=list({_place(case.job): None for case in cases}),
+    )
+    return Calibration(fitted, config)
 
 
-def cluster_weights(cases: Sequence[Case]) -> list[float]:
-    """Return weights that give each cluster of nearly equal rows the square root of its number."""
-    size = Counter(case.cluster for case in cases)
-    return [1 / math.sqrt(size[case.cluster]) for case in cases]
+@dataclass(frozen=True)
+class _Ratios:
+    """Factors on the time of kernels, taken apart; all but the first are logarithms.
+
+    Attributes:
+        gpus: The usual factor of each GPU type.
+        of_stack: Ratio of each version of a stack to it.
+        experts_in: Ratio of models with experts to others, by the stack's name.
+        experts: The usual one, of stacks that were measured with experts only, or without any.
+    """
+
+    gpus: list[GpuFactor]
+    of_stack: dict[Hashable, float]
+    experts_in: dict[str, float]
+    experts: float
+
+    def experts_of(self, job: Job) -> float:
+        """Return the ratio of models with experts on a job's stack."""
+        return self.experts_in.get(job.software.name, self.experts)
+
+    def usual(self, job: Job) -> float:
+        """Return the usual factor of a job: that of its GPU type, and of experts where it has any."""
+        factor = math.log(usual_factor(self.gpus, job.gpu.name, job.gpu.architecture))
+        return factor + (self.experts_of(job) if job.model.moe else 0.0)
 
 
-def _held_out_quantile(cases: Sequence[Case], calibration: Calibration) -> float:
-    """Return the conformal quantile of rows predicted from stacks' constants fitted without their model."""
-    scores, weights = [], []
-    weight_of = dict(zip((case.id for case in cases), cluster_weights(cases), strict=True))
-    for members in grouped(cases, model_size).values():
-        held = {case.id for case in members}
-        others = [case for case in cases if case.id not in held]
-        if not others:
-            continue
-        without = recalibrated(calibration, others)
-        for case in members:
-            scores.append(score(case, without))
-            weights.append(weight_of[case.id])
-    return max(0.1, round(conformal_quantile(scores, weights), 4)) if scores else 2.0
+def _ratios(cases: Sequence[Case], hosts: Collection[Hashable]) -> _Ratios:
+    """Return the factors that rows ask for.
+
+    Args:
+        cases: Measured rows.
+        hosts: Stacks whose constant is the host's time, which say nothing here.
+    """
+    families = grouped((case for case in cases if case.job.stack not in hosts), lambda case: case.job.software.name)
+    found = _Ratios([], {}, {}, 0.0)
+    for _ in range(_TURNS):
+        found = _refined(families, found)
+    return found
 
 
-def recalibrated(calibration: Calibration, cases: Sequence[Case]) -> Calibration:
-    """Return the calibration with constants and places of other cases, the quantile kept."""
-    stacks = fit_stacks(cases)
-    places = list({_place(case.job): None for case in cases})
-    unknown = _spread_between(stacks)
-    update = {"stacks": stacks, "places": places, "unknown_stack_spread": unknown}
-    return Calibration(calibration.fitted.model_copy(update=update), calibration.config)
+def _refined(families: dict[Hashable, list[Case]], before: _Ratios) -> _Ratios:
+    """Return the factors once more, each from the others as they were found before."""
+    usual = replace(before, gpus=_usual_factors(families.values(), before))
+    of_stack = {}
+    for family in families.values():
+        for stack, rows in grouped(family, lambda case: case.job.stack).items():
+            others = [case for case in family if case.job.stack != stack]
+            of_stack[stack] = _ratio(rows, usual.usual, _ratio(others, usual.usual, 0.0) if others else 0.0)
+
+    def without_experts(job: Job) -> float:
+        return usual.usual(job) - usual.experts_of(job) + of_stack[job.stack]
+
+    experts_in = {}
+    for name, family in families.items():
+        with_experts = [case for case in family if case.job.model.moe]
+        if 0 < len(with_experts) < len(family):
+            experts_in[str(name)] = _ratio(with_experts, without_experts, usual.experts)
+    experts = statistics.median(experts_in.values()) if experts_in else 0.0
+    return replace(usual, of_stack=of_stack, experts_in=experts_in, experts=experts)
 
 
-def score(case: Case, calibration: Calibration) -> float:
-    """Return the error of a case in scales: absolute, in log."""
-    predicted = case.predicted_s(calibration.constants(case.job))
-    return abs(math.log(case.measured_s / predicted)) / calibration.scale(case.job, case.uncertainty)
+def _usual_factors(families: Iterable[Sequence[Case]], found: _Ratios) -> list[GpuFactor]:
+    """Return the usual factor of each GPU type, experts taken out as far as they are known."""
+    by_gpu: dict[str, list[list[Case]]] = defaultdict(list)
+    for family in families:
+        for name, rows in grouped(family, lambda case: case.job.gpu.name).items():
+            by_gpu[str(name)].append(rows)
+    return [
+        GpuFactor(
+            gpu=name,
+            architecture=families_of[0][0].job.gpu.architecture,
+            factor=round(math.exp(statistics.median(_median_factor(rows, found) for rows in families_of)), 4),
+            num_stacks=len(families_of),
+            kernel_sigma=round(
+                statistics.median(case.uncertainty.tables_sigma for rows in families_of for case in rows), 4
+            ),
+        )
+        for name, families_of in by_gpu.items()
+    ]
 
 
-def model_size(case: Case) -> tuple[int, int]:
-    """Return what makes two models the same size: width and parameters."""
-    return case.job.model.hidden_size, case.job.model.num_parameters
+def _median_factor(cases: Sequence[Case], found: _Ratios) -> float:
+    """Return the weighted median of the log factors at which rows come out, without what experts add."""
+    factors = [case.log_factor - (found.experts_of(case.job) if case.job.model.moe else 0.0) for case in cases]
+    return _median(factors, cluster_weights(cases).tolist())
+
+
+def _ratio(cases: Sequence[Case], usual: Callable[[Job], float], prior: float) -> float:
+    """Return the weighted median of rows' log factors over the usual ones, drawn to a prior."""
+    ratios = [case.log_factor - usual(case.job) for case in cases]
+    return _median([*ratios, prior], [*cluster_weights(cases), PRIOR_ROWS])
+
+
+def _median(values: Sequence[float], weights: Sequence[float], place: float = 0.5) -> float:
+    """Return the weighted median, or what has `place` below it, interpolated: one row more never makes a jump."""
+    order = np.argsort(values)
+    weight = np.asarray(weights)[order]
+    return float(np.interp(place, (np.cumsum(weight) - weight / 2) / weight.sum(), np.asarray(values)[order]))
+
+
+def _host_s(cases: Sequence[Case], found: _Ratios, log_ratio: float) -> tuple[float, float] | None:
+    """Return the host's time that suits rows best, and the log ratio beside it; None where a ratio alone does as well.
+
+    Args:
+        cases: Rows of one version of a stack.
+        found: The usual factors.
+        log_ratio: Of the stack, with the usual time of the host.
+    """
+    weights, usual = cluster_weights(cases), np.array([found.usual(case.job) for case in cases])
+    by_both = np.array([weights @ np.abs(errors_by_host(cases, usual + ratio, _HOSTS_S)) for ratio in _LOG_RATIOS])
+    factors = np.exp(usual + log_ratio)
+    by_ratio = [abs(case.log_error(Constants(factor=factor))) for case, factor in zip(cases, factors, strict=True)]
+    if by_both.min() >= _HOST_GAIN * float(weights @ by_ratio):
+        return None
+    ratio, host = np.unravel_index(by_both.argmin(), by_both.shape)
+    return float(f"{_HOSTS_S[host]:.3g}"), float(_LOG_RATIOS[ratio])
+
+
+def _spreads(cases: Sequence[Case], errors: dict[Case, float]) -> dict[str, float]:
+    """Return the standard deviation of the rows of every version of a stack; of few rows, drawn to that of all."""
+    everything, found = _spread(cases, errors), {}
+    for stack, rows in grouped(cases, lambda case: case.job.stack).items():
+        drawn = (len(rows) * _spread(rows, errors) ** 2 + _SPREAD_ROWS * everything**2) / (len(rows) + _SPREAD_ROWS)
+        found[str(stack)] = round(max(math.sqrt(drawn), _LEAST_SPREAD), 4)
+    return found
+
+
+def _spread(cases: Sequence[Case], errors: dict[Case, float]) -> float:
+    """Return the standard deviation that nine of ten errors of some rows speak of."""
+    return _median([abs(errors[case]) for case in cases], cluster_weights(cases).tolist(), COVERAGE) / _NINE_OF_TEN
+
+
+def _widths(cases: Sequence[Case], by_size: dict[Case, float], calibration: Calibration) -> Widths:
+    """Return what is not known of a job unlike the calibrated ones."""
+    families = grouped(cases, lambda case: case.job.software.name)
+
+    def divided(part: Key) -> list[Case]:
+        """Return the rows of stacks that have rows of more than one part."""
+        return [case for rows in families.values() if len({part(case) for case in rows}) > 1 for case in rows]
+
+    def width(part: Key, of: Sequence[Case]) -> float:
+        """Return the root mean square of mean errors of what is left out: a part of one stack."""
+        return _width(of, lambda case: (case.job.software.name, part(case)), calibration)
+
+    return Widths(
+        row=round(_spread(cases, by_size), 4),
+        version=width(lambda case: case.job.stack, divided(lambda case: case.job.stack)),
+        stack=width(lambda case: None, cases),
+        gpu=_width(cases, lambda case: case.job.gpu.architecture, calibration),
+        stack_on_gpu=width(lambda case: case.job.gpu.name, divided(lambda case: case.job.gpu.name)),
+        experts=width(lambda case: kind_of(case.job).experts, divided(lambda case: kind_of(case.job).experts)),
+        precision=width(lambda case: case.job.precision, divided(lambda case: case.job.precision)),
+        layout=_layout_width(cases, calibration),
+    )
+
+
+def _width(cases: Sequence[Case], key: Key, calibration: Calibration) -> float:
+    """Return the root mean square of the mean errors of groups left out in turn; of few groups, drawn to the prior."""
+    errors = left_out(cases, key, calibration)
+    groups = grouped(cases, key).values() if errors else ()
+    squares = [
+        float(np.average([errors[case] for case in rows], weights=cluster_weights(rows))) ** 2 for rows in groups
+    ]
+    drawn = (sum(squares) + _PRIOR_GROUPS * _PRIOR_WIDTH**2) / (len(squares) + _PRIOR_GROUPS)
+    return round(math.sqrt(drawn), 4)
+
+
+def _layout_width(cases: Sequence[Case], calibration: Calibration) -> float:
+    """Return the standard deviation of a layout's error against that of another layout of the same job."""
+    apart = []
+    for rows in grouped(cases, lambda case: same_training(case.job)).values():
+        errors = [case.log_error(calibration.constants(case.job)) for case in rows]
+        apart += [abs(one - other) for one, other in itertools.combinations(errors, 2)]
+    if not apart:
+        return _PRIOR_WIDTH
+    return round(float(np.quantile(apart, COVERAGE)) / (_NINE_OF_TEN * math.sqrt(2)), 4)
 
 
 def _place(job: Job) -> Place:
@@ -294,19 +405,3 @@ def _place(job: Job) -> Place:
         sequence_length=job.sequence_length,
         num_parameters=float(f"{job.model.num_parameters:.3g}"),
     )
-
-
-def _spread_between(stacks: Sequence[StackConstant]) -> float:
-    """Return the standard deviation of log factors around the usual one of their GPU type, 0.1 where few are known."""
-    factors = [stack for stack in stacks if stack.constant == "kernels"]
-    logs = [math.log(stack.value / usual_factor(stacks, stack.gpu)) for stack in factors]
-    return round(float(np.std(logs)), 4) if len(logs) > 3 else 0.1
-
-
-def _at(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Return y at x on the line through the two nearest points in log, also beyond the ends; xs grow."""
-    log_x, log_xs, log_ys = math.log(x), np.log(xs), np.log(ys)
-    place = int(np.clip(np.searchsorted(log_xs, log_x) - 1, 0, len(xs) - 2))
-    run = log_xs[place + 1] - log_xs[place]
-    slope = (log_ys[place + 1] - log_ys[place]) / run if run > 0 else 0.0
-    return math.exp(log_ys[place] + slope * (log_x - log_xs[place]))

@@ -37,6 +37,14 @@ columns of OUT:
   throttle_fraction lost_to_power_limit_fraction lost_to_heat_fraction lost_to_brake_fraction gpu_energy_per_token_j
                            on H100, H200 and MI250; ends of 90 % intervals in ..._lo_... and ..._hi_...
 
+With --rank, between the key and these:
+  rank num_ranked          place among rows that train the same model with the same batch on as many GPUs of one type
+                           and stack, and their number; of rows that run
+  slower_fraction slower_lo_fraction slower_hi_fraction
+                           step time over the fastest one's, less 1, with its 90 % interval: what is not known of all
+                           layouts alike cancels
+  tied_with_first          whether that interval holds 0
+
 With --published, FILE is a table of training runs as others publish them: a CSV, one run a row. Blanks are derived or
 take the default; other columns are named and passed over, but one that looks like a misspelt one of these is refused:
   id            key of the row in OUT (default: its number)
@@ -80,6 +88,14 @@ def parser() -> argparse.ArgumentParser:
         "--simulated", action="append", default=[], metavar="NAME",
         help="points on this cluster are those of 'plan --simulated NAME'; repeatable",
     )  # fmt: skip
+    made.add_argument(
+        "--time-only", action="store_true",
+        help="leave power, heat and clocks out: ten times faster, at the clocks that constants were fitted at",
+    )  # fmt: skip
+    made.add_argument(
+        "--rank", action="store_true",
+        help="rank layouts of one training: columns rank ... tied_with_first, see below",
+    )  # fmt: skip
     add_config(made)
     return made
 
@@ -94,12 +110,19 @@ def run(arguments: argparse.Namespace) -> None:
             raise UserError("predict: --simulated is for clusters of the configuration, which --published has none of")
         from triplepoint.published.table import predict_table
 
-        rows = [({"id": key}, prediction) for key, prediction in predict_table(source, config, say)]
+        rows: list[tuple[dict[str, object], Prediction]] = [
+            ({"id": key}, prediction) for key, prediction in predict_table(source, config, say, not arguments.time_only)
+        ]
     else:
         from triplepoint.predictions import predict_file
 
-        found = predict_file(source, config, say, arguments.simulated)
+        found = predict_file(source, config, say, arguments.simulated, not arguments.time_only)
         rows = [({"id": key, "run": run}, prediction) for key, run, prediction in found]
+    if arguments.rank:
+        from triplepoint.ranking import rank
+
+        ranked = rank([prediction for _, prediction in rows], config)
+        rows = [(keys | more, prediction) for (keys, prediction), more in zip(rows, ranked, strict=True)]
     text = _table(rows)
     if arguments.target is None:
         sys.stdout.write(text)
@@ -118,7 +141,7 @@ def _check_apart(source: Path, target: Path) -> None:
         raise UserError(f"{target}: is the file that is read, {source}; name another one to write")
 
 
-def _table(rows: "list[tuple[dict[str, str], Prediction]]") -> str:
+def _table(rows: "list[tuple[dict[str, object], Prediction]]") -> str:
     """Return predictions as CSV, each with the columns it is known by in front."""
     from triplepoint.simulate.predict.prediction import COLUMNS
 

@@ -6,6 +6,8 @@ from pydantic import Field
 
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
 
+Architecture = Literal["Volta", "Ampere", "Ada", "Hopper", "Blackwell", "CDNA 2", "CDNA 3", "CDNA 4"]
+
 
 class UsualNetwork(Strict):
     """The nodes a GPU type usually comes in, for predictions that name no cluster."""
@@ -36,6 +38,8 @@ class GpuConfig(Strict):
     """Name of the GPU type; the file is called the same."""
     vendor: Literal["nvidia", "amd"]
     """Whose driver and collective library it takes."""
+    architecture: Architecture
+    """Generation of its compute units, whose calibrated constants it takes where none were fitted on it."""
     product: str
     """Product and form factor as sold."""
     gpus_per_package: Annotated[int, Field(gt=0)] = 1

@@ -98,7 +98,7 @@ def _check_gpu(name: str, catalogue: Catalogue) -> Iterator[FileCheck]:
         yield from _check_chassis(title, gpu, gpu.chassis, config)
     fitted = config / "calibration" / "fitted.yaml"
     calibrated = _try(title, "calibration", fitted, lambda: Calibration.load(config))
-    if calibrated.status == "ok" and all(stack.gpu != name for stack in Calibration.load(config).fitted.stacks):
+    if calibrated.status == "ok" and all(gpu.gpu != name for gpu in Calibration.load(config).fitted.gpus):
         calibrated = FileCheck(title, "calibration", str(fitted), "missing", NO_CALIBRATION)
     yield calibrated
 

@@ -94,13 +94,13 @@ class Row:
     open_choices: frozenset[str] = frozenset()
     serving: Serving | None = None
 
-    def predict(self, config: Path) -> Prediction:
-        """Return the prediction of the row; whatever is wrong with it is its status."""
+    def predict(self, config: Path, with_power: bool = True) -> Prediction:
+        """Return the prediction of the row, power and heat on request; whatever is wrong with it is its status."""
         if self.job is None:
             assert self.status
             return Prediction(self.status, self.reason)
         try:
-            return predict_job(self.job if self.serving else settle(self), self.serving, config)
+            return predict_job(self.job if self.serving else settle(self), self.serving, config, with_power=with_power)
         except (ArithmeticError, ValueError, MemoryError) as error:
             # Numbers nobody thought of; the other rows must not suffer.
             line = " ".join(str(error).split())[:200]

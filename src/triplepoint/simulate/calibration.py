@@ -3,19 +3,20 @@
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
 from triplepoint.config.base import Strict
+from triplepoint.config.gpu import Architecture
 from triplepoint.config.yaml_file import read
 from triplepoint.simulate import intervals
 from triplepoint.simulate.costs import Constants
-from triplepoint.simulate.inference import InferenceStep, Serving
 from triplepoint.simulate.intervals import Features, Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.stacks import find_stack
@@ -23,26 +24,84 @@ from triplepoint.simulate.stacks import find_stack
 Positive = Annotated[float, Field(gt=0)]
 
 
+class GpuFactor(Strict):
+    """The usual factor on the time of kernels on a GPU type: of hours of training over the short runs of tables."""
+
+    gpu: str
+    """GPU type."""
+    architecture: Architecture
+    """Its architecture."""
+    factor: Positive
+    """Median over stacks. Unit: 1."""
+    num_stacks: Annotated[int, Field(ge=1)]
+    """Stacks it is the median of, versions of one counted as one."""
+    kernel_sigma: Annotated[float, Field(ge=0)]
+    """Relative standard deviation that kernel tables give the step of a usual row; the factor has taken it up."""
+
+
 class StackConstant(Strict):
-    """The one constant of a version of a software stack."""
+    """What was fitted to a version of a software stack."""
 
     stack: str
     """Framework and version, as the table spells it."""
-    constant: Literal["kernels", "host"]
-    """Which constant was fitted: a factor on the time of kernels, or the time the host takes to launch an operation."""
-    value: Positive
-    """Of the constant; unit 1 for kernels, s for host."""
+    ratio: Positive
+    """Time of its kernels over that usual on the GPU type. Unit: 1."""
+    experts_ratio: Positive
+    """The same of models with experts over others. Unit: 1."""
+    host_s: Positive | None = None
+    """Time the host takes to launch one operation, where that was fitted instead of the ratio. Unit: s."""
     num_rows: Annotated[int, Field(ge=1)]
     """Rows it was fitted to."""
-    gpu: str
-    """GPU type of most of them."""
+    kinds: list[str]
+    """Kinds of those rows, see `Kind`."""
     spread: Annotated[float, Field(ge=0)]
-    """Robust standard deviation of the log errors that are left. Unit: 1."""
+    """Standard deviation of log errors of its rows, each seen from other models. Unit: 1."""
 
-    @property
-    def constants(self) -> Constants:
-        """The constant, the other as tables have it."""
-        return Constants(factor=self.value) if self.constant == "kernels" else Constants(host_s=self.value)
+
+class Widths(Strict):
+    """Standard deviations, in log, of what is not known of a job unlike those calibrated; they add in squares.
+
+    Each is the root mean square of mean errors of groups that were left out of the fit. Unit: 1.
+    """
+
+    row: Annotated[float, Field(ge=0)]
+    """Of a row of a stack that is known."""
+    version: Annotated[float, Field(ge=0)]
+    """More where this version of a stack was not measured."""
+    stack: Annotated[float, Field(ge=0)]
+    """More where the stack was not."""
+    gpu: Annotated[float, Field(ge=0)]
+    """More on a GPU type, and architecture, without any stack that was."""
+    stack_on_gpu: Annotated[float, Field(ge=0)]
+    """More where the stack was measured on other GPU types only."""
+    experts: Annotated[float, Field(ge=0)]
+    """More where the stack was measured without experts only, or with them only."""
+    precision: Annotated[float, Field(ge=0)]
+    """More where the stack was not measured at the precision."""
+    layout: Annotated[float, Field(ge=0)]
+    """Of a layout against another of the same job: from differences of their errors, where common ones cancel."""
+
+
+class Kind(NamedTuple):
+    """What kind of a job a row is; written as three words."""
+
+    gpu: str
+    precision: str
+    experts: Literal["dense", "experts"]
+
+    def __str__(self) -> str:
+        return " ".join(self)
+
+
+def kind_of(job: Job) -> Kind:
+    """Return the kind of a job."""
+    return Kind(job.gpu.name, job.precision, "experts" if job.model.moe else "dense")
+
+
+def same_training(job: Job) -> Hashable:
+    """Return what jobs have in common that are alternatives to each other: all but how they are laid out."""
+    of_model = job.model.name, job.trainable, job.precision, job.sequence_length, job.global_batch_size
+    return (*of_model, job.stack, job.gpu.name, job.num_gpus)
 
 
 class Place(Strict):
@@ -69,8 +128,12 @@ class Fitted(Strict):
     """Rows of it."""
     quantile: Positive
     """90 % of errors, each predicted from other models, are smaller than this many of their scales. Unit: 1."""
-    unknown_stack_spread: Annotated[float, Field(ge=0)]
-    """Standard deviation of the log factors of stacks: what is not known of a stack never seen. Unit: 1."""
+    widths: Widths
+    """What is not known of other jobs."""
+    experts_ratio: Positive
+    """Usual factor on the time of kernels of models with experts over others. Unit: 1."""
+    gpus: list[GpuFactor]
+    """By GPU type."""
     stacks: list[StackConstant]
     """By version of the stack."""
     places: list[Place]
@@ -98,52 +161,93 @@ class Calibration:
     def _known(self) -> list[Features]:
         return [features_at(place) for place in self.fitted.places]
 
+    @cached_property
+    def _by_family(self) -> dict[str, list[StackConstant]]:
+        families: dict[str, list[StackConstant]] = defaultdict(list)
+        for one in self.fitted.stacks:
+            families[find_stack(one.stack, self.config).name].append(one)
+        return families
+
     @property
     def quantile(self) -> float:
         """Score that 90 % of new predictions stay below."""
         return self.fitted.quantile
 
     def constants(self, job: Job) -> Constants:
-        """Return the constants of a job: of its stack's version, the nearest version, or the usual ones of its GPU.
+        """Return the constants of a job: the usual factor of its GPU type, times the ratio of its stack.
 
-        The host's time is that of the stack where its entry states one.
+        The stack's is that of its version or of the nearest one, 1 where there is none. The host's time is that of the
+        stack where its entry states one.
         """
-        found, stated = self._fitted_constants(job), job.software.host_time
-        if stated is None:
-            return found
-        return replace(found, host_s=stated.value, host_sigma=job.software.host_time_sigma)
-
-    def _fitted_constants(self, job: Job) -> Constants:
-        known = {constant.stack: constant for constant in self.fitted.stacks}
-        for stack in (job.stack, job.software.calibrated_as):
-            if stack in known:
-                return known[stack].constants
-        family = job.software.name
-        kin = [known[stack] for stack in known if find_stack(stack, self.config).name == family]
-        if kin:
-            return min(kin, key=lambda other: abs(version(other.stack) - version(job.stack))).constants
-        return Constants(factor=usual_factor(self.fitted.stacks, job.gpu.name))
-
-    def is_known(self, stack: str) -> bool:
-        """Return whether this version of the stack was calibrated."""
-        return any(constant.stack == stack for constant in self.fitted.stacks)
+        known, stated = self._constant(job), job.software.host_time
+        usual = usual_factor(self.fitted.gpus, job.gpu.name, job.gpu.architecture)
+        experts = (known or self.fitted).experts_ratio if job.model.moe else 1.0
+        constants = Constants(factor=usual * experts * (known.ratio if known else 1.0))
+        if stated is not None:
+            return replace(constants, host_s=stated.value, host_sigma=job.software.host_time_sigma)
+        return replace(constants, host_s=known.host_s) if known and known.host_s else constants
 
     def scale(self, job: Job, uncertainty: Uncertainty) -> float:
-        """Return the width errors of this job are measured in, in log; wider away from what was calibrated."""
-        features = features_of(job)
-        width = intervals.scale(uncertainty, features, self._known)
-        # Added in full: a stack that is not known also differs in what no factor says, such as what it overlaps.
-        return width if self.is_known(job.stack) else width + self.fitted.unknown_stack_spread
+        """Return the standard deviation of the log error of this job; larger away from what was calibrated."""
+        widths, known = self.fitted.widths, self._constant(job)
+        own = (known.spread if known else widths.row) * intervals.widening(features_of(job), self._known)
+        new = [getattr(widths, name) for name in self.new_of(job)]
+        return math.hypot(own, *new, self._excess(job, uncertainty))
+
+    def layout_scale(self, job: Job) -> float:
+        """Return the standard deviation of the log error of one layout of a job, without what all of them share."""
+        known = self._constant(job)
+        return min(self.fitted.widths.layout, known.spread) if known else self.fitted.widths.layout
+
+    def new_of(self, job: Job) -> list[str]:
+        """Return what of a job was not calibrated: names of `Widths`."""
+        gpus, kind, kin = self.fitted.gpus, kind_of(job), self._kin(job)
+        new = [] if any(gpu.architecture == job.gpu.architecture for gpu in gpus) else ["gpu"]
+        if not kin:
+            return [*new, "stack"]
+        known = self._constant(job)
+        if known is None or known.stack != job.stack:
+            new.append("version")
+        kinds = [one.split() for stack in kin for one in stack.kinds]
+        names = ("stack_on_gpu", "precision", "experts")
+        return new + [name for place, name in enumerate(names) if all(one[place] != kind[place] for one in kinds)]
+
+    def _excess(self, job: Job, uncertainty: Uncertainty) -> float:
+        """Return what is not known of the host's time, and of tables more than of those behind the usual factors."""
+        gpus = self.fitted.gpus
+        usual = [gpu.kernel_sigma for gpu in gpus if gpu.gpu == job.gpu.name] or [gpu.kernel_sigma for gpu in gpus]
+        taken_up = statistics.median(usual) if usual else 0.0
+        tables = math.sqrt(max(uncertainty.tables_sigma**2 - taken_up**2, 0.0))
+        return math.hypot(tables, uncertainty.host_sigma)
+
+    def _kin(self, job: Job) -> list[StackConstant]:
+        """Return what was fitted to versions of a job's stack, or of the one it is calibrated as."""
+        kin = self._by_family.get(job.software.name)
+        if kin is None and job.software.calibrated_as:
+            kin = self._by_family.get(find_stack(job.software.calibrated_as, self.config).name)
+        return kin or []
+
+    def _constant(self, job: Job) -> StackConstant | None:
+        """Return what was fitted to the nearest version of a job's stack; None where none was."""
+        asked = (job.stack, job.software.calibrated_as)
+        kin = self._kin(job)
+        exact = [one for name in asked for one in kin if one.stack == name]
+        if exact or not kin:
+            return exact[0] if exact else None
+        return min(kin, key=lambda one: abs(version(one.stack) - version(job.stack)))
 
 
-def usual_factor(stacks: Sequence[StackConstant], gpu: str) -> float:
-    """Return the median factor of stacks on a GPU type, of all stacks where it has none: what a new one would have.
+def usual_factor(gpus: Sequence[GpuFactor], gpu: str, architecture: Architecture) -> float:
+    """Return the factor of a GPU type: its own, the mean of its architecture where it has none, else that of all.
 
     Kernel tables are measured in short runs; under the heat and power of hours of training, clocks are lower.
     """
-    factors = [stack for stack in stacks if stack.constant == "kernels"]
-    values = [stack.value for stack in factors if stack.gpu == gpu] or [stack.value for stack in factors]
-    return math.exp(statistics.median(map(math.log, values))) if values else 1.0
+    factors = (
+        [one.factor for one in gpus if one.gpu == gpu]
+        or [one.factor for one in gpus if one.architecture == architecture]
+        or [one.factor for one in gpus]
+    )
+    return statistics.geometric_mean(factors) if factors else 1.0
 
 
 def features_of(job: Job) -> Features:
@@ -167,84 +271,3 @@ def version(stack: str) -> float:
     """Return the number that orders versions of one stack: 24.11 of `v24.11.1`, 0 where there is none."""
     match = re.search(r"(\d+)(?:\.(\d+))?", stack)
     return int(match[1][:6]) + int((match[2] or "0")[:3]) / 1000 if match else 0.0
-
-
-class FittedServing(Strict):
-    """What `inference.yaml` holds."""
-
-    fitted_to: str
-    """Table and selection the errors are of."""
-    num_rows: Annotated[int, Field(ge=1)]
-    """Rows of it."""
-    quantile: Positive
-    """90 % of errors are smaller than this many of their scales, each seen from rows of other models. Unit: 1."""
-    places: list[Place]
-    """What was measured; `sequence_length` is prompt and output."""
-
-
-@dataclass(frozen=True)
-class KnownTo:
-    """90 % intervals of a batch: lower and upper end. Unit: s.
-
-    Attributes:
-        first_token_s: Of the time to the first token.
-        per_token_s: Of the time per token after it.
-        whole_s: Of the batch from its start to its end.
-    """
-
-    first_token_s: tuple[float, float]
-    per_token_s: tuple[float, float]
-    whole_s: tuple[float, float]
-
-
-@dataclass(frozen=True)
-class ServingCalibration:
-    """How far predictions of inference can be trusted.
-
-    Attributes:
-        fitted: What errors were like.
-        unknown_stack_spread: What is not known of software that was not measured, as in training. Unit: 1, in log.
-    """
-
-    fitted: FittedServing
-    unknown_stack_spread: float
-
-    @classmethod
-    def load(cls, config: Path) -> "ServingCalibration":
-        """Return the calibration of a configuration folder. Raises `UserError` if it is missing or wrong."""
-        trained = Calibration.load(config).fitted.unknown_stack_spread
-        return cls(read(FittedServing, config / "calibration" / "inference.yaml"), trained)
-
-    @cached_property
-    def _known(self) -> list[Features]:
-        return [features_at(place) for place in self.fitted.places]
-
-    def known_to(self, job: Job, serving: Serving, step: InferenceStep) -> KnownTo:
-        """Return the intervals around what is predicted."""
-        first, each, whole = self.scales(job, serving, step)
-        times = ((step.prefill_s, first), (step.time_per_output_token_s, each), (step.whole_s, whole))
-        return KnownTo(*(intervals.interval(time_s, self.fitted.quantile, scale) for time_s, scale in times))
-
-    def scales(self, job: Job, serving: Serving, step: InferenceStep) -> tuple[float, float, float]:
-        """Return the widths that errors of prefill, decode and both are measured in, in log.
-
-        Where tables are off they are so in both, so that errors of the whole are the mean of those of its parts.
-        """
-        features = features_at(place_of(job, serving))
-        known = any(place.stack == job.stack for place in self.fitted.places)
-        first, each = (
-            intervals.scale(uncertainty, features, self._known) + (0.0 if known else self.unknown_stack_spread)
-            for uncertainty in (step.prefill_uncertainty, step.decode_uncertainty)
-        )
-        return first, each, (step.prefill_s * first + step.decode_s * each) / step.whole_s
-
-
-def place_of(job: Job, serving: Serving) -> Place:
-    """Return where a batch stands."""
-    return Place(
-        stack=job.stack,
-        gpu=f"{job.gpu.name} {job.precision}",
-        num_gpus=job.num_gpus,
-        sequence_length=serving.total_tokens,
-        num_parameters=float(f"{job.model.num_parameters:.3g}"),
-    )

@@ -48,11 +48,14 @@ class Uncertainty:
     host_sigma: float = 0.0
 
     @property
+    def tables_sigma(self) -> float:
+        """Of the step, from tables of kernels and collectives, independent of each other."""
+        return math.hypot(self.kernel_sigma * self.compute_share, self.collective_sigma * (1 - self.compute_share))
+
+    @property
     def sigma(self) -> float:
         """Of the step, its parts independent."""
-        compute = self.kernel_sigma * self.compute_share
-        comm = self.collective_sigma * (1 - self.compute_share)
-        return math.hypot(compute, comm, self.host_sigma)
+        return math.hypot(self.tables_sigma, self.host_sigma)
 
 
 PER_OCTAVE = 0.10
@@ -76,10 +79,15 @@ def distance(features: Features, known: Sequence[Features]) -> float:
     return float(np.abs(places - np.array(features.place)).sum(axis=1).min())
 
 
+def widening(features: Features, known: Sequence[Features]) -> float:
+    """Return the factor on the scale of a job by its distance, from jobs on the same GPU type where there are any."""
+    same = [other for other in known if other.gpu == features.gpu] or list(known)
+    return 1 + PER_OCTAVE * distance(features, same)
+
+
 def scale(uncertainty: Uncertainty, features: Features, known: Sequence[Features]) -> float:
     """Return the width that scores of the job are measured in: of the parts, widened by the distance."""
-    same = [other for other in known if other.gpu == features.gpu] or list(known)
-    return (FLOOR + uncertainty.sigma) * (1 + PER_OCTAVE * distance(features, same))
+    return (FLOOR + uncertainty.sigma) * widening(features, known)
 
 
 def interval(time_s: float, quantile: float, scale: float) -> tuple[float, float]:

@@ -1,11 +1,6 @@
 """Table `claims`: what is published, or measured elsewhere, beside the results."""
 
-from triplepoint.tables.schema import Column, Table, text
-
-
-def _signed(name: str, unit_about: str) -> Column:
-    return Column(name, "float", "", unit_about, True)
-
+from triplepoint.tables.schema import Column, Table, signed, text
 
 CLAIMS = Table(
     "claims",
@@ -18,13 +13,13 @@ CLAIMS = Table(
         text("point", "Points that this row is about; null where a claim is about none.", True),
         text("quantity", "Column of `points`, or a quantity of docs/claims.md; null where there is none.", True),
         text("unit", "Unit of the numbers; 1 for ratios, and of `fits` for yes (1) and no (0)."),
-        _signed("published", "Published number: of a trend its change, of a sign 1 for up and -1 for down."),
-        _signed("published_lo", "Lower end of what could be read off or is stated."),
-        _signed("published_hi", "Upper end of it."),
-        _signed("ours", "The same of the results: of a trend or sign the change, of an order the rank correlation."),
-        _signed("ours_lo", "Lower end of what it is known to; that of `ours` where nothing is known of it."),
-        _signed("ours_hi", "Upper end of it."),
-        _signed("difference", "Ours less published; null where either has no size."),
+        signed("published", "Published number: of a trend its change, of a sign 1 for up and -1 for down."),
+        signed("published_lo", "Lower end of what could be read off or is stated."),
+        signed("published_hi", "Upper end of it."),
+        signed("ours", "The same of the results: of a trend or sign the change, of an order the rank correlation."),
+        signed("ours_lo", "Lower end of what it is known to; that of `ours` where nothing is known of it."),
+        signed("ours_hi", "Upper end of it."),
+        signed("difference", "Ours less published; null where either has no size."),
         text("verdict", "agrees, differs or cannot tell; finding where a study contradicts itself."),
         text("reason", "Why it differs or cannot be told, or the numbers of a finding; null where it agrees.", True),
         text("fitted", "Constants of the simulator that were set by this figure; null where none were.", True),

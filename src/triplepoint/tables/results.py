@@ -10,13 +10,8 @@ from triplepoint.config.point import Layout, Measured
 from triplepoint.config.task import Inference, Lora
 from triplepoint.status import RESULTS
 from triplepoint.tables.claims import CLAIMS
-from triplepoint.tables.schema import Column, Table, amount, column_of, count, ratio, text
+from triplepoint.tables.schema import Column, Table, amount, column_of, count, ratio, signed, text
 from triplepoint.tables.traces import RANK, RUN, STEP, TIMELINE
-
-
-def _signed(name: str, about: str) -> Column:
-    return Column(name, "float", "", about, True)
-
 
 TELEMETRY_CHECKS = Table(
     "telemetry_checks",
@@ -27,11 +22,11 @@ TELEMETRY_CHECKS = Table(
         text("check", "What was looked at: a key of `triplepoint.aggregate.checks.CHECKS`."),
         text("what", "Of which sensor or training loop; null for runs.", True),
         text("unit", "Unit of the values, 1 for ratios."),
-        _signed("value", "Median; null where there is none."),
-        _signed("low", "10th percentile; of the overhead, lower end of the 95 % interval."),
-        _signed("high", "90th percentile; of the overhead, upper end of the 95 % interval."),
-        _signed("p99", "99th percentile of the magnitude."),
-        _signed("worst", "Largest magnitude."),
+        signed("value", "Median; null where there is none."),
+        signed("low", "10th percentile; of the overhead, lower end of the 95 % interval."),
+        signed("high", "90th percentile; of the overhead, upper end of the 95 % interval."),
+        signed("p99", "99th percentile of the magnitude."),
+        signed("worst", "Largest magnitude."),
         count("num", "Values behind it: windows, samples, nodes or pairs."),
         amount("of_total", "1", "What `num` is counted out of, where that is said."),
         text("absent", "Why there is no value; null where there is.", True),

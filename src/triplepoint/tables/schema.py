@@ -215,6 +215,11 @@ def amount(name: str, unit: str, about: str, nullable: bool = True, kind: Kind |
     return Column(name, "float", unit, about, nullable, minimum=0.0, kind=kind)
 
 
+def signed(name: str, about: str) -> Column:
+    """Return a column of numbers of either sign, in a unit that another column or `about` gives; null where unknown."""
+    return Column(name, "float", "", about, nullable=True)
+
+
 def ratio(name: str, about: str) -> Column:
     """Return a column of shares from 0 to 1, null where not measured."""
     return Column(name, "float", "1", about, nullable=True, minimum=0.0, maximum=1.0, kind=Kind.RATIO)

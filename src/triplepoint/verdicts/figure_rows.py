@@ -58,7 +58,9 @@ def judge_rows(claim: Rows, context: Context) -> Iterator[ClaimRow]:
         "fits": lambda: _fits(pairs),
     }
     for kind in claim.judged:
-        row = begin(claim, kind, figure.source, None if kind == "fits" else claim.quantity) | {"fitted": figure.fitted}
+        row = begin(claim, kind, figure.source, None if kind == "fits" else claim.quantity)
+        # What was fitted to a figure is time, power and heat; which points fit in memory was not.
+        row["fitted"] = None if kind == "fits" else figure.fitted
         if kind in ("order", "fits") or claim.is_relative:
             row["unit"] = "1"
         yield from (row | found for found in judges[kind]())

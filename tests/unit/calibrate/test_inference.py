@@ -13,11 +13,12 @@ from tests.published_serving import CONFIG, TABLE, is_shared, read_cases
 from triplepoint.calibrate.inference import InferenceIntervals, ServingCase, fit
 from triplepoint.config.yaml_file import read
 from triplepoint.published.rows import read_row
-from triplepoint.simulate.calibration import Calibration, FittedServing, ServingCalibration
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.inference import Serving, predict_inference
+from triplepoint.simulate.inference_calibration import FittedServing, ServingCalibration
 from triplepoint.simulate.intervals import Uncertainty
 
-UNKNOWN = Calibration.load(CONFIG).fitted.unknown_stack_spread
+UNKNOWN = Calibration.load(CONFIG).fitted.widths.stack
 FILE = CONFIG / "calibration" / "inference.yaml"
 
 

@@ -63,7 +63,14 @@ def test_only_known_columns_say_nothing(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    "name", ["throughput/training_throughput", "throughput/vtrain_single_node", "node_power/training"]
+    "name",
+    [
+        "throughput/training_throughput",
+        "throughput/vtrain_single_node",
+        "throughput/public_training",
+        "throughput/public_megatron_bridge",
+        "node_power/training",
+    ],
 )
 def test_published_tables_are_still_read(name: str) -> None:
     assert len(read_table(DATA / f"{name}.csv")) >= 6

@@ -29,6 +29,7 @@ def gpu(memory_gib: float = 80) -> GpuConfig:
     return GpuConfig(
         name="h100",
         vendor="nvidia",
+        architecture="Hopper",
         product="made up",
         chassis="hgx-8",
         scale_up_link="nvlink4",

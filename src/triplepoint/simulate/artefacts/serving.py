@@ -15,9 +15,9 @@ from triplepoint.simulate.artefacts.kineto import EPOCH_NS
 from triplepoint.simulate.artefacts.recordings import write_recordings
 from triplepoint.simulate.artefacts.simulated import Heated, heated_of, one_ns
 from triplepoint.simulate.artefacts.write import nodes_of, write_failure, write_manifest_of
-from triplepoint.simulate.calibration import KnownTo, ServingCalibration
 from triplepoint.simulate.heat.nodes import is_known
 from triplepoint.simulate.inference import Batch, batch_of, memory_by_stage, serving_of, warm_batch
+from triplepoint.simulate.inference_calibration import KnownTo, ServingCalibration
 from triplepoint.simulate.job import Job
 from triplepoint.status import Status
 from triplepoint.tables import STEPS

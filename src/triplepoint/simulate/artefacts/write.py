@@ -54,6 +54,7 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
     counters = count_bytes(planned, simulated, sample_times(planned, simulated))
     write_recordings(raw / "telemetry", planned, simulated, counters)
     low, high = simulated.interval_s or (None, None)
+    factors = np.array(list(simulated.slow.values()))
     facts: dict[str, int | float | str | bool | None] = {
         "stack": simulated.job.stack,
         "step_time_s": simulated.timeline.step_time_s,
@@ -63,7 +64,7 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
         "contention_s": simulated.timeline.contention_s,
         "bubble_fraction": simulated.timeline.bubble_fraction,
         "critical_stage": simulated.timeline.critical_stage,
-        "num_slow_ranks": sum(factor > min(simulated.slow.values()) for factor in simulated.slow.values()),
+        "num_slow_ranks": int((factors > factors.min(initial=np.inf)).sum()),
         "memory_undecided": simulated.memory_undecided,
         "spread": "none: simulated steps are all alike",
     }

@@ -7,7 +7,6 @@ holds are searched; a brake needs `loop`.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -52,18 +51,6 @@ _MOST_MOVED = 30.0
 _GOLDEN = (5**0.5 - 1) / 2
 
 
-class Repeating(NamedTuple):
-    """A step that repeats.
-
-    Attributes:
-        trace: The step.
-        stretched: Length of its profile over that of the one given.
-    """
-
-    trace: Trace
-    stretched: float
-
-
 class Periodic:
     """A step of a job by control period: arrays of shape (num_periods, num_nodes, num_devices)."""
 
@@ -102,7 +89,7 @@ class Periodic:
         self._dither = (np.arange(number) * _GOLDEN % 1.0)[:, None, None]
         self._place, self._rate = np.empty((number, *shape), dtype=np.int64), np.empty(number)
 
-    def settle_held(self, start_w: Float) -> Repeating:
+    def settle_held(self, start_w: Float) -> Trace:
         """Return the step with clocks under the ceilings that keep every die at its highest operating temperature.
 
         The driver's ceiling swings about one clock, which is searched: swings of a second say nothing of a job.
@@ -129,7 +116,7 @@ class Periodic:
             found = self.settle(mean_w)
         return found
 
-    def settle(self, start_w: Float, lasts_s: float | None = None) -> Repeating:
+    def settle(self, start_w: Float, lasts_s: float | None = None) -> Trace:
         """Return the step.
 
         Args:
@@ -153,7 +140,7 @@ class Periodic:
             if turn >= _LEAST_TURNS and np.abs(mean_w / before - 1.0).max() < _SETTLED:
                 break
             before = mean_w
-        return Repeating(self._trace(), self._scale)
+        return self._trace()
 
     def _turn(self, heat: Float, clocks: ClockState) -> Float:
         """Go through all stretches, and return the heat they end with; shape (num_nodes, num_stretches, num_states)."""

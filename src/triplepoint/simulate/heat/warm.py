@@ -234,10 +234,10 @@ def warm_up_anywhere(load: AnyLoad, config: Path) -> Warm[AnyLoad]:
     weight = num_stages[:, None] * num_alike / (job.layout.pp * num_alike.sum()) * job.num_gpus
     seats = Seats([(stage, 0) for stage in stages.tolist()], kind, weight)
     ready = _ready(load, seats, machine)
-    found = Periodic(ready.machine, ready.high, load.length_s).settle(ready.start_w, load.length_s)
+    trace = Periodic(ready.machine, ready.high, load.length_s).settle(ready.start_w, load.length_s)
     in_node = num_alike * (min(job.fabric.gpus_per_node, job.num_gpus) / num_alike.sum())
     num_nics, spread = _num_nics(job.fabric), machine.heat.resistance_spread.value
-    return Warm(load, ready.machine, seats, ready.profile, found.trace, in_node, num_nics, spread)
+    return Warm(load, ready.machine, seats, ready.profile, trace, in_node, num_nics, spread)
 
 
 def slow_ranks(cluster: ClusterConfig, num_gpus: int) -> dict[int, float]:
@@ -381,7 +381,7 @@ def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float) -
         step_s: About the length of the step. Unit: s.
     """
     if not machine.braked.any():
-        return _Followed(Periodic(machine, profile, step_s).settle_held(start_w).trace, is_steady=True)
+        return _Followed(Periodic(machine, profile, step_s).settle_held(start_w), is_steady=True)
     number = max(1, math.ceil(_HELD_S / profile.step_s))
     profile, step_s = _repeated(profile, number), number * step_s
     coarse = replace(machine, period_s=max(machine.period_s, profile.step_s / _WARMING_PERIODS))

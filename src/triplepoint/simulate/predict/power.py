@@ -18,9 +18,6 @@ from triplepoint.simulate.predict.peaks import peak_w
 _HELD_SIGMA = 0.01
 """Relative: GPUs at their limit of 700 W show 686 to 699 W, nodes A and E of tests/data/heat and tests/data/power."""
 _Z90 = 1.645
-_CLOCK_EXPONENT = 2.5
-"""Power that goes with the clock grows with this power of it where a limit holds it: V^2 f with the voltages of
-`config/power/`, from 1.5 to 1.9 GHz on H100 and H200."""
 _BUSY_SHARE = 0.1
 """Share of a step whose control periods draw most: what its highest power comes from."""
 _HELD = int(Reason.POWER_CAP | Reason.SW_THERMAL | Reason.HW_THERMAL | Reason.POWER_BRAKE)
@@ -169,7 +166,10 @@ def _temperatures(warm: Warm[Any], power_sigma: float) -> dict[str, float]:
 def _clocks(warm: Warm[Any], sigma: float) -> dict[str, float]:
     """Return mean clocks and throttling; `sigma` is the relative deviation of the power of busy periods."""
     mean_mhz, held = _mean(warm, warm.trace.clock_mhz), _mean(warm, (warm.trace.reasons & _HELD) != 0)
-    known_mhz = _Z90 * mean_mhz * sigma * held / _CLOCK_EXPONENT
+    table = warm.machine.table
+    # Power that switching takes grows with the clock to this: V^2 f with the voltages of the GPU type.
+    exponents = np.gradient(np.log(table.energy_share * table.share), np.log(table.share))
+    known_mhz = _Z90 * mean_mhz * sigma * held / float(exponents[table.nearest(mean_mhz)])
     return {
         "sm_clock_mhz": mean_mhz,
         "sm_clock_lo_mhz": mean_mhz - known_mhz,

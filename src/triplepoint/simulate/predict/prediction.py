@@ -13,11 +13,12 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.task import TARGETS, Inference, Lora
 from triplepoint.errors import PointError
 from triplepoint.flops import inference_flops_per_token, peak_flops, training_flops_per_token
-from triplepoint.simulate.calibration import Calibration, ServingCalibration
+from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Constants, Cost
 from triplepoint.simulate.heat.nodes import is_known
 from triplepoint.simulate.heat.warm import slow_ranks, warm_up, warm_up_anywhere, with_factors
 from triplepoint.simulate.inference import Serving, batch_of, warm_batch
+from triplepoint.simulate.inference_calibration import ServingCalibration
 from triplepoint.simulate.intervals import interval
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import MemoryUse, Need, peak_memory
@@ -79,6 +80,7 @@ class Prediction:
         time_per_output_token_hi_s: Upper end.
         exposed_comm_per_output_token_s: Exposed communication of such a token.
         power: Power and heat.
+        job: What was predicted of training; None of inference, and where nothing was.
     """
 
     status: PredictionStatus
@@ -100,17 +102,17 @@ class Prediction:
     time_per_output_token_hi_s: float = math.nan
     exposed_comm_per_output_token_s: float = math.nan
     power: PowerPrediction = PowerPrediction()
+    job: Job | None = None
 
     def cells(self) -> dict[str, object]:
         """Return the columns of a table: nothing for NaN, six digits of a number."""
-        columns = asdict(self)
-        return {name: _cell(value) for name, value in (columns | columns.pop("power")).items() if name != "power"}
+        own = {name: getattr(self, name) for name in _OWN_COLUMNS}
+        return {name: cell_of(value) for name, value in (own | asdict(self.power)).items()}
 
 
-COLUMNS = (
-    *(part.name for part in fields(Prediction) if part.name != "power"),
-    *(part.name for part in fields(PowerPrediction)),
-)
+_OWN_COLUMNS = tuple(part.name for part in fields(Prediction) if part.name not in ("power", "job"))
+
+COLUMNS = (*_OWN_COLUMNS, *(part.name for part in fields(PowerPrediction)))
 """Columns of a table of predictions, in order."""
 
 
@@ -165,7 +167,8 @@ def predict(
 
     memory = peak_memory(job)
     load, warm = simulate({}), None
-    if _is_warmed(job, config, cluster, with_power):
+    # What does not fit in memory draws no power.
+    if not memory.is_out_of_memory and _is_warmed(job, config, cluster, with_power):
         warm = warm_up(load, simulate, cluster, config) if cluster else warm_up_anywhere(load, config)
         load = warm.load
     found = _prediction(job, load.ran, memory, calibration)
@@ -196,6 +199,7 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
         bubble_fraction=step.timeline.bubble_fraction,
         exposed_comm_s=step.exposed_comm_s,
         bottleneck=_training_bottleneck(step.timeline, step.slowest),
+        job=job,
     )
 
 
@@ -300,7 +304,8 @@ def _largest_part(parts: dict[str, float], total_s: float) -> str:
     return f"{largest} {100 * parts[largest] / total_s:.0f} %"
 
 
-def _cell(value: object) -> object:
+def cell_of(value: object) -> object:
+    """Return what a table shows of a value: nothing for NaN, six digits of a number."""
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.6g}"
     return value

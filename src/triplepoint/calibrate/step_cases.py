@@ -1,0 +1,144 @@
+"""Measured steps beside simulated ones: what constants of software stacks are fitted to."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from triplepoint.errors import UserError
+from triplepoint.published.rows import read_row, settle
+from triplepoint.published.table import read_table
+from triplepoint.published.words import UnreadableError, read_number
+from triplepoint.simulate.costs import Constants
+from triplepoint.simulate.intervals import Uncertainty
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.step import simulate_step
+
+Float = npt.NDArray[np.float64]
+
+FACTORS = (0.75, 1.0, 1.3, 1.7)
+HOST_TIMES_S = (5e-6, 20e-6, 60e-6, 120e-6)
+"""Constants that steps are simulated at; between them the logarithm of the time is a cubic of theirs."""
+
+_LOG_FACTORS, _LOG_HOSTS = np.log(FACTORS), np.log(HOST_TIMES_S)
+_FINE = np.linspace(math.log(0.55), math.log(2.3), 101)
+"""Logarithms of factors among which the exact one is looked for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One measured row, with its simulated times.
+
+    Attributes:
+        id: Of the row.
+        job: What ran.
+        measured_s: Time of a step.
+        log_times: Logarithms of simulated times in s at `FACTORS` and `HOST_TIMES_S`; shape (4, 4).
+        uncertainty: Of the simulated times.
+    """
+
+    id: str
+    job: Job
+    measured_s: float
+    log_times: Float
+    uncertainty: Uncertainty
+
+    @property
+    def cluster(self) -> tuple[str, str, str]:
+        """Rows of one stack, model and precision are nearly one row."""
+        return self.job.stack, self.job.model.name, self.job.precision
+
+    @property
+    def model_size(self) -> tuple[int, int]:
+        """What makes two models the same size: width and parameters."""
+        return self.job.model.hidden_size, self.job.model.num_parameters
+
+    def predicted_s(self, constants: Constants) -> float:
+        """Return the simulated time."""
+        weights = _cubic(math.log(constants.factor), _LOG_FACTORS), _cubic(math.log(constants.host_s), _LOG_HOSTS)
+        return math.exp(float(weights[0] @ self.log_times @ weights[1]))
+
+    def log_error(self, constants: Constants) -> float:
+        """Return the logarithm of measured over simulated time."""
+        return math.log(self.measured_s / self.predicted_s(constants))
+
+    @cached_property
+    def log_factor(self) -> float:
+        """Logarithm of the factor at which the simulated time is the measured one, with the usual time of the host."""
+        times = _cubic(_FINE, _LOG_FACTORS) @ (self.log_times @ _cubic(math.log(Constants.host_s), _LOG_HOSTS))
+        return float(np.interp(math.log(self.measured_s), times, _FINE))
+
+
+def read_cases(source: Path, config: Path, say: Callable[[str], None] | None = None) -> list[Case]:
+    """Return the rows of a table that have a step time and can be simulated.
+
+    Args:
+        source: CSV with the columns of `triplepoint predict --published` and `step_time_s`.
+        config: Folder of the configuration.
+        say: Called with a line on every row that is passed over, and why.
+
+    Raises:
+        UserError: If the table cannot be read or has no step times.
+    """
+    cases = []
+    table = read_table(source)
+    if table and "step_time_s" not in table[0]:
+        raise UserError(f"{source}: no column step_time_s; calibration needs measured times")
+    for number, cells in enumerate(table, 1):
+        row = read_row(cells, number, config)
+        reason = row.reason
+        try:
+            measured = read_number("step_time_s", cells.get("step_time_s", ""))
+            if row.job is not None and measured:
+                cases.append(make_case(row.id, settle(row), measured, config))
+                continue
+            reason = reason or "no step_time_s"
+        except (UserError, UnreadableError) as error:
+            reason = str(error)
+        if say:
+            say(f"{source}: {row.id} passed over: {reason}")
+    return cases
+
+
+def make_case(id_: str, job: Job, measured_s: float, config: Path) -> Case:
+    """Return a measured row with its simulated times. Raises `UserError` if the job cannot be simulated."""
+    steps = [
+        [simulate_step(job, Constants(factor=factor, host_s=host_s), config) for host_s in HOST_TIMES_S]
+        for factor in FACTORS
+    ]
+    log_times = np.log([[step.time_s for step in row] for row in steps])
+    return Case(id_, job, measured_s, log_times, steps[1][1].uncertainty)
+
+
+def cluster_weights(cases: Sequence[Case]) -> Float:
+    """Return weights that give each cluster of nearly equal rows the square root of its number."""
+    size = Counter(case.cluster for case in cases)
+    return np.array([1 / math.sqrt(size[case.cluster]) for case in cases])
+
+
+def errors_by_host(cases: Sequence[Case], log_factors: Float, hosts_s: Float) -> Float:
+    """Return log errors at several times of the host.
+
+    Args:
+        cases: Measured rows.
+        log_factors: Logarithms of the factors on the time of their kernels; shape (num_cases,).
+        hosts_s: Times of the host per launch; shape (num_hosts,). Unit: s.
+
+    Returns:
+        Measured over simulated; shape (num_cases, num_hosts).
+    """
+    times, hosts = np.array([case.log_times for case in cases]), _cubic(np.log(hosts_s), _LOG_HOSTS)
+    at_factor = np.einsum("cfh,cf->ch", times, _cubic(log_factors, _LOG_FACTORS))
+    return cast(Float, np.log([[case.measured_s] for case in cases]) - at_factor @ hosts.T)
+
+
+def _cubic(x: Float | float, knots: Float) -> Float:
+    """Return the weights of values at four knots in the cubic through them, at x; shape of x, then (4,)."""
+    weights = [np.prod([(x - other) / (knot - other) for other in knots if other != knot], axis=0) for knot in knots]
+    return np.stack(weights, axis=-1)

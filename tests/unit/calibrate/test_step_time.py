@@ -1,0 +1,144 @@
+"""Constants of stacks and widths of intervals: by hand, and on published rows whose stack or GPU type was left out."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.benchmarks.predict_accuracy import DATA, judge_left_out, summarise
+from tests.unit.simulate.jobs import gpt, gpu, job
+from triplepoint.calibrate.step_cases import FACTORS, HOST_TIMES_S, Case, read_cases
+from triplepoint.calibrate.step_time import fit
+from triplepoint.simulate.calibration import Calibration
+from triplepoint.simulate.costs import Constants
+from triplepoint.simulate.intervals import Uncertainty
+from triplepoint.simulate.job import Job
+
+CONFIG = Path("config")
+SURE = Uncertainty(kernel_sigma=0.01, collective_sigma=0.01, compute_share=0.9)
+
+
+def on(stack: str, name: str, architecture: str, hidden_size: int = 512) -> Job:
+    """Return a job of a stack on a GPU type."""
+    kind = gpu().model_copy(update={"name": name, "architecture": architecture})
+    return job(gpt(name=f"gpt{hidden_size}", hidden_size=hidden_size), stack=stack, gpu=kind)
+
+
+def case(name: str, job: Job, factor: float, host_s: float = 0.0) -> Case:
+    """Return a row of 1 s of kernels that took `factor` s, and as much of the host's time as its launches."""
+    launches = 5e3
+    simulated = [[math.log(kernels + launches * host) for host in HOST_TIMES_S] for kernels in FACTORS]
+    return Case(name, job, factor + launches * (host_s or Constants.host_s), np.array(simulated), SURE)
+
+
+def rows(stack: str, gpu_name: str, architecture: str, factor: float, host_s: float = 0.0) -> list[Case]:
+    """Return rows of models of three sizes."""
+    jobs = [on(stack, gpu_name, architecture, hidden_size) for hidden_size in (256, 512, 1024)]
+    return [case(f"{stack} {gpu_name} {one.model.name}", one, factor, host_s) for one in jobs]
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Calibration:
+    """Two stacks on A100, where the second takes 1.2 times as long, and a third on H100."""
+    cases = [
+        *rows("Megatron-LM 2021", "a100", "Ampere", 1.0),
+        *rows("llm-foundry", "a100", "Ampere", 1.2),
+        *rows("Megatron-LM 2022", "a100", "Ampere", 1.0),
+        *rows("NeMo dgxc v25.02", "h100", "Hopper", 1.3),
+    ]
+    return fit(cases, "by hand", CONFIG)
+
+
+def test_usual_factors_and_ratios(calibration: Calibration) -> None:
+    assert {one.gpu: one.factor for one in calibration.fitted.gpus} == pytest.approx(
+        {"a100": 1.0, "h100": 1.3}, rel=0.01
+    )
+    ratios = {one.stack: one.ratio for one in calibration.fitted.stacks}
+    # One row's worth of belief holds back the ratio of a stack.
+    assert ratios == pytest.approx(
+        {"Megatron-LM 2021": 1.0, "llm-foundry": 1.2, "Megatron-LM 2022": 1.0, "NeMo dgxc v25.02": 1.0}, rel=0.01
+    )
+
+
+def test_a_stack_is_a_ratio_to_what_is_usual_on_the_gpu_type(calibration: Calibration) -> None:
+    job = on("llm-foundry", "h100", "Hopper")
+    assert calibration.constants(job).factor == pytest.approx(1.3 * 1.2, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("stack", "name", "architecture", "factor"),
+    [
+        ("NeMo dgxc v25.02", "h20", "Hopper", 1.3),
+        ("nobody's", "h100", "Hopper", 1.3),
+        ("nobody's", "mi300x", "CDNA 3", math.sqrt(1.3)),
+        ("NeMo dgxc v25.04", "h100", "Hopper", 1.3),
+    ],
+)
+def test_what_was_not_measured_takes_what_is_nearest(
+    calibration: Calibration, stack: str, name: str, architecture: str, factor: float
+) -> None:
+    assert calibration.constants(on(stack, name, architecture)).factor == pytest.approx(factor, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("stack", "name", "architecture", "new"),
+    [
+        ("NeMo dgxc v25.02", "h100", "Hopper", []),
+        ("NeMo dgxc v25.04", "h100", "Hopper", ["version"]),
+        ("NeMo dgxc v25.02", "h20", "Hopper", ["stack_on_gpu"]),
+        ("nobody's", "h100", "Hopper", ["stack"]),
+        ("nobody's", "mi300x", "CDNA 3", ["gpu", "stack"]),
+    ],
+)
+def test_what_was_not_measured_widens(
+    calibration: Calibration, stack: str, name: str, architecture: str, new: list[str]
+) -> None:
+    job = on(stack, name, architecture)
+    assert calibration.new_of(job) == new
+    known = calibration.scale(on("NeMo dgxc v25.02", "h100", "Hopper"), SURE)
+    widths = [getattr(calibration.fitted.widths, one) for one in new]
+    assert calibration.scale(job, SURE) >= math.hypot(known, *widths) * 0.99 if new else True
+    assert (calibration.scale(job, SURE) > known) == bool(new)
+
+
+def test_tables_that_are_less_sure_widen(calibration: Calibration) -> None:
+    job = on("NeMo dgxc v25.02", "h100", "Hopper")
+    unsure = replace(SURE, kernel_sigma=0.2)
+    assert calibration.scale(job, unsure) > math.hypot(calibration.scale(job, SURE), 0.15)
+
+
+def test_the_host_is_fitted_where_it_is_what_takes_time() -> None:
+    def row(stack: str, kernels_s: float, host_s: float) -> Case:
+        """Return a row with 5,000 launches and `kernels_s` of kernels."""
+        simulated = [[math.log(kernels_s * f + 5e3 * host) for host in HOST_TIMES_S] for f in FACTORS]
+        one = on(stack, "a100", "Ampere", round(64 * kernels_s))
+        return Case(f"{stack} {kernels_s}", one, kernels_s + 5e3 * host_s, np.array(simulated), SURE)
+
+    stacks = {"Megatron-DeepSpeed": 60e-6, "llm-foundry": Constants.host_s}
+    measured = [row(stack, kernels_s, host_s) for stack, host_s in stacks.items() for kernels_s in (1.0, 2.0, 4.0, 8.0)]
+    found = {one.stack: one for one in fit(measured, "by hand", CONFIG).fitted.stacks}
+    assert found["Megatron-DeepSpeed"].host_s == pytest.approx(60e-6, rel=0.05)
+    assert found["Megatron-DeepSpeed"].ratio == pytest.approx(1.0, abs=0.02)
+    assert found["llm-foundry"].host_s is None
+
+
+@pytest.fixture(scope="module")
+def published() -> list[Case]:
+    """Every second row: enough for thresholds, in half the time."""
+    return read_cases(DATA / "training_throughput.csv", CONFIG)[::2]
+
+
+@pytest.mark.parametrize(
+    ("key", "mape", "coverage"),
+    [
+        pytest.param(lambda case: case.job.software.name, 0.08, 0.85, id="stack"),
+        pytest.param(lambda case: case.job.gpu.architecture, 0.16, 0.75, id="architecture"),
+    ],
+)
+def test_rows_left_out(published: list[Case], key: Callable[[Case], str], mape: float, coverage: float) -> None:
+    """Constants and widths are of the other rows alone; thresholds are just above what is reached."""
+    found = summarise(judge_left_out(published, key))
+    assert found.mape <= mape and found.coverage >= coverage
