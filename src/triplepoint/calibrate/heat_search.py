@@ -16,6 +16,8 @@ from triplepoint.simulate.power.parameters import Estimate
 BETWEEN = {"die_resistance": 0.03, "sink_resistance": 0.3, "preheat": 0.4, "full_power": 0.15, "least_flow": 0.5}
 """Relative standard deviation between kinds of nodes, at least: preheat of the two known ones is 0.0124 and 0.0184 K/W,
 their flow at rest 1 and 0.2 of the full one. The die is the GPU type's. Other widths are assumed."""
+INLET_K = 4.0
+"""Standard deviation of an inlet before runs are seen, at least: their room may be another than the one described."""
 NOISE_K = 0.3
 """Mean temperatures of a run: sensors show whole degrees, and a mean of samples is up to 0.3 K off that of the run."""
 _BAD, _BAD_WIDTH = 5.0, 1.0
@@ -41,7 +43,7 @@ def search(start: Machine, observed: Sequence[Observed]) -> tuple[Float, Float, 
     """
     known, number = known_of(start), len(LEARNED)
     width = np.array([max(one.sigma / one.value, BETWEEN[name]) for name, one in zip(LEARNED[1:], known, strict=True)])
-    width = np.concatenate([[start.inlet_sigma_k], width])
+    width = np.concatenate([[max(start.inlet_sigma_k, INLET_K)], width])
     spread = np.full(start.shape, start.heat.resistance_spread.value)
     found = _nearest(start, observed, width, spread, np.zeros(number + spread.size))
     # One after the other: a bad one pulls the others along until its own contact is free.
