@@ -113,7 +113,8 @@ def kernel_rows() -> Iterator[Row]:
 
     A middling rank computes for less than the slowest, and waits for that one in collectives. Receives and all-reduces
     have all time that is left. Of FSDP all is one, since how long a rank waits in all-reduces depends on how fast its
-    own gathers are.
+    own gathers are. Which stage is published is not said: its all-reduces are about those of the last one in figure 3,
+    its receives those of a stage in the middle.
     """
     for cells in read("kernel_time_h200_gpt3"):
         if cells["compute_s"] == "OOM":
@@ -155,6 +156,32 @@ def kernel_seconds(point: Point) -> dict[str, float]:
         "sends and waiting": total - computed - comm + waits * (job.layout.tp == 1),
         "all": total,
     }
+
+
+def stage_rows() -> Iterator[Row]:
+    """Yield the pipelines of figure 3: seconds in SendRecv of the median stage, in AllReduce of the stage with most.
+
+    A stage that waits for another does so in a receive until its last pass, then in the all-reduce of the norm.
+    """
+    for cells in read("kernel_time_per_stage_h200_gpt3"):
+        words = cells["parallelism"]
+        if words.endswith("FSDP"):
+            continue
+        timeline = warm_of(point_of("gpt3-175b", words, 1, "full")).load.ran.timeline
+        start, end, arrival = (times[:, :, 0] for times in (timeline.start, timeline.end, timeline.arrival))
+        received = (start[:, 1:] - end[:, :-1]).sum(axis=1) + start[:, 0] + arrival[:, -1] - end[:, -1]
+        reduced = timeline.optimizer_start - timeline.final_sync[:, 1]
+        yield Row(
+            words,
+            {
+                "SendRecv, median stage": number(cells["sendrecv_s_median"]),
+                "AllReduce, last stage": number(cells["allreduce_s_range"].split("-")[1]),
+            },
+            {
+                "SendRecv, median stage": float(np.median(received)),
+                "AllReduce, last stage": float(reduced.max()),
+            },
+        )
 
 
 def microbatch_rows() -> Iterator[Row]:

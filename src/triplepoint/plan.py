@@ -9,7 +9,7 @@ from typing import Any
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.contents import with_contents
-from triplepoint.config.mesh import Place, RankMesh
+from triplepoint.config.mesh import Place, RankMesh, beside_border
 from triplepoint.config.plan import Limits, Plan, PlanEntry, PlannedRun, layout_label, run_id, run_label
 from triplepoint.config.point import Engine, Point
 from triplepoint.config.rules import Rule, fold, refusal
@@ -20,8 +20,8 @@ from triplepoint.launch.engines import get_engine
 from triplepoint.manifest import read_manifest
 
 _HEADINGS = ("layout", "mbs", "gbs", "micro-batches", "recompute", "overlap", "state", "run")
-MOST_TRACED_STAGES = 4
-"""Of a simulated pipeline, first and last among them: in a longer one neighbours hardly differ."""
+MOST_TRACED_STAGES = 32
+"""Of a simulated pipeline, first and last among them: seconds of kernels by stage are published for up to 32."""
 
 MOST_TRACED_PEERS = 8
 """Of a slow GPU: the odd one is found among five or more (a modified z-score beyond 3.5)."""
@@ -227,7 +227,8 @@ def _airflow_rows(cluster: ClusterConfig, catalogue: Catalogue) -> list[list[int
 def as_simulated(point: Point, cluster: ClusterConfig) -> Point:
     """Return a point as it is simulated: one rank of a pipeline stage traced, since the others do the same.
 
-    Of a stage with a slow GPU also that rank and its peers in the other replicas, since they do not.
+    Of a stage on several nodes also the ranks next to a border between them; of one with a slow GPU also that rank and
+    its peers in the other replicas, since they do not.
     """
     layout = point.layout
     last = layout.pp - 1
@@ -235,6 +236,7 @@ def as_simulated(point: Point, cluster: ClusterConfig) -> Point:
     stages = [round(index * last / max(num_traced - 1, 1)) for index in range(num_traced)]
     mesh = RankMesh(layout)
     ranks = {mesh.rank(Place(pp=stage)) for stage in stages}
+    ranks.update(rank for stage in stages for rank in beside_border(mesh.stage(stage), cluster.gpus_per_node))
     for node, gpu in cluster.speeds:
         slow = node * cluster.gpus_per_node + gpu
         if slow < point.num_gpus:

@@ -17,6 +17,7 @@ from tests.published_figures import (
     order_agrees,
     relative_steps,
     slot_rows,
+    stage_rows,
 )
 
 RELATIVE = (("mean power", 3.0), ("peak power", 5.0), ("clock", 2.0))
@@ -48,7 +49,7 @@ def show_slots(slots: Sequence[Slot]) -> None:
 
 def show_kernels(rows: Sequence[Row]) -> None:
     """Print errors of seconds of kernels, by what they do."""
-    for name in ("computation", "tensor parallel", "sends and waiting", "all"):
+    for name in dict.fromkeys(name for row in rows for name in row.published):
         pairs = [(row.predicted[name], row.published[name]) for row in rows if row.published.get(name)]
         show(f"kernels, {name}", [100.0 * (one / other - 1.0) for one, other in pairs], "%", 12.0)
 
@@ -67,10 +68,12 @@ def main() -> None:
     print(f"order of layouts, Spearman {order_agrees(steps):.3f}  goal 0.95")
     kernels = list(kernel_rows())
     show_kernels(kernels)
+    stages = list(stage_rows())
+    show_kernels(stages)
     slots = list(slot_rows())
     show_slots(slots)
     if "--rows" in sys.argv:
-        for row in (*rows, *kernels):
+        for row in (*rows, *kernels, *stages):
             cells = "  ".join(f"{name} {row.published[name]:.5g}>{row.predicted[name]:.5g}" for name in row.published)
             print(f"{row.name:<14}{cells}")
         for slot in slots:

@@ -53,5 +53,7 @@ class HostParts:
     ports: list[Port] = field(default_factory=list)
     rapl: list[Rapl] = field(default_factory=list)
     hwmon: list[Hwmon] = field(default_factory=list)
+    plug_w: Wave | None = None
+    """Power that an ACPI power meter shows."""
     slots: dict[str, str] = field(default_factory=dict)
     """Physical slot by name, with the PCI address of what sits in it: domain, bus and device."""

@@ -48,6 +48,8 @@ class Sysfs:
         for domain in self.host.rapl:
             energy_uj = domain.offset_uj + int(domain.power_w.integral(t_s) * 1e6)
             self._put(f"class/powercap/{domain.folder}/energy_uj", energy_uj % domain.max_energy_range_uj)
+        if self.host.plug_w is not None:
+            self._put("class/hwmon/hwmon90/power1_average", round(self.host.plug_w.value(t_s) * 1e6))
         for index, sensor in enumerate(self.host.hwmon):
             self._put(f"class/hwmon/hwmon{index}/temp1_input", round(sensor.temp_c.value(t_s) * 1000))
 
@@ -70,6 +72,8 @@ class Sysfs:
         for domain in self.host.rapl:
             self._put(f"class/powercap/{domain.folder}/name", domain.name)
             self._put(f"class/powercap/{domain.folder}/max_energy_range_uj", domain.max_energy_range_uj)
+        if self.host.plug_w is not None:
+            self._put("class/hwmon/hwmon90/name", "power_meter")
         for index, sensor in enumerate(self.host.hwmon):
             self._put(f"class/hwmon/hwmon{index}/name", sensor.chip)
             self._put(f"class/hwmon/hwmon{index}/temp1_label", sensor.label)

@@ -9,7 +9,7 @@ from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.tables.schema import Column, column_of
 
 UNITS = {
-    "s": "s", "ns": "ns", "W": "w", "J": "j", "J/token": "j", "degC": "c", "MHz": "mhz", "byte": "bytes",
+    "s": "s", "ns": "ns", "W": "w", "J": "j", "J/token": "j", "degC": "c", "MHz": "mhz", "Hz": "hz", "byte": "bytes",
     "token/s": "", "FLOP/token": "", "nat": "", "sample/(s*MJ)": "", "1": "", "": "",
 }  # fmt: skip
 STATISTICS = {"p10", "p90", "min", "max", "peak", "lo", "hi", "sigma"}
@@ -53,5 +53,5 @@ def test_predict_and_points_share_names_of_one_meaning() -> None:
     assert shared >= {"step_time_s", "mfu", "gpu_power_w", "gpu_power_peak_w", "time_per_output_token_s"}
     others = set(PREDICTED) - names
     assert others == {
-        "bubble_fraction", "bottleneck", "memory_gib", "node_power_w", "exposed_comm_per_output_token_s",
+        "bubble_fraction", "bottleneck", "memory_gib", "exposed_comm_per_output_token_s",
     }  # fmt: skip

@@ -17,7 +17,7 @@ LAYERS = [
     {"config", "claims", "node_clock"},
     {"tables"},
     {"manifest", "recording", "power_sensor"},
-    {"metrics", "slow_nodes"},
+    {"metrics", "slow_nodes", "swings"},
     {"flops"},
     {"launch", "telemetry", "trace", "simulate"},
     {"published", "verdicts", "ranking"},

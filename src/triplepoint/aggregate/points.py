@@ -214,7 +214,8 @@ def _mfu(run: str, point: Point, gpu: GpuConfig | None, throughput: float, flops
 
 
 def _power_columns(power: Power, throughput: float, point: Point, step_time_s: float) -> dict[str, Any]:
-    columns: dict[str, Any] = {"power_absent": power.absent, "gpu_power_source": power.gpu_source, **power.heat}
+    columns: dict[str, Any] = {"power_absent": power.absent, "gpu_power_source": power.gpu_source}
+    columns |= power.heat | power.plug
     for name, mean_w, found in (
         ("gpu", power.gpu_power_w, power.gpu_spread_w),
         ("host", power.host_power_w, power.host_spread_w),

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from triplepoint.aggregate.energy import NONE, DeviceEnergy, NotMeasuredError, Sensors, measure_energy
+from triplepoint.aggregate.plug import Readings, plug_columns
 from triplepoint.aggregate.steps import RunSteps
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
@@ -163,6 +164,8 @@ class Power:
     """Share of time it was throttled, by `<cause>_share`, of each GPU."""
     device_heat: dict[DeviceKey, dict[str, float]] = field(default_factory=dict)
     """Temperature, clock and peak power of each GPU, by column of `gpus`."""
+    plug: dict[str, float] = field(default_factory=dict)
+    """Power of nodes at the plug, by column of `points`."""
     heat: dict[str, float] = field(default_factory=dict)
     """The same of all GPUs, by column of `points`."""
 
@@ -288,7 +291,17 @@ class _Samples:
             host_spread_w=None if steps_w is None else spread(steps_w),
             absent=absent,
             cpu_utilisation=np.concatenate(busy),
+            plug=plug_columns([self._plug(node) for node in self._manifest.nodes]),
         )
+
+    def _plug(self, node: Node) -> Readings:
+        """Return what the meter of a node's plug read from the first measured step to the last."""
+        if node.node not in self._steps.windows_ns or (node.node, "host") not in self._rows:
+            return Readings(np.array([]), np.array([]))
+        samples, windows_ns = self.of((node.node, "host")), self.windows_ns(node)
+        power_w, t_ns = samples["node_power_w"].astype(float), samples["t_ns"]
+        is_inside = np.isfinite(power_w) & (t_ns >= windows_ns[0, 0]) & (t_ns <= windows_ns[-1, 1])
+        return Readings(t_ns[is_inside], power_w[is_inside])
 
     def _host_power(self) -> tuple[np.ndarray | None, str | None]:
         """Return the power of all nodes in each measured step, or why there is none."""

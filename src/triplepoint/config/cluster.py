@@ -35,6 +35,9 @@ class ConditionsConfig(Strict):
     differ. `triplepoint calibrate --heat` writes it."""
     blocked_airflow: dict[GpuName, Annotated[float, Field(ge=0.05, le=1)]] = {}
     """Single GPUs that see only a share of their air, where they are cooled by air."""
+    starts_at_rest: bool = False
+    """Whether simulated runs begin on nodes that did nothing before: their first steps are cooler and clocks higher.
+    Otherwise nodes are as warm as the job makes them in the end, as after a long warm-up."""
     braked_nodes: list[Annotated[int, Field(ge=0)]] = []
     """Nodes whose power brake is pulled, as after the failure of a power supply."""
 

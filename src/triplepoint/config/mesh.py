@@ -126,10 +126,11 @@ class RankMesh:
 
 
 def ranks_by_role(layout: Layout, gpus_per_node: int, rows: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return ranks that stand for the others: the first of every pipeline stage in every row of its nodes, in order.
+    """Return ranks that stand for the others, in order: of every stage the first in every row, and two in a border.
 
     Ranks of a stage do the same work, but for heat: those behind others get their warm air. In a stage the rank is
-    taken that comes first in the row, so that tensor and data parallel ranks other than 0 are among them.
+    taken that comes first in the row, so that tensor and data parallel ranks other than 0 are among them. Of a stage
+    on several nodes the ranks next to the first border between them are added (`beside_border`).
 
     Args:
         layout: Parallelism.
@@ -142,4 +143,11 @@ def ranks_by_role(layout: Layout, gpus_per_node: int, rows: Sequence[Sequence[in
         for stage in range(layout.pp)
         for row in rows
     )
-    return tuple(sorted({rank for rank in firsts if rank is not None}))
+    borders = [rank for stage in range(layout.pp) for rank in beside_border(mesh.stage(stage), gpus_per_node)]
+    return tuple(sorted({rank for rank in firsts if rank is not None}.union(borders)))
+
+
+def beside_border(ranks: range, gpus_per_node: int) -> tuple[int, ...]:
+    """Return the two of a stage's ranks that are next to the first border between nodes; none where it has none."""
+    border = (ranks.start // gpus_per_node + 1) * gpus_per_node
+    return (border - 1, border) if border in ranks else ()

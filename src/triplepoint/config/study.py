@@ -50,7 +50,8 @@ class Settings(Layout, Measured):
     output_tokens: OutputTokens | None = None
     trace_ranks: Literal["all", "roles"] | tuple[int, ...] = "all"
     """Ranks that write a trace of the profiled steps: `all`; `roles`, one of every pipeline stage and row of the nodes'
-    airflow, those at its inlet and those behind others; or their numbers."""
+    airflow, those at its inlet and those behind others, and of a stage on several nodes the two next to a border
+    between them; or their numbers."""
     repeats: Annotated[int, Field(gt=0, le=1000, strict=True)] = 1
     """How often the same measurement is made; each is a run of its own."""
 
@@ -239,7 +240,7 @@ class Selection(Strict):
     """Clusters this machine can reach; points on others are left out. None: all."""
     simulated: Names = ()
     """Clusters to simulate, but for those named in `clusters`: their points run on the engine `simulated`, and one rank
-    of each of up to four pipeline stages is traced."""
+    of each of up to 32 pipeline stages is traced, of a stage on several nodes also the two next to a border."""
     ranks_per_part: Annotated[int, Field(gt=0, le=1_000_000, strict=True)] = 32
     """Ranks whose traces one `parse` job takes, side by side where it has the cores."""
     trace_rules: str | None = None

@@ -163,8 +163,10 @@ class Costs:
         stride, node = self._job.mesh.ranks_per_stage, self._job.fabric.gpus_per_node
         # Stages that share a node meet over NVLink, but for the last one before the node's edge.
         is_inside = (stage * stride) // node == ((stage + 2) * stride - 1) // node
-        group = Group(2, stride if is_inside else max(stride, node))
-        return self._collectives.time_s("send_recv", num_bytes, group)
+        group, wait = Group(2, stride if is_inside else max(stride, node)), self._job.software.send_wait
+        # Over a node's edge go the sends of one stage, or of as much of it as is on the node.
+        moved = self._collectives.time_s("send_recv", num_bytes, group, None if is_inside else min(stride, node))
+        return moved + (wait.value if wait and self._job.layout.pp > 1 else 0.0)
 
     def _price(self, operations: tuple[Operation, ...]) -> Cost:
         cost = Cost()

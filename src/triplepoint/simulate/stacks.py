@@ -94,6 +94,15 @@ class Stack(Strict):
     calibrated with, or the usual one."""
     host_time_sigma: Annotated[float, Field(ge=0)] = 0.0
     """Relative standard deviation of it. Unit: 1."""
+    send_wait: Annotated[Quantity, unit_is("s")] | None = None
+    """Time a send between pipeline stages and its receive last over what moving the data takes, since one of the two
+    ranks comes to it later than the other: passes vary. None where not known."""
+    step_pause: Annotated[Quantity, unit_is("s")] | None = None
+    """Time of every step in which GPUs wait for the host, after the update: data, logs, synchronisation. None: none is
+    known."""
+    step_jitter: Annotated[Quantity, unit_is("1")] | None = None
+    """Relative standard deviation of the time of a step from step to step. None: not known; simulated steps are all
+    alike."""
     has_16bit_state: bool = False
     """Whether sharded parameters, their gradients and Adam's moments are all in 16 bits."""
 

@@ -163,6 +163,7 @@ def durations_of(job: Job, stages: Sequence[StageWork], costs: Costs) -> Duratio
         # Megatron-LM without interleaving waits for its sends; with it they overlap computation.
         is_send_blocking=job.layout.pp > 1 and job.layout.vp == 1,
         slowdown=costs.slowdown,
+        pause_s=job.software.step_pause.value if job.software.step_pause else 0.0,
     )
 
 

@@ -190,6 +190,16 @@ _OF_RUN = (
         "W",
         "Mean CPU package and DRAM power of all nodes (RAPL), no GPUs; null where not measured.",
     ),
+    amount("node_power_w", "W", "Mean power of a node at the plug over measured steps; null where one has no meter."),
+    amount(
+        "job_power_swing_fraction",
+        "1",
+        "Power of all nodes at the plug, 1st to 99th percentile over measured steps, over its mean; null of fewer than "
+        "100 samples.",
+    ),
+    amount("job_power_line_hz", "Hz", "Frequency of its strongest line, of those that the samples show."),
+    amount("job_power_line_fraction", "1", "Amplitude of that line, half its range, over mean power."),
+    amount("job_power_seen_hz", "Hz", "Highest frequency that its samples show: half their rate."),
     amount("host_energy_per_token_j", "J/token", "Energy of all hosts per token; null where not measured."),
     text("power_absent", "Why power (GPU power; host power on cpu) was not measured; null where it was.", True),
     ratio("cpu_utilisation", "Mean host CPU utilisation over measured steps."),

@@ -20,6 +20,7 @@ _HOST = (
     _gauge("cpu_freq_mhz", "MHz", "Mean current clock of the cores."),
     _temperature("cpu_temp_c", "Hottest CPU sensor."),
     _temperature("inlet_temp_c", "Air entering the node, or its board where only that is measured."),
+    _gauge("node_power_w", "W", "Power of the whole node at the plug, where it has a meter."),
     _gauge("memory_used_bytes", "byte", "Host memory in use."),
     _counter("cpu_energy_j", "J", "CPU package energy since the first sample (RAPL)."),
     _counter("dram_energy_j", "J", "DRAM energy since the first sample (RAPL)."),

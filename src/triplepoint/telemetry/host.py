@@ -275,12 +275,13 @@ class Host(Sensor):
         self._net = FileReads([KernelFile(proc / "net/dev")], _LONGEST)
         self._network: tuple[int, int] | None = None
         self.absent: dict[str, str] = {}
-        self._thousandths: dict[str, FileReads] = {}
+        self._scaled: dict[str, FileReads] = {}
         cores = sorted(root.glob("devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq"))
         self._open("cpu_freq_mhz", cores[:: -(-len(cores) // _FREQUENCIES) or 1], "the kernel reports no CPU frequency")
         self._open("cpu_temp_c", _hottest(root), "no hwmon sensor of the processor")
         self._open("inlet_temp_c", _labelled(root), _no_inlet(root))
-        self.columns = (*_ALWAYS, *self._thousandths)
+        self._open("node_power_w", _plug(root), "the kernel knows no power meter of this host (ACPI)")
+        self.columns = (*_ALWAYS, *self._scaled)
 
     def _open(self, column: str, paths: list[Path], reason: str) -> None:
         files = []
@@ -292,13 +293,13 @@ class Host(Sensor):
                 continue
             files.append(file)
         if files:
-            self._thousandths[column] = FileReads(files, every=RARELY)
+            self._scaled[column] = FileReads(files, every=RARELY)
         else:
             self.absent[column] = reason
 
     def allocate(self, num_slots: int, period_s: float) -> list[list[Step]]:
         """Make room for `num_slots` reads and return their calls."""
-        reads = (self._stat, self._memory, self._net, *self._thousandths.values())
+        reads = (self._stat, self._memory, self._net, *self._scaled.values())
         return [[step for each in reads for step in each.allocate(num_slots)]]
 
     def take(self, num_slots: int) -> np.ndarray:
@@ -312,9 +313,10 @@ class Host(Sensor):
             now = _network_bytes(text)
             first = self._network = self._network or now
             found[slot, 2:4] = now[0] - first[0], now[1] - first[1]
-        for place, (column, reads) in enumerate(self._thousandths.items(), start=len(_ALWAYS)):
-            join = np.mean if column == "cpu_freq_mhz" else np.max  # millidegrees, kHz
-            found[:, place] = join(reads.numbers(num_slots), axis=1) / MS_PER_S
+        for place, (column, reads) in enumerate(self._scaled.items(), start=len(_ALWAYS)):
+            join = np.mean if column == "cpu_freq_mhz" else np.max
+            parts = MEGA if column == "node_power_w" else MS_PER_S  # microwatts; kHz, millidegrees
+            found[:, place] = join(reads.numbers(num_slots), axis=1) / parts
         return found[:, None]
 
     def _utilisation(self, stat: bytes) -> float:
@@ -322,6 +324,12 @@ class Host(Sensor):
         (busy_before, total_before), self._busy = self._busy, (busy, total)
         elapsed = total - total_before
         return min(max((busy - busy_before) / elapsed, 0.0), 1.0) if elapsed > 0 else float("nan")
+
+
+def _plug(root: Path) -> list[Path]:
+    """Return the file of the first meter of the node's power. Source: Linux kernel documentation, acpi_power_meter."""
+    chips = [name.parent for name in sorted(root.glob("class/hwmon/hwmon*/name")) if read_text(name) == "power_meter"]
+    return [chip / "power1_average" for chip in chips[:1]]
 
 
 def _cpu_times(stat: bytes) -> tuple[int, int]:

@@ -8,6 +8,10 @@ end: on a rank back through what the rank did, until a moment at which the rank 
 come. Only that rank could have ended the wait sooner, so before that moment the path is on it. A wait overlapped with
 computation delayed nobody. Shortening what is off the path does not shorten the step; what is on it, at most by as
 much.
+
+A rank waits inside a kernel of communication from its own start to the last rank's, whether the trace was recorded or
+simulated. Of that, exposed waiting is the time in which nothing of the rank computed and no other communication of it
+moved data: `bubble` where the group is the pipeline's, `straggler` otherwise.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,7 +27,7 @@ from triplepoint.trace.clocks import Arrivals, Clock, align, find_arrivals
 from triplepoint.trace.lanes import Collectives, Label, Lane, time_by_label
 from triplepoint.trace.matching import match_collectives
 from triplepoint.trace.rank import intervals
-from triplepoint.trace.taxonomy import POINT_TO_POINT
+from triplepoint.trace.taxonomy import is_of_pipeline
 from triplepoint.units import MEGA
 
 _MIN_Z_SCORE = 3.5
@@ -199,8 +203,9 @@ def path_rows(paths: Iterable[CriticalPath]) -> list[dict[str, object]]:
 
 def _walk(tracks: Mapping[int, _Track], step: int) -> CriticalPath:
     begin = min(track.steps[step][0] for track in tracks.values())
-    # Of several that end last the lowest, as of several that come last.
-    rank = min(tracks, key=lambda rank: (-tracks[rank].steps[step][1], rank))
+    # Of several that end last the one that worked longest, then the lowest, as of several that come last.
+    ends = {rank: (-track.steps[step][1], -_worked_until(track, step), rank) for rank, track in tracks.items()}
+    rank = min(ends, key=lambda rank: ends[rank])
     at = tracks[rank].steps[step][1]
     stretches = []
     while (jump := _jump_before(tracks[rank], at)) and jump[0] > tracks[rank].steps[step][0]:
@@ -216,6 +221,17 @@ def _walk(tracks: Mapping[int, _Track], step: int) -> CriticalPath:
         for label, time in _times(track.lane, stretch, track.steps[step][0]):
             times[stretch.rank, label] = times.get((stretch.rank, label), 0) + time
     return CriticalPath(step, stretches, num_jumps, times)
+
+
+def _worked_until(track: _Track, step: int) -> int:
+    """Return when the rank's last work in a step ended, the step's start if it did none. Unit: ns."""
+    lane, (start, end) = track.lane, track.steps[step]
+    position = int(np.searchsorted(lane.start, end, side="left")) - 1
+    while position >= 0 and lane.end[position] > start:
+        if lane.labels[lane.label[position]].category != "idle":
+            return min(int(lane.end[position]), end)
+        position -= 1
+    return start
 
 
 def _jump_before(track: _Track, at: int) -> tuple[int, int] | None:
@@ -260,8 +276,8 @@ class Waited(NamedTuple):
     """Exposed waiting of one rank, over its profiled steps. Unit: ns.
 
     Attributes:
-        bubble: For a neighbour in the pipeline, in point-to-point messages.
-        straggler: For the last rank of a collective.
+        bubble: For another stage of the pipeline: in point-to-point messages, and in collectives of its group.
+        straggler: For the last rank of another collective.
     """
 
     bubble: int
@@ -269,15 +285,17 @@ class Waited(NamedTuple):
 
 
 def exposed_waits(lane: Lane, collectives: Collectives, arrived: Arrivals) -> Waited:
-    """Return how long a rank waited for others while nothing else of it counted."""
+    """Return how long a rank only waited for others: nothing of it computed, and no communication moved data."""
     category = np.array([label.category in ("comm", "idle") for label in lane.labels], dtype=bool)
     idle = intervals.union(*(border[category[lane.label]] for border in (lane.start, lane.end)))
     steps = np.array([step[1:] for step in lane.steps], dtype=np.int64).reshape(-1, 2)
     idle = intervals.intersection(idle, intervals.union(steps[:, 0], steps[:, 1]))
-    is_message = np.array([met is not None and met.kind in POINT_TO_POINT for met in collectives.key], dtype=bool)
+    in_pipeline = np.array([met is not None and is_of_pipeline(met.kind, met.role) for met in collectives.key], bool)
     until = np.minimum(collectives.start + arrived.waited_ns, collectives.end)
-    waits = (intervals.union(collectives.start[own], until[own]) for own in (is_message, ~is_message))
-    return Waited(*(intervals.overlap_length(wait, idle) for wait in waits))
+    idle = intervals.difference(idle, intervals.union(until, collectives.end))
+    bubble = intervals.union(collectives.start[in_pipeline], until[in_pipeline])
+    straggler = intervals.difference(intervals.union(collectives.start[~in_pipeline], until[~in_pipeline]), bubble)
+    return Waited(*(intervals.overlap_length(wait, idle) for wait in (bubble, straggler)))
 
 
 @dataclass(frozen=True)

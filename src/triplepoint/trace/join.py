@@ -26,6 +26,9 @@ from triplepoint.trace.taxonomy import Scheme
 from triplepoint.trace.timeline import Drawn, DrawnRank, write_timeline
 from triplepoint.units import NS_PER_S
 
+_KEY = ("group_name", "kind", "sequence", "peer", "group")
+"""Columns of `collectives` that are a `CollectiveKey`."""
+
 
 @dataclass(frozen=True)
 class Together:
@@ -101,7 +104,7 @@ def _lane(folder: Path, summary: RankSummary) -> Lane:
 def _collectives(table: pa.Table, rank: int) -> Collectives:
     start = table["t_start_ns"].to_numpy()
     known = {ranks: _numbers(ranks) for ranks in pc.unique(table["ranks"]).to_pylist()}
-    keys = zip(*(table[name].to_pylist() for name in ("group_name", "kind", "sequence")), strict=True)
+    keys = zip(*(table[name].to_pylist() for name in _KEY), strict=True)
     return Collectives(
         rank=rank,
         key=[CollectiveKey(*key) if key[0] is not None else None for key in keys],

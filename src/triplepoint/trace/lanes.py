@@ -70,12 +70,16 @@ class CollectiveKey(NamedTuple):
     Attributes:
         group: Name of the process group as the trace has it.
         kind: all_reduce, send_recv, ...
-        sequence: How many of this kind the rank had in this group before it in the trace.
+        sequence: How many of this kind, of a message with this peer, the rank had in this group before it in the trace.
+        peer: Of a message, the other rank; None where the trace does not tell.
+        role: What the group is for (tp, pp, dp, ...); None where not known.
     """
 
     group: str
     kind: str
     sequence: int
+    peer: int | None = None
+    role: str | None = None
 
 
 @dataclass(frozen=True)

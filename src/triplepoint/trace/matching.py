@@ -5,7 +5,7 @@ only where the traces begin at the same collective. Where they do not, one rank'
 the other's until their kinds agree and the times between their ends fit. A shift that is not clearly better than the
 others is not taken: the rank is left out of that group, and a note says so.
 
-A send belongs to a receive of another rank. Whose is known only in a group of two.
+A send belongs to a receive of another rank. Whose is known where the trace names the peer, and in a group of two.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triplepoint.trace import Int64
-from triplepoint.trace.lanes import Collectives
+from triplepoint.trace.lanes import CollectiveKey, Collectives
 from triplepoint.trace.taxonomy import POINT_TO_POINT
 
 ENDS_TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
@@ -128,7 +128,10 @@ def _rows(collectives: list[Collectives], kinds: dict[str, int]) -> dict[_Group,
             if key is None:
                 continue
             group = groups[lane][key.group]
-            kind = _kind(key.kind, own.rank, group.ranks, num_ranks)
+            kind = _kind(key, own.rank, group.ranks, num_ranks)
+            if key.peer is not None:
+                # The two of a message are a row of their own: the others of a pipeline send something else.
+                group = _Group(group.name, (min(own.rank, key.peer), max(own.rank, key.peer)))
             if kind is not None:
                 entry = (index, kinds.setdefault(kind, len(kinds)), key.sequence)
                 found.setdefault(group, {}).setdefault(lane, []).append(entry)
@@ -163,10 +166,13 @@ def _groups(collectives: list[Collectives]) -> list[dict[str, _Group]]:
     return groups
 
 
-def _kind(kind: str, rank: int, ranks: tuple[int, ...], num_ranks: int) -> str | None:
+def _kind(key: CollectiveKey, rank: int, ranks: tuple[int, ...], num_ranks: int) -> str | None:
     """Return the kind both sides agree on, None where nobody can tell who the other side is."""
+    kind = key.kind
     if kind not in POINT_TO_POINT:
         return kind
+    if key.peer is not None and kind != "send_recv":
+        return f"send from {rank} to {key.peer}" if kind == "send" else f"send from {key.peer} to {rank}"
     if (len(ranks) or num_ranks) != 2:
         return None
     if kind == "send_recv":
@@ -174,7 +180,7 @@ def _kind(kind: str, rank: int, ranks: tuple[int, ...], num_ranks: int) -> str |
     if rank not in ranks:
         return None
     other = ranks[0] if ranks[1] == rank else ranks[1]
-    return f"send from {rank if kind == 'send' else other}"
+    return f"send from {rank} to {other}" if kind == "send" else f"send from {other} to {rank}"
 
 
 def _shift(reference: _Row, row: _Row) -> int | None:

@@ -138,6 +138,19 @@ def test_aggregate_host_power_is_energy_over_time(tmp_path: Path) -> None:
     assert point["power_absent"] is None
 
 
+def test_aggregate_power_at_the_plug_of_too_few_readings_has_no_swing(tmp_path: Path) -> None:
+    plan = build(tmp_path, [Spec("tiny-llama", {"dp": 2})])
+    path = tmp_path / "runs" / plan.entries[0].run / "telemetry.parquet"
+    rows = TELEMETRY.read(path).to_pylist()
+    for row in rows:
+        row["node_power_w"] = 300.0 if row["device"] == "host" else None
+    TELEMETRY.write(path, TELEMETRY.from_rows(rows))
+    aggregate(plan, tmp_path, CONFIG)
+    (point,) = RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet").to_pylist()
+    assert point["node_power_w"] == pytest.approx(300.0)
+    assert point["job_power_swing_fraction"] is point["job_power_line_hz"] is point["job_power_seen_hz"] is None
+
+
 def test_aggregate_split_of_the_profiled_step_adds_up(tmp_path: Path) -> None:
     tables = tables_of(tmp_path, Spec("tiny-llama", {"tp": 2, "pp": 2, "schedule": "1f1b"}))
     (point,) = tables["points"]

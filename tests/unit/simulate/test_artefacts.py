@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,17 +59,34 @@ def accounted(folder: Path, rank: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_write_traces_parsed_are_the_timeline(name: str, tmp_path: Path) -> None:
+    """A rank that waits for others sits in a kernel; only after its update it does nothing until the step ends."""
     layout, changes = JOBS[name]
     job = simulated(layout, **changes)
     write_traces(tmp_path / "traces", job, representatives(job), [12])
     trace_files([tmp_path / "traces"], tmp_path / "out", load_scheme(), lambda line: None, num_jobs=1)
-    accounts = job.timeline.accounts
+    accounts, updates_s = job.timeline.accounts, job.timeline.durations.optimizer.total
     for rank in representatives(job):
         place = job.place(rank)
-        idle_s = accounts.bubble_s[place] + accounts.straggler_s[place]
-        times = (accounts.compute_s[place], accounts.exposed_comm_s[place], idle_s)
-        expected = dict(zip(("compute", "comm", "idle"), (round(time * 1e9) for time in times), strict=True))
-        assert accounted(tmp_path / "out", rank) == expected
+        idle = round((updates_s.max() - updates_s[place]) * 1e9)
+        waits = round((accounts.bubble_s[place] + accounts.straggler_s[place]) * 1e9) - idle
+        comm = round(accounts.exposed_comm_s[place] * 1e9) + waits
+        expected = {"compute": round(accounts.compute_s[place] * 1e9), "comm": comm, "idle": idle}
+        assert accounted(tmp_path / "out", rank) == pytest.approx(expected, abs=3), "rounding of three times"
+
+
+def test_a_pause_after_the_update_is_idle_in_traces_and_part_of_the_step(tmp_path: Path) -> None:
+    usual = simulated(*JOBS["1f1b"][:1])
+    paused = replace(usual, durations=replace(usual.durations, pause_s=0.25))
+    assert paused.timeline.step_time_s == pytest.approx(usual.timeline.step_time_s + 0.25)
+    assert sum(part.mean() for part in paused.timeline.accounts) == pytest.approx(paused.timeline.step_time_s)
+    bubbles_s = [job.timeline.bubble_fraction * job.timeline.step_time_s for job in (usual, paused)]
+    assert bubbles_s[0] == pytest.approx(bubbles_s[1]), "no wait for the pipeline"
+    idle = []
+    for name, job in (("usual", usual), ("paused", paused)):
+        write_traces(tmp_path / name / "traces", job, [0], [3])
+        trace_files([tmp_path / name / "traces"], tmp_path / name, load_scheme(), lambda line: None, num_jobs=1)
+        idle.append(accounted(tmp_path / name, 0)["idle"])
+    assert idle[1] - idle[0] == pytest.approx(0.25e9, abs=2)
 
 
 def test_write_traces_waiting_for_a_slow_replica_shows(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from tests.published_figures import SLOTS_LEARNED, Row, floor_k, microbatch_rows, slot_rows
+from tests.published_figures import SLOTS_LEARNED, Row, floor_k, kernel_rows, microbatch_rows, slot_rows, stage_rows
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +47,21 @@ def test_peaks_rise_and_means_fall_with_the_micro_batch(rows: list[Row]) -> None
         small, large = found[f"{layout} mb1"], found[f"{layout} mb8"]
         assert large["mean power"] < 0.85 * small["mean power"], layout
     assert found["TP8-PP4 mb8"]["peak power"] > found["TP8-PP4 mb1"]["peak power"] + 100
+
+
+@pytest.mark.parametrize(("quantity", "most"), [("SendRecv, median stage", 0.3), ("AllReduce, last stage", 0.2)])
+def test_seconds_of_communication_by_stage(quantity: str, most: float) -> None:
+    """Stages wait for others in receives, later ones at the step's end in the all-reduce of the norm: figure 3."""
+    stages = list(stage_rows())
+    errors = [abs(row.predicted[quantity] / row.published[quantity] - 1.0) for row in stages]
+    assert len(errors) == 4 and statistics.fmean(errors) < most
+    # Of a deeper pipeline both take longer, as published.
+    assert [row.predicted[quantity] for row in stages[1:]] == sorted(row.predicted[quantity] for row in stages[1:])
+
+
+@pytest.mark.xfail(strict=True, reason="39 %: figures 3 and 10 differ by 25 % on SendRecv and by 77 % on AllReduce")
+def test_seconds_of_sends_and_waiting() -> None:
+    """What is published of four layouts twice differs by more than is asked for."""
+    rows = [row for row in kernel_rows() if "sends and waiting" in row.published]
+    name = "sends and waiting"
+    assert statistics.fmean(abs(row.predicted[name] / row.published[name] - 1.0) for row in rows) < 0.12

@@ -107,3 +107,12 @@ def test_unknown_stack_of_a_cluster_names_the_known_ones(monkeypatch: pytest.Mon
     expected = r"clusters/h200x32.yaml: stack: no known software in 'a trainer nobody knows'; expected .*nemo b70681c"
     with pytest.raises(UserError, match=expected):
         job_of(points()[0], catalogue)
+
+
+def test_only_software_with_a_measured_pause_pauses() -> None:
+    paused = find_stack("NeMo 24.04 (MLPerf Training v4.0, GPT-3)", CONFIG)
+    assert paused.step_pause is not None and paused.step_jitter is not None
+    usual = find_stack("NeMo 24.04 (MLPerf Training v4.0)", CONFIG)
+    assert (usual.step_pause, usual.step_jitter) == (None, None)
+    ignored = {"name", "match", "source", "step_pause", "step_jitter"}
+    assert paused.model_dump(exclude=ignored) == usual.model_dump(exclude=ignored), "the same framework in all else"

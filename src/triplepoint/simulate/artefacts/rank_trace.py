@@ -1,8 +1,8 @@
 """The trace of one rank: kernels, communication, and annotations of the host.
 
 The host runs ahead: it launches a pass from the middle of the one before on, at twice the pace of the device, so that
-no work is late for its sake; its calls have no length. Communication of the pipeline and of gradients is launched
-when the work before it ends, so that waiting for it shows as such.
+no work is late for its sake; its calls have no length. As with NCCL, a kernel of communication starts when its rank
+comes to it and lasts until the data is there: a rank that waits for another sits in a receive or a collective.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,6 +19,9 @@ from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FO
 
 _MAIN_STREAM = 7
 """Stream of the kernels, as torch numbers its default stream in traces."""
+
+_NORM_BYTES = 4
+"""Of the squared norm of a stage's gradients, one fp32 number; too few to count as traffic."""
 
 Streams = dict[str, int]
 
@@ -40,11 +43,16 @@ class RankTrace:
         self._number = FIRST_NUMBER
         self._events: list[bytes] = []
 
-    def events(self, steps: Iterable[int]) -> list[bytes]:
-        """Return the events of the steps with these numbers; step 0 starts with the clock."""
+    def events(self, steps: Iterable[int], starts_ns: Int64 | None = None) -> list[bytes]:
+        """Return the events of the steps with these numbers.
+
+        Args:
+            steps: Numbers.
+            starts_ns: When every step of the run begins; None: one after the other from 0 on. Unit: ns.
+        """
         length = one_ns(self._simulated.timeline.step_time_s)
         for step in steps:
-            begin = EPOCH_NS + step * length
+            begin = EPOCH_NS + (step * length if starts_ns is None else int(starts_ns[step]))
             self._events.append(annotation(f"ProfilerStep#{step}", begin, begin + length))
             self._add_tasks(begin)
             self._add_sends(begin)
@@ -127,22 +135,29 @@ class RankTrace:
         if order.num_stages == 1:
             return
         sent, arrival = (ns(times[:, :, self._which]).reshape(-1) for times in (timeline.sent, timeline.arrival))
-        for kind in (FORWARD, BACKWARD):
+        posted = ns(timeline.posted(self._stage, self._which))
+        for kind, ahead in ((FORWARD, 1), (BACKWARD, -1)):
             of_kind = order.kind[self._stage] == kind
             sends = np.flatnonzero(of_kind & order.is_sent[self._stage]) + self._stage * order.num_tasks
-            received = order.needs[self._stage, of_kind & (order.needs[self._stage] >= 0)]
-            for what, tasks in (("send", sends), ("recv", received)):
-                self._add_transfers(begin, f"{what} {kind}", sent[tasks], arrival[tasks])
+            places = np.flatnonzero(of_kind & (order.needs[self._stage] >= 0))
+            received = order.needs[self._stage, places]
+            self._add_transfers(begin, "send", kind, ahead, sent[sends], arrival[sends])
+            self._add_transfers(begin, "recv", kind, -ahead, posted[places], arrival[received])
 
-    def _add_transfers(self, begin: int, stream: str, start: Int64, end: Int64) -> None:
-        if not len(start) or end[0] == start[0]:
-            return
+    def _add_transfers(self, begin: int, what: str, kind: int, ahead: int, start: Int64, end: Int64) -> None:
+        """Add sends to, or receives from, the stage that is `ahead` stages further."""
+        job = self._simulated.job
         bytes_ = round(max(chunk.send_bytes for stage in self._simulated.stages for chunk in stage.chunks))
-        name, _ = communication_names(Communication("send_recv", "pp", bytes_), self._simulated.job.gpu)
-        template = Template()
-        more = self._arguments(stream.split()[0], bytes_, bytes_, "pp")
-        template.add_kernel(name, self._stream(stream), 0, int(end[0] - start[0]), 0, more)
-        self._add(template, begin + start, begin + self._work_before(start))
+        name, _ = communication_names(Communication("send_recv", "pp", bytes_), job.gpu)
+        peer = self._groups["pp"].ranks[(self._stage + ahead) % job.layout.pp]
+        end_of = "Dst Rank" if what == "send" else "Src Rank"
+        more = self._arguments(what, bytes_, bytes_, "pp") + f'"{end_of}":{peer},'
+        for duration in np.unique(end - start).tolist():
+            alike = start[end - start == duration]
+            template = Template()
+            template.add_kernel(name, self._stream(f"{what} {kind}"), 0, duration, 0, more)
+            if duration:
+                self._add(template, begin + alike, begin + self._work_before(alike))
 
     def _work_before(self, start: Int64) -> Int64:
         """Return when the last task ended before each time; the step's start where none did."""
@@ -194,12 +209,29 @@ class RankTrace:
         timeline = self._simulated.timeline
         optimizer = timeline.durations.optimizer
         at = (self._stage, self._which)
+        self._add_norms(begin)
         compute, comm = int(ns(optimizer.compute[at])), int(ns(optimizer.comm[at]))
         template = self._lay_out(self._simulated.stages[self._stage].optimizer, compute, comm)
         start = begin + one_ns(timeline.optimizer_start)
         host = begin + self._own_end
         self._add(template, np.array([start]), np.array([host]))
         self._events.append(annotation("optimizer", host, host + (compute + comm) // 2 + 1))
+
+    def _add_norms(self, begin: int) -> None:
+        """Add all-reduces of the gradient's norm: over replicas if nothing else waits for them, then over stages."""
+        timeline, stage = self._simulated.timeline, self._stage
+        _, reductions, after = split_sync(self._simulated.stages[stage])
+        reduced, done = timeline.final_sync[stage].tolist()
+        if reductions and not after:
+            self._add_norm(begin, reductions[-1].group, timeline.joins_final_sync(stage, self._which), reduced)
+        if timeline.order.num_stages > 1:
+            self._add_norm(begin, "pp", done, timeline.optimizer_start)
+
+    def _add_norm(self, begin: int, group: str, start_s: float, end_s: float) -> None:
+        name, more = self._describe(Communication("all_reduce", group, _NORM_BYTES))
+        when, template = np.array([one_ns(start_s)]), Template()
+        template.add_kernel(name, self._stream("norm"), 0, one_ns(end_s) - int(when[0]), 0, more)
+        self._add(template, begin + when, begin + self._work_before(when))
 
     def _add(self, template: Template, device_ns: Int64, host_ns: Int64) -> None:
         self._events.append(template.fill(device_ns, host_ns, self._number))

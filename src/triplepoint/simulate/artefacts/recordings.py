@@ -6,6 +6,7 @@ import numpy as np
 
 from triplepoint.config.plan import PlannedRun
 from triplepoint.recording import Part, Recorder
+from triplepoint.simulate.artefacts.course import course_of
 from triplepoint.simulate.artefacts.groups import groups_of, groups_used
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS
 from triplepoint.simulate.artefacts.links import Links
@@ -44,7 +45,7 @@ def absent_columns(simulated: Recorded, has_links: bool) -> dict[str, str]:
 
 def sample_period_ns(planned: PlannedRun, simulated: Recorded) -> int:
     """Return the time between samples. Unit: ns."""
-    total = one_ns(simulated.length_s) * len(planned.point.steps.kinds)
+    total = course_of(planned, simulated).length_ns
     return max(round(planned.point.telemetry_period_s * NS_PER_S), -(-total // _MOST_SAMPLES))
 
 
@@ -55,8 +56,7 @@ def sample_times(planned: PlannedRun, simulated: Recorded) -> np.ndarray:
 
     There is one at every step's end too: counters then give the energy of a step without what lies between samples.
     """
-    length, num_steps = one_ns(simulated.length_s), len(planned.point.steps.kinds)
-    ends = length * np.arange(num_steps + 1)
+    ends = course_of(planned, simulated).starts_ns
     return np.union1d(_even_times(planned, simulated), [*ends, ends[-1] + one_ns(simulated.after_s)])
 
 
@@ -65,8 +65,7 @@ def _even_times(planned: PlannedRun, simulated: Recorded) -> np.ndarray:
 
     Not at ends of steps: one moment of a step read again and again would count for far more than it lasts.
     """
-    end = one_ns(simulated.length_s) * len(planned.point.steps.kinds)
-    return np.arange(0, end, sample_period_ns(planned, simulated))
+    return np.arange(0, course_of(planned, simulated).starts_ns[-1], sample_period_ns(planned, simulated))
 
 
 def write_recordings(folder: Path, planned: PlannedRun, simulated: Recorded, counters: Float | None) -> None:
@@ -81,7 +80,7 @@ def write_recordings(folder: Path, planned: PlannedRun, simulated: Recorded, cou
     t_ns, per_node, has_links = sample_times(planned, simulated), planned.point.cluster.gpus_per_node, True
     if counters is None:
         counters, has_links = np.empty((planned.point.num_gpus, len(t_ns), 0)), False
-    period_s = sample_period_ns(planned, simulated) / NS_PER_S
+    course, period_s = course_of(planned, simulated), sample_period_ns(planned, simulated) / NS_PER_S
     sensed, recorded = columns_sensed(simulated), recorded_columns(simulated, has_links)
     gpu_columns = (*_gpu_columns(simulated), *sensed.gpu) if has_links else sensed.gpu
     fabric = _FABRIC if has_links else ()
@@ -91,12 +90,12 @@ def write_recordings(folder: Path, planned: PlannedRun, simulated: Recorded, cou
     for node in range(planned.point.num_nodes):
         of_node = counters[node * per_node : (node + 1) * per_node]
         recorder = Recorder(folder / f"node{node}.arrow", period_s, absent_columns(simulated, has_links), recorded)
-        latency, own_s = np.zeros_like(t_ns), t_ns / NS_PER_S
-        host = sense_host(simulated, own_s)
+        latency = np.zeros_like(t_ns)
+        host = sense_host(simulated, course, node, t_ns, period_s)
         if has_links:
             host = np.concatenate([of_node[:, :, (1, 3)].sum(axis=0), host], axis=1)
         parts = [Part("host", EPOCH_NS + t_ns, latency, (*fabric, *sensed.host), host)]
-        gpus = sense_gpus(simulated, node, own_s)
+        gpus = sense_gpus(simulated, course, node, t_ns)
         gpus[:, ~is_even[:, None] & is_gauge] = np.nan
         for number, values in enumerate(of_node):
             if has_links and inside_is_pcie:
@@ -118,14 +117,14 @@ def count_bytes(planned: PlannedRun, simulated: Simulated, t_ns: np.ndarray) -> 
     Returns:
         Sent inside the node and out of it, received inside and from outside; shape (num_ranks, num_times, 4).
     """
-    length = one_ns(simulated.timeline.step_time_s)
-    steps, inside_ns = np.divmod(t_ns, length)
+    steps, share = course_of(planned, simulated).inside(t_ns)
+    inside_s = share * simulated.timeline.step_time_s
     links = Links(simulated, planned.point.cluster.gpus_per_node)
     names, end = groups_used(simulated.stages, simulated.job), np.array([np.inf])
     per_rank = []
     for rank in range(simulated.job.num_gpus):
         flow = links.flow(rank, groups_of(simulated.job, rank, names))
-        per_rank.append(steps[:, None] * flow.until(end) + flow.until(inside_ns / NS_PER_S))
+        per_rank.append(steps[:, None] * flow.until(end) + flow.until(inside_s))
     return np.array(per_rank)
 
 

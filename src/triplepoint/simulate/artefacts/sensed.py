@@ -4,14 +4,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from triplepoint.simulate.artefacts.course import Course
 from triplepoint.simulate.artefacts.simulated import Recorded
 from triplepoint.simulate.heat.parameters import SHOWN
-from triplepoint.simulate.heat.sensor import Sensors, show
-from triplepoint.simulate.power.gpu import Float
+from triplepoint.simulate.heat.sensor import Counter, Sensors, show
+from triplepoint.simulate.power.gpu import Float, Int64
+from triplepoint.units import NS_PER_S
 
 _CPU_UTILISATION = 0.1
 """Share of all cores busy. Assumed, as in `node_power_w`: training keeps few of them busy."""
-_HOST = ("inlet_temp_c", "cpu_energy_j", "dram_energy_j")
+_HOST = ("inlet_temp_c", "node_power_w", "cpu_energy_j", "dram_energy_j")
 
 
 class Columns(NamedTuple):
@@ -29,24 +31,25 @@ def columns_sensed(simulated: Recorded) -> Columns:
     return Columns(tuple(name for name in SHOWN if name in shows), _HOST)
 
 
-def sense_gpus(simulated: Recorded, node: int, sample_s: Float) -> Float:
+def sense_gpus(simulated: Recorded, course: Course, node: int, t_ns: Int64) -> Float:
     """Return what GPUs of a node show.
 
     Args:
         simulated: What was simulated.
+        course: When its steps run.
         node: Which node.
-        sample_s: When they are read, from the start of the run. Unit: s.
+        t_ns: When they are read, from the start of the run. Unit: ns.
 
     Returns:
         Shape (num_devices, num_samples, num_columns), in the order of `columns_sensed`; no devices where power and heat
         are not known.
     """
     heated = simulated.heated
-    if heated is None:
-        return np.empty((0, len(sample_s), 0))
+    if heated is None or course.trace is None:
+        return np.empty((0, len(t_ns), 0))
     machine = heated.machine
     sensors = Sensors(machine.heat.sensors, machine.airflow.packages, machine.devices.sensor_k)
-    columns = show(heated.trace, node, sensors, sample_s, seed=0)
+    columns = show(course.trace, node, sensors, course.trace_s(t_ns), seed=0)
     limit_w = np.full(machine.shape[1], np.nan)
     for device, package in sensors.power_devices.items():
         limit_w[device] = machine.limits_w[node][package].sum()
@@ -55,12 +58,25 @@ def sense_gpus(simulated: Recorded, node: int, sample_s: Float) -> Float:
     return np.stack([columns[name] for name in columns_sensed(simulated).gpu], axis=-1).transpose(1, 0, 2)
 
 
-def sense_host(simulated: Recorded, sample_s: Float) -> Float:
-    """Return what a host shows; shape (num_samples, num_columns), in the order of `columns_sensed`."""
-    heated = simulated.heated
-    if heated is None:
-        return np.empty((len(sample_s), 0))
-    node = heated.node
-    cpu = node.cpu_idle.value + (node.cpu_busy.value - node.cpu_idle.value) * _CPU_UTILISATION
+def sense_host(simulated: Recorded, course: Course, node: int, t_ns: Int64, period_s: float) -> Float:
+    """Return what a host shows; shape (num_samples, num_columns), in the order of `columns_sensed`.
+
+    Args:
+        simulated: What was simulated.
+        course: When its steps run.
+        node: Which node.
+        t_ns: When it is read, from the start of the run. Unit: ns.
+        period_s: Between readings of the meter at its plug, each the mean since the one before; samples in between have
+            none. Unit: s.
+    """
+    heated, sample_s = simulated.heated, t_ns / NS_PER_S
+    if heated is None or course.trace is None or course.nodes_w is None:
+        return np.empty((len(t_ns), 0))
+    parts = heated.node
+    cpu = parts.cpu_idle.value + (parts.cpu_busy.value - parts.cpu_idle.value) * _CPU_UTILISATION
     inlet = np.full_like(sample_s, heated.machine.inlet_c[0])
-    return np.stack([inlet, cpu * sample_s, node.dram.value * sample_s], axis=-1)
+    node_w = course.nodes_w[:, node : node + 1]
+    meter = Counter(node_w * course.trace.period_s, course.trace)
+    power = meter.window_mean(course.trace_s(t_ns)[:, None], period_s, node_w[0])[:, 0]
+    power[t_ns % round(period_s * NS_PER_S) != 0] = np.nan
+    return np.stack([inlet, power, cpu * sample_s, parts.dram.value * sample_s], axis=-1)

@@ -11,9 +11,10 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import PlannedRun
 from triplepoint.config.point import Point
 from triplepoint.manifest import Manifest
+from triplepoint.simulate.artefacts.course import Course, course_of, spread_of
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS
 from triplepoint.simulate.artefacts.recordings import write_recordings
-from triplepoint.simulate.artefacts.simulated import Heated, heated_of, one_ns
+from triplepoint.simulate.artefacts.simulated import Heated, heated_of
 from triplepoint.simulate.artefacts.write import nodes_of, write_failure, write_manifest_of
 from triplepoint.simulate.heat.nodes import is_known
 from triplepoint.simulate.inference import Batch, batch_of, memory_by_stage, serving_of, warm_batch
@@ -23,7 +24,7 @@ from triplepoint.status import Status
 from triplepoint.tables import STEPS
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Served:
     """What is simulated of a run.
 
@@ -83,7 +84,7 @@ def _write(out: Path, planned: PlannedRun, served: Served, started: datetime) ->
     step = served.batch.step
     (low_s, high_s), (first_low_s, first_high_s) = served.known_to.whole_s, served.known_to.first_token_s
     each_low_s, each_high_s = served.known_to.per_token_s
-    _write_steps(out / "steps.parquet", planned.point, served)
+    _write_steps(out / "steps.parquet", planned.point, served, course_of(planned, served))
     write_recordings(out / "telemetry", planned, served, None)
     facts: dict[str, int | float | str | bool | None] = {
         "stack": served.job.stack,
@@ -97,17 +98,18 @@ def _write(out: Path, planned: PlannedRun, served: Served, started: datetime) ->
         "time_per_output_token_s": step.time_per_output_token_s,
         "time_per_output_token_lo_s": each_low_s,
         "time_per_output_token_hi_s": each_high_s,
-        "spread": "none: simulated batches are all alike",
+        "spread": spread_of(served),
         **(served.heated.facts() if served.heated else {}),
     }
     return write_manifest_of(out, planned, Status.OK, None, nodes_of(planned, served), facts, started)
 
 
-def _write_steps(path: Path, point: Point, served: Served) -> None:
+def _write_steps(path: Path, point: Point, served: Served, course: Course) -> None:
     step = served.batch.step
     kinds, ranks = point.steps.kinds, np.arange(point.num_gpus)
-    length, first = one_ns(step.whole_s), one_ns(step.prefill_s)
-    start = np.tile(EPOCH_NS + length * np.arange(len(kinds)), len(ranks))
+    length = np.tile(course.lengths_ns, len(ranks))
+    first = np.rint(length * (step.prefill_s / step.whole_s)).astype(np.int64)
+    start = np.tile(EPOCH_NS + course.starts_ns[:-1], len(ranks))
     num_rows = len(ranks) * len(kinds)
     stage = np.repeat([served.batch.place(rank)[0] for rank in ranks.tolist()], len(kinds))
     columns = {

@@ -115,4 +115,8 @@ def job_of(point: Point, catalogue: Catalogue, stack: str | None = None) -> Job:
     if stack is None:
         stack = cluster.stack or SIMULATED
         check_stack(stack, f"clusters/{cluster.name}.yaml", catalogue.folder)
-    return Job.of(point, gpu, fabric_of(cluster, gpu, catalogue.folder), stack, catalogue.folder)
+    job = Job.of(point, gpu, fabric_of(cluster, gpu, catalogue.folder), stack, catalogue.folder)
+    if point.layout.data_parallel_sharding == "optim_grads_params" and point.engine != "deepspeed":
+        # FSDP gathers ahead and reduces behind whatever the flags say, so folding left them out.
+        return replace(job, overlap=job.overlap | {"grad", "param"})
+    return job

@@ -10,6 +10,7 @@ import numpy as np
 
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.simulate.artefacts.groups import lockstep
+from triplepoint.simulate.heat.from_rest import FromRest
 from triplepoint.simulate.heat.loop import Trace
 from triplepoint.simulate.heat.machine import Machine
 from triplepoint.simulate.heat.nodes import node_power_of
@@ -24,6 +25,9 @@ from triplepoint.simulate.timeline.expand import TimeOf
 from triplepoint.simulate.timeline.schedule import Int64, make_order
 from triplepoint.simulate.timeline.tasks import Timeline, run
 from triplepoint.units import NS_PER_S
+
+_STEADY = "from thermal steady state: every step has the same power, heat and clocks"
+_FROM_REST = "from nodes at rest: steps differ until heat has settled; facts here are of the settled job"
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +93,9 @@ class Recorded(Protocol):
 
     after_s: float
 
+    def __hash__(self) -> int:
+        """It is itself only."""
+
     @property
     def job(self) -> Job:
         """The job."""
@@ -112,6 +119,7 @@ class Heated:
         nodes_w: Power of every node at the plug; shape (num_periods, num_nodes). Unit: W.
         nodes_per_rack: Nodes that share a rack; None where that is not known.
         known: Its power and heat with their uncertainty.
+        from_rest: What its first steps are followed with, where runs begin on nodes at rest.
     """
 
     warm: Warm[Any]
@@ -119,6 +127,7 @@ class Heated:
     nodes_w: Float
     nodes_per_rack: int | None
     known: PowerPrediction
+    from_rest: FromRest | None = None
 
     @property
     def trace(self) -> Trace:
@@ -129,6 +138,12 @@ class Heated:
     def machine(self) -> Machine:
         """The nodes."""
         return self.warm.machine
+
+    def nodes_power_w(self, trace: Trace) -> Float:
+        """Return the power of every node at the plug in every period of a trace; shape (num_periods, num_nodes)."""
+        if trace is self.trace:
+            return self.nodes_w
+        return nodes_power_w(replace(self.warm, trace=trace), self.node)
 
     def facts(self) -> dict[str, int | float | str | bool | None]:
         """Return what the manifest says of it."""
@@ -156,7 +171,7 @@ class Heated:
             "node_power_w": known.node_power_w,
             **self._rack_facts(),
             "num_slowed_ranks": len(self.warm.slower_ranks),
-            "heat": "from thermal steady state: every step has the same power, heat and clocks",
+            "heat": _FROM_REST if self.from_rest else _STEADY,
             "is_steady": self.warm.is_steady,
         }
 
@@ -180,8 +195,9 @@ def heated_of(warm: Warm[Any], interval_s: tuple[float, float], cluster: Cluster
     """
     known = predict_power(warm, interval_s, config)
     node = node_power_of(warm.load.job.gpu, config)
-    nodes_w = nodes_power_w(warm, config)
-    return Heated(warm, node, nodes_w, cluster.nodes_per_rack, known)
+    nodes_w = nodes_power_w(warm, node)
+    from_rest = warm.from_rest if cluster.conditions.starts_at_rest else None
+    return Heated(warm, node, nodes_w, cluster.nodes_per_rack, known, from_rest)
 
 
 def in_whole_ns(durations: Durations) -> Durations:
@@ -196,6 +212,7 @@ def in_whole_ns(durations: Durations) -> Durations:
         sync_overlapped=_rounded(durations.sync_overlapped),
         sync_exposed=_rounded(durations.sync_exposed),
         gather_overlapped=_rounded(durations.gather_overlapped),
+        pause_s=one_ns(durations.pause_s) / NS_PER_S,
     )
 
 

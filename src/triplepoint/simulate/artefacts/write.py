@@ -13,6 +13,7 @@ from triplepoint.config.plan import PlannedRun
 from triplepoint.files import whole, write_json
 from triplepoint.manifest import Device, Evidence, Manifest, Node, Telemetry, write_manifest
 from triplepoint.provenance import git_state
+from triplepoint.simulate.artefacts.course import Course, course_of, spread_of
 from triplepoint.simulate.artefacts.groups import ProcessGroup, groups_of, groups_used
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS, document
 from triplepoint.simulate.artefacts.rank_trace import RankTrace
@@ -24,7 +25,9 @@ from triplepoint.simulate.artefacts.recordings import (
     sample_times,
     write_recordings,
 )
-from triplepoint.simulate.artefacts.simulated import Recorded, Simulated, ns, one_ns
+from triplepoint.simulate.artefacts.simulated import Recorded, Simulated
+from triplepoint.simulate.timeline.schedule import Int64
+from triplepoint.simulate.truth.write import write_truth
 from triplepoint.status import Status
 from triplepoint.tables import STEPS
 from triplepoint.units import NS_PER_S
@@ -39,7 +42,7 @@ _LEVEL = 1
 def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: datetime) -> Manifest:
     """Write the artefacts of a job that runs.
 
-    All steps of a kind are alike: the simulation has no spread from step to step, and makes up none.
+    Steps differ by the jitter that is known of their software, and where the run began on nodes at rest.
 
     Args:
         raw: Folder to write into, `results/runs/<run>/raw` or what becomes it.
@@ -48,10 +51,14 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
         started: When.
     """
     point = planned.point
-    write_steps(raw / "steps.parquet", planned, simulated)
+    course = course_of(planned, simulated)
+    write_steps(raw / "steps.parquet", planned, simulated, course)
     profiled = [step for step, kind in enumerate(point.steps.kinds) if kind == "profiled"]
-    write_traces(raw / "traces", simulated, point.traced_ranks, profiled)
-    counters = count_bytes(planned, simulated, sample_times(planned, simulated))
+    write_traces(raw / "traces", simulated, point.traced_ranks, profiled, course.starts_ns)
+    times = sample_times(planned, simulated)
+    counters = count_bytes(planned, simulated, times)
+    step_bytes = counters[:, int(np.searchsorted(times, course.starts_ns[1]))]
+    write_truth(raw / "truth", simulated, point.cluster.gpus_per_node, step_bytes)
     write_recordings(raw / "telemetry", planned, simulated, counters)
     low, high = simulated.interval_s or (None, None)
     factors = np.array(list(simulated.slow.values()))
@@ -66,7 +73,7 @@ def write_run(raw: Path, planned: PlannedRun, simulated: Simulated, started: dat
         "critical_stage": simulated.timeline.critical_stage,
         "num_slow_ranks": int((factors > factors.min(initial=np.inf)).sum()),
         "memory_undecided": simulated.memory_undecided,
-        "spread": "none: simulated steps are all alike",
+        "spread": spread_of(simulated),
     }
     if simulated.heated:
         facts |= simulated.heated.facts()
@@ -90,14 +97,14 @@ def write_failure(
     return write_manifest_of(raw, planned, status, evidence, (), {"stack": stack}, started)
 
 
-def write_steps(path: Path, planned: PlannedRun, simulated: Simulated) -> None:
+def write_steps(path: Path, planned: PlannedRun, simulated: Simulated, course: Course) -> None:
     """Write `steps.parquet`: every step of every rank."""
     point, timeline = planned.point, simulated.timeline
     kinds, ranks = np.array(point.steps.kinds), np.arange(point.num_gpus)
     stage, which = np.array([simulated.place(rank) for rank in ranks.tolist()]).T
-    length = one_ns(timeline.step_time_s)
-    end_ns = ns(timeline.optimizer_start + timeline.durations.optimizer.total)[stage, which]
-    start = EPOCH_NS + length * np.arange(len(kinds))
+    end_s = (timeline.optimizer_start + timeline.durations.optimizer.total)[stage, which] + timeline.durations.pause_s
+    start = EPOCH_NS + course.starts_ns[:-1]
+    end_ns = np.rint(end_s[:, None] / timeline.step_time_s * course.lengths_ns).astype(np.int64)
     memory = simulated.peak_memory_bytes
     peak = pa.nulls(len(ranks) * len(kinds), pa.int64())
     if memory is not None:
@@ -108,7 +115,7 @@ def write_steps(path: Path, planned: PlannedRun, simulated: Simulated) -> None:
             "step": np.tile(np.arange(len(kinds)), len(ranks)),
             "kind": pa.array(np.tile(kinds, len(ranks)).tolist(), pa.string()),
             "t_start_ns": np.tile(start, len(ranks)),
-            "t_end_ns": (start + end_ns[:, None]).reshape(-1),
+            "t_end_ns": (start + end_ns).reshape(-1),
             "loss": pa.nulls(len(ranks) * len(kinds), pa.float64()),
             "num_tokens": np.full(len(ranks) * len(kinds), point.global_batch_size * point.sequence_length),
             "peak_memory_bytes": peak,
@@ -117,7 +124,9 @@ def write_steps(path: Path, planned: PlannedRun, simulated: Simulated) -> None:
     STEPS.write(path, table)
 
 
-def write_traces(folder: Path, simulated: Simulated, ranks: Iterable[int], steps: Iterable[int]) -> None:
+def write_traces(
+    folder: Path, simulated: Simulated, ranks: Iterable[int], steps: Iterable[int], starts_ns: Int64 | None = None
+) -> None:
     """Write traces of some ranks.
 
     Args:
@@ -125,11 +134,12 @@ def write_traces(folder: Path, simulated: Simulated, ranks: Iterable[int], steps
         simulated: What was simulated.
         ranks: Whose traces to write.
         steps: Numbers of the steps in them.
+        starts_ns: When every step of the run begins; None: one after the other from 0 on. Unit: ns.
     """
     names, steps = groups_used(simulated.stages, simulated.job), list(steps)
     for rank in ranks:
         groups = groups_of(simulated.job, rank, names)
-        _write_trace(folder, simulated, rank, groups, RankTrace(simulated, rank, groups).events(steps))
+        _write_trace(folder, simulated, rank, groups, RankTrace(simulated, rank, groups).events(steps, starts_ns))
 
 
 def _write_trace(

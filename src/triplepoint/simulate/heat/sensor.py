@@ -58,7 +58,7 @@ def show(trace: Trace, node: int, sensors: Sensors, sample_s: Float, seed: int) 
         # Before its first publication a device shows what it did at the start.
         published = np.maximum(published, 0.0)
     power = _package_power(trace.power_w[:, node], sensors)
-    energy = _Counter(power * trace.period_s, trace)
+    energy = Counter(power * trace.period_s, trace)
     columns = {"gpu_power_average_w": energy.window_mean(published, average_s, power[0])}
     columns["gpu_power_w"] = energy.window_mean(published, instant_s, power[0])
     step_j = config.energy_step.value
@@ -69,7 +69,7 @@ def show(trace: Trace, node: int, sensors: Sensors, sample_s: Float, seed: int) 
     return columns | _clocks_and_heat(trace, node, sensors, published, sample_s)
 
 
-class _Counter:
+class Counter:
     """What adds up over a trace, and goes on adding up where it repeats."""
 
     def __init__(self, added: Float, trace: Trace) -> None:
@@ -127,6 +127,6 @@ def _clocks_and_heat(trace: Trace, node: int, sensors: Sensors, published: Float
     columns["gpu_throttle_reasons"] = last(reasons, now)
     for cause, name in COUNTED.items():
         is_held = (reasons & int(cause)) != 0
-        counted = _Counter(is_held * trace.period_s, trace).at(now)
+        counted = Counter(is_held * trace.period_s, trace).at(now)
         columns[name] = counted - counted[0]
     return columns

@@ -21,6 +21,7 @@ from triplepoint.errors import PointError
 from triplepoint.simulate.costs import largest_of
 from triplepoint.simulate.fabric import Fabric
 from triplepoint.simulate.heat.devices import equal_devices
+from triplepoint.simulate.heat.from_rest import FromRest
 from triplepoint.simulate.heat.loop import Trace, run, settle
 from triplepoint.simulate.heat.machine import Machine, Profile
 from triplepoint.simulate.heat.nodes import airflow_of, machine_of, power_of, usual_devices
@@ -87,6 +88,7 @@ class Warm(Generic[AnyLoad]):
         factor: Of every rank, time of its computation over that at the calibrated clock; empty without a cluster.
         is_steady: Whether the step before took the same power.
         fastest_s: Length of the step if all clocks were at their highest; NaN where it was not followed. Unit: s.
+        from_rest: What its first steps are followed with that begin on nodes at rest; None without a cluster.
     """
 
     load: AnyLoad
@@ -100,6 +102,7 @@ class Warm(Generic[AnyLoad]):
     factor: Mapping[int, float] = field(default_factory=dict)
     is_steady: bool = True
     fastest_s: float = math.nan
+    from_rest: FromRest | None = None
 
     @property
     def slower_ranks(self) -> list[int]:
@@ -138,12 +141,14 @@ def warm_up(
     machine = last.ready.machine
     fastest = reload(dict.fromkeys(range(load.job.num_gpus), 1.0 / float(first.ready.calibrated.max())))
     steps_s = last.found.number * last.load.length_s
+    loop_s = last.found.trace.period_s * len(last.found.trace.rate) / last.found.number
     trace = replace(last.found.trace, period_s=steps_s / len(last.found.trace.rate))
     _check_shutdown(trace, machine)
     num_nics = int(cluster.nics_per_node.value) if cluster.nics_per_node else cluster.gpus_per_node
     return Warm(
         last.load, machine, last.ready.seats, last.ready.profile, trace, np.ones(shape[1]), num_nics,
         factor=last.factor, is_steady=last.found.is_steady, fastest_s=fastest.length_s,
+        from_rest=FromRest(machine, last.ready.high, loop_s, trace.power_w.mean(axis=0)),
     )  # fmt: skip
 
 

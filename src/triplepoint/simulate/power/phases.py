@@ -74,7 +74,7 @@ def phases_of(ran: Ran, workload: Workload, stages: Sequence[int], polling_share
 def _even_out(timeline: Timeline, final_sync: Float, passes: Float, once: Float, seconds: Float, work: Float) -> None:
     """Let short passes take up the gaps between them, each with the same mean work: so a governor sees them."""
     fill = (timeline.order.num_stages - 1) * once.sum(axis=1)
-    apart = fill + (final_sync[:, 1] - final_sync[:, 0])
+    apart = fill + timeline.durations.pause_s + (final_sync[:, 1] - final_sync[:, 0])
     is_short = (once < _GOVERNED_S).all(axis=1)
     gaps = np.where(is_short, np.maximum(seconds[:, 3] - apart, 0.0), 0.0)[:, None]
     share = passes / passes.sum(axis=1, keepdims=True)

@@ -13,6 +13,7 @@ from triplepoint.simulate.heat.nodes import node_power_of
 from triplepoint.simulate.heat.warm import Warm
 from triplepoint.simulate.power.gpu import Activity, Float, gpu_power_w, power_parts
 from triplepoint.simulate.power.node import node_power_w
+from triplepoint.simulate.power.parameters import NodePowerConfig
 from triplepoint.simulate.predict.peaks import peak_w
 
 _HELD_SIGMA = 0.01
@@ -105,7 +106,7 @@ def predict_power(warm: Warm[Any], interval_s: tuple[float, float], config: Path
         gpu_power_lo_w=low_w,
         gpu_power_hi_w=high_w,
         **_peak(warm, busy_sigma),
-        node_power_w=float(nodes_power_w(warm, config).mean()),
+        node_power_w=float(nodes_power_w(warm, node_power_of(load.job.gpu, config)).mean()),
         **_temperatures(warm, sigma_w / mean_w),
         **_clocks(warm, busy_sigma),
         **_lost(warm),
@@ -205,15 +206,15 @@ def _lost(warm: Warm[Any]) -> dict[str, float]:
     return {f"lost_to_{cause}_fraction": scale * share for cause, share in by_cause.items()}
 
 
-def nodes_power_w(warm: Warm[Any], config: Path) -> Float:
+def nodes_power_w(warm: Warm[Any], node: NodePowerConfig) -> Float:
     """Return the power of every node at the plug in every control period; shape (num_periods, num_nodes). Unit: W.
 
     Args:
         warm: The job.
-        config: Folder of the configuration.
+        node: What its nodes draw besides their GPUs.
     """
     gpus_w = warm.trace.power_w * warm.num_alike
-    return node_power_w(node_power_of(warm.load.job.gpu, config), gpus_w, warm.machine.fan_flow, warm.num_nics)
+    return node_power_w(node, gpus_w, warm.machine.fan_flow, warm.num_nics)
 
 
 def _sigma_w(warm: Warm[Any]) -> float:

@@ -68,6 +68,7 @@ class Durations:
         replicas: Replicas of every class; shape (num_classes,).
         is_send_blocking: Whether a stage waits until its send is done, as Megatron-LM does without interleaving.
         slowdown: Share by which computation takes longer while collectives of the step overlap it. Unit: 1.
+        pause_s: After the update all wait for the host. Unit: s.
     """
 
     forward: Pass
@@ -81,6 +82,7 @@ class Durations:
     replicas: Int64
     is_send_blocking: bool = False
     slowdown: float = 0.0
+    pause_s: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

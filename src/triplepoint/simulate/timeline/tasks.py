@@ -28,7 +28,7 @@ class Accounts(NamedTuple):
     Attributes:
         compute_s: Computation.
         exposed_comm_s: Communication that no computation overlaps.
-        bubble_s: Nothing, waiting for other stages.
+        bubble_s: Nothing, waiting for other stages, or for the host after the update.
         straggler_s: Nothing, waiting for other replicas in the reduction of gradients.
     """
 
@@ -71,6 +71,28 @@ class Timeline:
         """When a task's send begins: its arrival where nothing is sent."""
         return np.asarray(self.arrival - _send_times(self.order, self.durations)[:, :, None])
 
+    @cached_property
+    def lasts(self) -> Float:
+        """Time of every task but for contention; shape (num_stages, num_tasks, num_classes). Unit: s."""
+        return _task_times(self.order, self.durations)
+
+    def posted(self, stage: int, which: int) -> Float:
+        """Return when ranks of a class post the receive of each task's input; shape (num_tasks,). Unit: s.
+
+        That is once the task before is done (and its result sent, where sends are waited for), or when the send begins
+        where that is earlier: then the receive was posted ahead. Receives are posted in the order they are sent in.
+        """
+        order, sent = self.order, self.sent[:, :, which].reshape(-1)
+        done = (self.arrival if self.durations.is_send_blocking else self.end)[stage, :-1, which]
+        free = np.concatenate([[0.0], done])[: order.num_tasks]
+        needs = order.needs[stage]
+        posted = np.where(needs >= 0, np.minimum(free, sent[needs]), free)
+        for source in np.unique(needs[needs >= 0] // order.num_tasks):
+            own = np.flatnonzero((needs >= 0) & (needs // order.num_tasks == source))
+            own = own[np.argsort(sent[needs[own]], kind="stable")]
+            posted[own] = np.minimum.accumulate(posted[own][::-1])[::-1]
+        return np.asarray(posted)
+
     def joins_sync(self, stage: int, chunk: int, which: int) -> float:
         """Return when ranks of a class are ready to reduce a chunk's gradients; the slowest replica's sync begins then.
 
@@ -101,7 +123,8 @@ class Timeline:
         if not self.step_time_s:
             return 0.0
         bubble = self.accounts.bubble_s.mean(axis=0)
-        return float(np.average(bubble, weights=self.durations.replicas) / self.step_time_s)
+        waits_s = float(np.average(bubble, weights=self.durations.replicas)) - self.durations.pause_s
+        return max(waits_s, 0.0) / self.step_time_s
 
     @cached_property
     def critical_stage(self) -> int:
@@ -126,7 +149,7 @@ def run(durations: Durations, order: Order) -> Timeline:
     sync, final_sync = _reduce_gradients(order, durations, start, end, arrival)
     # Clipping needs the norm over all stages, so they meet here.
     ready = float(final_sync[:, 1].max(initial=0.0))
-    step = ready + float(durations.optimizer.total.max(initial=0.0))
+    step = ready + float(durations.optimizer.total.max(initial=0.0)) + durations.pause_s
     return _slow_down(Timeline(order, durations, start, end, arrival, sync, final_sync, ready, step))
 
 

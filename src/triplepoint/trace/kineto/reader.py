@@ -53,7 +53,7 @@ _NUMBER = re.compile(rb'"(correlation|stream|bytes|External id)"\s*:\s*(-?\d+)' 
 _NAME = re.compile(rb'"name"\s*:\s*"(.*?)"?\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args|id|bp|s)"', re.DOTALL)
 _COMM = re.compile(
     rb'"(Collective name|In msg nelems|Out msg nelems|Group size|dtype|Process Group Name|Process Group Description'
-    rb'|Process Group Ranks)"\s*:\s*("[^"\\\x00-\x1f]*"|\d+)' + _ENDS
+    rb'|Process Group Ranks|Src Rank|Dst Rank)"\s*:\s*("[^"\\\x00-\x1f]*"|\d+)' + _ENDS
 )
 _NEEDED = {b"ph", b"cat", b"ts"}
 
@@ -101,6 +101,8 @@ class Message(msgspec.Struct, frozen=True):
     group_description: Any = msgspec.field(name="Process Group Description", default=None)
     group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
     group_size: Any = msgspec.field(name="Group size", default=None)
+    source: Any = msgspec.field(name="Src Rank", default=None)
+    destination: Any = msgspec.field(name="Dst Rank", default=None)
     in_elements: Any = msgspec.field(name="In msg nelems", default=None)
     out_elements: Any = msgspec.field(name="Out msg nelems", default=None)
     dtype: Any = None

@@ -6,9 +6,12 @@ else did. Exposed time of all labels, idle ones included, adds up to the time of
 
 An idle gap lasts until the next work begins. Up to the call that launched that work the host was late: *bubble* while
 it waited for a neighbour in the pipeline, *straggler* while it waited for others in a collective, *host* otherwise (a
-launch gap). After the call the device itself waited: *bubble* before a point-to-point operation, *straggler* before any
-other communication, *other* before the rest (a dependency, or the latency of the launch). Where the launch was not
+launch gap). After the call the device itself waited: *bubble* before communication of the pipeline, *straggler* before
+any other communication, *other* before the rest (a dependency, or the latency of the launch). Where the launch was not
 recorded the whole gap counts as the device's; where no work followed at all, as the host's.
+
+A rank that waits inside a kernel of communication is communicating here. How much of that is waiting, for the same two
+causes, takes the traces of the others: see `triplepoint.trace.compare`.
 """
 
 from collections.abc import Iterator
@@ -24,7 +27,7 @@ from triplepoint.trace.rank import intervals
 from triplepoint.trace.rank.events import NEVER, Events, Operations, Slab
 from triplepoint.trace.rank.intervals import Intervals
 from triplepoint.trace.rank.phases import Windows
-from triplepoint.trace.taxonomy import CATEGORIES, POINT_TO_POINT
+from triplepoint.trace.taxonomy import CATEGORIES, is_of_pipeline
 
 IDLE_KINDS = ("bubble", "straggler", "host", "other")
 
@@ -87,10 +90,10 @@ def _cut(free: Intervals, times: Int64) -> Intervals:
 
 def _awaited(operations: Operations, label: int) -> str:
     """Return what the device waits for before work of a label."""
-    category, kind, _ = operations.labels[label]
+    category, kind, group = operations.labels[label]
     if category != "comm":
         return "other"
-    return "bubble" if kind in POINT_TO_POINT else "straggler"
+    return "bubble" if is_of_pipeline(kind, group) else "straggler"
 
 
 def _joined(parts: list[Intervals]) -> Intervals:

@@ -20,13 +20,21 @@ from triplepoint.trace.lanes import SUMMARY, Account, RankSummary, Step, write_s
 from triplepoint.trace.rank.accounting import ALL, Accounts, Pieces, find_waits
 from triplepoint.trace.rank.events import LAUNCHED, Slab, slabs
 from triplepoint.trace.rank.phases import PHASES, Phases, cut_windows
-from triplepoint.trace.rank.process_groups import _ONLY, GroupRecord, Groups, group_ranks, group_size, message_bytes
+from triplepoint.trace.rank.process_groups import (
+    _ONLY,
+    GroupRecord,
+    Groups,
+    group_ranks,
+    group_size,
+    message_bytes,
+    peer_of,
+)
 from triplepoint.trace.rank.work import Reading, Work, read_work
 from triplepoint.trace.thin import Spans, Thinner, join, no_spans
 from triplepoint.trace.timeline import LANES, LaneSpans, Look, span_table, thin_lane
 
-_Counter = tuple[str | None, str]
-"""Process group and kind: what collectives are numbered by."""
+_Counter = tuple[str | None, str, int | None]
+"""Process group, kind and, of a message, the other rank: what collectives are numbered by."""
 
 _JOINT = (
     "algorithm_bandwidth_bytes_per_s",
@@ -247,6 +255,7 @@ class _Told(NamedTuple):
     num_ranks: int | None
     ranks: str | None
     size_bytes: int | None
+    peer: int | None
 
 
 class CollectiveRows:
@@ -267,7 +276,9 @@ class CollectiveRows:
         """Number communication as it begins; rows of `LAUNCHED` by start."""
         told, which = self._told(rows)
         counters: dict[_Counter, int] = {}
-        counter = np.array([counters.setdefault((one.group_name, one.kind), len(counters)) for one in told])[which]
+        counter = np.array([counters.setdefault((one.group_name, one.kind, one.peer), len(counters)) for one in told])[
+            which
+        ]
         for key, index in counters.items():
             own = np.flatnonzero(counter == index)
             rows["sequence"][own] = self._sequence[key] + np.arange(len(own))
@@ -327,6 +338,7 @@ class CollectiveRows:
             num_ranks=num_ranks or None,
             ranks=",".join(map(str, ranks)) or None,
             size_bytes=size if size >= 0 else None,
+            peer=peer_of(said),
         )
 
 

@@ -54,6 +54,16 @@ def group_ranks(message: Message) -> tuple[int, ...]:
     return tuple(int(rank) for rank in re.findall(r"\d+", text))
 
 
+def peer_of(message: Message) -> int | None:
+    """Return the global rank that a message goes to or comes from, None where its event does not say.
+
+    Source:
+        PyTorch torch/csrc/profiler/util.cpp: `Dst Rank` of a send, `Src Rank` of a receive.
+    """
+    told = [rank for rank in (message.source, message.destination) if isinstance(rank, int) and rank >= 0]
+    return told[0] if len(told) == 1 else None
+
+
 def group_size(message: Message) -> int:
     """Return the number of ranks in the process group, 0 where not known."""
     size = message.group_size

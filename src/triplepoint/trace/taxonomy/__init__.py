@@ -84,6 +84,16 @@ POINT_TO_POINT: Final = ("send", "recv", "send_recv")
 """Kinds between two ranks."""
 
 
+def is_of_pipeline(kind: str, group: str | None) -> bool:
+    """Return whether waiting in communication is a pipeline bubble: for another stage, not for a straggler.
+
+    Args:
+        kind: all_reduce, recv, ...
+        group: Role of the process group (tp, pp, dp, ...); None where not known: then messages are the pipeline's.
+    """
+    return group == "pp" or (group is None and kind in POINT_TO_POINT)
+
+
 @cache
 def collective_kind(name: str) -> str | None:
     """Return the kind a collective's own name states, None if it names none (`nccl:coalesced`).

@@ -124,6 +124,13 @@ def test_cpu_and_inlet_temperature(tmp_path):
     assert set(found.rows("inlet_temp_c", device="host")[1]) == {24.0}
 
 
+def test_power_at_the_plug(tmp_path):
+    found = record(with_host(plug_w=steps((0, 2_400.0), (1, 7_100.5))), tmp_path, seconds=2)
+    assert set(found.rows("node_power_w", device="host")[1]) == {2_400.0, 7_100.5}
+    without = record(hgx_h200(1), tmp_path / "without", seconds=0.5)
+    assert "ACPI" in without.recording.absent["node_power_w"]
+
+
 def test_counters_of_the_host_begin_at_zero(tmp_path):
     scenario = with_host(ports=[Port(load=LIVELY, offset_bytes=7e14)], rapl=[Rapl(offset_uj=123_456_789)])
     found = record(scenario, tmp_path, seconds=1)

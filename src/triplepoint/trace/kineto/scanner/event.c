@@ -48,10 +48,12 @@ static int category_of(Span span) {
 static int is_about_message(Span key) {
     switch (*key.start) {
     case 'C': return IS(key, "Collective name");
+    case 'D': return IS(key, "Dst Rank");
     case 'G': return IS(key, "Group size");
     case 'I': return IS(key, "In msg nelems") || IS(key, "Input Dims") || IS(key, "Input type");
     case 'O': return IS(key, "Out msg nelems");
     case 'P': return starts_with(key, "Process Group ");
+    case 'S': return IS(key, "Src Rank");
     case 'd': return IS(key, "dtype");
     default: return 0;
     }

@@ -1,0 +1,82 @@
+"""The throttled share is one of the load, not of how long a step of it is."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.simulate.heat.machines import CONFIG, machine
+from triplepoint.config.plan import PlannedRun
+from triplepoint.plan import select
+from triplepoint.simulate.heat.clocks import Reason
+from triplepoint.simulate.heat.loop import run, settle
+from triplepoint.simulate.heat.machine import Machine, Profile
+from triplepoint.simulate.heat.periodic import Periodic
+from triplepoint.simulate.power.gpu import Activity
+from triplepoint.simulate.predict.point import predict_point
+
+TIMES = (1, 2, 8)
+HELD = int(Reason.POWER_CAP | Reason.SW_THERMAL | Reason.HW_THERMAL)
+
+
+def uneven(nodes: Machine) -> Profile:
+    """1.6 s in parts of a control period each: GEMMs, waiting, memory-bound kernels."""
+    kinds = np.array([1.0] * 16 + [0.0] * 6 + [0.4] * 10)[:, None, None]
+    values = {"awake": 1.0, "tensor": 0.97 * kinds, "hbm": 0.9 - 0.75 * kinds, "clock_bound": kinds}
+    shape = len(kinds), *nodes.shape
+    columns = {name: np.broadcast_to(value, shape).reshape(len(kinds), -1) for name, value in values.items()}
+    kind = np.arange(nodes.shape[0] * nodes.shape[1]).reshape(nodes.shape)
+    return Profile(np.full(len(kinds), nodes.period_s), Activity(**columns), kind)
+
+
+def repeated(profile: Profile, times: int) -> Profile:
+    columns = {part.name: np.asarray(getattr(profile.activity, part.name)) for part in fields(profile.activity)}
+    tiled = {name: np.tile(column, (times, 1)) if column.ndim else column for name, column in columns.items()}
+    return Profile(np.tile(profile.duration_s, times), Activity(**tiled), profile.kind)
+
+
+def share(reasons: np.ndarray) -> float:
+    return float(((reasons & HELD) != 0).mean())
+
+
+@pytest.mark.parametrize("limit_w", [700.0, 600.0])
+def test_share_of_a_repeating_step(limit_w: float) -> None:
+    nodes = machine(power_limit_w=np.full((1, 8), limit_w))
+    profile, start_w = uneven(nodes), np.full(nodes.shape, 0.9 * limit_w)
+    steps = [repeated(profile, times) for times in TIMES]
+    found = [Periodic(nodes, step, step.step_s).settle(start_w) for step in steps]
+    shares = [share(trace.reasons) for trace in found]
+    assert 0.2 < shares[0] < 1.0
+    assert shares == pytest.approx([shares[0]] * 3, abs=0.01)
+    assert [trace.rate.mean() for trace in found] == pytest.approx([found[0].rate.mean()] * 3, rel=0.003)
+
+
+def test_share_where_heat_holds_clocks() -> None:
+    # At 60 degC inlet dies come to the temperature at which the driver lowers clocks.
+    nodes = machine(inlet_c=np.full(1, 60.0))
+    shares = []
+    for times in TIMES:
+        steady = settle(nodes, repeated(uneven(nodes), times))
+        shares.append(share(run(nodes, repeated(uneven(nodes), times), 60.0, steady.state).reasons))
+    assert 0.2 < shares[0] <= 1.0
+    assert shares == pytest.approx([shares[0]] * 3, abs=0.02)
+
+
+def planned(text: str) -> PlannedRun:
+    plan = select(Path(CONFIG), None, ["cpu-local"], ["h200x32", "h100x64"])
+    return next(entry.planned for entry in plan.valid if text in entry.run)
+
+
+@pytest.mark.parametrize(
+    "text", ["llama3-70b_h100x64_tp4-pp8-dp2-sp-zero1_mbs1_sim", "mixtral-8x7b_h200x32_tp1-pp1-dp32"]
+)
+def test_share_of_the_micro_batches_of_a_point(text: str) -> None:
+    point, found = planned(text).point, []
+    for times in TIMES:
+        more = point.model_copy(update={"global_batch_size": times * point.global_batch_size})
+        predicted = predict_point(more, CONFIG)
+        found.append((predicted.step_time_s, predicted.step_time_s * predicted.power.throttle_fraction))
+    # Filling, draining, gradients and update are once a step: what more micro-batches add is the load alone.
+    (time_s, held_s) = np.diff(np.array(found), axis=0).T
+    assert held_s[0] / time_s[0] == pytest.approx(held_s[1] / time_s[1], abs=0.015)
