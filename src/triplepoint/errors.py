@@ -39,6 +39,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (known: {', '.join(known)})"
 
 
+def shown(text: str) -> str:
+    """Return a cell as messages quote it: short, one line."""
+    flat = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+    return repr(flat if len(flat) <= 40 else flat[:37] + "...")
+
+
 def explain_os_error(error: OSError) -> str | None:
     """Return one line for a file problem a user can mend, or None for any other error of the operating system."""
     advice = _FILE_ERRORS.get(error.errno or 0)

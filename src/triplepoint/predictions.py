@@ -27,8 +27,6 @@ _TABLES = (".csv", ".tsv", ".txt")
 _TREES = (".yaml", ".yml", ".json")
 _MOST_BYTES = 64 << 20
 """Largest YAML or JSON that is read: 10,000 configurations have some 3 MB."""
-_WORDS = ("id", "run", "status", "reason", "bottleneck", "tied_with_first")
-"""Columns of predictions that are words."""
 _TEXTS = ("id", "stack")
 """Columns whose cells are text as they stand: an id may be 007, yes or 2024-01-02."""
 
@@ -104,12 +102,13 @@ def predict(
 
 
 def _numbers(column: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return a column as numbers where all that stands in it is one."""
+    """Return a column as numbers, NaN where nothing stands, where all that stands in it are numbers."""
     import pandas as pd
 
-    if column.name in _WORDS:
+    try:
+        return pd.to_numeric(column.replace("", math.nan))
+    except ValueError:
         return column
-    return pd.to_numeric(column.replace("", math.nan))
 
 
 def predict_file(

@@ -38,7 +38,9 @@ def main() -> None:
 
 def held_out(rows: list[Measurement], gpu: str, library: str, precision: str) -> Fit:
     """Return how well a fit to one table did on what it had not seen."""
-    refitted = fit_kernels(rows, Catalogue(CONFIG).gpu(gpu), read_kernels(gpu, CONFIG), "measured.csv")
+    refitted = fit_kernels(
+        rows, Catalogue(CONFIG).gpu(gpu), read_kernels(Catalogue(CONFIG).gpu(gpu), CONFIG), "measured.csv"
+    )
     is_attention = rows[0].kernel.cls == "attention"
     return refitted.attention[library].fit if is_attention else refitted.gemm[precision].fit
 

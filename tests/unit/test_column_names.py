@@ -53,5 +53,5 @@ def test_predict_and_points_share_names_of_one_meaning() -> None:
     assert shared >= {"step_time_s", "mfu", "gpu_power_w", "gpu_power_peak_w", "time_per_output_token_s"}
     others = set(PREDICTED) - names
     assert others == {
-        "bubble_fraction", "bottleneck", "memory_gib", "exposed_comm_per_output_token_s",
+        "bubble_fraction", "bottleneck", "software", "memory_gib", "exposed_comm_per_output_token_s",
     }  # fmt: skip

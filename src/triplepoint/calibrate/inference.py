@@ -16,8 +16,7 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Layout, Precision
 from triplepoint.errors import UserError
 from triplepoint.published.architecture import find_model
-from triplepoint.published.rows import usual_fabric
-from triplepoint.published.words import StatedNetwork
+from triplepoint.published.network import StatedNetwork, usual_fabric
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.inference import InferenceStep, Serving, predict_inference
 from triplepoint.simulate.inference_calibration import FittedServing, ServingCalibration, place_of

@@ -99,7 +99,7 @@ class KernelTimes:
             for row in read_measurements(self.config / "kernels" / "measured.csv")
             if row.gpu == gpu.name and row.library in libraries and row.kernel.precision == rows[0].kernel.precision
         ]
-        gap_s = read_kernels(gpu.name, self.config).launch_gap.value / US_PER_S
+        gap_s = read_kernels(gpu, self.config).launch_gap.value / US_PER_S
         # The doctor's runs follow one another: what it times is a run with the gap to the next.
         return MeasuredKernels(gpu, [replace(row, time_s=max(row.time_s - gap_s, gap_s)) for row in rows], before)
 
@@ -107,7 +107,7 @@ class KernelTimes:
         """Return the parameters with the errors of shapes held out."""
         rows, before = measured.rows, measured.before
         source = f"{len(rows)} rows of {rows[0].source}" + (f", {len(before)} of measured.csv" if before else "")
-        known = read_kernels(measured.gpu.name, self.config)
+        known = read_kernels(measured.gpu, self.config)
         return KernelFit(fit_kernels([*before, *rows], measured.gpu, known, source), measured.precisions)
 
     def report(self, fitted: KernelFit) -> list[str]:

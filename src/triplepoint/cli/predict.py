@@ -33,6 +33,8 @@ columns of OUT:
   tokens_per_s_per_gpu mfu memory_gib bubble_fraction exposed_comm_s bottleneck
   time_to_first_token_s time_per_output_token_s exposed_comm_per_output_token_s
                            of inference; ends of 90 % intervals of the first two in ..._lo_... and ..._hi_...
+  software attention launch recompute_modules fp8_recipe optimizer_moments overlap dispatch dispatch_precision
+  token_nodes              what the software does, as stated or usual: its entry in config/calibration/stacks.yaml
   gpu_power_w gpu_power_peak_w node_power_w gpu_temp_c gpu_temp_max_c sm_clock_mhz sm_clock_busy_mhz
   throttle_fraction lost_to_power_limit_fraction lost_to_heat_fraction lost_to_brake_fraction gpu_energy_per_token_j
                            on H100, H200 and MI250; ends of 90 % intervals in ..._lo_... and ..._hi_...
@@ -53,7 +55,8 @@ take the default; other columns are named and passed over, but one that looks li
                 variants of one that is not known by name
   experts topk moe_ffn                                   experts, 0 or blank for a dense model
   seq mbs gbs   tokens per sequence, sequences per micro-batch and rank, sequences per step
-  gpu n_gpus    such as H100-SXM-80GB; memory in the name is followed
+  gpu n_gpus    a name in config/gpus, or as people write it: H100-SXM-80GB, 'NVIDIA H100 PCIe', A100-SXM4-40GB, 'GB200
+                NVL72'; one that several could have is refused unless `interconnect` or `notes` tell (NVLink, DGX, HGX)
   tp pp vp cp ep etp dp                                  parallel degrees; dp follows from n_gpus
   pipeline_layers  of each stage, or of each of pp*vp virtual ones in the order of the model (blank: an even split)
   fsdp          DDP, distributed optimizer, ZeRO-1 to 3, FSDP
@@ -64,7 +67,16 @@ take the default; other columns are named and passed over, but one that looks li
   trainable     all, or LoRA with its rank (blank: LoRA if a part of `notes` begins so)
   task          training (default) or inference: prompts of `seq` tokens, `gbs` sequences at a time
   output_tokens of inference, generated for each prompt
-  interconnect  between nodes, such as '8x400G IB/node' (blank: what the GPU type usually comes with)
+  attention     unfused, FlashAttention 1 to 3, SDPA, cuDNN, Transformer Engine, CK (blank: the stack's)
+  launch        eager, compiled, CUDA graphs (blank: as the framework's name says, else the stack's)
+  recompute_modules  of selective recomputation, such as core_attn mla_up_proj, or every_other (blank: the stack's)
+  fp8_recipe    delayed, tensorwise, rowwise, blockwise, mxfp8 (blank: as in `precision`, FP8-CS, else the stack's)
+  optimizer_moments  of Adam: fp32, bf16, 8bit (blank: the stack's)
+  overlap       communication overlapped with computation: none, or some of grad param tp ep (blank: the stack's)
+  dispatch dispatch_precision token_nodes                experts over nodes: all-to-all, DeepEP or HybridEP; format of
+                tokens sent; nodes of a token's experts, at most (blank: the stack's)
+  interconnect  nodes and what is between them, such as '8x400G IB/node', '4 GPUs/node, RoCE 4x200', 'NVL36',
+                'rail-optimised, 2:1 oversubscription' (blank: what the GPU type usually comes with)
 
 examples:
   triplepoint predict config/studies/parallelism.yaml predicted.csv

@@ -4,18 +4,22 @@ import re
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from triplepoint.config.base import NAME_EXPECTED, NAME_PATTERN, Strict, parse
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.contents import Digests
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.gpu_names import find_gpu
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.study import Study
-from triplepoint.config.yaml_file import read, read_named, read_yaml
+from triplepoint.config.yaml_file import check_name, read, read_yaml
 from triplepoint.errors import UserError, nearest
 
 Named = TypeVar("Named", ModelConfig, ClusterConfig, GpuConfig)
+
+_NOT_TAKEN = frozenset({"also_called", "is_usual", "chassis", "idle_power", "slowdown_temperature"})
+"""Keys of a GPU type that another one like it does not have."""
 
 
 class Catalogue:
@@ -66,21 +70,39 @@ class Catalogue:
         path = self.folder / folder / f"{name}.yaml"
         if path not in self._read:
             self._require(name, folder, word, where)
-            found = read_named(section, path)
-            self._read[path] = self._completed(found, path) if isinstance(found, ClusterConfig) else found
+            self._read[path] = check_name(parse(section, self._completed(section, path), path), path)
         known = self._read[path]
         assert isinstance(known, section)
         return known
 
-    def _completed(self, cluster: ClusterConfig, path: Path) -> ClusterConfig:
-        """Return a cluster with what it leaves out taken from the one it is like."""
-        if cluster.like is None:
-            return cluster
-        self._require(cluster.like, "clusters", "cluster", path)
-        other = read_named(ClusterConfig, path.with_stem(cluster.like))
-        if other.like:
-            raise UserError(f"{path}: like: {other.name} is itself like {other.like}; name that one")
-        return parse(ClusterConfig, read_yaml(path.with_stem(other.name)) | read_yaml(path), path)
+    def _completed(self, section: type[Named], path: Path) -> dict[str, Any]:
+        """Return what a file holds, with what it leaves out taken from the one it is like."""
+        content = read_yaml(path)
+        if section is ClusterConfig and isinstance(spelled := content.get("gpu"), str):
+            content["gpu"] = self._gpu_name(spelled, path)
+        like = content.get("like")
+        if "like" not in section.model_fields or not isinstance(like, str):
+            return content
+        self._require(like, path.parent.name, path.parent.name.removesuffix("s"), path)
+        other = self._completed(section, path.with_stem(like)) if like != path.stem else {"like": like}
+        if further := other.get("like"):
+            raise UserError(f"{path}: like: {like} is itself like {further}; name that one")
+        left_out = _NOT_TAKEN if section is GpuConfig else frozenset()
+        return {key: value for key, value in other.items() if key not in left_out} | content
+
+    @cached_property
+    def gpus(self) -> dict[str, GpuConfig]:
+        """All GPU types by name."""
+        return {name: self.gpu(name) for name in self._names("gpus")}
+
+    def _gpu_name(self, spelled: str, where: Path) -> str:
+        """Return the name of the GPU type that is meant: of a file, or spelled as people write it."""
+        if (self.folder / "gpus" / f"{spelled}.yaml").is_file():
+            return spelled
+        try:
+            return find_gpu(spelled, self.gpus).name
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
 
     def _require(self, name: str, folder: str, word: str, where: str | Path | None) -> None:
         known = self._names(folder)

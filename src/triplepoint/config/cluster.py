@@ -79,8 +79,7 @@ class ClusterConfig(Strict):
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     """Name of the cluster; the file is called the same."""
     like: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
-    """Cluster whose keys this one has where it gives none: one that differs in its network only, say. The required keys
-    are given here too."""
+    """Cluster whose keys this one has where it gives none: one that differs in its network only, say."""
     device: Literal["cpu", "cuda", "rocm"]
     """What the ranks compute on. On cpu, processes stand in for GPUs."""
     gpu: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
@@ -109,6 +108,16 @@ class ClusterConfig(Strict):
     cluster is written by `triplepoint calibrate --collectives`."""
     network_link: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     """Kind of link between nodes, likewise; infiniband if not given."""
+    nodes_per_domain: Annotated[int, Field(gt=0)] = 1
+    """Nodes whose GPUs the scale-up link joins: 18 nodes of four GPUs in an NVL72."""
+    rail_optimised: bool | None = None
+    """Whether adapters of one number, of many nodes, share a leaf switch, rather than all adapters of few nodes. Not
+    given: where each GPU has its own adapter."""
+    gpus_per_leaf: Annotated[int, Field(gt=0)] | None = None
+    """GPUs that reach each other without the spine; if not given, those of 32 nodes where `rail_optimised`, of 32
+    adapters where not."""
+    oversubscription: Annotated[float, Field(ge=1, le=64)] = 1.0
+    """Bandwidth into a leaf switch over that out of it."""
     slots: Slots | None = None
     """Physical slot of each device of a node, where known: in device order, or by PCI address (`0000:18:00.0`), as on
     all nodes. It comes before what driver and kernel say; placement and heat maps use it."""

@@ -15,12 +15,13 @@ from pydantic import AfterValidator, Field
 from triplepoint import MEASUREMENT_VERSION
 from triplepoint.config.base import NAME_PATTERN, Devices, Featured, Layers, Row, Setting, Size, Strict, declared
 from triplepoint.config.model import ModelConfig
+from triplepoint.config.software import Software
 from triplepoint.config.task import TARGETS, Inference, Lora, Task
 
 Positive = Annotated[int, Field(gt=0)]
 Engine = Literal["native", "megatron", "deepspeed", "simulated"]
 Offload = Literal["optim", "params"]
-Overlap = Literal["grad", "param", "tp"]
+Overlap = Literal["grad", "param", "tp", "ep"]
 Precision = Literal["fp32", "bf16", "fp16", "fp8"]
 Recompute = Literal["none", "selective", "full"]
 Samples = Literal["packed", "padded"]
@@ -77,12 +78,14 @@ def _unlike_layers(point: "Point") -> int | None:
 def _useful_overlap(point: "Point") -> tuple[Overlap, ...]:
     """Return the overlaps of communication that happens."""
     layout, useful = point.layout, {"tp": point.layout.sequence_parallel, "grad": point.layout.dp > 1}
+    useful["ep"] = point.model.moe is not None and layout.ep > 1
     useful["param"] = layout.dp > 1 and layout.data_parallel_sharding != "no_shard"
     # FSDP overlaps gathering and reduction whatever the flags say, and turns tensor parallel overlap off
     # (NeMo megatron_base_model.py, as shipped with sitar-lab/CharLLM-PPT at dad5f27).
     # DeepSpeed's ZeRO-3 has a switch for each.
     is_fsdp = layout.data_parallel_sharding == "optim_grads_params" and point.engine != "deepspeed"
-    return () if is_fsdp or not _is_training(point) else tuple(flag for flag in point.overlap if useful[flag])
+    is_left = {flag: flag == "ep" or not is_fsdp for flag in useful}
+    return tuple(flag for flag in point.overlap if useful[flag] and is_left[flag] and _is_training(point))
 
 
 def _task_label(row: Row) -> str:
@@ -232,7 +235,7 @@ class Contents(Featured):
     """Of the `tokenizer.json`."""
 
 
-class Measured(Featured):
+class Measured(Software):
     """Settings that a study and a point have under the same key, other than the layout."""
 
     micro_batch_size: Annotated[
@@ -275,7 +278,8 @@ class Measured(Featured):
         Recompute,
         Setting(
             "Activations recomputed in the backward pass: `none`; `selective`, those of the core of attention, from "
-            "queries, keys and values, as Megatron-LM's `core_attn`; or `full`, of whole layers.",
+            "queries, keys and values, as Megatron-LM's `core_attn`, where `recompute_modules` and the stack say "
+            "nothing else; or `full`, of whole layers.",
             label=lambda row: f"{_RECOMPUTE[row['recompute']]}{row['recompute_layers'] or ''}",
             words={"none": "no recompute", "selective": "selective recompute", "full": "full recompute"},
             fold=lambda point: point.recompute if _is_training(point) else "none",
@@ -297,8 +301,9 @@ class Measured(Featured):
         tuple[Overlap, ...],
         _in_order(Overlap),
         Setting(
-            "Communication overlapped with computation: gradient reduction, parameter gathering, tensor parallel; a "
-            "flag that can do nothing in a point is left out of it.",
+            "Communication overlapped with computation: gradient reduction, parameter gathering, tensor parallel, "
+            "tokens on their way to experts and back (`ep`, behind another micro-batch); a flag that can do nothing in "
+            "a point is left out of it.",
             label="cc-{}",
             words="overlap {}",
             fold=_useful_overlap,

@@ -80,9 +80,16 @@ def schemas() -> dict[str, dict[str, Any]]:
         "cluster": ClusterConfig,
         "gpu": GpuConfig,
     }
-    return {name: section.model_json_schema(schema_generator=_Described) for name, section in sections.items()} | {
-        "study": _study_schema()
-    }
+    made = {name: section.model_json_schema(schema_generator=_Described) for name, section in sections.items()}
+    return {name: _with_like(schema) for name, schema in made.items()} | {"study": _study_schema()}
+
+
+def _with_like(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema in which a section that is like another one may leave out what it takes from that."""
+    if "like" not in schema["properties"]:
+        return schema
+    required = schema.pop("required")
+    return schema | {"anyOf": [{"required": ["name", "like"]}, {"required": required}]}
 
 
 def files() -> dict[str, str]:

@@ -97,6 +97,8 @@ def check_format(point: Point, gpu: GpuConfig | None) -> str | None:
     """The device has units for the number format."""
     if point.precision == "fp8" and (gpu is None or gpu.peak_fp8_flops is None):
         return f"precision: fp8, {gpu.name if gpu else 'cpu'} has no fp8 units; set precision: bf16"
+    if point.precision == "bf16" and gpu is not None and not gpu.has_bf16:
+        return f"precision: bf16, {gpu.name} has no bf16 units; set precision: fp16"
     return None
 
 
@@ -257,6 +259,13 @@ def check_engine(point: Point) -> str | None:
     return None
 
 
+def check_expert_overlap(point: Point) -> str | None:
+    """No engine that launches overlaps the exchange of tokens with another micro-batch."""
+    if "ep" in point.overlap and point.engine != "simulated":
+        return f"overlap ep, the {point.engine} engine does not overlap it; remove ep from overlap or engine: simulated"
+    return None
+
+
 def _yaml(value: Any) -> str:
     """Return a value as it is written in a study."""
     if isinstance(value, tuple):
@@ -294,6 +303,7 @@ RULES: tuple[Rule, ...] = (
     check_task,
     check_corpus,
     check_engine,
+    check_expert_overlap,
     check_trace_ranks,
 )
 """Rules that need the point alone, in the order their reasons are given."""

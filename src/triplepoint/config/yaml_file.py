@@ -106,7 +106,11 @@ def read(section: type[Section], path: Path) -> Section:
 
 def read_named(section: type[Section], path: Path) -> Section:
     """Read a section that is called as its file. Raises `UserError` as `read` does, and if the names differ."""
-    content = read(section, path)
+    return check_name(read(section, path), path)
+
+
+def check_name(content: Section, path: Path) -> Section:
+    """Return a section that is called as its file. Raises `UserError` if the names differ."""
     name = getattr(content, "name", None)
     if name != path.stem:
         raise UserError(f"{path}: name is {name!r}, the file is called {path.stem!r}; they must be the same")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from triplepoint.config.gpu_names import is_named
 from triplepoint.doctor.check import Check, Expected, GpuFacts, NodeFacts, PortFacts, Status, by_gpu, worst
 from triplepoint.doctor.node import Sources, read_node
 from triplepoint.doctor.probe import VENDORS
@@ -113,10 +114,9 @@ def _type(gpu: GpuFacts, expected: Expected) -> Finding | None:
     text = f"{gpu.product}{memory}"
     if expected.gpu is None:
         return "ok", text
-    product, name = ("".join(filter(str.isalnum, word.lower())) for word in (gpu.product, expected.gpu.name))
     capacity = expected.gpu.memory_capacity.value
     is_sized = gpu.memory_bytes is None or abs(gpu.memory_bytes / capacity - 1) < _NEAR
-    return ("ok" if name in product and is_sized else "fail"), text
+    return ("ok" if is_named(gpu.product, expected.gpu) and is_sized else "fail"), text
 
 
 def _power_limit(gpu: GpuFacts, expected: Expected) -> Finding | None:

@@ -1,7 +1,7 @@
 """Check of the configuration files of GPU types and clusters: which are there, and what a missing one costs."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +18,7 @@ from triplepoint.simulate.heat.parameters import read_heat
 from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.power.parameters import read_power
 
+INFERRED = "of a relative, by peaks and memory bandwidth: intervals are wider"
 NO_KERNELS = "nothing is simulated or predicted"
 NO_POWER = "power, energy, temperature and clock columns stay empty"
 NO_CALIBRATION = "no published run on it: step times take the factor of other GPU types"
@@ -88,8 +89,7 @@ def _check_gpu(name: str, catalogue: Catalogue) -> Iterator[FileCheck]:
     gpu = catalogue.gpu(name)
     link = config / "collectives" / "links" / f"{gpu.scale_up_link}.yaml"
     yield _try(title, "link", link, lambda: load_link(gpu.scale_up_link, config))
-    kernels = config / "kernels" / f"{name}.yaml"
-    yield _optional(title, "kernels", kernels, lambda: KernelModel.load(gpu, config), NO_KERNELS)
+    yield _check_kernels(title, gpu, config)
     yield _optional(title, "power", config / "power" / f"{name}.yaml", lambda: read_power(name, config), NO_POWER)
     yield _optional(title, "heat", config / "heat" / f"{name}.yaml", lambda: _check_heat(gpu, config), NO_POWER)
     if gpu.chassis is None:
@@ -98,9 +98,17 @@ def _check_gpu(name: str, catalogue: Catalogue) -> Iterator[FileCheck]:
         yield from _check_chassis(title, gpu, gpu.chassis, config)
     fitted = config / "calibration" / "fitted.yaml"
     calibrated = _try(title, "calibration", fitted, lambda: Calibration.load(config))
-    if calibrated.status == "ok" and all(gpu.gpu != name for gpu in Calibration.load(config).fitted.gpus):
+    gpus = {gpu.gpu for gpu in Calibration.load(config).fitted.gpus} if calibrated.status == "ok" else {name}
+    if not gpus & {name, gpu.kernels_of}:
         calibrated = FileCheck(title, "calibration", str(fitted), "missing", NO_CALIBRATION)
     yield calibrated
+
+
+def _check_kernels(title: str, gpu: GpuConfig, config: Path) -> FileCheck:
+    own = config / "kernels" / f"{gpu.name}.yaml"
+    file = own if own.is_file() or gpu.kernels is None else own.with_stem(gpu.kernels.of)
+    check = _optional(title, "kernels", file, lambda: KernelModel.load(gpu, config), NO_KERNELS)
+    return replace(check, note=INFERRED) if check.status == "ok" and file != own else check
 
 
 def _check_chassis(title: str, gpu: GpuConfig, chassis: str, config: Path) -> Iterator[FileCheck]:

@@ -1,35 +1,26 @@
 """One row of a published table, and the job it means."""
 
-import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import ValidationError
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.gpu_names import AmbiguousGpuError, UnknownGpuError, find_gpu
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.point import Layout, Point, PointCluster, Sharding, usual_schedule
+from triplepoint.config.point import Layout, Overlap, Point, PointCluster, Sharding, usual_schedule
 from triplepoint.config.rules import fold, refusal
 from triplepoint.config.task import Inference
-from triplepoint.published import words
+from triplepoint.errors import shown
+from triplepoint.published import software, words
 from triplepoint.published.architecture import Unsupported, adapt, build_model, find_model, is_of, read_shape
-from triplepoint.published.words import (
-    Cells,
-    StatedNetwork,
-    UnreadableError,
-    UnsupportedError,
-    count,
-    is_blank,
-    need,
-    shown,
-)
-from triplepoint.simulate.collectives.links import load_link
-from triplepoint.simulate.fabric import Fabric, Network, network_levels, node_levels
+from triplepoint.published.network import read_network, usual_fabric
+from triplepoint.published.words import Cells, UnreadableError, UnsupportedError, count, is_blank, need
 from triplepoint.simulate.inference import Serving, serving_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import check_order
@@ -38,36 +29,18 @@ from triplepoint.simulate.predict.prediction import Prediction, predict_job
 from triplepoint.simulate.stacks import Stack, find_stack
 from triplepoint.status import PredictionStatus
 
-
-@lru_cache(maxsize=256)
-def usual_fabric(gpu: GpuConfig, num_gpus: int, stated: StatedNetwork, config: Path) -> Fabric:
-    """Return the levels of a cluster.
-
-    Args:
-        gpu: GPU type.
-        num_gpus: GPUs of the job.
-        stated: What is known of the network; the usual one of the GPU type stands in for the rest.
-        config: Folder of the configuration.
-    """
-    usual = gpu.usual_network
-    node = stated.domain_size or usual.gpus_per_node
-    inside = node_levels(gpu, node, config)
-    if num_gpus <= node:
-        return Fabric(inside)
-    bandwidth = stated.bandwidth or usual.node_bandwidth.value
-    share = bandwidth if stated.bandwidth and stated.is_per_gpu else bandwidth / usual.gpus_per_node
-    network = Network(share * node, link=stated.link, has_reduction=stated.has_reduction)
-    return Fabric(inside + network_levels(network, load_link(network.link, config), node, num_gpus))
-
-
 COLUMNS = (
     *("id", "model", "hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "experts", "topk", "moe_ffn", "params_B"),
     *("seq", "gpu", "n_gpus", "tp", "pp", "vp", "pipeline_layers", "cp", "ep", "etp", "dp", "fsdp", "mbs", "gbs"),
     *("precision", "recompute", "seq_parallel", "framework", "interconnect", "trainable", "notes", "task"),
     "output_tokens",
+    *software.COLUMNS,
 )
 """Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
 hidden, layers, heads and seq."""
+
+_GPUS_OF_HGX = 8
+"""GPUs of a node of NVIDIA's modules: a name that may be a module or a card is a module where so many make the job."""
 
 _MICRO_BATCHES = (4, 2, 1)
 """Sizes tried where a row does not state one: beyond 4 sequences published layouts gain nothing."""
@@ -151,13 +124,13 @@ def _micro_batches(row: Row) -> list[int]:
 
 
 def _read(name: str, cells: Cells, config: Path) -> Row:
-    gpu = _read_gpu(cells.get("gpu", ""), config)
+    gpu = _read_gpu(cells, config)
     stack = find_stack(cells.get("framework", ""), config)
     model = _read_model(cells, config)
     shards = words.read_shards(cells.get("fsdp", ""))
     point = _read_point(cells, model, gpu, shards, stack)
     _check(point, gpu)
-    network = words.read_network(cells.get("interconnect", ""))
+    network = read_network(cells.get("interconnect", ""), cells.get("gpu", ""))
     fabric = usual_fabric(gpu, point.num_gpus, network, config)
     job = replace(
         Job.of(point, gpu, fabric, " ".join(cells.get("framework", "").split())[:80], config),
@@ -172,12 +145,12 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
 
 def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.Shards, stack: Stack) -> Point:
     """Return the point a row means; what it leaves open is 1 and none."""
-    layout, num_gpus = _read_layout(cells, model, shards.sharding, stack.expert_parallel)
+    layout, num_gpus = _read_layout(cells, model, shards.sharding, stack)
     recompute, recompute_layers = words.read_recompute(cells.get("recompute", ""))
     # Where a row does not state the sequence, that which a model known by name was trained with.
     sequence_length, output_tokens = count(cells, "seq") or model.sequence_length, words.read_output_tokens(cells)
     inference = Inference(prompt_tokens=sequence_length, output_tokens=output_tokens) if output_tokens else None
-    stated, batch = shards.overlap, need(cells, "gbs")
+    batch = need(cells, "gbs")
     return Point(
         model=model,
         cluster=PointCluster(name="published", device="cuda", gpu=gpu.name, gpus_per_node=1),
@@ -189,12 +162,20 @@ def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.
         sequence_length=sequence_length,
         recompute=recompute or "none",
         recompute_layers=recompute_layers,
-        overlap=tuple(kind for kind in stack.overlap if stated is None or kind == "tp" or kind in stated),
-        precision=words.read_precision(cells.get("precision", "")),
+        overlap=_overlap(stack, shards.overlap, software.read_overlap(cells, stack.overlap)),
+        precision=words.read_precision(cells.get("precision", ""), "bf16" if gpu.has_bf16 else "fp16"),
         lora=words.read_lora(cells.get("trainable", ""), cells.get("notes", "")),
         task="inference" if inference else "pretrain",
         inference=inference,
+        **software.read_software(cells),
     )
+
+
+def _overlap(stack: Stack, of_shards: words.Overlap | None, stated: frozenset[Overlap] | None) -> tuple[Overlap, ...]:
+    """Return what is overlapped: as the row states, or says of its shards, else as the stack does."""
+    if stated is not None:
+        return tuple(kind for kind in get_args(Overlap) if kind in stated)
+    return tuple(kind for kind in stack.overlap if of_shards is None or kind in ("tp", "ep") or kind in of_shards)
 
 
 def _check(point: Point, gpu: GpuConfig) -> None:
@@ -223,23 +204,21 @@ def _read_model(cells: Cells, config: Path) -> ModelConfig:
     return build_model(shape)
 
 
-def _read_layout(
-    cells: Cells, model: ModelConfig, sharding: Sharding, expert_parallel: int | None
-) -> tuple[Layout, int]:
+def _read_layout(cells: Cells, model: ModelConfig, sharding: Sharding, stack: Stack) -> tuple[Layout, int]:
     """Return the layout and the number of GPUs, which follows from it where it is not stated."""
     tp, pp, cp, vp, ep = (count(cells, column) or 1 for column in ("tp", "pp", "cp", "vp", "ep"))
     stated = count(cells, "dp")
     num_gpus = count(cells, "n_gpus") or tp * pp * cp * (stated or 1)
     dp = stated or max(1, num_gpus // (tp * pp * cp))
-    if ep == 1 and model.moe and expert_parallel:
-        ep = gcd(model.moe.num_experts, dp, expert_parallel)
+    if ep == 1 and model.moe and stack.expert_parallel:
+        ep = gcd(model.moe.num_experts, dp, stack.expert_parallel)
     layout = Layout(
         tp=tp,
         pp=pp,
         dp=dp,
         cp=cp,
         ep=ep,
-        etp=count(cells, "etp"),
+        etp=count(cells, "etp") or (stack.expert_tensor_parallel if model.moe else None),
         vp=vp,
         sequence_parallel=words.read_sequence_parallel(cells.get("seq_parallel", ""), tp),
         data_parallel_sharding=sharding,
@@ -260,34 +239,22 @@ def _shard_size(shards: words.Shards, layout: Layout, gpus_per_node: int) -> int
     return size
 
 
-def _read_gpu(text: str, config: Path) -> GpuConfig:
-    """Return the GPU a cell names; a memory size in the name is followed."""
+def _read_gpu(cells: Cells, config: Path) -> GpuConfig:
+    """Return the GPU a row names; its interconnect, notes and whole nodes of eight may tell the form factor."""
+    text = cells.get("gpu", "")
     if is_blank(text):
         raise UnreadableError("gpu is blank, expected a GPU such as H100-SXM-80GB")
-    known = _gpus(config)
-    low = text.lower()
-    names = [name for name in known if re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![0-9])", low)]
-    if not names:
-        raise UnsupportedError(f"gpu {shown(text)} is not known; known are {', '.join(known)}")
-    gpu = known[max(names, key=len)]
-    size = words.read_memory_size(text)
-    stock = gpu.memory_capacity.value
-    if size and not 0.9 < size * 1e9 / stock < 1.1 and gpu.gpus_per_package == 1:
-        capacity = gpu.memory_capacity.model_copy(update={"value": size * stock / _nominal(stock)})
-        return gpu.model_copy(update={"memory_capacity": capacity})
-    return gpu
-
-
-def _nominal(num_bytes: float) -> float:
-    """Return the size as sold, in GB, of what a driver shows: 80 for 85.9e9 bytes."""
-    return round(num_bytes / 2**30)
+    context = f"{cells.get('interconnect', '')} {cells.get('notes', '')}"
+    if (count(cells, "n_gpus") or 1) % _GPUS_OF_HGX == 0:
+        context += " HGX"
+    try:
+        return find_gpu(text, _catalogue(config).gpus, context)
+    except AmbiguousGpuError as error:
+        raise UnreadableError(str(error)) from None
+    except UnknownGpuError as error:
+        raise UnsupportedError(str(error)) from None
 
 
 @lru_cache(maxsize=4)
 def _catalogue(config: Path) -> Catalogue:
     return Catalogue(config)
-
-
-@lru_cache(maxsize=4)
-def _gpus(config: Path) -> dict[str, GpuConfig]:
-    return {path.stem: _catalogue(config).gpu(path.stem) for path in sorted((config / "gpus").glob("*.yaml"))}

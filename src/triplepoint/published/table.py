@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from triplepoint.config.yaml_file import read_csv
-from triplepoint.errors import UserError
+from triplepoint.errors import UserError, shown
 from triplepoint.published.rows import COLUMNS, read_row
-from triplepoint.published.words import shown
 from triplepoint.simulate.predict.prediction import Prediction, read_calibrations, with_progress
 
 _NAMED = 10

@@ -8,6 +8,7 @@ from typing import Literal
 
 from triplepoint.config.point import Precision, Recompute, Sharding
 from triplepoint.config.task import TARGETS, Lora
+from triplepoint.errors import shown
 
 Cells = Mapping[str, str]
 """Text of a row by column."""
@@ -21,9 +22,6 @@ _NUMBER = re.compile(r"([+-]?\d[\d_,]*(?:\.\d*)?(?:e[+-]?\d+)?)\s*(?:\(.*\))?", 
 _MAX_COUNT = 10**12
 _USUAL_RANK = 16
 """Rank of adapters where none is stated: a choice, the default of studies."""
-
-_GIGABIT = 1e9 / 8
-"""Bytes per second of a gigabit per second."""
 
 
 class UnreadableError(Exception):
@@ -94,8 +92,8 @@ def need(cells: Cells, column: str) -> int:
     return value
 
 
-def read_precision(text: str) -> Precision:
-    """Return the number format of the matrix products; bf16 where the cell is blank.
+def read_precision(text: str, usual: Precision = "bf16") -> Precision:
+    """Return the number format of the matrix products; the usual one of the GPU where the cell is blank.
 
     Raises:
         UnreadableError: If no known format is named.
@@ -103,7 +101,7 @@ def read_precision(text: str) -> Precision:
     """
     low = text.lower()
     if is_blank(low):
-        return "bf16"
+        return usual
     if re.search(r"fp4|int8|mxfp6", low):
         raise UnsupportedError(f"precision {shown(text)} is not simulated; bf16, fp16, fp8 and fp32 are")
     names: tuple[tuple[str, Precision], ...] = (
@@ -263,73 +261,3 @@ def read_sequence_parallel(text: str, tp: int) -> bool:
     """Return whether tensor parallel ranks split the sequence; a blank cell says no, a condition on tp is followed."""
     low = text.lower().strip()
     return tp > 1 and bool(re.match(r"yes|true|on|1|sp\b", low))
-
-
-@dataclass(frozen=True)
-class StatedNetwork:
-    """The network between nodes as a cell states it.
-
-    Attributes:
-        bandwidth: One direction, of all adapters of a node or of those of one GPU; None where nothing is stated.
-            Unit: byte/s.
-        is_per_gpu: Whether the bandwidth is one GPU's.
-        domain_size: GPUs joined by NVLink where it reaches past a node; None where nothing is stated.
-        has_reduction: Whether switches reduce (SHARP).
-        link: Kind of link.
-    """
-
-    bandwidth: float | None = None
-    is_per_gpu: bool = False
-    domain_size: int | None = None
-    has_reduction: bool = False
-    link: str = "infiniband"
-
-
-_GENERATIONS = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
-"""Gb/s of one InfiniBand port of four lanes, by generation. Source: InfiniBand Trade Association, roadmap."""
-
-_PORTS = re.compile(r"(\d+)\s*x\s*(?:[a-z]+-?\d?\s+)?(edr|hdr|ndr|xdr)?\s*-?(\d+)?\s*(?:g|\b)")
-_RATE = re.compile(r"([\d.,]*\d)\s*([gt])(b|B|bit|bits)?(?:ps|/s)", re.IGNORECASE)
-_NOT_NETWORK = re.compile(r"(?:nvlink|nvswitch|xgmi|infinity fabric)[-\d. ]*?\s*[\d.]*\s*[gt]b(?:ps|/s)", re.IGNORECASE)
-
-
-def read_network(text: str) -> StatedNetwork:
-    """Return the network a cell states; words that mean nothing here are passed over."""
-    low = text.lower()
-    domain = re.search(r"nvl\s?-?(\d+)", low)
-    return StatedNetwork(
-        _network_bandwidth(_NOT_NETWORK.sub(" ", text)),
-        bool(re.search(r"(per|/)\s*gpu", low)),
-        int(domain[1]) if domain else None,
-        "sharp" in low,
-        "roce" if "roce" in low else "ethernet" if re.search(r"ethernet|tcp", low) else "infiniband",
-    )
-
-
-def _network_bandwidth(text: str) -> float | None:
-    for ports in _PORTS.finditer(text.lower()):
-        rate = int(ports[3]) if ports[3] else _GENERATIONS.get(ports[2] or "", 0)
-        if int(ports[1]) <= 64 and 10 <= rate <= 3200:
-            return int(ports[1]) * rate * _GIGABIT
-    for rated in _RATE.finditer(text):
-        value = float(rated[1].replace(",", "")) if rated[1].count(".") <= 1 else 0.0
-        # A capital B is a byte: GB/s. Everything else about networks is in bits.
-        unit = 1e9 if (rated[3] or "") == "B" else _GIGABIT
-        if value > 0:
-            return value * unit * (1000 if rated[2] in "tT" else 1)
-    return None
-
-
-_CAPACITY = re.compile(r"(\d+)\s*g(i?)b")
-
-
-def read_memory_size(text: str) -> int | None:
-    """Return the memory that is part of a GPU's name, in GB: 40 of `A100-SXM-40GB`; None where there is none."""
-    found = _CAPACITY.search(text.lower())
-    return int(found[1]) if found else None
-
-
-def shown(text: str) -> str:
-    """Return a cell as messages quote it: short, one line."""
-    flat = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
-    return repr(flat if len(flat) <= 40 else flat[:37] + "...")

@@ -11,6 +11,7 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.operations import Communication, Kernel, Operation
 from triplepoint.simulate.work.experts import share_sent_once
+from triplepoint.simulate.work.fp8 import RECIPES
 
 HOST_OPERATIONS_OUTSIDE = 30
 """Operations of a micro-batch that launch next to no work and are no part of `work`: batch broadcast, masks and
@@ -91,12 +92,17 @@ class Costs:
         models: tuple[KernelModel, CollectiveModel],
         overlap: Overlap,
         constants: Constants,
+        attention_slowdown: float = 1.0,
     ) -> None:
-        """Use these models, what computation loses to communication, and what the software stack does and adds."""
+        """Use these models, what computation loses to communication, and what the software stack does and adds.
+
+        `attention_slowdown` is the time of its kernels of attention over that of those in the kernel model.
+        """
         self._job = job
         self._kernels, self._collectives = models
-        self._attention_slowdown = job.software.attention_slowdown
-        self._sends_tokens_once = job.software.sends_tokens_once
+        self._attention_slowdown = attention_slowdown
+        self._fp8_slowdown = RECIPES[job.software.fp8_recipe].gemm_slowdown
+        self._sends_once = job.software.dispatch == "once_per_node"
         self._constants = constants
         self._slowest = slowest_of(job.num_gpus)
         self.slowdown = overlap.compute_slowdown.value
@@ -122,7 +128,7 @@ class Costs:
         time = self._known_s.get(key)
         if time is None:
             group = self._job.mesh.group(communication.group)
-            is_once = communication.kind == "all_to_all" and communication.group == "ep" and self._sends_tokens_once
+            is_once = communication.kind == "all_to_all" and communication.group == "ep" and self._sends_once
             ways = self._sent_once(communication.num_bytes, group) if is_once else [(communication.num_bytes, group)]
             time = max(self._collectives.time_s(communication.kind, *way) if way[1].size > 1 else 0.0 for way in ways)
             self._known_s[key] = time
@@ -194,7 +200,9 @@ class Costs:
     def kernel_s(self, kernel: Kernel) -> float:
         """Return the time of all runs of a kernel, with nothing overlapped."""
         time = self._kernels.time_s(kernel) * kernel.count * self._constants.factor * self._slowest
-        return time * self._attention_slowdown if kernel.cls == "attention" else time
+        if kernel.cls == "attention":
+            return time * self._attention_slowdown
+        return time * self._fp8_slowdown if kernel.precision == "fp8" and kernel.cls == "gemm" else time
 
     def _num_launches(self, operations: Iterable[Operation]) -> int:
         """Return how often the host launches something: both pieces of an overlapped reduce-scatter are one call."""

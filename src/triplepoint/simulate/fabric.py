@@ -99,10 +99,17 @@ def fabric_of(cluster: ClusterConfig, gpu: GpuConfig, config: Path) -> Fabric:
     """Return the fabric of a cluster, with the kinds of link in the folder of the configuration.
 
     Raises:
-        PointError: If it has several nodes and its adapters are not given.
+        PointError: If it has several nodes and its adapters are not given, or a link that does not belong there.
     """
-    inside = node_levels(gpu, cluster.gpus_per_node, config, link=cluster.scale_up_link)
-    if cluster.num_nodes == 1:
+    domain = cluster.gpus_per_node * cluster.nodes_per_domain
+    usual = gpu.usual_network
+    if cluster.nodes_per_domain > 1 and domain > usual.largest_domain:
+        raise PointError(
+            f"cluster {cluster.name}: nodes_per_domain: {cluster.nodes_per_domain} joins {domain} GPUs, {gpu.name} has "
+            f"{usual.largest_domain} at most; leave it out"
+        )
+    inside = node_levels(gpu, domain, config, link=cluster.scale_up_link)
+    if cluster.num_nodes <= cluster.nodes_per_domain:
         return Fabric(inside)
     if cluster.nics_per_node is None or cluster.nic_bandwidth is None:
         raise PointError(
@@ -110,9 +117,44 @@ def fabric_of(cluster: ClusterConfig, gpu: GpuConfig, config: Path) -> Fabric:
         )
     num_nics = int(cluster.nics_per_node.value)
     bandwidth = num_nics * cluster.nic_bandwidth.value
-    network = Network(bandwidth, num_nics, cluster.network_link or Network.link)
-    link = load_link(network.link, config)
-    return Fabric(inside + network_levels(network, link, cluster.gpus_per_node, cluster.num_gpus))
+    kind = cluster.network_link or Network.link
+    link = load_link(kind, config)
+    if not link.is_network:
+        raise PointError(f"cluster {cluster.name}: network_link: {kind} joins GPUs of a node; name one between nodes")
+    nodes = cluster.nodes_per_domain
+    network = Network(
+        bandwidth * nodes,
+        num_nics * nodes,
+        kind,
+        gpus_per_leaf=_gpus_per_leaf(cluster, num_nics),
+        oversubscription=cluster.oversubscription,
+    )
+    return Fabric(inside + network_levels(network, link, domain, cluster.num_gpus))
+
+
+def _gpus_per_leaf(cluster: ClusterConfig, num_nics: int) -> int | None:
+    if cluster.oversubscription == 1:
+        return None
+    return cluster.gpus_per_leaf or gpus_per_leaf(cluster.rail_optimised, num_nics, cluster.gpus_per_node)
+
+
+PORTS_PER_LEAF = 32
+"""Adapters under one leaf switch: half of 64 ports. Source: NVIDIA DGX SuperPOD reference architecture, DGX H100, 32
+nodes under the eight leaf switches of a scalable unit, one for each rail."""
+
+
+def gpus_per_leaf(is_rail_optimised: bool | None, num_nics: int, gpus_per_node: int) -> int:
+    """Return the GPUs that reach each other without the spine.
+
+    Args:
+        is_rail_optimised: Whether adapters of one number, of many nodes, share a leaf, rather than all adapters of few
+            nodes; None: where each GPU has its own.
+        num_nics: Adapters of a node.
+        gpus_per_node: GPUs of a node.
+    """
+    is_by_rail = num_nics >= gpus_per_node if is_rail_optimised is None else is_rail_optimised
+    nodes = PORTS_PER_LEAF if is_by_rail else max(1, PORTS_PER_LEAF // num_nics)
+    return nodes * gpus_per_node
 
 
 def node_levels(
@@ -127,9 +169,10 @@ def node_levels(
         has_reduction: Whether the switches reduce; None for what the link has.
         link: Kind of link; None for that of the GPU type.
     """
-    return scale_up_levels(
-        load_link(link or gpu.scale_up_link, config), gpus_per_node, gpu.scale_up_bandwidth.value, has_reduction
-    )
+    kind = load_link(link or gpu.scale_up_link, config)
+    if kind.is_network:
+        raise PointError(f"scale_up_link: {kind.name} joins nodes; name one inside a node, such as {gpu.scale_up_link}")
+    return scale_up_levels(kind, gpus_per_node, gpu.scale_up_bandwidth.value, has_reduction)
 
 
 def scale_up_levels(
@@ -138,6 +181,8 @@ def scale_up_levels(
     """Return the levels inside a node from the link and the bandwidth of one GPU, one direction, in byte/s."""
     reduces = link.has_reduction if has_reduction is None else has_reduction
     package = link.package
+    if package is not None and gpus_per_node <= package.num_gpus:
+        bandwidth = min(bandwidth, package.bandwidth.value)
     if package is None or gpus_per_node <= package.num_gpus:
         return (Level(link.name, gpus_per_node, bandwidth, link.latency_s, reduces, counters=link.counters),)
     inside = package.bandwidth.value
@@ -161,7 +206,7 @@ def network_levels(network: Network, link: Link, gpus_per_node: int, num_gpus: i
     share = network.bytes_per_s_per_node / gpus_per_node
     # More adapters than GPUs: each GPU has several. Fewer: one GPU alone has a whole one.
     adapters = network.nics_per_node or gpus_per_node
-    single = network.bytes_per_s_per_node / min(adapters, gpus_per_node)
+    single = max(share, network.bytes_per_s_per_node / min(adapters, gpus_per_node))
     whole = Level("rail", num_gpus, share, link.latency_s, network.has_reduction, link.name, single, True)
     if network.gpus_per_leaf is None or network.gpus_per_leaf >= num_gpus:
         return (whole,)

@@ -9,10 +9,10 @@ from typing import Any, Literal
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.point import Layout, Point, Precision, Recompute
+from triplepoint.config.point import Layout, Overlap, Point, Precision, Recompute
 from triplepoint.config.task import TARGETS
 from triplepoint.simulate.fabric import Fabric
-from triplepoint.simulate.stacks import Stack, find_stack
+from triplepoint.simulate.stacks import Stack, stack_of
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Job:
         precision: Number format of the GEMMs; parameters and activations are 2 bytes but in fp32.
         recompute: Activations recomputed in the backward pass.
         recompute_layers: With `full`, how many layers of each chunk are recomputed, the first ones; None for all.
-        overlap: Communication overlapped with computation: grad, param, tp.
+        overlap: Communication overlapped with computation: grad, param, tp, ep.
         trainable: All parameters, or adapters of a rank only (LoRA).
         lora_rank: Rank of the adapters.
         lora_targets: Linear layers that have adapters: linear_qkv, linear_proj, linear_fc1, linear_fc2, as Megatron-LM
@@ -57,7 +57,7 @@ class Job:
     precision: Precision = "bf16"
     recompute: Recompute = "none"
     recompute_layers: int | None = None
-    overlap: frozenset[Literal["grad", "param", "tp"]] = field(default_factory=frozenset)
+    overlap: frozenset[Overlap] = field(default_factory=frozenset)
     trainable: Literal["all", "lora"] = "all"
     lora_rank: int = 16
     lora_targets: frozenset[str] | None = None
@@ -105,7 +105,7 @@ class Job:
             stack: Framework and its version.
             config: Folder of the configuration, with the registry of stacks.
         """
-        software = find_stack(stack, config)
+        software = stack_of(point, stack, config)
         return cls(
             model=point.model,
             layout=point.layout,

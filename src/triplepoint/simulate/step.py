@@ -16,8 +16,10 @@ from triplepoint.simulate.costs import HOST_OPERATIONS_OUTSIDE, Constants, Cost,
 from triplepoint.simulate.fabric import Fabric
 from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
+from triplepoint.simulate.kernels.parameters import read_kernels
 from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.operations import ChunkWork, Communication, Operation, StageWork
+from triplepoint.simulate.stacks import attention_kernel
 from triplepoint.simulate.timeline.durations import Durations, Pass, sort_replicas, with_replicas
 from triplepoint.simulate.timeline.expand import TimeOf
 from triplepoint.simulate.timeline.schedule import Int64, make_order
@@ -110,8 +112,10 @@ def uncertainty_of(timeline: Timeline, costs: Costs, stage: StageWork) -> Uncert
 
 def costs_of(job: Job, constants: Constants, config: Path) -> Costs:
     """Return what prices the operations of a job; arguments and errors are those of `simulate_step`."""
-    models = load_models(job.gpu, job.fabric, job.software.attention, config)
-    return Costs(job, models, load_overlap(config), constants)
+    known = read_kernels(job.gpu, config).attention
+    attention, slowdown = attention_kernel(job.software.attention, known, config)
+    models = load_models(job.gpu, job.fabric, attention, config)
+    return Costs(job, models, load_overlap(config), constants, slowdown)
 
 
 @lru_cache(maxsize=128)
@@ -123,7 +127,7 @@ def load_models(
     Args:
         gpu: The GPU type.
         fabric: How the GPUs are joined.
-        attention: Implementation of fused attention that is taken where it is known for the GPU.
+        attention: Implementation of fused attention; None for the usual one of the GPU type.
         config: Folder of the configuration.
     """
     return _kernels_of(gpu, attention, config), CollectiveModel.load(fabric, config)
@@ -131,10 +135,7 @@ def load_models(
 
 @lru_cache(maxsize=32)
 def _kernels_of(gpu: GpuConfig, attention: str | None, config: Path) -> KernelModel:
-    model = KernelModel.load(gpu, config)
-    if attention in model.config.attention:
-        return KernelModel.load(gpu, config, attention)
-    return model
+    return KernelModel.load(gpu, config, attention)
 
 
 def durations_of(job: Job, stages: Sequence[StageWork], costs: Costs) -> Durations:

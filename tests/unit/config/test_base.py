@@ -40,8 +40,8 @@ def test_read_yaml_nested_key_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_read_yaml_missing_file_names_nearest(config_dir: Path) -> None:
-    assert message(read_yaml, config_dir / "gpus" / "h20.yaml").endswith(
-        "h20.yaml: no such file (did you mean 'h200'?)"
+    assert message(read_yaml, config_dir / "gpus" / "mi300.yaml").endswith(
+        "mi300.yaml: no such file (did you mean 'mi300x'?)"
     )
 
 

@@ -114,7 +114,7 @@ def test_check_files_broken_file_is_named(config: Path, file: str, old: str, new
 
 
 def test_check_files_unknown_name_hints_at_the_nearest() -> None:
-    with pytest.raises(UserError, match="h300: neither a GPU type nor a cluster of .* 'h[12]00'"):
+    with pytest.raises(UserError, match="h300: neither a GPU type nor a cluster of .* 'h[128]00'"):
         check_files(["h300"], CONFIG)
 
 

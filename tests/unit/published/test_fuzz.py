@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,14 @@ from tests.unit.published.cells import NEMOTRON
 from triplepoint.errors import UserError
 from triplepoint.published.rows import COLUMNS
 from triplepoint.published.table import predict_table
+from triplepoint.simulate.predict.power import PowerPrediction
 from triplepoint.simulate.predict.prediction import COLUMNS as OUTPUT
 
 CONFIG = Path("config")
 STATUSES = {"ok", "oom", "undecided", "invalid", "unsupported"}
 NUMBERS = OUTPUT[2 : OUTPUT.index("bottleneck")]
 OF_TOKENS = OUTPUT[OUTPUT.index("time_to_first_token_s") : OUTPUT.index("exposed_comm_per_output_token_s") + 1]
-POWER = OUTPUT[OUTPUT.index(OF_TOKENS[-1]) + 1 :]
+POWER = tuple(part.name for part in fields(PowerPrediction))
 STEP_TIME = ("step_time_s", "step_time_lo_s", "step_time_hi_s")
 TIMES_OF_INFERENCE = (*STEP_TIME, "tokens_per_s_per_gpu", "mfu", "memory_gib", *OF_TOKENS)
 NAMES = (

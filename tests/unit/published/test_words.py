@@ -72,33 +72,6 @@ def test_read_shards_by_meaning(text: str, sharding: str, overlap: object) -> No
     assert (found.sharding, found.overlap) == (sharding, overlap)
 
 
-@pytest.mark.parametrize(
-    ("text", "gigabits"),
-    [
-        ("EOS DGX H100: NVLink4 900GB/s + 8x400G IB/node", 3200),
-        ("1600 Gbps/node RoCE", 1600),
-        ("NVLink; inter-node 800 Gb/s per node in vTrain configs", 800),
-        ("Selene: NVLink3 600GB/s, 8x HDR200 IB/node + SHARP", 1600),
-        ("8x NDR", 3200),
-        ("4x 200Gb/s HDR", 800),
-        ("3.2 Tbps EFA", 3200),
-        ("50 GB/s per GPU", 400),
-        ("single node NVLink", None),
-        ("NVLink3 600GB/s", None),
-        ("", None),
-    ],
-)
-def test_read_network_knows_bandwidth(text: str, gigabits: float | None) -> None:
-    found = words.read_network(text).bandwidth
-    assert found == (None if gigabits is None else pytest.approx(gigabits * 1e9 / 8))
-
-
-def test_read_network_knows_whose_bandwidth_and_what_switches_do() -> None:
-    assert words.read_network("400 Gb/s per GPU").is_per_gpu
-    assert words.read_network("8x HDR200 IB/node + SHARP").has_reduction
-    assert words.read_network("NVL72, 4x400G IB").domain_size == 72
-
-
 @given(st.text(max_size=200))
 def test_any_text_is_read_or_refused(text: str) -> None:
     for read in (
@@ -107,8 +80,6 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         words.read_precision,
         words.read_recompute,
         words.read_shards,
-        words.read_network,
-        words.read_memory_size,
     ):
         try:
             read(text)

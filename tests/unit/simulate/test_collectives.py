@@ -287,3 +287,17 @@ def test_astra_direct_all_to_all_is_faster_than_the_link() -> None:
 def test_astra_depends_on_spelling_where_we_do_not() -> None:
     times = [float(row["time_us"]) for row in astra(npus="8192")]
     assert max(times) / min(times) > 600
+
+
+def test_ring_of_some_of_a_nodes_gpus_shares_one_adapter() -> None:
+    # Four adapters of 25 GB/s for eight GPUs, as vTrain's nodes have them.
+    link = BETWEEN.model_copy(update={"partial_ring_adapters": 1})
+    fabric = Fabric(NODE + network_levels(Network(100e9, 4), link, 8, 1024))
+    model = CollectiveModel(fabric, LINKS | {"between": link})
+    reached = {tp: model.route(Group(64 // tp, tp))[-1].bandwidth / 1e9 for tp in (1, 2, 4, 8)}
+    # All of a node's GPUs: all adapters. One: half of one. Of some: both rings, or all four, through one of 25 GB/s.
+    assert reached == {1: 100, 2: 12.5, 4: 6.25, 8: 12.5}
+    # Each sends for itself in an all-to-all, through its share of an adapter.
+    assert [model.route(Group(64 // tp, tp))[-1].exchange / 1e9 for tp in (1, 2, 4, 8)] == [100, 50, 25, 12.5]
+    each = CollectiveModel(Fabric(NODE + network_levels(Network(200e9, 8), link, 8, 1024)), model.links)
+    assert [each.route(Group(64 // tp, tp))[-1].bandwidth / 1e9 for tp in (1, 2, 4, 8)] == [200, 100, 50, 25]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.simulate.jobs import fabric_from
+from triplepoint.config.base import Quantity
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
 from triplepoint.simulate.collectives.links import load_link
@@ -20,6 +21,7 @@ from triplepoint.simulate.fabric import (
 
 CONFIG = Path("config")
 CATALOGUE = Catalogue(CONFIG)
+CLUSTER = CATALOGUE.cluster("h100x64")
 
 
 def test_fabric_of_h100_shares_its_two_adapters() -> None:
@@ -82,3 +84,39 @@ def test_merged_joins_levels_that_differ_in_name_and_size_only() -> None:
 def test_load_link_unknown_name_hints_at_the_nearest() -> None:
     with pytest.raises(UserError, match="infiniband"):
         load_link("infinband", CONFIG)
+
+
+def test_fabric_of_an_nvlink_domain_of_several_nodes() -> None:
+    changes = {"num_nodes": 36, "gpus_per_node": 4, "nodes_per_domain": 18, "network_link": "infiniband"}
+    adapters = {"nics_per_node": Quantity(value=4, unit="NIC", source="made up for tests")}
+    cluster = CLUSTER.model_copy(update=changes | adapters)
+    inside, between = fabric_of(cluster, CATALOGUE.gpu("gb200"), CONFIG).levels
+    assert (inside.num_gpus, inside.bandwidth) == (72, 900e9)
+    assert (between.num_gpus, between.bandwidth) == (144, 12.5e9)
+    with pytest.raises(UserError, match="nodes_per_domain: 18 joins 72 GPUs, h100 has 8 at most"):
+        fabric_of(cluster, CATALOGUE.gpu("h100"), CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"network_link": "nvlink4"}, "network_link: nvlink4 joins GPUs of a node; name one between nodes"),
+        ({"scale_up_link": "infiniband"}, "scale_up_link: infiniband joins nodes; name one inside a node"),
+    ],
+)
+def test_fabric_of_links_in_the_wrong_place_is_refused(changes: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        fabric_of(CLUSTER.model_copy(update=changes), CATALOGUE.gpu("h100"), CONFIG)
+
+
+def test_fabric_of_an_oversubscribed_cluster() -> None:
+    def sizes(**changes: object) -> list[tuple[int, float]]:
+        cluster = CLUSTER.model_copy(update={"num_nodes": 64, "oversubscription": 2.0} | changes)
+        levels = fabric_of(cluster, CATALOGUE.gpu("h100"), CONFIG).levels
+        return [(level.num_gpus, level.bandwidth / 1e9) for level in levels[1:]]
+
+    # Two adapters of 12.5 GB/s a node: 16 nodes on a leaf of 32 ports, 32 nodes if each has its own rail.
+    assert sizes() == [(128, 3.125), (512, 1.5625)]
+    assert sizes(rail_optimised=True) == [(256, 3.125), (512, 1.5625)]
+    assert sizes(gpus_per_leaf=64) == [(64, 3.125), (512, 1.5625)]
+    assert sizes(oversubscription=1.0) == [(512, 3.125)]

@@ -1,6 +1,7 @@
 """Times of kernels: against measured tables, and what must hold whatever the tables say."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -229,3 +230,33 @@ def test_sigma_widens_outside_of_what_was_measured() -> None:
     assert model.sigma_of(inside) == pytest.approx((1 - 0.6 * 0.569) * sigma, rel=1e-3)
     assert model.sigma_of(outside) == pytest.approx(3 * 0.4 * sigma)
     assert MODELS["mi250"].sigma_of(inside) > MODELS["h100"].sigma_of(inside)
+
+
+def test_inferred_kernels_are_shares_of_their_own_peak() -> None:
+    # As many units, the same memory: what differs between the A100 cards is the rate, 252.9 against 271.2 TFLOP/s.
+    large = product(8192, 8192, 8192)
+    pcie, sxm = (KernelModel.load(CATALOGUE.gpu(name), CONFIG) for name in ("a100-pcie", "a100"))
+    assert pcie.time_s(large) / sxm.time_s(large) == pytest.approx(271.2 / 252.9, rel=0.01)
+    assert pcie.config.gemm["bf16"].fit.sigma == pytest.approx(math.hypot(sxm.config.gemm["bf16"].fit.sigma, 0.05))
+
+
+@pytest.mark.parametrize(
+    ("size", "is_causal", "measured_ms"),
+    [(64, False, 0.545), (64, True, 0.315), (128, False, 0.532), (128, True, 0.319)],
+)
+def test_inferred_attention_of_a_slow_chip(size: int, is_causal: bool, measured_ms: float) -> None:
+    # Dao-AILab/flash-attention issue 1310, cuDNN on an H20; in view when `rate` of config/gpus/h20.yaml was chosen, and
+    # that softmax takes as many cycles as on an H100. As shares of the peak alone they are 1.5 to 2.2 times slower.
+    kernel = replace(attention(2048, 2048 // size, size, batch=2), is_causal=is_causal)
+    found = KernelModel.load(CATALOGUE.gpu("h20"), CONFIG, "cudnn").time_s(kernel)
+    assert found * 1e3 == pytest.approx(measured_ms, rel=0.13)
+
+
+def test_inferred_kernels_of_every_gpu_are_wider_and_known_at_its_precisions() -> None:
+    for name, gpu in CATALOGUE.gpus.items():
+        model = KernelModel.load(gpu, CONFIG)
+        assert ("fp8" in model.config.gemm) or gpu.peak_fp8_flops is None, name
+        if gpu.kernels:
+            relative = KernelModel.load(CATALOGUE.gpu(gpu.kernels.of), CONFIG)
+            assert model.sigma_of(product(4096, 4096, 4096)) > relative.sigma_of(product(4096, 4096, 4096))
+            assert model.config.gemm["bf16"].fit.rows == 0

@@ -44,7 +44,7 @@ def test_find_stack_by_words_of_the_framework(framework: str, name: str) -> None
 
 def test_unknown_stack_is_one_and_the_same_for_overlap_and_for_layers() -> None:
     job = read_row(NEMOTRON | {"framework": "a trainer nobody knows"}, 1, CONFIG).job
-    assert job is not None and job.software is find_stack("a trainer nobody knows", CONFIG)
+    assert job is not None and job.software == find_stack("a trainer nobody knows", CONFIG)
     assert job.overlap == set(job.software.overlap) == {"grad", "param"}
     assert not job.software.has_placeholder_gradients, "those are TransformerEngine's"
 

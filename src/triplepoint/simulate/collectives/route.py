@@ -18,6 +18,7 @@ class Crossing:
         inner: Members that are joined below, in one part.
         members: Members that are joined here.
         bandwidth: Of one part into this level, one direction, with what it shares taken off. Unit: byte/s.
+        exchange: The same where each member sends for itself, and none passes on what others send. Unit: byte/s.
         single: Of one member of it. Unit: byte/s.
         latency: One hop. Unit: s.
         has_reduction: Whether the switches reduce.
@@ -28,6 +29,7 @@ class Crossing:
     inner: float
     members: float
     bandwidth: float
+    exchange: float
     single: float
     latency: float
     has_reduction: bool
@@ -59,18 +61,22 @@ def crossings(
         # A group that does not fill its last part is taken as spread evenly over them.
         members = group.size / ceil(group.size / min(group.size, room))
         if members > inner:
-            crossed.append(_crossing(level, links[level.kind], place, (inner, members, part), num_sharing))
+            is_first = level.is_network and not levels[place - 1].is_network
+            crossed.append(_crossing(level, links[level.kind], place, (inner, members, part), num_sharing, is_first))
             inner = members
         part = level.num_gpus
     return tuple(crossed)
 
 
 def _crossing(
-    level: Level, link: Link, place: int, sizes: tuple[float, float, int], num_sharing: int | None
+    level: Level, link: Link, place: int, sizes: tuple[float, float, int], num_sharing: int | None, leaves_node: bool
 ) -> Crossing:
     inner, members, part = sizes
     share = level.bandwidth * link.usable.get(round(members), 1.0)
     single = max(share, level.single or 0.0)
     num_groups = max(1.0, part / inner) if num_sharing is None else num_sharing
-    bandwidth = min(single * inner, share * part / num_groups)
-    return Crossing(link, place, inner, members, bandwidth, min(single, bandwidth), level.latency, level.has_reduction)
+    exchange = bandwidth = min(single * inner, share * part / num_groups)
+    if link.partial_ring_adapters and leaves_node and single > share and 1 < inner < part:
+        bandwidth = min(bandwidth, single * link.partial_ring_adapters / num_groups)
+    reached = bandwidth, exchange, min(single, exchange)
+    return Crossing(link, place, inner, members, *reached, level.latency, level.has_reduction)

@@ -97,7 +97,7 @@ def _reduces(crossing: Crossing) -> bool:
 def _all_to_all(size: int, route: Route) -> Iterator[Cost]:
     """Every rank sends to every other; what goes far crosses the inner levels on its way too."""
     transfer = max(
-        (size - crossing.inner) / size / (crossing.bandwidth / crossing.inner * crossing.link.exchange_efficiency)
+        (size - crossing.inner) / size / (crossing.exchange / crossing.inner * crossing.link.exchange_efficiency)
         for crossing in route
     )
     peers = sum((crossing.members - crossing.inner) * crossing.link.peer_s for crossing in route)

@@ -1,5 +1,6 @@
 """Parameters of a GPU's kernels: `config/kernels/<gpu>.yaml`, fitted to measured tables by `kernels_fit`."""
 
+import math
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +8,8 @@ from typing import Annotated
 from pydantic import Field
 
 from triplepoint.config.base import NAME_PATTERN, Quantity, Strict, unit_is
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.gpu import GpuConfig, InferredKernels
 from triplepoint.config.yaml_file import read_named
 
 Positive = Annotated[float, Field(gt=0)]
@@ -115,7 +118,55 @@ class KernelConfig(Strict):
     """Kernels bound by memory."""
 
 
-@lru_cache(maxsize=32)
-def read_kernels(name: str, config: Path) -> KernelConfig:
-    """Return what is known of a GPU's kernels. Raises `UserError` if the file is missing or wrong."""
-    return read_named(KernelConfig, config / "kernels" / f"{name}.yaml")
+@lru_cache(maxsize=64)
+def read_kernels(gpu: GpuConfig, config: Path) -> KernelConfig:
+    """Return what is known of a GPU's kernels: its own file, or what follows from that of its relative.
+
+    Raises:
+        UserError: If the file is missing or wrong.
+    """
+    path = config / "kernels" / f"{gpu.name}.yaml"
+    if path.is_file() or gpu.kernels is None:
+        return read_named(KernelConfig, path)
+    relative = Catalogue(config).gpu(gpu.kernels.of, config / "gpus" / path.name)
+    return _inferred(read_named(KernelConfig, path.with_stem(relative.name)), relative, gpu, gpu.kernels)
+
+
+def _inferred(
+    known: KernelConfig, relative: GpuConfig, gpu: GpuConfig, inferred: InferredKernels
+) -> KernelConfig:  # fmt: skip
+    """Return kernels that reach the same shares of a GPU's own peaks as those of its relative, times `rate`.
+
+    Softmax is not the work of matrix units: it takes as many cycles of a compute unit as on the relative.
+    """
+    rate = inferred.rate.value if inferred.rate else 1.0
+    num_sms = inferred.num_sms or known.num_sms
+    per_cycle = _matrix_flops_per_cycle(gpu, num_sms) / _matrix_flops_per_cycle(relative, known.num_sms)
+
+    def widened(fit: Fit) -> Fit:
+        source = f"inferred from {relative.name}: {fit.source}"
+        return fit.model_copy(update={"source": source, "rows": 0, "sigma": math.hypot(fit.sigma, inferred.sigma)})
+
+    def scaled(fitted: GemmParameters) -> GemmParameters:
+        reached = min(1.0, fitted.efficiency * rate)
+        return fitted.model_copy(update={"efficiency": reached, "fit": widened(fitted.fit)})
+
+    def passed(one: AttentionPass) -> AttentionPass:
+        changes = {"efficiency": one.efficiency * rate, "softmax_extent": one.softmax_extent * per_cycle}
+        return one.model_copy(update=changes)
+
+    gemm = {precision: scaled(fitted) for precision, fitted in known.gemm.items()}
+    if gpu.peak_fp8_flops:
+        gemm.setdefault("fp8", gemm["bf16"])
+    attention = {
+        name: AttentionKernel(forward=passed(one.forward), backward=passed(one.backward), fit=widened(one.fit))
+        for name, one in known.attention.items()
+    }
+    memory = known.memory.model_copy(update={"fit": widened(known.memory.fit)})
+    changes = {"name": gpu.name, "num_sms": num_sms, "gemm": gemm, "attention": attention, "memory": memory}
+    return known.model_copy(update=changes)
+
+
+def _matrix_flops_per_cycle(gpu: GpuConfig, num_sms: Quantity) -> float:
+    """Return what the matrix units of one compute unit do in a cycle of the highest clock."""
+    return gpu.peak_bf16_flops.value / (num_sms.value * gpu.max_sm_clock.value * 1e6)

@@ -46,10 +46,10 @@ class KernelModel:
         Raises:
             UserError: If nothing is known of the GPU's kernels, or of that implementation on it.
         """
-        config = read_kernels(gpu.name, folder)
+        config = read_kernels(gpu, folder)
         chosen = attention or next(iter(config.attention))
         if chosen not in config.attention:
-            where = folder / "kernels" / f"{gpu.name}.yaml"
+            where = folder / "kernels" / f"{gpu.kernels_of}.yaml"
             raise UserError(f"{where}: unknown attention {chosen!r}{nearest(chosen, config.attention)}")
         return cls(gpu, config, chosen)
 

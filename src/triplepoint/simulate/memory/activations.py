@@ -8,11 +8,11 @@ from triplepoint.config.model import LayerKind
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.timeline.schedule import BACKWARD, FORWARD, make_order
 from triplepoint.simulate.work.blocks import Blocks, Chunk, Layer
-from triplepoint.simulate.work.cores import core_of
 from triplepoint.simulate.work.ends import vocabulary
 from triplepoint.simulate.work.experts import Experts
 from triplepoint.simulate.work.feed_forward import gates
 from triplepoint.simulate.work.layer_parts import FP32_BYTES, Share, ceil_div
+from triplepoint.simulate.work.recompute import repeated
 
 _RECEIVES = 2
 """Pipeline receives that are posted at a time, one from either side."""
@@ -53,7 +53,7 @@ def _recomputed(blocks: Blocks, chunk: Chunk, kind: LayerKind) -> float:
     """
     layer, recompute = blocks.layer(kind), blocks.share.job.recompute
     if recompute != "full":
-        return layer.core.saved * (recompute == "selective")
+        return repeated(blocks.share, layer).held if recompute == "selective" else 0.0
     if chunk.recomputed == chunk.layers:
         return layer.whole.saved
     again = dict(chunk.recomputed)
@@ -115,11 +115,9 @@ def _layer_input(share: Share) -> int:
 
 
 def _layer_saved(blocks: Blocks, layer: Layer) -> float:
-    """Return what a layer keeps that is not recomputed whole; queries, keys and values stay where the core is."""
-    if blocks.share.job.recompute != "selective":
-        return layer.whole.saved
-    core = core_of(blocks.share, layer.kind.window)
-    return layer.whole.saved - (layer.core.saved - core.query_bytes - core.pair_bytes)
+    """Return what a layer keeps that is not recomputed whole."""
+    is_selective = blocks.share.job.recompute == "selective"
+    return layer.whole.saved - (repeated(blocks.share, layer).spared if is_selective else 0.0)
 
 
 def _layer_moment(share: Share, kind: LayerKind) -> float:
@@ -142,7 +140,8 @@ def _head_moment(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:
     if not chunks[-1].is_last:
         return 0.0
     share = blocks.share
-    is_in_place = share.software.loss_bytes[0] < FP32_BYTES
+    is_in_place = share.software.bytes_of_loss[0] < FP32_BYTES
     logits = share.tokens * vocabulary(share)
     gathered = share.tokens * share.job.model.hidden_size * share.element if share.is_sequence_parallel else 0
-    return float(logits * (share.element if is_in_place else FP32_BYTES + share.element) + gathered)
+    each = share.software.logit_bytes or (share.element if is_in_place else FP32_BYTES + share.element)
+    return float(logits * each + gathered)

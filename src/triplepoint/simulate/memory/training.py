@@ -82,8 +82,8 @@ class Need:
         return f"{shown} = {self.total / GIB:.1f} GiB{width} of {self.capacity / GIB:.1f} GiB{where}"
 
 
-MOMENT_BYTES = 8
-"""Two fp32 moments of Adam, per parameter."""
+_MOMENTS = 2
+"""Moments of Adam of a parameter."""
 
 CONTEXT_BYTES = 1343 * MIB
 """Driver context and loaded kernels of one process. Source: Hugging Face Transformers, Model training anatomy: 1343 MB
@@ -221,7 +221,8 @@ def _held(share: Share, weights: Weights, adapters: float) -> _Held:
         stored = sum(part.count / part.size for part in all_shards)
         own = share.element if share.software.has_16bit_state else FP32_BYTES
         held = stored * share.element + owned * own if share.has_adapters else stored * own
-        return _Held(held, owned * own, owned * MOMENT_BYTES * own / FP32_BYTES, owned)
+        moments = own if share.software.has_16bit_state else share.software.moment_bytes
+        return _Held(held, owned * own, owned * _MOMENTS * moments, owned)
     gradients = share.gradient_element * (owned if sharding == "optim_grads" else whole)
     has_remainders = share.software.has_16bit_remainders and not share.job.model.moe and not share.has_adapters
     master = 0 if is_single else FP32_BYTES - share.element * has_remainders
@@ -229,7 +230,7 @@ def _held(share: Share, weights: Weights, adapters: float) -> _Held:
     if share.is_fp8 and not share.software.has_fp8_parameters:
         # GEMMs read an fp8 copy and its transpose, made once a step; kept alone, both are as large as 16 bits.
         stored += 2 * (weights.split + weights.experts)
-    return _Held(stored, gradients, owned * (master + MOMENT_BYTES), owned)
+    return _Held(stored, gradients, owned * (master + _MOMENTS * share.software.moment_bytes), owned)
 
 
 def _gathered(blocks: Blocks, chunks: tuple[Chunk, ...]) -> float:

@@ -24,6 +24,7 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import MemoryUse, Need, peak_memory
 from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power
+from triplepoint.simulate.predict.software import SoftwareUse, software_use
 from triplepoint.simulate.step import Step, simulate_step
 from triplepoint.simulate.timeline.tasks import Timeline
 from triplepoint.status import PredictionStatus
@@ -79,6 +80,7 @@ class Prediction:
         time_per_output_token_lo_s: Lower end of the 90 % interval.
         time_per_output_token_hi_s: Upper end.
         exposed_comm_per_output_token_s: Exposed communication of such a token.
+        software: What the software does.
         power: Power and heat.
         job: What was predicted of training; None of inference, and where nothing was.
     """
@@ -101,18 +103,24 @@ class Prediction:
     time_per_output_token_lo_s: float = math.nan
     time_per_output_token_hi_s: float = math.nan
     exposed_comm_per_output_token_s: float = math.nan
+    software: SoftwareUse = SoftwareUse()
     power: PowerPrediction = PowerPrediction()
     job: Job | None = None
 
     def cells(self) -> dict[str, object]:
         """Return the columns of a table: nothing for NaN, six digits of a number."""
         own = {name: getattr(self, name) for name in _OWN_COLUMNS}
-        return {name: cell_of(value) for name, value in (own | asdict(self.power)).items()}
+        parts = asdict(self.software) | asdict(self.power)
+        return {name: cell_of(value) for name, value in (own | parts).items()}
 
 
-_OWN_COLUMNS = tuple(part.name for part in fields(Prediction) if part.name not in ("power", "job"))
+_OWN_COLUMNS = tuple(part.name for part in fields(Prediction) if part.name not in ("software", "power", "job"))
 
-COLUMNS = (*_OWN_COLUMNS, *(part.name for part in fields(PowerPrediction)))
+COLUMNS = (
+    *_OWN_COLUMNS,
+    *(part.name for part in fields(SoftwareUse)),
+    *(part.name for part in fields(PowerPrediction)),
+)
 """Columns of a table of predictions, in order."""
 
 
@@ -171,7 +179,7 @@ def predict(
     if not memory.is_out_of_memory and _is_warmed(job, config, cluster, with_power):
         warm = warm_up(load, simulate, cluster, config) if cluster else warm_up_anywhere(load, config)
         load = warm.load
-    found = _prediction(job, load.ran, memory, calibration)
+    found = replace(_prediction(job, load.ran, memory, calibration), software=software_use(job, config))
     if warm is None or not with_power:
         return found
     return replace(found, power=predict_power(warm, (found.step_time_lo_s, found.step_time_hi_s), config))
@@ -254,6 +262,7 @@ def _predict_serving(
         time_per_output_token_lo_s=token_low_s,
         time_per_output_token_hi_s=token_high_s,
         exposed_comm_per_output_token_s=found.decode.exposed_s,
+        software=software_use(job, config),
         power=predict_power(warm, known_to.whole_s, config) if warm and with_power else PowerPrediction(),
     )
 

@@ -28,7 +28,7 @@ def attention(share: Share, window: int | None = None) -> tuple[Part, Part, Part
     out = Linear(core.heads * core.value_size, model.hidden_size, "row", model.add_bias, name="linear_proj")
     into = _latent(share, core, model.latent) if model.latent else _plain(share, core)
     return (
-        join((norm(share, is_fp8_output=True), *into, _positions(share, core))),
+        join((norm(share, is_fp8_output=True), *into, positions(share, core))),
         core.part(),
         join((linear(share, out), residual(share))),
     )
@@ -49,7 +49,7 @@ def _latent(share: Share, core: Core, latent: LatentAttention) -> tuple[Part, ..
         NVIDIA/Megatron-LM megatron/core/transformer/multi_latent_attention.py: the projections down are whole on every
         rank, on its part of the sequence.
     """
-    width, rank, nope = share.job.model.hidden_size, latent.q_lora_rank, latent.qk_head_dim
+    width, rank = share.job.model.hidden_size, latent.q_lora_rank
     down = latent.kv_lora_rank + latent.qk_pos_emb_head_dim
     parts = [linear(share, Linear(width, down, "none", name="linear_kv_down_proj"))]
     if rank:
@@ -57,14 +57,19 @@ def _latent(share: Share, core: Core, latent: LatentAttention) -> tuple[Part, ..
             linear(share, Linear(width, rank, "none", name="linear_q_down_proj", keeps_input=False)),
             norm(share, is_fp8_output=True, width=rank),
         ]
+    query, keys = latent_up(share, core, latent)
+    return (*parts, query, norm(share, is_fp8_output=True, width=latent.kv_lora_rank), keys)
+
+
+def latent_up(share: Share, core: Core, latent: LatentAttention) -> tuple[Part, Part]:
+    """Return the projections of latent attention up to heads: of queries, and of keys and values."""
+    width, rank = share.job.model.hidden_size, latent.q_lora_rank
     query = Linear(
         rank or width, core.heads * core.size, "column", name="linear_q_up_proj", keeps_input=rank is not None
     )
-    up = core.heads * (nope + latent.v_head_dim)
+    up = core.heads * (latent.qk_head_dim + latent.v_head_dim)
     return (
-        *parts,
         linear(share, query),
-        norm(share, is_fp8_output=True, width=latent.kv_lora_rank),
         linear(share, Linear(latent.kv_lora_rank, up, "column", name="linear_kv_up_proj")),
     )
 
@@ -81,7 +86,12 @@ def _head_norms(share: Share, core: Core) -> Part:
     )
 
 
-def _positions(share: Share, core: Core) -> Part:
+_STEPS_OF_ROTATION = 5
+"""Bytes that rotation moves in steps, over those of one kernel: to fp32, multiplied as complex numbers, to 16 bits
+again, 6 + 8 + 6 bytes of an element against 4. Source: pytorch/torchtitan models/llama3, apply_rotary_emb."""
+
+
+def positions(share: Share, core: Core) -> Part:
     """Return what turns the projection's output into queries, keys and values, rotated where the model does so.
 
     Rotation reads and writes queries and keys; in backward the gradients of the three are put side by side again.
@@ -91,7 +101,8 @@ def _positions(share: Share, core: Core) -> Part:
     pack = streaming("elementwise", "pack", 2 * all_bytes)
     if share.job.model.position_embedding != "rope":
         return Part((), (pack,))
-    rotate = streaming("elementwise", "rope", 2 * turned)
+    passes = 2 if share.software.fuses_norms else 2 * _STEPS_OF_ROTATION
+    rotate = streaming("elementwise", "rope", passes * turned)
     return Part((rotate,), (rotate, pack))
 
 

@@ -35,7 +35,7 @@ def core_of(share: Share, window: int | None) -> "Core":
     """Return the core of layers that see `window` tokens, all of them where it is None."""
     if share.cached is not None:
         return _Decode(share, window)
-    return _Flash(share, window) if share.software.has_flash_attention else _Unfused(share, window)
+    return _Unfused(share, window) if share.software.attention == "unfused" else _Flash(share, window)
 
 
 class Core:

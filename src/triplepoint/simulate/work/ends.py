@@ -111,7 +111,7 @@ def next_token(share: Share) -> Part:
 
 
 def _loss(share: Share, num_logits: int) -> Part:
-    forward_bytes, backward_bytes = share.software.loss_bytes
+    forward_bytes, backward_bytes = share.software.bytes_of_loss
     sums: Operations = ()
     if share.tp > 1:
         sums = (repeat(communication("all_reduce", "tp", share.tokens * FP32_BYTES), _REDUCTIONS_OF_LOSS),)

@@ -14,6 +14,7 @@ from triplepoint.simulate.work.layer_parts import (
     Part,
     Share,
     Weights,
+    cast,
     ceil_div,
     communication,
     gemm,
@@ -31,13 +32,17 @@ def share_sent_once(job: Job, num_places: int) -> float:
         num_places: Ranks, or nodes, that the experts are spread over.
 
     Source:
-        deepseek-ai/DeepEP README: tokens cross the network once per node and fan out over NVLink there.
+        deepseek-ai/DeepEP README: tokens cross the network once per node and fan out over NVLink there; limited to
+        some of the nodes: DeepSeek-V3, arXiv:2412.19437, section 2.1.2.
     """
     moe = job.model.moe
     if moe is None:
         return 1.0
     if job.software.routes_in_turn:
         return _places_in_turn(moe.num_experts, moe.top_k, num_places) / moe.top_k
+    if job.software.token_nodes:
+        num_nodes = ceil_div(job.layout.ep * job.layout.expert_tp, job.fabric.gpus_per_node)
+        num_places = max(1, min(num_places, num_places * job.software.token_nodes // num_nodes))
     return num_places * (1 - (1 - 1 / num_places) ** moe.top_k) / moe.top_k
 
 
@@ -49,6 +54,10 @@ def _places_in_turn(num_experts: int, top_k: int, num_places: int) -> float:
     rows = [{int((start + place) % num_experts / each) for place in range(top_k)} for start in starts]
     return sum(map(len, rows)) / len(rows)
 
+
+FP8_TOKEN = 1 + 4 / 128
+"""Bytes of one number of a token sent in fp8: each 128 have a scale of 4 bytes. Source: deepseek-ai/DeepEP README,
+dispatch; DeepSeek-V3, arXiv:2412.19437, section 3.3.3, also for what is sent in which format."""
 
 _ROUTER_PASSES = 4
 """Arrays of one score per expert that choosing touches: softmax reads and writes, top-k reads, the map is written."""
@@ -143,10 +152,18 @@ def _router(share: Share, spread: Experts) -> Part:
 
 
 def _exchange(share: Share, spread: Experts) -> tuple[Operations, Operations]:
-    """Return the communication of tokens to experts, and that back: a gather one way is a reduce-scatter the other."""
+    """Return the communication of tokens to experts, and that back: a gather one way is a reduce-scatter the other.
+
+    Gradients of results go to the experts as tokens do, in fp8 where those are; what comes back is in 16 bits.
+    """
     sent = spread.copies * share.job.model.hidden_size * share.element
-    there: Operations = (communication("all_to_all", "ep", sent),) if spread.group > 1 else ()
-    back = there
+    there: Operations = ()
+    back: Operations = ()
+    if spread.group > 1:
+        is_overlapped, is_fp8 = "ep" in share.job.overlap, share.software.dispatch_precision == "fp8"
+        dispatched = sent * FP8_TOKEN / share.element if is_fp8 else sent
+        there = (communication("all_to_all", "ep", dispatched, is_overlapped),)
+        back = (communication("all_to_all", "ep", sent, is_overlapped),)
     if spread.gathered > 1:
         there = (*there, communication("all_gather", "etp", sent * spread.gathered))
         back = (communication("reduce_scatter", "etp", sent * spread.gathered), *back)
@@ -166,7 +183,7 @@ def _sorting(share: Share, spread: Experts, kind: str) -> tuple[Operations, Oper
     Copies are made before the exchange and sorted by expert after it; where a token is sent once, all on arrival.
     """
     one = share.job.model.hidden_size * share.element
-    if spread.group == 1 or not share.software.sends_tokens_once:
+    if spread.group == 1 or share.software.dispatch != "once_per_node":
         copy = streaming("moe", kind, (spread.tokens + spread.copies) * one)
         is_sorted = (spread.group > 1 or spread.gathered > 1) and spread.count > 1
         return (copy,), (streaming("moe", "sort", 2 * spread.rows * one),) if is_sorted else ()
@@ -220,11 +237,7 @@ def _casts(share: Share, rows: int, inputs: int, outputs: int) -> tuple[Operatio
     """Return the casts to fp8 of a grouped GEMM, forward and backward, each with its transpose."""
     if not share.is_fp8:
         return (), ()
-    per_element = share.element + 2
-    return (
-        (streaming("elementwise", "cast", rows * inputs * per_element),),
-        (streaming("elementwise", "cast", rows * outputs * per_element),),
-    )
+    return cast(share, rows * inputs, across=True), cast(share, rows * outputs, across=True)
 
 
 def _bias(share: Share, spread: Experts, outputs: int) -> float:

@@ -32,7 +32,7 @@ def activation(share: Share, rows: int, inner: int) -> Part:
     two GEMMs and silu's own; the result of silu is kept too.
     """
     one, num_inputs = rows * inner * share.element, gates(share)
-    is_fused = share.software.has_fused_activation
+    is_fused = share.software.fuses_activation
     passes = {(1, True): (2, 3), (2, True): (3, 5), (1, False): (2, 3), (2, False): (5, 9)}
     forward, backward = passes[num_inputs, is_fused]
     name = share.job.model.activation

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import CommKind, Communication, Kernel, Operation
-from triplepoint.simulate.stacks import Reduced
+from triplepoint.simulate.stacks import Gathered, Reduced
+from triplepoint.simulate.work.fp8 import RECIPES
 
 FLOPS_PER_MAC = 2
 FP32_BYTES = 4
@@ -96,6 +97,7 @@ class Share:
         element: Bytes of an activation.
         gemm_precision: Number format of the GEMMs of layers.
         gemm_element: Bytes of their inputs.
+        recipe: What fp8 training does to cast.
         cached: Tokens before the new one of each sequence where tokens are generated; None elsewhere.
         cache_element: Bytes of a number in the cache of keys and values.
     """
@@ -115,9 +117,10 @@ class Share:
         self.gemm_element = 1 if job.precision == "fp8" else self.element
         self.gradient_element = self.software.gradient_bytes(job.precision, _reduced(job))
         self.is_fp8 = job.precision == "fp8"
+        self.recipe = RECIPES[self.software.fp8_recipe]
         self.has_adapters = job.trainable == "lora"
         self.overlaps_tp = "tp" in job.overlap and self.is_sequence_parallel
-        self.gathers_once = job.model.moe is not None and self.software.gathers_once
+        self.gathers_once = bool(set(_gathered(job)) & set(self.software.gathers_once))
 
     @property
     def wide_precision(self) -> str:
@@ -129,6 +132,11 @@ def _reduced(job: Job) -> list[Reduced]:
     found: list[Reduced] = ["experts"] if job.model.moe else []
     is_sharded = job.layout.data_parallel_sharding == "optim_grads_params"
     return [*found, "sharded_parameters"] if is_sharded else found
+
+
+def _gathered(job: Job) -> list[Gathered]:
+    found: list[Gathered] = ["experts"] if job.model.moe else []
+    return [*found, "pipelines"] if job.layout.pp > 1 else found
 
 
 def ceil_div(number: int, by: int) -> int:
@@ -158,6 +166,14 @@ def streaming(cls: str, kind: str, num_bytes: float) -> Kernel:
     return Kernel(cls, kind, 0.0, float(num_bytes))
 
 
+def cast(share: Share, elements: int, across: bool) -> Operations:
+    """Return the casts of 16-bit numbers to fp8, with their copy for GEMMs along tokens where `across`."""
+    found = streaming("elementwise", "cast", elements * share.recipe.cast_bytes(share.element, across))
+    if share.recipe.reads_first:
+        return (streaming("elementwise", "amax", elements * share.element), found)
+    return (found,)
+
+
 def communication(kind: CommKind, group: str, num_bytes: float, overlapped: bool = False) -> Communication:
     """Return one collective or send; its arguments are those of `Communication`."""
     return Communication(kind, group, float(num_bytes), overlapped)
@@ -185,7 +201,13 @@ def gather(share: Share, num_bytes: float, overlapped: bool = False) -> Operatio
     """Return what brings the split sequence together before a tensor parallel region, nothing without the split."""
     if not share.is_sequence_parallel:
         return ()
-    return (communication("all_gather", "tp", num_bytes, overlapped or share.overlaps_tp),)
+    hidden = share.software.tp_overlap_hidden
+    if overlapped or not share.overlaps_tp or hidden == 1:
+        return (communication("all_gather", "tp", num_bytes, overlapped or share.overlaps_tp),)
+    return (
+        communication("all_gather", "tp", num_bytes * hidden, True),
+        communication("all_gather", "tp", num_bytes * (1 - hidden)),
+    )
 
 
 def scatter(share: Share, num_bytes: float, overlapped: bool = False) -> Operations:
@@ -196,7 +218,8 @@ def scatter(share: Share, num_bytes: float, overlapped: bool = False) -> Operati
         return (communication("all_reduce", "tp", num_bytes, overlapped),)
     if overlapped or not share.overlaps_tp:
         return (communication("reduce_scatter", "tp", num_bytes, overlapped),)
-    exposed = EXPOSED_OF_SCATTER * num_bytes
+    hidden = share.software.tp_overlap_hidden
+    exposed = (EXPOSED_OF_SCATTER if hidden == 1 else 1 - hidden) * num_bytes
     return (
         communication("reduce_scatter", "tp", num_bytes - exposed, True),
         communication("reduce_scatter", "tp", exposed),

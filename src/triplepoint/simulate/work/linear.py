@@ -5,11 +5,13 @@ from typing import Literal
 
 from triplepoint.simulate.operations import Kernel
 from triplepoint.simulate.work.layer_parts import (
+    FP32_BYTES,
     MASK_BYTES,
     Operations,
     Part,
     Share,
     Weights,
+    cast,
     gather,
     gemm,
     scatter,
@@ -87,11 +89,10 @@ class _LinearLayer:
     def forward(self) -> Operations:
         share, layer = self.share, self.layer
         gemm = self._gemm((self.tokens, layer.outputs, layer.inputs), "forward", self.element)
-        if layer.split == "none":
-            return (gemm,)
-        if layer.split == "column":
-            # The norm before it writes fp8 at once.
-            return (*gather(share, self._gathered(layer.inputs)), gemm)
+        if layer.split != "row":
+            before = () if share.recipe.norm_casts or not layer.keeps_input else self._cast_split(layer.inputs)
+            gathered = gather(share, self._gathered(layer.inputs)) if layer.split == "column" else ()
+            return (*before, *gathered, gemm)
         cast = self._cast(layer.inputs, transposed=False)
         return (*cast, gemm, *scatter(share, share.tokens * layer.outputs * self.element))
 
@@ -128,13 +129,16 @@ class _LinearLayer:
         Source:
             NVIDIA/TransformerEngine, cast_transpose kernels; Hopper multiplies fp8 only with both inputs along k.
         """
-        if not self.is_fp8:
-            return ()
-        num_bytes = self.tokens * width * (self.element + 1 + transposed)
-        return (streaming("elementwise", "cast", num_bytes),)
+        return cast(self.share, self.tokens * width, transposed) if self.is_fp8 else ()
+
+    def _cast_split(self, width: int) -> Operations:
+        """Return the cast of what a norm wrote in 16 bits, before it is gathered."""
+        return cast(self.share, self.share.split_tokens * width, across=False) if self.is_fp8 else ()
 
     def _transpose(self, width: int) -> Operations:
-        return (streaming("elementwise", "cast", self.tokens * width * 2),) if self.is_fp8 else ()
+        if not self.is_fp8:
+            return ()
+        return (streaming("elementwise", "cast", self.tokens * width * self.share.recipe.across_bytes(self.element)),)
 
 
 def _with_adapter(share: Share, layer: Linear, tokens: int, base: Part) -> Part:
@@ -176,13 +180,36 @@ def norm(share: Share, is_fp8_output: bool, width: int | None = None) -> Part:
     model = share.job.model
     width = width or model.hidden_size
     elements = share.split_tokens * width
-    written = 1 if is_fp8_output and share.is_fp8 else share.element
+    if not share.software.fuses_norms:
+        return _norm_in_steps(share, elements, num_parameters=width * (2 if model.normalization == "layernorm" else 1))
+    written = 1 if is_fp8_output and share.is_fp8 and share.recipe.norm_casts else share.element
     num_parameters = width * (2 if model.normalization == "layernorm" else 1)
     return Part(
         (streaming("norm", "forward", elements * (share.element + written)),),
         (streaming("norm", "backward", elements * share.element * _NORM_PASSES_BACKWARD),),
         (),
         float(elements * share.element),
+        Weights(shared=float(num_parameters)),
+    )
+
+
+def _norm_in_steps(share: Share, elements: int, num_parameters: int) -> Part:
+    """Return a norm whose steps are kernels of their own, in fp32 between; its fp32 input and result are kept.
+
+    Forward: to fp32, square, mean, multiply, to 16 bits, times the weight; backward: the gradients of each.
+
+    Source:
+        pytorch/pytorch v2.5 aten/src/ATen/native/layer_norm.cpp, rms_norm_symint; bytes counted by hand.
+    """
+    narrow, wide = share.element, FP32_BYTES
+    forward = (narrow + wide) + 2 * wide + wide + 2 * wide + (wide + narrow) + 2 * narrow
+    of_weight, of_products, of_square = 7 * narrow, 6 * wide, 2 * wide + 3 * wide
+    backward = of_weight + (narrow + wide) + of_products + of_square + (wide + narrow)
+    return Part(
+        (streaming("norm", "forward", elements * forward),),
+        (streaming("norm", "backward", elements * backward),),
+        (),
+        float(elements * (wide + narrow)),
         Weights(shared=float(num_parameters)),
     )
 

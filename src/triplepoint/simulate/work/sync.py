@@ -15,6 +15,9 @@ _ADAM_ARRAYS = 7
 """fp32 arrays a fused Adam touches: reads gradient, parameter and two moments, writes the last three. Source:
 NVIDIA/apex csrc/multi_tensor_adam.cu."""
 
+_PASSES_OF_MOMENTS = 4
+"""Of these arrays, those of moments."""
+
 _CLIP_PASSES = 3
 """Gradients are read for their norm, then read and written to scale them."""
 
@@ -144,7 +147,8 @@ def optimizer_work(share: Share, weights: Weights, adapters: float) -> Operation
     updated = sum(part.count / (part.size if sharding != "no_shard" else 1) for part in trained)
     held = updated if sharding in ("optim_grads", "optim_grads_params") else whole
     gradient = share.gradient_element
-    update = _ADAM_ARRAYS * FP32_BYTES + share.element * (share.element != FP32_BYTES)
+    narrower = _PASSES_OF_MOMENTS * (FP32_BYTES - share.software.moment_bytes)
+    update = _ADAM_ARRAYS * FP32_BYTES - narrower + share.element * (share.element != FP32_BYTES)
     to_fp32 = (FP32_BYTES + gradient) if gradient != FP32_BYTES else 0
     operations = [
         streaming("optimizer", "zero", held * gradient),

@@ -10,6 +10,7 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import ChunkWork, StageWork
 from triplepoint.simulate.work.blocks import Blocks, Chunk, Layers, split_layers
 from triplepoint.simulate.work.layer_parts import Operations, Part, Share, Weights, communication, repeat
+from triplepoint.simulate.work.recompute import repeated
 from triplepoint.simulate.work.sync import gathers, gradient_sync, optimizer_work, reductions
 
 
@@ -93,7 +94,8 @@ def _times(operations: Operations, count: int) -> Operations:
 def _recomputed(blocks: Blocks, chunk: Chunk) -> Operations:
     """Return the forward pass once more, of what is recomputed: kernels and tensor parallel collectives."""
     if blocks.share.job.recompute == "selective":
-        return tuple(op for layer, count in blocks.in_chunk(chunk) for op in _times(layer.core.forward, count))
+        layers = blocks.in_chunk(chunk)
+        return tuple(op for layer, count in layers for op in _times(repeated(blocks.share, layer).operations, count))
     return layers_work(blocks, chunk.recomputed, "forward")
 
 

@@ -1,0 +1,128 @@
+"""Settings of a run that say what its software does, where that is not what its stack usually does."""
+
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, Field
+
+from triplepoint.config.base import Featured, Setting
+
+Attention = Literal["unfused", "flash1", "flash2", "flash3", "cudnn", "ck"]
+Launch = Literal["eager", "compiled", "graphs"]
+Fp8Recipe = Literal["delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"]
+RecomputeModule = Literal["core_attn", "mla_up_proj", "layernorm", "moe_act", "mlp", "moe", "every_other"]
+Moments = Literal["fp32", "bf16", "8bit"]
+Dispatch = Literal["all_to_all", "once_per_node"]
+DispatchPrecision = Literal["bf16", "fp8"]
+
+SIMULATED_ONLY = ("simulated",)
+"""Engines that have these settings: the others do what their libraries do."""
+
+
+def _has_dispatch(point: Any) -> bool:
+    return point.model.moe is not None and point.layout.ep > 1
+
+
+class Software(Featured):
+    """What the software of a run does; None where it is what `config/calibration/stacks.yaml` has for the stack."""
+
+    attention: Annotated[
+        Attention | None,
+        Setting(
+            "Kernels of attention: `unfused`, scores written and read; `flash1` to `flash3`, FlashAttention of that "
+            "version; `cudnn`; `ck`, Composable Kernel of ROCm. None: as the stack does.",
+            label={name: name for name in get_args(Attention)},
+            words={name: f"{name} attention" for name in get_args(Attention)},
+            engines=SIMULATED_ONLY,
+            came_later=True,
+        ),
+    ] = None
+
+    launch: Annotated[
+        Launch | None,
+        Setting(
+            "How the host starts kernels: `eager`, one after the other from Python; `compiled`, torch.compile, which "
+            "also makes norms, rotation, activation and loss one kernel each; `graphs`, CUDA graphs of what `eager` "
+            "does. None: as the stack does.",
+            label={"eager": "eager", "compiled": "comp", "graphs": "graphs"},
+            words={"eager": "eager", "compiled": "torch.compile", "graphs": "CUDA graphs"},
+            engines=SIMULATED_ONLY,
+            came_later=True,
+        ),
+    ] = None
+    fp8_recipe: Annotated[
+        Fp8Recipe | None,
+        Setting(
+            "What a scale of fp8 numbers is of: a tensor, by the steps before (`delayed`) or by itself (`tensorwise`), "
+            "a row (`rowwise`), 128 numbers (`blockwise`), 32 numbers (`mxfp8`). None: as the stack does; without "
+            "effect but with precision fp8.",
+            label={name: name for name in get_args(Fp8Recipe)},
+            words={name: f"{name} scales" for name in get_args(Fp8Recipe)},
+            fold=lambda point: point.fp8_recipe if point.precision == "fp8" else None,
+            engines=SIMULATED_ONLY,
+            came_later=True,
+        ),
+    ] = None
+    recompute_modules: Annotated[
+        tuple[RecomputeModule, ...],
+        AfterValidator(lambda chosen: tuple(name for name in get_args(RecomputeModule) if name in chosen)),
+        Setting(
+            "What `recompute: selective` repeats: `core_attn`, `mla_up_proj`, `layernorm`, `moe_act`, `mlp` (of layers "
+            "without experts), `moe`, as Megatron-LM calls them; `every_other`, as torchtitan does: kernels bound by "
+            "memory and every second matrix product. Empty: as the stack does; without effect on other recomputation.",
+            label=lambda row: "-".join(name.replace("_", "") for name in row["recompute_modules"]),
+            words=lambda row: " ".join(["of", *row["recompute_modules"]]) if row["recompute_modules"] else "",
+            fold=lambda point: point.recompute_modules if point.recompute == "selective" else (),
+            engines=SIMULATED_ONLY,
+            came_later=True,
+        ),
+    ] = ()
+    optimizer_moments: Annotated[
+        Moments | None,
+        Setting(
+            "Number format of Adam's two moments: `fp32`, `bf16`, or `8bit` in blocks with a scale each. None: as the "
+            "stack does.",
+            label={name: f"adam{name}" for name in get_args(Moments)},
+            words={name: f"{name} moments" for name in get_args(Moments)},
+            fold=lambda point: point.optimizer_moments if point.task != "inference" else None,
+            engines=SIMULATED_ONLY,
+            came_later=True,
+        ),
+    ] = None
+    dispatch: Annotated[
+        Dispatch | None,
+        Setting(
+            "How tokens get to experts on other ranks: `all_to_all`, a copy for each expert; `once_per_node`, one copy "
+            "to each node, forwarded inside it to the ranks that need it, as DeepEP and HybridEP do. None: as the "
+            "stack does; without effect at ep 1.",
+            label={"all_to_all": "a2a", "once_per_node": "once"},
+            words={"all_to_all": "all-to-all of copies", "once_per_node": "tokens once per node"},
+            fold=lambda point: point.dispatch if _has_dispatch(point) else None,
+            engines=SIMULATED_ONLY,
+            came_later=True,
+        ),
+    ] = None
+    dispatch_precision: Annotated[
+        DispatchPrecision | None,
+        Setting(
+            "Number format of tokens on their way to experts; results come back in 16 bits. None: as the stack does; "
+            "without effect at ep 1.",
+            label={"bf16": "send16", "fp8": "send8"},
+            words={"bf16": "16-bit dispatch", "fp8": "fp8 dispatch"},
+            fold=lambda point: point.dispatch_precision if _has_dispatch(point) else None,
+            engines=SIMULATED_ONLY,
+            came_later=True,
+        ),
+    ] = None
+    token_nodes: Annotated[
+        Annotated[int, Field(gt=0, le=1_000_000, strict=True)] | None,
+        Setting(
+            "Nodes that the experts of one token are on, at most (group-limited routing, 4 of DeepSeek-V3). None: no "
+            "limit; without effect at ep 1.",
+            "1",
+            "nodes{}",
+            words="experts on {} nodes",
+            fold=lambda point: point.token_nodes if _has_dispatch(point) else None,
+            engines=SIMULATED_ONLY,
+            came_later=True,
+        ),
+    ] = None

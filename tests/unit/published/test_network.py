@@ -1,0 +1,177 @@
+"""Nodes and networks of published tables."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.published.cells import NEMOTRON
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.published.network import StatedNetwork, read_network, usual_fabric
+from triplepoint.published.rows import read_row
+from triplepoint.published.words import UnreadableError
+
+CONFIG = Path("config")
+GPUS = Catalogue(CONFIG).gpus
+
+
+@pytest.mark.parametrize(
+    ("text", "gigabits"),
+    [
+        ("EOS DGX H100: NVLink4 900GB/s + 8x400G IB/node", 3200),
+        ("1600 Gbps/node RoCE", 1600),
+        ("NVLink; inter-node 800 Gb/s per node in vTrain configs", 800),
+        ("Selene: NVLink3 600GB/s, 8x HDR200 IB/node + SHARP", 1600),
+        ("8x NDR", 3200),
+        ("4x 200Gb/s HDR", 800),
+        ("3.2 Tbps EFA", 3200),
+        ("50 GB/s per GPU", 400),
+        ("single node NVLink", None),
+        ("NVLink3 600GB/s", None),
+        ("", None),
+    ],
+)
+def test_read_network_knows_bandwidth(text: str, gigabits: float | None) -> None:
+    found = read_network(text).bandwidth
+    assert found == (None if gigabits is None else pytest.approx(gigabits * 1e9 / 8))
+
+
+def test_read_network_knows_whose_bandwidth_and_what_switches_do() -> None:
+    assert read_network("400 Gb/s per GPU").is_per_gpu
+    assert read_network("8x HDR200 IB/node + SHARP").has_reduction
+    assert read_network("NVL72, 4x400G IB").domain_size == 72
+
+
+@pytest.mark.parametrize(
+    ("text", "num_nics", "gpus_per_node", "domain", "link"),
+    [
+        ("4x H200/node, 4x400", 4, 4, None, "infiniband"),
+        ("NVL4", None, None, 4, "infiniband"),
+        ("NVL72, 4x400G", 4, None, 72, "infiniband"),
+        ("8x400 Gb/s IB", 8, None, None, "infiniband"),
+        ("RoCE 4x200", 4, None, None, "roce"),
+        ("8 GPUs per node, 8x ConnectX-7 400G RoCE", 8, 8, None, "roce"),
+        ("8x HDR200 IB/node", 8, None, None, "infiniband"),
+        ("H100 NVL 94GB", None, None, None, "infiniband"),
+    ],
+)
+def test_read_network_knows_nodes(
+    text: str, num_nics: int | None, gpus_per_node: int | None, domain: int | None, link: str
+) -> None:
+    found = read_network(text)
+    assert (found.num_nics, found.gpus_per_node) == (num_nics, gpus_per_node)
+    assert (found.domain_size, found.link) == (domain, link)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_by_rail", "oversubscription"),
+    [
+        ("rail-optimised 8x400G", True, 1),
+        ("8x400G, not rail-optimized", False, 1),
+        ("2:1 oversubscription", None, 2),
+        ("oversubscribed by a factor of 4", None, 4),
+        ("blocking 1:2", None, 2),
+        ("non-blocking fat tree", None, 1),
+        ("8x400G", None, 1),
+    ],
+)
+def test_read_network_knows_switches(text: str, is_by_rail: bool | None, oversubscription: float) -> None:
+    found = read_network(text)
+    assert (found.is_rail_optimised, found.oversubscription) == (is_by_rail, oversubscription)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("InfiniBand and RoCE", "names infiniband and roce"),
+        ("8x400G IB, 1600 Gb/s per node", "3200 Gb/s together and 1600 Gb/s a node"),
+        ("NVL36 or NVL72", "an NVLink domain as 36 and 72"),
+        ("4 GPUs/node, 8 GPUs/node", "GPUs of a node as 4 and 8"),
+        ("oversubscription 999:1", "an oversubscription of 999"),
+    ],
+)
+def test_read_network_refuses_what_contradicts_itself(text: str, message: str) -> None:
+    with pytest.raises(UnreadableError, match=message):
+        read_network(text)
+
+
+@given(st.text(max_size=200))
+def test_read_network_reads_or_refuses_any_text(text: str) -> None:
+    try:
+        read_network(text)
+    except UnreadableError as error:
+        assert "\n" not in str(error) and len(str(error)) < 200
+
+
+def levels(gpu: str, num_gpus: int, text: str) -> list[tuple[int, float]]:
+    fabric = usual_fabric(GPUS[gpu], num_gpus, read_network(text), CONFIG)
+    return [(level.num_gpus, level.bandwidth / 1e9) for level in fabric.levels]
+
+
+def test_usual_fabric_of_nodes_as_stated() -> None:
+    assert levels("h200", 64, "") == [(8, 450), (64, 50)]
+    # Half a node has half of the usual adapters, unless they are stated: two of 400 Gb/s for four GPUs.
+    assert levels("h200", 64, "4x H200/node") == [(4, 450), (64, 50)]
+    assert levels("h200", 64, "4x H200/node, 2x400G") == [(4, 450), (64, 25)]
+    assert levels("l40s", 16, "") == [(8, 32), (16, 6.25)]
+
+
+def test_usual_fabric_of_nvlink_domains() -> None:
+    assert levels("gb200", 144, "") == [(72, 900), (144, 50)]
+    assert levels("gb200", 144, "NVL36") == [(36, 900), (144, 50)]
+    # Adapters are those of a node of four GPUs, not of the domain.
+    assert levels("gb300", 144, "NVL72, 4x400G") == [(72, 900), (144, 50)]
+    assert levels("h200-nvl", 16, "NVL4") == [(4, 450), (8, 64), (16, 25)]
+
+
+def test_usual_fabric_oversubscribed_is_slower_past_the_leaf() -> None:
+    assert levels("h100", 1024, "rail-optimised, 2:1 oversubscription") == [(8, 450), (256, 50), (1024, 25)]
+    # Eight adapters a node on leaves of 32 ports.
+    assert levels("h100", 1024, "not rail-optimised, 2:1 oversubscription") == [(8, 450), (32, 50), (1024, 25)]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "text", "message"),
+    [
+        ("h100", "NVL72", "an NVLink domain of 72, h100 has 8"),
+        ("h100", "16 GPUs per node", "nodes of 16 GPUs, h100 has 8"),
+        ("h100", "NVL4, 8 GPUs per node", "nodes of 8 GPUs and an NVLink domain of 4"),
+    ],
+)
+def test_usual_fabric_refuses_nodes_that_a_gpu_has_not(gpu: str, text: str, message: str) -> None:
+    with pytest.raises(UnreadableError, match=message):
+        usual_fabric(GPUS[gpu], 64, read_network(text), CONFIG)
+
+
+def test_usual_fabric_counts_adapters_of_a_stated_bandwidth() -> None:
+    # 800 Gb/s of an A100 node are four of its usual 200 Gb/s adapters: one GPU alone has a whole one.
+    _, rail = usual_fabric(GPUS["a100"], 64, StatedNetwork(bandwidth=100e9), CONFIG).levels
+    assert (rail.bandwidth, rail.single) == (12.5e9, 25e9)
+
+
+def test_read_row_says_what_a_gpu_could_be() -> None:
+    unnamed = NEMOTRON | {"gpu": "H100", "interconnect": ""}
+    row = read_row(unnamed | {"n_gpus": "4", "tp": "2", "dp": "2"}, 1, CONFIG)
+    assert row.status == "invalid" and "h100 (" in row.reason and "h100-pcie (" in row.reason
+    row = read_row(NEMOTRON | {"gpu": "H100", "interconnect": "NVLink, 8x400G"}, 1, CONFIG)
+    assert row.job and row.job.gpu.name == "h100"
+    # Whole nodes of eight are modules.
+    row = read_row(unnamed, 1, CONFIG)
+    assert row.job and row.job.gpu.name == "h100"
+
+
+def test_read_row_of_a_gpu_without_bf16() -> None:
+    v100 = NEMOTRON | {"gpu": "V100-SXM2-32GB", "interconnect": ""}
+    assert "v100 has no bf16 units; set precision: fp16" in read_row(v100, 1, CONFIG).reason
+    job = read_row(v100 | {"precision": ""}, 1, CONFIG).job
+    assert job and job.precision == "fp16"
+
+
+@pytest.mark.parametrize("name", ["h100-pcie", "h20", "gb200", "l40s", "mi355x", "v100"])
+def test_intervals_of_a_gpu_that_was_not_measured_are_wider(name: str) -> None:
+    known = read_row(NEMOTRON, 1, CONFIG).predict(CONFIG)
+    cells = NEMOTRON | {"gpu": name, "interconnect": "", "precision": "", "tp": "8", "dp": "2"}
+    found = read_row(cells, 1, CONFIG).predict(CONFIG)
+    assert found.status in ("ok", "oom")
+    assert found.step_time_hi_s / found.step_time_lo_s > known.step_time_hi_s / known.step_time_lo_s
