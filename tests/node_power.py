@@ -123,4 +123,4 @@ def _power(step: Step) -> PowerPrediction:
 def _node(node: NodePowerConfig, power: PowerPrediction, meter: str) -> float:
     gpus = np.full(8, power.gpu_power_w)
     at = board_power_w if meter == "dc" else node_power_w
-    return float(at(node, gpus, power.gpu_temp_max_c, _NUM_NICS))
+    return float(at(node, gpus, 1.0, _NUM_NICS))

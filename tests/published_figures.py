@@ -1,6 +1,7 @@
 """The published study's figures beside what is predicted for the same points."""
 
 import csv
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,8 +21,11 @@ from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.costs import slowest_of
 from triplepoint.simulate.heat import nodes
 from triplepoint.simulate.heat.devices import equal_devices
+from triplepoint.simulate.heat.known import mean_sigma_k
+from triplepoint.simulate.heat.parameters import read_airflow
 from triplepoint.simulate.heat.warm import Warm, warm_up
 from triplepoint.simulate.power.load import Training
+from triplepoint.simulate.predict.power import predict_power
 from triplepoint.simulate.predict.prediction import Prediction, predict_job, read_calibrations
 from triplepoint.simulate.step import simulate_step
 
@@ -226,13 +230,36 @@ def order_agrees(steps: Sequence[tuple[str, float, float]]) -> float:
 
 @dataclass(frozen=True)
 class Slot:
-    """A GPU of figure 17: published and predicted mean temperature."""
+    """A GPU of figure 17: published and predicted mean temperature, and the deviation it is known to. Unit: degC, K."""
 
     layout: str
     node: int
     gpu: int
     published_c: float
     predicted_c: float
+    sigma_k: float
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the published temperature is in the 90 % interval of the predicted one."""
+        return abs(self.published_c - self.predicted_c) <= 1.645 * self.sigma_k
+
+
+def floor_k(slots: Sequence[Slot], learned: Sequence[int]) -> float:
+    """Return the mean error on nodes not learned from, if each row of a node were as warm as on the nodes learned from.
+
+    So right in power, inlet and chassis; what is left are parts that touch their sinks differently, which no other
+    node tells. With `learned` empty rows are as warm as they are on the node itself. Unit: K.
+    """
+    rows = read_airflow("hgx-8-fans", CONFIG).rows
+
+    def is_alike(one: Slot, other: Slot) -> bool:
+        row = next(row for row in rows if one.gpu in row)
+        return other.layout == one.layout and other.gpu in row and other.node in (learned or (one.node,))
+
+    judged = [slot for slot in slots if slot.node not in SLOTS_LEARNED]
+    means = [statistics.fmean(other.published_c for other in slots if is_alike(one, other)) for one in judged]
+    return statistics.fmean(abs(one.published_c - mean) for one, mean in zip(judged, means, strict=True))
 
 
 def slot_rows() -> Iterator[Slot]:
@@ -248,5 +275,18 @@ def _slot_rows() -> Iterator[Slot]:
         tp, pp = cells["config"].removeprefix("G175_T").split("P")
         point = point_of("gpt3-175b", f"TP{tp}-PP{pp}", 1, "none")
         node, gpu = int(cells["node"]), int(cells["local_gpu"])
-        mean_c = warm_of.__wrapped__(point).trace.temp_c.mean(axis=0)
-        yield Slot(f"TP{tp}-PP{pp}", node, gpu, number(cells["value"]), float(mean_c[node - 1, gpu]))
+        warm = warm_of.__wrapped__(point)
+        mean_c, sigma_k = warm.trace.temp_c.mean(axis=0)[node - 1, gpu], _sigma_k(warm, node - 1, gpu)
+        yield Slot(f"TP{tp}-PP{pp}", node, gpu, number(cells["value"]), float(mean_c), sigma_k)
+
+
+def _sigma_k(warm: Warm[Any], node: int, gpu: int) -> float:
+    """Return the standard deviation of the temperature of a GPU: of inlet and chassis, of its part and of power."""
+    machine, power_w = warm.machine, warm.trace.power_w.mean(axis=0)
+    weight = np.zeros(machine.shape)
+    weight[node, gpu] = 1.0
+    part_k = machine.heat.resistance_spread.value * machine.cooled_by.die_resistance.value * power_w[node, gpu]
+    found = predict_power(warm, (warm.load.length_s, warm.load.length_s), CONFIG)
+    power = (found.gpu_power_w - found.gpu_power_lo_w) / 1.645 / found.gpu_power_w
+    rise_k = float(warm.trace.temp_c.mean(axis=0)[node, gpu] - machine.inlet_c[node])
+    return math.hypot(mean_sigma_k(machine, power_w, weight), part_k, rise_k * power)

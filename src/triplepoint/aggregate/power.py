@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -54,21 +55,28 @@ def peak_column(gpu: GpuConfig) -> str:
     return "gpu_power_peak_w" if gpu.gpus_per_package == 1 else "package_power_peak_w"
 
 
-def heat_of_gpu(samples: Mapping[str, np.ndarray], peak: str) -> dict[str, float]:
+class Weighted(NamedTuple):
+    """Samples of measured steps without nulls, and the time each stands for, in ns; both of shape (num_samples,)."""
+
+    values: np.ndarray
+    weight_ns: np.ndarray
+
+
+def heat_of_gpu(samples: Mapping[str, Weighted], peak: str) -> dict[str, float]:
     """Return what samples of measured steps say of a GPU, by column of `gpus`; nothing of what was not sampled.
 
     Args:
-        samples: Values without nulls, by column of table `telemetry`.
+        samples: By column of table `telemetry`.
         peak: Column for the highest power: `peak_column`.
     """
     row = _spreads(samples)
-    if samples["gpu_power_w"].size:
-        row[peak] = float(samples["gpu_power_w"].max())
+    if samples["gpu_power_w"].values.size:
+        row[peak] = float(samples["gpu_power_w"].values.max())
     return row
 
 
 def heat_of_run(
-    samples: Iterable[Mapping[str, np.ndarray]], throttle: Iterable[Mapping[str, float]], peak: str
+    samples: Iterable[Mapping[str, Weighted]], throttle: Iterable[Mapping[str, float]], peak: str
 ) -> dict[str, float]:
     """Return the same of all GPUs of a run together, by column of `points`.
 
@@ -78,20 +86,49 @@ def heat_of_run(
         peak: Column for the highest power: `peak_column`.
     """
     each = list(samples)
-    together = {name: np.concatenate([one[name] for one in each] or [np.array([])]) for name in SAMPLED}
+    together = {
+        name: Weighted(*(np.concatenate([one[name][part] for one in each] or [np.array([])]) for part in range(2)))
+        for name in SAMPLED
+    }
     row = heat_of_gpu(together, peak)
     # Causes can hold clocks at the same time.
     shares = [min(1.0, sum(one.get(f"{cause}_share", 0.0) for cause in CAUSES)) for one in throttle if one]
     return row | ({"throttle_fraction": float(np.mean(shares))} if shares else {})
 
 
-def _spreads(samples: Mapping[str, np.ndarray]) -> dict[str, float]:
+def sample_weights_ns(t_ns: np.ndarray, windows_ns: np.ndarray) -> np.ndarray:
+    """Return the time each sample stands for: half way to its neighbours, in measured steps alone.
+
+    Samplers read more often at ends of steps, where clocks are not those of the rest, so plain means are wrong. A
+    sample stands for no more than twice the usual time: what lies in a gap was not measured.
+
+    Args:
+        t_ns: When samples were read, in order; shape (num_samples,). Unit: ns.
+        windows_ns: Measured steps, in order; shape (num_steps, 2). Unit: ns.
+
+    Returns:
+        Shape (num_samples,). Unit: ns.
+    """
+    if len(t_ns) < 2:
+        return np.ones(len(t_ns))
+    half = np.diff(t_ns) / 2
+    half = np.minimum(half, 2 * np.median(half))
+    low, high = t_ns - np.append(0.0, half), t_ns + np.append(half, 0.0)
+    # Measured time up to a moment, a line that is flat between steps.
+    passed = np.cumsum(np.diff(windows_ns, axis=1)[:, 0])
+    edges, so_far = windows_ns.reshape(-1).astype(float), np.repeat(passed, 2)
+    so_far[::2] -= np.diff(windows_ns, axis=1)[:, 0]
+    return np.asarray(np.interp(high, edges, so_far) - np.interp(low, edges, so_far))
+
+
+def _spreads(samples: Mapping[str, Weighted]) -> dict[str, float]:
     row: dict[str, float] = {}
     for name, unit in _QUANTITIES:
-        values = samples[f"{name}_{unit}"]
+        values, weight_ns = samples[f"{name}_{unit}"]
         if values.size:
             low, high = np.percentile(values, [10, 90])
-            row |= {f"{name}_{unit}": values.mean(), f"{name}_p10_{unit}": low, f"{name}_p90_{unit}": high}
+            mean = np.average(values, weights=weight_ns) if weight_ns.any() else values.mean()
+            row |= {f"{name}_{unit}": mean, f"{name}_p10_{unit}": low, f"{name}_p90_{unit}": high}
             if name == "gpu_temp":
                 row["gpu_temp_max_c"] = values.max()
     return {name: float(value) for name, value in row.items()}
@@ -156,7 +193,7 @@ def measure_power(
     if lost := _lost_packages(samples.devices, set(energy), gpu):
         energy, refused = {}, _why_lost(run, manifest, lost)
     throttle, peak = samples.throttling(), peak_column(gpu)
-    sampled = {key: {name: samples.values(name, key) for name in SAMPLED} for key in samples.devices}
+    sampled = {key: {name: samples.weighted(name, key) for name in SAMPLED} for key in samples.devices}
     return replace(
         samples.power_of_hosts(),
         gpu_power_w=sum(one.mean_w for one in energy.values()) if energy else None,
@@ -199,6 +236,18 @@ class _Samples:
             return np.array([])
         values: np.ndarray = self._columns[name][self._rows[key]].astype(float)
         return np.asarray(values[np.isfinite(values) & (self._columns["kind"][self._rows[key]] == "measured")])
+
+    def weighted(self, name: str, key: DeviceKey) -> Weighted:
+        """Return `values` with the time that each stands for."""
+        node = next(node for node in self._manifest.nodes if node.node == key[0])
+        if key not in self._rows or node.node not in self._steps.windows_ns:
+            return Weighted(self.values(name, key), np.ones(self.values(name, key).shape))
+        columns = self.of(key)
+        found: np.ndarray = columns[name].astype(float)
+        known = np.isfinite(found)
+        weight_ns = sample_weights_ns(columns["t_ns"][known], self.windows_ns(node))
+        is_measured = columns["kind"][known] == "measured"
+        return Weighted(found[known][is_measured], weight_ns[is_measured])
 
     def windows_ns(self, node: Node) -> np.ndarray:
         """Return the measured steps of a node on the clock of the telemetry, which is the first node's."""

@@ -31,6 +31,14 @@ def parser() -> argparse.ArgumentParser:
         "as triplepoint characterise --record writes it",
     )
     made.add_argument(
+        "--heat",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="learn inlet, resistances, preheat and fans of a cluster from runs on it, folders results/runs/RUN with "
+        "telemetry; runs of different loads tell more. Writes CONFIG/clusters/CLUSTER-learned.yaml and its airflow",
+    )
+    made.add_argument(
         "--inference",
         type=in_file,
         metavar="FILE",
@@ -51,10 +59,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Fit and write the constants."""
     from triplepoint.errors import UserError
 
-    if not (arguments.tables or arguments.collectives or arguments.kernels or arguments.power or arguments.inference):
+    sources = (arguments.collectives, arguments.kernels, arguments.power, arguments.heat, arguments.inference)
+    if not (arguments.tables or any(sources)):
         raise UserError(
             "calibrate: nothing to fit to; name a table IN.csv, or one with --collectives, --kernels or --inference, "
-            "or a recording with --power"
+            "a recording with --power, or runs with --heat"
         )
     if bool(arguments.power) != bool(arguments.gpu):
         raise UserError("calibrate: --power and --gpu go together; name the recording and the GPU type it is of")
@@ -75,6 +84,10 @@ def run(arguments: argparse.Namespace) -> None:
         from triplepoint.calibrate.power_and_cooling import PowerAndCooling
 
         print("\n".join(calibrate(PowerAndCooling(arguments.power, arguments.gpu, config))))
+    if arguments.heat:
+        from triplepoint.calibrate.heat import ChassisHeat
+
+        print("\n".join(calibrate(ChassisHeat(arguments.heat, config))))
     if arguments.tables:
         from triplepoint.calibrate.step_time import StepTimes
 

@@ -19,6 +19,8 @@ class ConditionsConfig(Strict):
 
     inlet_temp_c: Annotated[float, Field(ge=0, le=60)] = 24.0
     """Air or liquid at the inlet of every node; 18 to 37 degC were seen on public nodes. Unit: degC."""
+    inlet_sigma_k: Annotated[float, Field(ge=0, le=20)] = 4.0
+    """Standard deviation of the inlet, for intervals of temperatures; most public inlets are 20 to 28 degC. Unit: K."""
     coolant: Literal["air", "liquid"] = "air"
     """What takes heat from the GPUs."""
     airflow: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
@@ -28,6 +30,9 @@ class ConditionsConfig(Strict):
     given. Unit: W."""
     bad_contact: dict[GpuName, Annotated[float, Field(ge=1, le=20)]] = {}
     """Single GPUs that touch their heat sink badly: factor on the die's resistance, such as `node1.gpu6: 7`."""
+    contact: dict[GpuName, Annotated[float, Field(ge=0.3, le=20)]] = {}
+    """Single GPUs whose contact to their sink is known: factor on the die's resistance. Others are drawn as parts
+    differ. `triplepoint calibrate --heat` writes it."""
     blocked_airflow: dict[GpuName, Annotated[float, Field(ge=0.05, le=1)]] = {}
     """Single GPUs that see only a share of their air, where they are cooled by air."""
     starts_at_rest: bool = False
@@ -138,6 +143,7 @@ class ClusterConfig(Strict):
         if isinstance(self.slots, list) and len(self.slots) != self.gpus_per_node:
             raise ValueError(f"slots lists {len(self.slots)} devices, gpus_per_node is {self.gpus_per_node}")
         named = {"slow_gpus": self.slow_gpus, "bad_contact": self.conditions.bad_contact}
+        named |= {"contact": self.conditions.contact}
         for key, gpus in (named | {"blocked_airflow": self.conditions.blocked_airflow}).items():
             for name in gpus:
                 node, gpu = place_of(name)

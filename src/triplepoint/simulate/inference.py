@@ -246,7 +246,7 @@ class Batch:
         job: The job.
         serving: What is asked.
         step: What it takes.
-        costs: What its operations cost.
+        costs: What its operations cost at the clock they were calibrated with.
     """
 
     job: Job
@@ -301,16 +301,11 @@ class Batch:
         operations = [[passes[stage].operations for _, passes, _ in self._passes] for stage in stages]
         return Phases(seconds, seconds, work, [[(*one,) for one in of] for of in operations], seconds, work)
 
-    def compute_share(self, place: tuple[int, int]) -> float:
-        """Return the share of the batch's time that a stage computes."""
-        compute = (self.costs.price(of[place[0]].operations).compute_s * count for _, of, count in self._passes)
-        return min(1.0, sum(compute) / self.length_s)
-
 
 def batch_of(job: Job, serving: Serving, config: Path, factor: float = 1.0) -> Batch:
     """Return a batch of inference, its kernels `factor` times as slow; arguments and errors of `predict_inference`."""
     constants = replace(REPLAYED, factor=REPLAYED.factor * factor)
-    return Batch(job, serving, predict_inference(job, serving, config, constants), costs_of(job, constants, config))
+    return Batch(job, serving, predict_inference(job, serving, config, constants), costs_of(job, REPLAYED, config))
 
 
 def warm_batch(batch: Batch, cluster: ClusterConfig, config: Path) -> Warm[Batch]:

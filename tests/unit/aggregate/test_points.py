@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.synthetic import CONFIG, CPU, H200, NO_RAPL, PEAK_OF_MODEL_W, Spec, build
 from triplepoint.aggregate import aggregate
+from triplepoint.aggregate.power import sample_weights_ns
 from triplepoint.manifest import Interruption, SlowStep, SlowSteps, read_manifest, write_manifest
 from triplepoint.tables import STEPS, TELEMETRY
 from triplepoint.tables.results import RESULT_TABLES
@@ -269,3 +271,19 @@ def test_aggregate_highest_power_of_a_shared_sensor_is_of_a_package(tmp_path: Pa
     (point,) = tables["points"]
     assert point["gpu_power_peak_w"] is None and point["package_power_peak_w"] == pytest.approx(535)
     assert {row["gpu_power_peak_w"] for row in tables["gpus"]} == {None}
+
+
+def test_sample_weights_ns_by_hand() -> None:
+    """Measured from 10 to 30 and from 40 to 60; a sample stands for half of the way to its neighbours in there."""
+    t_ns, windows_ns = np.array([0, 10, 20, 24, 34, 44]), np.array([[10, 30], [40, 60]])
+    # 15 to 22 of the third, 22 to 29 of the fourth, 29 to 30 of the next, 40 to 44 of the last.
+    assert sample_weights_ns(t_ns, windows_ns).tolist() == [0, 5, 7, 7, 1, 4]
+    # Half of a gap would be 50; what lies in it was not measured.
+    assert sample_weights_ns(np.array([0, 10, 20, 30, 130, 140]), np.array([[0, 200]])).tolist() == [
+        5,
+        10,
+        10,
+        15,
+        15,
+        5,
+    ]

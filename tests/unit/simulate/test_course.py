@@ -109,7 +109,8 @@ def test_run_from_rest_warms_up_and_settles_where_a_warm_one_is(tmp_path: Path) 
     both = {name: sampled(tmp_path / name / "raw", "gpu0", "gpu_temp_c", "sm_clock_mhz") for name in ("warm", "rest")}
     mean = {
         name: [
-            [of[(t_s >= low) & (t_s < high)].mean() for low, high in steps_s(tmp_path / name / "raw")] for of in more
+            [np.nanmean(of[(t_s >= low) & (t_s < high)]) for low, high in steps_s(tmp_path / name / "raw")]
+            for of in more
         ]
         for name, (t_s, *more) in both.items()
     }

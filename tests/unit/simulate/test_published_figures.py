@@ -4,7 +4,7 @@ import statistics
 
 import pytest
 
-from tests.published_figures import SLOTS_LEARNED, Row, kernel_rows, microbatch_rows, slot_rows, stage_rows
+from tests.published_figures import SLOTS_LEARNED, Row, floor_k, kernel_rows, microbatch_rows, slot_rows, stage_rows
 
 
 @pytest.fixture(scope="module")
@@ -26,14 +26,18 @@ def test_temperatures(rows: list[Row], quantity: str, most_k: float) -> None:
 
 
 def test_slots_of_the_node_kept_aside() -> None:
-    """The chassis was learned on nodes 1 and 2. What power TP8 PP4 drew without recomputation is not published.
+    """The chassis was learned on nodes 1 and 2.
 
-    1.9 K: parts of a row differ by as much, 5.8 K between two that stand side by side. It was 1.7 K at the energy of a
-    byte the chassis was learned with.
+    Parts of a row differ by up to 5.8 K: with rows exactly as warm as on the other nodes 1.14 K are left, and with rows
+    as warm as on node 3 itself 1.07 K. The rest is power, which is not published of runs without recomputation.
     """
-    held_out = [slot for slot in slot_rows() if slot.node not in SLOTS_LEARNED and slot.layout != "TP8-PP4"]
-    assert len(held_out) == 16
-    assert statistics.fmean(abs(slot.predicted_c - slot.published_c) for slot in held_out) < 2.0
+    slots = list(slot_rows())
+    held_out = [slot for slot in slots if slot.node not in SLOTS_LEARNED]
+    assert len(held_out) == 24
+    assert statistics.fmean(abs(slot.predicted_c - slot.published_c) for slot in held_out) < 1.65
+    assert floor_k(slots, SLOTS_LEARNED) == pytest.approx(1.14, abs=0.01)
+    assert floor_k(slots, ()) == pytest.approx(1.07, abs=0.01)
+    assert 0.85 <= statistics.fmean(slot.is_inside for slot in slots) <= 1.0
 
 
 def test_peaks_rise_and_means_fall_with_the_micro_batch(rows: list[Row]) -> None:

@@ -13,7 +13,7 @@ from triplepoint.simulate.artefacts.links import Links
 from triplepoint.simulate.artefacts.sensed import columns_sensed, sense_gpus, sense_host
 from triplepoint.simulate.artefacts.simulated import Recorded, Simulated, one_ns
 from triplepoint.simulate.timeline.durations import Float
-from triplepoint.tables.telemetry import METRICS
+from triplepoint.tables.telemetry import CUMULATIVE, METRICS
 from triplepoint.units import NS_PER_S
 
 NOT_SIMULATED = "simulated: no model of it"
@@ -57,8 +57,15 @@ def sample_times(planned: PlannedRun, simulated: Recorded) -> np.ndarray:
     There is one at every step's end too: counters then give the energy of a step without what lies between samples.
     """
     ends = course_of(planned, simulated).starts_ns
-    evenly = np.arange(0, ends[-1], sample_period_ns(planned, simulated))
-    return np.union1d(evenly, [*ends, ends[-1] + one_ns(simulated.after_s)])
+    return np.union1d(_even_times(planned, simulated), [*ends, ends[-1] + one_ns(simulated.after_s)])
+
+
+def _even_times(planned: PlannedRun, simulated: Recorded) -> np.ndarray:
+    """Return the times at which gauges are read. Unit: ns.
+
+    Not at ends of steps: one moment of a step read again and again would count for far more than it lasts.
+    """
+    return np.arange(0, course_of(planned, simulated).starts_ns[-1], sample_period_ns(planned, simulated))
 
 
 def write_recordings(folder: Path, planned: PlannedRun, simulated: Recorded, counters: Float | None) -> None:
@@ -77,6 +84,8 @@ def write_recordings(folder: Path, planned: PlannedRun, simulated: Recorded, cou
     sensed, recorded = columns_sensed(simulated), recorded_columns(simulated, has_links)
     gpu_columns = (*_gpu_columns(simulated), *sensed.gpu) if has_links else sensed.gpu
     fabric = _FABRIC if has_links else ()
+    is_even = np.isin(t_ns, _even_times(planned, simulated))
+    is_gauge = np.array([name not in CUMULATIVE for name in sensed.gpu], dtype=bool)
     inside_is_pcie = simulated.job.fabric.levels[0].counters == "pcie"
     for node in range(planned.point.num_nodes):
         of_node = counters[node * per_node : (node + 1) * per_node]
@@ -87,6 +96,7 @@ def write_recordings(folder: Path, planned: PlannedRun, simulated: Recorded, cou
             host = np.concatenate([of_node[:, :, (1, 3)].sum(axis=0), host], axis=1)
         parts = [Part("host", EPOCH_NS + t_ns, latency, (*fabric, *sensed.host), host)]
         gpus = sense_gpus(simulated, course, node, t_ns)
+        gpus[:, ~is_even[:, None] & is_gauge] = np.nan
         for number, values in enumerate(of_node):
             if has_links and inside_is_pcie:
                 values = values[:, ::2] + values[:, 1::2]

@@ -72,7 +72,11 @@ def free_clocks(table: Clocks, shape: tuple[int, ...]) -> ClockState:
 
 
 class Governor:
-    """Clocks of all devices, period after period."""
+    """Clocks of all devices, period after period.
+
+    Attributes:
+        growth: By place, how much more power goes with the next clock, relative.
+    """
 
     def __init__(self, table: Clocks, limits: LimitConfig, rise: float, brake: Bool, period_s: float) -> None:
         """Prepare the tables.
@@ -88,7 +92,7 @@ class Governor:
         self._lowest, self._top = np.zeros((1, 1)), np.full((1, 1), len(table.mhz) - 1.0)
         switching = table.energy_share * table.share
         growth = switching[1:] / switching[:-1] - 1.0
-        self._growth = np.append(growth, growth[-1])
+        self.growth = np.append(growth, growth[-1])
         self._cut = table.nearest(table.mhz * limits.slowdown_share.value)
         highest, slowdown = limits.max_temperature.value, limits.slowdown_temperature.value
         watch, release = highest - limits.hysteresis.value, slowdown - limits.hysteresis.value
@@ -114,7 +118,7 @@ class Governor:
             temp_c: Die temperatures. Unit: degC.
             hottest_c: The highest of them. Unit: degC.
         """
-        moved = over_w / (movable_w * self._growth[state.place])
+        moved = over_w / (movable_w * self.growth[state.place])
         state.wanted = np.minimum(np.maximum(state.asked + moved, self._lowest), self._top)
         state.asked = np.minimum(state.wanted, state.asked + self._rise)
         # Nearly always nothing is near a limit, and most of the time goes here.

@@ -224,7 +224,7 @@ def settle(machine: Machine, profile: Profile, tolerance_k: float = 0.05, most: 
     """
     state, elapsed, is_settled = start(machine), 0.0, False
     window_s = max(profile.step_s, 4 * machine.period_s)
-    leap_s = max(window_s, machine.heat.cooling_by(machine.cooling).sink_time.value)
+    leap_s = max(window_s, machine.cooled_by.sink_time.value)
     leap = propagator(machine.network, leap_s)
     trace = run(machine, profile, window_s, state)
     for _ in range(most):

@@ -8,7 +8,7 @@ import numpy as np
 from triplepoint.simulate.heat.clocks import Bool
 from triplepoint.simulate.heat.devices import Devices
 from triplepoint.simulate.heat.network import Network, Propagator, build_network, propagator
-from triplepoint.simulate.heat.parameters import AirflowConfig, Cooling, HeatConfig
+from triplepoint.simulate.heat.parameters import AirflowConfig, Cooling, CoolingConfig, HeatConfig
 from triplepoint.simulate.power.gpu import Activity, Clocks, Float, Int64, clock_table, data_share
 from triplepoint.simulate.power.parameters import PowerConfig
 
@@ -26,6 +26,9 @@ class Machine:
         cooling: Air or liquid.
         power_limit_w: Of every device; shape (num_nodes, num_devices); the GPU type's where empty. Unit: W.
         brake: Devices whose power brake is pulled; shape (num_nodes, num_devices); none where empty.
+        inlet_sigma_k: Standard deviation of the inlet. Unit: K.
+        fan_flow: Flow of every node's fans over the full one: 1 where it does not follow load, 0 where there is no air;
+            shape (num_nodes,) or none.
         period_s: Control period. Assumed: power governors of GPUs act within 20 to 100 ms. Unit: s.
     """
 
@@ -37,6 +40,8 @@ class Machine:
     cooling: Cooling = "air"
     power_limit_w: Float = field(default_factory=lambda: np.empty(0))
     brake: Bool = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
+    inlet_sigma_k: float = 4.0
+    fan_flow: Float | float = 1.0
     period_s: float = 0.05
 
     @property
@@ -47,21 +52,34 @@ class Machine:
 
     def under_load(self, power_w: Float) -> "Machine":
         """Return the nodes with fans as they run under a load; power of shape (num_nodes, num_devices). Unit: W."""
-        fans = self.airflow.fans
-        if fans is None or not self.heat.cooling_by(self.cooling).preheat_share.value:
+        if not self.cooled_by.preheat_share.value:
+            return replace(self, fan_flow=0.0)
+        if self.airflow.fans is None:
             return self
-        flow = self.devices.flow * fans.flow(power_w.mean(axis=1, keepdims=True))
-        return replace(self, devices=replace(self.devices, flow=flow))
+        flow, before = self.airflow.fans.flow(power_w.mean(axis=1)), np.asarray(self.fan_flow)
+        devices = replace(self.devices, flow=self.devices.flow * (flow / before)[:, None])
+        return replace(self, devices=devices, fan_flow=flow)
 
     @cached_property
     def network(self) -> Network:
         """Heat."""
-        return build_network(self.heat.cooling_by(self.cooling), self.airflow, self.devices)
+        return build_network(self.cooled_by, self.airflow, self.devices)
+
+    @cached_property
+    def cooled_by(self) -> CoolingConfig:
+        """From the die to the coolant, as the nodes have it."""
+        cooling = self.heat.cooling_by(self.cooling)
+        return self.airflow.over(cooling) if self.cooling == "air" else cooling
+
+    @cached_property
+    def responses(self) -> Float:
+        """Die over inlet for each watt of every device of a node; shape (num_nodes, num_devices, num_devices)."""
+        return np.asarray(np.linalg.solve(self.network.change, -self.network.drive)[:, : self.shape[1]])
 
     @cached_property
     def resistance(self) -> Float:
         """Die over inlet for each watt that every device of a node draws; shape (num_nodes, num_devices). Unit: K/W."""
-        return self.network.steady(np.ones(self.shape))[:, : self.shape[1]]
+        return np.asarray(self.responses.sum(axis=2))
 
     @cached_property
     def step(self) -> Propagator:

@@ -9,7 +9,7 @@ import numpy as np
 from triplepoint.config.cluster import ConditionsConfig, place_of
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
-from triplepoint.simulate.heat.devices import BadContact, BlockedAirflow, Fault, draw_devices
+from triplepoint.simulate.heat.devices import BadContact, BlockedAirflow, Fault, draw_devices, with_faults
 from triplepoint.simulate.heat.machine import Machine
 from triplepoint.simulate.heat.parameters import AirflowConfig, read_airflow, read_heat
 from triplepoint.simulate.power.parameters import NodePowerConfig, PowerConfig, read_node_power, read_power
@@ -103,14 +103,17 @@ def machine_of(
     power, heat = power_of(conditions, gpu, config), read_heat(gpu.name, config)
     none = heat.bad_contact_share.model_copy(update={"value": 0.0})
     seed = zlib.crc32(cluster.encode()) + draw
-    drawn = draw_devices(
-        heat.model_copy(update={"bad_contact_share": none}), power, shape, seed, _faults(conditions, shape)
-    )
+    drawn = draw_devices(heat.model_copy(update={"bad_contact_share": none}), power, shape, seed)
+    for name, factor in conditions.contact.items():
+        if (place := place_of(name))[0] < shape[0]:
+            drawn.die[place] = factor
+    drawn = with_faults(drawn, _faults(conditions, shape))
     brake = np.zeros(shape, dtype=np.bool_)
     brake[[node for node in conditions.braked_nodes if node < shape[0]]] = True
     return Machine(
         power, heat, airflow_of(conditions.airflow, gpu, shape[1], config), drawn,
         np.full(shape[0], conditions.inlet_temp_c), cooling=conditions.coolant, brake=brake,
+        inlet_sigma_k=conditions.inlet_sigma_k,
     )  # fmt: skip
 
 

@@ -15,6 +15,9 @@ from triplepoint.simulate.power.parameters import Celsius, Kelvin, KelvinPerWatt
 
 Cooling = Literal["air", "liquid"]
 
+LEARNED = ("inlet_temp_c", "die_resistance", "sink_resistance", "preheat", "full_power", "least_flow")
+"""What temperatures in balance depend on, as far as runs tell it: of a cluster, its chassis and fans."""
+
 Shown = Literal[
     "gpu_power_average_w", "gpu_power_w", "gpu_energy_j", "gpu_power_limit_w", "gpu_temp_c", "sm_clock_mhz",
     "gpu_temp_margin_c", "gpu_throttle_reasons", "gpu_power_cap_s", "gpu_sw_thermal_s", "gpu_hw_thermal_s",
@@ -148,6 +151,27 @@ class AirflowConfig(Strict):
     """How flow follows load; without it the flow is what resistances and preheat were measured at."""
     air_time: Seconds
     """Time in which the air behind a row follows the heat it takes up, with metal and cables on the way."""
+    die_resistance: KelvinPerWatt | None = None
+    """Die to sink as these nodes have it; that of the GPU type if not given."""
+    sink_resistance: KelvinPerWatt | None = None
+    """Sink to air at full flow as these nodes have it; that of the GPU type if not given."""
+    sink_time: Seconds | None = None
+    """Time in which sinks follow, as these nodes have them; that of the GPU type if not given."""
+    correlation: dict[str, list[float]] | None = None
+    """How errors of what was learned from the same runs go together, -1 to 1: a row for each of inlet, both
+    resistances, preheat, full power, least flow; independent if not given. `triplepoint calibrate --heat` writes it."""
+
+    @property
+    def correlations(self) -> Float:
+        """How errors of `LEARNED` go together; shape (len(LEARNED), len(LEARNED))."""
+        if self.correlation is None:
+            return np.eye(len(LEARNED))
+        return np.array([self.correlation[name] for name in LEARNED])
+
+    def over(self, cooling: CoolingConfig) -> CoolingConfig:
+        """Return the cooling of a GPU type by air, as these nodes have it."""
+        own = {name: getattr(self, name) for name in ("die_resistance", "sink_resistance", "sink_time")}
+        return cooling.model_copy(update={name: known for name, known in own.items() if known is not None})
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -158,6 +182,11 @@ class AirflowConfig(Strict):
             raise ValueError("packages and rows must name the same devices, each once")
         if any(len(package) > 2 for package in self.packages):
             raise ValueError("a package has one or two devices")
+        if self.correlation is not None and (
+            set(self.correlation) != set(LEARNED)
+            or any(len(row) != len(LEARNED) or max(map(abs, row)) > 1 for row in self.correlation.values())
+        ):
+            raise ValueError(f"correlation has a row of {len(LEARNED)} numbers from -1 to 1 for each of {LEARNED}")
         return self
 
     @property

@@ -2,8 +2,8 @@
 
 A step is cut into stretches of a few control periods, and all stretches are gone through side by side. Each then starts
 from where the stretch before it ended, and all are gone through once more (parallel in time: Lions, Maday and Turinici
-2001). Heat is linear, so its part of that start is exact, and a governor forgets within some turns. What remembers
-for longer, heat or a brake that throttles, needs `loop`.
+2001). Heat is linear, so its part of that start is exact, and a governor forgets within some turns. Clocks that heat
+holds are searched; a brake needs `loop`.
 """
 
 from collections.abc import Iterator
@@ -44,6 +44,13 @@ def _num_stretches(number: int) -> int:
     return 1 if number < _SINGLE else min(number // _STRETCH, _MOST_STRETCHES)
 
 
+_HELD_K, _MOST_HELD = 0.05, 40
+"""How near a die that heat holds is brought to its highest operating temperature, and most searches for its clock."""
+_MOST_MOVED = 30.0
+"""Places by which a ceiling is moved at once."""
+_GOLDEN = (5**0.5 - 1) / 2
+
+
 class Periodic:
     """A step of a job by control period: arrays of shape (num_periods, num_nodes, num_devices)."""
 
@@ -51,7 +58,7 @@ class Periodic:
         """Prepare the arrays.
 
         Args:
-            machine: The nodes; brakes and the temperatures at which clocks go down are not heeded.
+            machine: The nodes; brakes are not heeded.
             profile: Of a step at the highest clocks, a bin for each control period.
             step_s: About the length of the step. Unit: s.
         """
@@ -78,7 +85,36 @@ class Periodic:
         self._both = np.ascontiguousarray(propagator(machine.network, self._period_s).both.swapaxes(1, 2))
         self._twin = machine.twin if (machine.twin != np.arange(shape[1])).any() else None
         self._power, self._warm, self._slowdown, self._wanted = (np.empty((number, *shape)) for _ in range(4))
+        self._ceiling = np.full(shape, len(self._table.mhz) - 1.0)
+        self._dither = (np.arange(number) * _GOLDEN % 1.0)[:, None, None]
         self._place, self._rate = np.empty((number, *shape), dtype=np.int64), np.empty(number)
+
+    def settle_held(self, start_w: Float) -> Trace:
+        """Return the step with clocks under the ceilings that keep every die at its highest operating temperature.
+
+        The driver's ceiling swings about one clock, which is searched: swings of a second say nothing of a job.
+        A die that is too hot at its lowest clock stays so.
+
+        Args:
+            start_w: About the mean power of every device. Unit: W.
+        """
+        machine, top = self._machine, len(self._table.mhz) - 1.0
+        limit_k = machine.heat.limits.max_temperature.value - machine.inlet_c[:, None]
+        cooling = machine.cooled_by
+        resistance = cooling.die_resistance.value * machine.devices.die
+        resistance = resistance + cooling.sink_resistance.value * machine.devices.sink
+        found = self.settle(start_w)
+        for _ in range(_MOST_HELD):
+            over_k = self._warm.max(axis=0) - limit_k
+            is_free = (self._ceiling >= top) & (over_k <= 0.0)
+            if (is_free | (np.abs(over_k) < _HELD_K) | ((self._ceiling <= 0.0) & (over_k > 0.0))).all():
+                break
+            mean_w, place = self._power.mean(axis=0), self._place.max(axis=0)
+            a_place_w = (mean_w - self._fixed) * self._governor.growth[place]
+            moved = np.clip(over_k / (resistance * a_place_w), -_MOST_MOVED, _MOST_MOVED)
+            self._ceiling = np.clip(np.minimum(self._ceiling, place + 1.0) - moved, 0.0, top)
+            found = self.settle(mean_w)
+        return found
 
     def settle(self, start_w: Float, lasts_s: float | None = None) -> Trace:
         """Return the step.
@@ -112,7 +148,9 @@ class Periodic:
         column = np.concatenate([heat, np.empty((*heat.shape[:2], num_devices))], axis=2)
         growth = self._machine.power.leakage_growth.value
         for now in self._periods():
-            place, warm = clocks.place, column[:, :, :num_devices].swapaxes(0, 1)
+            # A ceiling between two clocks is the one for some of the time and the other for the rest.
+            place = np.minimum(clocks.place, (self._ceiling + self._dither[now]).astype(np.int64))
+            warm = column[:, :, :num_devices].swapaxes(0, 1)
             if self._can_rest:
                 place = np.where(self._rests[now], 0, place)
             slowdown = (
@@ -152,8 +190,9 @@ class Periodic:
 
     def _trace(self) -> Trace:
         none, number = np.zeros(self._place.shape, dtype=np.bool_), len(self._rate)
-        free = np.full(self._wanted.shape, float(len(self._table.mhz)))
-        reasons = self._governor.reasons(self._wanted, free, none, np.zeros(number, dtype=np.bool_))
+        free, top = float(len(self._table.mhz)), len(self._table.mhz) - 1.0
+        ceiling = np.broadcast_to(np.where(self._ceiling < top, self._ceiling, free), self._wanted.shape)
+        reasons = self._governor.reasons(self._wanted, ceiling, none, np.zeros(number, dtype=np.bool_))
         if self._can_rest:
             reasons = np.where(self._rests & (reasons == 0), int(Reason.IDLE), reasons)
         position_s = self._scale * np.cumsum(self._duration_s)

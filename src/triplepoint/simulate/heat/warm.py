@@ -38,11 +38,13 @@ _MOST_TURNS, _NEAR = 3, 0.02
 _STEP_OF_SPEED = 0.005
 """Speeds of GPUs are told apart in steps of this: each different one makes a replica more to simulate."""
 _WARMING_PERIODS = 64
-"""Control periods of a step while heat that holds clocks is followed through time."""
+"""Control periods of a step while a machine under a brake is followed through time."""
 _SETTLED_K, _MOST_LEAPS = 0.2, 24
 """A machine is warm once a leap changes no temperature by more; sensors show whole degrees."""
+_LIKE_FLOW = 0.005
+"""Share of the full flow by which fans may differ from what the mean power asks for: 0.1 K behind the first row."""
 _HELD_S = 10.0
-"""Where heat holds clocks, steps of so long in all are followed together: it lets go and grips again. Unit: s."""
+"""Where a brake holds clocks, steps of so long in all are followed together: heat lets go and grips again. Unit: s."""
 _LIKE, _MOST_STEPS, _MOST_PERIODS = 0.001, 20, 16_000
 """Steps are alike once their mean power differs by less than this share; how many there may be until then, and how many
 control periods they may have in all, but for the first two."""
@@ -163,8 +165,11 @@ class _Turn(Generic[AnyLoad]):
     @property
     def ratio(self) -> Float:
         """Time of the computation of every device over that at the clock it was calibrated with."""
-        slowdown = _slowdown(self.found.trace.slowdown.mean(axis=0), self.load, self.ready.seats)
-        return np.asarray(slowdown / self.ready.calibrated)
+        trace = self.found.trace
+        # By work done, so that the mean is the time that all of it takes.
+        done = np.diff(trace.position_s, prepend=trace.position_s[0] - trace.rate[0] * trace.period_s)
+        slowdown = np.average(trace.slowdown, axis=0, weights=done)
+        return np.asarray(_of_computation(slowdown, self.ready.busy) / self.ready.calibrated)
 
 
 def _turn(load: AnyLoad, machine: Machine, factor: dict[int, float]) -> _Turn[AnyLoad]:
@@ -172,7 +177,14 @@ def _turn(load: AnyLoad, machine: Machine, factor: dict[int, float]) -> _Turn[An
     times = np.ones(machine.shape[0] * machine.shape[1])
     times[list(factor)] = list(factor.values())
     ready = _ready(load, _seats(load, machine.shape), machine, times.reshape(machine.shape))
-    return _Turn(load, machine, ready, _follow(ready.machine, ready.high, ready.start_w, load.length_s), factor)
+    found = _follow(ready.machine, ready.high, ready.start_w, load.length_s)
+    # Fans follow what GPUs draw, which is less than what their limit leaves them.
+    mean_w = found.trace.power_w.mean(axis=0)
+    fanned = ready.machine.under_load(mean_w)
+    if np.abs(fanned.fan_flow - ready.machine.fan_flow).max() > _LIKE_FLOW:
+        ready = ready._replace(machine=fanned, start_w=mean_w)
+        found = _follow(fanned, ready.high, mean_w, load.length_s)
+    return _Turn(load, machine, ready, found, factor)
 
 
 def _together(first: _Turn[AnyLoad], reload: Callable[[dict[int, float]], AnyLoad]) -> _Turn[AnyLoad]:
@@ -281,6 +293,7 @@ class _Ready(NamedTuple):
         profile: What they do, as calibrated.
         high: The same as if clocks were at their highest.
         start_w: About the mean power of every device; shape (num_nodes, num_devices). Unit: W.
+        busy: Share of the step at the highest clocks in which every device computes; same shape.
         calibrated: Time of computation at the calibrated clock over that at the highest; same shape.
     """
 
@@ -289,6 +302,7 @@ class _Ready(NamedTuple):
     profile: Profile
     high: Profile
     start_w: Float
+    busy: Float
     calibrated: Float
 
 
@@ -303,40 +317,55 @@ def _ready(load: Load, seats: Seats, machine: Machine, factor: Float | float = 1
     """
     profile, power = _profile(load, seats, machine), machine.power
     share = power.calibrated_clock.value / power.clocks.max_clock.value
-    least = np.ones(np.shape(profile.activity.awake)[1])
-    np.minimum.at(least, seats.kind, share / np.broadcast_to(factor, seats.kind.shape))
-    high = _at_highest_clocks(profile, least)
+    longest = np.ones(np.shape(profile.activity.awake)[1])
+    np.maximum.at(longest, seats.kind, np.broadcast_to(factor, seats.kind.shape))
+    high, computing = _at_highest_clocks(profile, share, longest, _polling(load, machine))
     _, watts = power_at_limit(power, high.activity, power.leakage_temperature.value)
-    slower = (1.0 + np.asarray(high.activity.clock_bound) * (1.0 / share - 1.0)).mean(axis=0)[seats.kind]
     start_w = watts.mean(axis=0)[seats.kind]
-    return _Ready(machine.under_load(start_w), seats, profile, high, start_w, _slowdown(slower, load, seats))
+    slower = 1.0 + np.asarray(high.activity.clock_bound) * (1.0 / share - 1.0)
+    busy, slower = (np.average(each, axis=0, weights=high.duration_s)[seats.kind] for each in (computing, slower))
+    return _Ready(machine.under_load(start_w), seats, profile, high, start_w, busy, _of_computation(slower, busy))
 
 
 def _profile(load: Load, seats: Seats, machine: Machine) -> Profile:
     """Return what devices do in the control periods of a step; those without a rank do nothing."""
     number, num_places = num_periods(load.length_s, machine.period_s), len(seats.places)
-    # A rank with others waits in a kernel that polls.
-    polling = machine.power.polling_share.value if load.job.num_gpus > 1 else 0.0
-    busy = bin_activity(load.pieces(seats.places), num_places, load.length_s, number, polling)
+    busy = bin_activity(load.pieces(seats.places), num_places, load.length_s, number, _polling(load, machine))
     columns = {part.name: np.asarray(getattr(busy, part.name)) for part in fields(busy)}
     if int(seats.kind.max()) == num_places:
         columns = {name: np.pad(column, ((0, 0), (0, 1))) for name, column in columns.items()}
     return Profile(np.full(number, load.length_s / number), Activity(**columns), seats.kind)
 
 
-def _at_highest_clocks(profile: Profile, share: Float) -> Profile:
-    """Return a step as if clocks were at their highest.
+def _polling(load: Load, machine: Machine) -> float:
+    """Return the share of the clock tree that waiting drives: a rank with others waits in a kernel that polls."""
+    return machine.power.polling_share.value if load.job.num_gpus > 1 else 0.0
+
+
+def _at_highest_clocks(profile: Profile, share: float, factor: Float, polling: float) -> tuple[Profile, Float]:
+    """Return a step as if clocks were at their highest, and the share of it in which devices compute.
 
     Args:
         profile: With rates and times as they are at lower clocks.
-        share: Those clocks over the highest, by kind of device; shape (num_kinds,).
+        share: The calibrated clock over the highest.
+        factor: Time of computation in the profile over that at the calibrated clock; shape (num_kinds,).
+        polling: Share of the clock tree that a rank drives while it waits.
+
+    Returns:
+        The step, and shares of shape (num_bins, num_kinds).
     """
-    bound = np.asarray(profile.activity.clock_bound)
-    own = bound * share + 1.0 - bound
-    # In each control period the device that computes most sets the time of all.
-    together = own.min(axis=1, keepdims=True)
-    faster = replace(profile.activity.at_rate(1.0 / together), clock_bound=bound * share / own)
-    return Profile(profile.duration_s * together[:, 0], faster, profile.kind)
+    awake, bound = np.asarray(profile.activity.awake), np.asarray(profile.activity.clock_bound)
+    # Work is counted in time at the calibrated clock: so much of a bin would be computation there.
+    computing = np.maximum((awake - polling) / (1.0 - polling), 0.0)
+    own = 1.0 - (factor - 1.0) * computing - bound * (1.0 - share)
+    computing = np.maximum(computing - bound * (1.0 - share), 0.0)
+    # In each control period the device that gains most sets the time of all, but none computes for longer than that.
+    together = np.maximum(own.min(axis=1, keepdims=True), computing.max(axis=1, keepdims=True))
+    computing = computing / together
+    awake = np.where(awake > 0.0, computing + polling * (1.0 - computing), 0.0)
+    bound = np.minimum(bound * share / together, computing)
+    faster = replace(profile.activity.at_rate(1.0 / together), awake=awake, clock_bound=bound)
+    return Profile(profile.duration_s * together[:, 0], faster, profile.kind), computing
 
 
 class _Followed(NamedTuple):
@@ -357,10 +386,7 @@ def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float) -
         step_s: About the length of the step. Unit: s.
     """
     if not machine.braked.any():
-        trace = Periodic(machine, profile, step_s).settle(start_w)
-        limits = machine.heat.limits
-        if trace.temp_c.max() < limits.max_temperature.value - limits.hysteresis.value:
-            return _Followed(trace, is_steady=True)
+        return _Followed(Periodic(machine, profile, step_s).settle_held(start_w), is_steady=True)
     number = max(1, math.ceil(_HELD_S / profile.step_s))
     profile, step_s = _repeated(profile, number), number * step_s
     coarse = replace(machine, period_s=max(machine.period_s, profile.step_s / _WARMING_PERIODS))
@@ -383,17 +409,15 @@ def _repeated(profile: Profile, number: int) -> Profile:
     return Profile(np.tile(profile.duration_s, number), many, profile.kind)
 
 
-def _slowdown(mean: Float, load: Load, seats: Seats) -> Float:
-    """Return the time that the computation of every device takes over that at the highest clock.
+def _of_computation(slowdown: Float, busy: Float) -> Float:
+    """Return the time that the computation of devices takes over that at the highest clock.
 
     Args:
-        mean: The same of its whole step; shape (num_nodes, num_devices).
-        load: What it does.
-        seats: Which devices do what.
+        slowdown: The same of their whole step.
+        busy: Share of the step at the highest clocks in which they compute; of its shape.
     """
-    share = np.array([*(load.compute_share(place) for place in seats.places), 0.0])[seats.kind]
-    excess = (mean - 1.0) / np.maximum(share, 1e-6)
-    return np.asarray(1.0 + np.where(share > 0.0, excess, 0.0))
+    excess = (slowdown - 1.0) / np.maximum(busy, 1e-6)
+    return np.asarray(1.0 + np.where(busy > 0.0, excess, 0.0))
 
 
 def _factors(ratio: Float, pace: float, num_gpus: int) -> dict[int, float]:

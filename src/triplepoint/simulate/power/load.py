@@ -41,9 +41,6 @@ class Load(Protocol):
     def phases(self, stages: Sequence[int], polling_share: float) -> Phases:
         """Return what ranks of some stages do, as a few phases."""
 
-    def compute_share(self, place: Place) -> float:
-        """Return the share of the time that ranks of a place compute."""
-
 
 @dataclass(frozen=True)
 class Training(Generic[AnyRan]):
@@ -86,7 +83,3 @@ class Training(Generic[AnyRan]):
     def phases(self, stages: Sequence[int], polling_share: float) -> Phases:
         """Return forward and backward passes, the update and the rest."""
         return phases_of(self.ran, self.workload, stages, polling_share)
-
-    def compute_share(self, place: Place) -> float:
-        """Return the share of the step that ranks of a place compute."""
-        return float(self.ran.timeline.accounts.compute_s[place]) / self.length_s

@@ -15,36 +15,37 @@ Source: the least by which nodes without fans take more in MLPerf's 3D U-Net tha
 """
 
 
-def fan_power_w(config: NodePowerConfig, hottest_c: Number) -> Float:
-    """Return what fans take: they turn faster from `fan_start` to `fan_end`, and power goes with the cube of speed.
+def fan_power_w(config: NodePowerConfig, flow: Number) -> Float:
+    """Return what fans draw: over what they draw at rest, power goes with the cube of the flow.
 
     Args:
         config: Of the node.
-        hottest_c: Temperature of the node's hottest GPU. Unit: degC.
+        flow: Of the air, over the full one; `Machine.fan_flow`.
+
+    Source:
+        Fan affinity laws.
     """
     low, high = config.fan_idle.value, config.fan_full.value
-    slowest = (low / high) ** (1 / 3) if high else 1.0
-    reach = np.interp(hottest_c, [config.fan_start.value, config.fan_end.value], [0.0, 1.0])
-    return np.asarray(high * (slowest + (1.0 - slowest) * reach) ** 3)
+    return np.asarray(low + (high - low) * np.asarray(flow) ** 3)
 
 
 def node_power_w(
-    config: NodePowerConfig, gpu_power_w: Float, hottest_c: Number, num_nics: int, cpu_share: Number = TRAINING_SHARE
+    config: NodePowerConfig, gpu_power_w: Float, fan_flow: Number, num_nics: int, cpu_share: Number = TRAINING_SHARE
 ) -> Float:
     """Return what a node draws at the plug. Arguments as of `board_power_w`. Unit: W."""
-    inside = board_power_w(config, gpu_power_w, hottest_c, num_nics, cpu_share)
+    inside = board_power_w(config, gpu_power_w, fan_flow, num_nics, cpu_share)
     return np.asarray(inside / config.rectifier_efficiency.value)
 
 
 def board_power_w(
-    config: NodePowerConfig, gpu_power_w: Float, hottest_c: Number, num_nics: int, cpu_share: Number = TRAINING_SHARE
+    config: NodePowerConfig, gpu_power_w: Float, fan_flow: Number, num_nics: int, cpu_share: Number = TRAINING_SHARE
 ) -> Float:
     """Return what a node draws behind its power supplies, or in a rack with one supply for all its nodes.
 
     Args:
         config: Of the node.
         gpu_power_w: Of all its GPUs (of packages, counted once); shape (..., num_gpus). Unit: W.
-        hottest_c: Temperature of the hottest of them; shape (...). Unit: degC.
+        fan_flow: Flow of its fans over the full one; shape (...).
         num_nics: Network adapters.
         cpu_share: How far host processors are from rest to all cores busy, 0-1.
 
@@ -53,7 +54,7 @@ def board_power_w(
     """
     cpu = config.cpu_idle.value + (config.cpu_busy.value - config.cpu_idle.value) * np.asarray(cpu_share)
     still = config.dram.value + config.storage.value + config.switch.value + config.board.value
-    parts = gpu_power_w.sum(axis=-1) + cpu + still + num_nics * config.nic.value + fan_power_w(config, hottest_c)
+    parts = gpu_power_w.sum(axis=-1) + cpu + still + num_nics * config.nic.value + fan_power_w(config, fan_flow)
     return np.asarray(parts / config.converter_efficiency.value)
 
 

@@ -122,13 +122,9 @@ class NodePowerConfig(Strict):
     board: Watt
     """Power of other boards: PCIe switches, retimers, management."""
     fan_idle: Watt
-    """All fans at their lowest speed."""
+    """All fans at rest."""
     fan_full: Watt
-    """All fans at full speed."""
-    fan_start: Celsius
-    """Temperature of the hottest GPU up to which fans stay at their lowest speed."""
-    fan_end: Celsius
-    """Temperature of the hottest GPU from which they run at full speed."""
+    """All fans at full flow, as they run where the airflow has no `fans`."""
     converter_efficiency: Ratio
     """Power at chips and fans over direct current into the boards."""
     rectifier_efficiency: Ratio

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from triplepoint.simulate.heat.clocks import Reason
+from triplepoint.simulate.heat.known import mean_sigma_k
 from triplepoint.simulate.heat.nodes import node_power_of
 from triplepoint.simulate.heat.warm import Warm
 from triplepoint.simulate.power.gpu import Activity, Float, gpu_power_w, power_parts
@@ -16,8 +17,6 @@ from triplepoint.simulate.power.node import node_power_w
 from triplepoint.simulate.power.parameters import NodePowerConfig
 from triplepoint.simulate.predict.peaks import peak_w
 
-_INLET_SIGMA_K = 4.0
-"""Inlets of public nodes, see `ConditionsConfig.inlet_temp_c`, span 18 to 37 degC; most lie within 20 to 28."""
 _HELD_SIGMA = 0.01
 """Relative: GPUs at their limit of 700 W show 686 to 699 W, nodes A and E of tests/data/heat and tests/data/power."""
 _Z90 = 1.645
@@ -152,18 +151,30 @@ def _peak(warm: Warm[Any], sigma: float) -> dict[str, float]:
 
 def _temperatures(warm: Warm[Any], power_sigma: float) -> dict[str, float]:
     """Return the mean and the highest temperature with their intervals, from the relative deviation of mean power."""
-    trace, machine, has_rank = warm.trace, warm.machine, warm.seats.weight > 0
-    rise_k = float((trace.temp_c - machine.inlet_c[:, None]).mean(axis=0)[has_rank].max())
-    known_k = _Z90 * math.hypot(_INLET_SIGMA_K, rise_k * _resistance_sigma(warm), rise_k * power_sigma)
-    mean_c, hottest_c = _mean(warm, trace.temp_c), float(warm.hottest_c(warm.load.job.num_gpus)[:, has_rank].max())
+    trace, machine, weight = warm.trace, warm.machine, warm.seats.weight
+    power_w, rise_k = trace.power_w.mean(axis=0), (trace.temp_c - machine.inlet_c[:, None]).mean(axis=0)
+    mean_c = _mean(warm, trace.temp_c)
+    known_k = _Z90 * math.hypot(
+        mean_sigma_k(machine, power_w, weight), float(np.average(rise_k, weights=weight)) * power_sigma
+    )
+    hottest_c = float(warm.hottest_c(warm.load.job.num_gpus)[:, weight > 0].max())
+    # Which part is hottest, and how badly it touches its sink, is made up.
+    is_hottest = (rise_k == rise_k[weight > 0].max()) & (weight > 0)
+    contact_k = machine.heat.resistance_spread.value * float(
+        machine.devices.die[is_hottest].max() * power_w[is_hottest].max()
+    )
+    contact_k *= machine.cooled_by.die_resistance.value
+    most_k = _Z90 * math.hypot(
+        mean_sigma_k(machine, power_w, is_hottest.astype(float)), contact_k, float(rise_k.max()) * power_sigma
+    )
     shutdown_c = machine.heat.limits.shutdown_temperature.value
     return {
         "gpu_temp_c": mean_c,
         "gpu_temp_lo_c": mean_c - known_k,
         "gpu_temp_hi_c": mean_c + known_k,
         "gpu_temp_max_c": hottest_c,
-        "gpu_temp_max_lo_c": hottest_c - known_k,
-        "gpu_temp_max_hi_c": max(hottest_c, min(hottest_c + known_k, shutdown_c)),
+        "gpu_temp_max_lo_c": hottest_c - most_k,
+        "gpu_temp_max_hi_c": max(hottest_c, min(hottest_c + most_k, shutdown_c)),
     }
 
 
@@ -216,8 +227,8 @@ def nodes_power_w(warm: Warm[Any], node: NodePowerConfig) -> Float:
         warm: The job.
         node: What its nodes draw besides their GPUs.
     """
-    gpus_w, hottest_c = warm.trace.power_w * warm.num_alike, warm.hottest_c(round(warm.num_alike.sum())).max(axis=2)
-    return node_power_w(node, gpus_w, hottest_c, warm.num_nics)
+    gpus_w = warm.trace.power_w * warm.num_alike
+    return node_power_w(node, gpus_w, warm.machine.fan_flow, warm.num_nics)
 
 
 def _sigma_w(warm: Warm[Any], rate_sigma: float) -> float:
@@ -267,11 +278,3 @@ def _busy_sigma(warm: Warm[Any]) -> float:
         own_w = float(np.broadcast_to(getattr(parts, part.name), shape).reshape(-1)[busiest].mean())
         square += (own_w * known.sigma / max(known.value, 1e-9)) ** 2
     return math.sqrt(square) / float(watts[busiest].mean())
-
-
-def _resistance_sigma(warm: Warm[Any]) -> float:
-    """Return the relative standard deviation of the resistance from die to inlet, of what is known of it."""
-    machine = warm.machine
-    cooling = machine.heat.cooling_by(machine.cooling)
-    sigmas = cooling.die_resistance.sigma, cooling.sink_resistance.sigma, machine.airflow.preheat.sigma
-    return math.hypot(*sigmas) / float(machine.resistance.max())

@@ -59,8 +59,6 @@ def node() -> NodePowerConfig:
     }
     return NodePowerConfig(
         name="made-up",
-        fan_start=estimate(50, "degC"),
-        fan_end=estimate(90, "degC"),
         converter_efficiency=estimate(0.8, "1"),
         rectifier_efficiency=estimate(0.5, "1"),
         **{name: estimate(value, "W") for name, value in watts.items()},

@@ -105,14 +105,14 @@ def test_clock_table_ends_at_the_highest() -> None:
 def test_node_power_w_by_hand() -> None:
     # 400 GPUs + 140 CPU at a fifth + 50 + 10 + 200 + 60 + 40 NICs + 100 fans, over 0.8, then over 0.5 at the plug
     gpus = np.array([100.0] * 4)
-    assert board_power_w(node(), gpus, 40.0, 2, 0.2) == pytest.approx(1250)
-    assert node_power_w(node(), gpus, 40.0, 2, 0.2) == pytest.approx(2500)
+    assert board_power_w(node(), gpus, 0.0, 2, 0.2) == pytest.approx(1250)
+    assert node_power_w(node(), gpus, 0.0, 2, 0.2) == pytest.approx(2500)
     assert rack_power_w(np.array([1.0, 2, 4]), [[0, 2], [1]]).tolist() == [5, 2]
 
 
 def test_fan_power_w_goes_with_the_cube_of_speed() -> None:
-    # Halfway between half and full speed: three quarters, cubed.
-    assert fan_power_w(node(), np.array([50.0, 70, 90, 100])) == pytest.approx([100, 800 * 0.75**3, 800, 800])
+    # 700 W between rest and full flow, an eighth of it at half the flow.
+    assert fan_power_w(node(), np.array([0.0, 0.5, 1.0])) == pytest.approx([100, 100 + 700 / 8, 800])
 
 
 @pytest.mark.parametrize(("name", "low", "high"), [("h100", 68, 76), ("h200", 73, 77), ("mi250", 44, 46.5)])
