@@ -22,6 +22,10 @@ from triplepoint.simulate.intervals import interval
 CONFIG = Path("config")
 DATA = Path(__file__).parents[1] / "data" / "throughput"
 FEW_GPUS = 8
+LEAST_ROWS = 8
+"""Rows of a group that is shown."""
+TABLES = ("training_throughput", "public_training", "public_megatron_bridge")
+"""Tables of rows that are not of a single node."""
 VTRAIN = "Megatron-DeepSpeed"
 
 
@@ -84,19 +88,13 @@ def judge(cases: Sequence[Case], calibration: Calibration) -> list[Judged]:
 Key = Callable[[Case], Hashable]
 
 
-def judge_models_left_out(cases: Sequence[Case], calibration: Calibration) -> list[Judged]:
-    """Return predictions where each row comes from constants fitted without models of its size."""
-    groups = grouped(cases, lambda case: case.model_size).values()
+def judge_left_out(cases: Sequence[Case], key: Key, calibration: Calibration) -> list[Judged]:
+    """Return predictions where each row comes from constants fitted without rows of the same key.
+
+    Widths, which are of many groups, stay those of all rows.
+    """
+    groups = grouped(cases, key).values()
     return [one for members in groups for one in judge(members, without(cases, members, calibration))]
-
-
-def judge_left_out(cases: Sequence[Case], key: Key) -> list[Judged]:
-    """Return predictions where each row comes from a calibration, widths included, without rows of the same key."""
-    found: list[Judged] = []
-    for name, members in grouped(cases, key).items():
-        others = [case for case in cases if key(case) != name]
-        found.extend(judge(members, fit(others, f"all but {name}", CONFIG)))
-    return found
 
 
 def summarise(judged: Sequence[Judged]) -> Summary:
@@ -136,24 +134,24 @@ def show_groups(title: str, judged: Sequence[Judged]) -> None:
     for one in judged:
         job = one.case.job
         groups[f"{job.gpu.name} {job.precision} {'MoE' if job.model.moe else 'dense'}"].append(one)
-        groups[job.stack].append(one)
+        groups[job.software.name].append(one)
     for name, members in sorted(groups.items()):
-        show(title + name, members)
+        if len(members) >= LEAST_ROWS:
+            show(title + name, members)
 
 
 def show_protocols(multi: list[Case], single: list[Case], calibration: Calibration) -> None:
-    """Print errors of rows that were left out of what constants and widths were fitted to."""
+    """Print errors of rows that were left out of what constants were fitted to."""
     everything = multi + single
-    by_size = judge_models_left_out(everything, calibration)
-    show("model size left out, single node", [one for one in by_size if one.case in single])
-    show_groups("model size left out: ", [one for one in by_size if one.case in multi])
     protocols: dict[str, Key] = {
+        "model size left out: ": lambda case: case.model_size,
         "version left out: ": lambda case: case.job.stack,
         "stack left out: ": lambda case: case.job.software.name,
+        "GPU type left out: ": lambda case: case.job.gpu.name,
         "architecture left out: ": lambda case: case.job.gpu.architecture,
     }
     for name, key in protocols.items():
-        judged = judge_left_out(everything, key)
+        judged = judge_left_out(everything, key, calibration)
         show(f"{name}single node", [one for one in judged if one.case in single])
         show_groups(name, [one for one in judged if one.case in multi])
     few = fit([case for case in everything if case.job.num_gpus <= FEW_GPUS], "8 GPUs or fewer", CONFIG)
@@ -187,7 +185,7 @@ def show_worst(judged: Sequence[Judged], number: int) -> None:
 
 def main(words: Sequence[str]) -> None:
     """Print everything."""
-    multi = read_cases(DATA / "training_throughput.csv", CONFIG)
+    multi = [case for name in TABLES for case in read_cases(DATA / f"{name}.csv", CONFIG)]
     single = read_cases(DATA / "vtrain_single_node.csv", CONFIG)
     calibration = fit(multi + single, "all rows", CONFIG)
     judged = judge(multi, calibration)

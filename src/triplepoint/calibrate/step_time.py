@@ -42,6 +42,12 @@ PRIOR_ROWS = 1.0
 """Clusters' worth of belief that a version is like its stack, and a stack like the usual one: a ratio has to earn
 itself."""
 
+_PRIOR_STACKS = 1.5
+"""Stacks' worth of belief that a GPU type is like its architecture."""
+
+_LEAST_HOST_ROWS = 8
+"""Rows from which on a stack may show that the host is what takes time."""
+
 _HOST_GAIN = 0.5
 """How far errors must fall for the host to be the fitted constant: below this share of what a ratio leaves."""
 
@@ -59,6 +65,9 @@ _LEAST_SPREAD = 0.012
 
 _NINE_OF_TEN = 1.645
 """Standard deviations of a normal that nine of ten stay within."""
+
+_UPPER_QUARTILE = 1.15
+"""Standard deviations of a normal that three of four stay within."""
 
 _SPREAD_ROWS = 2.0
 """Rows' worth of belief that the spread of a stack is that of all."""
@@ -280,23 +289,41 @@ def _refined(families: dict[Hashable, list[Case]], before: _Ratios) -> _Ratios:
 
 
 def _usual_factors(families: Iterable[Sequence[Case]], found: _Ratios) -> list[GpuFactor]:
-    """Return the usual factor of each GPU type, experts taken out as far as they are known."""
-    by_gpu: dict[str, list[list[Case]]] = defaultdict(list)
+    """Return the usual factor of each GPU type, experts taken out as far as they are known.
+
+    It is the median over stacks, drawn to that of the architecture, and that to all: few rows of few stacks say little.
+    """
+    by_architecture: dict[str, dict[str, list[list[Case]]]] = defaultdict(lambda: defaultdict(list))
     for family in families:
-        for name, rows in grouped(family, lambda case: case.job.gpu.name).items():
-            by_gpu[str(name)].append(rows)
-    return [
-        GpuFactor(
-            gpu=name,
-            architecture=families_of[0][0].job.gpu.architecture,
-            factor=round(math.exp(statistics.median(_median_factor(rows, found) for rows in families_of)), 4),
-            num_stacks=len(families_of),
-            kernel_sigma=round(
-                statistics.median(case.uncertainty.tables_sigma for rows in families_of for case in rows), 4
-            ),
-        )
-        for name, families_of in by_gpu.items()
-    ]
+        for rows in grouped(family, lambda case: case.job.gpu.name).values():
+            gpu = rows[0].job.gpu
+            by_architecture[gpu.architecture][gpu.name].append(rows)
+    kinds = [[rows for stacks in by_gpu.values() for rows in stacks] for by_gpu in by_architecture.values()]
+    overall, factors = _middle([rows for kind in kinds for rows in kind], found, None) if kinds else 0.0, []
+    for kind, by_gpu in zip(kinds, by_architecture.values(), strict=True):
+        everywhere = _middle(kind, found, overall)
+        for name, stacks in by_gpu.items():
+            factors.append(
+                GpuFactor(
+                    gpu=name,
+                    architecture=stacks[0][0].job.gpu.architecture,
+                    factor=round(math.exp(_middle(stacks, found, everywhere)), 4),
+                    num_stacks=len(stacks),
+                    kernel_sigma=round(
+                        statistics.median(case.uncertainty.tables_sigma for rows in stacks for case in rows), 4
+                    ),
+                )
+            )
+    return factors
+
+
+def _middle(stacks: Sequence[Sequence[Case]], found: _Ratios, prior: float | None) -> float:
+    """Return the median over stacks of their log factors, a stack of few rows counted less; drawn to a prior."""
+    factors = [_median_factor(rows, found) for rows in stacks]
+    weights = [len(rows) / (len(rows) + _SPREAD_ROWS) for rows in stacks]
+    if prior is None:
+        return _median(factors, weights)
+    return _median([*factors, prior], [*weights, _PRIOR_STACKS])
 
 
 def _median_factor(cases: Sequence[Case], found: _Ratios) -> float:
@@ -326,6 +353,8 @@ def _host_s(cases: Sequence[Case], found: _Ratios, log_ratio: float) -> tuple[fl
         found: The usual factors.
         log_ratio: Of the stack, with the usual time of the host.
     """
+    if len(cases) < _LEAST_HOST_ROWS:
+        return None
     weights, usual = cluster_weights(cases), np.array([found.usual(case.job) for case in cases])
     by_both = np.array([weights @ np.abs(errors_by_host(cases, usual + ratio, _HOSTS_S)) for ratio in _LOG_RATIOS])
     factors = np.exp(usual + log_ratio)
@@ -375,13 +404,15 @@ def _widths(cases: Sequence[Case], by_size: dict[Case, float], calibration: Cali
 
 
 def _width(cases: Sequence[Case], key: Key, calibration: Calibration) -> float:
-    """Return the root mean square of the mean errors of groups left out in turn; of few groups, drawn to the prior."""
+    """Return the standard deviation of mean errors of groups left out in turn; of few groups, drawn to the prior.
+
+    That of a normal with the same upper quartile: a group or two that are something else altogether do not count.
+    """
     errors = left_out(cases, key, calibration)
     groups = grouped(cases, key).values() if errors else ()
-    squares = [
-        float(np.average([errors[case] for case in rows], weights=cluster_weights(rows))) ** 2 for rows in groups
-    ]
-    drawn = (sum(squares) + _PRIOR_GROUPS * _PRIOR_WIDTH**2) / (len(squares) + _PRIOR_GROUPS)
+    means = [abs(float(np.average([errors[case] for case in rows], weights=cluster_weights(rows)))) for rows in groups]
+    spread = float(np.quantile(means, 0.75)) / _UPPER_QUARTILE if means else 0.0
+    drawn = (len(means) * spread**2 + _PRIOR_GROUPS * _PRIOR_WIDTH**2) / (len(means) + _PRIOR_GROUPS)
     return round(math.sqrt(drawn), 4)
 
 

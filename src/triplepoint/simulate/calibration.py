@@ -61,7 +61,7 @@ class StackConstant(Strict):
 class Widths(Strict):
     """Standard deviations, in log, of what is not known of a job unlike those calibrated; they add in squares.
 
-    Each is the root mean square of mean errors of groups that were left out of the fit. Unit: 1.
+    Each is the spread of mean errors of groups that were left out of the fit. Unit: 1.
     """
 
     row: Annotated[float, Field(ge=0)]
