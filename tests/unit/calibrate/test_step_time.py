@@ -53,34 +53,32 @@ def calibration() -> Calibration:
 
 
 def test_usual_factors_and_ratios(calibration: Calibration) -> None:
-    assert {one.gpu: one.factor for one in calibration.fitted.gpus} == pytest.approx(
-        {"a100": 1.0, "h100": 1.3}, rel=0.01
-    )
+    """Few rows leave usual factors near those of all GPU types, and ratios near 1; what is measured comes out."""
+    usual = {one.gpu: one.factor for one in calibration.fitted.gpus}
+    assert 1.0 < usual["a100"] < 1.1 < usual["h100"] < 1.3
     ratios = {one.stack: one.ratio for one in calibration.fitted.stacks}
-    # One row's worth of belief holds back the ratio of a stack.
-    assert ratios == pytest.approx(
-        {"Megatron-LM 2021": 1.0, "llm-foundry": 1.2, "Megatron-LM 2022": 1.0, "NeMo dgxc v25.02": 1.0}, rel=0.01
-    )
+    assert ratios["Megatron-LM 2021"] < 1.0 < ratios["llm-foundry"]
+    assert usual["a100"] * ratios["llm-foundry"] == pytest.approx(1.2, rel=0.02)
+    assert usual["h100"] * ratios["NeMo dgxc v25.02"] == pytest.approx(1.3, rel=0.02)
 
 
 def test_a_stack_is_a_ratio_to_what_is_usual_on_the_gpu_type(calibration: Calibration) -> None:
-    job = on("llm-foundry", "h100", "Hopper")
-    assert calibration.constants(job).factor == pytest.approx(1.3 * 1.2, rel=0.02)
+    usual = {one.gpu: one.factor for one in calibration.fitted.gpus}
+    there, here = (
+        calibration.constants(on("llm-foundry", name, architecture)).factor
+        for name, architecture in (("h100", "Hopper"), ("a100", "Ampere"))
+    )
+    assert there / here == pytest.approx(usual["h100"] / usual["a100"])
 
 
-@pytest.mark.parametrize(
-    ("stack", "name", "architecture", "factor"),
-    [
-        ("NeMo dgxc v25.02", "h20", "Hopper", 1.3),
-        ("nobody's", "h100", "Hopper", 1.3),
-        ("nobody's", "mi300x", "CDNA 3", math.sqrt(1.3)),
-        ("NeMo dgxc v25.04", "h100", "Hopper", 1.3),
-    ],
-)
-def test_what_was_not_measured_takes_what_is_nearest(
-    calibration: Calibration, stack: str, name: str, architecture: str, factor: float
-) -> None:
-    assert calibration.constants(on(stack, name, architecture)).factor == pytest.approx(factor, rel=0.01)
+def test_what_was_not_measured_takes_what_is_nearest(calibration: Calibration) -> None:
+    usual = {one.gpu: one.factor for one in calibration.fitted.gpus}
+    known = calibration.constants(on("NeMo dgxc v25.02", "h100", "Hopper")).factor
+    assert calibration.constants(on("NeMo dgxc v25.04", "h100", "Hopper")).factor == known
+    assert calibration.constants(on("NeMo dgxc v25.02", "h20", "Hopper")).factor == known
+    assert calibration.constants(on("nobody's", "h100", "Hopper")).factor == usual["h100"]
+    of_all = math.sqrt(usual["h100"] * usual["a100"])
+    assert calibration.constants(on("nobody's", "mi300x", "CDNA 3")).factor == pytest.approx(of_all)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +115,10 @@ def test_the_host_is_fitted_where_it_is_what_takes_time() -> None:
         one = on(stack, "a100", "Ampere", round(64 * kernels_s))
         return Case(f"{stack} {kernels_s}", one, kernels_s + 5e3 * host_s, np.array(simulated), SURE)
 
+    # Of few rows no host's time is fitted.
+    seconds = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
     stacks = {"Megatron-DeepSpeed": 60e-6, "llm-foundry": Constants.host_s}
-    measured = [row(stack, kernels_s, host_s) for stack, host_s in stacks.items() for kernels_s in (1.0, 2.0, 4.0, 8.0)]
+    measured = [row(stack, kernels_s, host_s) for stack, host_s in stacks.items() for kernels_s in seconds]
     found = {one.stack: one for one in fit(measured, "by hand", CONFIG).fitted.stacks}
     assert found["Megatron-DeepSpeed"].host_s == pytest.approx(60e-6, rel=0.05)
     assert found["Megatron-DeepSpeed"].ratio == pytest.approx(1.0, abs=0.02)

@@ -16,10 +16,10 @@ from triplepoint.simulate.predict.prediction import Prediction, predict_job
 
 CATALOGUE = Catalogue(CONFIG)
 JOBS = [
-    pytest.param("llama2-70b", 500.0, 0.807, 0.06, Serving(294, 284, 512), id="llama2-70b"),
-    pytest.param("mixtral-8x7b", 500.0, 0.830, 0.055, Serving(294, 284, 1024), id="mixtral-8x7b"),
+    pytest.param("llama2-70b", 500.0, 0.807, 0.04, Serving(294, 284, 512), id="llama2-70b"),
+    pytest.param("mixtral-8x7b", 500.0, 0.830, 0.03, Serving(294, 284, 1024), id="mixtral-8x7b"),
     # Four beams are not simulated: decoding would compute four times as much.
-    pytest.param("gpt-j-6b", 350.0, 0.652, 0.03, Serving(780, 70, 256), id="gpt-j-6b"),
+    pytest.param("gpt-j-6b", 350.0, 0.652, 0.09, Serving(780, 70, 256), id="gpt-j-6b"),
 ]
 """Model, limit in W, throughput over that at 700 W, how near it comes, and a batch: its lengths are the mean ones of
 requests there, its size is assumed.
@@ -49,8 +49,8 @@ def test_throughput_under_a_power_limit(
     )
 
 
-@pytest.mark.xfail(strict=True, reason="5 to 6 points too high: batches of the benchmark are assumed")
-@pytest.mark.parametrize(("model", "limit_w", "published", "near", "serving"), JOBS[:2])
+@pytest.mark.xfail(strict=True, reason="4 points too high, and 8 too low: batches and beams are assumed")
+@pytest.mark.parametrize(("model", "limit_w", "published", "near", "serving"), [JOBS[0], JOBS[2]])
 def test_throughput_under_a_power_limit_as_wanted(
     model: str, limit_w: float, published: float, near: float, serving: Serving
 ) -> None:

@@ -16,7 +16,6 @@ def test_swing_is_met_on_the_part_that_nothing_was_fitted_to() -> None:
     assert simulated().swing == pytest.approx(rest.swing, abs=0.03)
 
 
-@pytest.mark.xfail(strict=True, reason="2.8 % too high: steps are 1.5 % too short, evaluations 15 %")
 def test_line_is_met() -> None:
     assert simulated().line.frequency_hz == pytest.approx(measured().line.frequency_hz, rel=0.01)
 
