@@ -60,6 +60,13 @@ def search(start: Machine, observed: Sequence[Observed]) -> tuple[Float, Float, 
         one = _nearest(start, observed, width, spread, at)
         places.append(one._replace(evidence=one.evidence - (full**2 + least**2) / 2))
         at = one.at
+    mean, covariance = _over_grid(places, number)
+    before = values_of(start, np.zeros(number))
+    return mean, covariance, (before, width * np.where(np.arange(number) > 0, before, 1.0))
+
+
+def _over_grid(places: Sequence[_Place], number: int) -> tuple[Float, Float]:
+    """Return the mean of the places of the grid by their probability, and the covariance of the first `number`."""
     evidence = np.array([one.evidence for one in places])
     weight = np.exp(evidence - evidence.max())
     weight /= weight.sum()
@@ -75,8 +82,7 @@ def search(start: Machine, observed: Sequence[Observed]) -> tuple[Float, Float, 
     for axis in (0, 1):
         step = np.asarray(np.gradient(grid, axis=axis)).reshape(-1, number)
         covariance += np.einsum("k,ki,kj->ij", weight, step, step) / 12
-    before = values_of(start, np.zeros(number))
-    return mean, covariance, (before, width * np.where(np.arange(number) > 0, before, 1.0))
+    return mean, covariance
 
 
 def _nearest(start: Machine, observed: Sequence[Observed], width: Float, spread: Float, at: Float) -> _Place:

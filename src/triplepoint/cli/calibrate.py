@@ -1,18 +1,23 @@
 """`triplepoint calibrate IN.csv...`."""
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from triplepoint.cli.arguments import add_config, in_file, make_parser, out_file, say, whole_number
+
+if TYPE_CHECKING:
+    from triplepoint.calibrate.protocol import Procedure
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "calibrate",
-        "Fit the one constant of each version of a software stack, and the spread of errors, to measured step times. "
+        "Fit what GPU types and software stacks make of kernel times, and what is not known, to measured step times. "
         "Kernels and collectives are fitted to tables of their own, which 'triplepoint doctor --measure' writes, power "
-        "and cooling to a recording.",
+        "and cooling to a recording, the heat of a cluster to runs on it.",
     )
     made.add_argument(
         "tables", nargs="*", type=in_file, metavar="IN.csv", help="columns of 'predict --published' and step_time_s"
@@ -24,20 +29,15 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--kernels", type=in_file, metavar="FILE", help="fit kernels of a GPU type to its kernels.csv")
     made.add_argument(
-        "--power",
-        type=Path,
-        metavar="DIR",
+        "--power", type=Path, metavar="DIR",
         help="fit power and cooling of a GPU type to a recording of kernels and of a step from rest to load, "
         "as triplepoint characterise --record writes it",
-    )
+    )  # fmt: skip
     made.add_argument(
-        "--heat",
-        type=Path,
-        nargs="+",
-        metavar="RUN",
+        "--heat", type=Path, nargs="+", metavar="RUN",
         help="learn inlet, resistances, preheat and fans of a cluster from runs on it, folders results/runs/RUN with "
         "telemetry; runs of different loads tell more. Writes CONFIG/clusters/CLUSTER-learned.yaml and its airflow",
-    )
+    )  # fmt: skip
     made.add_argument(
         "--inference",
         type=in_file,
@@ -71,29 +71,35 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("calibrate: --out is for constants fitted to tables IN.csv; others are written into --config")
     from triplepoint.calibrate.protocol import calibrate
 
+    for procedure in _procedures(arguments):
+        print("\n".join(calibrate(procedure)))
+
+
+def _procedures(arguments: argparse.Namespace) -> "Iterator[Procedure[Any, Any]]":
+    """Yield what was asked for, each imported as its turn comes."""
     config: Path = arguments.config
     if arguments.collectives:
         from triplepoint.calibrate.collectives import LinkParameters
 
-        print("\n".join(calibrate(LinkParameters(arguments.collectives, config))))
+        yield LinkParameters(arguments.collectives, config)
     if arguments.kernels:
         from triplepoint.calibrate.kernels import KernelTimes
 
-        print("\n".join(calibrate(KernelTimes(arguments.kernels, config))))
+        yield KernelTimes(arguments.kernels, config)
     if arguments.power:
         from triplepoint.calibrate.power_and_cooling import PowerAndCooling
 
-        print("\n".join(calibrate(PowerAndCooling(arguments.power, arguments.gpu, config))))
+        yield PowerAndCooling(arguments.power, arguments.gpu, config)
     if arguments.heat:
         from triplepoint.calibrate.heat import ChassisHeat
 
-        print("\n".join(calibrate(ChassisHeat(arguments.heat, config))))
+        yield ChassisHeat(arguments.heat, config)
     if arguments.tables:
         from triplepoint.calibrate.step_time import StepTimes
 
         out = arguments.out or config / "calibration" / "fitted.yaml"
-        print("\n".join(calibrate(StepTimes(arguments.tables, out, config, say, arguments.stack, arguments.max_gpus))))
+        yield StepTimes(arguments.tables, out, config, say, arguments.stack, arguments.max_gpus)
     if arguments.inference:
         from triplepoint.calibrate.inference import InferenceIntervals
 
-        print("\n".join(calibrate(InferenceIntervals(arguments.inference, config))))
+        yield InferenceIntervals(arguments.inference, config)
