@@ -80,7 +80,7 @@ def predict(
     Args:
         points: Settings of a study by name (docs/config.md), and `id` and `stack` as `triplepoint predict` has them.
         config: Folder of the configuration.
-        with_power: Whether power and heat are wanted, which take nine tenths of the time.
+        with_power: Whether power and heat are wanted, which take most of the time.
         with_rank: Whether layouts of one training are ranked.
 
     Returns:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from triplepoint.calibrate.step_cases import Case, cluster_weights, errors_by_host
-from triplepoint.simulate.calibration import GpuFactor, usual_factor
+from triplepoint.simulate.calibration import GpuFactor, family_of, usual_factor
 from triplepoint.simulate.costs import Constants
 from triplepoint.simulate.job import Job
 
@@ -67,7 +67,7 @@ class Ratios:
 
     def experts_of(self, job: Job) -> float:
         """Return the ratio of models with experts on a job's stack."""
-        return self.experts_in.get(job.software.name, self.experts)
+        return self.experts_in.get(family_of(job), self.experts)
 
     def usual(self, job: Job) -> float:
         """Return the usual factor of a job: that of its GPU type, and of experts where it has any."""
@@ -82,7 +82,7 @@ def ratios_of(cases: Sequence[Case], hosts: Collection[Hashable]) -> Ratios:
         cases: Measured rows.
         hosts: Stacks whose constant is the host's time, which say nothing here.
     """
-    families = grouped((case for case in cases if case.job.stack not in hosts), lambda case: case.job.software.name)
+    families = grouped((case for case in cases if case.job.stack not in hosts), lambda case: family_of(case.job))
     found = Ratios([], {}, {}, 0.0)
     for _ in range(_TURNS):
         found = _refined(families, found)
@@ -96,7 +96,7 @@ def _refined(families: dict[Hashable, list[Case]], before: Ratios) -> Ratios:
     for family in families.values():
         for stack, rows in grouped(family, lambda case: case.job.stack).items():
             others = [case for case in family if case.job.stack != stack]
-            of_stack[stack] = _ratio(rows, usual.usual, _ratio(others, usual.usual, 0.0) if others else 0.0)
+            of_stack[stack] = ratio_of(rows, usual.usual, ratio_of(others, usual.usual, 0.0) if others else 0.0)
 
     def without_experts(job: Job) -> float:
         return usual.usual(job) - usual.experts_of(job) + of_stack[job.stack]
@@ -105,7 +105,7 @@ def _refined(families: dict[Hashable, list[Case]], before: Ratios) -> Ratios:
     for name, family in families.items():
         with_experts = [case for case in family if case.job.model.moe]
         if 0 < len(with_experts) < len(family):
-            experts_in[str(name)] = _ratio(with_experts, without_experts, usual.experts)
+            experts_in[str(name)] = ratio_of(with_experts, without_experts, usual.experts)
     experts = statistics.median(experts_in.values()) if experts_in else 0.0
     return replace(usual, of_stack=of_stack, experts_in=experts_in, experts=experts)
 
@@ -154,7 +154,7 @@ def _median_factor(cases: Sequence[Case], found: Ratios) -> float:
     return weighted_quantile(factors, cluster_weights(cases).tolist())
 
 
-def _ratio(cases: Sequence[Case], usual: Callable[[Job], float], prior: float) -> float:
+def ratio_of(cases: Sequence[Case], usual: Callable[[Job], float], prior: float) -> float:
     """Return the weighted median of rows' log factors over the usual ones, drawn to a prior."""
     ratios = [case.log_factor - usual(case.job) for case in cases]
     return weighted_quantile([*ratios, prior], [*cluster_weights(cases), PRIOR_ROWS])

@@ -14,7 +14,16 @@ import numpy as np
 
 from triplepoint.calibrate.protocol import COVERAGE, conformal_quantile, to_yaml
 from triplepoint.calibrate.step_cases import Case, cluster_weights, read_cases
-from triplepoint.calibrate.step_ratios import FEW_ROWS, Key, grouped, host_of, ratios_of, weighted_quantile
+from triplepoint.calibrate.step_ratios import (
+    FEW_ROWS,
+    Key,
+    Ratios,
+    grouped,
+    host_of,
+    ratio_of,
+    ratios_of,
+    weighted_quantile,
+)
 from triplepoint.errors import UserError
 from triplepoint.simulate.calibration import (
     Calibration,
@@ -22,6 +31,7 @@ from triplepoint.simulate.calibration import (
     Place,
     StackConstant,
     Widths,
+    family_of,
     features_of,
     kind_of,
     same_training,
@@ -58,6 +68,7 @@ class StepTimes:
         say: Called with a line on every row that is passed over.
         stacks: Words of which one must stand in the framework's name; None for all.
         max_gpus: Most GPUs of a row; None for any.
+        known: What the stacks of these rows are added to; None to fit everything to these rows alone.
     """
 
     tables: Sequence[Path]
@@ -66,6 +77,7 @@ class StepTimes:
     say: Callable[[str], None]
     stacks: Sequence[str] | None = None
     max_gpus: int | None = None
+    known: Calibration | None = None
 
     def read(self) -> list[Case]:
         """Return the rows selected. Raises `UserError` if a table cannot be read, or no row is left."""
@@ -79,6 +91,8 @@ class StepTimes:
         words = [", ".join(str(table) for table in self.tables)]
         words += [f"frameworks with {' or '.join(self.stacks)}"] if self.stacks else []
         words += [f"{self.max_gpus} GPUs or fewer"] if self.max_gpus else []
+        if self.known:
+            return added(self.known, measured, "; ".join(words))
         return fit(measured, "; ".join(words), self.config)
 
     def report(self, fitted: Calibration) -> list[str]:
@@ -119,13 +133,46 @@ def fit(cases: Sequence[Case], fitted_to: str, config: Path) -> Calibration:
     return Calibration(known.fitted.model_copy(update={"quantile": quantile}), config)
 
 
+def added(known: Calibration, cases: Sequence[Case], fitted_to: str) -> Calibration:
+    """Return a calibration with the stacks of more rows; all else is as it was: usual factors, widths, other stacks.
+
+    Args:
+        known: The calibration.
+        cases: Measured rows, however few.
+        fitted_to: What they are, in words.
+    """
+    fitted = known.fitted
+    found = Ratios(fitted.gpus, {}, {}, math.log(fitted.experts_ratio))
+    stacks = {one.stack: one for one in fitted.stacks}
+    for stack, rows in grouped(cases, lambda case: case.job.stack).items():
+        log_ratio = ratio_of(rows, found.usual, 0.0)
+        left = [case.log_factor - found.usual(case.job) - log_ratio for case in rows]
+        square = sum(error**2 for error in left) + FEW_ROWS * fitted.widths.row**2
+        stacks[str(stack)] = StackConstant(
+            stack=str(stack),
+            ratio=round(math.exp(log_ratio), 4),
+            experts_ratio=fitted.experts_ratio,
+            num_rows=len(rows),
+            kinds=sorted({str(kind_of(case.job)) for case in rows}),
+            spread=round(math.sqrt(square / (len(rows) + FEW_ROWS)), 4),
+        )
+    new = [place for case in cases if (place := _place(case.job)) not in fitted.places]
+    update = {
+        "fitted_to": f"{fitted.fitted_to}; added: {fitted_to}",
+        "num_rows": fitted.num_rows + len(cases),
+        "stacks": sorted(stacks.values(), key=lambda one: one.stack),
+        "places": [*fitted.places, *new],
+    }
+    return Calibration(fitted.model_copy(update=update), known.config)
+
+
 def _held_out(cases: Sequence[Case], calibration: Calibration) -> dict[Case, float]:
     """Return log errors of rows, each seen from other models: of its kind, or else from the whole fit.
 
     Where a stack was measured on one model with experts, leaving that out says what is not known of experts.
     """
     errors = left_out(cases, lambda case: case.model_size, calibration)
-    for rows in grouped(cases, lambda case: (case.job.software.name, kind_of(case.job))).values():
+    for rows in grouped(cases, lambda case: (family_of(case.job), kind_of(case.job))).values():
         if len({case.model_size for case in rows}) == 1:
             errors |= {case: case.log_error(calibration.constants(case.job)) for case in rows}
     return errors
@@ -207,7 +254,7 @@ def _spread(cases: Sequence[Case], errors: dict[Case, float]) -> float:
 
 def _widths(cases: Sequence[Case], by_size: dict[Case, float], calibration: Calibration) -> Widths:
     """Return what is not known of a job unlike the calibrated ones."""
-    families = grouped(cases, lambda case: case.job.software.name)
+    families = grouped(cases, lambda case: family_of(case.job))
 
     def divided(part: Key) -> list[Case]:
         """Return the rows of stacks that have rows of more than one part."""
@@ -215,7 +262,7 @@ def _widths(cases: Sequence[Case], by_size: dict[Case, float], calibration: Cali
 
     def width(part: Key, of: Sequence[Case]) -> float:
         """Return the root mean square of mean errors of what is left out: a part of one stack."""
-        return _width(of, lambda case: (case.job.software.name, part(case)), calibration)
+        return _width(of, lambda case: (family_of(case.job), part(case)), calibration)
 
     return Widths(
         row=round(_spread(cases, by_size), 4),

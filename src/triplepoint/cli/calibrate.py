@@ -22,6 +22,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "tables", nargs="*", type=in_file, metavar="IN.csv", help="columns of 'predict --published' and step_time_s"
     )
+    made.add_argument(
+        "--anew", action="store_true",
+        help="fit everything to the tables alone (default: their stacks are added to what is fitted)",
+    )  # fmt: skip
     made.add_argument("--stack", action="append", metavar="WORDS", help="only frameworks with these words; repeatable")
     made.add_argument("--max-gpus", type=whole_number(1_000_000), metavar="N", help="only rows of N GPUs or fewer")
     made.add_argument(
@@ -96,9 +100,11 @@ def _procedures(arguments: argparse.Namespace) -> "Iterator[Procedure[Any, Any]]
         yield ChassisHeat(arguments.heat, config)
     if arguments.tables:
         from triplepoint.calibrate.step_time import StepTimes
+        from triplepoint.simulate.calibration import Calibration
 
         out = arguments.out or config / "calibration" / "fitted.yaml"
-        yield StepTimes(arguments.tables, out, config, say, arguments.stack, arguments.max_gpus)
+        known = None if arguments.anew else Calibration.load(config)
+        yield StepTimes(arguments.tables, out, config, say, arguments.stack, arguments.max_gpus, known)
     if arguments.inference:
         from triplepoint.calibrate.inference import InferenceIntervals
 

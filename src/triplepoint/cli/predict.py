@@ -103,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     made.add_argument(
         "--time-only", action="store_true",
-        help="leave power, heat and clocks out: ten times faster, at the clocks that constants were fitted at",
+        help="leave power, heat and clocks out: several times faster, at the clocks that constants were fitted at",
     )  # fmt: skip
     made.add_argument(
         "--rank", action="store_true",

@@ -63,6 +63,8 @@ def find_gpu(text: str, gpus: Mapping[str, GpuConfig], context: str = "") -> Gpu
         raise AmbiguousGpuError(f"gpu {shown(text)} names {' and '.join(chips)}; write one of them")
     if not chips:
         raise UnknownGpuError(f"gpu {shown(text)} is not known{_nearest(low, gpus)}")
+    if re.search(r"sxm", low) and re.search(r"pci-?e|pci express", low):
+        raise AmbiguousGpuError(f"gpu {shown(text)} names a module (SXM) and a card (PCIe); write one of them")
     named = [gpu for gpu in gpus.values() if gpu.chip == chips[0]]
     kept = named
     for stated in _stated(low, chips[0]):

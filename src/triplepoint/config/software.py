@@ -120,7 +120,7 @@ class Software(Featured):
             "limit; without effect at ep 1.",
             "1",
             "nodes{}",
-            words="experts on {} nodes",
+            words=lambda row: f"experts on {row['token_nodes']} nodes" if row["token_nodes"] else "",
             fold=lambda point: point.token_nodes if _has_dispatch(point) else None,
             engines=SIMULATED_ONLY,
             came_later=True,

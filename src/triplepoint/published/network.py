@@ -46,7 +46,9 @@ class StatedNetwork:
 _GENERATIONS = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
 """Gb/s of one InfiniBand port of four lanes, by generation. Source: InfiniBand Trade Association, roadmap."""
 
-_PORTS = re.compile(r"(\d+)\s*x\s*(?:[a-z]+-?\d?\s+)?(edr|hdr|ndr|xdr)?\s*-?(\d+)?\s*(?:g|\b)")
+_PORTS = re.compile(r"(\d+)\s*x\s*(?:[a-z]+-?\d?\s+)?(edr|hdr|ndr|xdr)?\s*-?(\d+)?\s*(?:g|\b)", re.IGNORECASE)
+_BYTES = re.compile(r"\s*B(?:ps|/s)")
+"""After the G of a rate: bytes, a capital B; bits are a small one, or none."""
 _RATE = re.compile(r"([\d.,]*\d)\s*([gt])(b|B|bit|bits)?(?:ps|/s)", re.IGNORECASE)
 _NOT_NETWORK = re.compile(r"(?:nvlink|nvswitch|xgmi|infinity fabric)[-\d. ]*?\s*[\d.]*\s*[gt]b(?:ps|/s)", re.IGNORECASE)
 _DOMAIN = re.compile(r"nvl-?(\d{1,3})(?!\d)(?!\s*gi?b)")
@@ -124,8 +126,9 @@ def _oversubscription(low: str) -> float:
 def _network_bandwidth(text: str) -> tuple[float | None, int | None]:
     """Return the bandwidth that is stated, in byte/s, and the adapters it is of, where they are counted."""
     rates = [rate for rated in _RATE.finditer(text) if (rate := _rate(rated)) > 0]
-    for ports in _PORTS.finditer(text.lower()):
-        rate = int(ports[3]) if ports[3] and len(ports[3]) < 5 else _GENERATIONS.get(ports[2] or "", 0)
+    for ports in _PORTS.finditer(text):
+        rate = int(ports[3]) if ports[3] and len(ports[3]) < 5 else _GENERATIONS.get((ports[2] or "").lower(), 0)
+        rate *= 8 if _BYTES.match(text, ports.end()) else 1
         if len(ports[1]) < 3 and 1 <= int(ports[1]) <= 64 and 10 <= rate <= 3200:
             bandwidth = int(ports[1]) * rate * _GIGABIT
             _check_total(text, bandwidth)

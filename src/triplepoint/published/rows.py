@@ -1,5 +1,6 @@
 """One row of a published table, and the job it means."""
 
+import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
@@ -47,6 +48,9 @@ COLUMNS = (
 )
 """Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
 hidden, layers, heads and seq."""
+
+_CARD, _MODULE = re.compile("pci-?e|pci express", re.IGNORECASE), re.compile("nvlink|sxm|hgx|dgx|gen", re.IGNORECASE)
+"""Words of cards, and of modules or of what joins a module to its host."""
 
 _GPUS_OF_HGX = 8
 """GPUs of a node of NVIDIA's modules: a name that may be a module or a card is a module where so many make the job."""
@@ -255,7 +259,9 @@ def _read_gpu(cells: Cells, config: Path) -> GpuConfig:
     if is_blank(text):
         raise UnreadableError("gpu is blank, expected a GPU such as H100-SXM-80GB")
     context = f"{cells.get('interconnect', '')} {cells.get('notes', '')}"
-    if (count(cells, "n_gpus") or 1) % _GPUS_OF_HGX == 0:
+    if _CARD.search(context) and not _MODULE.search(context):
+        context += " PCIe only"
+    elif (count(cells, "n_gpus") or 1) % _GPUS_OF_HGX == 0:
         context += " HGX"
     try:
         return find_gpu(text, _catalogue(config).gpus, context)

@@ -1,7 +1,7 @@
 """Calibrated constants and intervals, read from `config/calibration/`, where `triplepoint calibrate` writes them."""
 
+import itertools
 import math
-import re
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
@@ -20,6 +20,10 @@ from triplepoint.simulate.costs import Constants
 from triplepoint.simulate.intervals import Features, Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.stacks import find_stack
+
+LEAST_FACTOR = 0.8
+"""Smallest factor on the time of kernels: below it GEMMs of the tables would come near to the peak of the GPU. Fits of
+few rows of another kind ask for less now and then."""
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -165,7 +169,8 @@ class Calibration:
     def _by_family(self) -> dict[str, list[StackConstant]]:
         families: dict[str, list[StackConstant]] = defaultdict(list)
         for one in self.fitted.stacks:
-            families[find_stack(one.stack, self.config).name].append(one)
+            stack = find_stack(one.stack, self.config)
+            families[stack.name if stack.match else one.stack].append(one)
         return families
 
     @property
@@ -176,13 +181,14 @@ class Calibration:
     def constants(self, job: Job) -> Constants:
         """Return the constants of a job: the usual factor of its GPU type, times the ratio of its stack.
 
-        The stack's is that of its version or of the nearest one, 1 where there is none. The host's time is that of the
-        stack where its entry states one.
+        The stack's is that of its version, or of the middle one of its versions, 1 where there is none. The host's time
+        is that of the stack where its entry states one.
         """
         known, stated = self._constant(job), job.software.host_time
         usual = usual_factor(self.fitted.gpus, job.gpu.name, job.gpu.architecture)
         experts = (known or self.fitted).experts_ratio if job.model.moe else 1.0
-        constants = Constants(factor=usual * experts * (known.ratio if known else 1.0))
+        factor = usual * experts * (known.ratio if known else 1.0)
+        constants = Constants(factor=max(factor, LEAST_FACTOR))
         if stated is not None:
             return replace(constants, host_s=stated.value, host_sigma=job.software.host_time_sigma)
         return replace(constants, host_s=known.host_s) if known and known.host_s else constants
@@ -204,7 +210,8 @@ class Calibration:
         gpus, kind, kin = self.fitted.gpus, kind_of(job), self._kin(job)
         new = [] if any(gpu.architecture == job.gpu.architecture for gpu in gpus) else ["gpu"]
         if not kin:
-            return [*new, "stack"]
+            is_fitted = bool(new) or any(gpu.gpu == job.gpu.name for gpu in gpus)
+            return [*new, "stack", *([] if is_fitted else ["stack_on_gpu"])]
         known = self._constant(job)
         if known is None or known.stack != job.stack:
             new.append("version")
@@ -222,19 +229,25 @@ class Calibration:
 
     def _kin(self, job: Job) -> list[StackConstant]:
         """Return what was fitted to versions of a job's stack, or of the one it is calibrated as."""
-        kin = self._by_family.get(job.software.name)
+        kin = self._by_family.get(family_of(job))
         if kin is None and job.software.calibrated_as:
             kin = self._by_family.get(find_stack(job.software.calibrated_as, self.config).name)
         return kin or []
 
     def _constant(self, job: Job) -> StackConstant | None:
-        """Return what was fitted to the nearest version of a job's stack; None where none was."""
+        """Return what was fitted to a job's stack: to its version, or to the middle one by rows; None if none was."""
         asked = (job.stack, job.software.calibrated_as)
-        kin = self._kin(job)
+        kin = sorted(self._kin(job), key=lambda one: one.ratio)
         exact = [one for name in asked for one in kin if one.stack == name]
         if exact or not kin:
             return exact[0] if exact else None
-        return min(kin, key=lambda one: abs(version(one.stack) - version(job.stack)))
+        rows = list(itertools.accumulate(one.num_rows for one in kin))
+        return next(one for one, up_to in zip(kin, rows, strict=True) if 2 * up_to >= rows[-1])
+
+
+def family_of(job: Job) -> str:
+    """Return the stack that versions are of: its entry's name, or the name itself where it has no entry."""
+    return job.software.name if job.software.match else job.stack
 
 
 def usual_factor(gpus: Sequence[GpuFactor], gpu: str, architecture: Architecture) -> float:
@@ -265,9 +278,3 @@ def features_at(place: Place) -> Features:
     """Return where a calibrated configuration stands."""
     numbers = place.num_gpus, place.sequence_length, place.num_parameters
     return Features(place.stack, place.gpu, *map(math.log2, numbers))
-
-
-def version(stack: str) -> float:
-    """Return the number that orders versions of one stack: 24.11 of `v24.11.1`, 0 where there is none."""
-    match = re.search(r"(\d+)(?:\.(\d+))?", stack)
-    return int(match[1][:6]) + int((match[2] or "0")[:3]) / 1000 if match else 0.0

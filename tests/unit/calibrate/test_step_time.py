@@ -11,8 +11,8 @@ import pytest
 from tests.benchmarks.predict_accuracy import DATA, TABLES, judge_left_out, summarise
 from tests.unit.simulate.jobs import gpt, gpu, job
 from triplepoint.calibrate.step_cases import FACTORS, HOST_TIMES_S, Case, read_cases
-from triplepoint.calibrate.step_time import fit
-from triplepoint.simulate.calibration import Calibration
+from triplepoint.calibrate.step_time import added, fit
+from triplepoint.simulate.calibration import LEAST_FACTOR, Calibration
 from triplepoint.simulate.costs import Constants
 from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
@@ -142,3 +142,31 @@ def test_rows_left_out(published: list[Case], key: Callable[[Case], str], mape: 
     """Constants are of the other rows alone; thresholds are just above what is reached."""
     found = summarise(judge_left_out(published, key, Calibration.load(CONFIG)))
     assert found.mape <= mape and found.coverage >= coverage
+
+
+def test_stacks_of_a_table_are_added_to_what_is_fitted(calibration: Calibration) -> None:
+    """Rows of one's own change nothing but their own stack: it comes out, and its interval is that of few rows."""
+    own = rows("my-trainer 1", "h100", "Hopper", 1.6)
+    found = added(calibration, own, "mine")
+    assert found.fitted.gpus == calibration.fitted.gpus and found.fitted.widths == calibration.fitted.widths
+    assert found.fitted.num_rows == calibration.fitted.num_rows + len(own)
+    others = {one.stack: one for one in found.fitted.stacks}
+    assert {name: others[name] for name in (one.stack for one in calibration.fitted.stacks)} == {
+        one.stack: one for one in calibration.fitted.stacks
+    }
+    job = on("my-trainer 1", "h100", "Hopper")
+    usual = calibration.constants(job).factor
+    assert usual < 1.4 < found.constants(job).factor < 1.61
+    assert "stack" in calibration.new_of(job) and found.new_of(job) == []
+    assert found.scale(job, SURE) < calibration.scale(job, SURE)
+
+
+def test_an_unknown_name_is_no_kin_of_other_unknown_ones(calibration: Calibration) -> None:
+    found = added(calibration, rows("my-trainer 1", "h100", "Hopper", 1.6), "mine")
+    assert found.new_of(on("your-trainer", "h100", "Hopper")) == ["stack"]
+    assert found.constants(on("your-trainer", "h100", "Hopper")) == calibration.constants(on("x", "h100", "Hopper"))
+
+
+def test_kernels_are_never_much_faster_than_tables(calibration: Calibration) -> None:
+    fast = added(calibration, [row for _ in range(5) for row in rows("my-trainer 1", "a100", "Ampere", 0.6)], "mine")
+    assert fast.constants(on("my-trainer 1", "a100", "Ampere")).factor == LEAST_FACTOR

@@ -175,3 +175,14 @@ def test_intervals_of_a_gpu_that_was_not_measured_are_wider(name: str) -> None:
     found = read_row(cells, 1, CONFIG).predict(CONFIG)
     assert found.status in ("ok", "oom")
     assert found.step_time_hi_s / found.step_time_lo_s > known.step_time_hi_s / known.step_time_lo_s
+
+
+def test_a_capital_b_is_a_byte_of_adapters_too() -> None:
+    assert read_network("8x50 GB/s").bandwidth == read_network("8x400 Gb/s").bandwidth == 400e9
+
+
+@pytest.mark.parametrize("cells", [{"interconnect": "PCIe"}, {"interconnect": "", "notes": "PCIe cards"}])
+def test_words_of_a_card_beside_its_chip_are_followed(cells: dict[str, str]) -> None:
+    row = read_row(NEMOTRON | {"gpu": "H100"} | cells, 1, CONFIG)
+    assert row.job and row.job.gpu.name == "h100-pcie"
+    assert read_row(NEMOTRON | {"gpu": "H100 SXM PCIe"}, 1, CONFIG).status == "invalid"

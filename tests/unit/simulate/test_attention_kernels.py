@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.published.cells import NEMOTRON
 from tests.unit.simulate.jobs import fabric_from, job, llama
+from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import PointError
 from triplepoint.published.rows import read_row
 from triplepoint.simulate.costs import Constants
@@ -17,6 +18,7 @@ from triplepoint.simulate.stacks import attention_kernel, find_stack
 from triplepoint.simulate.step import costs_of
 
 CONFIG = Path("config")
+CATALOGUE = Catalogue(CONFIG)
 FORWARD = Kernel("attention", "forward", 4.4e11, 2e8, (2, 16, 16, 8192, 8192, 128), is_causal=True)
 
 
@@ -36,12 +38,12 @@ def test_flash_attention_2_on_h100_is_as_much_slower_as_published() -> None:
 
 def test_kernels_a_table_lacks_are_a_multiple_of_those_it_has() -> None:
     for gpu, expected in (("b200", ("cudnn", 1.75)), ("a100", ("flash2", 1.0)), ("mi300x", ("ck", 1.0))):
-        assert attention_kernel("flash2", read_kernels(gpu, CONFIG).attention, CONFIG) == expected
+        assert attention_kernel("flash2", read_kernels(CATALOGUE.gpu(gpu), CONFIG).attention, CONFIG) == expected
 
 
 def test_kernels_a_gpu_cannot_have_are_refused_in_one_line() -> None:
     with pytest.raises(PointError, match="attention: flash3, this GPU has flash2; set attention: flash2"):
-        attention_kernel("flash3", read_kernels("a100", CONFIG).attention, CONFIG)
+        attention_kernel("flash3", read_kernels(CATALOGUE.gpu("a100"), CONFIG).attention, CONFIG)
 
 
 @pytest.mark.parametrize(

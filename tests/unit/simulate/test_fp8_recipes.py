@@ -60,7 +60,7 @@ def test_bytes_of_casts_by_hand() -> None:
     # By itself: what norms wrote is cast too, and everything is read once more before.
     tensorwise = (inputs + 1024) * 3 + gradients * 4 + others * 2
     assert cast_bytes("tensorwise", "cast") == tokens * layers * tensorwise
-    assert cast_bytes("tensorwise", "amax") == tokens * layers * 2 * (inputs + 1024 + gradients)
+    assert cast_bytes("tensorwise", "largest") == tokens * layers * 2 * (inputs + 1024 + gradients)
 
 
 def test_scales_of_32_numbers_are_a_byte_each() -> None:

@@ -74,7 +74,7 @@ def test_fsdp_waits_but_its_largest_product_fills_a_window() -> None:
     # Alone at the highest clock it would draw more than hardware lets through.
     most_w = found.machine.power.excursion_limit.value
     assert found.known.gpu_power_peak_w == most_w == 985 > 2 * found.known.gpu_power_w
-    assert shown_w(found, 1) < 0.6 * most_w, "a recording has 200 samples of a step"
+    assert shown_w(found, 1) < 0.62 * most_w, "a recording has 200 samples of a step"
 
 
 @pytest.fixture(scope="module")

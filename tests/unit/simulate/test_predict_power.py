@@ -33,7 +33,7 @@ def test_usual_nodes_come_to_what_those_of_a_cluster_do(text: str, cluster: str)
     run = planned(text, cluster)
     found = predict(job_of(run.point, CATALOGUE), CALIBRATION, CONFIG).power
     simulated = heated(run, airflow=None, inlet_temp_c=24)[1].facts()
-    assert found.gpu_power_w == pytest.approx(simulated["gpu_power_w"], rel=0.04)
+    assert found.gpu_power_w == pytest.approx(simulated["gpu_power_w"], rel=0.05)
     assert found.node_power_w == pytest.approx(simulated["node_power_w"], rel=0.04)
     # The hottest part is taken to stand in the hottest place; drawn parts rarely do.
     assert -1.0 < found.gpu_temp_max_c - float(str(simulated["gpu_temp_max_c"])) < 5.0

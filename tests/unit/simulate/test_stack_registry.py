@@ -46,7 +46,7 @@ def test_find_stack_of_frameworks(framework: str, name: str) -> None:
 def test_every_stack_is_found_by_its_own_words() -> None:
     for stack in read_stacks(CONFIG):
         framework = " ".join(word.split("|")[0] for word in stack.match)
-        assert find_stack(framework, CONFIG) is stack
+        assert find_stack(framework, CONFIG) == stack
 
 
 def test_pipelines_of_pytorch_reduce_sharded_gradients_once() -> None:

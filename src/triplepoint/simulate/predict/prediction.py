@@ -200,13 +200,16 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
         low, high = interval(step.time_s, calibration.quantile, calibration.scale(job, step.uncertainty))
     tokens_per_s = job.global_batch_size * job.sequence_length / step.time_s
     flops = training_flops_per_token(job.model, job.sequence_length, _adapters(job))
+    mfu = _mfu(job, tokens_per_s, flops)
+    # No GPU computes faster than its peak.
+    low = min(max(low, step.time_s * mfu), step.time_s) if mfu > 0 else low
     return Prediction(
         *_fits(memory),
         step_time_s=step.time_s,
         step_time_lo_s=low,
         step_time_hi_s=high,
         tokens_per_s_per_gpu=tokens_per_s / job.num_gpus,
-        mfu=_mfu(job, tokens_per_s, flops),
+        mfu=mfu,
         memory_gib=memory.total / GIB,
         bubble_fraction=step.timeline.bubble_fraction,
         exposed_comm_s=step.exposed_comm_s,

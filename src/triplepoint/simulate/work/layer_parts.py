@@ -170,7 +170,7 @@ def cast(share: Share, elements: int, across: bool) -> Operations:
     """Return the casts of 16-bit numbers to fp8, with their copy for GEMMs along tokens where `across`."""
     found = streaming("elementwise", "cast", elements * share.recipe.cast_bytes(share.element, across))
     if share.recipe.reads_first:
-        return (streaming("elementwise", "amax", elements * share.element), found)
+        return (streaming("elementwise", "largest", elements * share.element), found)
     return (found,)
 
 
