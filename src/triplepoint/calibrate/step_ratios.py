@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from triplepoint.calibrate.step_cases import Case, cluster_weights, errors_by_host
-from triplepoint.simulate.calibration import GpuFactor, family_of, usual_factor
+from triplepoint.simulate.calibration import GpuFactor, usual_factor
 from triplepoint.simulate.costs import Constants
 from triplepoint.simulate.job import Job
 
@@ -67,7 +67,7 @@ class Ratios:
 
     def experts_of(self, job: Job) -> float:
         """Return the ratio of models with experts on a job's stack."""
-        return self.experts_in.get(family_of(job), self.experts)
+        return self.experts_in.get(job.family, self.experts)
 
     def usual(self, job: Job) -> float:
         """Return the usual factor of a job: that of its GPU type, and of experts where it has any."""
@@ -82,7 +82,7 @@ def ratios_of(cases: Sequence[Case], hosts: Collection[Hashable]) -> Ratios:
         cases: Measured rows.
         hosts: Stacks whose constant is the host's time, which say nothing here.
     """
-    families = grouped((case for case in cases if case.job.stack not in hosts), lambda case: family_of(case.job))
+    families = grouped((case for case in cases if case.job.stack not in hosts), lambda case: case.job.family)
     found = Ratios([], {}, {}, 0.0)
     for _ in range(_TURNS):
         found = _refined(families, found)

@@ -31,7 +31,6 @@ from triplepoint.simulate.calibration import (
     Place,
     StackConstant,
     Widths,
-    family_of,
     features_of,
     kind_of,
     same_training,
@@ -172,7 +171,7 @@ def _held_out(cases: Sequence[Case], calibration: Calibration) -> dict[Case, flo
     Where a stack was measured on one model with experts, leaving that out says what is not known of experts.
     """
     errors = left_out(cases, lambda case: case.model_size, calibration)
-    for rows in grouped(cases, lambda case: (family_of(case.job), kind_of(case.job))).values():
+    for rows in grouped(cases, lambda case: (case.job.family, kind_of(case.job))).values():
         if len({case.model_size for case in rows}) == 1:
             errors |= {case: case.log_error(calibration.constants(case.job)) for case in rows}
     return errors
@@ -254,7 +253,7 @@ def _spread(cases: Sequence[Case], errors: dict[Case, float]) -> float:
 
 def _widths(cases: Sequence[Case], by_size: dict[Case, float], calibration: Calibration) -> Widths:
     """Return what is not known of a job unlike the calibrated ones."""
-    families = grouped(cases, lambda case: family_of(case.job))
+    families = grouped(cases, lambda case: case.job.family)
 
     def divided(part: Key) -> list[Case]:
         """Return the rows of stacks that have rows of more than one part."""
@@ -262,7 +261,7 @@ def _widths(cases: Sequence[Case], by_size: dict[Case, float], calibration: Cali
 
     def width(part: Key, of: Sequence[Case]) -> float:
         """Return the root mean square of mean errors of what is left out: a part of one stack."""
-        return _width(of, lambda case: (family_of(case.job), part(case)), calibration)
+        return _width(of, lambda case: (case.job.family, part(case)), calibration)
 
     return Widths(
         row=round(_spread(cases, by_size), 4),

@@ -169,8 +169,7 @@ class Calibration:
     def _by_family(self) -> dict[str, list[StackConstant]]:
         families: dict[str, list[StackConstant]] = defaultdict(list)
         for one in self.fitted.stacks:
-            stack = find_stack(one.stack, self.config)
-            families[stack.name if stack.match else one.stack].append(one)
+            families[find_stack(one.stack, self.config).family(one.stack)].append(one)
         return families
 
     @property
@@ -229,7 +228,7 @@ class Calibration:
 
     def _kin(self, job: Job) -> list[StackConstant]:
         """Return what was fitted to versions of a job's stack, or of the one it is calibrated as."""
-        kin = self._by_family.get(family_of(job))
+        kin = self._by_family.get(job.family)
         if kin is None and job.software.calibrated_as:
             kin = self._by_family.get(find_stack(job.software.calibrated_as, self.config).name)
         return kin or []
@@ -243,11 +242,6 @@ class Calibration:
             return exact[0] if exact else None
         rows = list(itertools.accumulate(one.num_rows for one in kin))
         return next(one for one, up_to in zip(kin, rows, strict=True) if 2 * up_to >= rows[-1])
-
-
-def family_of(job: Job) -> str:
-    """Return the stack that versions are of: its entry's name, or the name itself where it has no entry."""
-    return job.software.name if job.software.match else job.stack
 
 
 def usual_factor(gpus: Sequence[GpuFactor], gpu: str, architecture: Architecture) -> float:

@@ -72,6 +72,11 @@ class Job:
         return RankMesh(self.layout, self.num_copies)
 
     @property
+    def family(self) -> str:
+        """What its stack is a version of."""
+        return self.software.family(self.stack)
+
+    @property
     def num_gpus(self) -> int:
         """World size."""
         return self.mesh.num_ranks

@@ -176,6 +176,10 @@ class Stack(Strict):
         """Bytes of the cross entropy per logit: those of fewer kernels where it is compiled. Unit: byte."""
         return min(self.loss_bytes, COMPILED_LOSS_BYTES) if self.launch == "compiled" else self.loss_bytes
 
+    def family(self, framework: str) -> str:
+        """Return what versions of a framework are of: the name of this entry, or its own where it has no entry."""
+        return self.name if self.match else framework
+
     def gradient_bytes(self, precision: Precision, kinds: Collection[Reduced] = ()) -> int:
         """Return bytes of one accumulated gradient, in training of some kinds."""
         is_wide = self.reduces_fp32 and precision != "fp16" and not set(kinds) & set(self.reduces_16bit)
