@@ -69,7 +69,7 @@ class Request:
 
 
 def predict(
-    points: Iterable[Mapping[str, object]],
+    points: "Iterable[Mapping[str, object]] | pd.DataFrame",
     config: Path = Path("config"),
     *,
     with_power: bool = True,
@@ -78,7 +78,8 @@ def predict(
     """Return predictions of configurations, in their order.
 
     Args:
-        points: Settings of a study by name (docs/config.md), and `id` and `stack` as `triplepoint predict` has them.
+        points: Settings of a study by name (docs/config.md), and `id` and `stack` as `triplepoint predict` has them; or
+            a table of them, whose blank cells leave their key out.
         config: Folder of the configuration.
         with_power: Whether power and heat are wanted, which take most of the time.
         with_rank: Whether layouts of one training are ranked.
@@ -92,6 +93,10 @@ def predict(
     import pandas as pd
 
     catalogue, rows, found = Catalogue(config), [], []
+    if isinstance(points, pd.DataFrame):
+        points = [{str(name): cell for name, cell in row.items() if not pd.isna(cell)} for row in points.to_dict("records")]
+    elif isinstance(points, Mapping | str | Path):
+        raise UserError(f"points: expected a list of mappings or a pandas table, found one {type(points).__name__}")
     for number, point in enumerate(points, 1):
         request = request_of(parse(Configuration, dict(point), f"point {number}"), f"point {number}", number, catalogue)
         rows.append({"id": request.id, "run": run_id(request.point)})

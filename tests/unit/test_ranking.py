@@ -4,10 +4,12 @@ import csv
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import triplepoint
 from triplepoint.cli import main
+from triplepoint.errors import UserError
 from triplepoint.predictions import predict_file
 from triplepoint.ranking import rank
 from triplepoint.simulate.predict.prediction import Prediction, read_calibrations
@@ -94,3 +96,12 @@ def test_time_only_leaves_power_out(source: Path) -> None:
     rows = predict_file(source, CONFIG, print, with_power=False)
     assert all(math.isnan(one.power.gpu_power_w) for _, _, one in rows)
     assert rows[0][2].step_time_s > 0
+
+
+def test_library_takes_a_table_and_refuses_what_is_none(source: Path) -> None:
+    rows = [{"model": "gpt3-175b", "cluster": "h200x32", "global_batch_size": 128, "tp": tp, "pp": 4} for tp in (8, 4)]
+    table = triplepoint.predict(pd.DataFrame(rows), with_power=False)
+    assert table["step_time_s"].tolist() == triplepoint.predict(rows, with_power=False)["step_time_s"].tolist()
+    for wrong in (rows[0], str(source)):
+        with pytest.raises(UserError, match="expected a list of mappings or a pandas table"):
+            triplepoint.predict(wrong)

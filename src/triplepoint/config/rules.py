@@ -94,10 +94,16 @@ def check_world_size(point: Point, cluster: ClusterConfig | None = None) -> str 
     return f"{product}, {have}; set dp: {num_gpus // model_parallel}"
 
 
+_SCALED_IN_BLOCKS = ("Blackwell", "CDNA 4")
+"""Architectures whose matrix units take a scale for 32 numbers (OCP microscaling formats)."""
+
+
 def check_format(point: Point, gpu: GpuConfig | None) -> str | None:
     """The device has units for the number format."""
     if point.precision == "fp8" and (gpu is None or gpu.peak_fp8_flops is None):
         return f"precision: fp8, {gpu.name if gpu else 'cpu'} has no fp8 units; set precision: bf16"
+    if point.precision == "fp8" and point.fp8_recipe == "mxfp8" and gpu and gpu.architecture not in _SCALED_IN_BLOCKS:
+        return f"fp8_recipe: mxfp8, {gpu.name} has no units for scales of 32 numbers; set fp8_recipe: blockwise"
     if point.precision == "bf16" and gpu is not None and not gpu.has_bf16:
         return f"precision: bf16, {gpu.name} has no bf16 units; set precision: fp16"
     return None

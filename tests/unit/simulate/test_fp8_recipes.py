@@ -81,9 +81,15 @@ def test_scales_of_32_numbers_are_a_byte_each() -> None:
     ],
 )
 def test_recipe_is_that_of_the_row_else_of_its_stack(precision: str, framework: str, recipe: str) -> None:
-    read = read_row(LLAMA_8B | {"precision": precision, "framework": framework}, 1, CONFIG).job
+    gpu = "B200" if recipe == "mxfp8" else LLAMA_8B["gpu"]
+    read = read_row(LLAMA_8B | {"precision": precision, "framework": framework, "gpu": gpu}, 1, CONFIG).job
     assert read is not None
     assert software_use(read, CONFIG).fp8_recipe == recipe
+
+
+def test_scales_of_32_numbers_need_units_for_them() -> None:
+    found = read_row(LLAMA_8B | {"precision": "FP8-MX", "framework": "Megatron-Bridge 25.11"}, 1, CONFIG)
+    assert found.status == "invalid" and "has no units for scales of 32 numbers" in found.reason
 
 
 def test_a_recipe_without_fp8_is_folded_away() -> None:
