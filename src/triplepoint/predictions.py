@@ -94,7 +94,9 @@ def predict(
 
     catalogue, rows, found = Catalogue(config), [], []
     if isinstance(points, pd.DataFrame):
-        points = [{str(name): cell for name, cell in row.items() if not pd.isna(cell)} for row in points.to_dict("records")]
+        points = [
+            {str(name): cell for name, cell in row.items() if not pd.isna(cell)} for row in points.to_dict("records")
+        ]
     elif isinstance(points, Mapping | str | Path):
         raise UserError(f"points: expected a list of mappings or a pandas table, found one {type(points).__name__}")
     for number, point in enumerate(points, 1):
