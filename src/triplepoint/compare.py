@@ -10,6 +10,7 @@ from triplepoint.config.base import parse
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import SETTINGS, settings_of
 from triplepoint.errors import UserError, nearest
+from triplepoint.metrics import Z90
 from triplepoint.predictions import Configuration, Request, read_cells, request_of
 from triplepoint.simulate.predict.prediction import Prediction
 from triplepoint.status import PredictionStatus
@@ -23,8 +24,6 @@ from triplepoint.verdicts.runs import IDENTITY, Group, Runs, group_repeats
 
 SD = "_sd"
 """End of the column with the standard deviation of a quantity."""
-Z90 = 1.645
-"""Standard deviations on either side that hold 90 % of a normal distribution."""
 COLUMNS = (
     "id", "quantity", "unit", "measured", "measured_lo", "measured_hi", "ours", "ours_lo", "ours_hi", "difference",
     "verdict", "reason", "origin", "runs",

@@ -24,6 +24,9 @@ FLOPS_PER_MAC = 2
 FORWARD_AND_BACKWARD = 3
 """Forward FLOPs of a whole step: the backward pass of a GEMM is two GEMMs of the same size."""
 
+Z90 = 1.645
+"""Standard deviations on either side that hold 90 % of a normal distribution."""
+
 MAD_TO_SIGMA = 1.4826
 """1 / 0.6745, the third quartile of the normal distribution: scales a median absolute deviation to its sigma."""
 

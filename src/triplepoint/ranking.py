@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 
+from triplepoint.metrics import Z90
 from triplepoint.simulate.calibration import same_training
 from triplepoint.simulate.predict.prediction import Prediction, cell_of, read_calibrations
 from triplepoint.status import PredictionStatus
@@ -12,7 +13,6 @@ from triplepoint.status import PredictionStatus
 COLUMNS = ("rank", "num_ranked", "slower_fraction", "slower_lo_fraction", "slower_hi_fraction", "tied_with_first")
 """Columns that a ranking adds to predictions."""
 
-_Z90 = 1.645
 _RUNS = (PredictionStatus.OK, PredictionStatus.UNDECIDED)
 
 
@@ -42,7 +42,7 @@ def rank(predictions: Sequence[Prediction], config: Path) -> list[dict[str, obje
             one = predictions[number]
             assert one.job is not None
             slower = math.log(one.step_time_s / first.step_time_s)
-            width = _Z90 * math.sqrt(2) * calibration.layout_scale(one.job) if place > 1 else 0.0
+            width = Z90 * math.sqrt(2) * calibration.layout_scale(one.job) if place > 1 else 0.0
             ends = (slower, slower - width, slower + width)
             columns[number] = {
                 "rank": place,

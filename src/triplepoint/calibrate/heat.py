@@ -10,6 +10,7 @@ from triplepoint.calibrate.heat_runs import Observed, Runs, read_runs
 from triplepoint.calibrate.heat_search import search, temperatures, values_of, with_numbers
 from triplepoint.calibrate.protocol import COVERAGE, least_squares, rounded, to_yaml
 from triplepoint.config.cluster import ConditionsConfig
+from triplepoint.metrics import Z90
 from triplepoint.simulate.heat.devices import Devices
 from triplepoint.simulate.heat.machine import Machine
 from triplepoint.simulate.heat.network import propagator
@@ -19,7 +20,6 @@ from triplepoint.simulate.power.parameters import Estimate
 
 _UNTOLD = 0.8
 """Share of its prior width above which a run is taken to say nothing of a number."""
-_Z90 = 1.645
 _LEAST_GAP_K = 3.0
 """Gap between two rows from which they are told apart: positions of a row differ by 1 to 2 K (parts)."""
 _DRIFT_K = 3.0
@@ -250,8 +250,8 @@ def _report(runs: Runs, fitted: HeatOfCluster) -> list[str]:
         unit = unit or {"full_power": "W", "least_flow": "of full flow"}[name]
         told = "" if sigma < _UNTOLD * width else "; hardly told by these runs, its width is kept"
         lines.append(
-            f"{name}: {before:.4g} -> {value:.4g} {unit}, {COVERAGE:.0%} {value - _Z90 * sigma:.4g} to "
-            f"{value + _Z90 * sigma:.4g}{told}"
+            f"{name}: {before:.4g} -> {value:.4g} {unit}, {COVERAGE:.0%} {value - Z90 * sigma:.4g} to "
+            f"{value + Z90 * sigma:.4g}{told}"
         )
     loads = sorted(float(np.nanmean(one.power_w)) for one in runs.observed)
     if loads[-1] < 1.3 * loads[0]:

@@ -25,6 +25,7 @@ from triplepoint.calibrate.step_ratios import (
     weighted_quantile,
 )
 from triplepoint.errors import UserError
+from triplepoint.metrics import Z90
 from triplepoint.simulate.calibration import (
     Calibration,
     Fitted,
@@ -45,9 +46,6 @@ _HEADER = """\
 
 _LEAST_SPREAD = 0.012
 """Smallest spread of a stack's rows, in log: steps of one job vary by so much between runs."""
-
-_NINE_OF_TEN = 1.645
-"""Standard deviations of a normal that nine of ten stay within."""
 
 _UPPER_QUARTILE = 1.15
 """Standard deviations of a normal that three of four stay within."""
@@ -245,10 +243,7 @@ def _spreads(cases: Sequence[Case], errors: dict[Case, float]) -> dict[str, floa
 
 def _spread(cases: Sequence[Case], errors: dict[Case, float]) -> float:
     """Return the standard deviation that nine of ten errors of some rows speak of."""
-    return (
-        weighted_quantile([abs(errors[case]) for case in cases], cluster_weights(cases).tolist(), COVERAGE)
-        / _NINE_OF_TEN
-    )
+    return weighted_quantile([abs(errors[case]) for case in cases], cluster_weights(cases).tolist(), COVERAGE) / Z90
 
 
 def _widths(cases: Sequence[Case], by_size: dict[Case, float], calibration: Calibration) -> Widths:
@@ -296,7 +291,7 @@ def _layout_width(cases: Sequence[Case], calibration: Calibration) -> float:
         apart += [abs(one - other) for one, other in itertools.combinations(errors, 2)]
     if not apart:
         return _PRIOR_WIDTH
-    return round(float(np.quantile(apart, COVERAGE)) / (_NINE_OF_TEN * math.sqrt(2)), 4)
+    return round(float(np.quantile(apart, COVERAGE)) / (Z90 * math.sqrt(2)), 4)
 
 
 def _place(job: Job) -> Place:

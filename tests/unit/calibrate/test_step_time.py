@@ -98,7 +98,8 @@ def test_what_was_not_measured_widens(
     assert calibration.new_of(job) == new
     known = calibration.scale(on("NeMo dgxc v25.02", "h100", "Hopper"), SURE)
     widths = [getattr(calibration.fitted.widths, one) for one in new]
-    assert calibration.scale(job, SURE) >= math.hypot(known, *widths) * 0.99 if new else True
+    # What is new adds in squares; a job of a stack that is known stands where it stood.
+    assert calibration.scale(job, SURE) >= math.hypot(0.0 if "stack" in new else known, *widths) * 0.999
     assert (calibration.scale(job, SURE) > known) == bool(new)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from triplepoint.metrics import Z90
 from triplepoint.simulate.heat.clocks import Reason
 from triplepoint.simulate.heat.known import mean_sigma_k
 from triplepoint.simulate.heat.nodes import node_power_of
@@ -19,7 +20,6 @@ from triplepoint.simulate.predict.peaks import peak_w
 
 _HELD_SIGMA = 0.01
 """Relative: GPUs at their limit of 700 W show 686 to 699 W, nodes A and E of tests/data/heat and tests/data/power."""
-_Z90 = 1.645
 _BUSY_SHARE = 0.1
 """Share of a step whose control periods draw most: what its highest power comes from."""
 _HELD = int(Reason.POWER_CAP | Reason.SW_THERMAL | Reason.HW_THERMAL | Reason.POWER_BRAKE)
@@ -105,11 +105,11 @@ def predict_power(warm: Warm[Any], interval_s: tuple[float, float], config: Path
     mean_w = _mean(warm, warm.trace.power_w)
     # The same work in another time draws another power: times of inference are less certain than those of training.
     is_timed = isinstance(load, Training) or not interval_s[0] < interval_s[1]
-    rate_sigma = 0.0 if is_timed else _RATE_SHARE * math.log(interval_s[1] / interval_s[0]) / (2.0 * _Z90)
+    rate_sigma = 0.0 if is_timed else _RATE_SHARE * math.log(interval_s[1] / interval_s[0]) / (2.0 * Z90)
     sigma_w, step_s = _sigma_w(warm, rate_sigma), load.length_s
     energy_j = mean_w * load.job.num_gpus * step_s / load.num_tokens
     # A mean is above the limit only where the lowest clock draws more than that.
-    low_w, high_w = mean_w - _Z90 * sigma_w, max(mean_w, min(mean_w + _Z90 * sigma_w, machine.power.power_limit.value))
+    low_w, high_w = mean_w - Z90 * sigma_w, max(mean_w, min(mean_w + Z90 * sigma_w, machine.power.power_limit.value))
     low, high = (
         math.exp(math.hypot(end_w / mean_w - 1.0, math.log(end_s / step_s)))
         for end_w, end_s in zip((low_w, high_w), interval_s, strict=True)
@@ -141,10 +141,10 @@ def _peak(warm: Warm[Any], sigma: float) -> dict[str, float]:
     # Where brakes are pulled on all nodes no pass begins at the highest clock.
     begins_w = 0.0 if machine.braked.any(axis=1).all() else peak_w(warm)
     peak = max(float(warm.trace.power_w[:, warm.seats.weight > 0].max()), min(begins_w, most_w.value))
-    high = min(peak * math.exp(_Z90 * sigma), most_w.value + _Z90 * most_w.sigma)
+    high = min(peak * math.exp(Z90 * sigma), most_w.value + Z90 * most_w.sigma)
     return {
         "gpu_power_peak_w": peak,
-        "gpu_power_peak_lo_w": peak * math.exp(-_Z90 * sigma),
+        "gpu_power_peak_lo_w": peak * math.exp(-Z90 * sigma),
         "gpu_power_peak_hi_w": max(peak, high),
     }
 
@@ -154,7 +154,7 @@ def _temperatures(warm: Warm[Any], power_sigma: float) -> dict[str, float]:
     trace, machine, weight = warm.trace, warm.machine, warm.seats.weight
     power_w, rise_k = trace.power_w.mean(axis=0), (trace.temp_c - machine.inlet_c[:, None]).mean(axis=0)
     mean_c = _mean(warm, trace.temp_c)
-    known_k = _Z90 * math.hypot(
+    known_k = Z90 * math.hypot(
         mean_sigma_k(machine, power_w, weight), float(np.average(rise_k, weights=weight)) * power_sigma
     )
     hottest_c = float(warm.hottest_c(warm.load.job.num_gpus)[:, weight > 0].max())
@@ -164,7 +164,7 @@ def _temperatures(warm: Warm[Any], power_sigma: float) -> dict[str, float]:
         machine.devices.die[is_hottest].max() * power_w[is_hottest].max()
     )
     contact_k *= machine.cooled_by.die_resistance.value
-    most_k = _Z90 * math.hypot(
+    most_k = Z90 * math.hypot(
         mean_sigma_k(machine, power_w, is_hottest.astype(float)), contact_k, float(rise_k.max()) * power_sigma
     )
     shutdown_c = machine.heat.limits.shutdown_temperature.value
@@ -184,7 +184,7 @@ def _clocks(warm: Warm[Any], sigma: float) -> dict[str, float]:
     table = warm.machine.table
     # Power that switching takes grows with the clock to this: V^2 f with the voltages of the GPU type.
     exponents = np.gradient(np.log(table.energy_share * table.share), np.log(table.share))
-    known_mhz = _Z90 * mean_mhz * sigma * held / float(exponents[table.nearest(mean_mhz)])
+    known_mhz = Z90 * mean_mhz * sigma * held / float(exponents[table.nearest(mean_mhz)])
     return {
         "sm_clock_mhz": mean_mhz,
         "sm_clock_lo_mhz": mean_mhz - known_mhz,
