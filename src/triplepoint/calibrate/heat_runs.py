@@ -50,9 +50,9 @@ class Observed:
 
     @property
     def drift_k(self) -> float:
-        """Change of the mean temperature from the first tenth of the run to its second half. Unit: K."""
-        mean_c = np.nanmean(self.series_c, axis=(1, 2))
-        return abs(float(mean_c[len(mean_c) // 2 :].mean() - mean_c[: max(1, len(mean_c) // 10)].mean()))
+        """Change of the mean temperature from what is shown first to the second half of the run. Unit: K."""
+        later_c = self.series_c[len(self.series_c) // 2 :]
+        return abs(float(np.nanmean(later_c.mean(axis=0) - self.first_c)))
 
 
 @dataclass(frozen=True, eq=False)

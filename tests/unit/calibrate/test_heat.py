@@ -169,6 +169,7 @@ def test_report_says_how_far_temperatures_changed_where_times_are_not_told() -> 
     runs, truth = drawn(11, [600.0], 1)
     fitted = fit_heat_of(runs)
     short = warming_up(truth, runs.observed[0].power_w, 20, 0.5)
+    assert short.drift_k > 3 > runs.observed[0].drift_k
     procedure = ChassisHeat([], CONFIG)
     for observed, words in ((runs.observed, "change by less than 3 K"), ([short], "change by up to ")):
         procedure.runs = replace(runs, observed=observed)
