@@ -234,7 +234,7 @@ def _first_state(machine: Machine, one: Observed) -> Float:
         network = machine.under_load(power_w).network
         per_w = np.stack(
             [
-                network.steady(np.eye(num_devices)[gpu] + np.zeros(machine.shape))[:, :num_devices]
+                network.steady(np.broadcast_to(np.eye(num_devices)[gpu], machine.shape))[:, :num_devices]
                 for gpu in range(num_devices)
             ],
             axis=-1,

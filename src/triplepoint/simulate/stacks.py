@@ -297,7 +297,7 @@ def _has(joined: str, word: str) -> bool:
     return any(_joined(part) in joined for part in word.split("|"))
 
 
-_PLAIN = re.compile(r"torch|fsdp|\bddp\b")
+_PLAIN = re.compile(r"\b(?:py)?torch\b|\bfsdp\d?\b|\bddp\b")
 """Names of what `other` stands for: plain PyTorch."""
 
 
