@@ -229,7 +229,8 @@ def _first_state(machine: Machine, one: Observed) -> Float:
     Its power is that whose balance has the temperatures first shown, not the power of the run.
     """
     num_devices = machine.shape[1]
-    power_w, above_k = np.nan_to_num(one.series_w[0]), one.first_c - machine.inlet_c[:, None]
+    power_w: Float = np.asarray(np.nan_to_num(one.series_w[0]), dtype=float)
+    above_k = one.first_c - machine.inlet_c[:, None]
     for _ in range(_ROUNDS_OF_FANS):
         network = machine.under_load(power_w).network
         per_w = np.stack(
