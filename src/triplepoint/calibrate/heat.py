@@ -229,20 +229,18 @@ def _first_state(machine: Machine, one: Observed) -> Float:
     Its power is that whose balance has the temperatures first shown, not the power of the run.
     """
     num_devices = machine.shape[1]
+    one_watt: Float = np.eye(num_devices, dtype=np.float64)[:, None, :] + np.zeros(machine.shape)
     power_w: Float = np.asarray(np.nan_to_num(one.series_w[0]), dtype=float)
     above_k = one.first_c - machine.inlet_c[:, None]
     for _ in range(_ROUNDS_OF_FANS):
         network = machine.under_load(power_w).network
         per_w = np.stack(
-            [
-                network.steady(np.broadcast_to(np.eye(num_devices)[gpu], machine.shape))[:, :num_devices]
-                for gpu in range(num_devices)
-            ],
+            [network.steady(each)[:, :num_devices] for each in one_watt],
             axis=-1,
         )
         shown_k = np.where(np.isfinite(above_k), above_k, network.steady(power_w)[:, :num_devices])
-        balance_w = np.linalg.solve(per_w, shown_k[..., None])[..., 0]
-        power_w = np.maximum(balance_w, 0.0)
+        balance_w: Float = np.asarray(np.linalg.solve(per_w, shown_k[..., None])[..., 0], dtype=np.float64)
+        power_w = np.asarray(np.maximum(balance_w, 0.0), dtype=np.float64)
     # Below 0 where the inlet is taken as warmer than what was shown at rest: it still begins at what was shown.
     return machine.under_load(power_w).network.steady(balance_w)
 
