@@ -83,7 +83,7 @@ class Binding:
     # What `aggregate` reads of a run; each further file of a thousand runs costs Snakemake a quarter of a second.
     aggregated = (
         "raw/manifest.json",
-        *(f"{name}.parquet" for name in ("telemetry", "kernels", "categories", "timeline")),
+        *(f"{name}.parquet" for name in ("telemetry", "kernels", "categories", "intervals", "timeline")),
     )
     figures = figures.NAMES
 

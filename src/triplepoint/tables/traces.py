@@ -40,7 +40,18 @@ STEPS = Table(
 )
 
 
-_GROUP = text("group", "Process group of a collective (tp, pp, dp, ep); null otherwise or where not known.", True)
+GROUP = text("group", "Process group of a collective (tp, pp, dp, ep); null otherwise or where not known.", True)
+
+GEOMETRY = (
+    amount("num_blocks", "1", "Thread blocks of a launch: like the next six, mean weighted by duration."),
+    amount("threads_per_block", "1", "Threads of a block."),
+    amount("registers_per_thread", "1", "Registers."),
+    amount("shared_memory_bytes", "byte", "Shared memory of a block."),
+    amount("blocks_per_sm", "1", "Blocks of the launch over multiprocessors of the GPU."),
+    amount("warps_per_sm", "1", "Warps of the launch over multiprocessors of the GPU."),
+    ratio("occupancy", "Resident warps over the most a multiprocessor holds, as the profiler estimates it."),
+)
+"""Launch geometry of kernels; null where the trace has none."""
 
 KERNELS = Table(
     "kernels",
@@ -50,19 +61,13 @@ KERNELS = Table(
         Column("step", "int", "1", "Step the occurrences start in; null for those between steps.", True, 0),
         text("class", "Coarse kernel class: gemm, attention, comm, ..."),
         text("kind", "Finer kind within the class: all_reduce, forward, ..."),
-        _GROUP,
+        GROUP,
         text("name", "Name in the trace."),
         count("count", "Occurrences."),
         duration("sum_ns", "Summed duration; concurrent kernels count twice."),
         duration("min_ns", "Shortest."),
         duration("max_ns", "Longest."),
-        amount("num_blocks", "1", "Thread blocks of a launch: like the next six, mean weighted by duration."),
-        amount("threads_per_block", "1", "Threads of a block."),
-        amount("registers_per_thread", "1", "Registers."),
-        amount("shared_memory_bytes", "byte", "Shared memory of a block."),
-        amount("blocks_per_sm", "1", "Blocks of the launch over multiprocessors of the GPU."),
-        amount("warps_per_sm", "1", "Warps of the launch over multiprocessors of the GPU."),
-        ratio("occupancy", "Resident warps over the most a multiprocessor holds, as the profiler estimates it."),
+        *GEOMETRY,
     ),
 )
 
@@ -85,7 +90,7 @@ INTERVALS = Table(
     (
         *_ACCOUNT,
         text("kind", "Class of computation, kind of communication, direction of a copy, or the reason to idle."),
-        _GROUP,
+        GROUP,
         *_TIMES,
     ),
 )
@@ -103,7 +108,7 @@ COLLECTIVES = Table(
         RANK,
         Column("step", "int", "1", "Step it starts in; null between steps.", True, 0),
         text("kind", "all_reduce, all_gather, send_recv, ..."),
-        _GROUP,
+        GROUP,
         text("group_name", "Name of the process group in the trace; null where it has none.", True),
         Column("peer", "int", "1", "The other rank of a point-to-point transfer; null where not told.", True, 0),
         count("sequence", "How many of this kind, of a transfer with this peer, the rank had in this group before."),
