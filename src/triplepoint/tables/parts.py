@@ -85,7 +85,7 @@ PHASES = Table(
         RANK,
         _PHASE,
         _CATEGORY,
-        amount("busy_s", "s", "Time running.", False),
+        amount("busy_s", "s", "Time running; kinds that run at once are both busy.", False),
         amount("exposed_s", "s", "Part of it with no earlier category running.", False),
         amount("overlapped_s", "s", "The rest.", False),
         amount("gpu_energy_j", "J", "Energy of a measured step spent in the exposed time; null without a counter."),
