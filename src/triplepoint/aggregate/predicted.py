@@ -70,7 +70,7 @@ def add_need(point: Point, row: Row, config: Path) -> None:
         return
     row |= {
         "needed_memory_bytes": need.total,
-        "needed_memory_bytes_lo": max(0.0, need.total - need.half_width),
-        "needed_memory_bytes_hi": need.total + need.half_width,
+        "needed_memory_lo_bytes": max(0.0, need.total - need.half_width),
+        "needed_memory_hi_bytes": need.total + need.half_width,
         "memory_capacity_bytes": need.capacity,
     }

@@ -23,6 +23,7 @@ NODES = Table(
         amount("host_power_w", "W", "Mean CPU package and DRAM power (RAPL) over measured steps."),
         Column("inlet_temp_c", "float", "degC", "Mean temperature of the air entering over measured steps.", True),
     ),
+    null="Not measured.",
 )
 
 TRAFFIC = Table(
@@ -42,6 +43,7 @@ TRAFFIC = Table(
         text("capacity_source", "Where the capacity is from, or why it is not known."),
         text("absent", "Why nothing was counted; null where it was.", True),
     ),
+    null="Not counted, or the capacity is not known; `absent` and `capacity_source` say why.",
 )
 
 BREAKDOWN = Table(
@@ -55,12 +57,13 @@ BREAKDOWN = Table(
         _CATEGORY,
         text("kind", "Class of computation, kind of communication, direction of a copy, or the reason to idle."),
         GROUP,
-        amount("busy_s", "s", "Time running.", False),
+        amount("busy_s", "s", "Time running; kinds that run at once are both busy.", False),
         amount(
             "exposed_s", "s", "Part of it that counts: no earlier category ran, nor an earlier begun of its own.", False
         ),
         amount("overlapped_s", "s", "The rest.", False),
     ),
+    null="Of a group: no collective, or its group is not known.",
 )
 
 STEP_ENERGY = Table(
@@ -85,13 +88,14 @@ PHASES = Table(
         RANK,
         _PHASE,
         _CATEGORY,
-        amount("busy_s", "s", "Time running; kinds that run at once are both busy.", False),
+        amount("busy_s", "s", "Time running.", False),
         amount("exposed_s", "s", "Part of it with no earlier category running.", False),
         amount("overlapped_s", "s", "The rest.", False),
         amount("gpu_energy_j", "J", "Energy of a measured step spent in the exposed time; null without a counter."),
         amount("gpu_power_w", "W", "Power in that time, over measured steps; null as above."),
         amount("gpu_power_sigma_w", "W", "Its standard error: half the step's mean where nothing is known of it."),
     ),
+    null="Without an energy counter of the GPU.",
 )
 
 KERNEL_TOTALS = Table(
@@ -110,4 +114,5 @@ KERNEL_TOTALS = Table(
         *GEOMETRY,
         text("geometry_absent", "Why there is no launch geometry; null where there is.", True),
     ),
+    null="Of launch geometry: the trace has none. Of a group: no collective, or its group is not known.",
 )

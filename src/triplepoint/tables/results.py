@@ -33,6 +33,7 @@ TELEMETRY_CHECKS = Table(
         amount("of_total", "1", "What `num` is counted out of, where that is said."),
         text("absent", "Why there is no value; null where there is.", True),
     ),
+    null="There is no value; `absent` says why. A share has no spread.",
 )
 
 
@@ -244,7 +245,13 @@ _OF_RUN = (
     text("torch_version", "Version of torch; null if nothing ran.", True),
     text("stack", "Software a simulated run stands for, framework and version; null if not simulated.", True),
 )
-POINTS = Table("points", "one row per run, invalid points included", tuple(_with_ends(_OF_RUN, _ENDS_OF_RUN)))
+POINTS = Table(
+    "points",
+    "one row per run, invalid points included",
+    tuple(_with_ends(_OF_RUN, _ENDS_OF_RUN)),
+    null="Of a setting: it has no part in this point. Of a number: the run did not finish, does no such thing, or "
+    "nothing measured it. Of an end (p10, p90, lo, hi): the number has none.",
+)
 
 _OF_GPU = (
     RUN,
@@ -276,9 +283,14 @@ _OF_GPU = (
     amount("sm_clock_busy_mhz", "MHz", f"Mean clock while kernels run: {_BUSY}."),
     *_CAUSES,
 )
-GPUS = Table("gpus", "one row per (run, rank) of runs that finished", tuple(_with_ends(_OF_GPU, _ENDS_OF_GPU)))
+GPUS = Table(
+    "gpus",
+    "one row per (run, rank) of runs that finished",
+    tuple(_with_ends(_OF_GPU, _ENDS_OF_GPU)),
+    null="Not measured.",
+)
 
-RUN_TIMELINE = Table("timeline", "one row per (run, drawn span)", (RUN, *TIMELINE.columns))
+RUN_TIMELINE = Table("timeline", "one row per (run, drawn span)", (RUN, *TIMELINE.columns), TIMELINE.null)
 
 _TABLES = (
     POINTS, GPUS, NODES, TRAFFIC, STEP_ENERGY, PHASES, BREAKDOWN, KERNEL_TOTALS, TELEMETRY_CHECKS, CLAIMS, RUN_TIMELINE,

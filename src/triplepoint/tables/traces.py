@@ -37,6 +37,7 @@ STEPS = Table(
             came_later=True,
         ),
     ),
+    null="Not known of this rank.",
 )
 
 
@@ -69,6 +70,7 @@ KERNELS = Table(
         duration("max_ns", "Longest."),
         *GEOMETRY,
     ),
+    null="Of launch geometry: the trace has none.",
 )
 
 _ACCOUNT = (
@@ -93,6 +95,7 @@ INTERVALS = Table(
         GROUP,
         *_TIMES,
     ),
+    null="As the column says.",
 )
 
 CATEGORIES = Table(
@@ -125,6 +128,7 @@ COLLECTIVES = Table(
         duration("waited_ns", "Time from its start until the last rank started.", True),
         count("last_rank", "Rank that started last.", True),
     ),
+    null="The trace does not tell, or the other ranks were not traced.",
 )
 
 SEGMENTS = Table(
@@ -150,6 +154,7 @@ TIMELINE = Table(
         duration("t_start_ns", "Start since the step began on the earliest rank."),
         duration("duration_ns", "Duration."),
     ),
+    null="The span is no phase.",
 )
 
 
@@ -182,6 +187,7 @@ RANKS = Table(
         Column("z_score", "float", "1", "Modified z-score of the excess; null under 3 peers.", True),
         Column("is_straggler", "bool", "1", "Whether z_score > 3.5, excess >= 2 %, and last more often than by turns."),
     ),
+    null="As the column says.",
 )
 
 CRITICAL_PATH = Table(
@@ -196,4 +202,5 @@ CRITICAL_PATH = Table(
         duration("duration_ns", "Time of the step's critical path."),
         count("num_jumps", "Times the step's path goes from one rank to another; the same in all rows of a step."),
     ),
+    null="As the column says.",
 )

@@ -172,7 +172,7 @@ def test_points_that_do_not_fit_say_what_they_need(tmp_path: Path, status: str) 
     spec = Spec("llama3-70b", {"tp": 8}, cluster=H200, status=status, step_ms=100_000)
     (point,) = tables_of(tmp_path, spec)["points"]
     assert point["memory_capacity_bytes"] == 150_754_820_096  # config/gpus/h200.yaml
-    assert point["needed_memory_bytes_lo"] < point["needed_memory_bytes"] < point["needed_memory_bytes_hi"]
+    assert point["needed_memory_lo_bytes"] < point["needed_memory_bytes"] < point["needed_memory_hi_bytes"]
     # 70.6e9 parameters over 8 ranks, of 2 bytes and 16 for gradient and Adam, are 158e9 bytes before any activation.
     assert point["needed_memory_bytes"] > 70.6e9 / 8 * 18
 
