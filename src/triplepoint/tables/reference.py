@@ -56,7 +56,7 @@ def reference() -> str:
     parts = [
         _INTRODUCTION,
         "## Results",
-        "Written by `aggregate` to `results/tables/`: Parquet, small ones as CSV too. `run` joins them.",
+        "Written by `aggregate` below `results/tables/`: Parquet, small ones as CSV too. `run` joins them.",
     ]
     parts += [_chapter(f"`{name}`", table) for name, table in RESULT_TABLES.items()]
     parts += ["## Files of a run", "In `results/runs/<run>/`; those in `raw/truth/` are of simulated runs alone."]
