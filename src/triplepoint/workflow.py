@@ -78,8 +78,8 @@ class Binding:
     """The selection as the rules see it."""
 
     tables = (
-        "points", "gpus", "nodes", "traffic", "step_energy", "phases", "breakdown", "kernels", "telemetry_checks", "claims",
-        "timeline",
+        "points", "gpus", "nodes", "traffic", "step_energy", "phases", "breakdown", "kernels", "telemetry_checks",
+        "claims", "timeline",
     )  # fmt: skip
     trace_products = (*(f"{name}.parquet" for name in TRACE_TABLES), "perfetto.json.gz")
     products = ("raw/manifest.json", "telemetry.parquet", *trace_products)
