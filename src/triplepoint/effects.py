@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 from pandas import DataFrame
@@ -62,9 +63,23 @@ class Effect:
     @property
     def text(self) -> str:
         """The effect with its interval: '4.5 % [2.1, 7.0]' or '3.1 K [1.0, 5.2]'."""
-        scale, unit = (100, "%") if self.is_relative else (1, "K")
-        ends = "" if math.isnan(self.low) else f" [{_digits(self.low * scale)}, {_digits(self.high * scale)}]"
-        return f"{_digits(self.value * scale)} {unit}{ends}"
+        return self.size + self.ends
+
+    @property
+    def size(self) -> str:
+        """The effect alone: '4.5 %' or '3.1 K'."""
+        return f"{_digits(self.value * self._scale)} {'%' if self.is_relative else 'K'}"
+
+    @property
+    def ends(self) -> str:
+        """The interval alone, with the space before it: ' [2.1, 7.0]'; nothing where none is known."""
+        if math.isnan(self.low):
+            return ""
+        return f" [{_digits(self.low * self._scale)}, {_digits(self.high * self._scale)}]"
+
+    @property
+    def _scale(self) -> int:
+        return 100 if self.is_relative else 1
 
     def turned(self) -> "Effect":
         """Return the effect of the way back."""
@@ -137,18 +152,18 @@ def pair_points(
     return effects
 
 
-_WORDS: Mapping[str, tuple[str, bool]] = {
-    "step_time_s": ("faster", False),
-    "tokens_per_s": ("faster", True),
-    "tokens_per_s_per_gpu": ("faster", True),
-    "job_gpu_samples_per_s_mj": ("more efficient", True),
-    "gpu_energy_per_token_j": ("cheaper in energy per token", False),
-    "gpu_power_w": ("lower in power", False),
-    "gpu_power_peak_w": ("lower in peak power", False),
-    "gpu_temp_c": ("cooler", False),
-    "gpu_temp_max_c": ("cooler at its hottest GPU", False),
+_WORDS: Mapping[str, tuple[str, Literal["time", "more", "less"]]] = {
+    "step_time_s": ("faster", "time"),
+    "tokens_per_s": ("faster", "more"),
+    "tokens_per_s_per_gpu": ("faster", "more"),
+    "job_gpu_samples_per_s_mj": ("more efficient", "more"),
+    "gpu_energy_per_token_j": ("lower in energy per token", "less"),
+    "gpu_power_w": ("lower in power", "less"),
+    "gpu_power_peak_w": ("lower in peak power", "less"),
+    "gpu_temp_c": ("cooler", "less"),
+    "gpu_temp_max_c": ("cooler at its hottest GPU", "less"),
 }
-"""What the best is called by column, and whether higher is better."""
+"""What the best is called by column, and whether that is less time (so a higher speed), more, or less of it."""
 
 
 def answer_best(points: DataFrame, column: str = "step_time_s", name: str = "layout", noun: str = "layouts") -> str:
@@ -160,31 +175,36 @@ def answer_best(points: DataFrame, column: str = "step_time_s", name: str = "lay
         name: Column of the settings' names; rows that share one are repeats.
         noun: What the settings are called, in the plural.
     """
-    word, is_higher_better = _WORDS[column]
+    word, kind = _WORDS[column]
     done = points[(points["status"] == Status.OK) & points[column].notna()]
     groups = [(str(key), found) for key, found in done.groupby(name, sort=False)]
-    groups.sort(key=lambda item: float(item[1][column].mean()), reverse=is_higher_better)
+    groups.sort(key=lambda item: float(item[1][column].mean()), reverse=kind == "more")
     if len(groups) < 2:
         return f"Of {points[name].nunique()} {noun}, {f'only {groups[0][0]}' if groups else 'none'} finished"
     best, of_best = groups[0]
-    leads = {other: _lead(compare(of_best, found, column), is_higher_better) for other, found in groups[1:]}
+    leads = {other: _lead(compare(of_best, found, column), kind) for other, found in groups[1:]}
     tied = [other for other, lead in leads.items() if lead.is_tie]
     behind = [other for other in leads if other not in tied]
     if not behind:
         last = groups[-1][0]
-        return f"{_listed([best, *tied], noun)} are tied; {best} is {leads[last].text} {word} than {last}"
-    said = f"{best} is {leads[behind[0]].text} {word} than {behind[0]}"
+        return f"{_listed([best, *tied], noun)} are tied; {_said(best, leads[last], word, last)}"
+    said = _said(best, leads[behind[0]], word, behind[0])
     return f"{said}; {_listed([best, *tied], noun)} are tied" if tied else said
 
 
-def _lead(change: Effect, is_higher_better: bool) -> Effect:
-    """Return by how much the first is better than the other, from the change to the other; positive where it is.
+def _lead(change: Effect, kind: Literal["time", "more", "less"]) -> Effect:
+    """Return by how much the first is better than the other, from the change to the other; positive where it is."""
+    if kind == "time" or not change.is_relative:
+        # What takes 10 % longer is beaten by 10 % in speed.
+        return change
+    turned = change.turned()
+    if kind == "more":
+        return turned
+    return Effect(-turned.value, -turned.high, -turned.low, turned.basis, turned.num)
 
-    Speed is the inverse of time: what takes 10 % longer is beaten by 10 %, and so is what does 1 / 1.1 of the work.
-    """
-    if change.is_relative:
-        return change.turned() if is_higher_better else change
-    return change.turned() if is_higher_better else change
+
+def _said(best: str, lead: Effect, word: str, other: str) -> str:
+    return f"{best} is {lead.size} {word} than {other}{lead.ends}"
 
 
 def _listed(names: Sequence[str], noun: str) -> str:
@@ -218,7 +238,7 @@ def _sigma(row: "Mapping[str, object]", column: str, is_relative: bool, is_simul
 
 def _number(row: "Mapping[str, object]", column: str) -> float:
     value = row.get(column)
-    return float(value) if isinstance(value, int | float) else math.nan
+    return float(value) if isinstance(value, Real) else math.nan
 
 
 def _over(changes: Iterable[float], basis: Basis, is_relative: bool) -> Effect:
@@ -239,5 +259,5 @@ def _effect(change: float, half: float, basis: Basis, num: int, is_relative: boo
 
 def _digits(value: float) -> str:
     """Return a number of per cent or kelvin to a tenth, from 20 on to a whole."""
-    text = f"{value:.0f}" if abs(value) >= 20 else f"{value:.1f}"
+    text = f"{value:.0f}" if abs(value) >= 19.95 else f"{value:.1f}"
     return text.removeprefix("-") if float(text) == 0 else text

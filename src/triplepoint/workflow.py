@@ -77,7 +77,17 @@ def bind(config: Mapping[str, Any], base: str, figures: Sequence[str] | None) ->
 class Binding:
     """The selection as the rules see it."""
 
-    tables = ("points", "gpus", "step_energy", "phases", "kernels", "telemetry_checks", "claims", "timeline")
+    tables = (
+        "points",
+        "gpus",
+        "step_energy",
+        "phases",
+        "kernels",
+        "telemetry_checks",
+        "published",
+        "claims",
+        "timeline",
+    )
     trace_products = (*(f"{name}.parquet" for name in TRACE_TABLES), "perfetto.json.gz")
     products = ("raw/manifest.json", "telemetry.parquet", *trace_products)
     # What `aggregate` reads of a run; each further file of a thousand runs costs Snakemake a quarter of a second.

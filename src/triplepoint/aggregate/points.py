@@ -64,6 +64,7 @@ def finished_row(
             "tokens_per_s_per_gpu": throughput / point.num_gpus,
             "flops_per_token": flops,
             "mfu": _mfu(entry.run, point, gpu, throughput, flops),
+            **_limits(gpu),
             "loss_first": steps.losses[0],
             "loss_last": steps.losses[1],
             "peak_memory_bytes": max(memory, default=None),
@@ -74,6 +75,14 @@ def finished_row(
         | _facts_of_model(manifest)
     )
     return row | _per_gpu_and_token(row, point.num_gpus, steps.num_tokens)
+
+
+def _limits(gpu: GpuConfig | None) -> dict[str, float]:
+    """Return what figures draw as lines, of one GPU: power limit and temperature of throttling, where it is known."""
+    if gpu is None:
+        return {}
+    throttled = {"gpu_throttle_temp_c": gpu.slowdown_temperature.value} if gpu.slowdown_temperature else {}
+    return {"gpu_power_limit_w": gpu.package_power_limit.value / gpu.gpus_per_package, **throttled}
 
 
 def _per_gpu_and_token(row: Mapping[str, Any], num_gpus: int, num_tokens: int) -> dict[str, Any]:
@@ -241,7 +250,7 @@ Row = dict[str, Any]
 
 
 def set_beside(point: Point, manifest: Manifest, row: Row, ranks: list[Row], config: Path) -> None:
-    """Put the prediction of a launched run into its rows; a simulated one is its own prediction and gets none.
+    """Put the prediction of a launched run into its rows; a simulated one gets how far layouts err.
 
     Args:
         point: What was launched.
@@ -251,6 +260,10 @@ def set_beside(point: Point, manifest: Manifest, row: Row, ranks: list[Row], con
         config: Folder of the configuration.
     """
     if manifest.origin == "simulated":
+        if manifest.status == Status.OK and point.inference is None:
+            from triplepoint.simulate.predict.point import layout_sigma
+
+            row["step_time_layout_sigma"] = layout_sigma(point, config)
         return
     from triplepoint.simulate.predict.point import allocated_by_rank, predict_if_configured
 

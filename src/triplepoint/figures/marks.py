@@ -1,4 +1,4 @@
-"""Colours, hatches and markers: a concept looks the same in every figure and in the report. Plain text, no matplotlib."""
+"""Colours, hatches and markers: a concept looks the same in every figure and in the report; needs no matplotlib."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -37,8 +37,8 @@ SHARDED_HATCH, SHARDED_MARKER = "//////", "X"
 KERNEL_CLASSES: Mapping[str, Mark] = {
     "gemm": Mark("GEMM", BLUE),
     "attention": Mark("attention", SKY),
-    "norm": Mark("normalisation", GREEN),
     "elementwise": Mark("element-wise", YELLOW),
+    "norm": Mark("normalisation", GREEN),
     "moe": Mark("experts", PURPLE),
     "embedding": Mark("embedding", BROWN),
     "loss": Mark("loss", ORANGE),

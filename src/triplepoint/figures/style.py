@@ -1,4 +1,4 @@
-"""The page every figure stands on: sizes, seaborn theme, title, stamp, limits, published values, outliers broken off."""
+"""The page every figure stands on: sizes, seaborn theme, title, stamp, limits, published values, clipped outliers."""
 
 import functools
 import math
