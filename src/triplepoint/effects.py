@@ -20,6 +20,8 @@ COVERAGE = 0.9
 """Of every interval here."""
 _P10_TO_P90 = 2.563
 """Standard deviations between the 10th and the 90th percentile of a normal distribution."""
+_MANY = 1.0
+"""From twice as fast on, factors are said instead of per cent."""
 _BY_STEP_TIME = {"step_time_s": 1.0, "tokens_per_s": 1.0, "tokens_per_s_per_gpu": 1.0}
 """Quantities whose model error is that of the step time: what all layouts of one training share of it cancels."""
 
@@ -152,6 +154,13 @@ def pair_points(
     return effects
 
 
+def basis_of(points: DataFrame) -> Basis:
+    """Return what intervals between points of a table are over: of the model, or over repeats or steps."""
+    if (points["origin"] == "simulated").all():
+        return "model"
+    return "repeats" if (points["repeat"] > 1).any() else "steps"
+
+
 _WORDS: Mapping[str, tuple[str, Literal["time", "more", "less"]]] = {
     "step_time_s": ("faster", "time"),
     "tokens_per_s": ("faster", "more"),
@@ -204,6 +213,9 @@ def _lead(change: Effect, kind: Literal["time", "more", "less"]) -> Effect:
 
 
 def _said(best: str, lead: Effect, word: str, other: str) -> str:
+    if lead.is_relative and word == "faster" and lead.value >= _MANY:
+        ends = "" if math.isnan(lead.low) else f" [{_digits(1 + lead.low)}, {_digits(1 + lead.high)}]"
+        return f"{best} is {_digits(1 + lead.value)} times as fast as {other}{ends}"
     return f"{best} is {lead.size} {word} than {other}{lead.ends}"
 
 

@@ -131,6 +131,12 @@ def test_answer_where_all_are_tied() -> None:
     assert effects.answer_best(points) == "a and b are tied; a is 1.0 % faster than b [-3.6, 5.8]"
 
 
+def test_from_twice_as_fast_on_the_factor_is_said() -> None:
+    points = pd.concat([simulated("a", 1.0), simulated("b", 4.0)])
+    # 4 * exp(-+0.04653): 3.82 and 4.19.
+    assert effects.answer_best(points) == "a is 4.0 times as fast as b [3.8, 4.2]"
+
+
 def test_answer_counts_what_did_not_finish() -> None:
     points = pd.concat([simulated("a", 1.0), simulated("b", 1.0).assign(status="oom")])
     assert effects.answer_best(points) == "Of 2 layouts, only a finished"

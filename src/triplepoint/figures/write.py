@@ -47,7 +47,7 @@ def _draw(module: FigureModule, tables: dict[str, DataFrame], need: Need) -> tup
     if len(points) and not any(is_drawn):
         page = style.new_page(f"Nothing to draw: {need.nothing}", points, height=1.2)
         style.say(page.axes[0][0], need.nothing)
-        return page.figure, points.loc[is_drawn, ["run"]]
+        return page.finish(), points.loc[is_drawn, ["run"]]
     return module.draw(tables | {"points": points[is_drawn]})
 
 
