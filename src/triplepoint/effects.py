@@ -5,9 +5,9 @@ import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Literal
+from typing import Any, Literal
 
-from pandas import DataFrame
+from pandas import DataFrame, Series
 from scipy.special import stdtrit
 
 from triplepoint.metrics import MEAN_TO_SIGMA, Z90
@@ -154,13 +154,6 @@ def pair_points(
     return effects
 
 
-def basis_of(points: DataFrame) -> Basis:
-    """Return what intervals between points of a table are over: of the model, or over repeats or steps."""
-    if (points["origin"] == "simulated").all():
-        return "model"
-    return "repeats" if (points["repeat"] > 1).any() else "steps"
-
-
 _WORDS: Mapping[str, tuple[str, Literal["time", "more", "less"]]] = {
     "step_time_s": ("faster", "time"),
     "tokens_per_s": ("faster", "more"),
@@ -184,21 +177,35 @@ def answer_best(points: DataFrame, column: str = "step_time_s", name: str = "lay
         name: Column of the settings' names; rows that share one are repeats.
         noun: What the settings are called, in the plural.
     """
-    word, kind = _WORDS[column]
-    done = points[(points["status"] == Status.OK) & points[column].notna()]
-    groups = [(str(key), found) for key, found in done.groupby(name, sort=False)]
-    groups.sort(key=lambda item: float(item[1][column].mean()), reverse=kind == "more")
-    if len(groups) < 2:
-        return f"Of {points[name].nunique()} {noun}, {f'only {groups[0][0]}' if groups else 'none'} finished"
-    best, of_best = groups[0]
-    leads = {other: _lead(compare(of_best, found, column), kind) for other, found in groups[1:]}
+    best, leads = _leads(points, column, name)
+    if not leads:
+        return f"Of {points[name].nunique()} {noun}, {f'only {best}' if best else 'none'} finished"
+    word = _WORDS[column][0]
     tied = [other for other, lead in leads.items() if lead.is_tie]
     behind = [other for other in leads if other not in tied]
     if not behind:
-        last = groups[-1][0]
+        last = list(leads)[-1]
         return f"{_listed([best, *tied], noun)} are tied; {_said(best, leads[last], word, last)}"
     said = _said(best, leads[behind[0]], word, behind[0])
     return f"{said}; {_listed([best, *tied], noun)} are tied" if tied else said
+
+
+def about_intervals(points: DataFrame, column: str = "step_time_s", name: str = "layout") -> str:
+    """Return what the intervals in the answer of `answer_best` are over, for the note of a figure; '' without any."""
+    bases = dict.fromkeys(lead.basis for lead in _leads(points, column, name)[1].values())
+    return " or ".join(ABOUT[basis] for basis in bases)
+
+
+def _leads(points: DataFrame, column: str, name: str) -> tuple[str, dict[str, Effect]]:
+    """Return the best setting ('' if none finished), and by how much it leads each of the others, the nearest first."""
+    kind = _WORDS[column][1]
+    done = points[(points["status"] == Status.OK) & points[column].notna()]
+    groups = [(str(key), DataFrame(found)) for key, found in done.groupby(name, sort=False)]
+    groups.sort(key=lambda item: float(item[1][column].mean()), reverse=kind == "more")
+    if not groups:
+        return "", {}
+    best, of_best = groups[0]
+    return best, {other: _lead(compare(of_best, found, column), kind) for other, found in groups[1:]}
 
 
 def _lead(change: Effect, kind: Literal["time", "more", "less"]) -> Effect:
@@ -235,7 +242,7 @@ def _values(rows: DataFrame, column: str, is_relative: bool) -> dict[Hashable, f
     return {key: math.log(value) if is_relative else value for key, value in values.items()}
 
 
-def _sigma(row: "Mapping[str, object]", column: str, is_relative: bool, is_simulated: bool) -> float:
+def _sigma(row: "Series[Any]", column: str, is_relative: bool, is_simulated: bool) -> float:
     """Return the standard error of one value, of ratios of its logarithm; NaN where nothing is known of it."""
     if is_simulated and column in _BY_STEP_TIME:
         return _number(row, "step_time_layout_sigma")
@@ -248,7 +255,7 @@ def _sigma(row: "Mapping[str, object]", column: str, is_relative: bool, is_simul
     return MEAN_TO_SIGMA * abs(high - low) / _P10_TO_P90 / math.sqrt(num) if num > 0 else math.nan
 
 
-def _number(row: "Mapping[str, object]", column: str) -> float:
+def _number(row: "Series[Any]", column: str) -> float:
     value = row.get(column)
     return float(value) if isinstance(value, Real) else math.nan
 

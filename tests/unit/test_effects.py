@@ -137,6 +137,13 @@ def test_from_twice_as_fast_on_the_factor_is_said() -> None:
     assert effects.answer_best(points) == "a is 4.0 times as fast as b [3.8, 4.2]"
 
 
+def test_what_intervals_are_over_is_that_of_the_comparisons() -> None:
+    """Repeats of the best alone are no pairs."""
+    ends = {"step_time_p10_s": 0.9, "step_time_p90_s": 1.1}
+    points = pd.concat([rows("a", [1.0, 1.1], **ends), rows("b", [2.0], **ends)])
+    assert effects.about_intervals(points) == effects.ABOUT["steps"]
+
+
 def test_answer_counts_what_did_not_finish() -> None:
     points = pd.concat([simulated("a", 1.0), simulated("b", 1.0).assign(status="oom")])
     assert effects.answer_best(points) == "Of 2 layouts, only a finished"

@@ -116,14 +116,14 @@ QUANTITIES: Mapping[str, str] = {
 }
 """Colours of quantities where a panel has one quantity and no other concept."""
 
-FAMILIES: Mapping[str, Mapping[object, Mark]] = {
-    "tensor parallelism": dict(TENSOR_PARALLEL),
-    "kernel classes": dict(KERNEL_CLASSES),
-    "communication": {kind: mark for kind, mark in COMMUNICATION.items() if kind not in ("send", "recv")},
-    "phases": dict(PHASES),
-    "parts of a step": dict(STEP_PARTS),
-    "causes": dict(CAUSES),
-    "GPU types": dict(GPU_TYPES),
+FAMILIES: Mapping[str, tuple[Mark, ...]] = {
+    "tensor parallelism": tuple(TENSOR_PARALLEL.values()),
+    "kernel classes": tuple(KERNEL_CLASSES.values()),
+    "communication": tuple(mark for kind, mark in COMMUNICATION.items() if kind not in ("send", "recv")),
+    "phases": tuple(PHASES.values()),
+    "parts of a step": tuple(STEP_PARTS.values()),
+    "causes": tuple(CAUSES.values()),
+    "GPU types": tuple(GPU_TYPES.values()),
 }
 """What can stand side by side, in that order."""
 

@@ -126,8 +126,8 @@ def _always(points: DataFrame) -> list[str]:
 
 def _page(points: DataFrame, groups: Sequence[DataFrame], quantities: Sequence[Quantity]) -> style.Page:
     answers = [f"{found['model'].iloc[0]}: {effects.answer_best(found)}" for found in groups]
-    best = [effects.basis_of(found) for found in groups]
-    note = NOTE.format(bars="mean of all GPUs, or median step", highest="triangle", basis=effects.ABOUT[best[0]])
+    bases = dict.fromkeys(filter(None, (effects.about_intervals(found) for found in groups)))
+    note = NOTE.format(bars="mean of all GPUs, or median step", highest="triangle", basis=" or ".join(bases) or "none")
     layouts = [max(found["layout"].nunique(), 2) for found in groups]
     is_wide = len(groups) > 1 or max(layouts) > 8
     return style.new_page(

@@ -14,6 +14,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.offsetbox import AnchoredOffsetbox, TextArea, VPacker
 from matplotlib.transforms import blended_transform_factory
@@ -169,7 +170,7 @@ def _write_head(figure: Figure, answer: str, points: DataFrame, note: str) -> No
         (stamp, {"fontsize": TEXT_PT, "fontweight": "bold"} | _look_of_stamp(stamp)),
         (_broken(figure, made_by, TEXT_PT), {"fontsize": TEXT_PT, "color": marks.GREY}),
     ]
-    areas = [TextArea(text, textprops=how) for text, how in texts if text]
+    areas: list[Artist] = [TextArea(text, textprops=how) for text, how in texts if text]
     packed = VPacker(children=areas, align="left", pad=0, sep=3.5)
     head = AnchoredOffsetbox(
         "upper left", child=packed, frameon=False, pad=0.4, borderpad=0, bbox_to_anchor=(0, 1),
@@ -182,7 +183,7 @@ def _write_head(figure: Figure, answer: str, points: DataFrame, note: str) -> No
     assert isinstance(canvas, FigureCanvasAgg)
     taken = head.get_window_extent(canvas.get_renderer()).height / figure.bbox.height
     engine = figure.get_layout_engine()
-    assert engine is not None
+    assert isinstance(engine, ConstrainedLayoutEngine)
     engine.set(rect=(0.0, 0.0, 1.0, 1.0 - taken), w_pad=0.03, h_pad=0.03)
 
 

@@ -72,7 +72,7 @@ def test_ciede2000_gives_published_differences(one: tuple, other: tuple, differe
 @pytest.mark.parametrize("seen", [NORMAL, PROTAN, DEUTAN, TRITAN], ids=["normal", "protan", "deutan", "tritan"])
 @pytest.mark.parametrize("family", marks.FAMILIES)
 def test_neighbours_are_told_apart(family: str, seen: np.ndarray) -> None:
-    found = list(marks.FAMILIES[family].values())
+    found = marks.FAMILIES[family]
     for one, other in itertools.pairwise(found):
         difference = ciede2000(lab(one.colour, seen), lab(other.colour, seen))
         assert difference >= LEAST, f"{one.name} and {other.name}: {difference:.1f}"
@@ -80,7 +80,7 @@ def test_neighbours_are_told_apart(family: str, seen: np.ndarray) -> None:
 
 @pytest.mark.parametrize("family", marks.FAMILIES)
 def test_marks_of_a_family_differ(family: str) -> None:
-    found = [(mark.colour, mark.hatch) for mark in marks.FAMILIES[family].values()]
+    found = [(mark.colour, mark.hatch) for mark in marks.FAMILIES[family]]
     assert len(set(found)) == len(found)
 
 
