@@ -79,7 +79,7 @@ class Binding:
 
     tables = (
         "points", "gpus", "nodes", "traffic", "step_energy", "phases", "breakdown", "kernels", "telemetry_checks",
-        "claims", "timeline",
+        "published", "claims", "timeline",
     )  # fmt: skip
     trace_products = (*(f"{name}.parquet" for name in TRACE_TABLES), "perfetto.json.gz")
     products = ("raw/manifest.json", "telemetry.parquet", *trace_products)

@@ -34,6 +34,7 @@ from triplepoint.status import Status
 from triplepoint.tables import TELEMETRY
 from triplepoint.tables.results import RESULT_TABLES, RUN_TIMELINE
 from triplepoint.verdicts.judge import judge_claims
+from triplepoint.verdicts.values import published_values
 
 _Rows = dict[str, list[dict[str, Any]]]
 """Rows by table."""
@@ -59,7 +60,7 @@ def aggregate(
     outcomes = read_outcomes(plan, results / "runs")
     names = {entry.planned.point.cluster.gpu for entry in plan.valid} - {None}
     types = {name: read(GpuConfig, config / "gpus" / f"{name}.yaml") for name in sorted(map(str, names))}
-    rows: _Rows = {name: [] for name in RESULT_TABLES if name not in ("timeline", "claims")}
+    rows: _Rows = {name: [] for name in RESULT_TABLES if name not in ("timeline", "claims", "published")}
     sensors, timelines = read_sensors(results / "sensors"), []
     variants = find_variants(plan.entries)
     tasks = [
@@ -74,6 +75,8 @@ def aggregate(
         timelines.extend([timeline] if timeline is not None else [])
     rows["telemetry_checks"].extend(sensor_checks(sensors))
     tables = {name: RESULT_TABLES[name].from_rows(of_table) for name, of_table in rows.items()}
+    of_points = tables["points"].to_pylist()
+    tables["published"] = RESULT_TABLES["published"].from_rows(published_values(config, of_points))
     judged_by = {name: tables[name].to_pylist() for name in ("points", "gpus", "kernels")}
     tables["claims"] = RESULT_TABLES["claims"].from_rows(judge_claims(config, judged_by))
     tables["timeline"] = pa.concat_tables(timelines) if timelines else RUN_TIMELINE.schema().empty_table()

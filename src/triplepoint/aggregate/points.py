@@ -65,6 +65,7 @@ def finished_row(
             "tokens_per_s_per_gpu": throughput / point.num_gpus,
             "flops_per_token": flops,
             "mfu": _mfu(entry.run, point, gpu, throughput, flops),
+            **_limits(gpu),
             "loss_first": steps.losses[0],
             "loss_last": steps.losses[1],
             "peak_memory_bytes": max(memory, default=None),
@@ -75,6 +76,14 @@ def finished_row(
         | _facts_of_model(manifest)
     )
     return row | _per_gpu_and_token(row, point.num_gpus, steps.num_tokens)
+
+
+def _limits(gpu: GpuConfig | None) -> dict[str, float]:
+    """Return what figures draw as lines, of one GPU: power limit and temperature of throttling, where it is known."""
+    if gpu is None:
+        return {}
+    throttled = {"gpu_throttle_temp_c": gpu.slowdown_temperature.value} if gpu.slowdown_temperature else {}
+    return {"gpu_power_limit_w": gpu.package_power_limit.value / gpu.gpus_per_package, **throttled}
 
 
 def _per_gpu_and_token(row: Mapping[str, Any], num_gpus: int, num_tokens: int) -> dict[str, Any]:

@@ -7,14 +7,14 @@ from typing import Any
 from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest
-from triplepoint.simulate.predict.point import allocated_by_rank, needed_memory, predict_if_configured
-from triplepoint.status import PredictionStatus
+from triplepoint.simulate.predict.point import allocated_by_rank, layout_sigma, needed_memory, predict_if_configured
+from triplepoint.status import PredictionStatus, Status
 
 Row = dict[str, Any]
 
 
 def set_beside(point: Point, manifest: Manifest, row: Row, ranks: list[Row], config: Path) -> None:
-    """Put the prediction of a launched run into its rows; a simulated one is its own prediction and gets none.
+    """Put the prediction of a launched run into its rows; a simulated one gets how far layouts err.
 
     Args:
         point: What was launched.
@@ -24,6 +24,8 @@ def set_beside(point: Point, manifest: Manifest, row: Row, ranks: list[Row], con
         config: Folder of the configuration.
     """
     if manifest.origin == "simulated":
+        if manifest.status == Status.OK and point.inference is None:
+            row["step_time_layout_sigma"] = layout_sigma(point, config)
         return
     step = predict_if_configured(point, config)
     if step.status in (PredictionStatus.UNSUPPORTED, PredictionStatus.INVALID):

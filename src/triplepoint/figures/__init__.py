@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 NAMES = (
     "parallelism_sweep",
+    "parallelism_sweep_h100",
     "microbatch_power",
     "kernel_breakdown",
     "timeline",
@@ -59,6 +60,7 @@ _GPUS = Need(TRAINING, on_gpus=True, nothing="no point of training on GPUs")
 
 NEEDS = {
     "parallelism_sweep": _TRAINING,
+    "parallelism_sweep_h100": _GPUS,
     "microbatch_power": _TRAINING,
     "kernel_breakdown": _TRAINING,
     "timeline": _TRAINING,

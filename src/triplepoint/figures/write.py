@@ -6,7 +6,6 @@ from matplotlib.figure import Figure
 from pandas import DataFrame, isna
 
 from triplepoint.figures import NEEDS, FigureModule, Need, load, style
-from triplepoint.figures.style import Canvas
 from triplepoint.files import whole, write_text
 from triplepoint.tables.results import RESULT_TABLES
 
@@ -46,10 +45,9 @@ def _draw(module: FigureModule, tables: dict[str, DataFrame], need: Need) -> tup
         need.admits(task, None if isna(gpu) else gpu) for task, gpu in zip(points["task"], points["gpu"], strict=True)
     ]
     if len(points) and not any(is_drawn):
-        canvas = Canvas.make(style.COLUMN_WIDTH_IN, 0.8)
-        canvas.stamp(points)
-        canvas.text(style.COLUMN_WIDTH_IN / 2, 0.5, need.nothing, ha="center", va="center")
-        return canvas.figure, points.loc[is_drawn, ["run"]]
+        page = style.new_page(f"Nothing to draw: {need.nothing}", points, height=1.2)
+        style.say(page.axes[0][0], need.nothing)
+        return page.finish(), points.loc[is_drawn, ["run"]]
     return module.draw(tables | {"points": points[is_drawn]})
 
 

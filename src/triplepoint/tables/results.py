@@ -10,7 +10,7 @@ from triplepoint.config.choices import ModelChoices
 from triplepoint.config.point import Layout, Measured
 from triplepoint.config.task import Inference, Lora
 from triplepoint.status import RESULTS
-from triplepoint.tables.claims import CLAIMS
+from triplepoint.tables.claims import CLAIMS, PUBLISHED
 from triplepoint.tables.parts import BREAKDOWN, KERNEL_TOTALS, NODES, PHASES, SHARED, STEP_ENERGY, TRAFFIC
 from triplepoint.tables.schema import Column, Table, amount, column_of, count, ratio, signed, text
 from triplepoint.tables.traces import RANK, RUN, TIMELINE
@@ -173,6 +173,12 @@ _OF_RUN = (
     count("num_interrupted_steps", "Measured steps left out, since a rank stood still; null where none was.", True),
     text("step_notes", "What stood still, and steps far longer than the others; null where nothing did.", True),
     amount("step_time_s", "s", "Median over measured steps of the slowest rank's step."),
+    amount(
+        "step_time_layout_sigma",
+        "1",
+        "Standard deviation of the log error of a simulated step time, without what all layouts of one training share; "
+        "null unless simulated training.",
+    ),
     amount("time_to_first_token_s", "s", "Until the last sequence of a batch has it, median; null in training."),
     amount("time_per_output_token_s", "s", "Per token after the first, median; null in training."),
     amount("tokens_per_s", "token/s", "Tokens of the global batch, in inference those made, over the step time."),
@@ -200,6 +206,8 @@ _OF_RUN = (
     amount("gpu_power_w", "W", "The same of one GPU: the sum over their number."),
     text("gpu_power_source", "What GPU power and energy are from; null where not measured.", True),
     amount("gpu_power_peak_w", "W", f"Highest power of any GPU: {_PEAK}; null where not known of single GPUs."),
+    amount("gpu_power_limit_w", "W", "Power limit of a package over its GPUs, from `config/gpus/`; null on cpu."),
+    amount("gpu_throttle_temp_c", "degC", "Temperature its clocks fall from, from there; null where not published."),
     amount("package_power_peak_w", "W", "Highest sample of a package whose GPUs share a sensor; null elsewhere."),
     *_HEAT,
     amount("sm_clock_busy_mhz", "MHz", f"Mean clock while kernels run, over GPUs: {_BUSY}."),
@@ -293,7 +301,8 @@ GPUS = Table(
 RUN_TIMELINE = Table("timeline", "one row per (run, drawn span)", (RUN, *TIMELINE.columns), TIMELINE.null)
 
 _TABLES = (
-    POINTS, GPUS, NODES, TRAFFIC, STEP_ENERGY, PHASES, BREAKDOWN, KERNEL_TOTALS, TELEMETRY_CHECKS, CLAIMS, RUN_TIMELINE,
+    POINTS, GPUS, NODES, TRAFFIC, STEP_ENERGY, PHASES, BREAKDOWN, KERNEL_TOTALS, TELEMETRY_CHECKS, PUBLISHED,
+    CLAIMS, RUN_TIMELINE,
 )  # fmt: skip
 RESULT_TABLES = {table.name: table for table in _TABLES}
 """Tables in `results/tables/`, by file name."""

@@ -14,7 +14,7 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import check_order
 from triplepoint.simulate.memory.training import Need
 from triplepoint.simulate.memory.training import memory_by_stage as memory_of_training
-from triplepoint.simulate.predict.prediction import Prediction, predict_job
+from triplepoint.simulate.predict.prediction import Prediction, predict_job, read_calibrations
 from triplepoint.simulate.stacks import OF_ENGINE
 from triplepoint.status import PredictionStatus
 
@@ -71,6 +71,17 @@ def needed_memory(point: Point, config: Path) -> Need:
     job, serving = _job_of(point, config), _serving_of(point)
     stages: Sequence[Need] = memory_by_stage(job, serving) if serving else memory_of_training(job)
     return max(stages, key=lambda use: use.total)
+
+
+def layout_sigma(point: Point, config: Path) -> float | None:
+    """Return the standard deviation of the log error of a step time without what all layouts of one training share.
+
+    None where the point has no constants to tell it by, such as in another folder of configuration.
+    """
+    try:
+        return read_calibrations(config)[0].layout_scale(_job_of(point, config))
+    except (PointError, UserError):
+        return None
 
 
 def _job_of(point: Point, config: Path, stack: str | None = None) -> Job:
