@@ -64,7 +64,7 @@ def select(
         collected.add(name, found)
     if not collected.entries:
         raise UserError(f"{Path(config_dir) / 'studies'}: no study has a point on {_names(clusters)}")
-    return Plan(entries=tuple(collected.entries.values()), num_folded=collected.num_folded)
+    return Plan(entries=tuple(collected.entries.values()), num_folded=collected.num_folded, order=collected.order)
 
 
 def only_needed(plan: Plan, is_needed: Callable[[Point], bool], results: Path) -> Plan:
@@ -156,10 +156,13 @@ class _Collected:
 
     entries: dict[str, PlanEntry] = field(default_factory=dict)
     num_folded: int = 0
+    order: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def add(self, study: str, found: _Expanded) -> None:
         """Add the points of a study, joining those that are there already."""
         self.num_folded += found.num_folded
+        if found.entries:
+            self.order[study] = tuple(entry.run for entry in found.entries.values())
         for digest, entry in found.entries.items():
             if digest in self.entries:
                 joined = self.entries[digest].studies + (study,)
