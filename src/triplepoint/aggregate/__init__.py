@@ -38,7 +38,7 @@ _Rows = dict[str, list[dict[str, Any]]]
 def aggregate(
     plan: Plan, results: Path, config: Path, progress: Callable[[str], None] = lambda _: None, num_jobs: int = 1
 ) -> None:
-    """Write the tables of each study of a plan, see `aggregate_study`, and take arguments and raise errors as it does."""
+    """Write the tables of each study of a plan; arguments and errors are those of `aggregate_study`."""
     for study in plan.studies:
         aggregate_study(plan.of_study(study), study, results, config, progress, num_jobs)
 

@@ -51,7 +51,8 @@ def test_joined_rows_of_a_shared_run_are_those_of_one_study(results: Path, name:
     one, both = (read_joined(results, studies, name) for studies in (["first"], ["first", "second"]))
     key = "subject" if name == "telemetry_checks" else "run"
     count = [rows[key].to_pylist().count(SHARED.run) for rows in (one, both)]
-    assert count[0] == count[1] > 0
+    assert count[0] == count[1]
+    assert count[0] or name == "step_energy", "a run on cpu has no energy"
     assert RESULT_TABLES[name].check(both, "joined").num_rows == both.num_rows
 
 
