@@ -64,18 +64,16 @@ def test_timeline_has_no_csv(results: Path) -> None:
 
 def test_joined_runs_that_differ_in_no_column_are_told_apart(tmp_path: Path) -> None:
     """Ten measured steps in one study, five in the other: alone, neither has anything to be told apart from."""
-    plans = []
-    for study, num_measured in (("ten", 10), ("five", 5)):
-        plan = build(tmp_path, [replace(ALONE, run=study)], (study,))
+    for study, num_measured, repeat in (("ten", 10, 1), ("five", 5, 2)):
+        plan = build(tmp_path, [replace(ALONE, repeat=repeat)], (study,))
         (entry,) = plan.entries
         point = entry.planned.point
         point = point.model_copy(update={"steps": point.steps.model_copy(update={"measured": num_measured})})
         planned = entry.planned.model_copy(update={"point": point, "digest": point.digest()})
         folder = tables_folder(tmp_path, study)
         aggregate(plan, tmp_path, CONFIG)
-        found = Plan(entries=(entry.model_copy(update={"planned": planned}),))
-        (folder / "plan.json").write_text(found.text())
-        plans.append(found)
+        measured = Plan(entries=(entry.model_copy(update={"planned": planned}),))
+        (folder / "plan.json").write_text(measured.text())
     assert read_joined(tmp_path, ["ten"], "points")["variant"].to_pylist() == [None]
     assert read_joined(tmp_path, ["ten", "five"], "points")["variant"].to_pylist() == ["measured 10", "measured 5"]
 
