@@ -68,6 +68,8 @@ class Plan(Strict):
     """In the order of the studies."""
     num_folded: Annotated[int, Field(ge=0)] = 0
     """Points left out because the same study has an equal one, once settings that can do nothing are taken out."""
+    figures: dict[str, tuple[str, ...]] = {}
+    """Figures to draw of each study alone, of those whose files name some."""
     order: dict[str, tuple[RunId, ...]] = {}
     """Run ids of each study in its own order: that of the entries, unless a study before it has some of its points."""
 
