@@ -11,6 +11,7 @@ from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.point import Steps
 from triplepoint.config.study import Selection
 from triplepoint.tables.results import RESULT_TABLES
+from triplepoint.tables.studies import OVER_ALL, PARQUET_ONLY
 from triplepoint.workflow import Binding, sources
 
 
@@ -112,7 +113,42 @@ def test_binding_gives_aggregate_part_of_the_products() -> None:
 
 
 def test_binding_names_the_tables_aggregate_writes() -> None:
-    assert Binding.tables == tuple(RESULT_TABLES)
+    assert {*Binding.tables, *Binding.over_all} == set(RESULT_TABLES)
+    assert (Binding.over_all, Binding.parquet_only) == (OVER_ALL, PARQUET_ONLY)
+
+
+def test_binding_tables_of_a_study_are_those_its_rule_writes(binding: Binding) -> None:
+    assert {"points.parquet", "points.csv", "timeline.parquet", "plan.json"} <= set(binding.table_names)
+    assert "timeline.csv" not in binding.table_names
+    assert set(binding.table_files) == {f"results/tables/s/{name}" for name in binding.table_names}
+    assert binding.aggregated_files("s")[0] == "results/runs/tiny/raw/manifest.json"
+    assert not any("bad" in file for file in binding.aggregated_files("s"))
+
+
+def test_binding_figure_of_one_study_reads_that_study_alone(binding: Binding) -> None:
+    assert binding.figure_tables("timeline") == [
+        f"results/tables/smoke/{name}" for name in ("points.parquet", "timeline.parquet", "plan.json")
+    ]
+    assert set(binding.figure_tables("s/timeline")) < set(binding.table_files)
+    pattern = re.compile(binding.figure_pattern)
+    assert pattern.fullmatch("timeline") and pattern.fullmatch("s/timeline")
+    assert not pattern.fullmatch("other/timeline") and not pattern.fullmatch("timelin")
+
+
+def test_binding_all_has_the_figures_that_fit(binding: Binding) -> None:
+    assert set(binding.figures) == {"s/kernel_breakdown", "s/timeline", "s/telemetry_validation"}
+
+
+def test_binding_digest_of_a_study_is_that_of_its_points(tmp_path: Path) -> None:
+    alone, both = (
+        Binding(Selection(), tmp_path, Plan(entries=tuple(
+            PlanEntry(run=name, studies=studies, invalid_because=None, planned=planned(tiny_point(), name))
+            for name, studies in of_runs.items()
+        )))
+        for of_runs in ({"a": ("s",)}, {"a": ("s", "t"), "b": ("t",)})
+    )  # fmt: skip
+    assert alone.digest("s") == both.digest("s")
+    assert both.digest("t") != both.digest("s")
 
 
 def test_binding_digests_what_a_stage_is_made_of(tmp_path: Path) -> None:
