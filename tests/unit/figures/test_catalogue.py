@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import os
 import re
 from pathlib import Path
 
@@ -45,6 +46,21 @@ def test_catalogue_has_every_figure_there_is() -> None:
         if any(isinstance(node, ast.FunctionDef) and node.name == "draw" for node in ast.parse(path.read_text()).body)
     }
     assert modules - {"heatmap"} == set(NAMES)
+
+
+def test_readme_has_the_table_of_the_catalogue() -> None:
+    """Published figure, target, question, studies; with TRIPLEPOINT_WRITE_GOLDEN the rows are written."""
+    rows = "".join(
+        f"| {spec.paper or '–'} | `figs/{spec.name}.pdf` | {spec.question} | {', '.join(spec.studies)} |\n"
+        for spec in FIGURES.values()
+    )
+    readme = ROOT / "README.md"
+    heading = "| published figure | target | question | studies |\n|---|---|---|---|\n"
+    head, heading, rest = readme.read_text().partition(heading)
+    table, end, tail = rest.partition("\n\n")
+    if os.environ.get("TRIPLEPOINT_WRITE_GOLDEN"):
+        readme.write_text(head + heading + rows.rstrip("\n") + end + tail)
+    assert heading and table + "\n" == rows
 
 
 def test_all_draws_the_whole_catalogue(plan: Plan) -> None:
