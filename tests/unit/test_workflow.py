@@ -1,5 +1,6 @@
 """What the rules ask the package: source files of a stage, and whether a run's point has changed."""
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from triplepoint.config.point import Steps
 from triplepoint.config.study import Selection
 from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.tables.studies import OVER_ALL, PARQUET_ONLY
-from triplepoint.workflow import Binding, sources
+from triplepoint.workflow import PACKAGE, Binding, _read_module, sources
 
 
 def names(module: str) -> set[str]:
@@ -22,6 +23,23 @@ def names(module: str) -> set[str]:
 def test_sources_follow_imports_and_named_data() -> None:
     found = names("triplepoint.cli.trace")
     assert {"trace.py", "reader.py", "default.yaml", "schema.py"} <= found
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_and_data_of_a_module_are_those_python_sees(path: Path) -> None:
+    imports: set[str] = set()
+    data: set[Path] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imports |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imports |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith((".yaml", ".html")):
+            named = path.parent.glob(f"*{node.value}") if node.value[0] == "." else [path.parent / node.value]
+            data |= {file for file in named if file.is_file()}
+    found = _read_module(path)
+    assert set(found[0]) == {name for name in imports if name.startswith("triplepoint.")}
+    assert set(found[1]) == data
 
 
 def test_sources_follow_into_c() -> None:
