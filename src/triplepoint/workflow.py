@@ -78,22 +78,15 @@ class Binding:
     """The selection as the rules see it."""
 
     tables = (
-        "points",
-        "gpus",
-        "step_energy",
-        "phases",
-        "kernels",
-        "telemetry_checks",
-        "published",
-        "claims",
-        "timeline",
-    )
+        "points", "gpus", "nodes", "traffic", "step_energy", "phases", "breakdown", "kernels", "telemetry_checks",
+        "published", "claims", "timeline",
+    )  # fmt: skip
     trace_products = (*(f"{name}.parquet" for name in TRACE_TABLES), "perfetto.json.gz")
     products = ("raw/manifest.json", "telemetry.parquet", *trace_products)
     # What `aggregate` reads of a run; each further file of a thousand runs costs Snakemake a quarter of a second.
     aggregated = (
         "raw/manifest.json",
-        *(f"{name}.parquet" for name in ("telemetry", "kernels", "categories", "timeline")),
+        *(f"{name}.parquet" for name in ("telemetry", "kernels", "categories", "intervals", "timeline")),
     )
     figures = figures.NAMES
 

@@ -27,6 +27,7 @@ CLAIMS = Table(
         text("origin", "Whether our number is measured or simulated; null where there is none.", True),
         Column("runs", "names", "", "Runs that our number is from."),
     ),
+    null="The claim has no such number, or the results do not.",
 )
 
 PUBLISHED = Table(
