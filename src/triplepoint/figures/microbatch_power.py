@@ -16,8 +16,6 @@ from triplepoint.figures.parallelism_sweep import Quantity, published_of
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
-TABLES = ("points", "published")
-
 QUANTITIES = (
     Quantity("tokens_per_s_per_gpu", "token/s\nper {rank}"),
     Quantity("gpu_power_w", "GPU power\n(W)", limit=("gpu_power_limit_w", "power limit {:.0f} W"), from_zero=False),

@@ -17,7 +17,6 @@ from triplepoint.figures import labels, marks, style
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
-TABLES = ("points", "published")
 STUDY = "parallelism"
 """Its points are drawn where it is in the selection: other studies try the same layouts at plainer settings."""
 CLUSTER = "h200x32"

@@ -7,7 +7,6 @@ from pandas import DataFrame
 
 from triplepoint.figures.parallelism_sweep import draw_cluster
 
-TABLES = ("points", "published")
 CLUSTER = "h100x64"
 
 

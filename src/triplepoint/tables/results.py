@@ -301,8 +301,8 @@ GPUS = Table(
 RUN_TIMELINE = Table("timeline", "one row per (run, drawn span)", (RUN, *TIMELINE.columns), TIMELINE.null)
 
 _TABLES = (
-    POINTS, GPUS, NODES, TRAFFIC, STEP_ENERGY, PHASES, BREAKDOWN, KERNEL_TOTALS, TELEMETRY_CHECKS, PUBLISHED, CLAIMS,
-    RUN_TIMELINE,
+    POINTS, GPUS, NODES, TRAFFIC, STEP_ENERGY, PHASES, BREAKDOWN, KERNEL_TOTALS, TELEMETRY_CHECKS, PUBLISHED,
+    CLAIMS, RUN_TIMELINE,
 )  # fmt: skip
 RESULT_TABLES = {table.name: table for table in _TABLES}
 """Tables in `results/tables/`, by file name."""

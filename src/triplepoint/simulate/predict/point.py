@@ -62,17 +62,6 @@ def allocated_by_rank(point: Point, config: Path) -> tuple[float, ...]:
     return tuple(stages[job.mesh.place(rank).pp] for rank in range(job.num_gpus))
 
 
-def layout_sigma(point: Point, config: Path) -> float | None:
-    """Return the standard deviation of the log error of a step time without what all layouts of one training share.
-
-    None where the point has no constants to tell it by, such as in another folder of configuration.
-    """
-    try:
-        return read_calibrations(config)[0].layout_scale(_job_of(point, config))
-    except (PointError, UserError):
-        return None
-
-
 def needed_memory(point: Point, config: Path) -> Need:
     """Return what the fullest rank of a point needs, whether it fits or not.
 
@@ -82,6 +71,17 @@ def needed_memory(point: Point, config: Path) -> Need:
     job, serving = _job_of(point, config), _serving_of(point)
     stages: Sequence[Need] = memory_by_stage(job, serving) if serving else memory_of_training(job)
     return max(stages, key=lambda use: use.total)
+
+
+def layout_sigma(point: Point, config: Path) -> float | None:
+    """Return the standard deviation of the log error of a step time without what all layouts of one training share.
+
+    None where the point has no constants to tell it by, such as in another folder of configuration.
+    """
+    try:
+        return read_calibrations(config)[0].layout_scale(_job_of(point, config))
+    except (PointError, UserError):
+        return None
 
 
 def _job_of(point: Point, config: Path, stack: str | None = None) -> Job:
