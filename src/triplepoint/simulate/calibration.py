@@ -17,7 +17,7 @@ from triplepoint.config.gpu import Architecture
 from triplepoint.config.yaml_file import read
 from triplepoint.simulate import intervals
 from triplepoint.simulate.costs import Constants
-from triplepoint.simulate.intervals import Features, Uncertainty
+from triplepoint.simulate.intervals import Calibrated, Features, Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.layouts import Laid, LayoutWidths
 from triplepoint.simulate.stacks import find_stack
@@ -157,8 +157,8 @@ class Calibration:
         return cls(read(Fitted, config / "calibration" / "fitted.yaml"), config)
 
     @cached_property
-    def _known(self) -> list[Features]:
-        return [features_at(place) for place in self.fitted.places]
+    def _known(self) -> Calibrated:
+        return Calibrated.of([features_at(place) for place in self.fitted.places])
 
     @cached_property
     def _by_family(self) -> dict[str, list[StackConstant]]:
