@@ -45,6 +45,7 @@ class Pair:
         log_error: Logarithm of measured over predicted time, the first's less the other's.
         times: How often the square of each width counts, in the order of `NAMES`; shape (num_widths,).
         weight: Pairs of a training with many layouts count less: together as the square root of their number.
+        has_first: Whether one of the two is predicted to be the fastest of the training.
     """
 
     training: Hashable
@@ -53,6 +54,7 @@ class Pair:
     log_error: float
     times: Float
     weight: float
+    has_first: bool
 
     def scale(self, widths: LayoutWidths) -> float:
         """Return the standard deviation of its log error."""
@@ -69,11 +71,14 @@ def pairs_of(cases: Sequence[Case], calibration: Calibration) -> list[Pair]:
     found = []
     for training, rows in grouped(cases, lambda case: same_training(case.job)).items():
         errors = {case: case.log_error(calibration.constants(case.job)) for case in rows}
+        first = min(rows, key=lambda case: math.log(case.measured_s) - errors[case])
         spread, pairs = calibration.spread(rows[0].job), list(itertools.combinations(rows, 2))
         for one, other in pairs:
             times = differences(one.laid, other.laid, spread)
             row = np.array([times[name] for name in NAMES])
-            found.append(Pair(training, one, other, errors[one] - errors[other], row, len(pairs) ** -0.5))
+            found.append(
+                Pair(training, one, other, errors[one] - errors[other], row, len(pairs) ** -0.5, first in (one, other))
+            )
     return found
 
 
@@ -85,9 +90,9 @@ def fit_layouts(pairs: Sequence[Pair]) -> LayoutWidths:
     """
     if len({pair.training for pair in pairs}) < _FOLDS:
         return PRIOR
-    judged = left_out(pairs)
-    scores = [abs(pair.log_error) / pair.scale(widths) for pair, widths in judged]
-    quantile = conformal_quantile(scores, [pair.weight for pair, _ in judged])
+    # Rankings show differences to the first, which is first by its errors too: theirs are somewhat larger.
+    scores = [abs(pair.log_error) / pair.scale(widths) for pair, widths in left_out(pairs) if pair.has_first]
+    quantile = conformal_quantile(scores)
     return _fit(pairs).model_copy(update={"quantile": round(quantile, 4)})
 
 
