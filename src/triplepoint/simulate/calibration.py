@@ -197,6 +197,10 @@ class Calibration:
         """Return half the 90 % interval of the log error of the difference of two layouts of a training."""
         return self.fitted.layouts.quantile * self.fitted.layouts.scale(one, other, self.spread(one.job))
 
+    def layout_scale(self, job: Job) -> float:
+        """Return the standard deviation of the log error of one layout of a job, without what all of them share."""
+        return self.fitted.layouts.of_one(self.spread(job))
+
     def spread(self, job: Job) -> float:
         """Return the standard deviation of log errors of the rows of a job's stack; that of all where it has none."""
         known = self._constant(job)

@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from triplepoint.config.base import Strict
+from triplepoint.metrics import Z90
 from triplepoint.simulate.job import Job
 
 _Width = Annotated[float, Field(ge=0)]
@@ -53,6 +54,17 @@ class LayoutWidths(Strict):
         """
         parts = differences(one, other, spread).items()
         return math.sqrt(sum(getattr(self, name) ** 2 * times for name, times in parts))
+
+    def of_one(self, spread: float) -> float:
+        """Return the standard deviation of one layout's own error, as of a normal with the same 90 %.
+
+        For values that stand alone: two of them are taken to be a doubling of tp, of pp and of the micro-batch apart.
+
+        Args:
+            spread: Standard deviation of log errors of the stack's rows.
+        """
+        squares = self.repeat**2 + (self.stack * spread) ** 2 + self.tp**2 + self.pp**2 + self.micro_batch_size**2
+        return math.sqrt(squares / 2) * self.quantile / Z90
 
 
 @dataclass(frozen=True)
