@@ -126,15 +126,16 @@ def check_tensor_parallel(point: Point) -> str | None:
 def _split_over_tp(model: ModelConfig) -> Iterator[tuple[str, int]]:
     """Yield what tensor parallel ranks have a part of, with its key."""
     kinds = set(model.layer_kinds)
-    if any(kind.has_attention for kind in kinds):
+    if any(kind.has_attention or kind.has_shared_block for kind in kinds):
         yield "num_attention_heads", model.num_attention_heads
         if not model.latent:
             # With it all heads have keys of their own, made of what every rank has.
             yield "num_query_groups", model.num_query_groups
     for mixer in filter(None, map(model.recurrent, kinds)):
         yield "heads of mixers", mixer.heads
-        yield "groups of mixers", mixer.groups
-    if any(kind.has_feed_forward for kind in kinds):
+        if mixer.has_groups:
+            yield "groups of mixers", mixer.groups
+    if any(kind.has_feed_forward or kind.has_shared_block for kind in kinds):
         yield "ffn_hidden_size", model.ffn_hidden_size
 
 
@@ -142,6 +143,8 @@ def check_pipeline(point: Point) -> str | None:
     """Layers split over the stages: evenly, or as said."""
     layout, layers = point.layout, point.model.num_layers
     stages = layout.pp * layout.vp
+    if layout.pp > 1 and point.model.shared_block:
+        return f"pp: {layout.pp}, layers of model {point.model.name} share the weights of blocks; set pp: 1"
     if layout.vp > 1 and layout.pp == 1:
         return f"vp: {layout.vp} needs pipeline parallelism, pp is 1; set vp: 1"
     if layout.pipeline_ends and layout.pipeline_layers:

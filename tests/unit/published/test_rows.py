@@ -75,7 +75,7 @@ def test_read_row_follows_memory_in_the_gpu_name() -> None:
     [
         ({"hidden": "", "model": "unheard of"}, "unsupported", "hidden blank"),
         ({"seq": "", "model": "unheard of"}, "invalid", "seq is blank"),
-        ({"model": "Mamba-2.8B", "hidden": ""}, "unsupported", "Mamba-1, which are not simulated"),
+        ({"model": "Zamba-7B-v1", "hidden": ""}, "unsupported", "Mamba-1 in heads, which are not simulated"),
         ({"trainable": "QLoRA"}, "unsupported", "QLoRA"),
         ({"gpu": "TPU v5p"}, "unsupported", "gpu 'TPU v5p' is not known"),
         ({"precision": "NVFP4"}, "unsupported", "NVFP4"),

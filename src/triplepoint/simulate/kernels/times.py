@@ -60,7 +60,7 @@ class KernelModel:
     def sigma_of(self, kernel: Kernel) -> float:
         """Return the standard deviation of the log error of a kernel: less of large ones, more outside of the fit."""
         fit = self._fit_of(kernel)
-        if kernel.kind == "linear":
+        if kernel.kind in ("linear", "scan"):
             return max(fit.sigma, _LINEAR_SIGMA)
         if kernel.flops <= 0:
             return fit.sigma
@@ -90,7 +90,7 @@ class KernelModel:
 
     def _run_s(self, kernel: Kernel, clock_ratio: float) -> float:
         if not kernel.shape:
-            return self._memory_s(kernel)
+            return self._memory_s(kernel, clock_ratio)
         if len(kernel.shape) == 6:
             return self._attention_s(kernel, clock_ratio)
         if len(kernel.shape) not in (3, 4):
@@ -115,11 +115,13 @@ class KernelModel:
         streaming = machine.memory_s(kernel.num_bytes, memory.efficiency)
         return max(compute, streaming) + memory.fixed_us * _US
 
-    def _memory_s(self, kernel: Kernel) -> float:
+    def _memory_s(self, kernel: Kernel, clock_ratio: float) -> float:
         memory = self.config.memory
         share = memory.classes.get(kernel.cls, 1.0)
         moving = self._machine("bf16", 1.0).memory_s(kernel.num_bytes, memory.efficiency * share)
-        return moving + memory.fixed_us * _US
+        # A scan works on the vector units, at the rate of the data sheet.
+        working = kernel.flops / self._machine("fp32", clock_ratio).peak_flops if kernel.flops else 0.0
+        return max(moving, working) + memory.fixed_us * _US
 
     def _machine(self, precision: str, clock_ratio: float) -> Machine:
         peak = {"fp8": self.gpu.peak_fp8_flops, "fp32": self.gpu.peak_fp32_flops}.get(

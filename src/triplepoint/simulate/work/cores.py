@@ -263,3 +263,23 @@ def cache_bytes_per_token(share: Share) -> float:
     if model.latent:
         return (model.latent.kv_lora_rank + model.latent.qk_pos_emb_head_dim) * share.cache_element
     return 2 * ceil_div(model.num_query_groups, share.tp) * model.head_size * share.cache_element
+
+
+_STEPS_OF_ROTATION = 5
+"""Bytes that rotation moves in steps, over those of one kernel: to fp32, multiplied as complex numbers, to 16 bits
+again, 6 + 8 + 6 bytes of an element against 4. Source: pytorch/torchtitan models/llama3, apply_rotary_emb."""
+
+
+def positions(share: Share, core: Core) -> Part:
+    """Return what turns the projection's output into queries, keys and values, rotated where the model does so.
+
+    Rotation reads and writes queries and keys; in backward the gradients of the three are put side by side again.
+    """
+    all_bytes = core.query_bytes + core.pair_bytes
+    turned = core.query_bytes + core.pair_bytes * core.size / (core.size + core.value_size)
+    pack = streaming("elementwise", "pack", 2 * all_bytes)
+    if share.job.model.position_embedding != "rope":
+        return Part((), (pack,))
+    passes = 2 if share.software.fuses_norms else 2 * _STEPS_OF_ROTATION
+    rotate = streaming("elementwise", "rope", passes * turned)
+    return Part((rotate,), (rotate, pack))

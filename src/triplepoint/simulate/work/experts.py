@@ -21,7 +21,7 @@ from triplepoint.simulate.work.layer_parts import (
     join,
     streaming,
 )
-from triplepoint.simulate.work.linear import norm, residual
+from triplepoint.simulate.work.linear import Linear, linear, norm, residual
 
 
 def share_sent_once(job: Job, num_places: int) -> float:
@@ -74,6 +74,7 @@ class Experts:
         copies: Tokens the rank sends to experts, each as often as it has experts, as the fullest rank has it.
         rows: Tokens the experts of the rank work on.
         inner: Inner width of an expert on the rank.
+        width: Width of what goes to experts and comes back.
         working: Experts of the rank that have a token; all of them but where few tokens are generated at a time.
     """
 
@@ -89,6 +90,7 @@ class Experts:
         self.gathered = self.split if share.is_sequence_parallel else 1
         self.rows = self.copies * self.gathered
         self.inner = ceil_div(job.model.ffn_hidden_size, self.split)
+        self.width = job.model.expert_width
         self.working = self.count if share.cached is None else self._hit()
 
     def _hit(self) -> int:
@@ -119,20 +121,39 @@ def experts(share: Share) -> Part:
     assert share.job.model.moe is not None
     shared = share.job.model.moe.shared_ffn_hidden_size
     spread = Experts(share)
-    width, inner, rows = share.job.model.hidden_size, spread.inner, spread.rows
+    width, inner, rows = spread.width, spread.inner, spread.rows
+    down, up = _latent(share)
     return join(
         (
             norm(share, is_fp8_output=False),
             _router(share, spread),
+            *down,
             _dispatch(share, spread),
             _grouped(share, spread, (inner * gates(share), width)),
             activation(share, rows, inner),
             _grouped(share, spread, (width, inner)),
             _combine(share, spread),
+            *up,
             *(gemms(share, shared) if shared else ()),
             residual(share),
         )
     )
+
+
+def _latent(share: Share) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+    """Return the projections of tokens before they go to experts, and of the sum of their results.
+
+    Source:
+        NVIDIA Nemotron 3, arXiv:2512.20856, section 2.2 (LatentMoE); NVIDIA/Megatron-LM --moe-latent-size, whose
+        projections every tensor parallel rank has whole.
+    """
+    model = share.job.model
+    if model.moe is None or model.moe.latent_size is None:
+        return (), ()
+    width, latent = model.hidden_size, model.moe.latent_size
+    # The router keeps the same input.
+    down = Linear(width, latent, "none", name="fc1_latent_proj", keeps_input=False)
+    return (linear(share, down),), (linear(share, Linear(latent, width, "none", name="fc2_latent_proj")),)
 
 
 def _router(share: Share, spread: Experts) -> Part:
@@ -157,7 +178,7 @@ def _exchange(share: Share, spread: Experts) -> tuple[Operations, Operations]:
 
     Gradients of results go to the experts as tokens do, in fp8 where those are; what comes back is in 16 bits.
     """
-    sent = spread.copies * share.job.model.hidden_size * share.element
+    sent = spread.copies * spread.width * share.element
     there: Operations = ()
     back: Operations = ()
     if spread.group > 1:
@@ -183,7 +204,7 @@ def _sorting(share: Share, spread: Experts, kind: str) -> tuple[Operations, Oper
 
     Copies are made before the exchange and sorted by expert after it; where a token is sent once, all on arrival.
     """
-    one = share.job.model.hidden_size * share.element
+    one = spread.width * share.element
     if spread.group == 1 or share.software.dispatch != "once_per_node":
         copy = streaming("moe", kind, (spread.tokens + spread.copies) * one)
         is_sorted = (spread.group > 1 or spread.gathered > 1) and spread.count > 1
@@ -200,7 +221,7 @@ def _combine(share: Share, spread: Experts) -> Part:
     """
     there, back = _exchange(share, spread)
     before, after = _sorting(share, spread, "unpermute")
-    one = share.job.model.hidden_size * share.element
+    one = spread.width * share.element
     reduced: Operations = ()
     if share.tp > 1 and not share.is_sequence_parallel and spread.split > 1:
         reduced = (communication("all_reduce", "tp", spread.tokens * one),)
@@ -245,4 +266,4 @@ def _bias(share: Share, spread: Experts, outputs: int) -> float:
     """Return the parameters of an expert's bias on the rank: that of the down projection is one for all its parts."""
     if not share.job.model.add_bias:
         return 0.0
-    return outputs / spread.split if outputs == share.job.model.hidden_size else float(outputs)
+    return outputs / spread.split if outputs == spread.width else float(outputs)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from triplepoint.config.software import RecomputeModule
 from triplepoint.simulate.operations import Communication, Kernel, Operation
-from triplepoint.simulate.work.blocks import Layer, latent_up, positions
-from triplepoint.simulate.work.cores import core_of
+from triplepoint.simulate.work.blocks import Layer, latent_up
+from triplepoint.simulate.work.cores import core_of, positions
 from triplepoint.simulate.work.experts import Experts, experts
 from triplepoint.simulate.work.feed_forward import activation, feed_forward, gates
 from triplepoint.simulate.work.layer_parts import Operations, Part, Share, ceil_div
@@ -145,7 +145,7 @@ def _kept(share: Share, layer: Layer) -> float:
     attention = core.query_bytes + core.pair_bytes / 2 + core.output_bytes
     if layer.kind.has_experts:
         spread = Experts(share)
-        inside = spread.rows * (gates(share) * spread.inner + 3 * model.hidden_size)
+        inside = spread.rows * (gates(share) * spread.inner + 3 * spread.width)
     else:
         inside = share.tokens * ceil_div(model.dense_ffn_hidden_size, share.tp)
     return ends + attention + inside * share.element
