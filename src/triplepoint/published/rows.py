@@ -150,6 +150,8 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
         shard_size=_shard_size(shards, point.layout, fabric.gpus_per_node),
         keeps_gathered=shards.keeps_gathered,
     )
+    if shards.reshards:
+        job = replace(job, software=job.software.model_copy(update={"gathers_once": ()}))
     columns = {"recompute": "recompute", "micro_batch": "mbs"}
     open_choices = frozenset(choice for choice, column in columns.items() if is_blank(cells.get(column, "")))
     serving = serving_of(point) if point.inference else None

@@ -193,6 +193,7 @@ class Shards:
         shard_size: Ranks that parameters are sharded over; None where nothing is stated.
         is_hybrid: Whether groups of ranks hold copies of the shards.
         keeps_gathered: Whether gathered parameters stay until the backward pass.
+        reshards: Whether they are said to be given back after each pass.
     """
 
     sharding: Sharding
@@ -200,6 +201,7 @@ class Shards:
     shard_size: int | None = None
     is_hybrid: bool = False
     keeps_gathered: bool = False
+    reshards: bool = False
 
 
 def read_shards(text: str) -> Shards:
@@ -215,13 +217,15 @@ def read_shards(text: str) -> Shards:
         raise UnreadableError(f"fsdp is {shown(text)}, expected DDP, distributed optimizer, ZeRO-1 to 3 or FSDP")
     if re.search(r"(?<!no )(?<!no-)(?<!without )offload(?!\w*\s*[=:]\s*(?:false|no|off))", low):
         raise UnsupportedError("offload to the host's memory is not simulated")
+    keeps = re.search(r"no[_ -]?reshard|reshard\w*\s*[=:]?\s*(?:false|no|off)\b", low) is not None
     size = re.search(r"shard(?:_size|ed over|ing over)?\s*[=:]?\s*(\d{1,7})\b", low)
     return Shards(
         sharding,
         _overlap(low),
         (int(size[1]) or None) if size else None,
         is_hybrid=re.search(_HYBRID, low) is not None,
-        keeps_gathered=re.search(r"no[_ -]?reshard|reshard\w*\s*[=:]?\s*(?:false|no|off)\b", low) is not None,
+        keeps_gathered=keeps,
+        reshards="reshard" in low and not keeps,
     )
 
 

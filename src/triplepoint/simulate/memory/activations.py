@@ -83,12 +83,16 @@ def passes_in_flight(job: Job, stage: int) -> int:
 
     Source:
         1F1B: Narayanan et al. 2021, arXiv:2104.04473, sections 2.2.1 and 2.2.2, and NVIDIA/Megatron-LM schedules.py,
-        warm-up passes and one more; zero bubble (ZB-H1): Qi et al. 2023, arXiv:2401.10241, memory of 1F1B.
+        warm-up passes and one more; both directions: DeepSeek-V3, arXiv:2412.19437, table 2; zero bubble (ZB-H1): Qi et
+        al. 2023, arXiv:2401.10241, memory of 1F1B.
     """
     pp, vp, schedule = job.layout.pp, job.layout.vp, job.layout.schedule
     everything = job.num_microbatches * vp
     if pp == 1:
         return vp
+    if job.software.has_two_directions:
+        # Of each of the two stages on a rank: both together have one more than the pipeline is long.
+        return min(everything, ceil_div(pp + 1, 2))
     if schedule == "gpipe":
         return everything
     if vp > 1:

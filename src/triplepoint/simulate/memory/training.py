@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.activations import Activations, activations
@@ -149,7 +149,10 @@ def memory_by_stage(job: Job) -> list[MemoryUse]:
     blocks = Blocks(Share(job))
     known: dict[object, MemoryUse] = {}
     found = []
-    for stage, chunks in enumerate(split_layers(job)):
+    stages = split_layers(job)
+    for stage, chunks in enumerate(stages):
+        if job.software.has_two_directions and job.layout.pp > 1:
+            chunks += stages[-1 - stage]
         kept = activations(blocks, chunks, stage)
         if (chunks, kept) not in known:
             known[chunks, kept] = _stage_memory(blocks, chunks, stage, kept)
@@ -161,6 +164,9 @@ def _stage_memory(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int, kept: A
     share, job = blocks.share, blocks.share.job
     weights, adapters = blocks.weights(chunks), blocks.adapters(chunks)
     held = _held(share, weights, adapters)
+    if job.software.has_two_directions and job.layout.pp > 1 and job.layout.data_parallel_sharding != "no_shard":
+        # Both ranks that hold a stage are of its data parallel group.
+        held = replace(held, optimizer=held.optimizer / 2, owned=held.owned / 2)
     buffers = kept.buffers + _gathered(blocks, chunks) + _placeholders(blocks, chunks)
     # The update makes fp32 copies of 16-bit gradients, when activations are gone.
     updated = FP32_BYTES * held.owned if share.gradient_element != FP32_BYTES else 0.0

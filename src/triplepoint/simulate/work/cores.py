@@ -21,6 +21,10 @@ more, and gradients of queries, keys, values and scores. Source: Dao 2023, arXiv
 _CAUSAL = 0.5
 """Share of the scores under the causal mask; tiles on the diagonal are not counted whole."""
 
+_SAVED_12_BIT = (12 - 8) / 16
+"""What the output of attention takes besides the 8 bits that the projection after it keeps, over 16 bits, where both
+keep one copy of 12 bits. Source: DeepSeek-V3, arXiv:2412.19437, section 3.3.3, E5M6."""
+
 _ROWS_DECODING = 16
 """Rows of the smallest tile of matrix units. Source: NVIDIA PTX ISA, mma.m16n8k16."""
 
@@ -96,7 +100,8 @@ class _Flash(Core):
         if self.share.job.layout.cp > 1:
             forward, backward = self._exchange(forward, backward)
         # The output is kept by the projection after it, but for an fp8 one, which keeps its own cast.
-        output = self.output_bytes * self.share.is_fp8
+        narrower = _SAVED_12_BIT if "attention" in self.share.software.saves_fp8 else 1.0
+        output = self.output_bytes * self.share.is_fp8 * narrower
         return Part(forward, backward, (), self.query_bytes + self.pair_bytes + lse + output)
 
     def _kernels(self, kind: str, num_bytes: float) -> Operations:

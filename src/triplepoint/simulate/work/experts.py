@@ -130,7 +130,7 @@ def experts(share: Share) -> Part:
             *down,
             _dispatch(share, spread),
             _grouped(share, spread, (inner * gates(share), width)),
-            activation(share, rows, inner),
+            activation(share, rows, inner, _kept_in(share)),
             _grouped(share, spread, (width, inner)),
             _combine(share, spread),
             *up,
@@ -171,6 +171,13 @@ def _router(share: Share, spread: Experts) -> Part:
         float(tokens * (width * share.element + 2 * num_experts * FP32_BYTES)),
         Weights(shared=float(num_experts * width)),
     )
+
+
+def _kept_in(share: Share) -> float:
+    """Return bytes of a number of what the activation inside experts keeps."""
+    if share.is_fp8 and "expert_activation" in share.software.saves_fp8:
+        return 1 + share.recipe.scale_bytes
+    return share.element
 
 
 def _exchange(share: Share, spread: Experts) -> tuple[Operations, Operations]:
@@ -214,7 +221,7 @@ def _sorting(share: Share, spread: Experts, kind: str) -> tuple[Operations, Oper
 
 
 def _combine(share: Share, spread: Experts) -> Part:
-    """Return the way back: sorting, the exchange, the weighted sum of a token's experts; the sum keeps its inputs.
+    """Return the way back: sorting, the exchange, the sum of a token's experts, which keeps its inputs if it weighs.
 
     Without sequence parallelism every tensor parallel rank holds all tokens and a part of each expert: results are
     added up over them as in a dense block.
@@ -225,7 +232,7 @@ def _combine(share: Share, spread: Experts) -> Part:
     reduced: Operations = ()
     if share.tp > 1 and not share.is_sequence_parallel and spread.split > 1:
         reduced = (communication("all_reduce", "tp", spread.tokens * one),)
-    kept = float(spread.copies * one)
+    kept = float(spread.copies * one) if share.software.weighs_results else 0.0
     return Part((*after, *back, *before, *reduced), (*reduced, *before, *there, *after), (), kept)
 
 

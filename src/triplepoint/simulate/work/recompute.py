@@ -58,10 +58,15 @@ def _up_projections(share: Share, layer: Layer) -> Repeated:
 
 def _norms(share: Share, layer: Layer) -> Repeated:
     """Return the norms before attention and before the feed-forward block, whose inputs are kept."""
-    number = 1 + layer.kind.has_feed_forward
-    one = norm(share, is_fp8_output=True)
-    spared = float(number) * share.split_tokens * share.job.model.hidden_size * share.gemm_element
-    return Repeated(one.forward * number, spared, spared)
+    one, moe = norm(share, is_fp8_output=True), share.job.model.moe
+    kept = [share.gemm_element] * bool(layer.kind.mixer)
+    if layer.kind.has_experts and moe:
+        # The router keeps its own of the norm's output, and so do experts that every token passes.
+        kept.append(share.element + share.gemm_element * (share.is_fp8 and moe.shared_ffn_hidden_size is not None))
+    elif layer.kind.has_feed_forward:
+        kept.append(share.gemm_element)
+    spared = float(sum(kept)) * share.split_tokens * share.job.model.hidden_size
+    return Repeated(one.forward * len(kept), spared, spared)
 
 
 def _expert_activation(share: Share, layer: Layer) -> Repeated:
