@@ -107,6 +107,8 @@ class GpuConfig(Strict):
     """Dense fp32 vector peak of one device."""
     peak_fp8_flops: Annotated[Quantity, unit_is("FLOP/s")] | None = None
     """Dense fp8 matrix peak of one device; absent where the GPU has none."""
+    peak_nvfp4_flops: Annotated[Quantity, unit_is("FLOP/s")] | None = None
+    """Dense matrix peak of one device at 4 bits with a scale for 16 numbers (NVFP4); absent where the GPU has none."""
     memory_capacity: Annotated[Quantity, unit_is("byte")]
     """Device memory of one device."""
     memory_bandwidth: Annotated[Quantity, unit_is("byte/s")]

@@ -36,7 +36,7 @@ Offload = Literal["optim", "params"]
 Overlap = Literal["grad", "param", "tp", "ep"]
 PipelineEnd = Literal["embedding", "loss"]
 ContextExchange = Literal["ring", "all_gather", "all_to_all"]
-Precision = Literal["fp32", "bf16", "fp16", "fp8"]
+Precision = Literal["fp32", "bf16", "fp16", "fp8", "nvfp4"]
 Recompute = Literal["none", "selective", "full"]
 Samples = Literal["packed", "padded"]
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"]
@@ -390,7 +390,14 @@ class Measured(Software):
             came_later=True,
         ),
     ] = ()
-    precision: Annotated[Precision, Setting("Number format of the GEMMs.", label="{}", usual="bf16")] = "bf16"
+    precision: Annotated[
+        Precision,
+        Setting(
+            "Number format of the GEMMs; `nvfp4`: 4 bits, with a scale of 8 bits for 16 numbers.",
+            label="{}",
+            usual="bf16",
+        ),
+    ] = "bf16"
     seed: Annotated[
         Annotated[int, Field(ge=0, lt=2**32, strict=True)],
         Setting(

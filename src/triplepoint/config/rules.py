@@ -102,6 +102,9 @@ def check_format(point: Point, gpu: GpuConfig | None) -> str | None:
     """The device has units for the number format."""
     if point.precision == "fp8" and (gpu is None or gpu.peak_fp8_flops is None):
         return f"precision: fp8, {gpu.name if gpu else 'cpu'} has no fp8 units; set precision: bf16"
+    if point.precision == "nvfp4" and (gpu is None or gpu.peak_nvfp4_flops is None):
+        other = "fp8" if gpu and gpu.peak_fp8_flops else "bf16"
+        return f"precision: nvfp4, {gpu.name if gpu else 'cpu'} has no units for it; set precision: {other}"
     if point.precision == "fp8" and point.fp8_recipe == "mxfp8" and gpu and gpu.architecture not in _SCALED_IN_BLOCKS:
         return f"fp8_recipe: mxfp8, {gpu.name} has no units for scales of 32 numbers; set fp8_recipe: blockwise"
     if point.precision == "bf16" and gpu is not None and not gpu.has_bf16:

@@ -44,6 +44,7 @@ COLUMNS = (
     *("seq", "gpu", "n_gpus", "tp", "pp", "vp", "pipeline_layers", "cp", "ep", "etp", "dp", "fsdp", "mbs", "gbs"),
     *("precision", "recompute", "seq_parallel", "framework", "interconnect", "trainable", "notes", "task"),
     "output_tokens",
+    *("num_mtp_layers", "offload"),
     *software.COLUMNS,
 )
 """Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
@@ -206,6 +207,12 @@ def _check(point: Point, gpu: GpuConfig) -> None:
 
 
 def _read_model(cells: Cells, config: Path) -> ModelConfig:
+    """Return the model, with the layers of multi-token prediction that the row has."""
+    model, number = _read_architecture(cells, config), count(cells, "num_mtp_layers")
+    return model.model_copy(update={"num_mtp_layers": number}) if number else model
+
+
+def _read_architecture(cells: Cells, config: Path) -> ModelConfig:
     """Return the model: known by name, with what the row says in place of what is known; else of the columns alone."""
     shape, named = read_shape(cells), find_model(cells.get("model", ""), config)
     if isinstance(named, Unsupported) and shape.missing:

@@ -102,9 +102,10 @@ def read_precision(text: str, usual: Precision = "bf16") -> Precision:
     low = text.lower()
     if is_blank(low):
         return usual
-    if re.search(r"fp4|int8|mxfp6", low):
-        raise UnsupportedError(f"precision {shown(text)} is not simulated; bf16, fp16, fp8 and fp32 are")
+    if re.search(r"mxfp4|int8|mxfp6", low):
+        raise UnsupportedError(f"precision {shown(text)} is not simulated; bf16, fp16, fp8, nvfp4 and fp32 are")
     names: tuple[tuple[str, Precision], ...] = (
+        (r"nvfp4|\bfp4", "nvfp4"),
         (r"fp8|float8|e4m3|mxfp8", "fp8"),
         (r"bf16|bfloat16", "bf16"),
         (r"fp16|float16|half", "fp16"),
@@ -113,7 +114,7 @@ def read_precision(text: str, usual: Precision = "bf16") -> Precision:
     for pattern, name in names:
         if re.search(pattern, low):
             return name
-    raise UnreadableError(f"precision is {shown(text)}, expected bf16, fp16, fp8 or fp32")
+    raise UnreadableError(f"precision is {shown(text)}, expected bf16, fp16, fp8, nvfp4 or fp32")
 
 
 def read_recompute(text: str) -> tuple[Recompute | None, int | None]:

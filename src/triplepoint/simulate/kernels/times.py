@@ -11,12 +11,16 @@ from triplepoint.simulate.kernels.formula import Gemm, Machine, attention_s, gem
 from triplepoint.simulate.kernels.parameters import AttentionKernel, Fit, GemmParameters, KernelConfig, read_kernels
 from triplepoint.simulate.operations import Kernel
 
-_ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp32": 4}
+_ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "nvfp4": 0.5 + 1 / 16, "fp32": 4}
 _US = 1e-6
 
 _SMALL_FLOPS, _LARGE_FLOPS, _LARGE_SIGMA = 1e10, 1e12, 0.4
 """Kernels that are as unsure as the mean of a fit, those that are surest, and how much of sigma those have. Source:
 errors on the H100 GEMMs of config/kernels/measured.csv by decade from 1e9 FLOP up: 0.13, 0.14, 0.08 and 0.05."""
+
+_NVFP4_SIGMA = 0.2
+"""What is added to the uncertainty of GEMMs in 4 bits, in log and by squares: they are taken to reach the share of
+their peak that those in fp8 reach of theirs. An assumption: no time of them was measured."""
 
 _LINEAR_SIGMA = 0.4
 """Standard deviation of the log error of scans and linear attention, whose products are taken as batched GEMMs. An
@@ -68,6 +72,8 @@ class KernelModel:
         if fit.flops_range is None:
             return sigma
         least, most = fit.flops_range
+        if kernel.precision == "nvfp4":
+            sigma = math.hypot(sigma, _NVFP4_SIGMA)
         octaves = max(0.0, math.log2(least / kernel.flops), math.log2(kernel.flops / most))
         # A choice, not a measurement: twice as unsure at a quarter of the smallest or four times the largest kernel.
         return sigma * (1 + octaves / 2)
@@ -124,17 +130,17 @@ class KernelModel:
         return max(moving, working) + memory.fixed_us * _US
 
     def _machine(self, precision: str, clock_ratio: float) -> Machine:
-        peak = {"fp8": self.gpu.peak_fp8_flops, "fp32": self.gpu.peak_fp32_flops}.get(
-            precision, self.gpu.peak_bf16_flops
-        )
+        gpu = self.gpu
+        peaks = {"fp8": gpu.peak_fp8_flops, "nvfp4": gpu.peak_nvfp4_flops, "fp32": gpu.peak_fp32_flops}
+        peak = peaks.get(precision, gpu.peak_bf16_flops)
         if not isinstance(peak, Quantity):
-            raise PointError(f"gpu {self.gpu.name}: no {precision} units; use bf16")
+            raise PointError(f"gpu {gpu.name}: no {precision} units; use bf16")
         num_sms, memory = int(self.config.num_sms.value), self.config.memory
         bandwidth = self.gpu.memory_bandwidth.value
         return Machine(peak.value * clock_ratio, bandwidth, num_sms, memory.ramp_us, memory.ramp_bytes)
 
     def _gemm(self, precision: str) -> GemmParameters:
-        name = "bf16" if precision == "fp16" else precision
+        name = {"fp16": "bf16", "nvfp4": "fp8"}.get(precision, precision)
         if name not in self.config.gemm:
             raise PointError(f"gpu {self.gpu.name}: {name} GEMMs are not known{nearest(name, self.config.gemm)}")
         return self.config.gemm[name]

@@ -233,9 +233,10 @@ def _held(share: Share, weights: Weights, adapters: float) -> _Held:
     has_remainders = share.software.has_16bit_remainders and not share.job.model.moe and not share.has_adapters
     master = 0 if is_single else FP32_BYTES - share.element * has_remainders
     stored = weights.total * share.element + share.element * (whole if share.has_adapters else 0)
-    if share.is_fp8 and not share.software.has_fp8_parameters:
-        # GEMMs read an fp8 copy and its transpose, made once a step; kept alone, both are as large as 16 bits.
-        stored += 2 * (weights.split + weights.experts)
+    if share.is_quantized and not (share.job.precision == "fp8" and share.software.has_fp8_parameters):
+        # GEMMs read a copy in fewer bits and its transpose, made once a step; of fp8 kept alone, both are as large as
+        # 16 bits.
+        stored += 2 * share.gemm_element * (weights.split + weights.experts)
     return _Held(stored, gradients, owned * (master + _MOMENTS * share.software.moment_bytes), owned)
 
 

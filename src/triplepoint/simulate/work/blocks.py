@@ -35,7 +35,7 @@ def attention(share: Share, window: int | None = None) -> tuple[Part, Part, Part
     out = Linear(width, model.hidden_size, "row", model.add_bias, name="linear_proj", is_beside=is_beside)
     into = _latent(share, core, model.latent) if model.latent else _plain(share, core)
     return (
-        join((norm(share, is_fp8_output=True), *into, positions(share, core))),
+        join((norm(share, is_quantized_output=True), *into, positions(share, core))),
         core.part(),
         join((*_output_gate(share, core), linear(share, out), residual(share))),
     )
@@ -62,10 +62,10 @@ def _latent(share: Share, core: Core, latent: LatentAttention) -> tuple[Part, ..
     if rank:
         parts += [
             linear(share, Linear(width, rank, "none", name="linear_q_down_proj", keeps_input=False)),
-            norm(share, is_fp8_output=True, width=rank),
+            norm(share, is_quantized_output=True, width=rank),
         ]
     query, keys = latent_up(share, core, latent)
-    return (*parts, query, norm(share, is_fp8_output=True, width=latent.kv_lora_rank), keys)
+    return (*parts, query, norm(share, is_quantized_output=True, width=latent.kv_lora_rank), keys)
 
 
 def latent_up(share: Share, core: Core, latent: LatentAttention) -> tuple[Part, Part]:

@@ -101,7 +101,7 @@ class _Flash(Core):
             forward, backward = self._exchange(forward, backward)
         # The output is kept by the projection after it, but for an fp8 one, which keeps its own cast.
         narrower = _SAVED_12_BIT if "attention" in self.share.software.saves_fp8 else 1.0
-        output = self.output_bytes * self.share.is_fp8 * narrower
+        output = self.output_bytes * self.share.is_quantized * narrower
         return Part(forward, backward, (), self.query_bytes + self.pair_bytes + lse + output)
 
     def _kernels(self, kind: str, num_bytes: float) -> Operations:

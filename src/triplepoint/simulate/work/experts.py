@@ -125,7 +125,7 @@ def experts(share: Share) -> Part:
     down, up = _latent(share)
     return join(
         (
-            norm(share, is_fp8_output=False),
+            norm(share, is_quantized_output=False),
             _router(share, spread),
             *down,
             _dispatch(share, spread),
@@ -175,7 +175,7 @@ def _router(share: Share, spread: Experts) -> Part:
 
 def _kept_in(share: Share) -> float:
     """Return bytes of a number of what the activation inside experts keeps."""
-    if share.is_fp8 and "expert_activation" in share.software.saves_fp8:
+    if share.is_quantized and "expert_activation" in share.software.saves_fp8:
         return 1 + share.recipe.scale_bytes
     return share.element
 
@@ -264,7 +264,7 @@ _GROUPED = {"forward": "grouped", "backward": "grouped_backward", "weight": "gro
 
 def _casts(share: Share, rows: int, inputs: int, outputs: int) -> tuple[Operations, Operations]:
     """Return the casts to fp8 of a grouped GEMM, forward and backward, each with its transpose."""
-    if not share.is_fp8:
+    if not share.is_quantized:
         return (), ()
     return cast(share, rows * inputs, across=True), cast(share, rows * outputs, across=True)
 

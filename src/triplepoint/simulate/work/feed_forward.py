@@ -11,7 +11,7 @@ def feed_forward(share: Share) -> Part:
     """
     model = share.job.model
     is_shared = model.parallel_norms == 1
-    own = () if is_shared else (norm(share, is_fp8_output=True),)
+    own = () if is_shared else (norm(share, is_quantized_output=True),)
     return join((*own, *gemms(share, model.dense_ffn_hidden_size, is_shared), residual(share)))
 
 

@@ -58,11 +58,13 @@ def _up_projections(share: Share, layer: Layer) -> Repeated:
 
 def _norms(share: Share, layer: Layer) -> Repeated:
     """Return the norms before attention and before the feed-forward block, whose inputs are kept."""
-    one, moe = norm(share, is_fp8_output=True), share.job.model.moe
+    one, moe = norm(share, is_quantized_output=True), share.job.model.moe
     kept = [share.gemm_element] * bool(layer.kind.mixer)
     if layer.kind.has_experts and moe:
         # The router keeps its own of the norm's output, and so do experts that every token passes.
-        kept.append(share.element + share.gemm_element * (share.is_fp8 and moe.shared_ffn_hidden_size is not None))
+        kept.append(
+            share.element + share.gemm_element * (share.is_quantized and moe.shared_ffn_hidden_size is not None)
+        )
     elif layer.kind.has_feed_forward:
         kept.append(share.gemm_element)
     spared = float(sum(kept)) * share.split_tokens * share.job.model.hidden_size

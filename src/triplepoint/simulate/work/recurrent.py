@@ -179,7 +179,7 @@ def recurrent(share: Share, mixer: Recurrent) -> Part:
     )
     return join(
         (
-            norm(share, is_fp8_output=True),
+            norm(share, is_quantized_output=True),
             linear(share, Linear(width, inside.projected, "column", name="in_proj")),
             *(linear(share, one) for one in besides),
             inside.part() if share.cached is None else inside.decode(),

@@ -20,7 +20,7 @@ def shared_block(share: Share, kind: LayerKind) -> Part:
     model, block = share.job.model, share.job.model.shared_block
     assert block is not None
     width, inner = model.hidden_size, ceil_div(model.ffn_hidden_size, share.tp) * gates(share)
-    common = join((*_attention(share), norm(share, is_fp8_output=True), *gemms(share, model.ffn_hidden_size)))
+    common = join((*_attention(share), norm(share, is_quantized_output=True), *gemms(share, model.ffn_hidden_size)))
     if kind.reuses_weights:
         common = replace(common, weights=Weights())
     own = (
@@ -43,7 +43,7 @@ def _attention(share: Share) -> tuple[Part, ...]:
     into = Linear(both, (core.heads + 2 * core.groups) * core.size, "column")
     out = Linear(core.heads * core.value_size, model.hidden_size, "row")
     return (
-        norm(share, is_fp8_output=True, width=both),
+        norm(share, is_quantized_output=True, width=both),
         linear(share, into),
         positions(share, core),
         core.part(),

@@ -126,7 +126,7 @@ def gradient_sync(share: Share, weights: Weights, adapters: float, is_end: bool)
 
 def _gathered_element(share: Share) -> int:
     """Return bytes of a parameter on its way to the ranks; the few that stay in 16 bits in fp8 are not told apart."""
-    return 1 if share.is_fp8 and share.software.has_fp8_parameters else share.element
+    return 1 if share.job.precision == "fp8" and share.software.has_fp8_parameters else share.element
 
 
 def _bucketed(share: Share, kind: str, part: Shards, element: int, flag: str) -> Communication:
@@ -155,6 +155,8 @@ def optimizer_work(share: Share, weights: Weights, adapters: float) -> Operation
         streaming("optimizer", "clip", updated * (_CLIP_PASSES * FP32_BYTES + to_fp32)),
         streaming("optimizer", "adam", updated * update),
     ]
-    if share.is_fp8 and not share.has_adapters:
-        operations.append(streaming("optimizer", "cast", (weights.split + weights.experts) * (share.element + 2)))
+    if share.is_quantized and not share.has_adapters:
+        operations.append(
+            streaming("optimizer", "cast", (weights.split + weights.experts) * (share.element + 2 * share.gemm_element))
+        )
     return tuple(operations)
