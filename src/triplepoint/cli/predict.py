@@ -62,7 +62,7 @@ take the default; other columns are named and passed over, but one that looks li
   tp pp vp cp ep etp dp                                  parallel degrees; dp follows from n_gpus
   pipeline_layers  of each stage, or of each of pp*vp virtual ones in the order of the model (blank: an even split)
   fsdp          DDP, distributed optimizer, ZeRO-1 to 3, FSDP
-  offload       in the host's memory: none, or some of optim activations (blank: as `fsdp` says)
+  offload       in the host's memory: none, or some of optim activations (blank: none)
   precision     bf16, fp16, fp8, nvfp4, fp32
   recompute     none, selective, full, full N layers of each (virtual) stage (blank: the least that fits in memory)
   seq_parallel  yes or no

@@ -123,6 +123,10 @@ class GpuConfig(Strict):
     """Die temperature at which the hardware slows down; absent where not published."""
     scale_up_bandwidth: Annotated[Quantity, unit_is("byte/s")]
     """Bandwidth of one device into the links inside a node, one direction: NVLink, xGMI, or PCIe where it has none."""
+    host_bandwidth: Annotated[Quantity, unit_is("byte/s")] | None = None
+    """Bandwidth of one device to the memory of its host, one direction: PCIe or NVLink-C2C; absent where not known."""
+    host_memory_bandwidth: Annotated[Quantity, unit_is("byte/s")] | None = None
+    """Its share of the bandwidth of the host's memory; absent where not known."""
     usual_network: UsualNetwork
     """Nodes and network of a published run that does not state them."""
 

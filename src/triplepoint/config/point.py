@@ -32,7 +32,7 @@ from triplepoint.config.task import TARGETS, Inference, Lora, Task
 
 Positive = Annotated[int, Field(gt=0)]
 Engine = Literal["native", "megatron", "deepspeed", "simulated"]
-Offload = Literal["optim", "params"]
+Offload = Literal["optim", "params", "activations"]
 Overlap = Literal["grad", "param", "tp", "ep"]
 PipelineEnd = Literal["embedding", "loss"]
 ContextExchange = Literal["ring", "all_gather", "all_to_all"]
@@ -383,10 +383,11 @@ class Measured(Software):
         _in_order(Offload),
         Setting(
             "What a rank keeps in the memory of its host: optimizer state with its update (`optim`), parameters "
-            "(`params`): DeepSpeed's ZeRO-Offload.",
+            "(`params`): DeepSpeed's ZeRO-Offload; what is kept for the backward pass (`activations`), which is "
+            "simulated alone.",
             label="off-{}",
             words="offload {}",
-            engines=("deepspeed",),
+            engines=("deepspeed", "simulated"),
             came_later=True,
         ),
     ] = ()

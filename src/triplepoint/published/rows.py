@@ -33,7 +33,7 @@ from triplepoint.published.network import read_network, usual_fabric
 from triplepoint.published.words import Cells, UnreadableError, UnsupportedError, count, is_blank, need
 from triplepoint.simulate.inference import Serving, serving_of
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.limits import check_order
+from triplepoint.simulate.limits import check_offload, check_order
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.predict.prediction import Prediction, predict_job
 from triplepoint.simulate.stacks import Stack, find_stack
@@ -183,6 +183,7 @@ def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.
         lora=words.read_lora(cells.get("trainable", ""), cells.get("notes", ""), stack.lora_targets),
         task="inference" if inference else "pretrain",
         inference=inference,
+        offload=software.read_offload(cells),
         **software.read_software(cells),
     )
 
@@ -202,7 +203,7 @@ def _check(point: Point, gpu: GpuConfig) -> None:
     stated = point.model_copy(update={"layout": layout})
     if reason := refusal(fold(stated) if point.inference else stated, gpu=gpu):
         raise UnreadableError(reason)
-    if reason := check_order(point):
+    if reason := check_order(point) or check_offload(point, gpu):
         raise UnsupportedError(reason)
 
 

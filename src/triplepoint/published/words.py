@@ -217,7 +217,7 @@ def read_shards(text: str) -> Shards:
     if sharding is None:
         raise UnreadableError(f"fsdp is {shown(text)}, expected DDP, distributed optimizer, ZeRO-1 to 3 or FSDP")
     if re.search(r"(?<!no )(?<!no-)(?<!without )offload(?!\w*\s*[=:]\s*(?:false|no|off))", low):
-        raise UnsupportedError("offload to the host's memory is not simulated")
+        raise UnsupportedError("offload of shards to the host's memory is not simulated; column offload says of what")
     keeps = re.search(r"no[_ -]?reshard|reshard\w*\s*[=:]?\s*(?:false|no|off)\b", low) is not None
     size = re.search(r"shard(?:_size|ed over|ing over)?\s*[=:]?\s*(\d{1,7})\b", low)
     return Shards(

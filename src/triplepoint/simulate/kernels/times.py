@@ -18,6 +18,11 @@ _SMALL_FLOPS, _LARGE_FLOPS, _LARGE_SIGMA = 1e10, 1e12, 0.4
 """Kernels that are as unsure as the mean of a fit, those that are surest, and how much of sigma those have. Source:
 errors on the H100 GEMMs of config/kernels/measured.csv by decade from 1e9 FLOP up: 0.13, 0.14, 0.08 and 0.05."""
 
+_HOST_KINDS = ("to_host", "from_host", "host_adam")
+_HOST_COPY, _HOST_UPDATE, _HOST_SIGMA = 0.85, 0.6, 0.4
+"""Copies to and from the host's memory, updates in it, and how unsure both are: shares of the bandwidths of data
+sheets that they reach, and the standard deviation of the log error. Assumptions: no time of them was measured."""
+
 _NVFP4_SIGMA = 0.2
 """What is added to the uncertainty of GEMMs in 4 bits, in log and by squares: they are taken to reach the share of
 their peak that those in fp8 reach of theirs. An assumption: no time of them was measured."""
@@ -64,6 +69,8 @@ class KernelModel:
     def sigma_of(self, kernel: Kernel) -> float:
         """Return the standard deviation of the log error of a kernel: less of large ones, more outside of the fit."""
         fit = self._fit_of(kernel)
+        if kernel.kind in _HOST_KINDS:
+            return _HOST_SIGMA
         if kernel.kind in ("linear", "scan"):
             return max(fit.sigma, _LINEAR_SIGMA)
         if kernel.flops <= 0:
@@ -122,12 +129,21 @@ class KernelModel:
         return max(compute, streaming) + memory.fixed_us * _US
 
     def _memory_s(self, kernel: Kernel, clock_ratio: float) -> float:
+        if kernel.kind in _HOST_KINDS:
+            return self._host_s(kernel)
         memory = self.config.memory
         share = memory.classes.get(kernel.cls, 1.0)
         moving = self._machine("bf16", 1.0).memory_s(kernel.num_bytes, memory.efficiency * share)
         # A scan works on the vector units, at the rate of the data sheet.
         working = kernel.flops / self._machine("fp32", clock_ratio).peak_flops if kernel.flops else 0.0
         return max(moving, working) + memory.fixed_us * _US
+
+    def _host_s(self, kernel: Kernel) -> float:
+        gpu, is_copy = self.gpu, kernel.kind != "host_adam"
+        rate = gpu.host_bandwidth if is_copy else gpu.host_memory_bandwidth
+        if rate is None:
+            raise PointError(f"offload: the host of gpu {gpu.name} is not known; set offload: []")
+        return kernel.num_bytes / (rate.value * (_HOST_COPY if is_copy else _HOST_UPDATE))
 
     def _machine(self, precision: str, clock_ratio: float) -> Machine:
         gpu = self.gpu

@@ -12,6 +12,7 @@ from triplepoint.simulate.work.ends import vocabulary
 from triplepoint.simulate.work.experts import Experts
 from triplepoint.simulate.work.feed_forward import gates
 from triplepoint.simulate.work.layer_parts import FP32_BYTES, Share, ceil_div
+from triplepoint.simulate.work.offload import LAYERS_ON_GPU
 from triplepoint.simulate.work.recompute import repeated
 from triplepoint.simulate.work.recurrent import gradient_bytes
 
@@ -44,6 +45,9 @@ def activations(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int) -> Activa
     )
     layers = max(moments, default=0.0)
     moment = max(layers, _head_moment(blocks, chunks))
+    if "activations" in job.offload:
+        most = max((blocks.layer(kind).whole.saved for chunk in chunks for kind, _ in chunk.layers), default=0.0)
+        return Activations(LAYERS_ON_GPU * most, moment + received)
     return Activations(_saved(job, stage, [_chunk_saved(blocks, chunk) for chunk in chunks]), moment + received)
 
 

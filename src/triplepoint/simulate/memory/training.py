@@ -167,6 +167,8 @@ def _stage_memory(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int, kept: A
     if job.software.has_two_directions and job.layout.pp > 1 and job.layout.data_parallel_sharding != "no_shard":
         # Both ranks that hold a stage are of its data parallel group.
         held = replace(held, optimizer=held.optimizer / 2, owned=held.owned / 2)
+    if "optim" in job.offload:
+        held = replace(held, optimizer=0.0, owned=0.0)
     buffers = kept.buffers + _gathered(blocks, chunks) + _placeholders(blocks, chunks)
     # The update makes fp32 copies of 16-bit gradients, when activations are gone.
     updated = FP32_BYTES * held.owned if share.gradient_element != FP32_BYTES else 0.0
