@@ -62,6 +62,19 @@ class StackConstant(Strict):
     """Standard deviation of log errors of its rows, each seen from other models. Unit: 1."""
 
 
+class KindSpread(Strict):
+    """How far rows of one kind on one stack scatter, all its versions together."""
+
+    stack: str
+    """Name of the stack; empty for all of them together."""
+    kind: str
+    """Kind of the rows, see `Kind`."""
+    num_rows: Annotated[int, Field(ge=1)]
+    """Rows."""
+    spread: Annotated[float, Field(ge=0)]
+    """Standard deviation of their log errors, each seen from other models. Unit: 1."""
+
+
 class Widths(Strict):
     """Standard deviations, in log, of what is not known of a job unlike those calibrated; they add in squares.
 
@@ -140,6 +153,8 @@ class Fitted(Strict):
     """By GPU type."""
     stacks: list[StackConstant]
     """By version of the stack."""
+    kinds: list[KindSpread] = []
+    """Scatter by kind of row, of stacks and of all of them together."""
     places: list[Place]
     """What was calibrated."""
 
@@ -195,9 +210,21 @@ class Calibration:
     def scale(self, job: Job, uncertainty: Uncertainty) -> float:
         """Return the standard deviation of the log error of this job; larger away from what was calibrated."""
         widths, known = self.fitted.widths, self._constant(job)
-        own = (known.spread if known else widths.row) * intervals.widening(features_of(job), self._known)
+        own = self._spread(job, known) * intervals.widening(features_of(job), self._known)
         new = [getattr(widths, name) for name in self.new_of(job)]
         return math.hypot(own, *new, self._excess(job, uncertainty))
+
+    def _spread(self, job: Job, known: StackConstant | None) -> float:
+        """Return the scatter of rows like a job: of its kind on its stack, of its kind, of its stack, or of all."""
+        kind = str(kind_of(job))
+        found = self._by_kind.get((job.family, kind)) or self._by_kind.get(("", kind))
+        if found is None:
+            return known.spread if known else self.fitted.widths.row
+        return found
+
+    @cached_property
+    def _by_kind(self) -> dict[tuple[str, str], float]:
+        return {(one.stack, one.kind): one.spread for one in self.fitted.kinds}
 
     def layout_scale(self, job: Job) -> float:
         """Return the standard deviation of the log error of one layout of a job, without what all of them share."""

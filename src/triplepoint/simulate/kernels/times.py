@@ -76,11 +76,11 @@ class KernelModel:
         if kernel.flops <= 0:
             return fit.sigma
         sigma = fit.sigma * _share_of_sigma(kernel.flops)
+        if kernel.precision == "nvfp4":
+            sigma = math.hypot(sigma, _NVFP4_SIGMA)
         if fit.flops_range is None:
             return sigma
         least, most = fit.flops_range
-        if kernel.precision == "nvfp4":
-            sigma = math.hypot(sigma, _NVFP4_SIGMA)
         octaves = max(0.0, math.log2(least / kernel.flops), math.log2(kernel.flops / most))
         # A choice, not a measurement: twice as unsure at a quarter of the smallest or four times the largest kernel.
         return sigma * (1 + octaves / 2)
