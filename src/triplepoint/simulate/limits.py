@@ -28,8 +28,9 @@ def check_offload(point: Point, gpu: GpuConfig) -> str | None:
     if "params" in point.offload or point.task == "inference":
         what = "params" if "params" in point.offload else point.offload[0]
         return f"offload: {what} is not simulated in {point.task}; set offload: [] for a prediction"
-    if gpu.host_bandwidth is None or gpu.host_memory_bandwidth is None:
-        return f"offload: the host of GPU type {gpu.name} is not known (host_bandwidth); set offload: []"
+    if gpu.host_link is None or gpu.host_memory_bandwidth is None:
+        missing = "pcie_bandwidth, host_memory_bandwidth"
+        return f"offload: the host of GPU type {gpu.name} is not known ({missing}); set offload: []"
     return None
 
 

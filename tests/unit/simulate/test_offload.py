@@ -87,7 +87,7 @@ def test_offload_to_a_host_that_is_not_known_is_refused() -> None:
     config = Catalogue(Path("config"))
     unknown = config.gpu("mi300x", "test")
     assert check_offload(point, unknown) == (
-        "offload: the host of GPU type mi300x is not known (host_bandwidth); set offload: []"
+        "offload: the host of GPU type mi300x is not known (pcie_bandwidth, host_memory_bandwidth); set offload: []"
     )
     assert check_offload(point, config.gpu("gb200", "test")) is None
     with pytest.raises(PointError, match="host of gpu h100 is not known"):

@@ -140,7 +140,7 @@ class KernelModel:
 
     def _host_s(self, kernel: Kernel) -> float:
         gpu, is_copy = self.gpu, kernel.kind != "host_adam"
-        rate = gpu.host_bandwidth if is_copy else gpu.host_memory_bandwidth
+        rate = gpu.host_link if is_copy else gpu.host_memory_bandwidth
         if rate is None:
             raise PointError(f"offload: the host of gpu {gpu.name} is not known; set offload: []")
         return kernel.num_bytes / (rate.value * (_HOST_COPY if is_copy else _HOST_UPDATE))

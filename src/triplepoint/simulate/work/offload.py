@@ -22,7 +22,7 @@ def copied(kind: str, pass_: Operations, blocks: Blocks, chunk: Chunk) -> Operat
         chunk: Whose layers it is.
     """
     share = blocks.share
-    host = share.job.gpu.host_bandwidth
+    host = share.job.gpu.host_link
     if "activations" not in share.job.offload or host is None:
         return ()
     exposed = kept_bytes(blocks, chunk) - _least_s(share, pass_) * host.value
