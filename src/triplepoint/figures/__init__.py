@@ -34,21 +34,31 @@ class Need:
         on_gpus: Whether it draws points on GPUs alone.
         varied: Settings, `layout` for all degrees together, of which one must take two values on a model and cluster;
             any points do where none is named.
+        cluster: The one cluster it is about; None where it draws any.
         nothing: What it says where there is no such point.
     """
 
     tasks: frozenset[str] = TRAINING
     on_gpus: bool = False
     varied: tuple[str, ...] = ()
+    cluster: str | None = None
     nothing: str = "no point of training"
 
     def admits(self, task: str, gpu: str | None) -> bool:
         """Return whether a point of this task on this GPU type (None: cpu) is drawn."""
         return task in self.tasks and (gpu is not None or not self.on_gpus)
 
+    def drawn(self, points: "Iterable[Point]") -> "list[Point]":
+        """Return those of some points that it draws."""
+        return [
+            point
+            for point in points
+            if self.admits(point.task, point.cluster.gpu) and self.cluster in (None, point.cluster.name)
+        ]
+
     def fits(self, points: "Iterable[Point]") -> bool:
         """Return whether a figure of some points says anything."""
-        drawn = [point for point in points if self.admits(point.task, point.cluster.gpu)]
+        drawn = self.drawn(points)
         if not self.varied:
             return bool(drawn)
         values: dict[tuple[str, ...], set[str]] = {}
@@ -96,7 +106,7 @@ _SPECS = (
         ("parallelism",),
         ("points", "published"),
         "4",
-        Need(on_gpus=True, varied=("layout",)),
+        Need(varied=("layout",), cluster="h100x64"),
     ),
     FigureSpec(
         "microbatch_power",
