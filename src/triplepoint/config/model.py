@@ -1,6 +1,7 @@
 """Model architectures: `config/models/*.yaml`."""
 
 from collections import Counter
+from functools import lru_cache
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
@@ -203,14 +204,7 @@ class ModelConfig(Featured):
     @property
     def layer_kinds(self) -> tuple[LayerKind, ...]:
         """Kind of every layer, first to last; layers of multi-token prediction are as `mtp_kind`."""
-        kinds, number = [], 0
-        for layer in range(self.num_layers):
-            kind = self._kind(layer)
-            if self.shared_block and kind.has_shared_block:
-                kind = kind._replace(reuses_weights=number >= self.shared_block.num_blocks)
-                number += 1
-            kinds.append(kind)
-        return tuple(kinds)
+        return _layer_kinds(self.num_layers, self.moe, self.window, self.mixers)
 
     @property
     def shared_block(self) -> SharedBlock | None:
@@ -239,18 +233,6 @@ class ModelConfig(Featured):
         """Return the mixer with a state of a kind of layer; None where it has none."""
         return self.mixers.recurrent(kind.mixer) if self.mixers else None
 
-    def _kind(self, layer: int) -> LayerKind:
-        if self.mixers is None:
-            return LayerKind(self._has_experts(layer), self._window(layer))
-        letter = self.mixers.letter(layer)
-        if letter in (MLP, EXPERTS):
-            return LayerKind(letter == EXPERTS, mixer="")
-        if letter == SHARED:
-            return LayerKind(mixer=letter, has_feed_forward=False)
-        has_block = self.mixers.has_feed_forward
-        window = self._window(layer) if letter == ATTENTION else None
-        return LayerKind(has_block and self._has_experts(layer), window, letter, has_block)
-
     @property
     def dense_ffn_hidden_size(self) -> int:
         """Inner width of the feed-forward block of a layer without experts."""
@@ -273,16 +255,6 @@ class ModelConfig(Featured):
     def num_expert_layers(self) -> int:
         """Layers that have experts."""
         return sum(kind.has_experts for kind in self.layer_kinds) if self.moe else 0
-
-    def _has_experts(self, layer: int) -> bool:
-        if self.moe is None or layer < self.moe.num_dense_layers:
-            return False
-        return (layer + 1) % self.moe.layer_interval == 0
-
-    def _window(self, layer: int) -> int | None:
-        if self.window is None or (self.window.full_interval and (layer + 1) % self.window.full_interval == 0):
-            return None
-        return self.window.size
 
     def _layer_parameters(self, kind: LayerKind) -> int:
         common, mixer = self.num_norms(kind) * self._norm_parameters, self.recurrent(kind)
@@ -357,3 +329,39 @@ class ModelConfig(Featured):
     @property
     def _norm_parameters(self) -> int:
         return self.hidden_size * (2 if self.normalization == "layernorm" else 1)
+
+
+@lru_cache(maxsize=1024)
+def _layer_kinds(
+    num_layers: int, moe: MixtureOfExperts | None, window: SlidingWindow | None, mixers: Mixers | None
+) -> tuple[LayerKind, ...]:
+    """Return the kind of every layer; asked for many times of one model."""
+
+    def has_experts(layer: int) -> bool:
+        if moe is None or layer < moe.num_dense_layers:
+            return False
+        return (layer + 1) % moe.layer_interval == 0
+
+    def width(layer: int) -> int | None:
+        if window is None or (window.full_interval and (layer + 1) % window.full_interval == 0):
+            return None
+        return window.size
+
+    def kind(layer: int) -> LayerKind:
+        if mixers is None:
+            return LayerKind(has_experts(layer), width(layer))
+        letter = mixers.letter(layer)
+        if letter in (MLP, EXPERTS):
+            return LayerKind(letter == EXPERTS, mixer="")
+        if letter == SHARED:
+            return LayerKind(mixer=letter, has_feed_forward=False)
+        has_block = mixers.has_feed_forward
+        seen = width(layer) if letter == ATTENTION else None
+        return LayerKind(has_block and has_experts(layer), seen, letter, has_block)
+
+    kinds, num_shared = [kind(layer) for layer in range(num_layers)], 0
+    for layer, found in enumerate(kinds):
+        if mixers and mixers.shared and found.has_shared_block:
+            kinds[layer] = found._replace(reuses_weights=num_shared >= mixers.shared.num_blocks)
+            num_shared += 1
+    return tuple(kinds)
