@@ -43,6 +43,7 @@ class Job:
             what is usual with the software.
         stack: Framework and its version; the one thing step times may be calibrated by.
         draw: Which draw of parts its GPUs are, from 0: a repeat of a simulated run has another one.
+        waits_for_stages: Whether stages of a pipeline wait for one another, as they do; False asks what bubbles cost.
     """
 
     model: ModelConfig
@@ -65,6 +66,7 @@ class Job:
     expert_imbalance: float | None = None
     stack: str = ""
     draw: int = 0
+    waits_for_stages: bool = True
 
     @cached_property
     def mesh(self) -> RankMesh:
