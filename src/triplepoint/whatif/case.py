@@ -7,7 +7,6 @@ from pathlib import Path
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import run_id
-from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.predictions import Request
 from triplepoint.simulate.artefacts.simulate_run import job_of
@@ -84,6 +83,10 @@ class Prices:
     gpu_hour: float | None = None
 
 
+UNPRICED = Prices()
+"""No price is given: there is no cost."""
+
+
 @dataclass(frozen=True)
 class Quantity:
     """A quantity of a step, or of a batch of inference.
@@ -129,8 +132,3 @@ def _cost(gpu_s: float, energy_j: float, prices: Prices) -> float:
         return math.nan
     of_energy = 0.0 if prices.kwh is None else prices.kwh * energy_j / (KILO * S_PER_HOUR)
     return of_energy + (prices.gpu_hour or 0.0) * gpu_s / S_PER_HOUR
-
-
-def request_of_run(folder: Path, point: Point) -> Request:
-    """Return the point of a run's folder as one to predict."""
-    return Request(folder.name, folder, point, None, None)

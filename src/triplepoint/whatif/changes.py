@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from triplepoint.config.base import parse
+from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.gpu_names import find_gpu
 from triplepoint.errors import PointError
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.units import GIB
@@ -19,7 +21,8 @@ _GIGA = 1e9
 
 def on_gpu(case: Case, name: str, config: Path) -> Case:
     """Return the case on another GPU type."""
-    return case.on(_with(case.cluster, gpu=name, chassis=None, scale_up_link=None), config)
+    gpu = find_gpu(name, Catalogue(config).gpus).name
+    return case.on(_with(case.cluster, gpu=gpu, chassis=None, scale_up_link=None), config)
 
 
 def with_adapters(case: Case, adapters: tuple[int, float], config: Path) -> Case:
@@ -117,9 +120,7 @@ def with_scale_up(case: Case, factor: float, config: Path) -> Case:
 
 def _with_links(case: Case, is_network: bool, factor: float) -> Case:
     fabric = case.job.fabric
-    return case.with_job(
-        fabric=fabric.free(is_network) if math.isinf(factor) else fabric.faster(is_network, factor)
-    )
+    return case.with_job(fabric=fabric.free(is_network) if math.isinf(factor) else fabric.faster(is_network, factor))
 
 
 def without_bubble(case: Case, value: float, config: Path) -> Case:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +11,7 @@ from pathlib import Path
 from triplepoint.errors import PointError, UserError
 from triplepoint.metrics import Z90
 from triplepoint.simulate.predict.prediction import Prediction, read_calibrations
-from triplepoint.whatif.case import QUANTITIES, RUNS, Case, Prices, quantities
+from triplepoint.whatif.case import QUANTITIES, RUNS, UNPRICED, Case, Prices, quantities
 from triplepoint.whatif.factors import Change
 from triplepoint.whatif.shares import MOST_EXACT, Factors, Shares, all_combinations, one_at_a_time, shares
 from triplepoint.whatif.unknown import Moved, Unknown, unknowns_of
@@ -29,6 +29,7 @@ class Explained:
         changes: The factors, in the order in which they are applied.
         values: Of every quantity that is known, its value by what is changed.
         moved: Of every quantity, by unknown, its values with that moved.
+        unknowns: What is not known of the case.
         notes: By factor, what was chosen with it.
     """
 
@@ -36,6 +37,7 @@ class Explained:
     changes: Sequence[Change]
     values: Mapping[str, Mapping[Factors, float]]
     moved: Mapping[str, Mapping[Unknown, Mapping[Factors, float]]]
+    unknowns: Sequence[Unknown]
     notes: Mapping[str, str]
 
     @property
@@ -52,11 +54,11 @@ class Explained:
         return parts_of(self.shares(quantity))
 
     def moves(self, quantity: str) -> dict[Unknown, dict[str, float]]:
-        """Return by how much each unknown moves `parts` and the `rest`, which is the value with all changed."""
-        usual = with_rest(self.shares(quantity))
+        """Return by how much each unknown moves `parts`, the `base`, and the `rest` with all factors changed."""
+        usual = with_ends(self.shares(quantity))
         found = {}
         for unknown, values in self.moved[quantity].items():
-            other = with_rest(shares(values, self.names))
+            other = with_ends(shares(values, self.names))
             found[unknown] = {part: other[part] - value for part, value in usual.items()}
         return found
 
@@ -66,9 +68,9 @@ def parts_of(found: Shares) -> dict[str, float]:
     return {**found.effect, "interaction": found.interaction, "whole": found.whole}
 
 
-def with_rest(found: Shares) -> dict[str, float]:
-    """Return the same and the `rest`: the value with all factors changed."""
-    return {**parts_of(found), "rest": found.changed}
+def with_ends(found: Shares) -> dict[str, float]:
+    """Return the same with `base`, the value as it is, and `rest`, that with all factors changed."""
+    return {**parts_of(found), "base": found.base, "rest": found.changed}
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def explain(
     cases: Sequence[Case],
     changes: Sequence[Change],
     config: Path,
-    prices: Prices = Prices(),
+    prices: Prices = UNPRICED,
     with_shapley: bool = True,
 ) -> list[Explained]:
     """Return what factors do to each case.
@@ -175,7 +177,7 @@ def _explained(
     case: Case,
     changes: Sequence[Change],
     found: Mapping[_Identity, Mapping[str, float]],
-    unknowns: Iterable[Unknown],
+    unknowns: Sequence[Unknown],
     config: Path,
 ) -> Explained:
     own = {key[1:]: values for key, values in found.items() if key[0] == id(case)}
@@ -188,7 +190,7 @@ def _explained(
     values = {name: column(name, None) for name in known}
     moved = {name: {unknown: column(name, unknown) for unknown in unknowns} for name in known}
     notes = {change.name: note for change in changes if (note := _note(case, change.apply(case, config)))}
-    return Explained(case, changes, values, moved, notes)
+    return Explained(case, changes, values, moved, unknowns, notes)
 
 
 def _note(case: Case, changed: Case) -> str:
@@ -199,7 +201,7 @@ def _note(case: Case, changed: Case) -> str:
     return f"recomputation {other.recompute}, micro-batch {other.micro_batch_size}"
 
 
-def own_moves(explained: Explained, quantity: str, part: str) -> dict[str, float]:
+def own_moves(explained: Explained, quantity: str, part: str) -> Moved:
     """Return by how much each unknown moves a part of a quantity, by its name."""
     return {unknown.name: parts[part] for unknown, parts in explained.moves(quantity).items()}
 
@@ -207,31 +209,30 @@ def own_moves(explained: Explained, quantity: str, part: str) -> dict[str, float
 def difference_moves(sides: tuple[Explained, Explained], quantity: str, part: str, config: Path) -> Moved:
     """Return by how much each unknown moves a part of the difference of two cases; what both have in common cancels.
 
-    What is not known of computing is common but for what GPU types and layouts have of their own.
+    Args:
+        sides: The cases; the difference is the second less the first.
+        quantity: The quantity.
+        part: A factor, `interaction`, `base` or `rest`.
+        config: Folder of the configuration.
     """
     moved: dict[str, float] = {}
     for sign, one, other in ((-1.0, sides[0], sides[1]), (1.0, sides[1], sides[0])):
-        own_log = _own_width(one.case, other.case, config)
         for unknown, parts in one.moves(quantity).items():
-            own = min(own_log / unknown.width, 1.0) if unknown.kind == "computing" else 0.0
-            shared = math.sqrt(1.0 - own**2)
-            moved[unknown.name] = moved.get(unknown.name, 0.0) + sign * shared * parts[part]
+            own = _own_share(unknown, one, other, config) if unknown.kind == "computing" else 0.0
+            moved[unknown.name] = moved.get(unknown.name, 0.0) + sign * math.sqrt(1.0 - own**2) * parts[part]
             if own:
                 moved[f"{unknown.name} of {one.case.name}"] = sign * own * parts[part]
     return moved
 
 
-def _own_width(case: Case, other: Case, config: Path) -> float:
-    """Return half the 90 % interval of the time of a case that is not common with that of another, in log."""
-    calibration, job = read_calibrations(config)[0], case.job
-    if job.stack != other.job.stack or (case.serving is None) != (other.serving is None):
-        return math.inf
-    is_alike = (job.layout, job.num_gpus, job.micro_batch_size) == (
-        other.job.layout,
-        other.job.num_gpus,
-        other.job.micro_batch_size,
-    )
-    own = 0.0 if is_alike else calibration.layout_scale(job)
-    # Half the square of either side: the width is that of a stack from one GPU type to another.
-    gpus = calibration.fitted.widths.stack_on_gpu / math.sqrt(2) if job.gpu.name != other.job.gpu.name else 0.0
-    return Z90 * math.hypot(own, gpus)
+def _own_share(unknown: Unknown, one: Explained, other: Explained, config: Path) -> float:
+    """Return the share of the width of a case's computing that it does not have in common with another case."""
+    job, others = one.case.job, other.case.job
+    if job.stack != others.stack or (one.case.serving is None) != (other.case.serving is None):
+        return 1.0
+    calibration = read_calibrations(config)[0]
+    own = 0.0 if job.layout == others.layout else calibration.layout_scale(job)
+    # Half the square for either side: the width is that of a stack between GPU types.
+    gpus = calibration.fitted.widths.stack_on_gpu / math.sqrt(2) if job.gpu.name != others.gpu.name else 0.0
+    wider = unknown.width**2 - max((one.width for one in other.unknowns if one.kind == "computing"), default=0.0) ** 2
+    return min(max(Z90 * math.hypot(own, gpus), math.sqrt(max(wider, 0.0))) / unknown.width, 1.0)

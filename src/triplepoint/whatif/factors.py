@@ -131,7 +131,7 @@ _ALL = (
     ),
     Factor(
         "adapters", "adapters", "network adapters of a node", "NUMBERxGb/s, such as 8x400", None,
-        _adapters, changes.with_adapters, "GPUs with an adapter each share none: config/collectives/links/infiniband.yaml",
+        _adapters, changes.with_adapters, "GPUs with an adapter each share none: config/collectives/links",
     ),
     Factor(
         "inlet", "inlet", "air or liquid at the inlet", "degC from 0 to 60", None,
@@ -157,20 +157,20 @@ _ALL = (
         True,
     ),
     Factor(
-        "bad_adapter", "bad adapter", "one node with less network bandwidth", "one (an adapter less), or the share left",
+        "bad_adapter", "bad adapter", "one node of less network bandwidth", "one (an adapter less), or the share left",
         "one", _share, changes.with_bad_adapter,
-        "all that crosses nodes is taken to wait for the slowest: an upper bound where some groups pass by that node",
+        "all that crosses nodes waits for the slowest: an upper bound where some groups pass by that node",
     ),
     Factor(
         "domain", "NVLink domain", "GPUs that scale-up links join", "all, or a number of GPUs", "all",
         _domain, changes.with_domain, "the link of the node, with its bandwidth for each GPU, over more or fewer GPUs",
     ),
     Factor(
-        "network", "network", "collectives and sends between nodes", "free, or times the bandwidth", "free",
-        _free_or_times, changes.with_network, "free: routes leave the levels between nodes out; links inside still limit",
+        "network", "network", "communication between nodes", "free, or times the bandwidth", "free",
+        _free_or_times, changes.with_network, "free: routes leave levels between nodes out; links inside still limit",
     ),
     Factor(
-        "scale_up", "links in nodes", "collectives and sends inside nodes (NVLink, xGMI)", "free, or times the bandwidth",
+        "scale_up", "links in nodes", "communication inside nodes (NVLink, xGMI)", "free, or times its bandwidth",
         "free", _free_or_times, changes.with_scale_up, "free: routes leave the levels inside nodes out",
     ),
     Factor(

@@ -208,7 +208,7 @@ class CollectiveModel:
         return self.time_s(kind, num_bytes, Group(int(route[-1].inner), group.stride), num_sharing)
 
     def choice(self, kind: CommKind, num_bytes: float, group: Group, num_sharing: int | None = None) -> Cost | None:
-        """Return the algorithm that is taken, None where it takes no time. Arguments and errors are those of `time_s`."""
+        """Return the algorithm that is taken, None where it takes no time. Arguments and errors as of `time_s`."""
         if num_bytes < 0:
             raise ValueError(f"{kind} of {num_bytes} byte, expected 0 or more")
         key = (kind, group, num_sharing)

@@ -15,7 +15,6 @@ from triplepoint.simulate.heat.machine import Machine
 from triplepoint.simulate.heat.parameters import AirflowConfig, read_airflow, read_heat
 from triplepoint.simulate.power.parameters import NodePowerConfig, PowerConfig, read_node_power, read_power
 
-
 _NO_LIMIT = 100.0
 """Power limit over that of the GPU type that stands for none: no kernel comes near it."""
 
