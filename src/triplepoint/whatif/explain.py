@@ -9,12 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from triplepoint.errors import PointError, UserError
-from triplepoint.metrics import Z90
 from triplepoint.simulate.predict.prediction import Prediction, read_calibrations
 from triplepoint.whatif.case import QUANTITIES, RUNS, UNPRICED, Case, Prices, quantities
 from triplepoint.whatif.factors import Change
 from triplepoint.whatif.shares import MOST_EXACT, Factors, Shares, all_combinations, one_at_a_time, shares
-from triplepoint.whatif.unknown import Moved, Unknown, unknowns_of
+from triplepoint.whatif.unknown import Unknown, unknowns_of
 
 _MANY = 12
 """Simulations from which on a second process pays: one takes some 0.1 to 0.5 s, a process 0.5 s to start."""
@@ -50,27 +49,27 @@ class Explained:
         return shares(self.values[quantity], self.names)
 
     def parts(self, quantity: str) -> dict[str, float]:
-        """Return effects of a quantity by factor, their `interaction` and the `whole`."""
+        """Return parts of a quantity: see `parts_of`."""
         return parts_of(self.shares(quantity))
 
-    def moves(self, quantity: str) -> dict[Unknown, dict[str, float]]:
-        """Return by how much each unknown moves `parts`, the `base`, and the `rest` with all factors changed."""
-        usual = with_ends(self.shares(quantity))
-        found = {}
+    def moves(self, quantity: str) -> dict[Unknown, "Parts"]:
+        """Return by how much each unknown moves the parts of a quantity."""
+        usual = self.parts(quantity)
+        found: dict[Unknown, Parts] = {}
         for unknown, values in self.moved[quantity].items():
-            other = with_ends(shares(values, self.names))
+            other = parts_of(shares(values, self.names))
             found[unknown] = {part: other[part] - value for part, value in usual.items()}
         return found
 
 
+Parts = Mapping[str, float]
+"""Of a quantity: its change by factor, `interaction` and `whole`; the value as it is, `base`, and changed, `rest`."""
+
+
 def parts_of(found: Shares) -> dict[str, float]:
-    """Return effects by factor, their `interaction` and the `whole`."""
-    return {**found.effect, "interaction": found.interaction, "whole": found.whole}
-
-
-def with_ends(found: Shares) -> dict[str, float]:
-    """Return the same with `base`, the value as it is, and `rest`, that with all factors changed."""
-    return {**parts_of(found), "base": found.base, "rest": found.changed}
+    """Return the parts of a quantity."""
+    ends = {"base": found.base, "rest": found.changed}
+    return {**found.effect, "interaction": found.interaction, "whole": found.whole, **ends}
 
 
 @dataclass(frozen=True)
@@ -199,40 +198,3 @@ def _note(case: Case, changed: Case) -> str:
     if (one.recompute, one.micro_batch_size) == (other.recompute, other.micro_batch_size):
         return ""
     return f"recomputation {other.recompute}, micro-batch {other.micro_batch_size}"
-
-
-def own_moves(explained: Explained, quantity: str, part: str) -> Moved:
-    """Return by how much each unknown moves a part of a quantity, by its name."""
-    return {unknown.name: parts[part] for unknown, parts in explained.moves(quantity).items()}
-
-
-def difference_moves(sides: tuple[Explained, Explained], quantity: str, part: str, config: Path) -> Moved:
-    """Return by how much each unknown moves a part of the difference of two cases; what both have in common cancels.
-
-    Args:
-        sides: The cases; the difference is the second less the first.
-        quantity: The quantity.
-        part: A factor, `interaction`, `base` or `rest`.
-        config: Folder of the configuration.
-    """
-    moved: dict[str, float] = {}
-    for sign, one, other in ((-1.0, sides[0], sides[1]), (1.0, sides[1], sides[0])):
-        for unknown, parts in one.moves(quantity).items():
-            own = _own_share(unknown, one, other, config) if unknown.kind == "computing" else 0.0
-            moved[unknown.name] = moved.get(unknown.name, 0.0) + sign * math.sqrt(1.0 - own**2) * parts[part]
-            if own:
-                moved[f"{unknown.name} of {one.case.name}"] = sign * own * parts[part]
-    return moved
-
-
-def _own_share(unknown: Unknown, one: Explained, other: Explained, config: Path) -> float:
-    """Return the share of the width of a case's computing that it does not have in common with another case."""
-    job, others = one.case.job, other.case.job
-    if job.stack != others.stack or (one.case.serving is None) != (other.case.serving is None):
-        return 1.0
-    calibration = read_calibrations(config)[0]
-    own = 0.0 if job.layout == others.layout else calibration.layout_scale(job)
-    # Half the square for either side: the width is that of a stack between GPU types.
-    gpus = calibration.fitted.widths.stack_on_gpu / math.sqrt(2) if job.gpu.name != others.gpu.name else 0.0
-    wider = unknown.width**2 - max((one.width for one in other.unknowns if one.kind == "computing"), default=0.0) ** 2
-    return min(max(Z90 * math.hypot(own, gpus), math.sqrt(max(wider, 0.0))) / unknown.width, 1.0)

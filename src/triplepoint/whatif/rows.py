@@ -1,13 +1,22 @@
 """Rows of table `whatif`: of cases by themselves, and of the difference of two."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from triplepoint.provenance import git_state
 from triplepoint.whatif.case import QUANTITIES, Quantity
-from triplepoint.whatif.explain import Explained, difference_moves, own_moves
+from triplepoint.whatif.explain import Explained, Parts
 from triplepoint.whatif.factors import FACTORS
-from triplepoint.whatif.unknown import width_of
+from triplepoint.whatif.paired import (
+    Moves,
+    case_moves,
+    difference_moves,
+    difference_parts,
+    interval,
+    interval_of_share,
+)
 
 Row = dict[str, Any]
 
@@ -25,16 +34,16 @@ def case_rows(explained: Explained, comparison: str | None = None, side: str | N
     """
     of_case = {"comparison": comparison, "side": side, **_of(explained)}
     for quantity in _known(explained):
-        found = explained.shares(quantity.name)
-        for part, effect in explained.parts(quantity.name).items():
-            changed = found.base + effect if part in found.effect else found.changed
+        found, parts = explained.shares(quantity.name), explained.parts(quantity.name)
+        moves = case_moves(explained, quantity.name)
+        for part in (*found.effect, "interaction", "whole"):
             yield {
                 **of_case,
                 **_part(explained, part),
                 **_quantity(quantity),
                 "base": found.base,
-                "changed": None if part == "interaction" else changed,
-                **_interval(effect, width_of(own_moves(explained, quantity.name, part))),
+                "changed": None if part == "interaction" else found.base + parts[part],
+                **_change(parts, moves, part, quantity),
                 "shapley": found.shapley.get(part),
                 "note": explained.notes.get(part),
             }
@@ -64,13 +73,10 @@ def difference_rows(
         if quantity.name not in other.values:
             continue
         before, after = one.shares(quantity.name), other.shares(quantity.name)
-        parts = {part: effect - other.parts(quantity.name)[part] for part, effect in one.parts(quantity.name).items()}
-        parts.pop("whole")
-        parts |= {"rest": after.changed - before.changed, "whole": after.base - before.base}
+        parts = difference_parts(one.parts(quantity.name), other.parts(quantity.name))
+        moves = difference_moves(sides, quantity.name, config)
         sign, claim = (published or {}).get(quantity.name, (None, None))
-        for part, effect in parts.items():
-            width = width_of(difference_moves(sides, quantity.name, "base" if part == "whole" else part, config))
-            shapley = before.shapley[part] - after.shapley[part] if part in before.shapley else None
+        for part in (*before.effect, "interaction", "rest", "whole"):
             yield {
                 "comparison": comparison,
                 "side": "difference",
@@ -79,8 +85,8 @@ def difference_rows(
                 **_quantity(quantity),
                 "base": before.base,
                 "changed": after.base,
-                **_interval(effect, width),
-                "shapley": shapley,
+                **_change(parts, moves, part, quantity),
+                "shapley": before.shapley[part] - after.shapley[part] if part in before.shapley else None,
                 "published_sign": sign if part == "whole" else None,
                 "published": claim if part == "whole" else None,
             }
@@ -92,7 +98,14 @@ def _known(explained: Explained) -> Iterator[Quantity]:
 
 def _of(explained: Explained) -> Row:
     case = explained.case
-    return {"model": case.job.model.name, "case": case.name, "cluster": case.cluster.name}
+    stack = {"stack": case.job.stack, "git_commit": git_commit()}
+    return {"model": case.job.model.name, "case": case.name, "cluster": case.cluster.name, **stack}
+
+
+@cache
+def git_commit() -> str | None:
+    """Return the commit of the project; None outside a repository."""
+    return git_state(Path(__file__).parent)[0]
 
 
 def _part(explained: Explained, part: str) -> Row:
@@ -107,5 +120,11 @@ def _quantity(quantity: Quantity) -> Row:
     return {"quantity": quantity.name, "unit": quantity.unit}
 
 
-def _interval(effect: float, width: float) -> Row:
-    return {"effect": effect, "effect_lo": effect - width, "effect_hi": effect + width}
+def _change(parts: Parts, moves: Moves, part: str, quantity: Quantity) -> Row:
+    """Return a change with its interval, and both over the base; a share of degrees Celsius means nothing."""
+    low, high = interval(parts, moves, part)
+    change = {"effect": parts[part], "effect_lo": low, "effect_hi": high}
+    if quantity.unit == "degC" or not parts["base"]:
+        return change
+    share_low, share_high = interval_of_share(parts, moves, part)
+    return change | {"share": parts[part] / parts["base"], "share_lo": share_low, "share_hi": share_high}

@@ -33,7 +33,7 @@ def _block(rows: Sequence[Row]) -> Iterator[str]:
     ends = ", ".join(f"{_HEADINGS[name].replace(' K', ' degC')} {_ends(first[name])}" for name in names)
     yield f"  {'from one to the other' if is_difference else 'as it is, and all together'}: {ends}"
     has_shapley = any(row["shapley"] is not None for row in rows)
-    lines = [["part", "to", "time s", "%", "90 % interval", *(["Shapley s"] if has_shapley else [])]]
+    lines = [["part", "to", "time s", "%", "90 % interval of %", *(["Shapley s"] if has_shapley else [])]]
     lines[0] += [_HEADINGS[name] for name in names[1:]]
     lines += [_line(some, names, has_shapley) for some in parts.values()]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -55,8 +55,8 @@ def _line(rows: Sequence[Row], names: Sequence[str], has_shapley: bool) -> list[
     by_name = {row["quantity"]: row for row in rows}
     time = by_name[names[0]]
     name = time["factor"] or time["label"]
-    cells = [name, time["value"] or "", f"{time['effect']:+.3f}", f"{100 * time['effect'] / time['base']:+.1f}"]
-    cells.append(f"{time['effect_lo']:+.3f} to {time['effect_hi']:+.3f}")
+    percent = [f"{100 * time[column]:+.1f}" for column in ("share", "share_lo", "share_hi")]
+    cells = [name, time["value"] or "", f"{time['effect']:+.3f}", percent[0], f"{percent[1]} to {percent[2]}"]
     if has_shapley:
         cells.append("" if time["shapley"] is None else f"{time['shapley']:+.3f}")
     return cells + [f"{_SCALE.get(name, 1.0) * by_name[name]['effect']:+.3g}" for name in names[1:]]

@@ -4,7 +4,6 @@ Each is moved by half the width of its 90 % interval, one at a time; the changes
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -103,12 +102,3 @@ def _with_more_power(case: Case, width: float, config: Path, prices: Prices) -> 
         gpu_temp_max_c=inlet_c + (drawn.gpu_temp_max_c - inlet_c) * factor,
     )
     return quantities(case, replace(found, power=hotter), prices)
-
-
-Moved = Mapping[str, float]
-"""By unknown, what it moves a result by; of one sign for all that have it in common."""
-
-
-def width_of(moved: Moved) -> float:
-    """Return half the 90 % interval of a result."""
-    return math.hypot(*moved.values()) if moved else 0.0
