@@ -1,7 +1,7 @@
 """What each factor changes of a case: its cluster, its links, its pipeline, its memory."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,17 +65,22 @@ def with_power_limit(case: Case, limit_w: float, config: Path) -> Case:
 
 
 def with_slow_gpu(case: Case, slow: tuple[str, float], config: Path) -> Case:
-    """Return the case with one GPU of this speed against the others."""
+    """Return the case with one GPU of this speed against the others; 1 is a sound one."""
     del config
-    name, speed = slow
-    return replace(case, cluster=_with(case.cluster, slow_gpus=case.cluster.slow_gpus | {name: speed}))
+    return replace(case, cluster=_with(case.cluster, slow_gpus=_faulty(case.cluster.slow_gpus, slow)))
 
 
 def with_bad_contact(case: Case, bad: tuple[str, float], config: Path) -> Case:
-    """Return the case with one GPU whose die has this many times its usual resistance to its sink."""
+    """Return the case with one GPU whose die has this many times its usual resistance to its sink; 1 is a sound one."""
     del config
-    name, factor = bad
-    return _under(case, bad_contact=case.cluster.conditions.bad_contact | {name: factor})
+    return _under(case, bad_contact=_faulty(case.cluster.conditions.bad_contact, bad))
+
+
+def _faulty(known: Mapping[str, float], part: tuple[str, float]) -> dict[str, float]:
+    """Return factors of faulty parts with one more, or one repaired."""
+    name, factor = part
+    others = {other: value for other, value in known.items() if other != name}
+    return others if factor == 1 else others | {name: factor}
 
 
 def with_bad_adapter(case: Case, share: float | None, config: Path) -> Case:
