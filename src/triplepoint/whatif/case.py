@@ -7,7 +7,7 @@ from pathlib import Path
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.plan import run_id
-from triplepoint.errors import UserError
+from triplepoint.errors import PointError
 from triplepoint.predictions import Request
 from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.fabric import fabric_of
@@ -39,9 +39,9 @@ class Case:
 
     @classmethod
     def of(cls, request: Request, config: Path) -> "Case":
-        """Return the case of a point to predict. Raises `UserError` if it cannot run."""
+        """Return the case of a point to predict. Raises `PointError` if it cannot run."""
         if request.invalid_because:
-            raise UserError(f"{request.where}: {request.invalid_because}")
+            raise PointError(f"{request.where}: {request.invalid_because}")
         point, catalogue = request.point, Catalogue(config)
         job = job_of(point, catalogue, request.stack or OF_ENGINE.get(point.engine))
         serving = serving_of(point) if point.task == "inference" else None

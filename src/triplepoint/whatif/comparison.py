@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -13,11 +14,12 @@ from triplepoint.config.base import NAME_PATTERN, Strict
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.study import Settings, expand
 from triplepoint.config.yaml_file import read, read_any
-from triplepoint.errors import UserError, nearest
+from triplepoint.errors import PointError, UserError, nearest
 from triplepoint.predictions import Request, request_of
 from triplepoint.verdicts.file import FILE, Change, Claim
 from triplepoint.verdicts.read import read_claims
 from triplepoint.whatif.case import RUNS, Case, Prices
+from triplepoint.whatif.changes import with_memory
 from triplepoint.whatif.explain import explain
 from triplepoint.whatif.factors import read_changes
 from triplepoint.whatif.rows import Row, case_rows, difference_rows
@@ -38,6 +40,9 @@ class Comparison(Strict):
     """Study whose points are compared; of each model the fastest one of either side."""
     points: dict[str, Any] = {}
     """Settings of the points that count."""
+    is_tuned: bool = False
+    """Whether recomputation and micro-batch are the fastest that fit in memory, rather than those of the study: else
+    `memory` costs what the study chose, not what memory forces."""
     sides: dict[Side, dict[str, Any]]
     """Settings of either side; the difference is `to` less `from`."""
     factors: list[str] = []
@@ -97,12 +102,12 @@ def _fastest(comparison: Comparison, source: Path, config: Path) -> dict[tuple[s
                 asked.append((settings.model, side, request))
     requests = [request for *_, request in asked]
     with ProcessPoolExecutor() as pool:
-        times = list(pool.map(partial(_step_s, config=config), requests))
-    fastest: dict[tuple[str, str], tuple[float, Request]] = {}
-    for (model, of_side, request), step_s in zip(asked, times, strict=True):
-        if step_s is not None and step_s < fastest.get((model, of_side), (math.inf, request))[0]:
-            fastest[model, of_side] = step_s, request
-    return {key: Case.of(request, config) for key, (_, request) in fastest.items()}
+        found = list(pool.map(partial(_timed, config=config, is_tuned=comparison.is_tuned), requests))
+    fastest: dict[tuple[str, str], tuple[float, Case]] = {}
+    for (model, of_side, _), timed in zip(asked, found, strict=True):
+        if timed is not None and timed[0] < fastest.get((model, of_side), (math.inf,))[0]:
+            fastest[model, of_side] = timed
+    return {key: case for key, (_, case) in fastest.items()}
 
 
 def _has(settings: Settings, wanted: Mapping[str, Any], source: Path) -> bool:
@@ -113,9 +118,19 @@ def _has(settings: Settings, wanted: Mapping[str, Any], source: Path) -> bool:
     return all(getattr(settings, key) == value for key, value in wanted.items())
 
 
-def _step_s(request: Request, config: Path) -> float | None:
-    found = request.predict(config)
-    return found.step_time_s if found.status in RUNS else None
+def _timed(request: Request, config: Path, is_tuned: bool) -> tuple[float, Case] | None:
+    """Return the time of a step with its case; None where it does not run."""
+    try:
+        case = Case.of(request, config)
+        if is_tuned:
+            own = with_memory(case, case.job.gpu.memory_capacity.value, config).job
+            chosen = {"recompute": own.recompute, "micro_batch_size": own.micro_batch_size}
+            tuned = request.point.model_copy(update={**chosen, "recompute_layers": own.recompute_layers})
+            case = Case.of(replace(request, point=tuned), config)
+        found = case.predict(config)
+    except PointError:
+        return None
+    return (found.step_time_s, case) if found.status in RUNS else None
 
 
 def _read_published(comparison: Comparison, source: Path, config: Path) -> dict[str, dict[str, tuple[int, str]]]:

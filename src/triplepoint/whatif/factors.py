@@ -166,7 +166,7 @@ _ALL = (
         _domain, changes.with_domain, "the link of the node, with its bandwidth for each GPU, over more or fewer GPUs",
     ),
     Factor(
-        "network", "network", "communication between nodes", "free, or times the bandwidth", "free",
+        "network", "network between nodes", "communication between nodes", "free, or times the bandwidth", "free",
         _free_or_times, changes.with_network, "free: routes leave levels between nodes out; links inside still limit",
     ),
     Factor(
