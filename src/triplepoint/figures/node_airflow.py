@@ -7,11 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint.figures import style
+from triplepoint.figures import old_page as style
 from triplepoint.figures.heatmap import with_gpus
-from triplepoint.figures.style import HEAD_IN, MARGIN_IN, Canvas, wrapped
-
-TABLES = ("points", "gpus")
+from triplepoint.figures.old_page import HEAD_IN, MARGIN_IN, Canvas, wrapped
 
 _PANEL_IN, _TITLE_IN, _AXIS_IN, _EMPTY_IN = 1.3, 0.32, 0.36, 0.5
 _PLOTTED = [

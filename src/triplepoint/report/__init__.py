@@ -14,16 +14,17 @@ import docutils.utils  # type: ignore[import-untyped]
 import jinja2
 from markupsafe import Markup
 
-from triplepoint import figures
+from triplepoint.config.plan import read_plan
 from triplepoint.errors import UserError
+from triplepoint.figures.selection import figures_of
 from triplepoint.files import write_text
 from triplepoint.manifest import Manifest, Node, read_manifest
 from triplepoint.report.claims import sum_up_claims, write_number
 from triplepoint.report.lanes import embed_lanes
 from triplepoint.status import RESULTS, Status
-from triplepoint.tables.claims import CLAIMS
-from triplepoint.tables.results import POINTS, RUN_TIMELINE
+from triplepoint.tables.results import POINTS
 from triplepoint.tables.schema import Column
+from triplepoint.tables.studies import read_joined, require_tables
 from triplepoint.units import GIB
 
 _TEMPLATES = (
@@ -51,7 +52,7 @@ _SUFFIX = {"s": "_s", "byte": "_bytes", "W": "_w", "J/token": "_j"}
 _LONG = {"reason", "step_notes", "power_absent", "prediction_absent", "run"}
 
 
-def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Sequence[str] = figures.NAMES) -> None:
+def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Sequence[str] | None = None) -> None:
     """Write the page.
 
     Args:
@@ -59,12 +60,15 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
         figs: Folder of the figures.
         captions: Folder with one reStructuredText caption per figure.
         out: File to write.
-        names: Figures, in order.
+        names: Figures, in order. None: those of the plan.
 
     Raises:
         UserError: If a table, a figure, a caption or a manifest is missing or damaged.
     """
-    points = POINTS.read(results / "tables" / "points.parquet").to_pylist()
+    plan = read_plan(results / "plan.json")
+    require_tables(results, plan.studies, "report", "snakemake report.html")
+    points = read_joined(results, plan.studies, "points").to_pylist()
+    names = figures_of(plan) if names is None else names
     launched = [point["run"] for point in points if point["host"]]
     manifests = [read_manifest(results / "runs" / run / "raw" / "manifest.json") for run in launched]
     columns = [
@@ -73,7 +77,7 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
         if column.name in _COLUMNS and any(point[column.name] is not None for point in points)
     ]
     columns.sort(key=lambda column: _COLUMNS.index(column.name))
-    lanes = embed_lanes(points, RUN_TIMELINE.read(results / "tables" / "timeline.parquet"), results)
+    lanes = embed_lanes(points, read_joined(results, plan.studies, "timeline"), results)
     studies = sorted({study for point in points for study in point["studies"]})
     page = _environment().get_template("report.html").render(
         title=f"Triplepoint: {', '.join(studies) or 'no study'}",
@@ -83,7 +87,7 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
         summary=_summary(points),
         machines=_machines(manifests),
         predictions=sum_up(points),
-        claims=sum_up_claims(CLAIMS.read(results / "tables" / "claims.parquet").to_pylist()),
+        claims=sum_up_claims(read_joined(results, plan.studies, "claims").to_pylist()),
         figures=[picture(name, figs, captions) for name in names],
         lanes=lanes,
         columns=[_heading(column) for column in columns],
@@ -251,8 +255,9 @@ def picture(name: str, figs: Path, captions: Path) -> dict[str, Any]:
         image = path.read_bytes()
     except FileNotFoundError:
         raise UserError(f"{path}: no such figure; draw it with 'triplepoint figure {name}'") from None
-    title = name.replace("_", " ").capitalize()
-    caption, plain = _caption(captions / f"{name}.rst")
+    base = name.rpartition("/")[2]
+    title = base.replace("_", " ").capitalize() + (f", study {name.partition('/')[0]}" if base != name else "")
+    caption, plain = _caption(captions / f"{base}.rst")
     return {
         "name": name,
         "title": title,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from triplepoint.figures import style
+from triplepoint.figures import old_page as style
 from triplepoint.trace import Int64
 from triplepoint.trace.perfetto import FILE_NAME
 from triplepoint.trace.thin import Spans, Thinner
