@@ -70,7 +70,7 @@ def _factors() -> str:
     lines = []
     for name, factor in FACTORS.items():
         default = f" (default: {factor.default})" if factor.default else ""
-        lines += [f"  {name:<12} {factor.about}", f"  {'':<12} {factor.values}{default}"]
+        lines += [f"  {name:<12} {factor.what}", f"  {'':<12} {factor.values}{default}"]
     return "\n".join(lines).replace("%", "%%")
 
 

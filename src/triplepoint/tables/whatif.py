@@ -33,4 +33,5 @@ WHATIF = Table(
         text("git_commit", "Commit of the project that simulated; null if unknown.", True),
         text("origin", "simulated."),
     ),
+    null="The row has no such number: see the column.",
 )

@@ -94,12 +94,12 @@ class Quantity:
     Attributes:
         name: Its name, which ends in its unit.
         unit: Unit of it and of its changes.
-        about: What it is.
+        what: What it is.
     """
 
     name: str
     unit: str
-    about: str
+    what: str
 
 
 QUANTITIES = (

@@ -21,7 +21,7 @@ class Factor:
     Attributes:
         name: Its name on the command line and in tables.
         label: Its name in figures.
-        about: What is changed, in a line.
+        what: What is changed, in a line.
         values: Values it takes, in a line.
         default: Value without one given; None where one must be.
         read: Returns the value that a text means; raises ValueError where it means none.
@@ -32,7 +32,7 @@ class Factor:
 
     name: str
     label: str
-    about: str
+    what: str
     values: str
     default: str | None
     read: Callable[[str], Any]
