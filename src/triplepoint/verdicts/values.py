@@ -45,7 +45,7 @@ def _of_claim(claim: Rows | Slots, published: Published, runs: Runs) -> Iterator
         group = runs.find(figure.settings_of(cells))
         if number is None or not group.rows:
             continue
-        place: dict[str, Any] = {}
+        place: dict[str, Any] = {"node": None, "slot": None}
         if isinstance(claim, Slots):
             place["node"] = figure.whole_number(cells, claim.node) - 1
             place["slot"] = figure.whole_number(cells, claim.slot)
