@@ -1,24 +1,24 @@
-"""Why scale-up is faster or slower than scale-out: what each factor costs either cluster, and makes of the difference."""
+"""Why scale-up is faster or slower than scale-out: what each factor costs either, and makes of the difference."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from pandas import DataFrame
+from pandas import DataFrame, Series
 
 from triplepoint.figures import marks, style
 
-TABLES = ("whatif",)
 QUANTITY = "step_time_s"
 
 NOTE = (
     "Top: what a factor costs either cluster, one at a time, of its own step. Bottom: what it makes of the difference, "
-    "of the step on {first}; parts add up to 'all together'. Computing is what is left with all factors changed. Lines "
-    "with caps: 90 % interval; what both clusters have in common cancels."
+    "of the step on {first}; parts add up to 'all together'. Computing is what is left with all factors changed; the "
+    "title names the largest factor besides. Lines with caps: 90 % interval; what both have in common cancels."
 )
-_COSTS, _ALL = "cost of each factor", "all together"
 _HATCHED = ("interaction",)
+_SHARES = ("share", "share_lo", "share_hi")
 
 
 @style.styled
@@ -45,7 +45,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         top.set_xlabel("% of own step")
         bottom.set_xlabel(f"% of step on {first}")
     page.legend([_patch(cluster, name) for cluster, name in ((first, first), (second, second))])
-    return page.figure, numbers[_COLUMNS]
+    return page.finish(), numbers[_COLUMNS]
 
 
 _COLUMNS = [
@@ -62,20 +62,21 @@ def answer(differences: Mapping[str, DataFrame], first: str, second: str) -> str
         first: Cluster that is compared with.
         second: Cluster that is compared.
     """
-    parts = []
-    for model, rows in differences.items():
-        whole = rows[rows["part"] == "whole"].iloc[0]
-        factors = rows[rows["part"] == "factor"]
-        same = factors[factors["share"] * whole["share"] > 0]
-        if whole["share_lo"] <= 0 <= whole["share_hi"]:
-            parts.append(f"{model} as long")
-            continue
-        most = f", of factors most by {same.loc[same['share'].abs().idxmax(), 'label']}" if len(same) else ""
-        parts.append(f"{model} {_percent(whole)}{most}")
-    return f"A step on {second} against one on {first}: {'; '.join(parts)}"
+    parts = [f"{model} {_said(rows)}" for model, rows in differences.items()]
+    return f"Step time of {second} against {first}: {'; '.join(parts)}"
 
 
-def _percent(row: Mapping[str, float]) -> str:
+def _said(rows: DataFrame) -> str:
+    """Return a difference with the factor that makes most of it, where its interval holds no zero."""
+    whole, factors = rows[rows["part"] == "whole"].iloc[0], rows[rows["part"] == "factor"]
+    if whole["share_lo"] <= 0 <= whole["share_hi"]:
+        return f"{_percent(whole)}, a tie"
+    certain = factors[(factors["share_lo"] * factors["share_hi"] > 0) & (factors["share"] * whole["share"] > 0)]
+    most = f" (most: {certain.loc[certain['share'].abs().idxmax(), 'label']})" if len(certain) else ""
+    return f"{_percent(whole)}{most}"
+
+
+def _percent(row: "Series[Any]") -> str:
     low, high = (round(100 * row[end]) for end in ("share_lo", "share_hi"))
     return f"{100 * row['share']:+.0f} % [{low:+d}, {high:+d}]"
 
@@ -102,7 +103,7 @@ def _mark(cluster: str) -> marks.Mark:
 
 def _patch(cluster: str, name: str) -> Patch:
     mark = _mark(cluster)
-    return Patch(facecolor=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0, label=f"slower by it: {name}")
+    return Patch(facecolor=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0, label=f"makes {name} slower")
 
 
 def _draw_costs(axes: Axes, sides: Sequence[DataFrame]) -> None:
@@ -113,10 +114,7 @@ def _draw_costs(axes: Axes, sides: Sequence[DataFrame]) -> None:
         for at, (_, row) in enumerate(rows.iterrows()):
             # What changing a factor saves is what it costs.
             _bar(axes, at + (number - 0.5) * 0.38, 0.36, {name: -row[name] for name in _SHARES}, str(row["cluster"]))
-    _finish(axes, list(factors["label"]))
-
-
-_SHARES = ("share", "share_lo", "share_hi")
+    _label(axes, list(factors["label"]))
 
 
 def _draw_difference(axes: Axes, rows: DataFrame) -> None:
@@ -129,7 +127,7 @@ def _draw_difference(axes: Axes, rows: DataFrame) -> None:
         hatch = "//////" if row["part"] in _HATCHED else ""
         _bar(axes, at, 0.62, {name: row[name] for name in _SHARES}, cluster, hatch, "white" if is_part else marks.BLACK)
         labels.append(row["label"])
-    _finish(axes, labels)
+    _label(axes, labels)
     whole = rows.iloc[-1]
     if whole["published_sign"] == whole["published_sign"]:
         slower = second if whole["published_sign"] > 0 else first
@@ -148,7 +146,7 @@ def _bar(
     axes.plot(ends, [at, at], color=marks.BLACK, linewidth=0.8, marker="|", markersize=3, markeredgewidth=0.8)
 
 
-def _finish(axes: Axes, labels: Sequence[str]) -> None:
+def _label(axes: Axes, labels: Sequence[str]) -> None:
     axes.set_yticks(range(len(labels)), labels)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.axvline(0, color=marks.BLACK, linewidth=0.5)
