@@ -78,7 +78,9 @@ def bind(config: Mapping[str, Any], base: str, asked: Sequence[str] = ()) -> "Bi
     except UserError as error:
         print(f"triplepoint: {error}", file=sys.stderr)
         sys.exit(USER_ERROR)
-    tell_cost(" ".join([binding.arguments, *(f"--figure {name}" for name in asked)]))
+    of_runs = [name for name in asked if not figures.spec_of(name).comparison]
+    if of_runs or not asked:
+        tell_cost(" ".join([binding.arguments, *(f"--figure {name}" for name in of_runs)]))
     return binding
 
 
