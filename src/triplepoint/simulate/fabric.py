@@ -103,7 +103,7 @@ class Network:
 
     Attributes:
         bytes_per_s_per_node: All adapters of a node together, one direction. Unit: byte/s.
-        nics_per_node: Adapters they are; None for one per GPU.
+        nics_per_node: Adapters they are, not whole where only their bandwidth is known; None for one per GPU.
         link: Kind of link: infiniband, roce, ethernet.
         has_reduction: Whether its switches reduce (SHARP).
         gpus_per_leaf: GPUs under one leaf switch; None if nothing above is slower.
@@ -111,7 +111,7 @@ class Network:
     """
 
     bytes_per_s_per_node: float
-    nics_per_node: int | None = None
+    nics_per_node: float | None = None
     link: str = "infiniband"
     has_reduction: bool = False
     gpus_per_leaf: int | None = None

@@ -64,6 +64,15 @@ class Step:
         """Communication that no computation overlaps, mean over stages. Unit: s."""
         return float(self.timeline.accounts.exposed_comm_s.mean())
 
+    @property
+    def gradient_share(self) -> float:
+        """Part of the step that reduces gradients after the passes, or is lost to reducing them during these, 0 to 1.
+
+        Of the stage where it is longest.
+        """
+        begin, end = self.timeline.final_sync.T
+        return (float((end - begin).max(initial=0.0)) + self.contention_s) / self.time_s
+
 
 NOBODY: Mapping[int, float] = MappingProxyType({})
 """No rank is slower than the others."""

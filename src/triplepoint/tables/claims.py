@@ -45,5 +45,5 @@ PUBLISHED = Table(
         text("source", "Figure that it is from."),
         text("claim", "Name of the claim in `config/published/claims.yaml`."),
     ),
-    null="The figure states no such number.",
+    null="The number is of the whole run.",
 )

@@ -72,8 +72,7 @@ def test_vtrain_error(predicted: list[tuple[Cells, Prediction]], prefix: str, th
 
 def test_every_measured_row_is_predicted(predicted: list[tuple[Cells, Prediction]]) -> None:
     failed = [(cells["id"], one.status) for cells, one in predicted if math.isnan(one.step_time_s)]
-    # Experts of Nemotron 3 Super and Ultra stand behind a narrower projection, which is not simulated.
-    assert failed == [("T0084", "unsupported"), ("T0086", "unsupported")]
+    assert failed == []
 
 
 def test_hybrid_row_lies_in_its_interval(predicted: list[tuple[Cells, Prediction]]) -> None:
