@@ -1,0 +1,3 @@
+"""Findings."""
+def find(*args):
+    return []
