@@ -1,5 +1,5 @@
 # From a study in YAML to figures and a report:
-#   plan -> launch or simulate -> telemetry, parse -> trace -> aggregate -> figure -> report
+#   plan -> launch or simulate -> telemetry, parse -> trace -> aggregate -> claims, figure -> report
 # One rule per stage, each in rules/<stage>.smk, each calling `triplepoint <stage>`.
 from snakemake.utils import min_version
 
@@ -14,6 +14,7 @@ include: "rules/telemetry.smk"
 include: "rules/parse.smk"
 include: "rules/trace.smk"
 include: "rules/aggregate.smk"
+include: "rules/claims.smk"
 include: "rules/figure.smk"
 include: "rules/report.smk"
 
@@ -24,6 +25,7 @@ rule all:
         # Named here too: Snakemake does not miss a file that only stands behind others.
         expand("results/runs/{run}/{product}", run=STUDY.runs, product=STUDY.products),
         STUDY.table_files,
+        STUDY.claim_tables,
         expand(
             "figs/{figure}.{format}",
             figure=STUDY.figures,

@@ -1,22 +1,19 @@
-# Joins all runs of the plan into tables; refuses incomplete ones.
+# Joins the runs of one study into its tables; refuses incomplete ones. Tables of other studies stay as they are.
 rule aggregate:
     input:
-        runs=expand(
-            "results/runs/{run}/{product}", run=STUDY.runs, product=STUDY.aggregated
-        ),
-        gpus=STUDY.gpu_files,
-        claims=STUDY.claim_files,
+        runs=lambda wildcards: STUDY.aggregated_files(wildcards.study),
+        gpus=lambda wildcards: STUDY.gpu_files(wildcards.study),
         sensors=STUDY.sensor_files,
     output:
-        STUDY.table_files,
+        expand("results/tables/{{study}}/{table}", table=STUDY.table_names),
     log:
-        "logs/aggregate.log",
+        "logs/aggregate/{study}.log",
     conda:
         "../envs/analysis.yaml"
     threads: 4
     params:
-        plan=STUDY.digest,
+        plan=lambda wildcards: STUDY.digest(wildcards.study),
         code=STUDY.code("aggregate"),
         machines=STUDY.machines,
     shell:
-        "triplepoint aggregate --plan {params.plan} --jobs {threads} 2> {log}"
+        "triplepoint aggregate {wildcards.study} --plan {params.plan} --jobs {threads} 2> {log}"

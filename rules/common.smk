@@ -19,4 +19,5 @@ if workflow.is_main_process:
 wildcard_constraints:
     run=triplepoint_workflow.RUN_PATTERN,
     part=r"\d+-\d+",
-    figure="|".join(STUDY.figures),
+    study=STUDY.study_pattern,
+    figure=STUDY.figure_pattern,

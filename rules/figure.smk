@@ -1,12 +1,12 @@
-# Draws one figure from the tables, and writes the numbers it plots beside it.
+# Draws one figure from the tables of its studies, or of the study in front of its name, with the numbers it plots.
 rule figure:
     input:
-        tables=expand("results/tables/{table}.parquet", table=STUDY.tables),
+        tables=lambda wildcards: STUDY.figure_tables(wildcards.figure),
     output:
         pdf=report(
             "figs/{figure}.pdf",
             caption="../workflow/report/figure.rst",
-            category="Figures",
+            category=lambda wildcards: STUDY.question(wildcards.figure),
             labels={"figure": "{figure}", "format": "PDF"},
         ),
         png="figs/{figure}.png",
@@ -18,6 +18,6 @@ rule figure:
     params:
         code=lambda wildcards: STUDY.figure_code(wildcards.figure),
         # For figure.rst: Snakemake fills no wildcards in the path of a caption.
-        caption=lambda wildcards: triplepoint_workflow.figures.caption(wildcards.figure),
+        caption=lambda wildcards: STUDY.caption(wildcards.figure),
     shell:
         "triplepoint figure {wildcards.figure} 2> {log}"

@@ -1,9 +1,9 @@
-# One self-contained page: the study, its machine, the figures with captions, tables, provenance.
+# One self-contained page: the studies, their machines, the figures with captions, tables, provenance.
 rule report:
     input:
         figures=expand("figs/{figure}.png", figure=STUDY.figures),
-        captions=expand("workflow/report/{figure}.rst", figure=STUDY.figures),
-        tables=expand("results/tables/{table}.parquet", table=STUDY.tables),
+        captions=STUDY.caption_files,
+        tables=STUDY.tables_behind([*STUDY.tables, *STUDY.over_all]),
     output:
         "report.html",
     log:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.plan import Limits, Plan, PlanEntry, PlannedRun
 from triplepoint.config.point import Layout, Point, PointCluster, Steps
@@ -12,6 +14,8 @@ from triplepoint.config.yaml_file import read
 from triplepoint.files import write_text
 from triplepoint.manifest import Device, Evidence, Manifest, Node, Telemetry, write_manifest
 from triplepoint.tables import CATEGORIES, KERNELS, STEPS, TELEMETRY, TIMELINE
+from triplepoint.tables.results import RESULT_TABLES
+from triplepoint.tables.studies import OVER_ALL, read_joined
 from triplepoint.units import NS_PER_S
 
 CONFIG = Path(__file__).parents[1] / "config"
@@ -268,3 +272,9 @@ def timeline_of(spec: Spec, point: Point) -> Iterable[dict[str, Any]]:
         if layout.dp > 1:
             row = {"rank": rank, "lane": "comm", "label": "all_reduce", "group": "dp"}
             yield row | {"t_start_ns": end - 2 * slot, "duration_ns": 2 * slot}
+
+
+def read_tables(folder: Path, study: str = "synthetic") -> dict[str, pa.Table]:
+    """Return the tables of a study that was aggregated, by name."""
+    names = [name for name in RESULT_TABLES if name not in OVER_ALL]
+    return {name: read_joined(folder, [study], name) for name in names}

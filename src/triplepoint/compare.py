@@ -14,8 +14,9 @@ from triplepoint.metrics import Z90
 from triplepoint.predictions import Configuration, Request, read_cells, request_of
 from triplepoint.simulate.predict.prediction import Prediction
 from triplepoint.status import PredictionStatus
-from triplepoint.tables.results import POINTS, RESULT_TABLES
+from triplepoint.tables.results import POINTS
 from triplepoint.tables.schema import column_of
+from triplepoint.tables.studies import read_joined
 from triplepoint.verdicts.number import Number, Verdict, judge_values
 from triplepoint.verdicts.quantities import DERIVED, Ordering, unit_of
 from triplepoint.verdicts.read import read_claims
@@ -68,10 +69,9 @@ def compare_table(
 def _read_runs(results: Path, config: Path) -> Runs:
     published = read_claims(config)
     slots = Ordering(published.content.rear_slots, published.content.front_slots) if published else Ordering([], [])
-    names, folder = ("points", "gpus", "kernels"), results / "tables"
-    if not (folder / "points.parquet").is_file():
-        return Runs({name: [] for name in names}, slots)
-    return Runs({name: RESULT_TABLES[name].read(folder / f"{name}.parquet").to_pylist() for name in names}, slots)
+    names = ("points", "gpus", "kernels")
+    studies = sorted(path.parent.name for path in results.glob("tables/*/points.parquet"))
+    return Runs({name: read_joined(results, studies, name).to_pylist() for name in names}, slots)
 
 
 def _read(source: Path, config: Path) -> Iterator[_Measured]:

@@ -1,7 +1,7 @@
 """The plan: which points the selected studies come to, which of them can run, and why the others cannot."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,18 +64,13 @@ def select(
         collected.add(name, found)
     if not collected.entries:
         raise UserError(f"{Path(config_dir) / 'studies'}: no study has a point on {_names(clusters)}")
-    return Plan(entries=tuple(collected.entries.values()), num_folded=collected.num_folded)
-
-
-def only_needed(plan: Plan, is_needed: Callable[[Point], bool], results: Path) -> Plan:
-    """Return a plan without the runs that are not needed and not there yet."""
-
-    def is_kept(entry: PlanEntry) -> bool:
-        if entry.invalid_because or is_needed(entry.planned.point):
-            return True
-        return (results / "runs" / entry.run / "raw" / "manifest.json").is_file()
-
-    return plan.model_copy(update={"entries": tuple(filter(is_kept, plan.entries))})
+    named = {study: catalogue.study(study).figures for study in collected.order}
+    return Plan(
+        entries=tuple(collected.entries.values()),
+        num_folded=collected.num_folded,
+        figures={study: figures for study, figures in named.items() if figures is not None},
+        order=collected.order,
+    )
 
 
 def write_plan(plan: Plan, results: Path) -> None:
@@ -86,9 +81,9 @@ def write_plan(plan: Plan, results: Path) -> None:
     """
     for entry in plan.valid:
         folder = results / "runs" / entry.run
-        write_text_if_changed(folder / "point.json", _text(entry.planned))
+        write_text_if_changed(folder / "point.json", entry.planned.model_dump_json(indent=2) + "\n")
         _move_unnamed(entry, folder)
-    write_text_if_changed(results / "plan.json", _text(plan))
+    write_text_if_changed(results / "plan.json", plan.text())
 
 
 def _move_unnamed(entry: PlanEntry, folder: Path) -> None:
@@ -156,10 +151,13 @@ class _Collected:
 
     entries: dict[str, PlanEntry] = field(default_factory=dict)
     num_folded: int = 0
+    order: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def add(self, study: str, found: _Expanded) -> None:
         """Add the points of a study, joining those that are there already."""
         self.num_folded += found.num_folded
+        if found.entries:
+            self.order[study] = tuple(entry.run for entry in found.entries.values())
         for digest, entry in found.entries.items():
             if digest in self.entries:
                 joined = self.entries[digest].studies + (study,)
@@ -272,10 +270,6 @@ def _limits(engine: Engine) -> tuple[Rule, ...]:
 
 def _names(names: Iterable[str] | None) -> str:
     return ", ".join(sorted(names)) if names else "any cluster"
-
-
-def _text(content: Plan | PlannedRun) -> str:
-    return content.model_dump_json(indent=2) + "\n"
 
 
 def _title(entry: PlanEntry) -> str:

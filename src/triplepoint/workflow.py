@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ from typing import Any
 from triplepoint import figures
 from triplepoint.claims import claim_results
 from triplepoint.config.base import parse
-from triplepoint.config.plan import TABLES_DIGEST, Plan, PlanEntry
+from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.study import Selection
 from triplepoint.errors import USER_ERROR, UserError, explain_os_error
-from triplepoint.figures import is_drawn
-from triplepoint.plan import only_needed, select, write_plan
+from triplepoint.figures.selection import figures_of, require_selected
+from triplepoint.plan import select, write_plan
 
 _RECORDS = Path(".snakemake/metadata")
 """Where Snakemake keeps what it made each file with."""
@@ -41,21 +41,23 @@ RUN_PATTERN = "[^/]+"
 
 _RESULTS = Path("results")
 
-CHEAP_RULES = ("simulate", "telemetry", "parse", "trace", "aggregate", "figure", "report")
+CHEAP_RULES = ("simulate", "telemetry", "parse", "trace", "aggregate", "claims", "figure", "report")
 """All rules but the one that costs GPU hours."""
 
 TRACE_TABLES = ("kernels", "intervals", "categories", "collectives", "ranks", "critical_path", "timeline")
 """Tables of a run that `triplepoint trace` writes."""
 
 
-def bind(config: Mapping[str, Any], base: str, figures: Sequence[str] | None) -> "Binding":
+_TABLES = _RESULTS / "tables"
+
+
+def bind(config: Mapping[str, Any], base: str, asked: Sequence[str] = ()) -> "Binding":
     """Return what the rules need, or end the process with one line and status 2 if the configuration is wrong.
 
     Args:
         config: Snakemake's configuration.
         base: Folder of the Snakefile.
-        figures: Figures that are asked for; None where anything else is too. Runs that are still to be made and that
-            none of them draws are left out.
+        asked: Figures that the command line names.
     """
     # Rules call `triplepoint`, which stands next to the interpreter also where its environment is not activated.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -64,20 +66,23 @@ def bind(config: Mapping[str, Any], base: str, figures: Sequence[str] | None) ->
         if selection.trace_rules is not None and not Path(selection.trace_rules).is_file():
             raise UserError(f"config/config.yaml or --config: trace_rules: no file {selection.trace_rules!r}")
         plan = select(Path("config"), selection.studies, selection.clusters, selection.simulated)
-        if figures is not None:
-            plan = only_needed(plan, partial(is_drawn, names=figures), _RESULTS)
+        require_selected(asked, plan, Path("config"))
         binding = Binding(selection, Path(base), plan)
     except UserError as error:
         print(f"triplepoint: {error}", file=sys.stderr)
         sys.exit(USER_ERROR)
-    tell_cost(" ".join([binding.arguments, *(f"--figure {name}" for name in figures or ())]))
+    tell_cost(" ".join([binding.arguments, *(f"--figure {name}" for name in asked)]))
     return binding
 
 
 class Binding:
     """The selection as the rules see it."""
 
-    tables = ("points", "gpus", "step_energy", "phases", "kernels", "telemetry_checks", "claims", "timeline")
+    tables = ("points", "gpus", "step_energy", "phases", "kernels", "telemetry_checks", "timeline")
+    """Tables that every study has."""
+    parquet_only = ("timeline",)
+    over_all = ("claims",)
+    """Tables of all studies together."""
     trace_products = (*(f"{name}.parquet" for name in TRACE_TABLES), "perfetto.json.gz")
     products = ("raw/manifest.json", "telemetry.parquet", *trace_products)
     # What `aggregate` reads of a run; each further file of a thousand runs costs Snakemake a quarter of a second.
@@ -85,13 +90,17 @@ class Binding:
         "raw/manifest.json",
         *(f"{name}.parquet" for name in ("telemetry", "kernels", "categories", "timeline")),
     )
-    figures = figures.NAMES
 
     def __init__(self, selection: Selection, base: Path, plan: Plan) -> None:
         self._selection = selection
         self._base = base
         self._plan = plan
         self._contents: dict[Path, str] = {}
+        self._plans = {study: plan.of_study(study) for study in plan.studies}
+        self.studies = plan.studies
+        """Selected studies that have a point."""
+        self.figures = figures_of(plan)
+        """Figures to have: `NAME` over the studies it names, `STUDY/NAME` of one alone."""
         self._num_nodes = {entry.run: entry.planned.point.num_nodes for entry in plan.valid}
         self._parts = {
             entry.run: _cut(entry.planned.point.traced_ranks, selection.ranks_per_part) for entry in plan.valid
@@ -108,10 +117,64 @@ class Binding:
         return [entry.run for entry in self._plan.valid]
 
     @property
+    def table_names(self) -> list[str]:
+        """Files that `aggregate` writes for a study."""
+        small = [table for table in self.tables if table not in self.parquet_only]
+        return [*(f"{table}.parquet" for table in self.tables), *(f"{table}.csv" for table in small), "plan.json"]
+
+    @property
     def table_files(self) -> list[str]:
-        """What `aggregate` writes."""
-        names = [f"{table}.{kind}" for table in self.tables for kind in ("parquet", "csv")]
-        return [str(_RESULTS / "tables" / name) for name in (*names, TABLES_DIGEST)]
+        """All that `aggregate` writes."""
+        return [f for study in self.studies for f in self._tables_of(study)]
+
+    @property
+    def claim_tables(self) -> list[str]:
+        """What `claims` writes."""
+        return [str(_TABLES / f"{table}.{kind}") for table in self.over_all for kind in ("parquet", "csv")]
+
+    def tables_behind(self, names: Iterable[str], studies: Iterable[str] | None = None) -> list[str]:
+        """Return the files that hold some tables of some studies, all selected ones unless said otherwise."""
+        studies = self.studies if studies is None else studies
+        common = [str(_TABLES / f"{name}.parquet") for name in names if name in self.over_all]
+        own = [*(f"{name}.parquet" for name in names if name not in self.over_all), "plan.json"]
+        return common + [str(_TABLES / study / name) for study in studies for name in own]
+
+    def figure_tables(self, figure: str) -> list[str]:
+        """Return the files a figure is drawn from."""
+        spec = figures.spec_of(figure)
+        return self.tables_behind(spec.tables, spec.studies)
+
+    def question(self, figure: str) -> str:
+        """Return what a figure answers."""
+        return figures.spec_of(figure).question
+
+    def caption(self, figure: str) -> str:
+        """Return the caption of a figure: Snakemake fills no wildcards in its path."""
+        return figures.caption(figure)
+
+    @property
+    def caption_files(self) -> list[str]:
+        """The captions of the figures to have."""
+        names = dict.fromkeys(figures.spec_of(figure).name for figure in self.figures)
+        return [str(figures.CAPTIONS / f"{name}.rst") for name in names]
+
+    @property
+    def study_pattern(self) -> str:
+        """Regular expression of the selected studies."""
+        return "|".join(map(re.escape, self.studies)) or "(?!)"
+
+    @property
+    def figure_pattern(self) -> str:
+        """Regular expression of the figures that can be drawn: all of the catalogue, of their studies and of one."""
+        return f"(?:(?:{self.study_pattern})/)?(?:{'|'.join(figures.NAMES)})"
+
+    def aggregated_files(self, study: str) -> list[str]:
+        """Return the files of runs that the tables of a study are made of."""
+        runs = [entry.run for entry in self._plans[study].valid]
+        return [f"{_RESULTS}/runs/{run}/{product}" for run in runs for product in self.aggregated]
+
+    def _tables_of(self, study: str) -> list[str]:
+        return [str(_TABLES / study / name) for name in self.table_names]
 
     @property
     def simulated_pattern(self) -> str:
@@ -138,7 +201,15 @@ class Binding:
 
     def outdated(self) -> set[str]:
         """Return files to be made again although Snakemake would take them for up to date."""
-        return outdated_files(self._plan, _RESULTS, self.products, self.aggregated, self.table_files)
+        found = outdated_files(self._plan, _RESULTS, self.products)
+        for study, plan in self._plans.items():
+            files = self._tables_of(study)
+            behind = self.aggregated_files(study)
+            if _is_of_another_plan(_TABLES / study / "plan.json", plan) or not all(map(os.path.isfile, files + behind)):
+                found.update(files)
+        if not all(map(os.path.isfile, self.claim_tables)):
+            found.update(self.claim_tables)
+        return found
 
     @property
     def outdated_rules(self) -> tuple[str, ...]:
@@ -175,9 +246,12 @@ class Binding:
         return f"--parse --jobs 1 {self.trace_arguments}".strip() if run in self._parsed_where_joined else ""
 
     @cached_property
-    def digest(self) -> str:
-        """Identity of the whole plan."""
-        return self._plan.digest()
+    def _digests(self) -> dict[str, str]:
+        return {study: plan.digest() for study, plan in self._plans.items()}
+
+    def digest(self, study: str) -> str:
+        """Return the identity of the plan of a study, whatever else is selected."""
+        return self._digests[study]
 
     @property
     def arguments(self) -> str:
@@ -193,10 +267,9 @@ class Binding:
         kinds = ("gpus", "clusters", "kernels", "collectives", "calibration", "power", "heat")
         return self._digest_of(path for kind in kinds for path in Path("config", kind).rglob("*") if path.is_file())
 
-    @property
-    def gpu_files(self) -> list[str]:
-        """Files of the GPU types in the plan: their peaks are behind the tables."""
-        gpus = {entry.planned.point.cluster.gpu for entry in self._plan.entries} - {None}
+    def gpu_files(self, study: str) -> list[str]:
+        """Return the files of the GPU types of a study: their peaks are behind its tables."""
+        gpus = {entry.planned.point.cluster.gpu for entry in self._plans[study].entries} - {None}
         return [f"config/gpus/{gpu}.yaml" for gpu in sorted(filter(None, gpus))]
 
     @property
@@ -219,7 +292,8 @@ class Binding:
 
     def figure_code(self, figure: str) -> str:
         """Return a digest of the source files one figure depends on."""
-        return self._digest_of(sources(f"{ROOT_MODULE}.figures.write") | sources(f"{ROOT_MODULE}.figures.{figure}"))
+        module = f"{ROOT_MODULE}.figures.{figures.spec_of(figure).name}"
+        return self._digest_of(sources(f"{ROOT_MODULE}.figures.write") | sources(module))
 
     def _pattern(self, is_meant: Callable[[PlanEntry], bool]) -> str:
         """Return a regular expression of some run ids, as short as can be: Snakemake searches it for each file."""
@@ -294,25 +368,18 @@ def _read_module(path: Path) -> tuple[tuple[str, ...], tuple[Path, ...]]:
     return tuple(name for name in imports if name.startswith(f"{ROOT_MODULE}.")), tuple(data)
 
 
-def outdated_files(
-    plan: Plan, results: Path, products: Sequence[str], aggregated: Sequence[str], tables: Sequence[str]
-) -> set[str]:
-    """Return the files to be made again, as the rules name them.
+def outdated_files(plan: Plan, results: Path, products: Sequence[str]) -> set[str]:
+    """Return the files of runs to be made again, as the rules name them.
 
     Args:
         plan: What is asked for.
         results: Folder of results.
         products: Files that every run comes to, below its folder.
-        aggregated: Those of them that the tables are made of.
-        tables: Files that `aggregate` writes.
     """
     folders = {entry.run: results / "runs" / entry.run for entry in plan.valid}
     manifests = {run: folder / "raw" / "manifest.json" for run, folder in folders.items()}
     found = {folder / product for folder in folders.values() for product in products if _is_empty(folder / product)}
     found |= {manifests[entry.run] for entry in plan.valid if _is_damaged(manifests[entry.run], entry.planned.digest)}
-    behind = [folder / product for folder in folders.values() for product in aggregated]
-    if _digest_in(results) != plan.digest() or not all(path.is_file() for path in (*map(Path, tables), *behind)):
-        found |= set(map(Path, tables))
     return set(map(str, found))
 
 
@@ -339,12 +406,12 @@ def _is_damaged(path: Path, digest: str) -> bool:
         return True
 
 
-def _digest_in(results: Path) -> str:
-    """Return which plan the tables are of; empty where they do not say."""
+def _is_of_another_plan(path: Path, plan: Plan) -> bool:
+    """Return whether the plan beside tables is another, or not there."""
     try:
-        return (results / "tables" / TABLES_DIGEST).read_text(encoding="utf-8").strip()
+        return path.read_text(encoding="utf-8") != plan.text()
     except (OSError, ValueError):
-        return ""
+        return True
 
 
 def is_dry_run(words: Sequence[str]) -> bool:

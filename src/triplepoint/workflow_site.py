@@ -1,7 +1,6 @@
 """What the project changes in a running Snakemake: a site's resources, interrupts, what runs again, idle work."""
 
 import gc
-import os
 import re
 import signal
 import sys
@@ -12,14 +11,14 @@ from types import FrameType
 from typing import Any
 
 import psutil
-from snakemake.cli import parse_args
 from snakemake.dag import DAG
 from snakemake.scheduling.job_scheduler import JobScheduler
 
 from triplepoint.config.site import read_site
 from triplepoint.errors import USER_ERROR, UserError
+from triplepoint.figures import spec_of
 
-_FIGURES = "TRIPLEPOINT_FIGURES"
+_FIGURE = re.compile(r"figs/((?:[^/]+/)?[^/]+)\.(?:pdf|png|csv)")
 ROOM = "gang_nodes"
 """Resource of Snakemake that launches use up: nodes."""
 
@@ -59,17 +58,19 @@ def collect_rarely() -> None:
     gc.set_threshold(100_000, 50, 100)
 
 
-def asked_figures(is_main_process: bool) -> tuple[str, ...] | None:
-    """Return the figures that Snakemake was asked for, None where it was asked for anything else.
+def asked_figures(is_main_process: bool) -> list[str]:
+    """Return the figures that the command line of Snakemake names, each once; a figure there is not is refused.
 
-    Jobs that Snakemake starts in processes of their own are told in the environment, since they see other targets.
+    Ends the process with one line and status 2: Snakemake would say that no rule makes such a file, in many lines.
     """
-    if is_main_process:
-        is_command = Path(sys.argv[0]).name in ("snakemake", "__main__.py")
-        targets = parse_args(sys.argv[1:])[1].targets if is_command else ()
-        found = [re.fullmatch(r"figs/([a-z_]+)\.(?:pdf|png|csv)", target) for target in targets]
-        os.environ[_FIGURES] = " ".join(each[1] for each in found if each) if all(found) else ""
-    return tuple(os.environ.get(_FIGURES, "").split()) or None
+    if not is_main_process or Path(sys.argv[0]).name not in ("snakemake", "__main__.py"):
+        return []
+    found = dict.fromkeys(match[1] for word in sys.argv[1:] if (match := _FIGURE.fullmatch(word)))
+    try:
+        return [name for name in found if spec_of(name)]
+    except UserError as error:
+        print(f"triplepoint: {error}", file=sys.stderr)
+        sys.exit(USER_ERROR)
 
 
 def make_again(files: Iterable[str], rules: Iterable[str]) -> None:

@@ -170,8 +170,8 @@ def test_compare_refuses_what_is_no_table(tmp_path: Path, content: bytes, capsys
 
 
 def test_compare_refuses_damaged_results(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    (tmp_path / "tables").mkdir()
-    (tmp_path / "tables" / "points.parquet").write_bytes(b"PAR1")
+    (tmp_path / "tables" / "one").mkdir(parents=True)
+    (tmp_path / "tables" / "one" / "points.parquet").write_bytes(b"PAR1")
     table = write(tmp_path, f"{HEAD},step_time_s\na,gpt3-175b,h200x32,128,2,16,1\n")
     assert main(["compare", str(table), "--results", str(tmp_path), "--config", str(CONFIG)]) == 2
     assert "points.parquet: not a whole Parquet file" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The aggregate stage: all runs of a selection joined into the tables behind figures and report."""
+"""The aggregate stage: the runs of each study joined into the tables behind figures and report."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +19,8 @@ from triplepoint.aggregate.points import (
 from triplepoint.aggregate.power import measure_power
 from triplepoint.aggregate.steps import read_outcomes, read_steps
 from triplepoint.aggregate.traces import read_timeline, read_traces
-from triplepoint.aggregate.variants import find_variants
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.config.plan import TABLES_DIGEST, Plan, PlanEntry
+from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.yaml_file import read
 from triplepoint.files import write_text
 from triplepoint.manifest import Manifest
@@ -29,7 +28,8 @@ from triplepoint.processes import in_processes
 from triplepoint.status import Status
 from triplepoint.tables import TELEMETRY
 from triplepoint.tables.results import RESULT_TABLES, RUN_TIMELINE
-from triplepoint.verdicts.judge import judge_claims
+from triplepoint.tables.studies import OVER_ALL, PARQUET_ONLY, PLAN, tables_folder
+from triplepoint.tables.variants import find_variants
 
 _Rows = dict[str, list[dict[str, Any]]]
 """Rows by table."""
@@ -38,14 +38,28 @@ _Rows = dict[str, list[dict[str, Any]]]
 def aggregate(
     plan: Plan, results: Path, config: Path, progress: Callable[[str], None] = lambda _: None, num_jobs: int = 1
 ) -> None:
-    """Write `results/tables/*.parquet` and `.csv` from the runs of `plan`, and last the digest of the plan.
+    """Write the tables of each study of a plan; arguments and errors are those of `aggregate_study`."""
+    for study in plan.studies:
+        aggregate_study(plan.of_study(study), study, results, config, progress, num_jobs)
+
+
+def aggregate_study(
+    plan: Plan,
+    study: str,
+    results: Path,
+    config: Path,
+    progress: Callable[[str], None] = lambda _: None,
+    num_jobs: int = 1,
+) -> None:
+    """Write `results/tables/<study>/*.parquet`, small ones as `.csv` too, and last the plan they are of.
 
     Every number is checked before the first table is written, so a refusal leaves the tables as they were.
 
     Args:
-        plan: The selection; its order is the order of rows.
+        plan: The points of the study; its order is the order of rows.
+        study: Name of the study.
         results: Folder with `runs/` and perhaps `sensors/`, and with `tables/` afterwards.
-        config: Folder of the configuration: peaks of the plan's GPU types, what predictions are made of, and claims.
+        config: Folder of the configuration: peaks of the plan's GPU types, and what predictions are made of.
         progress: Told one line per run.
         num_jobs: Processes to read runs with.
 
@@ -55,7 +69,7 @@ def aggregate(
     outcomes = read_outcomes(plan, results / "runs")
     names = {entry.planned.point.cluster.gpu for entry in plan.valid} - {None}
     types = {name: read(GpuConfig, config / "gpus" / f"{name}.yaml") for name in sorted(map(str, names))}
-    rows: _Rows = {name: [] for name in RESULT_TABLES if name not in ("timeline", "claims")}
+    rows: _Rows = {name: [] for name in RESULT_TABLES if name not in ("timeline", *OVER_ALL)}
     sensors, timelines = read_sensors(results / "sensors"), []
     variants = find_variants(plan.entries)
     tasks = [
@@ -63,26 +77,25 @@ def aggregate(
         for entry in plan.entries
     ]
     for number, (rows_of_run, timeline) in enumerate(in_processes(_rows_of, tasks, num_jobs, "reading runs"), 1):
-        progress(f"{number}/{len(tasks)} {tasks[number - 1].entry.run}")
+        progress(f"{study} {number}/{len(tasks)} {tasks[number - 1].entry.run}")
         for name, more in rows_of_run.items():
             rows[name].extend(more)
         rows["points"][-1]["variant"] = variants.get(tasks[number - 1].entry.run)
         timelines.extend([timeline] if timeline is not None else [])
     rows["telemetry_checks"].extend(sensor_checks(sensors))
     tables = {name: RESULT_TABLES[name].from_rows(of_table) for name, of_table in rows.items()}
-    judged_by = {name: tables[name].to_pylist() for name in ("points", "gpus", "kernels")}
-    tables["claims"] = RESULT_TABLES["claims"].from_rows(judge_claims(config, judged_by))
     tables["timeline"] = pa.concat_tables(timelines) if timelines else RUN_TIMELINE.schema().empty_table()
-    _write(tables, plan, results / "tables")
+    _write(tables, plan, tables_folder(results, study))
 
 
 def _write(tables: dict[str, pa.Table], plan: Plan, folder: Path) -> None:
-    """Write tables, and last the digest of their plan: until then they are of no plan."""
-    (folder / TABLES_DIGEST).unlink(missing_ok=True)
+    """Write tables, and last their plan: until then they are of none."""
+    (folder / PLAN).unlink(missing_ok=True)
     for name, table in tables.items():
         RESULT_TABLES[name].write(folder / f"{name}.parquet", table)
-        RESULT_TABLES[name].write_csv(folder / f"{name}.csv", [table])
-    write_text(folder / TABLES_DIGEST, plan.digest() + "\n")
+        if name not in PARQUET_ONLY:
+            RESULT_TABLES[name].write_csv(folder / f"{name}.csv", [table])
+    write_text(folder / PLAN, plan.text())
 
 
 class _Task(NamedTuple):

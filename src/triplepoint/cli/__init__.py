@@ -16,7 +16,8 @@ COMMANDS = {
     "telemetry": "align one run's recordings: clocks, steps, gaps",
     "parse": "parse the Kineto traces of some ranks of a run",
     "trace": "analyse Kineto traces: kernels, intervals, collectives, critical path, timeline",
-    "aggregate": "join all runs of the plan into tables",
+    "aggregate": "join the runs of each study into tables",
+    "claims": "judge what is published by the tables",
     "figure": "draw one figure from the tables",
     "report": "write the self-contained report",
     "doctor": "check a machine, or all nodes of a cluster, before GPU hours are spent",
@@ -30,7 +31,7 @@ COMMANDS = {
 
 _INTERNAL = ("sample",)
 
-_WITHOUT_PANDAS = ("simulate", "telemetry", "parse", "trace", "aggregate", "compare")
+_WITHOUT_PANDAS = ("simulate", "telemetry", "parse", "trace", "aggregate", "claims", "compare")
 """Subcommands that are called for every run, or handle what all of them wrote; those that draw use pandas."""
 
 FAILED = 1

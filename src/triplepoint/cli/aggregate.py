@@ -1,15 +1,17 @@
-"""`triplepoint aggregate`."""
+"""`triplepoint aggregate [STUDY...]`."""
 
 import argparse
 
 from triplepoint.cli.arguments import add_config, add_results, make_parser, say, whole_number
+from triplepoint.errors import UserError, nearest
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("aggregate", "Join all runs of RESULTS/plan.json into RESULTS/tables; refuse incomplete ones.")
+    made = make_parser("aggregate", "Join the runs of each study into RESULTS/tables/STUDY; refuse incomplete ones.")
+    made.add_argument("studies", nargs="*", metavar="STUDY", help="studies of RESULTS/plan.json (default: all)")
     add_config(made)
-    made.add_argument("--plan", metavar="DIGEST", help="refuse a RESULTS/plan.json with another digest")
+    made.add_argument("--plan", metavar="DIGEST", help="refuse another plan of the study than that with this digest")
     made.add_argument("--jobs", type=whole_number(), default=1, metavar="N", help="runs to read at once")
     add_results(made)
     return made
@@ -17,17 +19,22 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Write the tables."""
-    from triplepoint.aggregate import aggregate
+    from triplepoint.aggregate import aggregate_study
     from triplepoint.claims import claim_results
     from triplepoint.config.plan import read_plan
-    from triplepoint.errors import UserError
 
     path = arguments.results / "plan.json"
     plan = read_plan(path)
-    if arguments.plan not in (None, plan.digest()):
-        raise UserError(
-            f"{path}: holds another plan than the tables are asked for (digest {plan.digest()[:12]}, expected "
-            f"{arguments.plan[:12]}); something else wrote it meanwhile, run snakemake again"
-        )
+    plans = {study: plan.of_study(study) for study in arguments.studies or plan.studies}
+    for study, of_study in plans.items():
+        if study not in plan.studies:
+            raise UserError(f"{path}: no study {study!r}{nearest(study, plan.studies)}")
+        if arguments.plan not in (None, of_study.digest()):
+            raise UserError(
+                f"{path}: holds another plan of study {study} than the tables are asked for (digest "
+                f"{of_study.digest()[:12]}, expected {arguments.plan[:12]}); something else wrote it meanwhile, run "
+                "snakemake again"
+            )
     with claim_results(arguments.results).acquire_or_refuse():
-        aggregate(plan, arguments.results, arguments.config, say, arguments.jobs)
+        for study, of_study in plans.items():
+            aggregate_study(of_study, study, arguments.results, arguments.config, say, arguments.jobs)

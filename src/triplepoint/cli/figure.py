@@ -1,17 +1,19 @@
-"""`triplepoint figure NAME`."""
+"""`triplepoint figure NAME` and `triplepoint figure STUDY/NAME`."""
 
 import argparse
+import re
 from pathlib import Path
 
 from triplepoint.cli.arguments import add_results, make_parser, out_folder
-from triplepoint.errors import UserError, nearest
-from triplepoint.figures import NAMES
+from triplepoint.config.base import NAME_PATTERN
+from triplepoint.errors import UserError
+from triplepoint.figures import NAMES, spec_of
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser("figure", "Draw one figure from RESULTS/tables as PDF and PNG, and its numbers as CSV.")
-    made.add_argument("name", metavar="NAME", help=f"one of {', '.join(NAMES)}")
+    made.add_argument("name", metavar="[STUDY/]NAME", help=f"of its studies, or of one study: {', '.join(NAMES)}")
     made.add_argument("--out", type=out_folder, default=Path("figs"), metavar="DIR", help="folder for the figure")
     add_results(made)
     return made
@@ -19,8 +21,10 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Draw the figure."""
-    if arguments.name not in NAMES:
-        raise UserError(f"no figure {arguments.name!r}{nearest(arguments.name, NAMES)}")
+    spec_of(arguments.name)
+    study, slash, _ = arguments.name.rpartition("/")
+    if slash and not re.fullmatch(NAME_PATTERN, study):
+        raise UserError(f"figure: {study!r} is no name of a study; expected STUDY/NAME, such as mine/timeline")
     from triplepoint.figures.write import write_figure
 
-    write_figure(arguments.name, arguments.results / "tables", arguments.out)
+    write_figure(arguments.name, arguments.results, arguments.out)

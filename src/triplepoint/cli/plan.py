@@ -1,12 +1,11 @@
 """`triplepoint plan [STUDY...]`."""
 
 import argparse
-from functools import partial
 from typing import TYPE_CHECKING
 
 from triplepoint.cli.arguments import add_config, add_results, make_parser, say
 from triplepoint.errors import UserError
-from triplepoint.figures import NAMES, is_drawn
+from triplepoint.figures import spec_of
 
 if TYPE_CHECKING:
     from triplepoint.config.plan import Plan
@@ -26,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--all-clusters", action="store_true", help="points on all others too, reached or not")
     made.add_argument(
-        "--figure", action="append", choices=NAMES, metavar="NAME", help="only runs this figure draws; repeatable"
+        "--figure", action="append", metavar="[STUDY/]NAME", help="only the studies of this figure; repeatable"
     )
     add_config(made)
     made.add_argument("--write", action="store_true", help="write RESULTS/plan.json and point.json of each run")
@@ -38,11 +37,11 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> None:
     """Show the plan with what it costs, or write it."""
     from triplepoint.claims import claim_results
-    from triplepoint.plan import only_needed, select, write_plan
+    from triplepoint.figures.selection import figures_of
+    from triplepoint.plan import select, write_plan
 
     plan = select(arguments.config, *_selection(arguments))
-    if arguments.figure:
-        plan = only_needed(plan, partial(is_drawn, names=arguments.figure), arguments.results)
+    figures_of(plan)  # refuses a figure there is not, before anything is launched for it
     if not arguments.write:
         _show(plan, arguments)
         return
@@ -55,7 +54,9 @@ def _selection(arguments: argparse.Namespace) -> "tuple[Names | None, Names | No
     """Return studies, clusters and simulated clusters: as the command line says, else as `config.yaml` does."""
     from triplepoint.config.study import read_selection
 
-    studies, simulated = tuple(arguments.studies) or None, tuple(arguments.simulated or ())
+    drawn = [study for name in arguments.figure or () for study in spec_of(name).studies]
+    studies = tuple(dict.fromkeys(drawn)) or tuple(arguments.studies) or None
+    simulated = tuple(arguments.simulated or ())
     if arguments.all_clusters:
         if arguments.cluster:
             raise UserError("plan: --cluster and --all-clusters contradict each other; leave one out")

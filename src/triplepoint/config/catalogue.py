@@ -40,8 +40,13 @@ class Catalogue:
 
     def study(self, name: str) -> Study:
         """Return a study. Raises `UserError` naming the nearest if there is none, or its file if that is wrong."""
-        self._require(name, "studies", "study", None)
-        return read(Study, self.path_of_study(name))
+        path = self.path_of_study(name)
+        if path not in self._read:
+            self._require(name, "studies", "study", None)
+            self._read[path] = read(Study, path)
+        known = self._read[path]
+        assert isinstance(known, Study)
+        return known
 
     def path_of_study(self, name: str) -> Path:
         """Return the file of a study, for errors."""

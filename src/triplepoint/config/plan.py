@@ -13,9 +13,6 @@ from triplepoint.config.cluster import Slots
 from triplepoint.config.point import SETTINGS, Layout, Measured, Point, canonical, settings_of
 from triplepoint.errors import UserError
 
-TABLES_DIGEST = "plan.digest"
-"""File beside the result tables that says which plan they are of: `Plan.digest()`."""
-
 _ADVICE = "write it with 'triplepoint plan --write'"
 
 RunId = Annotated[str, Field(pattern=RUN_PATTERN)]
@@ -71,11 +68,30 @@ class Plan(Strict):
     """In the order of the studies."""
     num_folded: Annotated[int, Field(ge=0)] = 0
     """Points left out because the same study has an equal one, once settings that can do nothing are taken out."""
+    figures: dict[str, tuple[str, ...]] = {}
+    """Figures to draw of each study alone, of those whose files name some."""
+    order: dict[str, tuple[RunId, ...]] = {}
+    """Run ids of each study in its own order: that of the entries, unless a study before it has some of its points."""
 
     @property
     def valid(self) -> list[PlanEntry]:
         """Entries that can be launched."""
         return [entry for entry in self.entries if entry.invalid_because is None]
+
+    @property
+    def studies(self) -> tuple[str, ...]:
+        """Studies that have an entry, in the order of the entries."""
+        return tuple(dict.fromkeys(study for entry in self.entries for study in entry.studies))
+
+    def of_study(self, study: str) -> "Plan":
+        """Return the plan of one study, the same whatever other studies are selected with it."""
+        mine = {entry.run: entry for entry in self.entries if study in entry.studies}
+        order = self.order.get(study, tuple(mine))
+        return Plan(entries=tuple(mine[run].model_copy(update={"studies": (study,)}) for run in order if run in mine))
+
+    def text(self) -> str:
+        """Return the content of the file."""
+        return self.model_dump_json(indent=2) + "\n"
 
     def digest(self) -> str:
         """Return the identity of the plan: SHA-256 over all that is written of it, limits too."""

@@ -150,6 +150,9 @@ class Study(Strict):
     """Settings of every point, unless its sweep says otherwise."""
     sweeps: Annotated[list[Sweep], Field(min_length=1)]
     """Sweeps whose points together make the study."""
+    figures: tuple[Annotated[str, Field(pattern=r"^[a-z0-9_]{1,60}$")], ...] | None = None
+    """Figures to draw of this study alone, as `figs/<study>/<name>.pdf`. None: all that fit, unless a figure of the
+    catalogue draws the study already."""
 
 
 def expand(study: Study, where: Path) -> Iterator[Settings]:

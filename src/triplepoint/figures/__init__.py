@@ -1,32 +1,22 @@
-"""The figures: one module each, found by name; only the module of the figure that is drawn is imported."""
+"""The figures: a catalogue of what each asks and of which studies, and a module each that draws it.
+
+The catalogue imports no drawing library: Snakemake reads it at every start. Only the module of the figure that is drawn
+is imported.
+"""
 
 import importlib
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from triplepoint.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
     from triplepoint.config.point import Point
-
-NAMES = (
-    "parallelism_sweep",
-    "microbatch_power",
-    "kernel_breakdown",
-    "timeline",
-    "telemetry_validation",
-    "thermal_heatmap",
-    "throttle_heatmap",
-    "node_airflow",
-    "inference_batch",
-)
-"""Figure = module here = `figs/<name>.pdf` = `workflow/report/<name>.rst`, in the order of the report."""
 
 CAPTIONS = Path("workflow/report")
 """Where captions are, below the folder of the workflow."""
@@ -37,70 +27,153 @@ INFERENCE = frozenset({"inference"})
 
 @dataclass(frozen=True)
 class Need:
-    """Points a figure can draw; results of others need not be there for it.
+    """Points a figure can draw, and what must vary among them for it to say anything.
 
     Attributes:
         tasks: Tasks of its points.
         on_gpus: Whether it draws points on GPUs alone.
+        varied: Settings, `layout` for all degrees together, of which one must take two values on a model and cluster;
+            any points do where none is named.
         nothing: What it says where there is no such point.
     """
 
-    tasks: frozenset[str]
+    tasks: frozenset[str] = TRAINING
     on_gpus: bool = False
+    varied: tuple[str, ...] = ()
     nothing: str = "no point of training"
 
     def admits(self, task: str, gpu: str | None) -> bool:
         """Return whether a point of this task on this GPU type (None: cpu) is drawn."""
         return task in self.tasks and (gpu is not None or not self.on_gpus)
 
-
-_TRAINING = Need(TRAINING)
-_GPUS = Need(TRAINING, on_gpus=True, nothing="no point of training on GPUs")
-
-NEEDS = {
-    "parallelism_sweep": _TRAINING,
-    "microbatch_power": _TRAINING,
-    "kernel_breakdown": _TRAINING,
-    "timeline": _TRAINING,
-    "telemetry_validation": Need(TRAINING | INFERENCE),
-    "thermal_heatmap": _GPUS,
-    "throttle_heatmap": _GPUS,
-    "node_airflow": _GPUS,
-    "inference_batch": Need(INFERENCE, nothing="no point of inference"),
-}
-"""Which points each figure can draw."""
+    def fits(self, points: "Iterable[Point]") -> bool:
+        """Return whether a figure of some points says anything."""
+        drawn = [point for point in points if self.admits(point.task, point.cluster.gpu)]
+        if not self.varied:
+            return bool(drawn)
+        values: dict[tuple[str, ...], set[str]] = {}
+        for point in drawn:
+            for name in self.varied:
+                values.setdefault((point.model.name, point.cluster.name, name), set()).add(repr(getattr(point, name)))
+        return any(len(found) > 1 for found in values.values())
 
 
-def is_drawn(point: "Point", names: "Iterable[str]") -> bool:
-    """Return whether one of some figures draws a planned point."""
-    return any(NEEDS[name].admits(point.task, point.cluster.gpu) for name in names)
+@dataclass(frozen=True)
+class FigureSpec:
+    """One figure of the catalogue.
+
+    Attributes:
+        name: Name of its module here, of `figs/<name>.pdf` and of its caption `workflow/report/<name>.rst`.
+        question: What it answers, in one line.
+        studies: Studies it draws, all of them; of one's own study it draws that alone.
+        tables: Names of the result tables it is drawn from.
+        paper: Number of the figure of the published study that it stands for; None where there is none.
+        need: Points it can draw.
+    """
+
+    name: str
+    question: str
+    studies: tuple[str, ...]
+    tables: tuple[str, ...]
+    paper: str | None = None
+    need: Need = Need()
+
+
+_GPUS = Need(on_gpus=True, nothing="no point of training on GPUs")
+
+_SPECS = (
+    FigureSpec(
+        "parallelism_sweep",
+        "Which layout is fastest, and what does it cost in power and heat?",
+        ("parallelism",),
+        ("points",),
+        "4",
+        Need(varied=("layout",)),
+    ),
+    FigureSpec(
+        "microbatch_power",
+        "What does a larger micro-batch buy, in time, watts and degrees?",
+        ("microbatch",),
+        ("points",),
+        "13",
+        Need(varied=("micro_batch_size",)),
+    ),
+    FigureSpec(
+        "kernel_breakdown",
+        "Which kernels is the time of a step spent in?",
+        ("parallelism",),
+        ("points", "kernels"),
+        "3",
+    ),
+    FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline")),
+    FigureSpec(
+        "telemetry_validation",
+        "Can the telemetry be trusted?",
+        ("smoke",),
+        ("points", "telemetry_checks"),
+        need=Need(TRAINING | INFERENCE, nothing="no point"),
+    ),
+    FigureSpec(
+        "thermal_heatmap", "Which GPUs are hot, in which runs?", ("parallelism",), ("points", "gpus"), "17a", _GPUS
+    ),
+    FigureSpec(
+        "throttle_heatmap",
+        "What holds clocks down, and on which GPUs?",
+        ("parallelism",),
+        ("points", "gpus"),
+        "17b",
+        _GPUS,
+    ),
+    FigureSpec(
+        "node_airflow", "Which slots of a node are hot?", ("parallelism", "mi250"), ("points", "gpus"), "16", _GPUS
+    ),
+    FigureSpec(
+        "inference_batch",
+        "What does serving more sequences at once buy?",
+        ("inference",),
+        ("points",),
+        need=Need(INFERENCE, nothing="no point of inference"),
+    ),
+)
+
+FIGURES: Mapping[str, FigureSpec] = {spec.name: spec for spec in _SPECS}
+"""The catalogue, in the order of the report."""
+
+NAMES = tuple(FIGURES)
+"""Names of all figures."""
+
+
+def spec_of(name: str) -> FigureSpec:
+    """Return the figure called `name`, or `STUDY/NAME` for that of one study alone.
+
+    Raises:
+        UserError: If there is no such figure.
+    """
+    study, _, base = name.rpartition("/")
+    if base not in FIGURES:
+        raise UserError(f"no figure {base!r}{nearest(base, FIGURES)}")
+    spec = FIGURES[base]
+    return replace(spec, studies=(study,)) if study else spec
 
 
 class FigureModule(Protocol):
     """What a figure's module offers."""
 
-    TABLES: tuple[str, ...]
-    """Names of the result tables it needs."""
-
     def draw(self, tables: "Mapping[str, DataFrame]") -> "tuple[Figure, DataFrame]":
-        """Return the figure and the numbers it plots."""
+        """Return the figure and the numbers it plots, from the rows of its tables over its studies, a run once."""
         ...
 
 
 def caption(name: str, folder: Path = CAPTIONS) -> str:
-    """Return the caption of the figure called `name`, reStructuredText. Raises `UserError` if there is none."""
+    """Return the caption of a figure, reStructuredText. Raises `UserError` if there is none."""
+    path = folder / f"{name.rpartition('/')[2]}.rst"
     try:
-        return (folder / f"{name}.rst").read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UserError(f"{folder / name}.rst: no such file; each figure has a caption there") from None
+        raise UserError(f"{path}: no such file; each figure has a caption there") from None
 
 
 def load(name: str) -> FigureModule:
-    """Return the module of the figure called `name`.
-
-    Raises:
-        UserError: If there is no such figure.
-    """
-    if name not in NAMES:
-        raise UserError(f"no figure {name!r}{nearest(name, NAMES)}")
-    return cast(FigureModule, importlib.import_module(f"triplepoint.figures.{name}"))
+    """Return the module of the figure called `name`. Raises `UserError` if there is no such figure."""
+    spec = spec_of(name)
+    return cast(FigureModule, importlib.import_module(f"triplepoint.figures.{spec.name}"))

@@ -2,55 +2,58 @@
 
 from pathlib import Path
 
-from matplotlib.figure import Figure
+from matplotlib import rc_context
 from pandas import DataFrame, isna
 
-from triplepoint.figures import NEEDS, FigureModule, Need, load, style
-from triplepoint.figures.style import Canvas
+from triplepoint.errors import UserError
+from triplepoint.figures import Need, load, spec_of, style
 from triplepoint.files import whole, write_text
-from triplepoint.tables.results import RESULT_TABLES
+from triplepoint.tables.studies import read_joined, require_tables
 
 PNG_DPI = 200
 
 # Nothing that changes from day to day or machine to machine: the same tables give the same bytes.
 _PDF_METADATA = {"CreationDate": None, "ModDate": None, "Creator": "triplepoint", "Producer": "matplotlib"}
 _PNG_METADATA = {"Software": "triplepoint"}
+_SVG_METADATA = {"Date": None, "Creator": "triplepoint"}
+"""With the title, which the report shows above the figure: its answer."""
 
 
 @style.styled
-def write_figure(name: str, tables_dir: Path, out_dir: Path) -> None:
-    """Write `<name>.pdf`, `<name>.png` and `<name>.csv` into `out_dir`.
+def write_figure(name: str, results: Path, out_dir: Path) -> None:
+    """Write `<name>.pdf`, `<name>.svg`, `<name>.png` and `<name>.csv` into `out_dir`.
 
     Args:
-        name: One of `figures.NAMES`.
-        tables_dir: Folder of the result tables.
+        name: One of `figures.NAMES`, or `STUDY/NAME` for the same of one study alone.
+        results: Folder of runs and tables.
         out_dir: Folder of the figures.
 
     Raises:
-        UserError: If there is no such figure, or a table is missing or damaged.
+        UserError: If there is no such figure, a study has no results or no point it can draw, or a table is damaged.
     """
-    module = load(name)
-    found = {table: RESULT_TABLES[table].read(tables_dir / f"{table}.parquet").to_pandas() for table in module.TABLES}
-    figure, numbers = _draw(module, found, NEEDS[name])
+    spec, module = spec_of(name), load(name)
+    require_tables(results, spec.studies, f"figure {name}", f"snakemake figs/{name}.pdf")
+    tables = {table: read_joined(results, spec.studies, table).to_pandas() for table in spec.tables}
+    if "points" in tables:
+        tables["points"] = _drawable(tables["points"], spec.need, name)
+    figure, numbers = module.draw(tables)
     write_text(out_dir / f"{name}.csv", to_csv(numbers))
     with whole(out_dir / f"{name}.png") as scratch:
         figure.savefig(scratch, dpi=PNG_DPI, metadata=_PNG_METADATA)
     with whole(out_dir / f"{name}.pdf") as scratch:
         figure.savefig(scratch, metadata=_PDF_METADATA)
+    with whole(out_dir / f"{name}.svg") as scratch, rc_context({"svg.fonttype": "none", "svg.hashsalt": "triplepoint"}):
+        figure.savefig(scratch, metadata=_SVG_METADATA | {"Title": figure.get_suptitle()})
 
 
-def _draw(module: FigureModule, tables: dict[str, DataFrame], need: Need) -> tuple[Figure, DataFrame]:
-    """Return a figure of the points it can draw: those of other tasks are nothing they could be compared with."""
-    points = tables["points"]
+def _drawable(points: DataFrame, need: Need, name: str) -> DataFrame:
+    """Return the points a figure can draw: those of other tasks are nothing they could be compared with."""
     is_drawn = [
         need.admits(task, None if isna(gpu) else gpu) for task, gpu in zip(points["task"], points["gpu"], strict=True)
     ]
-    if len(points) and not any(is_drawn):
-        canvas = Canvas.make(style.COLUMN_WIDTH_IN, 0.8)
-        canvas.stamp(points)
-        canvas.text(style.COLUMN_WIDTH_IN / 2, 0.5, need.nothing, ha="center", va="center")
-        return canvas.figure, points.loc[is_drawn, ["run"]]
-    return module.draw(tables | {"points": points[is_drawn]})
+    if not any(is_drawn):
+        raise UserError(f"figure {name}: {need.nothing} in what it draws; draw another figure of it, or other studies")
+    return points[is_drawn]
 
 
 def to_csv(numbers: DataFrame) -> str:

@@ -14,8 +14,10 @@ import docutils.utils  # type: ignore[import-untyped]
 import jinja2
 from markupsafe import Markup
 
-from triplepoint import figures
+from triplepoint.config.plan import read_plan
 from triplepoint.errors import UserError
+from triplepoint.figures import spec_of
+from triplepoint.figures.selection import figures_of
 from triplepoint.files import write_text, write_text_if_changed
 from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.report.claims import sum_up_claims
@@ -24,8 +26,8 @@ from triplepoint.report.machines import describe_machines, describe_provenance, 
 from triplepoint.report.pictures import read_picture
 from triplepoint.report.run_pages import link_to, write_run_pages
 from triplepoint.report.runs import compared, in_order, name_settings, page_name, quantities, settings_apart, table_rows
-from triplepoint.report.tables import read_table
 from triplepoint.status import RESULTS
+from triplepoint.tables.studies import read_joined, require_tables
 
 Row = Mapping[str, Any]
 
@@ -36,7 +38,7 @@ LIMIT_BYTES = 2_000_000
 """Size that all figures of the front page may have together; of the largest ones the link alone stands there."""
 
 
-def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Sequence[str] = figures.NAMES) -> None:
+def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Sequence[str] | None = None) -> None:
     """Write the front page, and the pages of runs into the folder beside it that has its name.
 
     Args:
@@ -44,20 +46,23 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
         figs: Folder of the figures.
         captions: Folder with one reStructuredText caption per figure.
         out: File to write.
-        names: Figures, in order.
+        names: Figures, in order. None: those of the plan.
 
     Raises:
         UserError: If a table, a figure, a caption or a manifest is missing or damaged.
     """
-    points = in_order(read_table(results, "points").to_pylist())
+    plan = read_plan(results / "plan.json")
+    require_tables(results, plan.studies, "report", "snakemake report.html")
+    names = figures_of(plan) if names is None else names
+    points = in_order(read_joined(results, plan.studies, "points").to_pylist())
     words = name_settings(points)
     manifests = [read_manifest(results / "runs" / one["run"] / "raw" / "manifest.json") for one in points if one["host"]]
     templates, folder = _environment(), out.with_suffix("")
     shown, colours = _figures(names, figs, captions, out.parent)
     page = templates.get_template("front.html").render(
         **_front(points, words, manifests, results, folder.name),
-        claims=sum_up_claims(read_table(results, "claims").to_pylist()),
-        findings=find(points, words, read_table(results, "gpus").to_pylist(), set(names), folder.name),
+        claims=sum_up_claims(read_joined(results, plan.studies, "claims").to_pylist()),
+        findings=find(points, words, read_joined(results, plan.studies, "gpus").to_pylist(), [spec_of(name) for name in names], folder.name),
         figures=shown,
         colours=colours,
     )
@@ -161,13 +166,14 @@ def _figures(names: Iterable[str], figs: Path, captions: Path, folder: Path) -> 
     found: list[dict[str, Any]] = []
     colours: dict[str, str] = {}
     for name in names:
-        question = name.replace("_", " ").capitalize()
-        caption, plain = _caption(captions / f"{name}.rst")
-        picture = read_picture(figs / f"{name}.svg", name, f"{question}: {plain}")
+        spec, place = spec_of(name), name.replace("/", "--")
+        question = spec.question if spec.name == name else f"{spec.question} Study {name.partition('/')[0]}"
+        caption, plain = _caption(captions / f"{spec.name}.rst")
+        picture = read_picture(figs / f"{name}.svg", place, f"{question} {plain}")
         colours |= picture.colours
         files = [(end.upper(), link_to(figs / f"{name}.{end}", folder)) for end in ("pdf", "csv") if (figs / f"{name}.{end}").is_file()]  # fmt: skip
         found.append({
-            "name": name, "question": question, "answer": picture.title, "image": Markup(picture.svg), "files": files,
+            "name": place, "question": question, "answer": picture.title, "image": Markup(picture.svg), "files": files,
             "caption": Markup(caption),
         })  # fmt: skip
     _leave_out_largest(found)

@@ -51,7 +51,7 @@ def read_picture(path: Path, name: str, label: str) -> Picture:
     try:
         root = ET.parse(path).getroot()
     except FileNotFoundError:
-        raise UserError(f"{path}: no such figure; draw it with 'triplepoint figure {path.stem}'") from None
+        raise UserError(f"{path}: no such figure; draw it with 'triplepoint figure {name.replace('--', '/')}'") from None
     except ET.ParseError as error:
         raise UserError(f"{path}: not an SVG file ({error}); delete it and draw the figure again") from None
     if root.tag != f"{_SVG}svg":

@@ -1,12 +1,14 @@
 """Judges every published claim by the results: rows of table `claims`."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from string import Formatter
 from typing import Any
 
 from triplepoint.errors import UserError, nearest
+from triplepoint.tables.claims import CLAIMS
 from triplepoint.tables.results import GPUS, POINTS
+from triplepoint.tables.studies import read_joined
 from triplepoint.verdicts import figure_rows, text_claims
 from triplepoint.verdicts.file import (
     FIGURES,
@@ -41,6 +43,20 @@ _JUDGES: Mapping[type[Claim], Callable[[Any, Context], Iterator[ClaimRow]]] = {
 
 _SETTINGS = {column.name for column in POINTS.columns}
 _OF_GPUS = {column.name for column in GPUS.columns if column.type == "float"} | {"throttle_fraction"}
+
+
+def write_claims(results: Path, studies: Sequence[str], config: Path) -> int:
+    """Write `results/tables/claims.parquet` and `.csv` from the tables of some studies, and return how many rows.
+
+    Raises:
+        UserError: If a table, the claims or their figures are missing or wrong.
+    """
+    judged_by = {name: read_joined(results, studies, name).to_pylist() for name in ("points", "gpus", "kernels")}
+    claims = CLAIMS.from_rows(judge_claims(config, judged_by))
+    folder = results / "tables"
+    CLAIMS.write(folder / "claims.parquet", claims)
+    CLAIMS.write_csv(folder / "claims.csv", [claims])
+    return len(claims)
 
 
 def judge_claims(config: Path, tables: Mapping[str, Iterable[Row]]) -> list[ClaimRow]:

@@ -3,14 +3,15 @@
 import shutil
 from pathlib import Path
 
-from tests.synthetic import CONFIG, H200, Spec, build
+from tests.synthetic import CONFIG, H200, Spec, build, read_tables
 from triplepoint.aggregate import aggregate
 from triplepoint.tables.claims import CLAIMS
-from triplepoint.tables.results import RESULT_TABLES
+from triplepoint.verdicts.judge import write_claims
 
 
 def claims_of(folder: Path, *specs: Spec, config: Path = CONFIG) -> list[dict]:
     aggregate(build(folder, specs), folder, config)
+    assert write_claims(folder, ["synthetic"], config) == len(CLAIMS.read(folder / "tables" / "claims.parquet"))
     return CLAIMS.read(folder / "tables" / "claims.parquet").to_pylist()
 
 
@@ -23,7 +24,7 @@ def test_runs_of_the_study_are_judged(tmp_path: Path) -> None:
     power = told["microbatch-power", "value"]
     # Figure 13: 458 W; made-up GPUs draw 512 to 480 W in nodes of eight.
     assert (power["published"], power["origin"]) == (458, "measured")
-    assert power["ours"] == RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet")["gpu_power_w"][0].as_py()
+    assert power["ours"] == read_tables(tmp_path)["points"]["gpu_power_w"][0].as_py()
     assert (power["verdict"], told["microbatch-fits", "fits"]["verdict"]) == ("differs", "agrees")
     assert power["runs"] and (tmp_path / "tables" / "claims.csv").is_file()
 

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.synthetic import CONFIG, H200, Spec, build
+from tests.synthetic import CONFIG, H200, Spec, build, read_tables
 from triplepoint.aggregate import aggregate
 from triplepoint.aggregate.energy import COUNTER, read_sensors
 from triplepoint.aggregate.power import CAUSES
 from triplepoint.errors import UserError
 from triplepoint.tables import TELEMETRY
-from triplepoint.tables.results import RESULT_TABLES
 
 SPEC = Spec("llama3-70b", {"tp": 8}, cluster=H200, step_ms=100_000)
 STEP_TIMES_S = [100.0, 104.0, 98.0, 110.0, 101.0]
@@ -34,7 +33,7 @@ def with_counter(folder: Path) -> dict[str, list[dict]]:
     rows.sort(key=lambda row: row["t_ns"])
     TELEMETRY.write(path, TELEMETRY.from_rows(rows))
     aggregate(plan, folder, CONFIG)
-    return {name: table.read(folder / f"tables/{name}.parquet").to_pylist() for name, table in RESULT_TABLES.items()}
+    return {name: table.to_pylist() for name, table in read_tables(folder).items()}
 
 
 def test_aggregate_takes_the_counter_where_there_is_one(tmp_path: Path) -> None:

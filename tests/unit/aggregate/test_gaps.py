@@ -43,7 +43,7 @@ def test_aggregate_node_without_samples_leaves_power_empty_and_says_why(
     tmp_path: Path, update: dict[str, Any], reason: str
 ) -> None:
     node = without(tmp_path, TWO_NODES, 1, lambda row: row["t_ns"] < 10 * MS, **update)
-    (row,) = POINTS.read(tmp_path / "tables/points.parquet").to_pylist()
+    (row,) = POINTS.read(tmp_path / "tables/synthetic/points.parquet").to_pylist()
     assert row["job_gpu_power_w"] is None and row["gpu_power_w"] is None
     assert row["power_absent"].startswith(reason)
     assert row["step_time_s"] > 0
@@ -52,5 +52,5 @@ def test_aggregate_node_without_samples_leaves_power_empty_and_says_why(
 
 def test_aggregate_host_without_samples_says_why(tmp_path: Path) -> None:
     without(tmp_path, Spec("tiny-llama", {"dp": 2}), 0, lambda row: False, telemetry=None, telemetry_absent="nothing")
-    (row,) = POINTS.read(tmp_path / "tables/points.parquet").to_pylist()
+    (row,) = POINTS.read(tmp_path / "tables/synthetic/points.parquet").to_pylist()
     assert (row["job_host_power_w"], row["power_absent"]) == (None, "node0 has no telemetry: nothing")

@@ -9,19 +9,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.synthetic import CONFIG, CPU, H200, NO_RAPL, PEAK_OF_MODEL_W, Spec, build
+from tests.synthetic import CONFIG, CPU, H200, NO_RAPL, PEAK_OF_MODEL_W, Spec, build, read_tables
 from triplepoint.aggregate import aggregate
 from triplepoint.aggregate.power import sample_weights_ns
 from triplepoint.manifest import Interruption, SlowStep, SlowSteps, read_manifest, write_manifest
 from triplepoint.tables import STEPS, TELEMETRY
-from triplepoint.tables.results import RESULT_TABLES
 
 ONE_NODE = Spec("llama3-70b", {"tp": 8}, cluster=H200, step_ms=100_000)
 
 
 def tables_of(folder: Path, *specs: Spec) -> dict[str, list[dict]]:
     aggregate(build(folder, specs), folder, CONFIG)
-    return {name: table.read(folder / f"tables/{name}.parquet").to_pylist() for name, table in RESULT_TABLES.items()}
+    return {name: table.to_pylist() for name, table in read_tables(folder).items()}
 
 
 def test_aggregate_step_time_by_hand(tmp_path: Path) -> None:
@@ -49,7 +48,7 @@ def test_aggregate_step_in_which_a_rank_stood_still_is_left_out(tmp_path: Path) 
     plan = build(tmp_path, [Spec("tiny-llama", {"dp": 2})])
     interrupt(tmp_path, plan.entries[0].run, step=4)
     aggregate(plan, tmp_path, CONFIG)
-    (point,) = RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet").to_pylist()
+    (point,) = read_tables(tmp_path)["points"].to_pylist()
     # Without the step of 220 ms: 196, 200, 202, 208.
     assert point["step_time_s"] == pytest.approx(0.201)
     assert (point["num_measured_steps"], point["num_interrupted_steps"]) == (4, 1)
@@ -63,9 +62,7 @@ def test_aggregate_power_of_an_interrupted_step_is_left_out(tmp_path: Path) -> N
     plan = build(tmp_path, [ONE_NODE])
     interrupt(tmp_path, plan.entries[0].run, step=5)
     aggregate(plan, tmp_path, CONFIG)
-    tables = {
-        name: table.read(tmp_path / f"tables/{name}.parquet").to_pylist() for name, table in RESULT_TABLES.items()
-    }
+    tables = {name: table.to_pylist() for name, table in read_tables(tmp_path).items()}
     # GPU k draws 490 - 5 (k + 1) + 10 step W in steps 1 to 4.
     assert [row["gpu_power_w"] for row in tables["gpus"]] == pytest.approx([510 - 5 * k for k in range(8)])
     assert {row["step"] for row in tables["step_energy"]} == {1, 2, 3, 4}
@@ -81,10 +78,10 @@ def test_aggregate_in_processes_writes_the_same(tmp_path: Path) -> None:
     plans = {jobs: build(tmp_path / str(jobs), specs) for jobs in (1, 2)}
     for jobs, plan in plans.items():
         aggregate(plan, tmp_path / str(jobs), CONFIG, num_jobs=jobs)
-    for name, table in RESULT_TABLES.items():
-        alone, shared = (table.read(tmp_path / f"{jobs}/tables/{name}.parquet") for jobs in (1, 2))
-        assert alone.equals(shared), name
-    assert RESULT_TABLES["points"].read(tmp_path / "2/tables/points.parquet").num_rows == len(specs)
+    alone, shared = (read_tables(tmp_path / str(jobs)) for jobs in (1, 2))
+    for name, table in alone.items():
+        assert table.equals(shared[name]), name
+    assert shared["points"].num_rows == len(specs)
 
 
 def test_aggregate_cpu_has_no_power_and_says_why(tmp_path: Path) -> None:
@@ -131,7 +128,7 @@ def test_aggregate_host_power_is_energy_over_time(tmp_path: Path) -> None:
         row |= {"cpu_energy_j": 50 * row["t_ns"] / 1e9, "dram_energy_j": 5 * row["t_ns"] / 1e9}
     TELEMETRY.write(path, TELEMETRY.from_rows(rows))
     aggregate(plan, tmp_path, CONFIG)
-    (point,) = RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet").to_pylist()
+    (point,) = read_tables(tmp_path)["points"].to_pylist()
     assert point["job_host_power_w"] == pytest.approx(55)
     assert point["job_host_power_p90_w"] == pytest.approx(55)
     assert point["host_energy_per_token_j"] == pytest.approx(55 * 0.202 / 2048)
@@ -146,7 +143,7 @@ def test_aggregate_power_at_the_plug_of_too_few_readings_has_no_swing(tmp_path: 
         row["node_power_w"] = 300.0 if row["device"] == "host" else None
     TELEMETRY.write(path, TELEMETRY.from_rows(rows))
     aggregate(plan, tmp_path, CONFIG)
-    (point,) = RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet").to_pylist()
+    (point,) = read_tables(tmp_path)["points"].to_pylist()
     assert point["node_power_w"] == pytest.approx(300.0)
     assert point["job_power_swing_fraction"] is point["job_power_line_hz"] is point["job_power_seen_hz"] is None
 
@@ -210,7 +207,7 @@ def test_aggregate_several_nodes_take_the_longest_rank(tmp_path: Path) -> None:
     earlier = second.model_copy(update={"monotonic_ns": second.monotonic_ns + 86_400 * 10**9})
     write_manifest(path.with_name("manifest.json"), manifest.model_copy(update={"nodes": (first, earlier)}))
     aggregate(plan, tmp_path, CONFIG)
-    (point,) = RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet").to_pylist()
+    (point,) = read_tables(tmp_path)["points"].to_pylist()
     # Rank 9 starts 9 us after rank 0.
     assert point["step_time_s"] == pytest.approx(50.52 - 9e-6)
 
@@ -230,7 +227,7 @@ def test_aggregate_without_profiled_steps_needs_no_traces(tmp_path: Path) -> Non
     for name in ("categories", "kernels", "timeline"):
         (folder / f"{name}.parquet").unlink()
     aggregate(plan, tmp_path, CONFIG)
-    (row,) = RESULT_TABLES["points"].read(tmp_path / "tables/points.parquet").to_pylist()
+    (row,) = read_tables(tmp_path)["points"].to_pylist()
     assert row["compute_s"] is None
     assert row["step_time_s"] is not None
 

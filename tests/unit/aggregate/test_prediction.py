@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.synthetic import CONFIG, H200, Spec, build
+from tests.synthetic import CONFIG, H200, Spec, build, read_tables
 from triplepoint.aggregate import aggregate
 from triplepoint.simulate.predict import point as module
 from triplepoint.simulate.predict.point import allocated_by_rank, predict_if_configured, predict_point
 from triplepoint.simulate.predict.prediction import Prediction
-from triplepoint.tables.results import RESULT_TABLES
 
 GIB = 1 << 30
 ONE_NODE = Spec("llama3-70b", {"tp": 4, "pp": 2, "schedule": "1f1b"}, cluster=H200, step_ms=100_000)
@@ -19,9 +18,7 @@ KEYS = ("predicted_step_time_s", "step_time_error", "predicted_memory_bytes", "m
 
 def rows(folder: Path, spec: Spec) -> tuple[dict, list[dict]]:
     aggregate(build(folder, [spec]), folder, CONFIG)
-    points, gpus = (
-        RESULT_TABLES[name].read(folder / f"tables/{name}.parquet").to_pylist() for name in ("points", "gpus")
-    )
+    points, gpus = (read_tables(folder)[name].to_pylist() for name in ("points", "gpus"))
     return points[0], gpus
 
 

@@ -1,9 +1,9 @@
 """Points of one label are told apart by what they differ in."""
 
 from tests.points import TINY, planned, tiny_point
-from triplepoint.aggregate.variants import find_variants
 from triplepoint.config.plan import PlanEntry
 from triplepoint.config.point import Point, Steps
+from triplepoint.tables.variants import find_variants
 
 
 def variants(*points: Point) -> list[str | None]:

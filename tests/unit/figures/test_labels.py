@@ -4,16 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.synthetic import CONFIG, Spec, build
+from tests.synthetic import CONFIG, Spec, build, read_tables
 from triplepoint.aggregate import aggregate
 from triplepoint.figures import labels
 from triplepoint.figures.style import shortened, split_in_columns, text_width_in, wrapped
-from triplepoint.tables.results import RESULT_TABLES
 
 
 def prepared(folder: Path, *specs: Spec):
     aggregate(build(folder, specs), folder, CONFIG)
-    return labels.prepare(RESULT_TABLES["points"].read(folder / "tables/points.parquet").to_pandas())
+    return labels.prepare(read_tables(folder)["points"].to_pandas())
 
 
 @pytest.mark.parametrize(

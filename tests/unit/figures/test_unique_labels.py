@@ -7,12 +7,12 @@ import pytest
 
 from tests.synthetic import CONFIG, H200, Spec
 from triplepoint.aggregate.points import unfinished_row
-from triplepoint.aggregate.variants import find_variants
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import PlanEntry, run_id
 from triplepoint.figures import inference_batch, labels
 from triplepoint.plan import select
 from triplepoint.tables.results import POINTS
+from triplepoint.tables.variants import find_variants
 
 CLUSTERS = sorted(path.stem for path in (CONFIG / "clusters").glob("*.yaml"))
 

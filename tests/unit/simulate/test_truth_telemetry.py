@@ -45,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Cells, Cells, list[di
     align_run(folder / "raw", folder / "telemetry.parquet")
     trace_run(folder, load_scheme(), lambda line: None, 1)
     aggregate(plan.model_copy(update={"entries": (entry,)}), results, CONFIG)
-    phases = pq.read_table(results / "tables" / "phases.parquet").to_pylist()
+    phases = pq.read_table(results / "tables" / "parallelism" / "phases.parquet").to_pylist()
     truth = TRUE_TIMES.read(folder / "raw/truth/times.parquet").to_pylist()
     return cells_of(truth, "time_ns", 1e9), cells_of(phases, "exposed_s", 1.0), phases
 

@@ -1,0 +1,94 @@
+"""Tables of several studies joined: each run once, with all studies that have it, and what sets runs apart."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.synthetic import CONFIG, Spec, build
+from triplepoint.aggregate import aggregate
+from triplepoint.config.plan import Plan
+from triplepoint.errors import UserError
+from triplepoint.tables.results import RESULT_TABLES
+from triplepoint.tables.studies import OVER_ALL, planned_studies, read_joined, require_tables, tables_folder
+
+ALONE, SHARED, LATER = (Spec("tiny-llama", layout) for layout in ({"dp": 2}, {"tp": 2}, {"pp": 2}))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Study `first` of two runs, `second` of the last of them and one more, before it."""
+    folder = tmp_path_factory.mktemp("results")
+    plan = build(folder, [ALONE, SHARED, LATER])
+    studies = (("first",), ("first", "second"), ("second",))
+    entries = [entry.model_copy(update={"studies": of}) for entry, of in zip(plan.entries, studies, strict=True)]
+    runs = [entry.run for entry in entries]
+    order = {"first": tuple(runs[:2]), "second": (runs[2], runs[1])}
+    aggregate(Plan(entries=tuple(entries), order=order), folder, CONFIG)
+    return folder
+
+
+def runs_of(results: Path, *studies: str) -> list[str]:
+    return list(read_joined(results, studies, "points")["run"].to_pylist())
+
+
+def test_run_of_two_studies_is_in_both_tables_and_joined_once(results: Path) -> None:
+    alone, shared, later = (spec.run for spec in (ALONE, SHARED, LATER))
+    assert runs_of(results, "first") == [alone, shared]
+    assert runs_of(results, "second") == [later, shared], "in the order of the study, not of the plan"
+    assert runs_of(results, "first", "second") == [alone, shared, later]
+    assert runs_of(results, "second", "first") == [later, shared, alone]
+
+
+def test_joined_points_name_the_studies_that_were_asked_for(results: Path) -> None:
+    joined = read_joined(results, ["first", "second"], "points")
+    assert joined["studies"].to_pylist() == [["first"], ["first", "second"], ["second"]]
+    assert set(map(tuple, read_joined(results, ["second"], "points")["studies"].to_pylist())) == {("second",)}
+
+
+@pytest.mark.parametrize("name", [name for name in RESULT_TABLES if name not in OVER_ALL])
+def test_joined_rows_of_a_shared_run_are_those_of_one_study(results: Path, name: str) -> None:
+    one, both = (read_joined(results, studies, name) for studies in (["first"], ["first", "second"]))
+    key = "subject" if name == "telemetry_checks" else "run"
+    count = [rows[key].to_pylist().count(SHARED.run) for rows in (one, both)]
+    assert count[0] == count[1]
+    assert count[0] or name == "step_energy", "a run on cpu has no energy"
+    assert RESULT_TABLES[name].check(both, "joined").num_rows == both.num_rows
+
+
+def test_timeline_has_no_csv(results: Path) -> None:
+    names = {path.name for path in tables_folder(results, "first").iterdir()}
+    assert {"points.csv", "timeline.parquet", "plan.json"} <= names
+    assert "timeline.csv" not in names
+
+
+def test_joined_runs_that_differ_in_no_column_are_told_apart(tmp_path: Path) -> None:
+    """Ten measured steps in one study, five in the other: alone, neither has anything to be told apart from."""
+    for study, num_measured, repeat in (("ten", 10, 1), ("five", 5, 2)):
+        plan = build(tmp_path, [replace(ALONE, repeat=repeat)], (study,))
+        (entry,) = plan.entries
+        point = entry.planned.point
+        point = point.model_copy(update={"steps": point.steps.model_copy(update={"measured": num_measured})})
+        planned = entry.planned.model_copy(update={"point": point, "digest": point.digest()})
+        folder = tables_folder(tmp_path, study)
+        aggregate(plan, tmp_path, CONFIG)
+        measured = Plan(entries=(entry.model_copy(update={"planned": planned}),))
+        (folder / "plan.json").write_text(measured.text())
+    assert read_joined(tmp_path, ["ten"], "points")["variant"].to_pylist() == [None]
+    assert read_joined(tmp_path, ["ten", "five"], "points")["variant"].to_pylist() == ["measured 10", "measured 5"]
+
+
+def test_no_study_is_an_empty_table(results: Path) -> None:
+    assert read_joined(results, [], "points").num_rows == 0
+
+
+def test_study_without_tables_is_one_line_with_the_command(results: Path) -> None:
+    require_tables(results, ["first", "second"], "x", "y")
+    with pytest.raises(UserError, match=r"^figure f: study other has no finished run in .*'snakemake figs/f.pdf'$"):
+        require_tables(results, ["first", "other"], "figure f", "snakemake figs/f.pdf")
+
+
+def test_planned_studies_in_the_order_of_the_plan(tmp_path: Path) -> None:
+    plan = build(tmp_path, [ALONE], ("b", "a"))
+    (tmp_path / "plan.json").write_text(plan.text())
+    assert planned_studies(tmp_path) == ("b", "a")
