@@ -1,7 +1,7 @@
 # One self-contained page: the studies, their machines, the figures with captions, tables, provenance.
 rule report:
     input:
-        figures=expand("figs/{figure}.png", figure=STUDY.figures),
+        figures=expand("figs/{figure}.svg", figure=STUDY.figures),
         captions=STUDY.caption_files,
         tables=STUDY.tables_behind([*STUDY.tables, *STUDY.over_all]),
     output:

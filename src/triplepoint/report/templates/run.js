@@ -166,8 +166,8 @@ function lanes() {
   const label = `Timeline of the profiled step, ${new Set(rows.map(row => row.rank)).size} ranks: phases, computation, communication and copies. Spans are in timeline.parquet.`;
   const chart = new uPlot(options(height, {
     series: [{}, { show: true, stroke: "transparent", points: { show: false } }], legend: { show: false },
-    scales: { x: { time: false, range: () => view }, y: { range: () => [rows.length, 0] } },
-    axis: { stroke: ink, grid: { show: false }, ticks: { show: false }, size: GUTTER, splits: () => names.map((_, place) => place + 0.5), values: () => names, font: "10px system-ui, sans-serif" },
+    scales: { x: { time: false, range: () => view }, y: { range: () => [0, rows.length], dir: -1 } },
+    axis: { stroke: ink, grid: { show: false }, ticks: { show: false }, size: GUTTER + 18, splits: () => names.map((_, place) => place + 0.5), values: () => names, font: "10px system-ui, sans-serif" },
     hooks: { draw: [spans], setCursor: [tell] },
   }), [whole, [0, 0]], box("Timeline", label, "lanes-scroll"));
   charts.push(chart);
