@@ -9,8 +9,9 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from pandas import DataFrame
 
-from triplepoint.figures import labels, style
-from triplepoint.figures.style import HEAD_IN, MARGIN_IN, Canvas, Place, shortened, text_width_in, wrapped
+from triplepoint.figures import labels
+from triplepoint.figures import old_page as style
+from triplepoint.figures.old_page import HEAD_IN, MARGIN_IN, Canvas, Place, shortened, text_width_in, wrapped
 from triplepoint.status import Status
 
 ROW_IN = 0.125

@@ -7,9 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame, Series, concat
 
-from triplepoint.figures import labels, style
+from triplepoint.figures import labels
+from triplepoint.figures import old_page as style
+from triplepoint.figures.old_page import HEAD_IN, MARGIN_IN, Canvas
 from triplepoint.figures.scales import scale
-from triplepoint.figures.style import HEAD_IN, MARGIN_IN, Canvas
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 

@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint.figures import labels, style
+from triplepoint.figures import labels
+from triplepoint.figures import old_page as style
 from triplepoint.figures.rows import Block, Part, mark_slot, place_blocks, row_axes
 from triplepoint.status import Status
 

@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint.figures import style
+from triplepoint.figures import old_page as style
 from triplepoint.figures.heatmap import with_gpus
-from triplepoint.figures.style import HEAD_IN, MARGIN_IN, Canvas, wrapped
+from triplepoint.figures.old_page import HEAD_IN, MARGIN_IN, Canvas, wrapped
 
 TABLES = ("points", "gpus")
 

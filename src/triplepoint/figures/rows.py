@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 from pandas import DataFrame
 
-from triplepoint.figures import style
-from triplepoint.figures.style import HEAD_IN, MARGIN_IN, Canvas, shortened, split_in_columns, text_width_in, wrapped
+from triplepoint.figures import old_page as style
+from triplepoint.figures.old_page import HEAD_IN, MARGIN_IN, Canvas, shortened, split_in_columns, text_width_in, wrapped
 
 ROW_IN = 0.17
 _LINE_IN = 0.105

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter
 
-from triplepoint.figures import style
-from triplepoint.figures.style import POINTS_PER_INCH, text_width_in
+from triplepoint.figures import old_page as style
+from triplepoint.figures.old_page import POINTS_PER_INCH, text_width_in
 
 Which = Literal["x", "y"]
 

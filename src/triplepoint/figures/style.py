@@ -1,93 +1,84 @@
-"""Figure style and page: sizes, fonts, colours, the stamp, and places in inches from the top left corner."""
+"""The page every figure stands on: sizes, seaborn theme, title, stamp, limits, published values, outliers broken off."""
 
 import functools
-from collections.abc import Callable, Sequence
+import math
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import matplotlib
+import seaborn
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import TextPath
+from matplotlib.lines import Line2D
+from matplotlib.offsetbox import AnchoredOffsetbox, TextArea, VPacker
+from matplotlib.transforms import blended_transform_factory
 from pandas import DataFrame
 
+from triplepoint.figures import marks
 from triplepoint.status import Status
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-Block = TypeVar("Block")
 
-COLUMN_WIDTH_IN = 3.35
-"""One column of a two-column page. Unit: inch."""
-PAGE_WIDTH_IN = 7.0
+COLUMN = 3.35
+"""One column of a two-column paper. Unit: inch."""
+PAGE = 7.0
 """Both columns. Unit: inch."""
+TALLEST = 8.5
+"""What does not fit so much is another figure. Unit: inch."""
 TEXT_PT = 7.0
-"""Labels. Unit: point."""
-SMALL_PT = 5.8
-"""Ticks and settings. Unit: point."""
-
-BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
-"""Eight colours that stay apart under the common colour deficiencies.
-
-Source:
-    Okabe and Ito 2008, Color Universal Design, https://jfly.uni-koeln.de/color/
-"""
-BROWN, TAN = "#7f4f24", "#c09a6b"
-"""Two more, for fillings that are also told apart by place or hatch."""
-GREY, PALE, FAINT = "#6b6b6b", "#c8c8c8", "#ececec"
-
-LINES = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
-"""Colours of lines in order; yellow is too pale on white."""
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-"""Markers in the same order, so that no line is told by colour alone."""
-
-COMMS = {
-    "all_reduce": VERMILION,
-    "all_gather": ORANGE,
-    "reduce_scatter": PURPLE,
-    "all_to_all": BLACK,
-    "send": BROWN,
-    "recv": TAN,
-    "send_recv": BROWN,
-}
-"""Colour of each kind of communication, the same in every figure; other kinds are grey."""
+"""All text but titles. Unit: point."""
+TITLE_PT = 8.0
+"""Titles. Unit: point."""
+_CHARACTERS_PER_IN = {TEXT_PT: 19, TITLE_PT: 14}
+"""Of lines that are broken to the page: fewer than fit in DejaVu Sans, the title's in bold."""
 
 NOT_RUN = "not run"
 
-_RC: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": TEXT_PT,
-    "axes.labelsize": TEXT_PT,
-    "axes.titlesize": TEXT_PT,
-    "xtick.labelsize": SMALL_PT,
-    "ytick.labelsize": SMALL_PT,
-    "legend.fontsize": SMALL_PT,
+_RC: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    **dict.fromkeys(
+        (
+            "font.size", "axes.labelsize", "axes.titlesize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize",
+            "legend.title_fontsize", "figure.labelsize",
+        ),
+        TEXT_PT,
+    ),
     "axes.linewidth": 0.5,
+    "axes.labelpad": 2,
+    "axes.titlepad": 3,
+    "axes.titleweight": "bold",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.axisbelow": True,
-    "grid.color": FAINT,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.unicode_minus": False,
+    "grid.color": marks.FAINT,
     "grid.linewidth": 0.5,
     "lines.linewidth": 1.0,
-    "hatch.linewidth": 0.4,
+    "lines.markersize": 3.5,
+    "hatch.linewidth": 0.5,
     "legend.frameon": False,
-    "xtick.major.size": 2,
-    "ytick.major.size": 2,
-    "xtick.major.width": 0.5,
-    "ytick.major.width": 0.5,
-    "xtick.major.pad": 1.5,
-    "ytick.major.pad": 1.5,
+    "legend.handlelength": 1.4,
+    "legend.columnspacing": 1.2,
+    "legend.labelspacing": 0.3,
+    "xtick.major.size": 2, "ytick.major.size": 2, "xtick.major.width": 0.5, "ytick.major.width": 0.5,
+    "xtick.major.pad": 1.5, "ytick.major.pad": 1.5,
+    "figure.constrained_layout.use": True,
     # Embedded as TrueType: publishers refuse Type 3 fonts.
     "pdf.fonttype": 42,
-    "axes.unicode_minus": False,
     # A user's matplotlibrc must not change a figure.
     "text.usetex": False,
     "text.parse_math": False,
     "savefig.bbox": None,
     "savefig.facecolor": "white",
-}
+}  # fmt: skip
 
 
 def styled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -97,10 +88,201 @@ def styled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         with matplotlib.rc_context():
             matplotlib.rcdefaults()
-            matplotlib.rcParams.update(_RC)
+            seaborn.set_theme(context="paper", style="ticks", rc=_RC)
             return function(*args, **kwargs)
 
     return run
+
+
+@dataclass(frozen=True)
+class Page:
+    """A figure with its axes in rows and columns, beneath a title that says the answer."""
+
+    figure: Figure
+    axes: list[list[Axes]]
+
+    @property
+    def all_axes(self) -> list[Axes]:
+        """The axes, row by row."""
+        return [axes for row in self.axes for axes in row]
+
+    def legend(self, handles: Sequence[Artist], ncols: int = 0) -> None:
+        """Write the legend of the whole figure below its panels.
+
+        Args:
+            handles: Artists with labels; of several with one label the first is taken.
+            ncols: Columns; 0 for as many as fit.
+        """
+        unique = list({str(handle.get_label()): handle for handle in reversed(handles)}.values())[::-1]
+        longest = max((len(str(handle.get_label())) for handle in unique), default=1)
+        fit = int(self.figure.get_figwidth() * _CHARACTERS_PER_IN[TEXT_PT] / (longest + 6))
+        self.figure.legend(handles=unique, loc="outside lower center", ncols=ncols or max(1, min(fit, len(unique))))
+
+
+def new_page(
+    answer: str,
+    points: DataFrame,
+    rows: int = 1,
+    cols: int = 1,
+    width: float = COLUMN,
+    height: float = 2.5,
+    note: str = "",
+    **grid: Any,
+) -> Page:
+    """Return a page: title, what intervals are, stamp and provenance on top, axes in rows and columns below.
+
+    Args:
+        answer: What the figure says, computed from what it draws.
+        points: Points that are drawn, and no others: the stamp and the line of provenance are made from them.
+        rows: Rows of axes.
+        cols: Columns of axes.
+        width: `COLUMN` or `PAGE`. Unit: inch.
+        height: At most `TALLEST`. Unit: inch.
+        note: What bars, lines and intervals are, in one or two sentences.
+        **grid: Further arguments of `Figure.subplots`, such as sharex and width_ratios.
+
+    Raises:
+        ValueError: If the page is higher than `TALLEST`.
+    """
+    if height > TALLEST:
+        raise ValueError(f"a page of {height} in is higher than {TALLEST} in: draw it as two figures")
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    _write_head(figure, answer, points, note)
+    return Page(figure, [list(row) for row in figure.subplots(rows, cols, squeeze=False, **grid)])
+
+
+def _write_head(figure: Figure, answer: str, points: DataFrame, note: str) -> None:
+    """Write title, note and stamp, and leave the rest of the page to the axes."""
+    made_by = provenance(points)
+    stamp = origin(points).upper()
+    texts = [
+        (_broken(figure, answer, TITLE_PT), {"fontsize": TITLE_PT, "fontweight": "bold"}),
+        (_broken(figure, note, TEXT_PT), {"fontsize": TEXT_PT, "color": marks.GREY}),
+        (stamp, {"fontsize": TEXT_PT, "fontweight": "bold"} | _look_of_stamp(stamp)),
+        (_broken(figure, made_by, TEXT_PT), {"fontsize": TEXT_PT, "color": marks.GREY}),
+    ]
+    areas = [TextArea(text, textprops=how) for text, how in texts if text]
+    packed = VPacker(children=areas, align="left", pad=0, sep=3.5)
+    head = AnchoredOffsetbox(
+        "upper left", child=packed, frameon=False, pad=0.4, borderpad=0, bbox_to_anchor=(0, 1),
+        bbox_transform=figure.transFigure,
+    )  # fmt: skip
+    figure.add_artist(head)
+    # Placed here, and so nothing for the layout engine to find room for.
+    head.set_in_layout(False)
+    canvas = figure.canvas
+    assert isinstance(canvas, FigureCanvasAgg)
+    taken = head.get_window_extent(canvas.get_renderer()).height / figure.bbox.height
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.set(rect=(0.0, 0.0, 1.0, 1.0 - taken), w_pad=0.03, h_pad=0.03)
+
+
+def _look_of_stamp(stamp: str) -> dict[str, Any]:
+    if not stamp:
+        return {}
+    is_simulated = "SIMULATED" in stamp
+    face, edge = (marks.VERMILION, marks.VERMILION) if is_simulated else ("white", marks.GREY)
+    box = {"boxstyle": "square,pad=0.15", "facecolor": face, "edgecolor": edge, "linewidth": 0.6}
+    return {"color": "white" if is_simulated else marks.GREY, "bbox": box}
+
+
+def _broken(figure: Figure, text: str, size_pt: float) -> str:
+    """Return text in lines that fit the page."""
+    return textwrap.fill(text, int(figure.get_figwidth() * _CHARACTERS_PER_IN[size_pt]), break_long_words=False)
+
+
+def mark_origin(axes: Axes, points: DataFrame) -> None:
+    """Write in a panel's corner where its numbers are from: for pages that show measured and simulated ones."""
+    text = origin(points)
+    axes.text(
+        0.99, 0.98, text, transform=axes.transAxes, ha="right", va="top", fontsize=TEXT_PT,
+        color=marks.VERMILION if "simulated" in text else marks.GREY,
+    )  # fmt: skip
+
+
+def draw_limit(axes: Axes, value: float, name: str, vertical: bool = False) -> None:
+    """Draw a limit as a line with its name along it, and let the axis reach it.
+
+    Args:
+        axes: Where.
+        value: In the unit of the axis; nothing is drawn where it is not known.
+        name: Such as 'power limit 700 W'.
+        vertical: Whether it is a limit of x.
+    """
+    if not math.isfinite(value):
+        return
+    how: dict[str, Any] = {"color": marks.LIMIT.colour, "linewidth": 0.7, "linestyle": (0, (4, 2)), "zorder": 1.5}
+    if vertical:
+        axes.axvline(value, **how)
+        place = blended_transform_factory(axes.transData, axes.transAxes)
+        axes.text(value, 0.98, f"{name} ", transform=place, ha="right", va="top", rotation=90, fontsize=TEXT_PT)
+        return
+    axes.axhline(value, **how)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, max(high, value + 0.16 * (value - low)))
+    place = blended_transform_factory(axes.transAxes, axes.transData)
+    axes.text(0.01, value, name, transform=place, ha="left", va="bottom", fontsize=TEXT_PT)
+
+
+def draw_published(axes: Axes, x: Sequence[float], y: Sequence[float]) -> Artist:
+    """Draw published values as hollow diamonds, and return what the legend shows of them."""
+    drawn = axes.plot(
+        x, y, marks.ORIGINS["published"].marker, color=marks.BLACK, markerfacecolor="none", markersize=4.5,
+        markeredgewidth=0.8, linestyle="none", label=marks.ORIGINS["published"].name, zorder=4,
+    )  # fmt: skip
+    return drawn[0]
+
+
+def draw_interval(axes: Axes, at: float, low: float, high: float, colour: str) -> None:
+    """Draw the interval of one value as a thin line with caps; nothing where it has none."""
+    if math.isfinite(low) and math.isfinite(high):
+        axes.plot([at, at], [low, high], color=colour, linewidth=0.8, marker="_", markersize=3, markeredgewidth=0.8)
+
+
+OUTLIER = 3.0
+"""So many times the next value, and one is broken off."""
+
+
+def limit_of(values: Iterable[float]) -> float:
+    """Return up to where an axis from zero shows values: to the highest that is not far above the next lower one."""
+    known = sorted(value for value in values if math.isfinite(value) and value > 0)
+    for low, high in zip(known, known[1:], strict=False):
+        if high > OUTLIER * low and known.index(high) >= len(known) / 2:
+            return low
+    return known[-1] if known else 1.0
+
+
+def break_off(axes: Axes, at: float, value: float, limit: float, text: str) -> bool:
+    """Write the number of a value beyond a limit at the edge of its panel, with an arrow; return whether it is beyond.
+
+    Args:
+        axes: Where; its limits stay as they are.
+        at: Place along x.
+        value: The value along y.
+        limit: As `limit_of` says, in the same unit.
+        text: The number as it is written.
+    """
+    if not value > limit:
+        return False
+    place = blended_transform_factory(axes.transData, axes.transAxes)
+    axes.annotate(
+        text, (at, 1.0), (at, 0.8), xycoords=place, textcoords=place, ha="center", va="top", rotation=90,
+        fontsize=TEXT_PT, arrowprops={"arrowstyle": "->", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0},
+    )  # fmt: skip
+    return True
+
+
+def say(axes: Axes, text: str) -> None:
+    """Write in a panel why it is empty."""
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, textwrap.fill(text, 24), transform=axes.transAxes, ha="center", va="center", fontsize=TEXT_PT)
+
+
+def as_line(mark: marks.Mark, **how: Any) -> Line2D:
+    """Return what a legend shows of a mark that is drawn as a line with markers."""
+    return Line2D([], [], color=mark.colour, marker=mark.marker, label=mark.name, **how)
 
 
 def word(status: str | None) -> str:
@@ -142,126 +324,3 @@ def _hosts(points: DataFrame) -> str:
     if not hosts:
         return ""
     return f"host {hosts[0]}" if len(hosts) == 1 else f"{len(hosts)} hosts"
-
-
-POINTS_PER_INCH = 72
-HEAD_IN = 0.28
-"""Height of the stamp line on top of every figure. Unit: inch."""
-MARGIN_IN = 0.05
-"""Free at every edge. Unit: inch."""
-
-
-@functools.cache
-def text_width_in(text: str, size_pt: float, weight: str = "normal") -> float:
-    """Return the width of one line of text. Unit: inch."""
-    if not text.strip():
-        return 0.0
-    path = TextPath((0, 0), text, size=size_pt, prop=FontProperties(family="DejaVu Sans", weight=weight), usetex=False)
-    # Outlines have vertices where they reach farthest: their exact extent is the same, at hundreds of times the cost.
-    return float(path.vertices[:, 0].max()) / POINTS_PER_INCH
-
-
-def shortened(text: str, width_in: float, size_pt: float) -> str:
-    """Return `text`, with an ellipsis in place of the end that does not fit `width_in`."""
-    if text_width_in(text, size_pt) <= width_in:
-        return text
-    while text and text_width_in(text + "…", size_pt) > width_in:
-        text = text[:-1]
-    return text.rstrip() + "…"
-
-
-def wrapped(text: str, width_in: float, size_pt: float) -> list[str]:
-    """Return `text` in lines no wider than `width_in`; a word too long for a line is shortened."""
-    lines = [""]
-    for part in text.split():
-        longer = f"{lines[-1]} {part}".strip()
-        if text_width_in(longer, size_pt) <= width_in:
-            lines[-1] = longer
-        else:
-            lines.append(shortened(part, width_in, size_pt))
-    return [line for line in lines if line]
-
-
-@dataclass(frozen=True)
-class Canvas:
-    """A figure whose places are given in inches from the top left corner."""
-
-    figure: Figure
-    width_in: float
-    height_in: float
-
-    @classmethod
-    def make(cls, width_in: float, height_in: float) -> "Canvas":
-        """Return an empty page."""
-        return cls(Figure(figsize=(width_in, height_in)), width_in, height_in)
-
-    def axes(self, left_in: float, top_in: float, width_in: float, height_in: float) -> Axes:
-        """Return axes in a rectangle given by its top left corner and size. Unit: inch."""
-        bottom = 1 - (top_in + height_in) / self.height_in
-        return self.figure.add_axes(
-            (left_in / self.width_in, bottom, width_in / self.width_in, height_in / self.height_in)
-        )
-
-    def text(self, left_in: float, top_in: float, text: str, **how: Any) -> None:
-        """Write text with its top left corner (or as `ha` and `va` say) at a place. Unit: inch."""
-        given: dict[str, Any] = {"ha": "left", "va": "top", "fontsize": TEXT_PT} | how
-        self.figure.text(left_in / self.width_in, 1 - top_in / self.height_in, text, **given)
-
-    def stamp(self, points: DataFrame, of_numbers: str | None = None) -> None:
-        """Write on the face of the figure whether it was measured or simulated, and what made the numbers.
-
-        Args:
-            points: Those that are drawn, and no others.
-            of_numbers: Where the numbers are from; None for what the points say.
-        """
-        stamped = (of_numbers or origin(points)).upper()
-        is_simulated = "SIMULATED" in stamped
-        size = TEXT_PT + 1 if is_simulated else SMALL_PT
-        box = {
-            "boxstyle": "square,pad=0.25",
-            "facecolor": VERMILION if is_simulated else "white",
-            "edgecolor": VERMILION if is_simulated else GREY,
-            "linewidth": 0.6,
-        }
-        colour = "white" if is_simulated else GREY
-        middle_in = HEAD_IN / 2 + 0.01
-        left_in = MARGIN_IN + 0.04
-        self.text(left_in, middle_in, stamped, va="center", fontsize=size, weight="bold", color=colour, bbox=box)
-        after_in = left_in + text_width_in(stamped, size, "bold") + 0.12
-        line = shortened(provenance(points), self.width_in - after_in - MARGIN_IN, SMALL_PT)
-        self.text(after_in, middle_in, line, va="center", fontsize=SMALL_PT, color=GREY)
-
-
-@dataclass(frozen=True)
-class Place(Generic[Block]):
-    """Where the rows of a block stand on a page, one below the other. Unit: inch."""
-
-    block: Block
-    num_rows: int
-    row_in: float
-    """Height of a row."""
-    left_in: float
-    top_in: float
-    width_in: float
-
-    def axes(self, canvas: Canvas, start: float, end: float) -> Axes:
-        """Return axes for the rows over a part of the width, 0-1; row 0 is on top at y = 0."""
-        left_in, width_in = self.left_in + start * self.width_in, (end - start) * self.width_in
-        axes = canvas.axes(left_in, self.top_in, width_in, self.row_in * self.num_rows)
-        axes.set_ylim(self.num_rows - 0.5, -0.5)
-        axes.set_yticks([])
-        return axes
-
-
-def split_in_columns(heights_in: Sequence[float], limit_in: float) -> list[list[int]]:
-    """Return the numbers of blocks in each column: one column while they fit, else two of about the same height.
-
-    Args:
-        heights_in: Height of each block, in order. Unit: inch.
-        limit_in: Height up to which one column is used. Unit: inch.
-    """
-    numbers = list(range(len(heights_in)))
-    if sum(heights_in) <= limit_in or len(numbers) < 2:
-        return [numbers]
-    cut = min(numbers[1:], key=lambda at: max(sum(heights_in[:at]), sum(heights_in[at:])))
-    return [numbers[:cut], numbers[cut:]]

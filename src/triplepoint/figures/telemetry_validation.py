@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint.figures import style
+from triplepoint.figures import old_page as style
+from triplepoint.figures.old_page import HEAD_IN, MARGIN_IN, Canvas, shortened, wrapped
 from triplepoint.figures.rows import mark_slot
-from triplepoint.figures.style import HEAD_IN, MARGIN_IN, Canvas, shortened, wrapped
 
 TABLES = ("telemetry_checks", "points")
 

@@ -7,7 +7,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint.figures import style
+from triplepoint.figures import old_page as style
 from triplepoint.figures.heatmap import Band, draw_grid, draw_scale, grid_of, place_bands, with_gpus
 
 TABLES = ("points", "gpus")

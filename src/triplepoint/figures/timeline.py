@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from pandas import DataFrame, concat
 
-from triplepoint.figures import labels, style
-from triplepoint.figures.style import HEAD_IN, MARGIN_IN, POINTS_PER_INCH, Canvas, shortened
+from triplepoint.figures import labels
+from triplepoint.figures import old_page as style
+from triplepoint.figures.old_page import HEAD_IN, MARGIN_IN, POINTS_PER_INCH, Canvas, shortened
 from triplepoint.status import Status
 from triplepoint.units import MS_PER_S, NS_PER_S
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from triplepoint.figures import marks
 from triplepoint.report.colours import on_dark
-from triplepoint.report.marks import OTHER, colour_of
 from triplepoint.report.payload import steps_of
 from triplepoint.tables.traces import TIMELINE
 from triplepoint.trace import Int64
@@ -18,6 +18,7 @@ LEVELS = (None, 32000, 8000, 2000, 500)
 """Cells of a lane, from all spans of the table to about one cell for two pixels of a screen."""
 _UNITS = 4_000_000
 """Times are whole multiples of this part of the step, never below 1 ns: a tenth of a microsecond in half a second."""
+_MARKS = {"phase": marks.PHASES, "compute": marks.KERNEL_CLASSES, "comm": marks.COMMUNICATION}
 _LOOK = ("lane", "label", "group", "stage", "microbatch")
 
 
@@ -61,7 +62,8 @@ def describe_lanes(path: Path, num_cells: int | None = None) -> dict[str, Any] |
 
 def colours(lane: str, label: str) -> tuple[str, str]:
     """Return a label's colour on light ground, and on dark."""
-    plain = colour_of(lane, label) or OTHER
+    mark = _MARKS.get(lane, {}).get(label)
+    plain = mark.colour if mark else marks.MIDDLE
     return plain, on_dark(plain)
 
 

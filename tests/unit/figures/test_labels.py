@@ -7,7 +7,7 @@ import pytest
 from tests.synthetic import CONFIG, Spec, build, read_tables
 from triplepoint.aggregate import aggregate
 from triplepoint.figures import labels
-from triplepoint.figures.style import shortened, split_in_columns, text_width_in, wrapped
+from triplepoint.figures.old_page import shortened, split_in_columns, text_width_in, wrapped
 
 
 def prepared(folder: Path, *specs: Spec):

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
 
-from triplepoint.figures import style
+from triplepoint.figures import old_page as style
 from triplepoint.figures.scales import fit_ticks, scale
-from triplepoint.figures.style import Canvas
+from triplepoint.figures.old_page import Canvas
 
 
 def drawn(values: list[float], width_in: float = 1.0) -> Axes:

@@ -1,0 +1,243 @@
+"""Effect sizes with paired intervals: how much one setting changes a quantity, and which settings are tied."""
+
+import math
+import statistics
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pandas import DataFrame
+from scipy.special import stdtrit
+
+from triplepoint.metrics import MEAN_TO_SIGMA, Z90
+from triplepoint.status import Status
+from triplepoint.tables.schema import column_of
+
+Basis = Literal["repeats", "steps", "model", "settings", "none"]
+
+COVERAGE = 0.9
+"""Of every interval here."""
+_P10_TO_P90 = 2.563
+"""Standard deviations between the 10th and the 90th percentile of a normal distribution."""
+_BY_STEP_TIME = {"step_time_s": 1.0, "tokens_per_s": 1.0, "tokens_per_s_per_gpu": 1.0}
+"""Quantities whose model error is that of the step time: what all layouts of one training share of it cancels."""
+
+ABOUT: Mapping[Basis, str] = {
+    "repeats": "paired over repeats",
+    "steps": "over the steps of one launch each, which do not show how launches differ",
+    "model": "of the model, without what both share where that is known",
+    "settings": "over settings that differ in nothing else",
+    "none": "not known",
+}
+"""What intervals are over, for captions and notes."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Change of a quantity from one setting to another: a ratio less 1, or a difference of temperatures.
+
+    Attributes:
+        value: 0.05 where the quantity is 5 % higher; of temperatures kelvin.
+        low: Lower end of the 90 % interval; NaN where none is known.
+        high: Upper end of it.
+        basis: What the interval is over.
+        num: Repeats, steps or settings behind it.
+        is_relative: Whether it is a ratio less 1.
+    """
+
+    value: float
+    low: float
+    high: float
+    basis: Basis
+    num: int
+    is_relative: bool = True
+
+    @property
+    def is_tie(self) -> bool:
+        """Whether the interval holds no change at all; False where no interval is known and the values differ."""
+        if math.isnan(self.low):
+            return self.value == 0
+        return self.low <= 0 <= self.high
+
+    @property
+    def text(self) -> str:
+        """The effect with its interval: '4.5 % [2.1, 7.0]' or '3.1 K [1.0, 5.2]'."""
+        scale, unit = (100, "%") if self.is_relative else (1, "K")
+        ends = "" if math.isnan(self.low) else f" [{_digits(self.low * scale)}, {_digits(self.high * scale)}]"
+        return f"{_digits(self.value * scale)} {unit}{ends}"
+
+    def turned(self) -> "Effect":
+        """Return the effect of the way back."""
+        if not self.is_relative:
+            return Effect(-self.value, -self.high, -self.low, self.basis, self.num, False)
+        value, low, high = (1 / (1 + end) - 1 for end in (self.value, self.high, self.low))
+        return Effect(value, low, high, self.basis, self.num)
+
+
+def compare(first: DataFrame, other: DataFrame, column: str) -> Effect:
+    """Return by how much a quantity of `other` differs from that of `first`.
+
+    Args:
+        first: Repeats of one point: rows of table `points` that finished.
+        other: Repeats of another.
+        column: A column of `points`; of temperatures (`_c`) the difference is taken, of others the ratio.
+
+    Raises:
+        ValueError: If a value is missing, or one of a ratio is not positive.
+    """
+    is_relative = not column.endswith("_c")
+    one, two = (_values(rows, column, is_relative) for rows in (first, other))
+    shared = sorted(set(one) & set(two), key=str)
+    middle = [statistics.fmean(values.values()) for values in (one, two)]
+    is_simulated = {*first["origin"], *other["origin"]} == {"simulated"}
+    if len(shared) > 1 and not is_simulated:
+        return _over([two[repeat] - one[repeat] for repeat in shared], "repeats", is_relative)
+    sigmas = [_sigma(rows.iloc[0], column, is_relative, is_simulated) for rows in (first, other)]
+    sigma = math.hypot(*sigmas)
+    basis: Basis = "none" if math.isnan(sigma) else "model" if is_simulated else "steps"
+    num = 1 if is_simulated else int(min(rows["num_measured_steps"].iloc[0] for rows in (first, other)))
+    return _effect(middle[1] - middle[0], Z90 * sigma, basis, num, is_relative)
+
+
+def over_settings(effects: Sequence[Effect]) -> Effect:
+    """Return the mean effect of one change over settings that differ in nothing else, with a paired t interval.
+
+    The interval is of the mean over the settings; the errors of single effects are in it as far as they differ.
+
+    Raises:
+        ValueError: If there is no effect, or they are of different kinds.
+    """
+    kinds = {effect.is_relative for effect in effects}
+    if len(kinds) != 1:
+        raise ValueError(f"{len(effects)} effects of {len(kinds)} kinds: at least one, all of one kind, are expected")
+    is_relative = kinds.pop()
+    changes = [math.log1p(effect.value) if is_relative else effect.value for effect in effects]
+    return _over(changes, "settings", is_relative)
+
+
+def pair_points(
+    points: DataFrame, column: str, by: Sequence[str], setting: str, first: Hashable, other: Hashable
+) -> dict[tuple[Hashable, ...], Effect]:
+    """Return the effect on a quantity of changing one setting, for each combination of the others that ran with both.
+
+    Args:
+        points: Rows of table `points`; those that did not finish are left out.
+        column: The quantity.
+        by: Columns that must be equal in a pair, such as model, cluster and layout.
+        setting: The column that changes.
+        first: Its value before.
+        other: Its value afterwards.
+    """
+    done = points[(points["status"] == Status.OK) & points[column].notna()]
+    effects: dict[tuple[Hashable, ...], Effect] = {}
+    for key, members in done.groupby(list(by), sort=False, dropna=False):
+        before, after = (members[members[setting] == value] for value in (first, other))
+        if len(before) and len(after):
+            effects[tuple(key) if isinstance(key, tuple) else (key,)] = compare(before, after, column)
+    return effects
+
+
+_WORDS: Mapping[str, tuple[str, bool]] = {
+    "step_time_s": ("faster", False),
+    "tokens_per_s": ("faster", True),
+    "tokens_per_s_per_gpu": ("faster", True),
+    "job_gpu_samples_per_s_mj": ("more efficient", True),
+    "gpu_energy_per_token_j": ("cheaper in energy per token", False),
+    "gpu_power_w": ("lower in power", False),
+    "gpu_power_peak_w": ("lower in peak power", False),
+    "gpu_temp_c": ("cooler", False),
+    "gpu_temp_max_c": ("cooler at its hottest GPU", False),
+}
+"""What the best is called by column, and whether higher is better."""
+
+
+def answer_best(points: DataFrame, column: str = "step_time_s", name: str = "layout", noun: str = "layouts") -> str:
+    """Return which of some settings is best, by how much, and which are tied with it, as a title.
+
+    Args:
+        points: Rows that may be compared, with a column of names; those that did not finish are left out.
+        column: A key of the quantities this module has words for.
+        name: Column of the settings' names; rows that share one are repeats.
+        noun: What the settings are called, in the plural.
+    """
+    word, is_higher_better = _WORDS[column]
+    done = points[(points["status"] == Status.OK) & points[column].notna()]
+    groups = [(str(key), found) for key, found in done.groupby(name, sort=False)]
+    groups.sort(key=lambda item: float(item[1][column].mean()), reverse=is_higher_better)
+    if len(groups) < 2:
+        return f"Of {points[name].nunique()} {noun}, {f'only {groups[0][0]}' if groups else 'none'} finished"
+    best, of_best = groups[0]
+    leads = {other: _lead(compare(of_best, found, column), is_higher_better) for other, found in groups[1:]}
+    tied = [other for other, lead in leads.items() if lead.is_tie]
+    behind = [other for other in leads if other not in tied]
+    if not behind:
+        last = groups[-1][0]
+        return f"{_listed([best, *tied], noun)} are tied; {best} is {leads[last].text} {word} than {last}"
+    said = f"{best} is {leads[behind[0]].text} {word} than {behind[0]}"
+    return f"{said}; {_listed([best, *tied], noun)} are tied" if tied else said
+
+
+def _lead(change: Effect, is_higher_better: bool) -> Effect:
+    """Return by how much the first is better than the other, from the change to the other; positive where it is.
+
+    Speed is the inverse of time: what takes 10 % longer is beaten by 10 %, and so is what does 1 / 1.1 of the work.
+    """
+    if change.is_relative:
+        return change.turned() if is_higher_better else change
+    return change.turned() if is_higher_better else change
+
+
+def _listed(names: Sequence[str], noun: str) -> str:
+    """Return up to two names, or how many there are."""
+    if len(names) <= 2:
+        return " and ".join(names)
+    words = ("three", "four", "five", "six", "seven", "eight", "nine")
+    return f"{words[len(names) - 3] if len(names) < 10 else len(names)} {noun}"
+
+
+def _values(rows: DataFrame, column: str, is_relative: bool) -> dict[Hashable, float]:
+    """Return the value of each repeat, of ratios its logarithm."""
+    values = dict(zip(rows["repeat"], rows[column].astype(float), strict=True))
+    if not values or not all(math.isfinite(value) and (value > 0 or not is_relative) for value in values.values()):
+        raise ValueError(f"{column} of {list(values.values())}: numbers{' above zero' * is_relative} are expected")
+    return {key: math.log(value) if is_relative else value for key, value in values.items()}
+
+
+def _sigma(row: "Mapping[str, object]", column: str, is_relative: bool, is_simulated: bool) -> float:
+    """Return the standard error of one value, of ratios of its logarithm; NaN where nothing is known of it."""
+    if is_simulated and column in _BY_STEP_TIME:
+        return _number(row, "step_time_layout_sigma")
+    low, high = (_number(row, column_of(column, end)) for end in (("lo", "hi") if is_simulated else ("p10", "p90")))
+    if is_relative:
+        low, high = (math.log(end) if end > 0 else math.nan for end in (low, high))
+    if is_simulated:
+        return abs(high - low) / (2 * Z90)
+    num = _number(row, "num_measured_steps")
+    return MEAN_TO_SIGMA * abs(high - low) / _P10_TO_P90 / math.sqrt(num) if num > 0 else math.nan
+
+
+def _number(row: "Mapping[str, object]", column: str) -> float:
+    value = row.get(column)
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _over(changes: Iterable[float], basis: Basis, is_relative: bool) -> Effect:
+    """Return the mean of paired changes with the t interval of that mean; without one of a single change."""
+    known = list(changes)
+    half = math.nan
+    if len(known) > 1:
+        quantile = float(stdtrit(len(known) - 1, (1 + COVERAGE) / 2))
+        half = quantile * statistics.stdev(known) / math.sqrt(len(known))
+    return _effect(statistics.fmean(known), half, basis, len(known), is_relative)
+
+
+def _effect(change: float, half: float, basis: Basis, num: int, is_relative: bool) -> Effect:
+    ends = (change, change - half, change + half)
+    value, low, high = (math.expm1(end) for end in ends) if is_relative else ends
+    return Effect(value, low, high, basis, num, is_relative)
+
+
+def _digits(value: float) -> str:
+    """Return a number of per cent or kelvin to a tenth, from 20 on to a whole."""
+    text = f"{value:.0f}" if abs(value) >= 20 else f"{value:.1f}"
+    return text.removeprefix("-") if float(text) == 0 else text

@@ -1,0 +1,142 @@
+"""Colours, hatches and markers: a concept looks the same in every figure and in the report. Plain text, no matplotlib."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
+"""Eight colours that stay apart under the common colour deficiencies.
+
+Source:
+    Okabe and Ito 2008, Color Universal Design, https://jfly.uni-koeln.de/color/
+"""
+BROWN, TAN, NAVY = "#7f4f24", "#c09a6b", "#26326e"
+GREY, MIDDLE, PALE, FAINT = "#6b6b6b", "#999999", "#c8c8c8", "#ececec"
+
+
+class Mark(NamedTuple):
+    """How a concept looks: colour, hatch of areas, marker of points, and the name that legends give it."""
+
+    name: str
+    colour: str
+    hatch: str = ""
+    marker: str = "o"
+
+
+TENSOR_PARALLEL: Mapping[int, Mark] = {
+    1: Mark("TP1", ORANGE, "", "o"),
+    2: Mark("TP2", SKY, "", "s"),
+    4: Mark("TP4", BLUE, "", "^"),
+    8: Mark("TP8", NAVY, "", "D"),
+    16: Mark("TP16", PURPLE, "", "v"),
+}
+"""Layouts by degree of tensor parallelism."""
+SHARDED_HATCH, SHARDED_MARKER = "//////", "X"
+"""Fully sharded layouts (FSDP), in the colour of their degree of tensor parallelism."""
+
+KERNEL_CLASSES: Mapping[str, Mark] = {
+    "gemm": Mark("GEMM", BLUE),
+    "attention": Mark("attention", SKY),
+    "norm": Mark("normalisation", GREEN),
+    "elementwise": Mark("element-wise", YELLOW),
+    "moe": Mark("experts", PURPLE),
+    "embedding": Mark("embedding", BROWN),
+    "loss": Mark("loss", ORANGE),
+    "optimizer": Mark("optimizer", NAVY),
+    "conv": Mark("convolution", TAN),
+    "memory": Mark("copies", GREY),
+    "other": Mark("other computation", PALE),
+}
+"""Computation by class of kernel, in the order it is stacked."""
+
+COMMUNICATION: Mapping[str, Mark] = {
+    "all_reduce": Mark("all-reduce", VERMILION, "//////"),
+    "all_gather": Mark("all-gather", YELLOW, "//////"),
+    "reduce_scatter": Mark("reduce-scatter", PURPLE, "//////"),
+    "all_to_all": Mark("all-to-all", BLACK, "//////"),
+    "send_recv": Mark("send, receive", TAN, "//////"),
+    "send": Mark("send", BROWN, "//////"),
+    "recv": Mark("receive", TAN, "//////"),
+    "other": Mark("other communication", GREY, "//////"),
+}
+"""Communication by kind; hatched, so that it is told from computation without colour."""
+
+PHASES: Mapping[str, Mark] = {
+    "forward": Mark("forward", SKY),
+    "backward": Mark("backward", BLUE),
+    "backward_weight": Mark("backward of weights", ORANGE),
+    "optimizer": Mark("optimizer", GREEN),
+    "grad_sync": Mark("gradient reduction", YELLOW),
+    "other": Mark("other", PALE),
+}
+"""Phases of a step."""
+
+STEP_PARTS: Mapping[str, Mark] = {
+    "compute": Mark("computation", BLUE),
+    "exposed_comm": Mark("exposed communication", VERMILION, "//////"),
+    "exposed_memory": Mark("exposed copies", YELLOW),
+    "idle": Mark("idle", FAINT),
+}
+"""Parts of a profiled step, in the order they are stacked."""
+
+CAUSES: Mapping[str, Mark] = {
+    "power_cap": Mark("power limit", VERMILION),
+    "sw_thermal": Mark("heat (driver)", NAVY),
+    "hw_thermal": Mark("heat (hardware)", TAN, "xxxxxx"),
+    "power_brake": Mark("power brake", SKY, "//////"),
+    "sync_boost": Mark("other GPUs", YELLOW),
+}
+"""Causes of throttling."""
+
+GPU_TYPES: Mapping[str, Mark] = {
+    "h200": Mark("H200", BLUE, "", "o"),
+    "h100": Mark("H100", ORANGE, "", "s"),
+    "mi250": Mark("MI250", BROWN, "//////", "^"),
+    "cpu": Mark("CPU", MIDDLE, "", "D"),
+}
+"""Clusters by type of their GPUs."""
+
+ORIGINS: Mapping[str, Mark] = {
+    "measured": Mark("measured", BLACK, "", "o"),
+    "simulated": Mark("simulated", VERMILION, "//////", "o"),
+    "published": Mark("published", BLACK, "", "D"),
+}
+"""Where numbers are from; published ones are hollow diamonds."""
+
+LIMIT = Mark("limit", BLACK)
+"""Lines of limits: power, temperature at which clocks are throttled, memory."""
+
+QUANTITIES: Mapping[str, str] = {
+    "time": BLUE,
+    "power": VERMILION,
+    "temperature": PURPLE,
+    "clock": GREEN,
+    "energy": ORANGE,
+    "memory": NAVY,
+}
+"""Colours of quantities where a panel has one quantity and no other concept."""
+
+FAMILIES: Mapping[str, Mapping[object, Mark]] = {
+    "tensor parallelism": dict(TENSOR_PARALLEL),
+    "kernel classes": dict(KERNEL_CLASSES),
+    "communication": {kind: mark for kind, mark in COMMUNICATION.items() if kind not in ("send", "recv")},
+    "phases": dict(PHASES),
+    "parts of a step": dict(STEP_PARTS),
+    "causes": dict(CAUSES),
+    "GPU types": dict(GPU_TYPES),
+}
+"""What can stand side by side, in that order."""
+
+DARK: Mapping[str, str] = {BLACK: "#f2f2f2", BROWN: "#b5824f", BLUE: "#2b8fcc", NAVY: "#8f9ce6", FAINT: "#3a3a3a"}
+"""Colours on dark ground of those that would be hard to see there; all others stay."""
+
+
+def of_layout(tp: int, is_sharded: bool) -> Mark:
+    """Return how a layout looks.
+
+    Args:
+        tp: Degree of tensor parallelism.
+        is_sharded: Whether parameters are sharded over data parallel ranks (FSDP).
+    """
+    mark = TENSOR_PARALLEL.get(tp, Mark(f"TP{tp}", GREY, "", "P"))
+    return mark._replace(hatch=SHARDED_HATCH, marker=SHARDED_MARKER) if is_sharded else mark
