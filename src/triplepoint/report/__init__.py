@@ -25,7 +25,16 @@ from triplepoint.report.findings import find
 from triplepoint.report.machines import describe_machines, describe_provenance, sum_up
 from triplepoint.report.pictures import read_picture
 from triplepoint.report.run_pages import link_to, write_run_pages
-from triplepoint.report.runs import compared, in_order, name_settings, page_name, quantities, settings_apart, table_rows
+from triplepoint.report.runs import (
+    Words,
+    compared,
+    in_order,
+    name_settings,
+    page_name,
+    quantities,
+    settings_apart,
+    table_rows,
+)
 from triplepoint.status import RESULTS
 from triplepoint.tables.studies import read_joined, require_tables
 
@@ -56,13 +65,15 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
     names = figures_of(plan) if names is None else names
     points = in_order(read_joined(results, plan.studies, "points").to_pylist())
     words = name_settings(points)
-    manifests = [read_manifest(results / "runs" / one["run"] / "raw" / "manifest.json") for one in points if one["host"]]
+    manifests = [
+        read_manifest(results / "runs" / one["run"] / "raw" / "manifest.json") for one in points if one["host"]
+    ]
     templates, folder = _environment(), out.with_suffix("")
     shown, colours = _figures(names, figs, captions, out.parent)
     page = templates.get_template("front.html").render(
         **_front(points, words, manifests, results, folder.name),
         claims=sum_up_claims(read_joined(results, plan.studies, "claims").to_pylist()),
-        findings=find(points, words, read_joined(results, plan.studies, "gpus").to_pylist(), [spec_of(name) for name in names], folder.name),
+        findings=find(points, [spec_of(name) for name in names], folder.name),
         figures=shown,
         colours=colours,
     )
@@ -72,7 +83,7 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
     write_text(out, page)
 
 
-def _front(points: Sequence[Row], words: Mapping[str, tuple[str, str]], manifests: Sequence[Manifest], results: Path,
+def _front(points: Sequence[Row], words: Mapping[str, Words], manifests: Sequence[Manifest], results: Path,
            pages: str) -> dict[str, Any]:  # fmt: skip
     """Return what the front page shows besides findings, claims and figures."""
     studies = sorted({study for point in points for study in point["studies"]})
@@ -157,11 +168,17 @@ def _methodology(points: Sequence[Row]) -> list[tuple[str, str]]:
         lines.append(("Simulated runs", "Predicted from the model, the layout and the cluster; intervals hold the truth in 90 % of cases where the calibration was checked."))  # fmt: skip
     if "measured" in origins:
         lines.append(("Measured runs", "Intervals are the 10th to 90th percentile over steps or samples."))
-    lines += [(status.label.capitalize(), status.about) for status in RESULTS if any(point["status"] == status for point in points)]
+    lines += [
+        (status.label.capitalize(), status.about)
+        for status in RESULTS
+        if any(point["status"] == status for point in points)
+    ]
     return lines
 
 
-def _figures(names: Iterable[str], figs: Path, captions: Path, folder: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
+def _figures(
+    names: Iterable[str], figs: Path, captions: Path, folder: Path
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Return what the page shows of each figure, and the CSS variables of their colours."""
     found: list[dict[str, Any]] = []
     colours: dict[str, str] = {}

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 
 from triplepoint.figures import marks
-from triplepoint.report.colours import on_dark
 from triplepoint.report.payload import steps_of
 from triplepoint.tables.traces import TIMELINE
 from triplepoint.trace import Int64
@@ -64,7 +63,7 @@ def colours(lane: str, label: str) -> tuple[str, str]:
     """Return a label's colour on light ground, and on dark."""
     mark = _MARKS.get(lane, {}).get(label)
     plain = mark.colour if mark else marks.MIDDLE
-    return plain, on_dark(plain)
+    return plain, marks.DARK.get(plain, plain)
 
 
 def _thinned(spans: Spans, end_ns: int, num_cells: int) -> tuple[Int64, Int64, Int64]:

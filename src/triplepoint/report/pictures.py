@@ -18,6 +18,8 @@ _GEOMETRY = {"d", "points", "x", "y", "width", "height", "x1", "x2", "y1", "y2",
 _DECIMALS = re.compile(r"(\.\d\d)\d+")
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
 _REFERENCE = re.compile(r"url\(#([^)]*)\)")
+_BLACK = "#000000"
+"""What matplotlib fills with where it writes no colour."""
 _CSS_PX_PER_PT = 96 / 72
 _ENLARGED = 1.35
 """Size on the screen over printed size: 7 pt text is then as large as small text of a page."""
@@ -51,14 +53,16 @@ def read_picture(path: Path, name: str, label: str) -> Picture:
     try:
         root = ET.parse(path).getroot()
     except FileNotFoundError:
-        raise UserError(f"{path}: no such figure; draw it with 'triplepoint figure {name.replace('--', '/')}'") from None
+        raise UserError(
+            f"{path}: no such figure; draw it with 'triplepoint figure {name.replace('--', '/')}'"
+        ) from None
     except ET.ParseError as error:
         raise UserError(f"{path}: not an SVG file ({error}); delete it and draw the figure again") from None
     if root.tag != f"{_SVG}svg":
         raise UserError(f"{path}: not an SVG file; delete it and draw the figure again")
     found = root.find(f".//{_TITLE}")
     title = (found.text or "").strip() if found is not None else ""
-    colours: set[str] = set()
+    colours = {_BLACK}
     _clean(root, f"{name}-", colours)
     root.attrib |= _frame(root) | {"role": "img", "aria-label": label}
     return Picture(ET.tostring(root, encoding="unicode"), title, variables(colours))
@@ -72,6 +76,7 @@ def _frame(root: ET.Element) -> dict[str, str]:
         root.attrib.pop(name, None)
     return {
         "style": f"width:{shown:.0f}px;aspect-ratio:{width:g}/{height:g}",
+        "fill": f"var({css_name(_BLACK)})",
         "stroke-linejoin": "round",
         "stroke-linecap": "butt",
     }

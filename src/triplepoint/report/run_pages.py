@@ -15,7 +15,7 @@ from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.report.lanes import LEVELS, describe_lanes
 from triplepoint.report.machines import describe_provenance
 from triplepoint.report.payload import pack_largest
-from triplepoint.report.runs import compared, interval, page_name, shown_value
+from triplepoint.report.runs import Words, compared, interval, page_name, shown_value
 from triplepoint.report.telemetry import describe_telemetry, num_samples
 from triplepoint.status import Status
 from triplepoint.tables.traces import KERNELS
@@ -30,7 +30,7 @@ _MANY_SAMPLES = 400_000
 """Rows of telemetry from which a page's data begin with means of several."""
 
 
-def write_run_pages(points: Sequence[Row], words: Mapping[str, tuple[str, str]], results: Path, folder: Path,
+def write_run_pages(points: Sequence[Row], words: Mapping[str, Words], results: Path, folder: Path,
                     front: str, template: jinja2.Template) -> None:  # fmt: skip
     """Write `<run>.html` and `<run>.js` of every run; files whose content is the same are left alone.
 
@@ -51,7 +51,9 @@ def write_run_pages(points: Sequence[Row], words: Mapping[str, tuple[str, str]],
         manifest = read_manifest(path) if point["host"] or path.is_file() else None
         name = page_name(point["run"])
         data = "" if manifest is None else _data(run_folder, manifest)
-        page = template.render(front=front, data=f"{name}.js" if data else "", **_facts(point, words, manifest, run_folder, folder))
+        page = template.render(
+            front=front, data=f"{name}.js" if data else "", **_facts(point, words, manifest, run_folder, folder)
+        )
         write_text_if_changed(folder / f"{name}.html", page)
         if data:
             write_text_if_changed(folder / f"{name}.js", data)
@@ -121,10 +123,10 @@ def _short(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def _facts(point: Row, words: Mapping[str, tuple[str, str]], manifest: Manifest | None, run_folder: Path,
+def _facts(point: Row, words: Mapping[str, Words], manifest: Manifest | None, run_folder: Path,
            folder: Path) -> dict[str, Any]:  # fmt: skip
     """Return what a page says of its run."""
-    layout, setting = words[point["run"]]
+    layout, setting, _ = words[point["run"]]
     quantities = []
     for found in compared([point]):
         low, high = (shown_value(found["name"], end) for end in interval(point, found["name"]))
@@ -151,7 +153,14 @@ def _number(value: float | None) -> str:
 
 def _files(run_folder: Path, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield name and link of the files of a run that are there."""
-    names = ("raw/manifest.json", FILE_NAME, "telemetry.parquet", "kernels.parquet", "timeline.parquet", "raw/steps.parquet")
+    names = (
+        "raw/manifest.json",
+        FILE_NAME,
+        "telemetry.parquet",
+        "kernels.parquet",
+        "timeline.parquet",
+        "raw/steps.parquet",
+    )
     for name in names:
         if (run_folder / name).is_file():
             yield name, link_to(run_folder / name, folder)

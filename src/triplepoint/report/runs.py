@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -51,12 +51,31 @@ def in_order(points: Sequence[Row]) -> list[Row]:
     return sorted(points, key=lambda point: (point["origin"] != "measured", point["status"] != Status.OK))
 
 
-def name_settings(points: Sequence[Row]) -> dict[str, tuple[str, str]]:
-    """Return layout and setting of each run in words, the same as in figures."""
+class Words(NamedTuple):
+    """A run in words, the same as in figures.
+
+    Attributes:
+        layout: Its layout.
+        setting: All of its other settings.
+        apart: Those of them in which runs of its model on its cluster differ.
+    """
+
+    layout: str
+    setting: str
+    apart: str
+
+
+def name_settings(points: Sequence[Row]) -> dict[str, Words]:
+    """Return what each run is called."""
     if not points:
         return {}
     frame = labels.prepare(pa.Table.from_pylist(list(points), schema=POINTS.schema()).to_pandas())
-    return {row["run"]: (row["layout"], labels.setting_text(row)) for _, row in frame.iterrows()}
+    found = {}
+    for _, members in frame.groupby("group", sort=False):
+        alike = tuple(name for name in labels.SETTING if members[name].nunique() == 1)
+        for _, row in members.iterrows():
+            found[row["run"]] = Words(row["layout"], labels.setting_text(row), labels.setting_text(row, alike))
+    return found
 
 
 def quantities(points: Sequence[Row], names: Sequence[str] = SHOWN) -> list[dict[str, Any]]:
@@ -67,7 +86,7 @@ def quantities(points: Sequence[Row], names: Sequence[str] = SHOWN) -> list[dict
 def describe(column: Column) -> dict[str, Any]:
     """Return name, heading, unit and meaning of a column."""
     label = column.name.removesuffix(_SUFFIX.get(column.unit, "")).replace("_", " ")
-    for short, full in (("gpu ", "GPU "), ("mfu", "MFU"), ("sm clock", "SM clock"), ("temp", "temperature")):
+    for short, full in (("gpu", "GPU"), ("mfu", "MFU"), ("sm clock", "SM clock"), ("temp", "temperature")):
         label = label.replace(short, full)
     unit = "%" if _FRACTIONS.fullmatch(column.name) else _UNITS.get(column.unit, column.unit)
     return {"name": column.name, "label": label[0].upper() + label[1:], "unit": unit, "about": column.about}
@@ -81,20 +100,20 @@ def shown_value(name: str, value: float | None) -> float | None:
     return float(f"{value * scale:.5g}")
 
 
-def table_rows(points: Sequence[Row], words: Mapping[str, tuple[str, str]]) -> list[dict[str, Any]]:
+def table_rows(points: Sequence[Row], words: Mapping[str, Words]) -> list[dict[str, Any]]:
     """Return a row for each run: who it is, the quantities shown, and the ends of their intervals."""
     names = [found["name"] for found in quantities(points, (*SHOWN, *_COMPARED))]
-    return [_row(point, *words[point["run"]], names) for point in points]
+    return [_row(point, words[point["run"]], names) for point in points]
 
 
-def _row(point: Row, layout: str, setting: str, names: Sequence[str]) -> dict[str, Any]:
+def _row(point: Row, words: Words, names: Sequence[str]) -> dict[str, Any]:
     row = {
         "run": point["run"],
         "page": page_name(point["run"]),
         "model": point["model"],
         "cluster": point["cluster"],
-        "layout": layout,
-        "setting": setting,
+        "layout": words.layout,
+        "setting": words.apart,
         "task": point["task"],
         "origin": point["origin"],
         "status": Status(point["status"]).label,

@@ -147,13 +147,20 @@ def _draw(panel: _Panel, devices: list[_Device], zero: int, window: int, times: 
     return None
 
 
-def _line(name: str, t_ns: np.ndarray, values: np.ndarray, resolution: float, window: int, times: "_Times") -> dict[str, Any]:
+def _line(
+    name: str, t_ns: np.ndarray, values: np.ndarray, resolution: float, window: int, times: "_Times"
+) -> dict[str, Any]:
     """Return the samples of one device that have a value, and before which of them the line is broken."""
     is_there = ~np.isnan(values)
     ticks, values = (_joined(found[is_there], window) for found in (t_ns / _NS_PER_TICK, values))
     distances = np.diff(ticks)
     breaks = np.flatnonzero(distances > _BREAK * np.median(distances)) + 1 if len(distances) else np.array([], int)
-    return {"name": name, "time": times.index(ticks), "values": steps_of(values / resolution), "breaks": breaks.tolist()}
+    return {
+        "name": name,
+        "time": times.index(ticks),
+        "values": steps_of(values / resolution),
+        "breaks": breaks.tolist(),
+    }
 
 
 def _joined(values: np.ndarray, window: int) -> np.ndarray:

@@ -44,7 +44,7 @@ const columns = [
 ];
 const table = new Tabulator("#table", {
   data: rows, columns, index: "place", height: Math.min(36 * rows.length + 130, 640), layout: "fitData", selectableRows: true, selectableRowsRollingSelection: false,
-  selectableRowsRangeMode: "click", columnDefaults: { vertAlign: "middle", accessorDownload: plain }, printAsHtml: true, printRowRange: "active", printStyled: false, placeholder: "No run matches",
+  columnDefaults: { vertAlign: "middle", accessorDownload: plain }, printAsHtml: true, printRowRange: "active", printStyled: false, placeholder: "No run matches",
   groupHeader: (value, count) => { const made = make("span", `${value || "none"} `); made.append(make("span", `(${count} run${count === 1 ? "" : "s"})`)); return made; },
 });
 
