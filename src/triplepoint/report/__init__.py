@@ -43,6 +43,14 @@ Row = Mapping[str, Any]
 PAGES = "report"
 """Folder of the pages of runs, beside the front page, whose name without its end it has."""
 _ASSETS = ("tabulator.min.js", "tabulator_simple.min.css", "uPlot.iife.min.js", "uPlot.min.css")
+_STEPS = (
+    "Warm-up steps count for nothing. Time, power, temperature and clocks come from measured steps, kernels and "
+    "exposed time from profiled ones."
+)
+_SIMULATED = (
+    "Predicted from the model, the layout and the cluster. Intervals are those of the model, meant to hold the truth "
+    "in 90 % of cases."
+)
 LIMIT_BYTES = 2_000_000
 """Size that all figures of the front page may have together; of the largest ones the link alone stands there."""
 
@@ -157,15 +165,15 @@ def _methodology(points: Sequence[Row]) -> list[tuple[str, str]]:
     sources = sorted({point["gpu_power_source"] for point in points if point["gpu_power_source"]})
     steps = sorted({point["num_measured_steps"] for point in points if point["num_measured_steps"]})
     lines = [
-        ("Steps", "Warm-up steps count for nothing. Time, power, temperature and clocks come from measured steps, kernels and exposed time from profiled ones."),
+        ("Steps", _STEPS),
         ("Step time", "Median over measured steps of the slowest rank's step."),
-    ]  # fmt: skip
+    ]
     if steps:
         lines.append(("Measured steps", " to ".join(map(str, dict.fromkeys((steps[0], steps[-1])))) + " a run"))
     if sources:
         lines.append(("GPU power", "from " + "; ".join(sources)))
     if "simulated" in origins:
-        lines.append(("Simulated runs", "Predicted from the model, the layout and the cluster; intervals hold the truth in 90 % of cases where the calibration was checked."))  # fmt: skip
+        lines.append(("Simulated runs", _SIMULATED))
     if "measured" in origins:
         lines.append(("Measured runs", "Intervals are the 10th to 90th percentile over steps or samples."))
     lines += [
@@ -188,7 +196,8 @@ def _figures(
         caption, plain = _caption(captions / f"{spec.name}.rst")
         picture = read_picture(figs / f"{name}.svg", place, f"{question} {plain}")
         colours |= picture.colours
-        files = [(end.upper(), link_to(figs / f"{name}.{end}", folder)) for end in ("pdf", "csv") if (figs / f"{name}.{end}").is_file()]  # fmt: skip
+        paths = [figs / f"{name}.{end}" for end in ("pdf", "csv")]
+        files = [(path.suffix[1:].upper(), link_to(path, folder)) for path in paths if path.is_file()]
         found.append({
             "name": place, "question": question, "answer": picture.title, "image": Markup(picture.svg), "files": files,
             "caption": Markup(caption),

@@ -21,7 +21,8 @@ DARK_PAGE = "#16181c"
 _GREYS = (0.208, 0.93)
 """OKLab lightness on dark ground of white, which becomes the page, and of black, which becomes text."""
 _HUES = (0.56, 0.90)
-"""The same of colours: a light yellow must still be seen on the dark page, so that the range is narrower. Our choice."""
+"""The same of colours: a light yellow must still be seen on the dark page, so that the range is narrower.
+Our choice."""
 _COLOURED = 0.06
 """OKLab chroma from which a colour is a hue and no shade of grey. Our choice."""
 _LIFT = 0.8

@@ -1,4 +1,4 @@
-"""Findings: what the runs of a report show, each a sentence worked out from its tables with effect, interval and figure."""
+"""Findings: what the runs of a report show, each a sentence worked out from its tables with interval and figure."""
 
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -22,8 +22,8 @@ MOST = 24
 _TRACK = 0.6
 """Natural logarithm of a ratio at the ends of the bars: -45 and +82 %. Larger effects are cut off there."""
 _HOT_K = 0.1
-"""Change of the logarithm that 10 K count for where effects are ranked. Our choice, so that kelvin and per cent stand in
-one list."""
+"""Change of the logarithm that 10 K count for where effects are ranked. Our choice: kelvin and per cent share one
+list."""
 
 
 class Finding(NamedTuple):
@@ -227,15 +227,18 @@ def _clusters(frame: DataFrame, pages: str) -> Iterator[Finding]:
 
 
 def _heat(frame: DataFrame, pages: str) -> Iterator[Finding]:
-    """Yield the run of each cluster that lost most time to heat, and how much hotter its hottest GPU is than the mean."""
+    """Yield the run of each cluster that lost most time to heat, and the one that lost most to the power limit."""
     for place, members in frame.groupby("place", sort=False):
         for column, cause in (("lost_to_heat_fraction", "heat"), ("lost_to_power_limit_fraction", "the power limit")):
             known = members[members[column].notna() & (members[column] > 0)]
             if len(known):
-                row = known.loc[known[column].idxmax()]
+                row = known.iloc[int(known[column].argmax())]
                 value, middle = float(row[column]), float(known[column].median())
                 effect = Effect(value, math.nan, math.nan, "none", len(known))
-                sentence = f"{place}: {cause} costs {_name(row)} {value:.1%} of its step, {middle:.1%} in the median of {len(known)} runs it holds back."  # fmt: skip
+                sentence = (
+                    f"{place}: {cause} costs {_name(row)} {value * 100:.1f} % of its step, {middle * 100:.1f} % in the "
+                    f"median of {len(known)} runs that it holds back."
+                )
                 basis = f"{row['origin']}, of clocks below the highest; interval {ABOUT['none']}"
                 yield Finding(sentence, effect, basis, "throttle_heatmap", (_page(row, pages),))
 

@@ -35,8 +35,8 @@ def describe_machines(manifests: Sequence[Manifest]) -> list[Machine]:
             best[key] = description
     # Hosts of different groups may be one cluster's: those with the same lines are told once.
     joined: dict[tuple[Line, ...], set[str]] = {}
-    for hosts, (_, lines) in best.items():
-        joined.setdefault(lines, set()).update(hosts)
+    for names, (_, lines) in best.items():
+        joined.setdefault(lines, set()).update(names)
     return [Machine(_listed(sorted(hosts)), list(lines)) for lines, hosts in joined.items()]
 
 

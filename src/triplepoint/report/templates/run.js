@@ -8,7 +8,7 @@ const isDark = () => dark.matches && !matchMedia("print").matches;
 const ink = () => isDark() ? "#e8e8ea" : "#1b1b1f", faint = () => isDark() ? "#3a3f48" : "#d5d8dd";
 // Lines of single devices; the colours are those of Okabe and Ito, which colour-blind readers tell apart.
 const LINES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
-const LANE = 13, GUTTER = 84;
+const LANE = 13, GUTTER = 84, AXIS = { time: false, range: (_, from, to) => [from, to] };
 let content, charts = [], whole = [0, 1], view, rows = [];
 
 async function receive(packed) {
@@ -102,8 +102,8 @@ function box(title, label, id) {
 function options(height, more) {
   return {
     width: Math.max(at("charts").clientWidth, 280), height,
-    cursor: { sync: { key: "run", setSeries: false }, drag: { x: true, y: false, setScale: true }, focus: { prox: 20 } },
-    scales: { x: { time: false, range: () => view } },
+    cursor: { sync: { key: "run", setSeries: false }, drag: { x: true, y: false, setScale: true }, focus: { prox: 20 }, bind: { dblclick: () => () => { show(...whole); return null; } } },
+    scales: { x: AXIS },
     ...more,
     axes: [{ stroke: ink, grid: { stroke: faint }, ticks: { stroke: faint } }, more.axis],
     hooks: { setScale: [(chart, key) => { if (key === "x") moved(chart); }], drawClear: [ground], ...more.hooks },
@@ -166,7 +166,7 @@ function lanes() {
   const label = `Timeline of the profiled step, ${new Set(rows.map(row => row.rank)).size} ranks: phases, computation, communication and copies. Spans are in timeline.parquet.`;
   const chart = new uPlot(options(height, {
     series: [{}, { show: true, stroke: "transparent", points: { show: false } }], legend: { show: false },
-    scales: { x: { time: false, range: () => view }, y: { range: () => [0, rows.length], dir: -1 } },
+    scales: { x: AXIS, y: { range: () => [0, rows.length], dir: -1 } },
     axis: { stroke: ink, grid: { show: false }, ticks: { show: false }, size: GUTTER + 18, splits: () => names.map((_, place) => place + 0.5), values: () => names, font: "10px system-ui, sans-serif" },
     hooks: { draw: [spans], setCursor: [tell] },
   }), [whole, [0, 0]], box("Timeline", label, "lanes-scroll"));
