@@ -5,7 +5,6 @@ targets or where a job that runs needs them. Behind a figure that is there it do
 takes an empty file for a result; and once its own records are lost it cannot tell that anything has changed.
 """
 
-import ast
 import atexit
 import hashlib
 import json
@@ -36,6 +35,14 @@ _SNAKEMAKE = ("snakemake", "__main__.py")
 PACKAGE = Path(__file__).parent
 ROOT_MODULE = __package__
 DATA_SUFFIXES = (".yaml", ".html")
+_IMPORT = re.compile(
+    rf"^[ \t]*(?:from[ \t]+({ROOT_MODULE}[\w.]*)[ \t]+import[ \t]+(?:\(([^)]*)\)|([^\n]*))"
+    rf"|import[ \t]+({ROOT_MODULE}[\w.]*))",
+    re.MULTILINE,
+)
+_DATA = re.compile(r"""([^"'\n]*\.(?:yaml|html))["']""")
+"""Imports of this package and names of data files in source text: parsing all of it would take a second each time."""
+
 RUN_PATTERN = "[^/]+"
 """Regular expression of any run id; of one that is not planned the stages say that there is no such run."""
 
@@ -354,17 +361,16 @@ def _extension(module: str) -> frozenset[Path]:
 @cache
 def _read_module(path: Path) -> tuple[tuple[str, ...], tuple[Path, ...]]:
     """Return the modules of this package a file imports, anywhere in it, and the data files it names in its strings."""
+    text = path.read_text(encoding="utf-8")
     imports: list[str] = []
+    for module, several, rest, alone in _IMPORT.findall(text):
+        names = re.sub(r"#[^\n]*", "", several or rest).split(",")
+        imports += [alone or module, *(f"{module}.{name.split()[0]}" for name in names if name.strip())]
     data: list[Path] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            imports += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            imports += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith(DATA_SUFFIXES):
-            # A suffix alone is the end of f"{name}.yaml", which may be any of them.
-            named = path.parent.glob(f"*{node.value}") if node.value in DATA_SUFFIXES else [path.parent / node.value]
-            data += filter(Path.is_file, named)
+    for constant in _DATA.findall(text):
+        name = constant.rpartition("}")[2]
+        # A suffix alone is the end of f"{name}.yaml", which may be any of them.
+        data += filter(Path.is_file, path.parent.glob(f"*{name}") if name in DATA_SUFFIXES else [path.parent / name])
     return tuple(name for name in imports if name.startswith(f"{ROOT_MODULE}.")), tuple(data)
 
 

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 import psutil
+import snakemake.cli  # noqa: F401 - it comes first: `snakemake.dag` imports what imports it
 from snakemake.dag import DAG
 from snakemake.scheduling.job_scheduler import JobScheduler
 

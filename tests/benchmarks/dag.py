@@ -35,8 +35,9 @@ trace)
     for t in {" ".join(TRACE_TABLES)}; do touch $t.parquet; done
     touch perfetto.json.gz;;
 aggregate)
-    cd results/tables && touch plan.digest
+    mkdir -p results/tables/$2 && cd results/tables/$2 && touch plan.json
     for t in {" ".join(RESULT_TABLES)}; do touch $t.parquet $t.csv; done;;
+claims) touch results/tables/claims.parquet results/tables/claims.csv;;
 figure) touch figs/$2.pdf figs/$2.png figs/$2.csv;;
 report) touch report.html;;
 esac

@@ -13,7 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from triplepoint.figures import NAMES
+from triplepoint.config.plan import read_plan
+from triplepoint.figures.selection import fitting
 
 ROOT = Path(__file__).parents[2]
 GRID = ["--cluster", "cpu-local", "--simulated", "h200x32", "--simulated", "h100x64", "--simulated", "mi250x32"]
@@ -76,7 +77,9 @@ def stages(num_runs: int) -> None:
         _show("telemetry", [stage("telemetry", run) for run in runs])
         _show("trace", [stage("trace", "--run", run, "--parse", "--jobs", "1") for run in runs])
         _show(f"aggregate of {num_runs} runs", [stage("aggregate")])
-        _show("figure", [stage("figure", name) for name in NAMES])
+        _show("claims", [stage("claims")])
+        plan = read_plan(folder / "results" / "plan.json")
+        _show("figure", [stage("figure", f"{study}/{name}") for study in plan.studies for name in fitting(study, plan)])
         _show("report", [stage("report")])
 
 

@@ -1,5 +1,6 @@
 """What the rules ask the package: source files of a stage, and whether a run's point has changed."""
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.point import Steps
 from triplepoint.config.study import Selection
 from triplepoint.tables.results import RESULT_TABLES
-from triplepoint.workflow import Binding, sources
+from triplepoint.tables.studies import OVER_ALL, PARQUET_ONLY
+from triplepoint.workflow import PACKAGE, Binding, _read_module, sources
 
 
 def names(module: str) -> set[str]:
@@ -21,6 +23,23 @@ def names(module: str) -> set[str]:
 def test_sources_follow_imports_and_named_data() -> None:
     found = names("triplepoint.cli.trace")
     assert {"trace.py", "reader.py", "default.yaml", "schema.py"} <= found
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_and_data_of_a_module_are_those_python_sees(path: Path) -> None:
+    imports: set[str] = set()
+    data: set[Path] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imports |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imports |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.endswith((".yaml", ".html")):
+            named = path.parent.glob(f"*{node.value}") if node.value[0] == "." else [path.parent / node.value]
+            data |= {file for file in named if file.is_file()}
+    found = _read_module(path)
+    assert set(found[0]) == {name for name in imports if name.startswith("triplepoint.")}
+    assert set(found[1]) == data
 
 
 def test_sources_follow_into_c() -> None:
@@ -112,7 +131,42 @@ def test_binding_gives_aggregate_part_of_the_products() -> None:
 
 
 def test_binding_names_the_tables_aggregate_writes() -> None:
-    assert Binding.tables == tuple(RESULT_TABLES)
+    assert {*Binding.tables, *Binding.over_all} == set(RESULT_TABLES)
+    assert (Binding.over_all, Binding.parquet_only) == (OVER_ALL, PARQUET_ONLY)
+
+
+def test_binding_tables_of_a_study_are_those_its_rule_writes(binding: Binding) -> None:
+    assert {"points.parquet", "points.csv", "timeline.parquet", "plan.json"} <= set(binding.table_names)
+    assert "timeline.csv" not in binding.table_names
+    assert set(binding.table_files) == {f"results/tables/s/{name}" for name in binding.table_names}
+    assert binding.aggregated_files("s")[0] == "results/runs/tiny/raw/manifest.json"
+    assert not any("bad" in file for file in binding.aggregated_files("s"))
+
+
+def test_binding_figure_of_one_study_reads_that_study_alone(binding: Binding) -> None:
+    assert binding.figure_tables("timeline") == [
+        f"results/tables/smoke/{name}" for name in ("points.parquet", "timeline.parquet", "plan.json")
+    ]
+    assert set(binding.figure_tables("s/timeline")) < set(binding.table_files)
+    pattern = re.compile(binding.figure_pattern)
+    assert pattern.fullmatch("timeline") and pattern.fullmatch("s/timeline")
+    assert not pattern.fullmatch("other/timeline") and not pattern.fullmatch("timelin")
+
+
+def test_binding_all_has_the_figures_that_fit(binding: Binding) -> None:
+    assert set(binding.figures) == {"s/kernel_breakdown", "s/timeline", "s/telemetry_validation"}
+
+
+def test_binding_digest_of_a_study_is_that_of_its_points(tmp_path: Path) -> None:
+    alone, both = (
+        Binding(Selection(), tmp_path, Plan(entries=tuple(
+            PlanEntry(run=name, studies=studies, invalid_because=None, planned=planned(tiny_point(), name))
+            for name, studies in of_runs.items()
+        )))
+        for of_runs in ({"a": ("s",)}, {"a": ("s", "t"), "b": ("t",)})
+    )  # fmt: skip
+    assert alone.digest("s") == both.digest("s")
+    assert both.digest("t") != both.digest("s")
 
 
 def test_binding_digests_what_a_stage_is_made_of(tmp_path: Path) -> None:

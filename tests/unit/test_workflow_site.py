@@ -71,17 +71,27 @@ def test_make_again_forces_files_and_rules(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("words", "figures"),
     [
-        (["figs/timeline.pdf", "figs/node_airflow.csv", "--cores", "1"], ("timeline", "node_airflow")),
-        (["figs/timeline.pdf", "report.html"], None),
-        (["-n", "all"], None),
-        ([], None),
+        (["figs/timeline.pdf", "figs/node_airflow.csv", "--cores", "1"], ["timeline", "node_airflow"]),
+        (["figs/timeline.pdf", "figs/timeline.png", "figs/my-study.2/timeline.png", "report.html"],
+         ["timeline", "my-study.2/timeline"]),
+        (["-n", "all"], []),
+        ([], []),
     ],
-)
+)  # fmt: skip
 def test_asked_figures_are_those_of_the_command_line(
-    words: list[str], figures: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch
+    words: list[str], figures: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRIPLEPOINT_FIGURES", "left over")
     monkeypatch.setattr("sys.argv", ["/bin/snakemake", *words])
     assert workflow_site.asked_figures(is_main_process=True) == figures
-    monkeypatch.setattr("sys.argv", ["snakemake", "--target-jobs", "aggregate:"])
-    assert workflow_site.asked_figures(is_main_process=False) == figures, "jobs of their own follow"
+    assert workflow_site.asked_figures(is_main_process=False) == [], "a job has no command line of its own"
+
+
+@pytest.mark.parametrize("target", ["figs/timelin.pdf", "figs/smoke/timelin.csv"])
+def test_asked_figures_there_are_not_end_it_with_one_line(
+    target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("sys.argv", ["/bin/snakemake", target])
+    with pytest.raises(SystemExit) as ended:
+        workflow_site.asked_figures(is_main_process=True)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "triplepoint: no figure 'timelin' (did you mean 'timeline'?)\n"

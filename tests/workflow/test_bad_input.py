@@ -77,9 +77,9 @@ def test_trace_not_a_trace(project: Project, content: bytes) -> None:
 def test_aggregate_missing_run_is_named_and_tables_stay(project: Project) -> None:
     run = sorted(project.manifests())[0]
     (project.folder / "results/runs" / run / "raw/manifest.json").unlink()
-    before = {path: path.read_bytes() for path in project.folder.glob("results/tables/*")}
+    before = {path: path.read_bytes() for path in project.folder.glob("results/tables/mini/*")}
     assert_refused(project.triplepoint("aggregate"), run)
-    assert {path: path.read_bytes() for path in project.folder.glob("results/tables/*")} == before
+    assert {path: path.read_bytes() for path in project.folder.glob("results/tables/mini/*")} == before
 
 
 def test_aggregate_run_of_another_point_is_refused(project: Project) -> None:
@@ -89,8 +89,27 @@ def test_aggregate_run_of_another_point_is_refused(project: Project) -> None:
 
 
 def test_figure_without_tables(fresh: Project) -> None:
-    assert_refused(fresh.triplepoint("figure", "timeline"), "points.parquet")
+    assert_refused(
+        fresh.triplepoint("figure", "timeline"), "study smoke has no finished run", "snakemake figs/timeline.pdf"
+    )
     assert not (fresh.folder / "figs").exists() or not any((fresh.folder / "figs").iterdir())
+
+
+@pytest.mark.parametrize("target", ["figs/timelin.pdf", "figs/mini/timelin.csv"])
+def test_snakemake_unknown_figure(fresh: Project, target: str) -> None:
+    assert_refused(fresh.snakemake("-n", target), "'timelin'", "timeline")
+
+
+def test_snakemake_figure_of_a_study_that_is_not_there(fresh: Project) -> None:
+    assert_refused(fresh.snakemake("-n", "figs/timeline.pdf"), "no study 'smoke'", "mini")
+    assert_refused(fresh.snakemake("-n", "figs/minni/timeline.pdf"), "no study 'minni'", "mini")
+
+
+def test_study_with_an_unknown_figure(fresh: Project) -> None:
+    with (fresh.folder / "config/studies/mini.yaml").open("a") as study:
+        study.write("figures: [timelin]\n")
+    for outcome in (fresh.triplepoint("plan"), fresh.snakemake("-n", "all")):
+        assert_refused(outcome, "study mini: figures", "'timelin'", "timeline")
 
 
 def test_figure_unknown_name(fresh: Project) -> None:
@@ -107,7 +126,7 @@ def test_run_unknown_names_the_nearest(project: Project) -> None:
 
 
 @needs_mounts
-@pytest.mark.parametrize("command", [("aggregate",), ("figure", "timeline"), ("report",), ("plan", "--write")])
+@pytest.mark.parametrize("command", [("aggregate",), ("figure", "mini/timeline"), ("report",), ("plan", "--write")])
 def test_read_only_folder_is_one_line(project: Project, command: tuple[str, ...]) -> None:
     folder = project.folder
     script = (
@@ -125,7 +144,7 @@ def test_read_only_folder_is_one_line(project: Project, command: tuple[str, ...]
 @needs_mounts
 @pytest.mark.parametrize(
     ("command", "written"),
-    [("aggregate", "results/tables"), ("figure timeline", "figs"), ("report --out small/report.html", "small")],
+    [("aggregate", "results/tables"), ("figure mini/timeline", "figs"), ("report --out small/report.html", "small")],
 )
 def test_full_disk_is_one_line_and_leaves_nothing_half_written(project: Project, command: str, written: str) -> None:
     target = project.folder / written

@@ -12,17 +12,8 @@ from tests.workflow.conftest import Project
 
 pytestmark = pytest.mark.workflow
 
-FIGURES = {
-    "parallelism_sweep",
-    "microbatch_power",
-    "kernel_breakdown",
-    "timeline",
-    "telemetry_validation",
-    "thermal_heatmap",
-    "throttle_heatmap",
-    "node_airflow",
-    "inference_batch",
-}
+FIGURES = {f"mini/{name}" for name in ("microbatch_power", "kernel_breakdown", "timeline", "telemetry_validation")}
+"""What fits the study `mini`: on cpu, one layout, a micro-batch that varies."""
 
 
 def test_all_from_nothing_makes_every_product(finished: Project) -> None:
@@ -71,7 +62,7 @@ def test_edited_figure_module_redraws_that_figure_only(project: Project) -> None
         module.write("\n# a remark\n")
     outcome = project.snakemake("all")
     assert outcome.status == 0, outcome.output
-    assert outcome.of("figure") == ["timeline"]
+    assert outcome.of("figure") == ["mini/timeline"]
     assert outcome.rules == {"figure", "report"}
 
 
@@ -100,7 +91,7 @@ def test_removed_trace_table_is_rebuilt_without_a_launch(project: Project) -> No
     outcome = project.snakemake("all")
     assert outcome.status == 0, outcome.output
     assert outcome.of("trace") == [run]
-    assert outcome.rules == {"trace", "aggregate", "figure", "report"}
+    assert outcome.rules == {"trace", "aggregate", "claims", "figure", "report"}
     assert set(outcome.of("figure")) == FIGURES
     assert project.manifests() == before
 
@@ -155,10 +146,10 @@ def test_killed_snakemake_loses_no_finished_run(project: Project) -> None:
 
 
 def test_one_figure_brings_only_its_inputs(fresh: Project) -> None:
-    outcome = fresh.snakemake("-n", "figs/microbatch_power.pdf")
+    outcome = fresh.snakemake("-n", "figs/mini/microbatch_power.pdf")
     assert outcome.status == 0, outcome.output
-    assert outcome.of("figure") == ["microbatch_power"]
-    assert "report" not in outcome.rules
+    assert outcome.of("figure") == ["mini/microbatch_power"]
+    assert not {"report", "claims"} & outcome.rules
 
 
 @pytest.mark.parametrize("profile", ["local", "ci", "slurm-h200", "slurm-h100", "slurm-mi250"])

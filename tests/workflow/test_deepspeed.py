@@ -19,7 +19,7 @@ def test_deepspeed_run_ends_in_a_figure(fresh: Project) -> None:
     fresh.edit("config/studies/mini.yaml", "num_gpus: 2", "num_gpus: 2\n  data_parallel_sharding: optim_grads_params")
     fresh.edit("config/studies/mini.yaml", "  telemetry", "  overlap: [grad, param]\n  offload: [optim]\n  telemetry")
     fresh.edit("config/studies/mini.yaml", "[1, 2, 4]", "[2]")
-    outcome = fresh.snakemake("figs/kernel_breakdown.csv")
+    outcome = fresh.snakemake("figs/mini/kernel_breakdown.csv")
     assert outcome.status == 0, outcome.output
     ((run, text),) = fresh.manifests().items()
     assert (
@@ -30,7 +30,7 @@ def test_deepspeed_run_ends_in_a_figure(fresh: Project) -> None:
     assert (manifest["status"], manifest["engine"]) == ("ok", "deepspeed")
     assert "deepspeed" in manifest["versions"]
     assert manifest["facts"]["zero_stage"] == 3
-    with (fresh.folder / "figs/kernel_breakdown.csv").open() as file:
+    with (fresh.folder / "figs/mini/kernel_breakdown.csv").open() as file:
         rows = list(csv.DictReader(file))
     seconds = {row["part"]: float(row["sum_s"]) for row in rows if row["run"] == run}
     assert seconds["gemm"] > 0

@@ -34,7 +34,7 @@ def test_expert_tensor_parallelism_from_study_to_figure(fresh: Project) -> None:
     assert "etp: 3 does not divide tp: 2; set etp: 1" in planned
     outcome = fresh.snakemake("all")
     assert outcome.status == 0, outcome.output
-    points = POINTS.read(fresh.folder / "results/tables/points.parquet").to_pandas().query("status == 'ok'")
+    points = POINTS.read(fresh.folder / "results/tables/mini/points.parquet").to_pandas().query("status == 'ok'")
     found = {(row["origin"], row["etp"] if row["etp"] == 1 else None): row for _, row in points.iterrows()}
     assert set(found) == {(origin, etp) for origin in ("measured", "simulated") for etp in (None, 1)}
     for (_, etp), row in found.items():
@@ -45,7 +45,7 @@ def test_expert_tensor_parallelism_from_study_to_figure(fresh: Project) -> None:
     gathered = {key: _gathered_bytes(fresh, row["run"]) for key, row in found.items()}
     for origin in ("measured", "simulated"):
         assert gathered[origin, 1] < gathered[origin, None]
-    drawn = pd.read_csv(fresh.folder / "figs/parallelism_sweep.csv")
+    drawn = pd.read_csv(fresh.folder / "figs/mini/parallelism_sweep.csv")
     assert {"TP2", "TP2·ETP1"} <= set(drawn.query("origin == 'measured'")["layout"])
 
 

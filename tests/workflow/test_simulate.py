@@ -35,7 +35,7 @@ def test_simulated_cluster_runs_all_stages_and_says_so(fresh: Project) -> None:
     (run,) = fresh.manifests()
     folder = fresh.folder / "results/runs" / run
     assert json.loads(fresh.manifests()[run])["origin"] == "simulated"
-    (point,) = POINTS.read(fresh.folder / "results/tables/points.parquet").to_pylist()
+    (point,) = POINTS.read(fresh.folder / "results/tables/mini/points.parquet").to_pylist()
     assert (point["origin"], point["engine"], point["status"]) == ("simulated", "simulated", "ok")
     assert point["step_time_lo_s"] < point["step_time_s"] < point["step_time_hi_s"], "what the model is known to"
     assert set(TIMELINE.read(folder / "timeline.parquet")["rank"].to_pylist()) == {0, 4}, "one rank of each stage"

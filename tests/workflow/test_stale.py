@@ -23,21 +23,25 @@ def run_of(project: Project) -> Path:
     return project.folder / "results/runs" / sorted(project.manifests())[0]
 
 
+def tables_of(project: Project) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in project.folder.glob("results/tables/**/*") if path.is_file()}
+
+
 def points(project: Project) -> int:
-    return len((project.folder / "results/tables/points.csv").read_text().splitlines()) - 1
+    return len((project.folder / "results/tables/mini/points.csv").read_text().splitlines()) - 1
 
 
 def test_failed_aggregate_is_run_again_for_all_and_for_one_figure(project: Project) -> None:
     (run_of(project) / "kernels.parquet").write_text("damaged by hand")
-    for target in ("all", "all", "figs/timeline.pdf"):
+    for target in ("all", "all", "figs/mini/timeline.pdf"):
         outcome = project.snakemake(target)
         assert outcome.status != 0, outcome.output
-        assert outcome.of("aggregate") == [""], "yesterday's figures are not up to date"
+        assert outcome.of("aggregate") == ["mini"], "yesterday's figures are not up to date"
 
 
-@pytest.mark.parametrize("target", ["all", "figs/timeline.pdf"])
+@pytest.mark.parametrize("target", ["all", "figs/mini/timeline.pdf"])
 def test_missing_table_behind_finished_figures_is_made_again(project: Project, target: str) -> None:
-    (project.folder / "results/tables/gpus.parquet").unlink()
+    (project.folder / "results/tables/mini/gpus.parquet").unlink()
     outcome = project.snakemake("-n", target)
     assert "aggregate" in outcome.rules
     assert "figure" in outcome.rules
@@ -51,7 +55,7 @@ def test_missing_table_behind_finished_figures_is_made_again(project: Project, t
 def test_empty_file_is_made_again(project: Project, product: str, rule: str) -> None:
     run = run_of(project)
     (run / product).write_bytes(b"")
-    outcome = project.snakemake("-n", "figs/timeline.pdf")
+    outcome = project.snakemake("-n", "figs/mini/timeline.pdf")
     assert outcome.of(rule) == [run.name]
     assert {"aggregate", "figure"} <= outcome.rules
 
@@ -90,25 +94,54 @@ def test_executor_and_slots_of_today_reach_the_launch(project: Project) -> None:
     assert all(changed.items() <= found.items() for found in limits)
 
 
-def test_plan_of_another_selection_written_by_hand_does_not_reach_the_figures(project: Project) -> None:
+def test_study_of_its_own_leaves_the_tables_of_others_alone(project: Project) -> None:
+    """A second study that shares a run: the first is neither stale beside it nor once it is gone."""
+    before = tables_of(project)
     (project.folder / "config/studies/other.yaml").write_text(OTHER)
-    for command in (("plan", "other", "--write"), ("aggregate",)):
+    alone = project.snakemake("figs/other/timeline.pdf", "--config", "studies=[other]")
+    assert alone.status == 0, alone.output
+    assert alone.of("aggregate") == ["other"] and alone.of("figure") == ["other/timeline"]
+    assert alone.rules == {"aggregate", "figure"}, "its run is there"
+    assert before.items() <= tables_of(project).items()
+    both = project.snakemake("-n", "all")
+    assert both.of("aggregate") == [], "tables of both are up to date"
+    assert {name.partition("/")[0] for name in both.of("figure")} == {"other"}
+    assert both.rules == {"claims", "figure", "report"}
+    (project.folder / "config/studies/other.yaml").unlink()
+    assert project.snakemake("-n", "all").jobs == []
+
+
+def test_changed_study_makes_its_own_tables_and_figures_again(project: Project) -> None:
+    (project.folder / "config/studies/other.yaml").write_text(OTHER)
+    assert project.snakemake("all").status == 0
+    project.edit("config/studies/other.yaml", "sweeps: [{}]", "sweeps: [{set: {micro_batch_size: 2}}]")
+    outcome = project.snakemake("-n", "all")
+    assert outcome.of("aggregate") == ["other"]
+    assert {name.partition("/")[0] for name in outcome.of("figure")} == {"other"}
+    assert "launch" not in outcome.rules, "the first study has the run"
+
+
+def test_tables_written_by_hand_from_another_study_do_not_reach_the_figures(project: Project) -> None:
+    study = project.folder / "config/studies/mini.yaml"
+    content = study.read_text()
+    study.write_text(content.replace("[1, 2, 4]", "[1]"))
+    for command in (("plan", "--write"), ("aggregate",)):
         done = project.triplepoint(*command)
         assert done.returncode == 0, done.stderr
     assert points(project) == 1
-    (project.folder / "config/studies/other.yaml").unlink()
+    study.write_text(content)
     outcome = project.snakemake("all")
     assert outcome.status == 0, outcome.output
-    assert outcome.rules == {"aggregate", "figure", "report"}
+    assert outcome.rules == {"aggregate", "claims", "figure", "report"}
     assert points(project) == 3
 
 
 def test_aggregate_refuses_another_plan_than_the_rules_ask_for(project: Project) -> None:
-    before = {path: path.read_bytes() for path in project.folder.glob("results/tables/*")}
-    done = project.triplepoint("aggregate", "--plan", "0" * 64)
+    before = tables_of(project)
+    done = project.triplepoint("aggregate", "mini", "--plan", "0" * 64)
     assert done.returncode == 2
     assert "holds another plan" in done.stderr
-    assert {path: path.read_bytes() for path in project.folder.glob("results/tables/*")} == before
+    assert tables_of(project) == before
 
 
 @pytest.mark.parametrize("command", ["snakemake", "plan", "aggregate"])
@@ -116,7 +149,7 @@ def test_results_in_use_elsewhere_are_left_alone(
     project: Project, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two terminals, or two clones with one folder of results."""
-    (project.folder / "results/tables/points.csv").unlink()
+    (project.folder / "results/tables/mini/points.csv").unlink()
     held = claim_results(project.folder / "results").acquire_or_refuse()
     monkeypatch.delenv(HELD)  # else it would be let through, as a job of this process
     try:
@@ -130,7 +163,7 @@ def test_results_in_use_elsewhere_are_left_alone(
         held.release()
     assert status == 2, output
     assert "triplepoint: results: in use by process" in output
-    assert not (project.folder / "results/tables/points.csv").exists()
+    assert not (project.folder / "results/tables/mini/points.csv").exists()
     if command == "snakemake":
         outcome = project.snakemake("all", "--quiet")
         assert outcome.status == 0, "refused at the start, nothing was left behind: " + outcome.output
@@ -139,13 +172,17 @@ def test_results_in_use_elsewhere_are_left_alone(
 def test_lost_records_of_snakemake_run_all_stages_but_launches(project: Project) -> None:
     shutil.rmtree(project.folder / ".snakemake")
     outcome = project.snakemake("-n", "all")
-    assert outcome.rules == {"telemetry", "parse", "trace", "aggregate", "figure", "report"}
+    assert outcome.rules == {"telemetry", "parse", "trace", "aggregate", "claims", "figure", "report"}
 
 
-def test_figure_of_other_points_starts_no_launch(fresh: Project) -> None:
-    outcome = fresh.snakemake("figs/inference_batch.pdf")
+def test_figure_of_the_catalogue_makes_the_runs_of_its_studies_alone() -> None:
+    """On the repository itself: `inference_batch` starts no launch of the smoke study."""
+    root = Project(Path(__file__).parents[2])
+    outcome = root.snakemake("-n", "--forceall", "figs/inference_batch.pdf")
     assert outcome.status == 0, outcome.output
-    assert outcome.rules == {"aggregate", "figure"}
+    assert len(outcome.of("simulate")) == 4
+    assert outcome.of("aggregate") == ["inference"] and outcome.of("figure") == ["inference_batch"]
+    assert outcome.rules == {"simulate", "telemetry", "trace", "aggregate", "figure"}
 
 
 def test_results_named_by_label_alone_are_taken_over(project: Project) -> None:

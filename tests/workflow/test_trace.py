@@ -13,7 +13,7 @@ from triplepoint.workflow import TRACE_TABLES
 
 pytestmark = pytest.mark.workflow
 
-AFTER_TRACE = {"trace", "aggregate", "figure", "report"}
+AFTER_TRACE = {"trace", "aggregate", "claims", "figure", "report"}
 
 
 def append(project: Project, path: str, text: str) -> None:
@@ -30,7 +30,7 @@ def tables_of(project: Project) -> dict[str, bytes]:
     paths = project.folder.glob("results/runs/*/*")
     found = {path.stem: path for path in paths if path.suffix == ".parquet" and path.stem in TRACE_TABLES}
     assert set(found) == set(TRACE_TABLES)
-    everything = [*project.folder.glob("results/runs/*/*.parquet"), *project.folder.glob("results/tables/*")]
+    everything = [*project.folder.glob("results/runs/*/*.parquet"), *project.folder.glob("results/tables/mini/*")]
     return {str(path.relative_to(project.folder)): path.read_bytes() for path in everything}
 
 
@@ -101,7 +101,7 @@ def test_run_out_of_memory_has_empty_tables(project: Project, keeps_trace: bool)
     assert outcome.of("parse") == [f"{run.name} 0-1"]
     assert outcome.of("launch") == []
     assert (KERNELS.read(run / "kernels.parquet").num_rows > 0) == keeps_trace
-    assert "oom" in (project.folder / "results/tables/points.csv").read_text()
+    assert "oom" in (project.folder / "results/tables/mini/points.csv").read_text()
 
 
 def test_lost_trace_is_named_and_nothing_is_joined(project: Project) -> None:

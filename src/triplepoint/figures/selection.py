@@ -38,12 +38,17 @@ def own_figures(study: str, plan: Plan) -> list[str]:
         UserError: If its file names a figure that there is not.
     """
     if study not in plan.figures:
-        points = [entry.planned.point for entry in plan.valid if study in entry.studies]
-        return [] if study in _NAMED else [spec.name for spec in FIGURES.values() if spec.need.fits(points)]
+        return [] if study in _NAMED else fitting(study, plan)
     for name in plan.figures[study]:
         if name not in FIGURES:
             raise UserError(f"study {study}: figures: no figure {name!r}{nearest(name, FIGURES)}")
     return list(plan.figures[study])
+
+
+def fitting(study: str, plan: Plan) -> list[str]:
+    """Return the figures that say anything of a study alone."""
+    points = [entry.planned.point for entry in plan.valid if study in entry.studies]
+    return [spec.name for spec in FIGURES.values() if spec.need.fits(points)]
 
 
 def require_selected(names: Iterable[str], plan: Plan, config: Path) -> None:

@@ -7,12 +7,13 @@ from matplotlib.text import Text
 
 from tests.synthetic import CONFIG
 from triplepoint.aggregate import aggregate
+from triplepoint.errors import UserError
 from triplepoint.figures import load
 from triplepoint.figures.write import write_figure
 from triplepoint.plan import select, write_plan
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
-from triplepoint.tables.results import POINTS
 from triplepoint.tables.schema import column_of
+from triplepoint.tables.studies import read_joined
 from triplepoint.telemetry.align import align_run
 
 
@@ -31,7 +32,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_inference_batch_rows_are_those_simulated(served: Path) -> None:
-    points = {row["global_batch_size"]: row for row in POINTS.read(served / "tables/points.parquet").to_pylist()}
+    points = {row["global_batch_size"]: row for row in read_joined(served, ["inference"], "points").to_pylist()}
     assert sorted(points) == [1, 16, 64, 256]
     for batch, row in points.items():
         # 128 tokens of each sequence over the whole of the batch: the first with the prompt, 127 after it.
@@ -47,7 +48,7 @@ def test_inference_batch_rows_are_those_simulated(served: Path) -> None:
 
 
 def test_inference_batch_draws_one_line(served: Path) -> None:
-    table = POINTS.read(served / "tables/points.parquet").to_pandas()
+    table = read_joined(served, ["inference"], "points").to_pandas()
     figure, numbers = load("inference_batch").draw({"points": table})
     assert numbers["global_batch_size"].tolist() == [1, 16, 64, 256]
     assert [len(axes.lines) for axes in figure.axes] == [1, 1, 1, 1]
@@ -68,6 +69,6 @@ def test_inference_batch_draws_one_line(served: Path) -> None:
 
 @pytest.mark.parametrize("name", ["parallelism_sweep", "microbatch_power", "kernel_breakdown", "timeline"])
 def test_figures_of_training_say_that_there_is_none(name: str, served: Path, tmp_path: Path) -> None:
-    write_figure(name, served / "tables", tmp_path)
-    assert (tmp_path / f"{name}.csv").read_text() == "run\n"
-    assert (tmp_path / f"{name}.pdf").stat().st_size > 1000
+    with pytest.raises(UserError, match=f"^figure inference/{name}: no point of training"):
+        write_figure(f"inference/{name}", served, tmp_path)
+    assert not any(tmp_path.iterdir())

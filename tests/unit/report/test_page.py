@@ -12,9 +12,11 @@ from triplepoint import figures
 from triplepoint.aggregate import aggregate
 from triplepoint.config.plan import Plan
 from triplepoint.errors import UserError
+from triplepoint.figures.selection import figures_of
 from triplepoint.figures.write import write_figure
 from triplepoint.manifest import read_manifest, write_manifest
 from triplepoint.report import write_report
+from triplepoint.verdicts.judge import write_claims
 
 CAPTIONS = Path(__file__).parents[3] / "workflow" / "report"
 HOSTILE = "<script>alert('x')</script>&\"{{ 7*7 }}"
@@ -54,13 +56,14 @@ def results(tmp_path: Path) -> tuple[Path, Plan]:
         Spec("tiny-llama", {"dp": 2}, 2, status="oom"),
         Spec("tiny-llama", {"dp": 2}, 4, status="invalid"),
     ]
-    return tmp_path, build(tmp_path, specs, studies=(HOSTILE,))
+    return tmp_path, build(tmp_path, specs, studies=("mine",))
 
 
 def page_of(folder: Path, plan: Plan) -> Page:
     aggregate(plan, folder, CONFIG)
-    for name in figures.NAMES:
-        write_figure(name, folder / "tables", folder / "figs")
+    write_claims(folder, plan.studies, CONFIG)
+    for name in figures_of(plan):
+        write_figure(name, folder, folder / "figs")
     write_report(folder, folder / "figs", CAPTIONS, folder / "report.html")
     return Page((folder / "report.html").read_text(encoding="utf-8"))
 
@@ -72,9 +75,9 @@ def test_write_report_is_whole_and_self_contained(results: tuple[Path, Plan]) ->
     targets = {a["id"] for _, a in page.tags if "id" in a}
     assert {link[1:] for link in links if link.startswith("#")} <= targets
     images = [a for tag, a in page.tags if tag == "img"]
-    assert len(images) == len(figures.NAMES)
+    assert len(images) == len(figures_of(results[1]))
     assert all(len(image["alt"]) > 30 for image in images)
-    for heading in ("Summary", "Machine", "Parallelism sweep", "Timeline", "Points", "Provenance"):
+    for heading in ("Summary", "Machine", "Microbatch power", "Timeline", "Points", "Provenance"):
         assert heading in page.text
 
 
@@ -100,7 +103,7 @@ def test_write_report_escapes_hostile_text(results: tuple[Path, Plan]) -> None:
     assert [attributes for tag, attributes in page.tags if tag == "script"] == [
         {"type": "application/json", "id": "zoom-data"}, {},
     ], "the timeline's data and its code, nothing else"  # fmt: skip
-    assert page.text.count(HOSTILE) >= 3
+    assert page.text.count(HOSTILE) >= 2
     assert "49" not in [part.strip() for part in page.text.split("&")]
 
 
@@ -137,14 +140,14 @@ def refusal(folder: Path, captions: Path = CAPTIONS) -> str:
 
 def test_write_report_refuses_missing_parts(results: tuple[Path, Plan]) -> None:
     folder, plan = results
-    assert "points.parquet: no such file" in refusal(folder)
+    assert "study mine has no finished run" in refusal(folder)
     page_of(folder, plan)
-    image = folder / "figs/timeline.png"
+    image = folder / "figs/mine/timeline.png"
     content = image.read_bytes()
     image.write_bytes(b"no picture")
     assert "timeline.png: not a PNG file" in refusal(folder)
     image.unlink()
-    assert re.search(r"timeline\.png: no such figure; draw it with 'triplepoint figure timeline'", refusal(folder))
+    assert re.search(r"timeline\.png: no such figure; draw it with 'triplepoint figure mine/timeline'", refusal(folder))
     image.write_bytes(content)
     assert "no such caption" in refusal(folder, folder / "captions")
 
@@ -156,7 +159,7 @@ def test_write_report_refuses_broken_or_reading_captions(results: tuple[Path, Pl
     captions.mkdir()
     for name in figures.NAMES:
         (captions / f"{name}.rst").write_text("Fine.\n\n.. include:: /etc/passwd\n")
-    assert "parallelism_sweep.rst: not valid reStructuredText" in refusal(folder, captions)
+    assert "microbatch_power.rst: not valid reStructuredText" in refusal(folder, captions)
 
 
 @pytest.mark.parametrize("name", figures.NAMES)
