@@ -27,7 +27,7 @@ def describe_machines(manifests: Sequence[Manifest]) -> list[Machine]:
     alike: dict[tuple, set[str]] = {}
     for manifest in manifests:
         for node in manifest.nodes:
-            alike.setdefault(_describe(node, manifest.origin), set()).add(node.host)
+            alike.setdefault(describe_node(node, manifest.origin), set()).add(node.host)
     best: dict[tuple[str, ...], tuple] = {}
     for description, hosts in alike.items():
         key = tuple(sorted(hosts))
@@ -45,7 +45,7 @@ def _listed(names: Sequence[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + rest
 
 
-def _describe(node: Node, origin: str) -> tuple[int, tuple[Line, ...]]:
+def describe_node(node: Node, origin: str) -> tuple[int, tuple[Line, ...]]:
     """Return the number of devices of a node, and its lines."""
     devices = {device.device for device in node.devices}
     products = sorted({device.product for device in node.devices if device.product})
