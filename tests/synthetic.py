@@ -13,7 +13,7 @@ from triplepoint.config.point import Layout, Point, PointCluster, Steps
 from triplepoint.config.yaml_file import read
 from triplepoint.files import write_text
 from triplepoint.manifest import Device, Evidence, Manifest, Node, Telemetry, write_manifest
-from triplepoint.tables import CATEGORIES, KERNELS, STEPS, TELEMETRY, TIMELINE
+from triplepoint.tables import CATEGORIES, INTERVALS, KERNELS, STEPS, TELEMETRY, TIMELINE
 from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.tables.studies import OVER_ALL, read_joined
 from triplepoint.units import NS_PER_S
@@ -104,6 +104,7 @@ def write_run(folder: Path, spec: Spec, planned: PlannedRun) -> None:
         "raw/steps": (STEPS, steps_of(spec, point)),
         "telemetry": (TELEMETRY, telemetry_of(spec, point)),
         "categories": (CATEGORIES, categories_of(spec, point)),
+        "intervals": (INTERVALS, intervals_of(spec, point)),
         "kernels": (KERNELS, kernels_of(spec, point)),
         "timeline": (TIMELINE, timeline_of(spec, point)),
     }
@@ -219,6 +220,19 @@ def categories_of(spec: Spec, point: Point) -> Iterable[dict[str, Any]]:
                     "rank": rank, "step": 6, "phase": phase, "category": category, "busy_ns": exposed + over,
                     "exposed_ns": exposed, "overlapped_ns": over,
                 }  # fmt: skip
+
+
+def intervals_of(spec: Spec, point: Point) -> Iterable[dict[str, Any]]:
+    """Yield the categories by kind: computation is two thirds GEMM, all else is of one kind."""
+    kinds = {"comm": ("all_gather", "tp"), "memory": ("dtod", None), "idle": ("other", None)}
+    for row in categories_of(spec, point):
+        if row["category"] != "compute":
+            kind, group = kinds[row["category"]]
+            yield row | {"kind": kind, "group": group}
+            continue
+        gemm_ns = row["busy_ns"] * 2 // 3
+        for kind, time_ns in (("gemm", gemm_ns), ("attention", row["busy_ns"] - gemm_ns)):
+            yield row | {"kind": kind, "group": None, "busy_ns": time_ns, "exposed_ns": time_ns}
 
 
 def kernels_of(spec: Spec, point: Point) -> Iterable[dict[str, Any]]:

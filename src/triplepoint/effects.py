@@ -4,9 +4,10 @@ import math
 import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from numbers import Real
+from typing import Any, Literal
 
-from pandas import DataFrame
+from pandas import DataFrame, Series
 from scipy.special import stdtrit
 
 from triplepoint.metrics import MEAN_TO_SIGMA, Z90
@@ -19,6 +20,8 @@ COVERAGE = 0.9
 """Of every interval here."""
 _P10_TO_P90 = 2.563
 """Standard deviations between the 10th and the 90th percentile of a normal distribution."""
+_MANY = 1.0
+"""From twice as fast on, factors are said instead of per cent."""
 _BY_STEP_TIME = {"step_time_s": 1.0, "tokens_per_s": 1.0, "tokens_per_s_per_gpu": 1.0}
 """Quantities whose model error is that of the step time: what all layouts of one training share of it cancels."""
 
@@ -62,9 +65,23 @@ class Effect:
     @property
     def text(self) -> str:
         """The effect with its interval: '4.5 % [2.1, 7.0]' or '3.1 K [1.0, 5.2]'."""
-        scale, unit = (100, "%") if self.is_relative else (1, "K")
-        ends = "" if math.isnan(self.low) else f" [{_digits(self.low * scale)}, {_digits(self.high * scale)}]"
-        return f"{_digits(self.value * scale)} {unit}{ends}"
+        return self.size + self.ends
+
+    @property
+    def size(self) -> str:
+        """The effect alone: '4.5 %' or '3.1 K'."""
+        return f"{_digits(self.value * self._scale)} {'%' if self.is_relative else 'K'}"
+
+    @property
+    def ends(self) -> str:
+        """The interval alone, with the space before it: ' [2.1, 7.0]'; nothing where none is known."""
+        if math.isnan(self.low):
+            return ""
+        return f" [{_digits(self.low * self._scale)}, {_digits(self.high * self._scale)}]"
+
+    @property
+    def _scale(self) -> int:
+        return 100 if self.is_relative else 1
 
     def turned(self) -> "Effect":
         """Return the effect of the way back."""
@@ -137,18 +154,18 @@ def pair_points(
     return effects
 
 
-_WORDS: Mapping[str, tuple[str, bool]] = {
-    "step_time_s": ("faster", False),
-    "tokens_per_s": ("faster", True),
-    "tokens_per_s_per_gpu": ("faster", True),
-    "job_gpu_samples_per_s_mj": ("more efficient", True),
-    "gpu_energy_per_token_j": ("cheaper in energy per token", False),
-    "gpu_power_w": ("lower in power", False),
-    "gpu_power_peak_w": ("lower in peak power", False),
-    "gpu_temp_c": ("cooler", False),
-    "gpu_temp_max_c": ("cooler at its hottest GPU", False),
+_WORDS: Mapping[str, tuple[str, Literal["time", "more", "less"]]] = {
+    "step_time_s": ("faster", "time"),
+    "tokens_per_s": ("faster", "more"),
+    "tokens_per_s_per_gpu": ("faster", "more"),
+    "job_gpu_samples_per_s_mj": ("more efficient", "more"),
+    "gpu_energy_per_token_j": ("lower in energy per token", "less"),
+    "gpu_power_w": ("lower in power", "less"),
+    "gpu_power_peak_w": ("lower in peak power", "less"),
+    "gpu_temp_c": ("cooler", "less"),
+    "gpu_temp_max_c": ("cooler at its hottest GPU", "less"),
 }
-"""What the best is called by column, and whether higher is better."""
+"""What the best is called by column, and whether that is less time (so a higher speed), more, or less of it."""
 
 
 def answer_best(points: DataFrame, column: str = "step_time_s", name: str = "layout", noun: str = "layouts") -> str:
@@ -160,31 +177,53 @@ def answer_best(points: DataFrame, column: str = "step_time_s", name: str = "lay
         name: Column of the settings' names; rows that share one are repeats.
         noun: What the settings are called, in the plural.
     """
-    word, is_higher_better = _WORDS[column]
-    done = points[(points["status"] == Status.OK) & points[column].notna()]
-    groups = [(str(key), found) for key, found in done.groupby(name, sort=False)]
-    groups.sort(key=lambda item: float(item[1][column].mean()), reverse=is_higher_better)
-    if len(groups) < 2:
-        return f"Of {points[name].nunique()} {noun}, {f'only {groups[0][0]}' if groups else 'none'} finished"
-    best, of_best = groups[0]
-    leads = {other: _lead(compare(of_best, found, column), is_higher_better) for other, found in groups[1:]}
+    best, leads = _leads(points, column, name)
+    if not leads:
+        return f"Of {points[name].nunique()} {noun}, {f'only {best}' if best else 'none'} finished"
+    word = _WORDS[column][0]
     tied = [other for other, lead in leads.items() if lead.is_tie]
     behind = [other for other in leads if other not in tied]
     if not behind:
-        last = groups[-1][0]
-        return f"{_listed([best, *tied], noun)} are tied; {best} is {leads[last].text} {word} than {last}"
-    said = f"{best} is {leads[behind[0]].text} {word} than {behind[0]}"
+        last = list(leads)[-1]
+        return f"{_listed([best, *tied], noun)} are tied; {_said(best, leads[last], word, last)}"
+    said = _said(best, leads[behind[0]], word, behind[0])
     return f"{said}; {_listed([best, *tied], noun)} are tied" if tied else said
 
 
-def _lead(change: Effect, is_higher_better: bool) -> Effect:
-    """Return by how much the first is better than the other, from the change to the other; positive where it is.
+def about_intervals(points: DataFrame, column: str = "step_time_s", name: str = "layout") -> str:
+    """Return what the intervals in the answer of `answer_best` are over, for the note of a figure; '' without any."""
+    bases = dict.fromkeys(lead.basis for lead in _leads(points, column, name)[1].values())
+    return " or ".join(ABOUT[basis] for basis in bases)
 
-    Speed is the inverse of time: what takes 10 % longer is beaten by 10 %, and so is what does 1 / 1.1 of the work.
-    """
-    if change.is_relative:
-        return change.turned() if is_higher_better else change
-    return change.turned() if is_higher_better else change
+
+def _leads(points: DataFrame, column: str, name: str) -> tuple[str, dict[str, Effect]]:
+    """Return the best setting ('' if none finished), and by how much it leads each of the others, the nearest first."""
+    kind = _WORDS[column][1]
+    done = points[(points["status"] == Status.OK) & points[column].notna()]
+    groups = [(str(key), DataFrame(found)) for key, found in done.groupby(name, sort=False)]
+    groups.sort(key=lambda item: float(item[1][column].mean()), reverse=kind == "more")
+    if not groups:
+        return "", {}
+    best, of_best = groups[0]
+    return best, {other: _lead(compare(of_best, found, column), kind) for other, found in groups[1:]}
+
+
+def _lead(change: Effect, kind: Literal["time", "more", "less"]) -> Effect:
+    """Return by how much the first is better than the other, from the change to the other; positive where it is."""
+    if kind == "time" or not change.is_relative:
+        # What takes 10 % longer is beaten by 10 % in speed.
+        return change
+    turned = change.turned()
+    if kind == "more":
+        return turned
+    return Effect(-turned.value, -turned.high, -turned.low, turned.basis, turned.num)
+
+
+def _said(best: str, lead: Effect, word: str, other: str) -> str:
+    if lead.is_relative and word == "faster" and lead.value >= _MANY:
+        ends = "" if math.isnan(lead.low) else f" [{_digits(1 + lead.low)}, {_digits(1 + lead.high)}]"
+        return f"{best} is {_digits(1 + lead.value)} times as fast as {other}{ends}"
+    return f"{best} is {lead.size} {word} than {other}{lead.ends}"
 
 
 def _listed(names: Sequence[str], noun: str) -> str:
@@ -203,7 +242,7 @@ def _values(rows: DataFrame, column: str, is_relative: bool) -> dict[Hashable, f
     return {key: math.log(value) if is_relative else value for key, value in values.items()}
 
 
-def _sigma(row: "Mapping[str, object]", column: str, is_relative: bool, is_simulated: bool) -> float:
+def _sigma(row: "Series[Any]", column: str, is_relative: bool, is_simulated: bool) -> float:
     """Return the standard error of one value, of ratios of its logarithm; NaN where nothing is known of it."""
     if is_simulated and column in _BY_STEP_TIME:
         return _number(row, "step_time_layout_sigma")
@@ -216,9 +255,9 @@ def _sigma(row: "Mapping[str, object]", column: str, is_relative: bool, is_simul
     return MEAN_TO_SIGMA * abs(high - low) / _P10_TO_P90 / math.sqrt(num) if num > 0 else math.nan
 
 
-def _number(row: "Mapping[str, object]", column: str) -> float:
+def _number(row: "Series[Any]", column: str) -> float:
     value = row.get(column)
-    return float(value) if isinstance(value, int | float) else math.nan
+    return float(value) if isinstance(value, Real) else math.nan
 
 
 def _over(changes: Iterable[float], basis: Basis, is_relative: bool) -> Effect:
@@ -239,5 +278,5 @@ def _effect(change: float, half: float, basis: Basis, num: int, is_relative: boo
 
 def _digits(value: float) -> str:
     """Return a number of per cent or kelvin to a tenth, from 20 on to a whole."""
-    text = f"{value:.0f}" if abs(value) >= 20 else f"{value:.1f}"
+    text = f"{value:.0f}" if abs(value) >= 19.95 else f"{value:.1f}"
     return text.removeprefix("-") if float(text) == 0 else text

@@ -85,9 +85,12 @@ def bind(config: Mapping[str, Any], base: str, asked: Sequence[str] = ()) -> "Bi
 class Binding:
     """The selection as the rules see it."""
 
-    tables = ("points", "gpus", "step_energy", "phases", "kernels", "telemetry_checks", "timeline")
+    tables = (
+        "points", "gpus", "nodes", "traffic", "step_energy", "phases", "breakdown", "kernels", "telemetry_checks",
+        "published", "timeline",
+    )  # fmt: skip
     """Tables that every study has."""
-    parquet_only = ("timeline",)
+    parquet_only = ("breakdown", "timeline")
     over_all = ("claims",)
     """Tables of all studies together."""
     trace_products = (*(f"{name}.parquet" for name in TRACE_TABLES), "perfetto.json.gz")
@@ -95,7 +98,7 @@ class Binding:
     # What `aggregate` reads of a run; each further file of a thousand runs costs Snakemake a quarter of a second.
     aggregated = (
         "raw/manifest.json",
-        *(f"{name}.parquet" for name in ("telemetry", "kernels", "categories", "timeline")),
+        *(f"{name}.parquet" for name in ("telemetry", "kernels", "categories", "intervals", "timeline")),
     )
 
     def __init__(self, selection: Selection, base: Path, plan: Plan) -> None:

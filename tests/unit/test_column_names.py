@@ -10,6 +10,7 @@ from triplepoint.tables.schema import Column, column_of
 
 UNITS = {
     "s": "s", "ns": "ns", "W": "w", "J": "j", "J/token": "j", "degC": "c", "MHz": "mhz", "Hz": "hz", "byte": "bytes",
+    "byte/s": "bytes_per_s",
     "token/s": "", "FLOP/token": "", "nat": "", "sample/(s*MJ)": "", "1": "", "": "",
 }  # fmt: skip
 STATISTICS = {"p10", "p90", "min", "max", "peak", "lo", "hi", "sigma"}

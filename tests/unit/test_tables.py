@@ -1,6 +1,7 @@
 """Tables that have grown, and what their columns declare."""
 
 import ast
+import importlib
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -9,12 +10,14 @@ import pytest
 import triplepoint
 from triplepoint.errors import UserError
 from triplepoint.status import RESULTS
-from triplepoint.tables import SAMPLES, STEPS, TELEMETRY
-from triplepoint.tables.results import POINTS
-from triplepoint.tables.schema import Column, Kind
+from triplepoint.tables import SAMPLES, STEPS, TELEMETRY, reference
+from triplepoint.tables.results import POINTS, RESULT_TABLES
+from triplepoint.tables.schema import Column, Kind, Table
 
 PACKAGE = Path(triplepoint.__file__).parent
-SHOWN = {"tables/schema.py", "report/__init__.py", "tables/results.py", "config/reference.py"}
+ROOT = Path(__file__).parents[2]
+TABLES = [*RESULT_TABLES.values(), *reference._OF_RUN.values()]
+SHOWN = {"tables/schema.py", "tables/reference.py", "report/__init__.py", "tables/results.py", "config/reference.py"}
 """Modules that pass descriptions on to readers: as metadata of a file, as a tooltip of the page."""
 
 ROW = {"rank": 0, "step": 0, "kind": "measured", "t_start_ns": 1, "t_end_ns": 2, "num_tokens": 8}
@@ -57,3 +60,26 @@ def test_descriptions_are_shown_and_never_looked_into() -> None:
 def test_status_of_points_names_the_results() -> None:
     (column,) = (column for column in POINTS.columns if column.name == "status")
     assert column.about == "ok, oom or invalid." and len(RESULTS) == 3
+
+
+def test_data_dictionary_is_what_the_schemas_say() -> None:
+    assert (ROOT / reference.PATH).read_text() == reference.reference(), f"run {reference.COMMAND}"
+
+
+def test_data_dictionary_has_every_table_there_is() -> None:
+    """Every `Table` that a module of schemas has stands in it."""
+    names = [path.stem for path in (PACKAGE / "tables").glob("*.py") if path.stem not in ("__init__", "reference")]
+    modules = [importlib.import_module(f"triplepoint.tables.{name}") for name in names]
+    declared = {id(value): value.name for module in modules for value in vars(module).values() if type(value) is Table}
+    assert {declared[found] for found in declared.keys() - {id(table) for table in TABLES}} == {"segments"}
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+def test_tables_say_what_a_row_is_and_what_null_means(table: Table) -> None:
+    assert table.row.startswith("one row per")
+    assert bool(table.null) == any(column.nullable for column in table.columns)
+    has_unit_column = any(column.name == "unit" for column in table.columns)
+    for column in table.columns:
+        assert column.about.endswith("."), column.name
+        assert column.unit or column.type not in ("int", "float") or has_unit_column, column.name
+        assert not column.unit or column.type not in ("str", "names"), column.name

@@ -8,17 +8,21 @@ import pyarrow as pa
 
 from triplepoint.aggregate.checks import run_checks, sensor_checks
 from triplepoint.aggregate.energy import Sensors, read_sensors
+from triplepoint.aggregate.machines import read_machines
+from triplepoint.aggregate.nodes import node_rows
 from triplepoint.aggregate.points import (
     add_phase_energy,
     finished_row,
     gpu_rows,
-    set_beside,
     step_energy_rows,
     unfinished_row,
 )
 from triplepoint.aggregate.power import measure_power
+from triplepoint.aggregate.predicted import add_need, set_beside
+from triplepoint.aggregate.samples import Samples
 from triplepoint.aggregate.steps import read_outcomes, read_steps
 from triplepoint.aggregate.traces import read_timeline, read_traces
+from triplepoint.aggregate.traffic import traffic_rows
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.yaml_file import read
@@ -30,6 +34,7 @@ from triplepoint.tables import TELEMETRY
 from triplepoint.tables.results import RESULT_TABLES, RUN_TIMELINE
 from triplepoint.tables.studies import OVER_ALL, PARQUET_ONLY, PLAN, tables_folder
 from triplepoint.tables.variants import find_variants
+from triplepoint.verdicts.values import published_values
 
 _Rows = dict[str, list[dict[str, Any]]]
 """Rows by table."""
@@ -69,7 +74,7 @@ def aggregate_study(
     outcomes = read_outcomes(plan, results / "runs")
     names = {entry.planned.point.cluster.gpu for entry in plan.valid} - {None}
     types = {name: read(GpuConfig, config / "gpus" / f"{name}.yaml") for name in sorted(map(str, names))}
-    rows: _Rows = {name: [] for name in RESULT_TABLES if name not in ("timeline", *OVER_ALL)}
+    rows: _Rows = {name: [] for name in RESULT_TABLES if name not in ("timeline", "published", *OVER_ALL)}
     sensors, timelines = read_sensors(results / "sensors"), []
     variants = find_variants(plan.entries)
     tasks = [
@@ -84,6 +89,7 @@ def aggregate_study(
         timelines.extend([timeline] if timeline is not None else [])
     rows["telemetry_checks"].extend(sensor_checks(sensors))
     tables = {name: RESULT_TABLES[name].from_rows(of_table) for name, of_table in rows.items()}
+    tables["published"] = RESULT_TABLES["published"].from_rows(published_values(config, tables["points"].to_pylist()))
     tables["timeline"] = pa.concat_tables(timelines) if timelines else RUN_TIMELINE.schema().empty_table()
     _write(tables, plan, tables_folder(results, study))
 
@@ -115,10 +121,12 @@ def _rows_of(task: _Task) -> tuple[_Rows, pa.Table | None]:
     if manifest is not None and manifest.status == Status.OK:
         rows_of_run, timeline = _join(task, manifest)
         set_beside(entry.planned.point, manifest, rows_of_run["points"][0], rows_of_run["gpus"], task.config)
+        add_need(entry.planned.point, rows_of_run["points"][0], task.config)
         return rows_of_run, timeline
     row = unfinished_row(entry, manifest)
     if manifest is not None:
         set_beside(entry.planned.point, manifest, row, [], task.config)
+    add_need(entry.planned.point, row, task.config)
     return {"points": [row]}, None
 
 
@@ -127,18 +135,23 @@ def _join(task: _Task, manifest: Manifest) -> tuple[_Rows, pa.Table]:
     entry, folder, sensors = task.entry, task.folder, task.sensors
     point = entry.planned.point
     gpu = task.types.get(point.cluster.gpu or "")
+    machines = read_machines(point.cluster.name, gpu, task.config) if gpu else None
     steps = read_steps(entry, manifest, folder / "raw" / "steps.parquet")
     telemetry = TELEMETRY.read(folder / "telemetry.parquet")
-    power = measure_power(entry.run, manifest, steps, telemetry, gpu, sensors)
+    samples = Samples(manifest, steps, telemetry)
+    power = measure_power(entry.run, samples, gpu, sensors)
     traces = read_traces(entry, steps.profiled, folder)
     timeline = read_timeline(entry.run, folder, is_traced=point.steps.profiled > 0)
     add_phase_energy(traces.phases, manifest, steps, power, timeline, gpu)
     rows_of_run = {
         "points": [finished_row(entry, manifest, steps, power, gpu) | traces.totals],
-        "gpus": gpu_rows(entry.run, manifest, steps, power),
+        "gpus": gpu_rows(entry.planned, manifest, steps, power, machines),
+        "nodes": node_rows(entry.run, samples, power.device_energy),
+        "traffic": traffic_rows(entry.run, samples, machines) if machines else [],
         "telemetry_checks": run_checks(entry.planned, manifest, telemetry, power),
         "step_energy": step_energy_rows(entry.run, manifest, steps, power),
         "phases": traces.phases,
+        "breakdown": traces.breakdown,
         "kernels": traces.kernels,
     }
     return rows_of_run, timeline

@@ -34,7 +34,7 @@ def plug_columns(nodes: Sequence[Readings]) -> dict[str, float]:
     """
     if not nodes or any(len(node.t_ns) < 2 for node in nodes):
         return {}
-    columns = {"node_power_w": float(np.mean([_mean_w(node) for node in nodes]))}
+    columns = {"node_power_w": float(np.mean([mean_w(node) for node in nodes]))}
     period_s = max(float(np.median(np.diff(node.t_ns))) for node in nodes) / NS_PER_S
     start_ns = max(int(node.t_ns[0]) for node in nodes)
     lasts_s = (min(int(node.t_ns[-1]) for node in nodes) - start_ns) / NS_PER_S
@@ -52,6 +52,6 @@ def plug_columns(nodes: Sequence[Readings]) -> dict[str, float]:
     }
 
 
-def _mean_w(node: Readings) -> float:
-    """Return the mean over time: readings need not be even."""
+def mean_w(node: Readings) -> float:
+    """Return the mean over time of two readings or more, which need not be even. Unit: W."""
     return float(np.trapezoid(node.power_w, node.t_ns) / (node.t_ns[-1] - node.t_ns[0]))

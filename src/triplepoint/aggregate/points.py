@@ -1,24 +1,25 @@
 """Rows of tables `points`, `gpus` and `step_energy`, and energy in `phases`: planned, measured and predicted."""
 
-import math
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from triplepoint import metrics
+from triplepoint.aggregate.machines import Machines
 from triplepoint.aggregate.phases import Spans, phase_energy, read_pattern, read_spans
-from triplepoint.aggregate.power import DeviceKey, Power
+from triplepoint.aggregate.power import Power
+from triplepoint.aggregate.samples import DeviceKey
 from triplepoint.aggregate.steps import RunSteps, explain
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.config.plan import PlanEntry
+from triplepoint.config.mesh import RankMesh
+from triplepoint.config.plan import PlanEntry, PlannedRun
 from triplepoint.config.point import SETTINGS, Point, settings_of
 from triplepoint.errors import UserError
 from triplepoint.flops import model_flops_per_token, peak_flops
 from triplepoint.manifest import Device, Manifest, Node
-from triplepoint.status import PredictionStatus, Status
+from triplepoint.status import Status
 from triplepoint.units import NS_PER_S
 
 _TIMES = ("step_time", "time_to_first_token", "time_per_output_token")
@@ -64,6 +65,7 @@ def finished_row(
             "tokens_per_s_per_gpu": throughput / point.num_gpus,
             "flops_per_token": flops,
             "mfu": _mfu(entry.run, point, gpu, throughput, flops),
+            **_limits(gpu),
             "loss_first": steps.losses[0],
             "loss_last": steps.losses[1],
             "peak_memory_bytes": max(memory, default=None),
@@ -74,6 +76,14 @@ def finished_row(
         | _facts_of_model(manifest)
     )
     return row | _per_gpu_and_token(row, point.num_gpus, steps.num_tokens)
+
+
+def _limits(gpu: GpuConfig | None) -> dict[str, float]:
+    """Return what figures draw as lines, of one GPU: power limit and temperature of throttling, where it is known."""
+    if gpu is None:
+        return {}
+    throttled = {"gpu_throttle_temp_c": gpu.slowdown_temperature.value} if gpu.slowdown_temperature else {}
+    return {"gpu_power_limit_w": gpu.package_power_limit.value / gpu.gpus_per_package, **throttled}
 
 
 def _per_gpu_and_token(row: Mapping[str, Any], num_gpus: int, num_tokens: int) -> dict[str, Any]:
@@ -141,15 +151,18 @@ def _known_to(manifest: Manifest) -> dict[str, Any]:
     return found
 
 
-def gpu_rows(run: str, manifest: Manifest, steps: RunSteps, power: Power) -> list[dict[str, Any]]:
-    """Return one row per rank, in numeric order."""
-    rows = []
+def gpu_rows(
+    planned: PlannedRun, manifest: Manifest, steps: RunSteps, power: Power, machines: Machines | None
+) -> list[dict[str, Any]]:
+    """Return one row per rank, in numeric order; machines are None on cpu."""
+    rows, mesh = [], RankMesh(planned.point.layout)
     for node in manifest.nodes:
         for device in node.devices:
             rows.append(
                 {
-                    "run": run,
+                    "run": planned.run,
                     "rank": device.rank,
+                    "stage": mesh.place(device.rank).pp,
                     "node": node.node,
                     "host": node.host,
                     "device": device.device,
@@ -159,6 +172,7 @@ def gpu_rows(run: str, manifest: Manifest, steps: RunSteps, power: Power) -> lis
                     "peak_memory_bytes": steps.peak_memory_bytes[device.rank],
                     "reserved_memory_bytes": steps.reserved_memory_bytes[device.rank],
                     **_device_columns(power, (node.node, device.device)),
+                    **(machines.place_of(int(device.device.removeprefix("gpu"))) if machines else {}),
                 }
             )
             if manifest.origin == "simulated":
@@ -235,50 +249,6 @@ def _power_columns(power: Power, throughput: float, point: Point, step_time_s: f
             columns[f"{name}_utilisation"] = float(samples.mean())
             columns |= {f"{name}_utilisation_p10": p10, f"{name}_utilisation_p90": p90}
     return columns
-
-
-Row = dict[str, Any]
-
-
-def set_beside(point: Point, manifest: Manifest, row: Row, ranks: list[Row], config: Path) -> None:
-    """Put the prediction of a launched run into its rows; a simulated one is its own prediction and gets none.
-
-    Args:
-        point: What was launched.
-        manifest: What came of it.
-        row: Its row of `points`.
-        ranks: Its rows of `gpus`, in the order of ranks; empty if it did not finish.
-        config: Folder of the configuration.
-    """
-    if manifest.origin == "simulated":
-        return
-    from triplepoint.simulate.predict.point import allocated_by_rank, predict_if_configured
-
-    step = predict_if_configured(point, config)
-    if step.status in (PredictionStatus.UNSUPPORTED, PredictionStatus.INVALID):
-        row["prediction_absent"] = step.reason
-        return
-    allocated_bytes = allocated_by_rank(point, config)
-    row |= {
-        "predicted_step_time_s": step.step_time_s,
-        "predicted_step_time_lo_s": _known(step.step_time_lo_s),
-        "predicted_step_time_hi_s": _known(step.step_time_hi_s),
-        "step_time_error": _error(step.step_time_s, row.get("step_time_s")),
-        "predicted_memory_bytes": max(allocated_bytes),
-        "memory_error": _error(max(allocated_bytes), row.get("peak_memory_bytes")),
-    }
-    for one in ranks:
-        predicted = allocated_bytes[one["rank"]]
-        one |= {"predicted_memory_bytes": predicted, "memory_error": _error(predicted, one["peak_memory_bytes"])}
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-def _error(predicted: float, measured: float | None) -> float | None:
-    """Return how far a prediction is off, 0.1 for one a tenth too high; None where nothing was measured."""
-    return predicted / measured - 1 if measured else None
 
 
 def step_energy_rows(run: str, manifest: Manifest, steps: RunSteps, power: Power) -> list[dict[str, Any]]:

@@ -1,18 +1,17 @@
 """Power, utilisation, temperature, clocks and throttling of one run, cut to its measured steps."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from triplepoint.aggregate.energy import NONE, DeviceEnergy, NotMeasuredError, Sensors, measure_energy
-from triplepoint.aggregate.plug import Readings, plug_columns
-from triplepoint.aggregate.steps import RunSteps
+from triplepoint.aggregate.nodes import host_energy_j, readings_of
+from triplepoint.aggregate.plug import plug_columns
+from triplepoint.aggregate.samples import DeviceKey, Samples, Weighted, why_absent
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import UserError
-from triplepoint.manifest import Device, Manifest, Node
+from triplepoint.manifest import Manifest
 from triplepoint.metrics import Spread, spread
 from triplepoint.units import NS_PER_S
 
@@ -55,13 +54,6 @@ def peak_column(gpu: GpuConfig) -> str:
     return "gpu_power_peak_w" if gpu.gpus_per_package == 1 else "package_power_peak_w"
 
 
-class Weighted(NamedTuple):
-    """Samples of measured steps without nulls, and the time each stands for, in ns; both of shape (num_samples,)."""
-
-    values: np.ndarray
-    weight_ns: np.ndarray
-
-
 def heat_of_gpu(samples: Mapping[str, Weighted], peak: str) -> dict[str, float]:
     """Return what samples of measured steps say of a GPU, by column of `gpus`; nothing of what was not sampled.
 
@@ -76,7 +68,7 @@ def heat_of_gpu(samples: Mapping[str, Weighted], peak: str) -> dict[str, float]:
 
 
 def heat_of_run(
-    samples: Iterable[Mapping[str, Weighted]], throttle: Iterable[Mapping[str, float]], peak: str
+    samples: Iterable[Mapping[str, Weighted]], throttle: Collection[Mapping[str, float]], peak: str
 ) -> dict[str, float]:
     """Return the same of all GPUs of a run together, by column of `points`.
 
@@ -93,49 +85,20 @@ def heat_of_run(
     row = heat_of_gpu(together, peak)
     # Causes can hold clocks at the same time.
     shares = [min(1.0, sum(one.get(f"{cause}_share", 0.0) for cause in CAUSES)) for one in throttle if one]
-    return row | ({"throttle_fraction": float(np.mean(shares))} if shares else {})
-
-
-def sample_weights_ns(t_ns: np.ndarray, windows_ns: np.ndarray) -> np.ndarray:
-    """Return the time each sample stands for: half way to its neighbours, in measured steps alone.
-
-    Samplers read more often at ends of steps, where clocks are not those of the rest, so plain means are wrong. A
-    sample stands for no more than twice the usual time: what lies in a gap was not measured.
-
-    Args:
-        t_ns: When samples were read, in order; shape (num_samples,). Unit: ns.
-        windows_ns: Measured steps, in order; shape (num_steps, 2). Unit: ns.
-
-    Returns:
-        Shape (num_samples,). Unit: ns.
-    """
-    if len(t_ns) < 2:
-        return np.ones(len(t_ns))
-    half = np.diff(t_ns) / 2
-    half = np.minimum(half, 2 * np.median(half))
-    low, high = t_ns - np.append(0.0, half), t_ns + np.append(half, 0.0)
-    # Measured time up to a moment, a line that is flat between steps.
-    passed = np.cumsum(np.diff(windows_ns, axis=1)[:, 0])
-    edges, so_far = windows_ns.reshape(-1).astype(float), np.repeat(passed, 2)
-    so_far[::2] -= np.diff(windows_ns, axis=1)[:, 0]
-    return np.asarray(np.interp(high, edges, so_far) - np.interp(low, edges, so_far))
+    return row | ({"throttle_fraction": float(np.mean(shares))} if shares else {}) | _mean_of(throttle)
 
 
 def _spreads(samples: Mapping[str, Weighted]) -> dict[str, float]:
     row: dict[str, float] = {}
     for name, unit in _QUANTITIES:
-        values, weight_ns = samples[f"{name}_{unit}"]
+        values = samples[f"{name}_{unit}"].values
         if values.size:
             low, high = np.percentile(values, [10, 90])
-            mean = np.average(values, weights=weight_ns) if weight_ns.any() else values.mean()
-            row |= {f"{name}_{unit}": mean, f"{name}_p10_{unit}": low, f"{name}_p90_{unit}": high}
+            row |= {f"{name}_{unit}": samples[f"{name}_{unit}"].mean}
+            row |= {f"{name}_p10_{unit}": low, f"{name}_p90_{unit}": high}
             if name == "gpu_temp":
                 row["gpu_temp_max_c"] = values.max()
     return {name: float(value) for name, value in row.items()}
-
-
-DeviceKey = tuple[int, str]
-"""Node index and device name."""
 
 
 @dataclass(frozen=True)
@@ -170,150 +133,100 @@ class Power:
     """The same of all GPUs, by column of `points`."""
 
 
-def measure_power(
-    run: str, manifest: Manifest, steps: RunSteps, telemetry: pa.Table, gpu: GpuConfig | None, sensors: Sensors = NONE
-) -> Power:
+def measure_power(run: str, samples: Samples, gpu: GpuConfig | None, sensors: Sensors = NONE) -> Power:
     """Return what the samples of a run's measured steps say.
 
     Args:
         run: Run id, for errors.
-        manifest: The run's manifest.
-        steps: The run's steps.
-        telemetry: Table `telemetry` of the run.
+        samples: The run's samples.
         gpu: GPU type; None on cpu.
         sensors: Sensor cards there are.
 
     Raises:
         UserError: If only some GPUs have power samples for no known reason: a sum of fewer would look efficient.
     """
-    samples = _Samples(manifest, steps, telemetry)
     if gpu is None:
-        return samples.power_of_hosts()
-    energy, refused = samples.energies(sensors)
+        return _power_of_hosts(samples)
+    energy, refused = _energies(samples, sensors)
     if lost := _lost_packages(samples.devices, set(energy), gpu):
-        energy, refused = {}, _why_lost(run, manifest, lost)
-    throttle, peak = samples.throttling(), peak_column(gpu)
+        energy, refused = {}, _why_lost(run, samples.manifest, lost)
+    throttle, peak = _throttling(samples), peak_column(gpu)
     sampled = {key: {name: samples.weighted(name, key) for name in SAMPLED} for key in samples.devices}
+    busy = {key: _clock_busy(samples, key) for key in samples.devices}
     return replace(
-        samples.power_of_hosts(),
+        _power_of_hosts(samples),
         gpu_power_w=sum(one.mean_w for one in energy.values()) if energy else None,
         gpu_spread_w=_spread_of_sum(energy.values()),
         gpu_source="; ".join(dict.fromkeys(one.source for one in energy.values())) or None,
-        absent=None if energy else refused or _reason(manifest, "gpu_power_w"),
+        absent=None if energy else refused or why_absent(samples.manifest, "gpu_power_w"),
         gpu_utilisation=np.concatenate([samples.values("gpu_utilisation", key) for key in samples.devices]),
         device_energy=energy,
         device_throttle=throttle,
-        device_heat={key: heat_of_gpu(columns, peak) for key, columns in sampled.items()},
-        heat=heat_of_run(sampled.values(), throttle.values(), peak),
+        device_heat={key: heat_of_gpu(columns, peak) | busy[key] for key, columns in sampled.items()},
+        heat=heat_of_run(sampled.values(), throttle.values(), peak) | _mean_of(busy.values()),
     )
 
 
-class _Samples:
-    """The samples of a run, by device, with the windows of its measured steps."""
+def _clock_busy(samples: Samples, key: DeviceKey) -> dict[str, float]:
+    """Return the mean clock while kernels run, by column of `gpus`; nothing where clock or utilisation lack."""
+    found = samples.weighted("sm_clock_mhz", key, by="gpu_utilisation")
+    return {"sm_clock_busy_mhz": found.mean} if found.weight_ns.any() else {}
 
-    def __init__(self, manifest: Manifest, steps: RunSteps, telemetry: pa.Table) -> None:
-        """Take the columns of the telemetry; samples of interrupted steps get no kind of step."""
-        self._manifest, self._steps = manifest, steps
-        self._columns = {name: telemetry[name].to_numpy(zero_copy_only=False) for name in telemetry.column_names}
-        if interrupted := list(manifest.interrupted_steps):
-            kinds, is_interrupted = self._columns["kind"], np.isin(self._columns["step"], interrupted)
-            self._columns["kind"] = np.where(is_interrupted, None, kinds)
-        rows: dict[DeviceKey, list[int]] = {}
-        keys = zip(self._columns["node"].tolist(), self._columns["device"].tolist(), strict=True)
-        for row, key in enumerate(keys):
-            rows.setdefault(key, []).append(row)
-        self._rows = {key: np.array(numbers) for key, numbers in rows.items()}
-        self.devices = sorted({(node.node, device.device) for node in manifest.nodes for device in node.devices})
 
-    def of(self, key: DeviceKey) -> dict[str, np.ndarray]:
-        """Return the columns of a device's samples."""
-        rows = self._rows.get(key, np.array([], dtype=np.int64))
-        return {name: values[rows] for name, values in self._columns.items()}
+def _mean_of(rows: Collection[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each column over the rows that have it."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: float(np.mean([row[name] for row in rows if name in row])) for name in names}
 
-    def values(self, name: str, key: DeviceKey) -> np.ndarray:
-        """Return a device's values of samples in measured steps, without nulls."""
-        if key not in self._rows:
-            return np.array([])
-        values: np.ndarray = self._columns[name][self._rows[key]].astype(float)
-        return np.asarray(values[np.isfinite(values) & (self._columns["kind"][self._rows[key]] == "measured")])
 
-    def weighted(self, name: str, key: DeviceKey) -> Weighted:
-        """Return `values` with the time that each stands for."""
-        node = next(node for node in self._manifest.nodes if node.node == key[0])
-        if key not in self._rows or node.node not in self._steps.windows_ns:
-            return Weighted(self.values(name, key), np.ones(self.values(name, key).shape))
-        columns = self.of(key)
-        found: np.ndarray = columns[name].astype(float)
-        known = np.isfinite(found)
-        weight_ns = sample_weights_ns(columns["t_ns"][known], self.windows_ns(node))
-        is_measured = columns["kind"][known] == "measured"
-        return Weighted(found[known][is_measured], weight_ns[is_measured])
+def _energies(samples: Samples, sensors: Sensors) -> tuple[dict[DeviceKey, DeviceEnergy], str | None]:
+    """Return what each GPU drew in the measured steps, none where one's sensor is refused, and why."""
+    energies = {}
+    for node, device in samples.sampled():
+        card = sensors.card_of(device.uuid, device.product)
+        try:
+            energy = measure_energy(samples.of((node.node, device.device)), samples.windows_ns(node), card)
+        except NotMeasuredError as error:
+            return {}, f"{node.host} {device.device}: {error}"
+        if energy is not None:
+            energies[node.node, device.device] = energy
+    return energies, None
 
-    def windows_ns(self, node: Node) -> np.ndarray:
-        """Return the measured steps of a node on the clock of the telemetry, which is the first node's."""
-        return self._manifest.on_first_clock(node, self._steps.windows_ns[node.node])
 
-    def energies(self, sensors: Sensors) -> tuple[dict[DeviceKey, DeviceEnergy], str | None]:
-        """Return what each GPU drew in the measured steps, none where one's sensor is refused, and why."""
-        energies = {}
-        for node, device in self._sampled():
-            card = sensors.card_of(device.uuid, device.product)
-            try:
-                energy = measure_energy(self.of((node.node, device.device)), self.windows_ns(node), card)
-            except NotMeasuredError as error:
-                return {}, f"{node.host} {device.device}: {error}"
-            if energy is not None:
-                energies[node.node, device.device] = energy
-        return energies, None
+def _throttling(samples: Samples) -> dict[DeviceKey, dict[str, float]]:
+    """Return the share of time from the first to the last measured step in which each GPU was throttled."""
+    shares = {}
+    for node, device in samples.sampled():
+        key, windows_ns = (node.node, device.device), samples.windows_ns(node)
+        shares[key] = throttle_shares(samples.of(key), int(windows_ns[0, 0]), int(windows_ns[-1, 1]))
+    return shares
 
-    def throttling(self) -> dict[DeviceKey, dict[str, float]]:
-        """Return the share of time from the first to the last measured step in which each GPU was throttled."""
-        shares = {}
-        for node, device in self._sampled():
-            key, windows_ns = (node.node, device.device), self.windows_ns(node)
-            shares[key] = throttle_shares(self.of(key), int(windows_ns[0, 0]), int(windows_ns[-1, 1]))
-        return shares
 
-    def _sampled(self) -> Iterator[tuple[Node, Device]]:
-        """Yield the GPUs that have samples and steps."""
-        for node in self._manifest.nodes:
-            for device in node.devices:
-                if (node.node, device.device) in self._rows and node.node in self._steps.windows_ns:
-                    yield node, device
+def _power_of_hosts(samples: Samples) -> Power:
+    """Return what the hosts' own sensors say."""
+    steps_w, absent = _host_power(samples)
+    nodes = samples.manifest.nodes
+    return Power(
+        # Energy over time of all measured steps: long steps weigh more than in the plain mean.
+        host_power_w=None if steps_w is None else float(np.average(steps_w, weights=samples.steps.step_time_s)),
+        host_spread_w=None if steps_w is None else spread(steps_w),
+        absent=absent,
+        cpu_utilisation=np.concatenate([samples.values("cpu_utilisation", (node.node, "host")) for node in nodes]),
+        plug=plug_columns([readings_of(samples, node) for node in nodes]),
+    )
 
-    def power_of_hosts(self) -> Power:
-        """Return what the hosts' own sensors say."""
-        steps_w, absent = self._host_power()
-        busy = [self.values("cpu_utilisation", (node.node, "host")) for node in self._manifest.nodes]
-        return Power(
-            # Energy over time of all measured steps: long steps weigh more than in the plain mean.
-            host_power_w=None if steps_w is None else float(np.average(steps_w, weights=self._steps.step_time_s)),
-            host_spread_w=None if steps_w is None else spread(steps_w),
-            absent=absent,
-            cpu_utilisation=np.concatenate(busy),
-            plug=plug_columns([self._plug(node) for node in self._manifest.nodes]),
-        )
 
-    def _plug(self, node: Node) -> Readings:
-        """Return what the meter of a node's plug read from the first measured step to the last."""
-        if node.node not in self._steps.windows_ns or (node.node, "host") not in self._rows:
-            return Readings(np.array([]), np.array([]))
-        samples, windows_ns = self.of((node.node, "host")), self.windows_ns(node)
-        power_w, t_ns = samples["node_power_w"].astype(float), samples["t_ns"]
-        is_inside = np.isfinite(power_w) & (t_ns >= windows_ns[0, 0]) & (t_ns <= windows_ns[-1, 1])
-        return Readings(t_ns[is_inside], power_w[is_inside])
-
-    def _host_power(self) -> tuple[np.ndarray | None, str | None]:
-        """Return the power of all nodes in each measured step, or why there is none."""
-        total_w = np.zeros(len(self._steps.measured))
-        for node in self._manifest.nodes:
-            if node.node not in self._steps.windows_ns:
-                continue
-            power_w = _power_of_node(self.of((node.node, "host")), self.windows_ns(node))
-            if power_w is None:
-                return None, _reason(self._manifest, "cpu_energy_j")
-            total_w += power_w
-        return total_w, None
+def _host_power(samples: Samples) -> tuple[np.ndarray | None, str | None]:
+    """Return the power of all nodes in each measured step, or why there is none."""
+    total_w = np.zeros(len(samples.steps.measured))
+    for node in samples.manifest.nodes:
+        if node.node not in samples.steps.windows_ns:
+            continue
+        energy_j = host_energy_j(samples, node)
+        if energy_j is None:
+            return None, why_absent(samples.manifest, "cpu_energy_j")
+        total_w += energy_j / samples.step_lengths_s(node)
+    return total_w, None
 
 
 def _spread_of_sum(energies: Collection[DeviceEnergy]) -> Spread | None:
@@ -344,33 +257,3 @@ def _why_lost(run: str, manifest: Manifest, lost: list[DeviceKey]) -> str:
             "a sum over fewer GPUs is no result: launch it again"
         )
     return "; ".join(gaps[node][-1] for node in sorted({node for node, _ in lost}))
-
-
-def _power_of_node(samples: dict[str, np.ndarray], window_ns: np.ndarray) -> np.ndarray | None:
-    """Return CPU package power, and DRAM power where the host reports it, in each measured step of one node."""
-    energies = [_counter(samples, name, window_ns) for name in ("cpu_energy_j", "dram_energy_j")]
-    if energies[0] is None:
-        return None
-    energy_j = sum(np.diff(found, axis=1)[:, 0] for found in energies if found is not None)
-    return np.asarray(energy_j / (np.diff(window_ns, axis=1)[:, 0] / NS_PER_S))
-
-
-def _counter(samples: dict[str, np.ndarray], name: str, at_ns: np.ndarray) -> np.ndarray | None:
-    """Return a cumulative counter at given times, or None where its samples do not reach around all of them."""
-    values = samples[name].astype(float)
-    kept = np.isfinite(values)
-    t_ns = samples["t_ns"][kept]
-    if t_ns.size < 2 or at_ns.min() < t_ns[0] or at_ns.max() > t_ns[-1]:
-        return None
-    return np.asarray(np.interp(at_ns, t_ns, values[kept]))
-
-
-def _reason(manifest: Manifest, column: str) -> str:
-    for node in manifest.nodes:
-        if node.telemetry is None:
-            return node.gaps[-1] if node.gaps else f"the sampler of {node.host} left no account"
-        if column in node.telemetry.absent:
-            return node.telemetry.absent[column]
-        if node.gaps:
-            return node.gaps[-1]
-    return "no samples around the measured steps; use a shorter telemetry_period_s or more steps"

@@ -8,10 +8,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from triplepoint.config.mesh import RankMesh
 from triplepoint.config.plan import PlanEntry
 from triplepoint.errors import UserError
-from triplepoint.tables import CATEGORIES, KERNELS, TIMELINE
+from triplepoint.tables import CATEGORIES, INTERVALS, KERNELS, TIMELINE
 from triplepoint.tables.results import RUN_TIMELINE
+from triplepoint.tables.traces import GEOMETRY
 from triplepoint.units import ns_to_s
 
 _SPLIT = {
@@ -21,6 +23,10 @@ _SPLIT = {
     "idle_s": ("idle", "busy_s"),
 }
 """Columns of `points` that add up to the profiled step, by category and kind of time."""
+_OF_PHASE = ["rank", "phase", "category"]
+"""What a row of table `phases` is of."""
+_GEOMETRY = [column.name for column in GEOMETRY]
+_NOT_SIMULATED = "simulated: kernels have times, no blocks and threads"
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,8 @@ class Traces:
 
     phases: list[dict[str, Any]] = field(default_factory=list)
     """Rows of table `phases`."""
+    breakdown: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of table `breakdown`."""
     kernels: list[dict[str, Any]] = field(default_factory=list)
     """Rows of table `kernels` over all runs."""
     totals: dict[str, float] = field(default_factory=dict)
@@ -52,7 +60,12 @@ def read_traces(entry: PlanEntry, profiled: tuple[int, ...], folder: Path) -> Tr
     categories = CATEGORIES.read(folder / "categories.parquet")
     kernels = KERNELS.read(folder / "kernels.parquet")
     _check(entry.run, categories, ranks, profiled)
-    phases = _phases(entry.run, categories, len(profiled))
+    phases = _mean_times(entry.run, categories, _OF_PHASE, len(profiled))
+    mesh = RankMesh(entry.planned.point.layout)
+    intervals = INTERVALS.read(folder / "intervals.parquet")
+    breakdown = _mean_times(entry.run, intervals, [*_OF_PHASE, "kind", "group"], len(profiled))
+    for row in breakdown:
+        row["stage"] = mesh.place(row["rank"]).pp
     # Those between the steps have no step.
     kernels = kernels.filter(pc.is_in(kernels["step"], pa.array(profiled, pa.int64())))
     sums = _sum_by_rank(kernels, len(profiled))
@@ -62,7 +75,9 @@ def read_traces(entry: PlanEntry, profiled: tuple[int, ...], folder: Path) -> Tr
         "kernel_sum_min_s": min(per_rank),
         "kernel_sum_max_s": max(per_rank),
     }
-    return Traces(phases, _kernel_rows(entry.run, sums, ranks), totals | _split(phases, len(ranks)))
+    is_simulated = entry.planned.point.engine == "simulated"
+    rows = _kernel_rows(entry.run, sums, ranks, _geometry(kernels, is_simulated))
+    return Traces(phases, breakdown, rows, totals | _split(phases, len(ranks)))
 
 
 def read_timeline(run: str, folder: Path, is_traced: bool) -> pa.Table:
@@ -85,17 +100,17 @@ def _check(run: str, categories: pa.Table, ranks: list[int], profiled: tuple[int
         )
 
 
-def _phases(run: str, categories: pa.Table, num_steps: int) -> list[dict[str, Any]]:
-    keys = ["rank", "phase", "category"]
+def _mean_times(run: str, table: pa.Table, keys: list[str], num_steps: int) -> list[dict[str, Any]]:
+    """Return mean times of a profiled step, a row for each of the keys, sorted by them."""
     times = ["busy", "exposed", "overlapped"]
-    summed = categories.group_by(keys).aggregate([(f"{time}_ns", "sum") for time in times])
+    summed = table.group_by(keys).aggregate([(f"{time}_ns", "sum") for time in times])
     rows = [
         {key: row[key] for key in keys}
         | {"run": run}
         | {f"{time}_s": ns_to_s(row[f"{time}_ns_sum"]) / num_steps for time in times}
         for row in summed.to_pylist()
     ]
-    return sorted(rows, key=lambda row: (row["rank"], row["phase"], row["category"]))
+    return sorted(rows, key=lambda row: (row["rank"], *(row[key] or "" for key in keys[1:])))
 
 
 def _split(phases: list[dict[str, Any]], num_ranks: int) -> dict[str, float]:
@@ -121,7 +136,32 @@ def _sum_by_rank(kernels: pa.Table, num_steps: int) -> dict[_Kind, dict[int, tup
     return sums
 
 
-def _kernel_rows(run: str, sums: dict[_Kind, dict[int, tuple[float, float]]], ranks: list[int]) -> list[dict[str, Any]]:
+def _geometry(kernels: pa.Table, is_simulated: bool) -> dict[_Kind, dict[str, Any]]:
+    """Return the launch geometry of each kind of kernel, mean weighted by duration, or why there is none."""
+    frame = kernels.select(["class", "kind", "group", "sum_ns", *_GEOMETRY]).to_pylist()
+    by_kind: dict[_Kind, list[dict[str, Any]]] = defaultdict(list)
+    for row in frame:
+        by_kind[row["class"], row["kind"], row["group"]].append(row)
+    return {kind: _mean_geometry(rows, is_simulated) for kind, rows in by_kind.items()}
+
+
+def _mean_geometry(rows: list[dict[str, Any]], is_simulated: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in _GEOMETRY:
+        known = [(row[name], row["sum_ns"]) for row in rows if row[name] is not None]
+        if total := sum(weight for _, weight in known):
+            found[name] = sum(value * weight for value, weight in known) / total
+    if not found:
+        found["geometry_absent"] = _NOT_SIMULATED if is_simulated else "the trace has none"
+    return found
+
+
+def _kernel_rows(
+    run: str,
+    sums: dict[_Kind, dict[int, tuple[float, float]]],
+    ranks: list[int],
+    geometry: dict[_Kind, dict[str, Any]],
+) -> list[dict[str, Any]]:
     rows = []
     for kind, found in sorted(sums.items(), key=lambda item: (item[0][0], item[0][1], item[0][2] or "")):
         # A rank without such a kernel spent no time in it, which is a number and counts.
@@ -137,6 +177,7 @@ def _kernel_rows(run: str, sums: dict[_Kind, dict[int, tuple[float, float]]], ra
                 "sum_s": sum(times) / len(ranks),
                 "sum_min_s": min(times),
                 "sum_max_s": max(times),
+                **geometry[kind],
             }
         )
     return rows

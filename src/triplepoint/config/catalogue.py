@@ -18,7 +18,7 @@ from triplepoint.errors import UserError, nearest
 
 Named = TypeVar("Named", ModelConfig, ClusterConfig, GpuConfig)
 
-_NOT_TAKEN = frozenset({"also_called", "is_usual", "chassis", "idle_power", "slowdown_temperature"})
+_NOT_TAKEN = frozenset({"also_called", "is_usual", "chassis", "idle_power", "slowdown_temperature", "pcie_bandwidth"})
 """Keys of a GPU type that another one like it does not have."""
 
 

@@ -76,8 +76,8 @@ class GpuConfig(Strict):
     product: str
     """Product and form factor as sold."""
     like: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
-    """GPU type whose keys this one has where it gives none, but for `also_called`, `is_usual`, `chassis`, `idle_power`
-    and `slowdown_temperature`: those are left out where they are not known."""
+    """GPU type whose keys this one has where it gives none, but for `also_called`, `is_usual`, `chassis`, `idle_power`,
+    `slowdown_temperature` and `pcie_bandwidth`: those are left out where they are not known."""
     chip: Annotated[str, Field(pattern=r"^[a-z0-9]+$")]
     """Word that all names of it have, in lower case: h100 in `NVIDIA H100 PCIe`."""
     form_factor: Literal["sxm", "pcie", "nvl", "superchip", "oam"]
@@ -121,6 +121,8 @@ class GpuConfig(Strict):
     """Die temperature at which the hardware slows down; absent where not published."""
     scale_up_bandwidth: Annotated[Quantity, unit_is("byte/s")]
     """Bandwidth of one device into the links inside a node, one direction: NVLink, xGMI, or PCIe where it has none."""
+    pcie_bandwidth: Annotated[Quantity, unit_is("byte/s")] | None = None
+    """Bandwidth of one device over PCIe to host and adapters, one direction; absent where not entered."""
     usual_network: UsualNetwork
     """Nodes and network of a published run that does not state them."""
 

@@ -14,8 +14,6 @@ from triplepoint.figures.scales import scale
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
-TABLES = ("points",)
-
 _PANELS = {
     "tokens_per_s": "tokens made (token/s)",
     "time_to_first_token_s": "time to first token (s)",

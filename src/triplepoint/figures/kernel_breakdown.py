@@ -12,8 +12,6 @@ from triplepoint.figures import old_page as style
 from triplepoint.figures.rows import Block, Part, mark_slot, place_blocks, row_axes
 from triplepoint.status import Status
 
-TABLES = ("points", "kernels")
-
 _COMM = "comm"
 _OTHER = "other computation"
 _COMPUTE_COLOURS = (style.BLUE, style.SKY, style.GREEN, style.YELLOW, "#999999")

@@ -175,6 +175,15 @@ def _switches(row: Series) -> list[str]:
     return [text for name in names if (text := write(name, SETTINGS[name].label, values).upper())]
 
 
+def without_shared(names: Series) -> Series:
+    """Return layout labels without the sharding that all of them but fully sharded ones name."""
+    others = [name for name in names if "FSDP" not in name]
+    words = {name.partition(" ")[2] for name in others}
+    if len(words) != 1 or not (shared := words.pop()):
+        return names
+    return names.str.removesuffix(f" {shared}")
+
+
 def rank_word(found: DataFrame) -> str:
     """Return what a rank of these points is: a GPU, or on cpu a process standing in for one."""
     return "process" if found["gpu"].isna().all() else "GPU"

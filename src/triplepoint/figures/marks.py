@@ -1,4 +1,4 @@
-"""Colours, hatches and markers: a concept looks the same in every figure and in the report. Plain text, no matplotlib."""
+"""Colours, hatches and markers: a concept looks the same in every figure and in the report; needs no matplotlib."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -37,8 +37,8 @@ SHARDED_HATCH, SHARDED_MARKER = "//////", "X"
 KERNEL_CLASSES: Mapping[str, Mark] = {
     "gemm": Mark("GEMM", BLUE),
     "attention": Mark("attention", SKY),
-    "norm": Mark("normalisation", GREEN),
     "elementwise": Mark("element-wise", YELLOW),
+    "norm": Mark("normalisation", GREEN),
     "moe": Mark("experts", PURPLE),
     "embedding": Mark("embedding", BROWN),
     "loss": Mark("loss", ORANGE),
@@ -116,14 +116,14 @@ QUANTITIES: Mapping[str, str] = {
 }
 """Colours of quantities where a panel has one quantity and no other concept."""
 
-FAMILIES: Mapping[str, Mapping[object, Mark]] = {
-    "tensor parallelism": dict(TENSOR_PARALLEL),
-    "kernel classes": dict(KERNEL_CLASSES),
-    "communication": {kind: mark for kind, mark in COMMUNICATION.items() if kind not in ("send", "recv")},
-    "phases": dict(PHASES),
-    "parts of a step": dict(STEP_PARTS),
-    "causes": dict(CAUSES),
-    "GPU types": dict(GPU_TYPES),
+FAMILIES: Mapping[str, tuple[Mark, ...]] = {
+    "tensor parallelism": tuple(TENSOR_PARALLEL.values()),
+    "kernel classes": tuple(KERNEL_CLASSES.values()),
+    "communication": tuple(mark for kind, mark in COMMUNICATION.items() if kind not in ("send", "recv")),
+    "phases": tuple(PHASES.values()),
+    "parts of a step": tuple(STEP_PARTS.values()),
+    "causes": tuple(CAUSES.values()),
+    "GPU types": tuple(GPU_TYPES.values()),
 }
 """What can stand side by side, in that order."""
 

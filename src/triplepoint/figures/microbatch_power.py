@@ -1,311 +1,229 @@
-"""Throughput, power, heat, clocks, energy and utilisation over the micro-batch size: a column per model and cluster."""
+"""What a larger micro-batch does to speed, power, heat and clocks: a column of panels per model, a line per layout."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame, concat
 
-from triplepoint.figures import labels, style
-from triplepoint.figures.scales import STATISTICS, scale
-from triplepoint.figures.style import HEAD_IN, MARGIN_IN, Canvas, shortened, wrapped
-from triplepoint.status import RESULTS, Status
+from triplepoint import effects
+from triplepoint.figures import labels, marks, style
+from triplepoint.figures.parallelism_sweep import Quantity, published_of
+from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
-
-@dataclass(frozen=True)
-class Panel:
-    """One quantity of `numbers_of`, with its spread and the model's interval.
-
-    `is_power`: why power is missing is its reason; `of_gpu`: only GPUs have it; `from_zero`: its axis begins there.
-    """
-
-    title: str
-    column: str
-    is_power: bool = False
-    of_gpu: bool = False
-    from_zero: bool = True
-
-
-PANELS = (
-    Panel("throughput (token/s per {rank})", "tokens_per_s_per_gpu"),
-    Panel("{source} power{per} (W)", "power_w", is_power=True),
-    Panel("highest power of any {device} (W)", "power_peak_w", is_power=True, of_gpu=True),
-    Panel("GPU temperature (°C), ^ highest", "gpu_temp_c", of_gpu=True, from_zero=False),
-    Panel("GPU clock (GHz)", "sm_clock_ghz", of_gpu=True, from_zero=False),
-    Panel("{source} energy per token ({prefix}J)", "energy_per_token_j", is_power=True),
-    Panel("{processor} utilisation (%)", "utilisation_percent"),
+QUANTITIES = (
+    Quantity("tokens_per_s_per_gpu", "token/s\nper {rank}"),
+    Quantity("gpu_power_w", "GPU power\n(W)", limit=("gpu_power_limit_w", "power limit {:.0f} W"), from_zero=False),
+    Quantity("gpu_power_peak_w", "peak power\n(W)", limit=("gpu_power_limit_w", ""), from_zero=False),
+    Quantity("gpu_temp_c", "GPU\n(°C)", limit=("gpu_throttle_temp_c", "throttled at {:.0f} °C"), from_zero=False),
+    Quantity("sm_clock_mhz", "mean clock\n(GHz)", scale=1e-3, from_zero=False),
+    Quantity("gpu_energy_per_token_j", "energy\n(J/token)"),
 )
+HOST_QUANTITIES = (
+    QUANTITIES[0],
+    Quantity("job_host_power_w", "host power\n(W)"),
+    Quantity("cpu_utilisation", "CPU use\n(%)", scale=100),
+)
+"""What there is of points without GPUs."""
 
-PLOTTED = [
-    "group", "setting", "layout", "micro_batch_size", "run", "repeat", "origin", "status", "reason", "num_gpus",
-    "tokens_per_s_per_gpu", "tokens_per_s_per_gpu_p10", "tokens_per_s_per_gpu_p90",
-    "tokens_per_s_per_gpu_lo", "tokens_per_s_per_gpu_hi",
-    "power_w", "power_p10_w", "power_p90_w", "power_lo_w", "power_hi_w",
-    "power_peak_w", "power_peak_of", "power_of",
-    "gpu_temp_c", "gpu_temp_p10_c", "gpu_temp_p90_c", "gpu_temp_max_c",
-    "sm_clock_ghz", "sm_clock_p10_ghz", "sm_clock_p90_ghz",
-    "energy_per_token_j", "energy_per_token_lo_j", "energy_per_token_hi_j", "power_absent",
-    "utilisation_percent", "utilisation_p10_percent", "utilisation_p90_percent", "utilisation_of",
-]  # fmt: skip
-
-
-def swept(numbers: DataFrame) -> DataFrame:
-    """Return the layouts that were tried at several micro-batch sizes; all of them if none was."""
-    is_swept = numbers.groupby(["group", "layout"])["micro_batch_size"].transform("nunique") > 1
-    return numbers[is_swept].reset_index(drop=True) if is_swept.any() else numbers
-
-
-def numbers_of(found: DataFrame) -> DataFrame:
-    """Return one group's plotted columns: GPU power where the group has GPUs, host power on cpu."""
-    has_gpu = bool(found["gpu"].notna().any())
-    source = "gpu" if has_gpu else "host"
-    processor = "gpu" if found["gpu_utilisation"].notna().any() else "cpu"
-    # Sensors of packages say nothing of one GPU, but a model does.
-    is_shared = bool(found["gpu_power_peak_w"].isna().all() and found["package_power_peak_w"].notna().any())
-    columns = {}
-    for end in ("", "p10", "p90"):
-        columns[column_of("utilisation_percent", end)] = found[column_of(f"{processor}_utilisation", end)] * 100
-        columns[column_of("sm_clock_ghz", end)] = found[column_of("sm_clock_mhz", end)] / 1000
-        power = "gpu_power_w" if has_gpu else "job_host_power_w"
-        columns[column_of("power_w", end)] = found[column_of(power, end)]
-    for end in ("lo", "hi"):
-        columns[f"power_{end}_w"] = found[f"gpu_power_{end}_w"]
-        columns[f"energy_per_token_{end}_j"] = found[f"gpu_energy_per_token_{end}_j"]
-    return found.assign(
-        setting=labels.setting_text(found.iloc[0], without=("micro_batch_size",)),
-        energy_per_token_j=found[f"{source}_energy_per_token_j"],
-        power_peak_w=found["package_power_peak_w"] if is_shared else found["gpu_power_peak_w"],
-        power_peak_of="package" if is_shared else "GPU",
-        power_of="GPU" if has_gpu else "host",
-        utilisation_of=processor.upper(),
-        **columns,
-    )
-
-
-TABLES = ("points",)
-
-_MAX_COLUMNS = 4
-_PANEL_IN, _ABSENT_IN = 0.85, 0.42
-"""Height of a panel, and of one that only says why it is empty. Unit: inch."""
-_TITLE_IN, _LINE_IN, _LETTER_IN, _LEGEND_IN = 0.17, 0.105, 0.12, 0.125
-_AXIS_IN = 0.32
-"""Micro-batch sizes and their label. Unit: inch."""
-_LETTERS = {status: status.label[0].upper() for status in RESULTS if status != Status.OK}
+_ANSWERED = {
+    "tokens_per_s_per_gpu": "speed",
+    "gpu_power_w": "mean power",
+    "gpu_power_peak_w": "peak power",
+    "gpu_temp_c": "temperature",
+}
+_NAMES = (
+    "group", "setting", "layout", "tp", "pp", "is_sharded", "micro_batch_size", "run", "repeat", "origin", "status",
+    "reason", "num_gpus",
+)  # fmt: skip
+NOTE = (
+    "Title: mean over layouts that ran at both sizes, with its 90 % t interval over layouts; the range where signs "
+    "differ. Bands: {bands}."
+)
+_BANDS = {
+    "simulated": "90 % interval of the model, which is mostly shared by all points",
+    "measured": "10th to 90th percentile over measured steps or samples",
+}
 
 
 @style.styled
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots, one row per point.
 
-    In each column only layout and micro-batch size differ: see `labels.common_setting`.
-    """
-    points = labels.prepare(tables["points"])
-    chosen = [
-        labels.common_setting(members, free=("micro_batch_size",)) for _, members in points.groupby("group", sort=False)
-    ]
-    numbers = swept(concat([numbers_of(found) for found in chosen], ignore_index=True))
-    columns = [found for _, found in numbers.groupby("group", sort=False)]
-    rows = [columns[at : at + _MAX_COLUMNS] for at in range(0, len(columns), _MAX_COLUMNS)]
-    width_in = style.COLUMN_WIDTH_IN if len(columns) == 1 else style.PAGE_WIDTH_IN
-    column_in = (width_in - MARGIN_IN) / min(len(columns), _MAX_COLUMNS)
-    strips = [max(_num_failing(found) for found in row) for row in rows]
-    heights = [
-        max(_height_in(found, column_in) for found in row) + _strip_in(strip)
-        for row, strip in zip(rows, strips, strict=True)
-    ]
-    failing = set(numbers["status"]) & set(_LETTERS)
-    canvas = Canvas.make(width_in, HEAD_IN + sum(heights) + (_LEGEND_IN if failing else 0) + MARGIN_IN)
-    canvas.stamp(points[points["run"].isin(numbers["run"])])
-    for number, row in enumerate(rows):
-        for index, found in enumerate(row):
-            left_in = MARGIN_IN + index * column_in
-            _draw_column(canvas, found, (left_in, HEAD_IN + sum(heights[:number]), column_in), strips[number])
-    legend = "   ".join(f"{_LETTERS[status]} {style.word(status)}" for status in _LETTERS if status in failing)
-    canvas.text(MARGIN_IN, canvas.height_in - MARGIN_IN, legend, va="bottom", fontsize=style.SMALL_PT, weight="bold")
-    return canvas.figure, numbers[PLOTTED]
-
-
-def _num_failing(found: DataFrame) -> int:
-    return int(found.loc[found["status"] != Status.OK, "layout"].nunique())
-
-
-def _panels(found: DataFrame) -> list[Panel]:
-    """Return what is drawn of a group: without GPUs there is less."""
-    return [panel for panel in PANELS if found["power_of"].iloc[0] == "GPU" or not panel.of_gpu]
-
-
-def _absent(found: DataFrame, panel: Panel) -> str | None:
-    """Return why a whole panel is empty, or None if something is drawn in it."""
-    if found[panel.column].notna().any():
-        return None
-    reasons = list(found["power_absent"].dropna().unique()) if panel.is_power else []
-    if (found["status"] != Status.OK).all():
-        return "no run of this column finished"
-    return f"{style.absent(found)}: {reasons[0]}" if reasons else style.absent(found)
-
-
-def _subtitle(found: DataFrame, width_in: float) -> list[str]:
-    return wrapped(f"{found['place'].iloc[0]}: {found['setting'].iloc[0]}", width_in - 0.08, style.SMALL_PT)
-
-
-def _height_in(found: DataFrame, width_in: float) -> float:
-    panels = sum(_ABSENT_IN if _absent(found, panel) else _PANEL_IN for panel in _panels(found))
-    titles = len(_panels(found)) * _TITLE_IN + _TITLE_IN + _LINE_IN * len(_subtitle(found, width_in))
-    return float(titles + panels + _AXIS_IN + found["layout"].nunique() * _LEGEND_IN + 0.08)
-
-
-def _strip_in(num_rows: int) -> float:
-    """Return the height of the strip of points that gave no numbers. Unit: inch."""
-    return _TITLE_IN + num_rows * _LETTER_IN if num_rows else 0.0
-
-
-def _draw_column(canvas: Canvas, found: DataFrame, place: tuple[float, float, float], strip: int) -> None:
-    """Draw all panels of one group.
+    In each column only layout and micro-batch size differ: see `labels.common_setting`. Layouts that were tried at one
+    size alone are left out where others were tried at several.
 
     Args:
-        canvas: The page.
-        found: Points of the group.
-        place: Left, top and width. Unit: inch.
-        strip: Rows kept for points that gave no numbers, the same in all columns next to this one.
+        tables: `points` and `published`.
     """
-    left_in, top_in, width_in = place
-    title = shortened(str(found["model"].iloc[0]), width_in - 0.06, style.TEXT_PT + 0.8)
-    canvas.text(left_in, top_in, title, weight="bold")
-    top_in += _TITLE_IN - 0.03
-    for line in _subtitle(found, width_in):
-        canvas.text(left_in, top_in, line, fontsize=style.SMALL_PT, color=style.GREY)
-        top_in += _LINE_IN
-    axes_left_in, axes_in = left_in + 0.34, width_in - 0.34 - 0.1
-    sizes = labels.batches(found["micro_batch_size"])
-    if strip:
-        canvas.text(left_in, top_in + 0.05, "gave no numbers", fontsize=style.SMALL_PT, color=style.GREY)
-        top_in += _TITLE_IN
-        _draw_letters(canvas.axes(axes_left_in, top_in, axes_in, strip * _LETTER_IN), found, sizes, strip)
-        top_in += strip * _LETTER_IN
-    axes = None
-    for panel in _panels(found):
-        reason = _absent(found, panel)
-        height_in = _ABSENT_IN if reason else _PANEL_IN
-        canvas.text(left_in, top_in + 0.05, _title(panel, found), fontsize=style.SMALL_PT + 0.5)
-        top_in += _TITLE_IN
-        axes = canvas.axes(axes_left_in, top_in, axes_in, height_in)
-        if reason:
-            _say(axes, wrapped(reason, axes_in - 0.1, style.SMALL_PT))
-        else:
-            _draw_lines(axes, found, panel, sizes)
-        _scale_x(axes, sizes)
-        top_in += height_in
-    assert axes is not None, "there are panels"
-    axes.set_xticklabels([str(size) for size in sizes])
-    axes.set_xlabel("micro-batch size", labelpad=1)
-    _draw_legend(canvas, found, left_in, top_in + _AXIS_IN)
-
-
-def _title(panel: Panel, found: DataFrame) -> str:
-    return panel.title.format(
-        rank=labels.rank_word(found),
-        source=found["power_of"].iloc[0],
-        per=", mean over GPUs" if found["power_of"].iloc[0] == "GPU" else "",
-        processor=found["utilisation_of"].iloc[0],
-        device=found["power_peak_of"].iloc[0],
-        prefix="m" if _in_millijoule(found) else "",
-    )
-
-
-def _in_millijoule(found: DataFrame) -> bool:
-    return bool(found["energy_per_token_j"].max() < 1)
-
-
-def _looks(found: DataFrame) -> dict[str, tuple[str, str, float]]:
-    """Return colour, marker and sideways shift of each layout; the shift keeps bars of spread apart."""
-    names = list(dict.fromkeys(found["layout"]))
-    return {
-        name: (
-            style.LINES[index % len(style.LINES)],
-            style.MARKERS[index % len(style.MARKERS)],
-            (index - (len(names) - 1) / 2) * min(0.09, 0.5 / len(names)),
+    prepared = labels.prepare(tables["points"])
+    chosen = swept(
+        concat(
+            [
+                labels.common_setting(members, free=("micro_batch_size",)).assign(
+                    setting=lambda found: labels.setting_text(found.iloc[0], without=("micro_batch_size",))
+                )
+                for _, members in prepared.groupby("group", sort=False)
+            ],
+            ignore_index=True,
         )
-        for index, name in enumerate(names)
-    }
+    )
+    chosen["is_sharded"] = chosen["data_parallel_sharding"] == "optim_grads_params"
+    found = HOST_QUANTITIES if chosen["gpu"].isna().all() else QUANTITIES
+    quantities = [one for number, one in enumerate(found) if not number or chosen[one.column].notna().any()]
+    numbers = _numbers(chosen, tables.get("published"), quantities)
+    groups = [DataFrame(found) for _, found in numbers.groupby("group", sort=False)]
+    page = style.new_page(
+        answer(chosen), chosen, len(quantities), len(groups), style.PAGE if len(groups) > 1 else style.COLUMN,
+        min(style.TALLEST, 2.0 + 1.05 * len(quantities)), NOTE.format(bands=_bands(chosen)), sharex="col",
+    )  # fmt: skip
+    handles: list[Artist] = []
+    for col, group in enumerate(groups):
+        page.axes[0][col].set_title(str(group["group"].iloc[0]).split(" on ")[0])
+        for row, quantity in enumerate(quantities):
+            handles += _draw_panel(page.axes[row][col], group, quantity, (row, col))
+        page.axes[-1][col].set_xlabel("micro-batch size")
+    for row, quantity in enumerate(quantities):
+        page.axes[row][0].set_ylabel(quantity.title.format(rank=labels.rank_word(chosen)))
+    page.figure.align_ylabels(page.figure.axes)
+    page.legend(_legend(numbers) + handles)
+    return page.finish(), numbers
 
 
-def _draw_lines(axes: Axes, found: DataFrame, panel: Panel, sizes: list[int]) -> None:
-    factor = 1000 if panel.column == "energy_per_token_j" and _in_millijoule(found) else 1
-    for name, (colour, marker, shift) in _looks(found).items():
-        own = found[(found["layout"] == name) & (found["status"] == Status.OK)]
-        at = np.array([sizes.index(int(size)) for size in own["micro_batch_size"]], dtype=float) + shift
-        values = own[panel.column].to_numpy(float) * factor
-        low, high, model_low, model_high, highest = (column_of(panel.column, end) for end in STATISTICS[1:6])
-        if low in own:
-            axes.vlines(at, own[low], own[high], color=colour, linewidth=1.2, alpha=0.5)
-        if model_low in own:
-            # Thin and dotted: what a model is known to is no spread of measurements.
-            lows, highs = own[model_low] * factor, own[model_high] * factor
-            axes.vlines(at, lows, highs, color=colour, linewidth=0.7, linestyle=":")
-        if highest in own:
-            axes.plot(at, own[highest], "^", color=colour, markersize=2, markeredgewidth=0, alpha=0.7)
-        is_first = (~own["micro_batch_size"].duplicated()).to_numpy()
-        line = np.full(len(sizes), np.nan)
-        line[np.round(at[is_first]).astype(int)] = values[is_first]
-        axes.plot(np.arange(len(sizes)) + shift, line, color=colour, marker=marker, markersize=3, markeredgewidth=0)
-        axes.plot(at[~is_first], values[~is_first], marker, color=colour, markersize=3, markerfacecolor="white")
-    if panel.column == "utilisation_percent":
-        axes.set_ylim(0, 105)
-    elif panel.from_zero:
-        _scale_y(axes, found, panel, factor)
-    if not panel.from_zero or panel.column == "utilisation_percent":
-        axes.locator_params(axis="y", nbins=4)
-    axes.grid(axis="y")
+def swept(points: DataFrame) -> DataFrame:
+    """Return the layouts that were tried at several micro-batch sizes; all of them if none was."""
+    is_swept = points.groupby(["group", "layout"])["micro_batch_size"].transform("nunique") > 1
+    return points[is_swept].reset_index(drop=True) if is_swept.any() else points
 
 
-def _scale_y(axes: Axes, found: DataFrame, panel: Panel, factor: float) -> None:
-    """Scale the axis of a quantity that begins at zero."""
-    ends = [column_of(panel.column, end) for end in STATISTICS[:6] if column_of(panel.column, end) in found]
-    values = found.loc[found["status"] == Status.OK, ends].to_numpy(float).ravel() * factor
-    axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
-    scale(axes, "y", values, 4)
+def answer(points: DataFrame) -> str:
+    """Return what the largest micro-batch that most layouts ran at does, against the smallest, as a title."""
+    done = points[points["status"] == Status.OK]
+    sizes = labels.batches(done["micro_batch_size"])
+    if len(sizes) < 2:
+        return "No two micro-batch sizes finished"
+    first = sizes[0]
+    ran = {size: _pairs(done, "tokens_per_s_per_gpu", first, size) for size in sizes[1:]}
+    most = max(len(found) for found in ran.values())
+    last = max(size for size, found in ran.items() if 2 * len(found) >= most)
+    parts = [
+        f"{name} {_summed_up(list(found.values()))}"
+        for column, name in _ANSWERED.items()
+        if (found := _pairs(done, column, first, last))
+    ]
+    return f"Micro-batch {last} instead of {first}, {len(ran[last])} layouts: {'; '.join(parts)}"
 
 
-def _draw_letters(axes: Axes, found: DataFrame, sizes: list[int], num_rows: int) -> None:
-    failing = found[found["status"] != Status.OK]
-    looks = _looks(found)
-    for number, name in enumerate(dict.fromkeys(failing["layout"])):
-        own = failing[failing["layout"] == name].drop_duplicates("micro_batch_size")
-        for size, status in zip(own["micro_batch_size"], own["status"], strict=True):
-            axes.text(
-                sizes.index(int(size)), number, _LETTERS[status], color=looks[name][0], weight="bold",
-                ha="center", va="center", fontsize=style.SMALL_PT,
-            )  # fmt: skip
-    axes.set_ylim(num_rows - 0.5, -0.5)
-    axes.set_yticks([])
-    axes.set_facecolor(style.FAINT)
-    axes.spines[:].set_visible(False)
-    _scale_x(axes, sizes)
-    axes.tick_params(bottom=False)
+def _summed_up(found: Sequence[effects.Effect]) -> str:
+    """Return the mean effect where layouts agree on its sign, else the range of effects."""
+    mean = effects.over_settings(found)
+    if mean.is_tie and len(found) > 1:
+        low, high = (choose(found, key=lambda effect: effect.value) for choose in (min, max))
+        return f"from {low.size} to {high.size} by layout"
+    return f"{'+' * (mean.value > 0)}{mean.text}"
 
 
-def _scale_x(axes: Axes, sizes: list[int]) -> None:
+def _pairs(done: DataFrame, column: str, first: int, last: int) -> dict[Any, effects.Effect]:
+    return effects.pair_points(done, column, ["group", "layout"], "micro_batch_size", first, last)
+
+
+def _bands(points: DataFrame) -> str:
+    return "; ".join(f"{name} {_BANDS[name]}" for name in sorted(points["origin"].dropna().unique()))
+
+
+def _numbers(points: DataFrame, published: DataFrame | None, quantities: Sequence[Quantity]) -> DataFrame:
+    columns = list(_NAMES)
+    for one in quantities:
+        names = [one.column, *(column_of(one.column, end) for end in ("p10", "p90", "lo", "hi")), one.limit[0]]
+        columns += [name for name in names if name in points and name not in columns]
+    numbers = points[columns].copy()
+    for one in quantities:
+        values = published_of(published, points["run"], one.column)
+        if values.notna().any():
+            numbers[f"published_{one.column}"] = values
+    return numbers
+
+
+def _draw_panel(axes: Axes, found: DataFrame, quantity: Quantity, place: tuple[int, int]) -> list[Artist]:
+    """Draw a line per layout over the micro-batch size, and return what of it needs a legend."""
+    sizes = labels.batches(found["micro_batch_size"])
+    names = list(dict.fromkeys(found["layout"]))
+    shift = 0.4 / max(len(names), 1)
+    handles: list[Artist] = []
+    for number, name in enumerate(names):
+        own = found[(found["layout"] == name)].sort_values("micro_batch_size", kind="stable")
+        offset = (number - (len(names) - 1) / 2) * shift
+        at = np.array([sizes.index(int(size)) + offset for size in own["micro_batch_size"]])
+        handles += _draw_line(axes, own, quantity, at)
+        if not place[0]:
+            _write_statuses(axes, own, at)
     axes.set_xlim(-0.5, len(sizes) - 0.5)
-    axes.set_xticks(range(len(sizes)), labels=[""] * len(sizes))
+    axes.set_xticks(range(len(sizes)), [str(size) for size in sizes])
+    axes.locator_params(axis="y", nbins=4)
+    if quantity.from_zero:
+        highest = style.limit_of(found[quantity.column] * quantity.scale)
+        _break_off(axes, found, quantity, highest)
+        axes.set_ylim(0, 1.6 * highest if (found[quantity.column] * quantity.scale > highest).any() else None)
+    if quantity.limit[0] in found and found[quantity.limit[0]].notna().any():
+        value = float(found[quantity.limit[0]].max())
+        style.draw_limit(axes, value, "" if place[1] else quantity.limit[1].format(value))
+    return handles
 
 
-def _say(axes: Axes, lines: list[str]) -> None:
-    axes.set_facecolor(style.FAINT)
-    axes.set_yticks([])
-    text = "\n".join(lines[:3])
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize=style.SMALL_PT)
+def _draw_line(axes: Axes, own: DataFrame, quantity: Quantity, places: np.ndarray) -> list[Artist]:
+    mark = marks.of_layout(int(own["tp"].iloc[0]), bool(own["is_sharded"].iloc[0]))
+    values = own[quantity.column].to_numpy(float) * quantity.scale
+    is_done = (own["status"] == Status.OK).to_numpy()
+    axes.plot(
+        places[is_done], values[is_done], marker=mark.marker, color=mark.colour,
+        linestyle=":" if own["is_sharded"].iloc[0] else "-",
+    )  # fmt: skip
+    ends = ("lo", "hi") if (own["origin"] == "simulated").all() else ("p10", "p90")
+    low, high = (_end(own, quantity, end)[is_done] for end in ends)
+    axes.fill_between(places[is_done], low, high, color=mark.colour, alpha=0.12, linewidth=0)
+    published = own.get(f"published_{quantity.column}")
+    if published is None or published.isna().all():
+        return []
+    drawn = style.draw_published(axes, list(places), list(published.to_numpy(float) * quantity.scale))
+    drawn.set_color(mark.colour)  # type: ignore[attr-defined]
+    return [Line2D([], [], color=marks.BLACK, marker="D", markerfacecolor="none", linestyle="none", label="published")]
 
 
-def _draw_legend(canvas: Canvas, found: DataFrame, left_in: float, top_in: float) -> None:
-    for number, (name, (colour, marker, _)) in enumerate(_looks(found).items()):
-        middle_in = top_in + (number + 0.5) * _LEGEND_IN
-        y = 1 - middle_in / canvas.height_in
-        x = [(left_in + at) / canvas.width_in for at in (0.02, 0.13, 0.24)]
-        whole_figure = canvas.figure.transFigure
-        line = Line2D(x, [y] * 3, color=colour, marker=marker, markersize=3, markevery=[1], transform=whole_figure)
-        canvas.figure.add_artist(line)
-        canvas.text(left_in + 0.29, middle_in, name, va="center", fontsize=style.SMALL_PT)
+def _write_statuses(axes: Axes, own: DataFrame, places: np.ndarray) -> None:
+    """Write what became of the points of a layout that gave no numbers."""
+    colour = marks.of_layout(int(own["tp"].iloc[0]), bool(own["is_sharded"].iloc[0])).colour
+    for place, status in zip(places, own["status"], strict=True):
+        if status != Status.OK:
+            axes.text(
+                place, 0.03, style.word(status), transform=axes.get_xaxis_transform(), color=colour, ha="center",
+                va="bottom", rotation=90, fontsize=style.TEXT_PT,
+            )  # fmt: skip
+
+
+def _break_off(axes: Axes, found: DataFrame, quantity: Quantity, limit: float) -> None:
+    """Write the numbers that are not on the axis at its upper edge."""
+    sizes = labels.batches(found["micro_batch_size"])
+    for _, row in found[found["status"] == Status.OK].iterrows():
+        value = float(row[quantity.column]) * quantity.scale
+        style.break_off(axes, sizes.index(int(row["micro_batch_size"])), value, limit, f"{value:.2g}")
+
+
+def _end(own: DataFrame, quantity: Quantity, end: str) -> np.ndarray:
+    column = column_of(quantity.column, end)
+    return own[column].to_numpy(float) * quantity.scale if column in own else np.full(len(own), np.nan)
+
+
+def _legend(numbers: DataFrame) -> list[Artist]:
+    keys = sorted({(bool(row["is_sharded"]), int(row["tp"])) for _, row in numbers.iterrows()})
+    return [
+        style.as_line(
+            marks.of_layout(tp, is_sharded)._replace(name=f"TP{tp} FSDP" if is_sharded else f"TP{tp}"),
+            linestyle=":" if is_sharded else "-",
+        )
+        for is_sharded, tp in keys
+    ]

@@ -11,8 +11,6 @@ from triplepoint.figures import old_page as style
 from triplepoint.figures.heatmap import with_gpus
 from triplepoint.figures.old_page import HEAD_IN, MARGIN_IN, Canvas, wrapped
 
-TABLES = ("points", "gpus")
-
 _PANEL_IN, _TITLE_IN, _AXIS_IN, _EMPTY_IN = 1.3, 0.32, 0.36, 0.5
 _PLOTTED = [
     "place", "number", "slot_known", "num_gpus", "gpu_temp_c", "gpu_temp_p10_c", "gpu_temp_p90_c", "gpu_power_w",

@@ -34,8 +34,8 @@ Result = TypeVar("Result")
 Block = TypeVar("Block")
 
 __all__ = [
-    "BLACK", "BLUE", "BROWN", "FAINT", "GREEN", "GREY", "NOT_RUN", "ORANGE", "PALE", "PURPLE", "SKY", "TAN", "VERMILION",
-    "YELLOW", "absent", "origin", "provenance", "word",
+    "BLACK", "BLUE", "BROWN", "FAINT", "GREEN", "GREY", "NOT_RUN", "ORANGE", "PALE", "PURPLE", "SKY", "TAN",
+    "VERMILION", "YELLOW", "absent", "origin", "provenance", "word",
 ]  # fmt: skip
 
 COLUMN_WIDTH_IN = 3.35

@@ -1,187 +1,251 @@
-"""Throughput of every layout, what a step is spent on, and its power, heat, clocks and energy.
+"""Which layout is fastest, and what it costs in power, heat, clocks and energy: a column of panels per model."""
 
-One row per layout, one block per model and cluster.
-"""
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import math
-from collections.abc import Mapping
-from typing import NamedTuple
-
+import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pandas import DataFrame, concat
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from pandas import DataFrame, Series, concat
 
-from triplepoint.figures import labels, style
-from triplepoint.figures.rows import Block, mark_slot, place_blocks, row_axes
-from triplepoint.figures.scales import STATISTICS, fit_ticks, scale
+from triplepoint import effects
+from triplepoint.figures import labels, marks, style
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
-TABLES = ("points",)
-
 STUDY = "parallelism"
 """Its points are drawn where it is in the selection: other studies try the same layouts at plainer settings."""
+CLUSTER = "h200x32"
+"""Cluster of the figure; `parallelism_sweep_h100` is that of the other."""
 
-_PARTS = {
-    "compute_s": ("computation", style.BLUE, ""),
-    "exposed_comm_s": ("exposed communication", style.VERMILION, "//////"),
-    "exposed_memory_s": ("exposed copies", style.YELLOW, ""),
-    "idle_s": ("idle", style.FAINT, ""),
-}
-"""Parts of a profiled step in the order they are stacked: label, colour, hatch."""
-
-_PLOTTED = [
-    "group", "setting", "layout", "run", "repeat", "origin", "status", "reason", "gpu", "num_gpus",
-    "num_measured_steps",
-    "tokens_per_s_per_gpu", "tokens_per_s_per_gpu_p10", "tokens_per_s_per_gpu_p90",
-    "tokens_per_s_per_gpu_lo", "tokens_per_s_per_gpu_hi",
-    "compute_share", "exposed_comm_share", "exposed_memory_share", "idle_share",
-    "gpu_power_w", "gpu_power_p10_w", "gpu_power_p90_w", "gpu_power_lo_w", "gpu_power_hi_w", "gpu_power_peak_w",
-    "power_absent", "gpu_temp_c", "gpu_temp_p10_c", "gpu_temp_p90_c", "gpu_temp_max_c",
-    "sm_clock_ghz", "sm_clock_p10_ghz", "sm_clock_p90_ghz",
-    "gpu_energy_per_token_j", "gpu_energy_per_token_lo_j", "gpu_energy_per_token_hi_j",
-]  # fmt: skip
-
-
-_ABOUT_TICKS = "; power and temperature: mean of a GPU, | highest of any"
-
-
-class _Quantity(NamedTuple):
-    """One panel next to throughput: column, which stands for those of its statistics, and looks."""
-
-    column: str
-    title: str
-    colour: str
-    place: tuple[float, float]
-    from_zero: bool
-
-
-_QUANTITIES = (
-    _Quantity("gpu_power_w", "GPU power (W)", style.VERMILION, (0.475, 0.60), from_zero=True),
-    _Quantity("gpu_temp_c", "GPU °C", style.PURPLE, (0.625, 0.74), from_zero=False),
-    _Quantity("sm_clock_ghz", "clock (GHz)", style.GREEN, (0.765, 0.87), from_zero=False),
-    _Quantity("gpu_energy_per_token_j", "J/token", style.ORANGE, (0.895, 1.0), from_zero=True),
+NOTE = (
+    "Bars: {bars}; lines with caps: 90 % interval of the model, or 10th to 90th percentile over measured steps; "
+    "{highest}: highest of any GPU. Interval of the title: {basis}."
 )
 
 
-@style.styled
-def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
-    """Return the figure and the numbers it plots, one row per point or layout not run at its block's setting.
+@dataclass(frozen=True)
+class Quantity:
+    """One row of panels: a column of `points`, and how it is drawn.
 
-    In each block only the layout differs: see `labels.common_setting` for which micro-batch size and recomputation. Of
-    `STUDY` all layouts are drawn; one that it tries at another setting alone says which.
+    Attributes:
+        column: The quantity; its ends and its highest value are columns too.
+        title: Label of its axis.
+        highest: Column of the highest value of any GPU, drawn as a tick; none where there is no such thing.
+        limit: Column of its limit, drawn as a line, and the words for it.
+        scale: What values are multiplied by.
+        from_zero: Whether its axis begins at zero: then it is drawn as bars, else as points.
     """
-    points = labels.prepare(tables["points"])
-    chosen = {name: _with_gaps(members) for name, members in points.groupby("group", sort=False)}
-    numbers = concat([_with_clock(found) for found in chosen.values()], ignore_index=True)[_PLOTTED]
-    blocks = [
-        Block(str(name), f"{found['setting'].iloc[0]}{_ABOUT_TICKS * _has_ticks(found)}", labels.slots(found, "layout"))
-        for name, found in numbers.groupby("group", sort=False)
-    ]
-    drawn = points[points["run"].isin(numbers["run"])]
-    canvas, places = place_blocks(blocks, drawn, list(_PARTS.values()), is_wide=True)
-    for place in places:
-        _draw_throughput(row_axes(canvas, place, 0.0, 0.25), place.block)
-        _draw_parts(row_axes(canvas, place, 0.285, 0.44), place.block)
-        for quantity in _QUANTITIES:
-            _draw_quantity(row_axes(canvas, place, *quantity.place), place.block, quantity)
-    return canvas.figure, numbers
+
+    column: str
+    title: str
+    highest: str = ""
+    limit: tuple[str, str] = ("", "")
+    scale: float = 1.0
+    from_zero: bool = True
 
 
-def _has_ticks(found: DataFrame) -> bool:
-    return bool(found[["gpu_power_peak_w", "gpu_temp_max_c"]].notna().any(axis=None))
+QUANTITIES = (
+    Quantity("tokens_per_s_per_gpu", "token/s\nper {rank}"),
+    Quantity("gpu_power_w", "GPU power\n(W)", "gpu_power_peak_w", ("gpu_power_limit_w", "power limit {:.0f} W")),
+    Quantity(
+        "gpu_temp_c", "GPU\n(°C)", "gpu_temp_max_c", ("gpu_throttle_temp_c", "throttled at {:.0f} °C"), 1.0, False
+    ),
+    Quantity("sm_clock_busy_mhz", "clock while\nbusy (GHz)", scale=1e-3, from_zero=False),
+    Quantity("job_gpu_samples_per_s_mj", "efficiency\n(sample/(s MJ))"),
+)
+
+_NAMES = (
+    "group", "setting", "layout", "tp", "is_sharded", "run", "repeat", "origin", "status", "reason", "gpu", "num_gpus",
+    "num_measured_steps",
+)  # fmt: skip
 
 
-def _with_gaps(members: DataFrame) -> DataFrame:
-    """Return the comparable points of one group, with a row without status for each layout not run at that setting."""
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure of 32 H200 and the numbers it plots, one row per point: see `draw_cluster`."""
+    return draw_cluster(tables, CLUSTER)
+
+
+@style.styled
+def draw_cluster(tables: Mapping[str, DataFrame], cluster: str) -> tuple[Figure, DataFrame]:
+    """Return the figure of one cluster, of all others where it is not among the points, and its numbers.
+
+    In each column only the layout differs: see `labels.common_setting` for which micro-batch size and recomputation.
+
+    Args:
+        tables: `points` and `published`.
+        cluster: Name of the cluster.
+    """
+    points = tables["points"]
+    here = points[points["cluster"] == cluster]
+    prepared = labels.prepare(points if here.empty else here)
+    groups = [choose(members) for _, members in prepared.groupby("group", sort=False)]
+    chosen = concat(groups, ignore_index=True)
+    chosen["is_sharded"] = chosen["data_parallel_sharding"] == "optim_grads_params"
+    quantities = [one for one in QUANTITIES if one.column in _always(chosen)]
+    numbers = _numbers(chosen, tables.get("published"), quantities)
+    page = _page(chosen, groups, quantities)
+    handles: list[Artist] = []
+    for col, (group, found) in enumerate(numbers.groupby("group", sort=False)):
+        page.axes[0][col].set_title(str(group).split(" on ")[0])
+        for row, quantity in enumerate(quantities):
+            handles += draw_bars(page.axes[row][col], DataFrame(found), quantity, (row, col))
+    for row, quantity in enumerate(quantities):
+        page.axes[row][0].set_ylabel(quantity.title.format(rank=labels.rank_word(chosen)))
+        # Quantities that are alike in all models can be read off one axis.
+        if quantity.limit[0] or not quantity.from_zero:
+            _share_y(page.axes[row])
+    page.figure.align_ylabels(page.figure.axes)
+    page.legend(_legend(chosen) + handles)
+    return page.finish(), numbers
+
+
+def choose(members: DataFrame) -> DataFrame:
+    """Return the comparable points of one group, those of `STUDY` where it has any, with column `setting`."""
     own = members[[STUDY in studies for studies in members["studies"]]]
     chosen = labels.common_setting(members if own.empty else own)
     others = own[~own["layout"].isin(chosen["layout"])]
-    absent = members[~members["layout"].isin([*chosen["layout"], *others["layout"]])].drop_duplicates("layout")
-    gaps = absent[["group", "layout", "gpu", "num_gpus"]].assign(reason="not run at this setting")
-    gaps = gaps.set_index(absent.index)
     elsewhere = [labels.common_setting(found) for _, found in others.groupby("layout", sort=False)]
     named = [found.assign(layout=labels.layout_at(found.iloc[0], chosen.iloc[0])) for found in elsewhere]
+    joined = concat([chosen, *named]).sort_index()
     setting = labels.setting_text(chosen.iloc[0])
-    return concat([chosen, *named, gaps]).sort_index().assign(setting=setting)
+    return joined.assign(layout=labels.without_shared(joined["layout"]), setting=setting)
 
 
-def _with_clock(found: DataFrame) -> DataFrame:
-    """Return points with their clocks in GHz."""
-    ends = ("", "p10", "p90")
-    clocks = {column_of("sm_clock_ghz", end): found[column_of("sm_clock_mhz", end)] / 1000 for end in ends}
-    return found.assign(**clocks)
+def _always(points: DataFrame) -> list[str]:
+    """Return the columns worth a row of panels: those some point has a value of, and throughput."""
+    return [one.column for one in QUANTITIES[:1]] + [
+        one.column for one in QUANTITIES[1:] if points[one.column].notna().any()
+    ]
 
 
-def _draw_throughput(axes: Axes, block: Block) -> None:
-    for number, (_, found) in enumerate(block.rows):
-        done = found[found["status"] == Status.OK]
-        if done.empty:
-            status = found["status"].iloc[0]
-            mark_slot(axes, number, style.word(status if isinstance(status, str) else None))
-        step = 0.5 / max(len(done), 1)
-        for index, (_, row) in enumerate(done.iterrows()):
-            y = number + (index - (len(done) - 1) / 2) * step
-            low, high = row["tokens_per_s_per_gpu_p10"], row["tokens_per_s_per_gpu_p90"]
-            axes.plot([low, high], [y, y], color=style.BLUE, linewidth=1.6, alpha=0.45, solid_capstyle="butt")
-            # Thin and dotted: what a model is known to is no spread of measurements. Nothing where there is none.
-            known = [row["tokens_per_s_per_gpu_lo"], row["tokens_per_s_per_gpu_hi"]]
-            axes.plot(known, [y, y], color=style.BLUE, linewidth=0.7, linestyle=":")
-            axes.plot([row["tokens_per_s_per_gpu"]], [y], "o", color=style.BLUE, markersize=3, markeredgewidth=0)
-    _scale_x(axes, block, "tokens_per_s_per_gpu", 4)
-    axes.set_xlabel(f"token/s per {labels.rank_word(block.rows[0][1])}", labelpad=1)
+def _page(points: DataFrame, groups: Sequence[DataFrame], quantities: Sequence[Quantity]) -> style.Page:
+    answers = [f"{found['model'].iloc[0]}: {effects.answer_best(found)}" for found in groups]
+    bases = dict.fromkeys(filter(None, (effects.about_intervals(found) for found in groups)))
+    note = NOTE.format(bars="mean of all GPUs, or median step", highest="triangle", basis=" or ".join(bases) or "none")
+    layouts = [max(found["layout"].nunique(), 2) for found in groups]
+    is_wide = len(groups) > 1 or max(layouts) > 8
+    return style.new_page(
+        "\n".join(answers),
+        points,
+        len(quantities),
+        len(groups),
+        style.PAGE if is_wide else style.COLUMN,
+        min(style.TALLEST, 2.4 + 1.05 * len(quantities)),
+        note,
+        sharex="col",
+        width_ratios=layouts,
+    )
 
 
-def _draw_parts(axes: Axes, block: Block) -> None:
-    for number, (_, found) in enumerate(block.rows):
-        done = found[found["status"] == Status.OK]
-        traced = done.dropna(subset=["compute_share"])
-        if traced.empty:
-            mark_slot(axes, number, "" if done.empty else "no trace")
-            continue
-        left = 0.0
-        for column, (_, colour, hatch) in _PARTS.items():
-            share = 100 * float(traced.iloc[0][f"{column[:-2]}_share"])
-            axes.barh(number, share, 0.62, left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.3)
-            left += share
-    axes.set_xlim(0, 100)
-    axes.set_xticks([0, 50, 100])
-    axes.set_xlabel("profiled step (%)", labelpad=1)
+def _numbers(points: DataFrame, published: DataFrame | None, quantities: Sequence[Quantity]) -> DataFrame:
+    """Return what is plotted: names, quantities with their ends, highest values and limits, published values."""
+    columns = list(_NAMES)
+    for one in quantities:
+        names = [one.column, *(column_of(one.column, end) for end in ("p10", "p90", "lo", "hi"))]
+        columns += [name for name in (*names, one.highest, one.limit[0]) if name in points]
+    numbers = points[columns].copy()
+    for one in quantities:
+        for column in filter(None, (one.column, one.highest)):
+            values = published_of(published, points["run"], column)
+            if values.notna().any():
+                numbers[f"published_{column}"] = values
+    return numbers
 
 
-def _draw_quantity(axes: Axes, block: Block, quantity: _Quantity) -> None:
-    column, colour = quantity.column, quantity.colour
-    low, high, model_low, model_high, *highest = (column_of(column, end) for end in STATISTICS[1:])
-    for number, (_, found) in enumerate(block.rows):
-        done = found[(found["status"] == Status.OK) & found[column].notna()]
-        if done.empty:
-            mark_slot(axes, number, "" if (found["status"] != Status.OK).any() else style.absent(found))
-        step = 0.5 / max(len(done), 1)
-        for index, (_, row) in enumerate(done.iterrows()):
-            y = number + (index - (len(done) - 1) / 2) * step
-            if low in row:
-                axes.plot([row[low], row[high]], [y, y], color=colour, linewidth=1.6, alpha=0.45, solid_capstyle="butt")
-            if model_low in row:
-                axes.plot([row[model_low], row[model_high]], [y, y], color=colour, linewidth=0.7, linestyle=":")
-            for name in highest:
-                axes.plot([row.get(name, math.nan)], [y], "|", color=style.BLACK, markersize=4)
-            axes.plot([row[column]], [y], "o", color=colour, markersize=3, markeredgewidth=0)
-    if quantity.from_zero or not axes.lines:
-        _scale_x(axes, block, column, 2)
+def published_of(published: DataFrame | None, runs: Series, column: str) -> Series:
+    """Return the published number of a quantity for each of some runs, null where there is none."""
+    if published is None:
+        return Series(np.nan, runs.index)
+    of_runs = published[(published["quantity"] == column) & published["node"].isna()].drop_duplicates("run")
+    return runs.map(of_runs.set_index("run")["published"]).astype(float)
+
+
+def draw_bars(axes: Axes, found: DataFrame, quantity: Quantity, place: tuple[int, int]) -> list[Artist]:
+    """Draw one quantity of the layouts of one model, and return what of it needs a legend.
+
+    Args:
+        axes: The panel.
+        found: Numbers of the model's points; repeats of a layout stand beside each other.
+        quantity: What to draw.
+        place: Row and column: the top row says what became of layouts without numbers, the first column names limits.
+    """
+    names = list(dict.fromkeys(found["layout"]))
+    limit = style.limit_of(found[quantity.column] * quantity.scale) * 1.15
+    handles: list[Artist] = []
+    for at, name in enumerate(names):
+        rows = found[found["layout"] == name]
+        done = rows[(rows["status"] == Status.OK) & rows[quantity.column].notna()]
+        if done.empty and not place[0]:
+            _write_status(axes, at, rows)
+        for number, (_, row) in enumerate(done.iterrows()):
+            width = 0.72 / len(done)
+            middle = at + (number - (len(done) - 1) / 2) * width
+            handles += _draw_value(axes, middle, width, row, quantity, limit)
+    axes.set_xlim(-0.6, len(names) - 0.4)
+    axes.set_xticks(range(len(names)), names, rotation=90)
+    axes.tick_params(axis="x", length=0)
+    axes.locator_params(axis="y", nbins=4)
+    if quantity.from_zero:
+        axes.set_ylim(0, min(axes.get_ylim()[1], limit * 1.05) if _is_broken(found, quantity, limit) else None)
+    if quantity.limit[0] in found and found[quantity.limit[0]].notna().any():
+        value = float(found[quantity.limit[0]].max())
+        style.draw_limit(axes, value, "" if place[1] else quantity.limit[1].format(value))
+    return handles
+
+
+def _is_broken(found: DataFrame, quantity: Quantity, limit: float) -> bool:
+    return bool((found[quantity.column] * quantity.scale > limit).any())
+
+
+def _write_status(axes: Axes, at: float, rows: DataFrame) -> None:
+    status = rows["status"].iloc[0]
+    text = style.word(status) if status != Status.OK else style.absent(rows)
+    axes.text(
+        at, 0.03, text, transform=axes.get_xaxis_transform(), ha="center", va="bottom", rotation=90,
+        fontsize=style.TEXT_PT, color=marks.GREY,
+    )  # fmt: skip
+
+
+def _draw_value(axes: Axes, at: float, width: float, row: Series, quantity: Quantity, limit: float) -> list[Artist]:
+    mark = marks.of_layout(int(row["tp"]), bool(row["is_sharded"]))
+    value = float(row[quantity.column]) * quantity.scale
+    ends = ("lo", "hi") if row["origin"] == "simulated" else ("p10", "p90")
+    low, high = (float(row.get(column_of(quantity.column, end), np.nan)) * quantity.scale for end in ends)
+    if quantity.from_zero:
+        axes.bar(at, value, width, color=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0)
+        if not style.break_off(axes, at, value, limit, f"{value:.3g}") and value < 0.05 * limit:
+            axes.text(at, value + 0.03 * limit, f"{value:.2g}", ha="center", va="bottom", fontsize=style.TEXT_PT)
+            low = np.nan
     else:
-        left, right = axes.get_xlim()
-        # Clocks that differ by a step of 15 MHz are as good as the same.
-        axes.set_xlim(min(left, right - 0.1), right + 0.03 * max(right - left, 0.1))
-        fit_ticks(axes, "x", 5)
-    axes.set_xlabel(quantity.title, labelpad=1)
+        axes.plot([at], [value], mark.marker, color=mark.colour)
+    style.draw_interval(axes, at, low, high, marks.BLACK if quantity.from_zero else mark.colour)
+    handles: list[Artist] = []
+    if quantity.highest and np.isfinite(row[quantity.highest]):
+        axes.plot([at], [row[quantity.highest]], "^", color=marks.GREY, markersize=3)
+    for column in filter(None, (quantity.column, quantity.highest)):
+        published = float(row.get(f"published_{column}", np.nan)) * quantity.scale
+        if np.isfinite(published):
+            handles.append(style.draw_published(axes, [at], [published]))
+    return handles
 
 
-def _scale_x(axes: Axes, block: Block, column: str, nbins: int) -> None:
-    """Scale the axis of a quantity that begins at zero; without ticks where nothing is drawn."""
-    if not axes.lines:
-        axes.set_xlim(0, 1)
-        axes.set_xticks([])
-        return
-    done = concat([found[found["status"] == Status.OK] for _, found in block.rows])
-    ends = [column_of(column, end) for end in STATISTICS if column_of(column, end) in done]
-    scale(axes, "x", done[ends].to_numpy(float).ravel(), nbins)
+def _share_y(row: Sequence[Axes]) -> None:
+    lows, highs = zip(*(axes.get_ylim() for axes in row), strict=True)
+    for axes in row:
+        axes.set_ylim(min(lows), max(highs))
+
+
+def _legend(points: DataFrame) -> list[Artist]:
+    how: dict[str, Any] = {"edgecolor": "white", "linewidth": 0}
+    degrees = sorted({int(tp) for tp in points["tp"]})
+    found: list[Artist] = [Patch(facecolor=marks.of_layout(tp, False).colour, label=f"TP{tp}", **how) for tp in degrees]
+    if points["is_sharded"].any():
+        found.append(Patch(facecolor=marks.GREY, hatch=marks.SHARDED_HATCH, label="FSDP", **how))
+    if points["gpu_temp_max_c"].notna().any():
+        found.append(Line2D([], [], color=marks.GREY, marker="^", linestyle="none", label="highest of any GPU"))
+    return found

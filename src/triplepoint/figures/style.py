@@ -1,7 +1,8 @@
-"""The page every figure stands on: sizes, seaborn theme, title, stamp, limits, published values, outliers broken off."""
+"""The page every figure stands on: sizes, seaborn theme, title, stamp, limits, published values, clipped outliers."""
 
 import functools
 import math
+import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.offsetbox import AnchoredOffsetbox, TextArea, VPacker
 from matplotlib.transforms import blended_transform_factory
@@ -106,6 +108,12 @@ class Page:
         """The axes, row by row."""
         return [axes for row in self.axes for axes in row]
 
+    def finish(self) -> Figure:
+        """Return the figure with everything in its place for good: laid out once, not for each file anew."""
+        self.figure.draw_without_rendering()
+        self.figure.set_layout_engine("none")
+        return self.figure
+
     def legend(self, handles: Sequence[Artist], ncols: int = 0) -> None:
         """Write the legend of the whole figure below its panels.
 
@@ -162,7 +170,7 @@ def _write_head(figure: Figure, answer: str, points: DataFrame, note: str) -> No
         (stamp, {"fontsize": TEXT_PT, "fontweight": "bold"} | _look_of_stamp(stamp)),
         (_broken(figure, made_by, TEXT_PT), {"fontsize": TEXT_PT, "color": marks.GREY}),
     ]
-    areas = [TextArea(text, textprops=how) for text, how in texts if text]
+    areas: list[Artist] = [TextArea(text, textprops=how) for text, how in texts if text]
     packed = VPacker(children=areas, align="left", pad=0, sep=3.5)
     head = AnchoredOffsetbox(
         "upper left", child=packed, frameon=False, pad=0.4, borderpad=0, bbox_to_anchor=(0, 1),
@@ -175,7 +183,7 @@ def _write_head(figure: Figure, answer: str, points: DataFrame, note: str) -> No
     assert isinstance(canvas, FigureCanvasAgg)
     taken = head.get_window_extent(canvas.get_renderer()).height / figure.bbox.height
     engine = figure.get_layout_engine()
-    assert engine is not None
+    assert isinstance(engine, ConstrainedLayoutEngine)
     engine.set(rect=(0.0, 0.0, 1.0, 1.0 - taken), w_pad=0.03, h_pad=0.03)
 
 
@@ -190,7 +198,8 @@ def _look_of_stamp(stamp: str) -> dict[str, Any]:
 
 def _broken(figure: Figure, text: str, size_pt: float) -> str:
     """Return text in lines that fit the page."""
-    return textwrap.fill(text, int(figure.get_figwidth() * _CHARACTERS_PER_IN[size_pt]), break_long_words=False)
+    width = int(figure.get_figwidth() * _CHARACTERS_PER_IN[size_pt])
+    return "\n".join(textwrap.fill(line, width, break_long_words=False) for line in text.splitlines())
 
 
 def mark_origin(axes: Axes, points: DataFrame) -> None:
@@ -208,7 +217,7 @@ def draw_limit(axes: Axes, value: float, name: str, vertical: bool = False) -> N
     Args:
         axes: Where.
         value: In the unit of the axis; nothing is drawn where it is not known.
-        name: Such as 'power limit 700 W'.
+        name: Such as 'power limit 700 W'; empty where a panel beside it says so.
         vertical: Whether it is a limit of x.
     """
     if not math.isfinite(value):
@@ -223,7 +232,7 @@ def draw_limit(axes: Axes, value: float, name: str, vertical: bool = False) -> N
     low, high = axes.get_ylim()
     axes.set_ylim(low, max(high, value + 0.16 * (value - low)))
     place = blended_transform_factory(axes.transAxes, axes.transData)
-    axes.text(0.01, value, name, transform=place, ha="left", va="bottom", fontsize=TEXT_PT)
+    axes.text(0.99, value, name, transform=place, ha="right", va="bottom", fontsize=TEXT_PT)
 
 
 def draw_published(axes: Axes, x: Sequence[float], y: Sequence[float]) -> Artist:
@@ -241,17 +250,17 @@ def draw_interval(axes: Axes, at: float, low: float, high: float, colour: str) -
         axes.plot([at, at], [low, high], color=colour, linewidth=0.8, marker="_", markersize=3, markeredgewidth=0.8)
 
 
-OUTLIER = 3.0
-"""So many times the next value, and one is broken off."""
+OUTLIER = 4.0
+"""So many times the median of at least five values, and a value is broken off."""
 
 
 def limit_of(values: Iterable[float]) -> float:
-    """Return up to where an axis from zero shows values: to the highest that is not far above the next lower one."""
+    """Return up to where an axis from zero shows values: to the highest that is no outlier."""
     known = sorted(value for value in values if math.isfinite(value) and value > 0)
-    for low, high in zip(known, known[1:], strict=False):
-        if high > OUTLIER * low and known.index(high) >= len(known) / 2:
-            return low
-    return known[-1] if known else 1.0
+    if not known:
+        return 1.0
+    most = OUTLIER * statistics.median(known) if len(known) >= 5 else math.inf
+    return max(value for value in known if value <= most)
 
 
 def break_off(axes: Axes, at: float, value: float, limit: float, text: str) -> bool:
@@ -267,9 +276,10 @@ def break_off(axes: Axes, at: float, value: float, limit: float, text: str) -> b
     if not value > limit:
         return False
     place = blended_transform_factory(axes.transData, axes.transAxes)
+    arrow = {"arrowstyle": "->", "linewidth": 0.7, "color": marks.BLACK, "shrinkA": 0, "shrinkB": 0}
     axes.annotate(
         text, (at, 1.0), (at, 0.8), xycoords=place, textcoords=place, ha="center", va="top", rotation=90,
-        fontsize=TEXT_PT, arrowprops={"arrowstyle": "->", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0},
+        fontsize=TEXT_PT, arrowprops=arrow,
     )  # fmt: skip
     return True
 

@@ -11,8 +11,6 @@ from triplepoint.figures import old_page as style
 from triplepoint.figures.old_page import HEAD_IN, MARGIN_IN, Canvas, shortened, wrapped
 from triplepoint.figures.rows import mark_slot
 
-TABLES = ("telemetry_checks", "points")
-
 _ROW_IN = 0.26
 _TITLE_IN = 0.2
 _AXIS_IN = 0.4

@@ -10,8 +10,6 @@ from pandas import DataFrame
 from triplepoint.figures import old_page as style
 from triplepoint.figures.heatmap import Band, draw_grid, draw_scale, grid_of, place_bands, with_gpus
 
-TABLES = ("points", "gpus")
-
 _COLOURS = "inferno"
 _PLOTTED = [
     "group", "label", "run", "origin", "rank", "node", "number", "gpu_temp_c", "gpu_temp_p10_c", "gpu_temp_p90_c",

@@ -9,8 +9,6 @@ from pandas import DataFrame
 from triplepoint.figures import old_page as style
 from triplepoint.figures.heatmap import Band, draw_grid, draw_scale, grid_of, place_bands, with_gpus
 
-TABLES = ("points", "gpus")
-
 CAUSES = {
     "power_cap_share": "power limit",
     "sw_thermal_share": "heat (driver)",

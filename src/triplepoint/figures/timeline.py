@@ -15,8 +15,6 @@ from triplepoint.figures.old_page import HEAD_IN, MARGIN_IN, POINTS_PER_INCH, Ca
 from triplepoint.status import Status
 from triplepoint.units import MS_PER_S, NS_PER_S
 
-TABLES = ("points", "timeline")
-
 LANES = ("phase", "comm")
 """Lanes that are drawn; the report's timeline has the others."""
 MAX_PANELS = 4

@@ -1,6 +1,7 @@
 """Table `claims`: what is published, or measured elsewhere, beside the results."""
 
-from triplepoint.tables.schema import Column, Table, signed, text
+from triplepoint.tables.schema import Column, Table, count, signed, text
+from triplepoint.tables.traces import RUN
 
 CLAIMS = Table(
     "claims",
@@ -25,5 +26,23 @@ CLAIMS = Table(
         text("fitted", "Constants of the simulator that were set by this figure; null where none were.", True),
         text("origin", "Whether our number is measured or simulated; null where there is none.", True),
         Column("runs", "names", "", "Runs that our number is from."),
+    ),
+    null="The claim has no such number, or the results do not.",
+)
+
+PUBLISHED = Table(
+    "published",
+    "one row per (run, quantity) a published figure has a number of, or per (run, quantity, node, slot)",
+    (
+        RUN,
+        text("quantity", "Column of `points`, of single GPUs of `gpus`, or a quantity of docs/claims.md."),
+        text("unit", "Unit of the numbers."),
+        count("node", "Node within the run, from 0; null where the number is of the whole run.", True),
+        count("slot", "Physical slot of the GPU; null as above.", True),
+        signed("published", "Published number."),
+        signed("published_lo", "Lower end of what could be read off."),
+        signed("published_hi", "Upper end of it."),
+        text("source", "Figure that it is from."),
+        text("claim", "Name of the claim in `config/published/claims.yaml`."),
     ),
 )

@@ -10,9 +10,10 @@ from triplepoint.config.choices import ModelChoices
 from triplepoint.config.point import Layout, Measured
 from triplepoint.config.task import Inference, Lora
 from triplepoint.status import RESULTS
-from triplepoint.tables.claims import CLAIMS
+from triplepoint.tables.claims import CLAIMS, PUBLISHED
+from triplepoint.tables.parts import BREAKDOWN, KERNEL_TOTALS, NODES, PHASES, SHARED, STEP_ENERGY, TRAFFIC
 from triplepoint.tables.schema import Column, Table, amount, column_of, count, ratio, signed, text
-from triplepoint.tables.traces import RANK, RUN, STEP, TIMELINE
+from triplepoint.tables.traces import RANK, RUN, TIMELINE
 
 TELEMETRY_CHECKS = Table(
     "telemetry_checks",
@@ -32,6 +33,7 @@ TELEMETRY_CHECKS = Table(
         amount("of_total", "1", "What `num` is counted out of, where that is said."),
         text("absent", "Why there is no value; null where there is.", True),
     ),
+    null="There is no value; `absent` says why. A share has no spread.",
 )
 
 
@@ -110,6 +112,10 @@ _OF_ENERGY = {
 _ENDS_OF_GPU = {"step_time_s": _STEPS, "gpu_temp_c": _SAMPLES, "sm_clock_mhz": _SAMPLES}
 """What the ends of columns of `gpus` are, by the column they are of."""
 _ENDS_OF_RUN = _ENDS_OF_GPU | {
+    "needed_memory_bytes": {
+        "lo": "Lower end of the model's 90 % interval, also of what was launched.",
+        "hi": "Upper end of it.",
+    },
     "step_time_s": _MODELLED | {"hi": "Upper end of it: what the model is known to, no spread of steps or repeats."},
     "time_to_first_token_s": _MODELLED,
     "time_per_output_token_s": _MODELLED,
@@ -143,11 +149,23 @@ _HEAT = (
     amount("sm_clock_mhz", "MHz", "Mean clock of the compute units over measured steps; null where not measured."),
 )
 
+_BUSY = "weighted by utilisation where measured; of kernels whose time goes with it where simulated"
+_CAUSES = (
+    ratio(
+        "power_cap_share",
+        "Share of measured time clocks were throttled by the power limit; null if not counted.",
+    ),
+    ratio("sync_boost_share", "The same, to match other GPUs."),
+    ratio("sw_thermal_share", "The same, by the driver's thermal limit."),
+    ratio("hw_thermal_share", "The same, by the hardware for heat."),
+    ratio("power_brake_share", "The same, by an external power brake."),
+)
+"""Throttling of a GPU, or its mean over the GPUs of a run; causes can hold clocks at the same time."""
+
 _PEAK = "highest sample of its sensor where measured, what a window of 25 ms can show at most where simulated"
 _PEAK_OF_GPU = (
     "highest sample; null where GPUs share a sensor, and where simulated, which has one of the run, in points"
 )
-_SHARED = " (of a package, on its first GPU, where GPUs share a sensor)"
 
 _OF_RUN = (
     *_POINT,
@@ -155,6 +173,12 @@ _OF_RUN = (
     count("num_interrupted_steps", "Measured steps left out, since a rank stood still; null where none was.", True),
     text("step_notes", "What stood still, and steps far longer than the others; null where nothing did.", True),
     amount("step_time_s", "s", "Median over measured steps of the slowest rank's step."),
+    amount(
+        "step_time_layout_sigma",
+        "1",
+        "Standard deviation of the log error of a simulated step time, without what all layouts of one training share; "
+        "null unless simulated training.",
+    ),
     amount("time_to_first_token_s", "s", "Until the last sequence of a batch has it, median; null in training."),
     amount("time_per_output_token_s", "s", "Per token after the first, median; null in training."),
     amount("tokens_per_s", "token/s", "Tokens of the global batch, in inference those made, over the step time."),
@@ -165,6 +189,11 @@ _OF_RUN = (
     Column("loss_last", "float", "nat", "Loss of the last step.", True),
     amount("peak_memory_bytes", "byte", "Highest over ranks: allocated on a GPU, resident on cpu."),
     amount("reserved_memory_bytes", "byte", "Highest over ranks, held by torch of a GPU; null on cpu."),
+    amount(
+        "needed_memory_bytes", "byte", "What the model says the fullest rank needs, driver and fragmentation included."
+    ),
+    amount("memory_capacity_bytes", "byte", "Memory of one GPU; null on cpu."),
+    text("needed_memory_absent", "Why the model says no need; null where it does.", True),
     text("memory_undecided", "What a simulated run needs where that may be more than there is; else null.", True),
     amount("predicted_step_time_s", "s", "What the simulator says of a launched run's step; null if simulated."),
     amount("predicted_step_time_lo_s", "s", "Lower end of the prediction's 90 % interval."),
@@ -177,13 +206,16 @@ _OF_RUN = (
     amount("gpu_power_w", "W", "The same of one GPU: the sum over their number."),
     text("gpu_power_source", "What GPU power and energy are from; null where not measured.", True),
     amount("gpu_power_peak_w", "W", f"Highest power of any GPU: {_PEAK}; null where not known of single GPUs."),
+    amount("gpu_power_limit_w", "W", "Power limit of a package over its GPUs, from `config/gpus/`; null on cpu."),
+    amount("gpu_throttle_temp_c", "degC", "Temperature its clocks fall from, from there; null where not published."),
     amount("package_power_peak_w", "W", "Highest sample of a package whose GPUs share a sensor; null elsewhere."),
     *_HEAT,
-    amount("sm_clock_busy_mhz", "MHz", "Mean clock while kernels run whose time goes with it; null unless simulated."),
+    amount("sm_clock_busy_mhz", "MHz", f"Mean clock while kernels run, over GPUs: {_BUSY}."),
     ratio("lost_to_power_limit_fraction", "Share of the step that clocks held by it cost; null unless simulated."),
     ratio("lost_to_heat_fraction", "The same where heat held them."),
     ratio("lost_to_brake_fraction", "The same where a power brake did."),
     ratio("throttle_fraction", "Share of measured time clocks were throttled by any cause, mean over GPUs."),
+    *_CAUSES,
     amount("gpu_energy_per_token_j", "J/token", "Energy of all GPUs per token; null where not measured."),
     amount("job_gpu_samples_per_s_mj", "sample/(s*MJ)", "Efficiency of the reference study, on GPU energy."),
     amount(
@@ -221,7 +253,13 @@ _OF_RUN = (
     text("torch_version", "Version of torch; null if nothing ran.", True),
     text("stack", "Software a simulated run stands for, framework and version; null if not simulated.", True),
 )
-POINTS = Table("points", "one row per run, invalid points included", tuple(_with_ends(_OF_RUN, _ENDS_OF_RUN)))
+POINTS = Table(
+    "points",
+    "one row per run, invalid points included",
+    tuple(_with_ends(_OF_RUN, _ENDS_OF_RUN)),
+    null="Of a setting: it has no part in this point. Of a number: the run did not finish, does no such thing, or "
+    "nothing measured it. Of an end (p10, p90, lo, hi): the number has none.",
+)
 
 _OF_GPU = (
     RUN,
@@ -229,80 +267,42 @@ _OF_GPU = (
     count("node", "Node index within the run."),
     text("host", "Host of the rank."),
     text("device", "Device of the rank: cpu, or gpu0, gpu1, ... on its host."),
-    Column("slot", "int", "1", "Physical slot of the device, where known.", True, 0),
-    text("uuid", "Identity of the device, where it has one.", True),
+    Column("slot", "int", "1", "Physical slot of the device; null where not known.", True, 0),
+    count("stage", "Pipeline stage of the rank, from 0."),
+    text(
+        "airflow", "Airflow of the node, a file in `config/heat/airflow/`; null where the chassis is not known.", True
+    ),
+    count("airflow_row", "Row of the GPU in it, 0 where the air enters; null as above.", True),
+    count("airflow_lane", "Place in that row, from 0; null as above.", True),
+    text("airflow_place", "front, middle or rear; null as above, and where no GPU stands behind another.", True),
+    text("uuid", "Identity of the device; null where it has none.", True),
     amount("step_time_s", "s", "Median over measured steps.", False),
     amount("peak_memory_bytes", "byte", "Highest memory: allocated on a GPU, resident on cpu."),
     amount("reserved_memory_bytes", "byte", "Highest memory torch held of the GPU; null on cpu."),
     amount("predicted_memory_bytes", "byte", "Predicted peak of the allocator; null on cpu and where simulated."),
     Column("memory_error", "float", "1", "Predicted over measured peak, less 1.", True),
-    amount("gpu_power_w", "W", f"Mean power over measured steps{_SHARED}; null where not measured."),
+    amount("gpu_power_w", "W", f"Mean power over measured steps{SHARED}; null where not measured."),
     text("gpu_power_source", "What power and energy are from; null where not measured.", True),
     amount("gpu_power_peak_w", "W", f"Highest power: {_PEAK_OF_GPU}."),
     amount(
         "package_power_peak_w", "W", "Highest sample of the package, on its first GPU; null unless GPUs share a sensor."
     ),
     *_HEAT,
-    ratio(
-        "power_cap_share",
-        "Share of measured time clocks were throttled by the power limit; null if not counted.",
-    ),
-    ratio("sync_boost_share", "The same, to match other GPUs."),
-    ratio("sw_thermal_share", "The same, by the driver's thermal limit."),
-    ratio("hw_thermal_share", "The same, by the hardware for heat."),
-    ratio("power_brake_share", "The same, by an external power brake."),
+    amount("sm_clock_busy_mhz", "MHz", f"Mean clock while kernels run: {_BUSY}."),
+    *_CAUSES,
 )
-GPUS = Table("gpus", "one row per (run, rank) of runs that finished", tuple(_with_ends(_OF_GPU, _ENDS_OF_GPU)))
-
-STEP_ENERGY = Table(
-    "step_energy",
-    "one row per (run, rank, measured step) of GPUs that report their own power",
-    (
-        RUN,
-        RANK,
-        STEP,
-        amount("step_time_s", "s", "From the first start to the last end among the ranks of the node.", False),
-        amount("gpu_power_w", "W", f"Mean power in the step{_SHARED}.", False),
-        amount("gpu_energy_j", "J", f"Energy of the step{_SHARED}.", False),
-        text("source", "What they are from."),
-    ),
+GPUS = Table(
+    "gpus",
+    "one row per (run, rank) of runs that finished",
+    tuple(_with_ends(_OF_GPU, _ENDS_OF_GPU)),
+    null="Not measured.",
 )
 
-PHASES = Table(
-    "phases",
-    "one row per (run, rank, phase, category): mean over profiled steps",
-    (
-        RUN,
-        RANK,
-        text("phase", "forward, backward, optimizer or other."),
-        text("category", "compute, comm, memory or idle."),
-        amount("busy_s", "s", "Time running.", False),
-        amount("exposed_s", "s", "Part of it with no earlier category running.", False),
-        amount("overlapped_s", "s", "The rest.", False),
-        amount("gpu_energy_j", "J", "Energy of a measured step spent in the exposed time; null without a counter."),
-        amount("gpu_power_w", "W", "Power in that time, over measured steps; null as above."),
-        amount("gpu_power_sigma_w", "W", "Its standard error: half the step's mean where nothing is known of it."),
-    ),
-)
+RUN_TIMELINE = Table("timeline", "one row per (run, drawn span)", (RUN, *TIMELINE.columns), TIMELINE.null)
 
-KERNEL_TOTALS = Table(
-    "kernels",
-    "one row per (run, class, kind, group): per profiled step, over the traced ranks of the run",
-    (
-        RUN,
-        text("class", "Coarse kernel class."),
-        text("kind", "Finer kind."),
-        text("group", "Process group of a collective.", True),
-        count("num_ranks", "Traced ranks."),
-        amount("count_per_rank", "1", "Occurrences per rank and step.", False),
-        amount("sum_s", "s", "Mean over ranks of the summed duration of one step.", False),
-        amount("sum_min_s", "s", "Lowest rank.", False),
-        amount("sum_max_s", "s", "Highest rank.", False),
-    ),
-)
-
-RUN_TIMELINE = Table("timeline", "one row per (run, drawn span)", (RUN, *TIMELINE.columns))
-
-_TABLES = (POINTS, GPUS, STEP_ENERGY, PHASES, KERNEL_TOTALS, TELEMETRY_CHECKS, CLAIMS, RUN_TIMELINE)
+_TABLES = (
+    POINTS, GPUS, NODES, TRAFFIC, STEP_ENERGY, PHASES, BREAKDOWN, KERNEL_TOTALS, TELEMETRY_CHECKS, PUBLISHED,
+    CLAIMS, RUN_TIMELINE,
+)  # fmt: skip
 RESULT_TABLES = {table.name: table for table in _TABLES}
 """Tables in `results/tables/`, by file name."""

@@ -24,7 +24,7 @@ _TYPES = {
     "names": pa.list_(pa.string()),
 }
 
-_UNITS = ("s", "w", "j", "c", "mhz", "ghz", "percent")
+_UNITS = ("s", "w", "j", "c", "mhz", "ghz", "percent", "bytes")
 """Ends of names of columns that are units."""
 
 
@@ -66,11 +66,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table: what a row is, and its columns in order."""
+    """One table: what a row is, its columns in order, and what null means in those that do not say it themselves."""
 
     name: str
     row: str
     columns: tuple[Column, ...]
+    null: str = ""
 
     def schema(self) -> pa.Schema:
         """Return the Arrow schema, with unit and meaning of each column in its metadata."""

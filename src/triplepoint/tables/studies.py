@@ -16,7 +16,7 @@ PLAN = "plan.json"
 OVER_ALL = ("claims",)
 """Tables of all studies together, which no study has of its own."""
 
-PARQUET_ONLY = ("timeline",)
+PARQUET_ONLY = ("breakdown", "timeline")
 """Tables without a CSV: that of the timeline of the published grid takes 356 MB."""
 
 _KEYS = ("run", "subject")

@@ -111,7 +111,12 @@ _SAMPLE = (
 CUMULATIVE = frozenset(column.name for column in _SAMPLE if column.kind is Kind.COUNTER)
 """Columns that only ever grow within a recording."""
 
-SAMPLES = Table("samples", "one row per (t_ns, device) of one node, as recorded", _SAMPLE)
+_NOT_READ = (
+    "Not read in this sample: the device has no such sensor (the manifest says why), the read failed, or the sensor is "
+    "read less often."
+)
+
+SAMPLES = Table("samples", "one row per (t_ns, device) of one node, as recorded", _SAMPLE, _NOT_READ)
 
 METRICS = tuple(column.name for column in _SAMPLE[3:])
 """Columns of `SAMPLES` that sensors fill."""
@@ -132,4 +137,5 @@ TELEMETRY = Table(
         text("kind", "Kind of that step: warmup, measured or profiled.", True),
         Column("is_gap", "bool", "1", "Whether more than two periods passed since the device's previous sample."),
     ),
+    null=_NOT_READ,
 )

@@ -37,10 +37,22 @@ STEPS = Table(
             came_later=True,
         ),
     ),
+    null="Not known of this rank.",
 )
 
 
-_GROUP = text("group", "Process group of a collective (tp, pp, dp, ep); null otherwise or where not known.", True)
+GROUP = text("group", "Process group of a collective (tp, pp, dp, ep); null otherwise or where not known.", True)
+
+GEOMETRY = (
+    amount("num_blocks", "1", "Thread blocks of a launch: like the next six, mean weighted by duration."),
+    amount("threads_per_block", "1", "Threads of a block."),
+    amount("registers_per_thread", "1", "Registers."),
+    amount("shared_memory_bytes", "byte", "Shared memory of a block."),
+    amount("blocks_per_sm", "1", "Blocks of the launch over multiprocessors of the GPU."),
+    amount("warps_per_sm", "1", "Warps of the launch over multiprocessors of the GPU."),
+    ratio("occupancy", "Resident warps over the most a multiprocessor holds, as the profiler estimates it."),
+)
+"""Launch geometry of kernels; null where the trace has none."""
 
 KERNELS = Table(
     "kernels",
@@ -50,20 +62,15 @@ KERNELS = Table(
         Column("step", "int", "1", "Step the occurrences start in; null for those between steps.", True, 0),
         text("class", "Coarse kernel class: gemm, attention, comm, ..."),
         text("kind", "Finer kind within the class: all_reduce, forward, ..."),
-        _GROUP,
+        GROUP,
         text("name", "Name in the trace."),
         count("count", "Occurrences."),
         duration("sum_ns", "Summed duration; concurrent kernels count twice."),
         duration("min_ns", "Shortest."),
         duration("max_ns", "Longest."),
-        amount("num_blocks", "1", "Thread blocks of a launch: like the next six, mean weighted by duration."),
-        amount("threads_per_block", "1", "Threads of a block."),
-        amount("registers_per_thread", "1", "Registers."),
-        amount("shared_memory_bytes", "byte", "Shared memory of a block."),
-        amount("blocks_per_sm", "1", "Blocks of the launch over multiprocessors of the GPU."),
-        amount("warps_per_sm", "1", "Warps of the launch over multiprocessors of the GPU."),
-        ratio("occupancy", "Resident warps over the most a multiprocessor holds, as the profiler estimates it."),
+        *GEOMETRY,
     ),
+    null="Of launch geometry: the trace has none.",
 )
 
 _ACCOUNT = (
@@ -85,9 +92,10 @@ INTERVALS = Table(
     (
         *_ACCOUNT,
         text("kind", "Class of computation, kind of communication, direction of a copy, or the reason to idle."),
-        _GROUP,
+        GROUP,
         *_TIMES,
     ),
+    null="As the column says.",
 )
 
 CATEGORIES = Table(
@@ -103,7 +111,7 @@ COLLECTIVES = Table(
         RANK,
         Column("step", "int", "1", "Step it starts in; null between steps.", True, 0),
         text("kind", "all_reduce, all_gather, send_recv, ..."),
-        _GROUP,
+        GROUP,
         text("group_name", "Name of the process group in the trace; null where it has none.", True),
         Column("peer", "int", "1", "The other rank of a point-to-point transfer; null where not told.", True, 0),
         count("sequence", "How many of this kind, of a transfer with this peer, the rank had in this group before."),
@@ -120,6 +128,7 @@ COLLECTIVES = Table(
         duration("waited_ns", "Time from its start until the last rank started.", True),
         count("last_rank", "Rank that started last.", True),
     ),
+    null="The trace does not tell, or the other ranks were not traced.",
 )
 
 SEGMENTS = Table(
@@ -145,6 +154,7 @@ TIMELINE = Table(
         duration("t_start_ns", "Start since the step began on the earliest rank."),
         duration("duration_ns", "Duration."),
     ),
+    null="The span is no phase.",
 )
 
 
@@ -177,6 +187,7 @@ RANKS = Table(
         Column("z_score", "float", "1", "Modified z-score of the excess; null under 3 peers.", True),
         Column("is_straggler", "bool", "1", "Whether z_score > 3.5, excess >= 2 %, and last more often than by turns."),
     ),
+    null="As the column says.",
 )
 
 CRITICAL_PATH = Table(
@@ -191,4 +202,5 @@ CRITICAL_PATH = Table(
         duration("duration_ns", "Time of the step's critical path."),
         count("num_jumps", "Times the step's path goes from one rank to another; the same in all rows of a step."),
     ),
+    null="As the column says.",
 )

@@ -27,6 +27,7 @@ TRUE_TIMES = Table(
         duration("time_ns", "Time in a step: computation before communication before waiting."),
         amount("gpu_energy_j", "J", "Energy in that time; null where the power of the GPU type is not known."),
     ),
+    null="As the column says.",
 )
 
 TRUE_TRAFFIC = Table(
@@ -39,6 +40,7 @@ TRUE_TRAFFIC = Table(
         amount("tx_bytes", "byte", "Sent.", nullable=False),
         amount("rx_bytes", "byte", "Received.", nullable=False),
     ),
+    null="As the column says.",
 )
 
 TRUE_CRITICAL_PATH = Table(
@@ -53,6 +55,7 @@ TRUE_CRITICAL_PATH = Table(
         duration("t_start_ns", "Start since the step's."),
         duration("duration_ns", "Duration."),
     ),
+    null="As the column says.",
 )
 
 TRUTH = (TRUE_TIMES, TRUE_TRAFFIC, TRUE_CRITICAL_PATH)

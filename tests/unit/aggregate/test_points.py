@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.synthetic import CONFIG, CPU, H200, NO_RAPL, PEAK_OF_MODEL_W, Spec, build, read_tables
 from triplepoint.aggregate import aggregate
-from triplepoint.aggregate.power import sample_weights_ns
+from triplepoint.aggregate.samples import sample_weights_ns
 from triplepoint.manifest import Interruption, SlowStep, SlowSteps, read_manifest, write_manifest
 from triplepoint.tables import STEPS, TELEMETRY
 

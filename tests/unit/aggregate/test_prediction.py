@@ -7,7 +7,7 @@ import pytest
 
 from tests.synthetic import CONFIG, H200, Spec, build, read_tables
 from triplepoint.aggregate import aggregate
-from triplepoint.simulate.predict import point as module
+from triplepoint.aggregate import predicted as module
 from triplepoint.simulate.predict.point import allocated_by_rank, predict_if_configured, predict_point
 from triplepoint.simulate.predict.prediction import Prediction
 

@@ -14,7 +14,7 @@ DEUTAN = np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.04741
 TRITAN = np.array([[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]])
 """What is seen of linear sRGB at full severity. Source: Machado, Oliveira, Fernandes 2009, table 1."""
 LEAST = 15.0
-"""CIEDE2000 between neighbours. 2.3 is one just noticeable difference of large areas; lines and small areas need more."""
+"""CIEDE2000 between neighbours. 2.3 is one just noticeable difference of large areas; small areas need more."""
 
 
 def lab(colour: str, seen: np.ndarray = NORMAL) -> tuple[float, float, float]:
@@ -72,7 +72,7 @@ def test_ciede2000_gives_published_differences(one: tuple, other: tuple, differe
 @pytest.mark.parametrize("seen", [NORMAL, PROTAN, DEUTAN, TRITAN], ids=["normal", "protan", "deutan", "tritan"])
 @pytest.mark.parametrize("family", marks.FAMILIES)
 def test_neighbours_are_told_apart(family: str, seen: np.ndarray) -> None:
-    found = list(marks.FAMILIES[family].values())
+    found = marks.FAMILIES[family]
     for one, other in itertools.pairwise(found):
         difference = ciede2000(lab(one.colour, seen), lab(other.colour, seen))
         assert difference >= LEAST, f"{one.name} and {other.name}: {difference:.1f}"
@@ -80,7 +80,7 @@ def test_neighbours_are_told_apart(family: str, seen: np.ndarray) -> None:
 
 @pytest.mark.parametrize("family", marks.FAMILIES)
 def test_marks_of_a_family_differ(family: str) -> None:
-    found = [(mark.colour, mark.hatch) for mark in marks.FAMILIES[family].values()]
+    found = [(mark.colour, mark.hatch) for mark in marks.FAMILIES[family]]
     assert len(set(found)) == len(found)
 
 

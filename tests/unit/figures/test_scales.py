@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from matplotlib.axes import Axes
 
 from triplepoint.figures import old_page as style
-from triplepoint.figures.scales import fit_ticks, scale
 from triplepoint.figures.old_page import Canvas
+from triplepoint.figures.scales import fit_ticks, scale
 
 
 def drawn(values: list[float], width_in: float = 1.0) -> Axes:

@@ -1,5 +1,6 @@
 """Prediction of a planned point: `triplepoint predict`, the cost of a plan, and what stands beside a measurement."""
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.inference import Serving, memory_by_stage, serving_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import check_order
+from triplepoint.simulate.memory.training import Need
 from triplepoint.simulate.memory.training import memory_by_stage as memory_of_training
-from triplepoint.simulate.predict.prediction import Prediction, predict_job
+from triplepoint.simulate.predict.prediction import Prediction, predict_job, read_calibrations
 from triplepoint.simulate.stacks import OF_ENGINE
 from triplepoint.status import PredictionStatus
 
@@ -58,6 +60,28 @@ def allocated_by_rank(point: Point, config: Path) -> tuple[float, ...]:
     job, serving = _job_of(point, config), _serving_of(point)
     stages = [use.allocated for use in (memory_by_stage(job, serving) if serving else memory_of_training(job))]
     return tuple(stages[job.mesh.place(rank).pp] for rank in range(job.num_gpus))
+
+
+def needed_memory(point: Point, config: Path) -> Need:
+    """Return what the fullest rank of a point needs, whether it fits or not.
+
+    Raises:
+        UserError: If that cannot be told: layers that do not divide over stages, say, or a wrong configuration.
+    """
+    job, serving = _job_of(point, config), _serving_of(point)
+    stages: Sequence[Need] = memory_by_stage(job, serving) if serving else memory_of_training(job)
+    return max(stages, key=lambda use: use.total)
+
+
+def layout_sigma(point: Point, config: Path) -> float | None:
+    """Return the standard deviation of the log error of a step time without what all layouts of one training share.
+
+    None where the point has no constants to tell it by, such as in another folder of configuration.
+    """
+    try:
+        return read_calibrations(config)[0].layout_scale(_job_of(point, config))
+    except (PointError, UserError):
+        return None
 
 
 def _job_of(point: Point, config: Path, stack: str | None = None) -> Job:

@@ -1,0 +1,78 @@
+"""What the model says of a run: the prediction beside a measurement, and the memory that every point needs."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from triplepoint.config.point import Point
+from triplepoint.errors import UserError
+from triplepoint.manifest import Manifest
+from triplepoint.simulate.predict.point import allocated_by_rank, layout_sigma, needed_memory, predict_if_configured
+from triplepoint.status import PredictionStatus, Status
+
+Row = dict[str, Any]
+
+
+def set_beside(point: Point, manifest: Manifest, row: Row, ranks: list[Row], config: Path) -> None:
+    """Put the prediction of a launched run into its rows; a simulated one gets how far layouts err.
+
+    Args:
+        point: What was launched.
+        manifest: What came of it.
+        row: Its row of `points`.
+        ranks: Its rows of `gpus`, in the order of ranks; empty if it did not finish.
+        config: Folder of the configuration.
+    """
+    if manifest.origin == "simulated":
+        if manifest.status == Status.OK and point.inference is None:
+            row["step_time_layout_sigma"] = layout_sigma(point, config)
+        return
+    step = predict_if_configured(point, config)
+    if step.status in (PredictionStatus.UNSUPPORTED, PredictionStatus.INVALID):
+        row["prediction_absent"] = step.reason
+        return
+    allocated_bytes = allocated_by_rank(point, config)
+    row |= {
+        "predicted_step_time_s": step.step_time_s,
+        "predicted_step_time_lo_s": _known(step.step_time_lo_s),
+        "predicted_step_time_hi_s": _known(step.step_time_hi_s),
+        "step_time_error": _error(step.step_time_s, row.get("step_time_s")),
+        "predicted_memory_bytes": max(allocated_bytes),
+        "memory_error": _error(max(allocated_bytes), row.get("peak_memory_bytes")),
+    }
+    for one in ranks:
+        predicted = allocated_bytes[one["rank"]]
+        one |= {"predicted_memory_bytes": predicted, "memory_error": _error(predicted, one["peak_memory_bytes"])}
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _error(predicted: float, measured: float | None) -> float | None:
+    """Return how far a prediction is off, 0.1 for one a tenth too high; None where nothing was measured."""
+    return predicted / measured - 1 if measured else None
+
+
+def add_need(point: Point, row: Row, config: Path) -> None:
+    """Put into a row of `points` what the fullest rank needs by the model, whether that fits, can run, or not.
+
+    Args:
+        point: The point.
+        row: Its row.
+        config: Folder of the configuration.
+    """
+    if point.cluster.device == "cpu":
+        row["needed_memory_absent"] = "memory of processes is not modelled"
+        return
+    try:
+        need = needed_memory(point, config)
+    except UserError as error:
+        row["needed_memory_absent"] = str(error)
+        return
+    row |= {
+        "needed_memory_bytes": need.total,
+        "needed_memory_lo_bytes": max(0.0, need.total - need.half_width),
+        "needed_memory_hi_bytes": need.total + need.half_width,
+        "memory_capacity_bytes": need.capacity,
+    }

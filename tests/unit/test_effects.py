@@ -1,0 +1,164 @@
+"""Effects computed by hand: ratios and differences with paired intervals, ties, and the title that says the answer."""
+
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from triplepoint import effects
+from triplepoint.effects import Effect
+
+
+def rows(name: str, times_s: list[float], **more: Any) -> pd.DataFrame:
+    """Return repeats of one measured layout."""
+    return pd.DataFrame(
+        [
+            {
+                "layout": name, "repeat": number, "status": "ok", "origin": "measured", "step_time_s": time_s,
+                "step_time_p10_s": math.nan, "step_time_p90_s": math.nan, "num_measured_steps": 20,
+                "step_time_layout_sigma": math.nan,
+            } | more
+            for number, time_s in enumerate(times_s, 1)
+        ]
+    )  # fmt: skip
+
+
+def simulated(name: str, time_s: float, sigma: float = 0.02) -> pd.DataFrame:
+    return rows(name, [time_s], origin="simulated", step_time_layout_sigma=sigma)
+
+
+def test_repeats_are_paired() -> None:
+    """Each pair takes 5 % longer though repeats differ by half: no spread at all is left of the ratio."""
+    effect = effects.compare(rows("a", [1.0, 1.5]), rows("b", [1.05, 1.575]), "step_time_s")
+    assert (effect.basis, effect.num) == ("repeats", 2)
+    assert [effect.value, effect.low, effect.high] == pytest.approx([0.05, 0.05, 0.05])
+
+
+def test_interval_over_repeats_by_hand() -> None:
+    """Log ratios 0.00, 0.02 and 0.04: mean 0.02, standard error 0.02 / sqrt(3), t(2) at 95 % is 2.920."""
+    other = [math.exp(0.00), math.exp(0.02), math.exp(0.04)]
+    effect = effects.compare(rows("a", [1.0, 1.0, 1.0]), rows("b", other), "step_time_s")
+    half = 2.919986 * 0.02 / math.sqrt(3)
+    assert [effect.value, effect.low, effect.high] == pytest.approx(
+        [math.expm1(0.02), math.expm1(0.02 - half), math.expm1(0.02 + half)], rel=1e-5
+    )
+    assert effect.is_tie
+
+
+def test_single_launches_have_the_interval_of_their_steps() -> None:
+    """p10 to p90 of a log-normal of sigma 0.1 is 2.563 sigma; the median of 25 steps has 1.2533 sigma / 5."""
+    ends = {"step_time_p10_s": math.exp(-0.12815), "step_time_p90_s": math.exp(0.12815), "num_measured_steps": 25}
+    effect = effects.compare(rows("a", [1.0], **ends), rows("b", [1.0], **ends), "step_time_s")
+    assert effect.basis == "steps"
+    assert math.log1p(effect.high) == pytest.approx(1.645 * math.sqrt(2) * 1.2533 * 0.1 / 5, rel=1e-3)
+
+
+def test_simulated_runs_have_the_paired_error_of_the_model() -> None:
+    """As in `triplepoint.ranking`: 1.645 sqrt(2) sigma on the logarithm; what layouts share cancels."""
+    effect = effects.compare(simulated("a", 1.0), simulated("b", 1.10), "step_time_s")
+    half = 1.645 * math.sqrt(2) * 0.02
+    assert effect.basis == "model"
+    assert [effect.low, effect.high] == pytest.approx([1.1 * math.exp(-half) - 1, 1.1 * math.exp(half) - 1])
+    assert not effect.is_tie
+
+
+def test_power_of_the_model_has_both_intervals() -> None:
+    """Half widths of 3 % and 4 % in log make 5 %."""
+    one = simulated("a", 1.0).assign(
+        gpu_power_w=500.0, gpu_power_lo_w=500 * math.exp(-0.03), gpu_power_hi_w=500 * math.exp(0.03)
+    )
+    two = simulated("b", 1.0).assign(
+        gpu_power_w=550.0, gpu_power_lo_w=550 * math.exp(-0.04), gpu_power_hi_w=550 * math.exp(0.04)
+    )
+    effect = effects.compare(one, two, "gpu_power_w")
+    assert effect.value == pytest.approx(0.1)
+    assert math.log1p(effect.high) - math.log1p(effect.value) == pytest.approx(0.05)
+
+
+def test_temperatures_differ_in_kelvin() -> None:
+    one = simulated("a", 1.0).assign(gpu_temp_c=60.0, gpu_temp_lo_c=57.0, gpu_temp_hi_c=63.0)
+    two = simulated("b", 1.0).assign(gpu_temp_c=66.0, gpu_temp_lo_c=62.0, gpu_temp_hi_c=70.0)
+    effect = effects.compare(one, two, "gpu_temp_c")
+    assert (effect.value, effect.low, effect.high) == pytest.approx((6.0, 1.0, 11.0))
+    assert effect.text == "6.0 K [1.0, 11.0]"
+
+
+def test_no_interval_is_no_tie() -> None:
+    effect = effects.compare(rows("a", [1.0]), rows("b", [1.1]), "step_time_s")
+    assert math.isnan(effect.low) and effect.basis == "none"
+    assert not effect.is_tie
+    assert effect.text == "10.0 %"
+
+
+def test_mean_over_settings_by_hand() -> None:
+    """Effects of 0, 2 and 4 in log per cent: the same interval as over three repeats."""
+    single = [Effect(math.expm1(change), math.nan, math.nan, "model", 1) for change in (0.0, 0.02, 0.04)]
+    effect = effects.over_settings(single)
+    assert (effect.basis, effect.num) == ("settings", 3)
+    assert math.log1p(effect.high) == pytest.approx(0.02 + 2.919986 * 0.02 / math.sqrt(3), rel=1e-5)
+    with pytest.raises(ValueError, match="0 effects"):
+        effects.over_settings([])
+
+
+def test_pairs_differ_in_the_setting_alone() -> None:
+    """Layout c ran with one value only, and layout b failed with the other."""
+    parts = [
+        simulated("a", 1.0).assign(recompute="none"),
+        simulated("a", 1.3).assign(recompute="full"),
+        simulated("b", 1.0).assign(recompute="none"),
+        simulated("b", 1.2).assign(recompute="full", status="oom"),
+        simulated("c", 1.0).assign(recompute="none"),
+    ]
+    found = effects.pair_points(pd.concat(parts), "step_time_s", ["layout"], "recompute", "none", "full")
+    assert list(found) == [("a",)]
+    assert found["a",].value == pytest.approx(0.3)
+
+
+def test_answer_names_the_best_and_what_it_beats() -> None:
+    points = pd.concat([simulated("TP4·PP4", 1.10), simulated("TP2·PP8", 1.0)])
+    # 1.10 * exp(-+0.0465): 5.0 and 15.2 %.
+    assert effects.answer_best(points) == "TP2·PP8 is 10.0 % faster than TP4·PP4 [5.0, 15.2]"
+
+
+def test_answer_names_ties() -> None:
+    points = pd.concat([simulated("a", 1.0), simulated("b", 1.01), simulated("c", 1.02), simulated("d", 1.2)])
+    assert effects.answer_best(points) == "a is 20 % faster than d [14.5, 26]; three layouts are tied"
+
+
+def test_answer_where_all_are_tied() -> None:
+    points = pd.concat([simulated("a", 1.0), simulated("b", 1.01)])
+    assert effects.answer_best(points) == "a and b are tied; a is 1.0 % faster than b [-3.6, 5.8]"
+
+
+def test_from_twice_as_fast_on_the_factor_is_said() -> None:
+    points = pd.concat([simulated("a", 1.0), simulated("b", 4.0)])
+    # 4 * exp(-+0.04653): 3.82 and 4.19.
+    assert effects.answer_best(points) == "a is 4.0 times as fast as b [3.8, 4.2]"
+
+
+def test_what_intervals_are_over_is_that_of_the_comparisons() -> None:
+    """Repeats of the best alone are no pairs."""
+    ends = {"step_time_p10_s": 0.9, "step_time_p90_s": 1.1}
+    points = pd.concat([rows("a", [1.0, 1.1], **ends), rows("b", [2.0], **ends)])
+    assert effects.about_intervals(points) == effects.ABOUT["steps"]
+
+
+def test_answer_counts_what_did_not_finish() -> None:
+    points = pd.concat([simulated("a", 1.0), simulated("b", 1.0).assign(status="oom")])
+    assert effects.answer_best(points) == "Of 2 layouts, only a finished"
+    assert effects.answer_best(points.assign(status="oom")) == "Of 2 layouts, none finished"
+
+
+def test_less_power_is_a_share_of_the_others() -> None:
+    """400 W are 20 % less than 500 W; 5 samples/(s*MJ) are 25 % more than 4."""
+    low = simulated("a", 1.0).assign(gpu_power_w=400.0, job_gpu_samples_per_s_mj=5.0)
+    high = simulated("b", 1.0).assign(gpu_power_w=500.0, job_gpu_samples_per_s_mj=4.0)
+    points = pd.concat([high, low])
+    assert effects.answer_best(points, "gpu_power_w") == "a is 20 % lower in power than b"
+    assert effects.answer_best(points, "job_gpu_samples_per_s_mj") == "a is 25 % more efficient than b"
+
+
+def test_a_missing_value_is_refused() -> None:
+    with pytest.raises(ValueError, match="numbers above zero are expected"):
+        effects.compare(rows("a", [1.0]), rows("b", [math.nan]), "step_time_s")
