@@ -43,7 +43,7 @@ def write_figure(name: str, results: Path, out_dir: Path) -> None:
     with whole(out_dir / f"{name}.pdf") as scratch:
         figure.savefig(scratch, metadata=_PDF_METADATA)
     with whole(out_dir / f"{name}.svg") as scratch, rc_context({"svg.fonttype": "none", "svg.hashsalt": "triplepoint"}):
-        figure.savefig(scratch, metadata=_SVG_METADATA | {"Title": figure.get_suptitle()})
+        figure.savefig(scratch, metadata=_SVG_METADATA | {"Title": figure.get_label()})
 
 
 def _drawable(points: DataFrame, need: Need, name: str) -> DataFrame:

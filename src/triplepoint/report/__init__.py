@@ -55,7 +55,8 @@ LIMIT_BYTES = 2_000_000
 """Size that all figures of the front page may have together; of the largest ones the link alone stands there."""
 
 
-def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Sequence[str] | None = None) -> None:
+def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Sequence[str] | None = None,
+                 num_jobs: int = 1) -> None:  # fmt: skip
     """Write the front page, and the pages of runs into the folder beside it that has its name.
 
     Args:
@@ -64,6 +65,7 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
         captions: Folder with one reStructuredText caption per figure.
         out: File to write.
         names: Figures, in order. None: those of the plan.
+        num_jobs: Processes that write pages of runs.
 
     Raises:
         UserError: If a table, a figure, a caption or a manifest is missing or damaged.
@@ -86,7 +88,7 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
         colours=colours,
     )
     _write_assets(folder / "assets")
-    write_run_pages(points, words, results, folder, f"../{out.name}", templates.get_template("run.html"))
+    write_run_pages(points, words, results, folder, f"../{out.name}", templates.get_template("run.html"), num_jobs)
     _remove_others(folder, {page_name(point["run"]) for point in points})
     write_text(out, page)
 

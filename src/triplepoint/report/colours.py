@@ -20,7 +20,7 @@ processing", 2020, bottosson.github.io/posts/oklab."""
 DARK_PAGE = "#16181c"
 _GREYS = (0.208, 0.93)
 """OKLab lightness on dark ground of white, which becomes the page, and of black, which becomes text."""
-_HUES = (0.56, 0.90)
+_HUES = (0.52, 0.86)
 """The same of colours: a light yellow must still be seen on the dark page, so that the range is narrower.
 Our choice."""
 _COLOURED = 0.06

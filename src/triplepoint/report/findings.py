@@ -13,12 +13,15 @@ from triplepoint.figures import FigureSpec, labels
 from triplepoint.report.runs import page_name
 from triplepoint.status import Status
 from triplepoint.tables.results import POINTS
+from triplepoint.tables.schema import column_of
 from triplepoint.verdicts.runs import IDENTITY
 
 Row = Mapping[str, Any]
 
 MOST = 24
 """Findings that are shown, the largest ones. Our choice: more are no longer read."""
+_ALIKE = "alike"
+"""Column with all of a point that a change leaves as it is."""
 _TRACK = 0.6
 """Natural logarithm of a ratio at the ends of the bars: -45 and +82 %. Larger effects are cut off there."""
 _HOT_K = 0.1
@@ -139,6 +142,17 @@ def _prepared(points: Sequence[Row]) -> DataFrame:
     return frame
 
 
+def _slim(frame: DataFrame, changed: str) -> DataFrame:
+    """Return the columns that pairs of runs need, and as a text all that says which point a run is but for a change."""
+    identity = [name for name in (*IDENTITY, "variant", "origin") if name != changed]
+    kept = [changed, "model", "place", "origin", "status", "repeat", "num_measured_steps", "step_time_layout_sigma"]
+    for quantity in _QUANTITIES:
+        ends = (column_of(quantity.column, end) for end in ("lo", "hi", "p10", "p90"))
+        kept += [name for name in (quantity.column, *ends) if name in frame]
+    alike = [repr(values) for values in frame[identity].itertuples(index=False, name=None)]
+    return frame[kept].assign(**{_ALIKE: alike})
+
+
 def _best_layouts(frame: DataFrame, pages: str) -> Iterator[Finding]:
     """Yield the fastest layout of each model on each cluster, at the setting tried with most layouts."""
     for (model, place, origin), members in frame.groupby(["model", "place", "origin"], sort=False):
@@ -151,7 +165,8 @@ def _best_layouts(frame: DataFrame, pages: str) -> Iterator[Finding]:
         last = compare(groups[ordered[0]], groups[ordered[-1]], "step_time_s")
         sentence = f"{model} on {place}: {answer_best(alike)}"
         if len(ordered) > 2:
-            sentence += f"; the slowest, {ordered[-1]}, takes {last.text} longer"
+            slower = f"{1 + last.value:.1f} times as long" if last.value > 1 else f"{last.text} longer"
+            sentence += f"; the slowest, {ordered[-1]}, takes {slower}"
         basis = f"{len(ordered)} layouts, {origin}, {labels.setting_text(alike.iloc[0])}; interval {ABOUT[lead.basis]}"
         runs = tuple(_page(groups[name].iloc[0], pages) for name in ordered[:2])
         yield Finding(sentence + ".", lead, basis, "parallelism_sweep", runs)
@@ -160,10 +175,10 @@ def _best_layouts(frame: DataFrame, pages: str) -> Iterator[Finding]:
 def _changes(frame: DataFrame) -> Iterator[Finding]:
     """Yield what recomputation, overlap and sharding change, over all pairs of runs that differ in nothing else."""
     for change in _known_changes(frame):
-        by = [name for name in (*IDENTITY, "variant", "origin") if name != change.column]
+        slim = _slim(frame, change.column)
         for quantity in _QUANTITIES:
-            for origin, members in frame.groupby("origin", sort=False):
-                pairs = pair_points(members, quantity.column, by, change.column, change.first, change.other)
+            for origin, members in slim.groupby("origin", sort=False):
+                pairs = pair_points(members, quantity.column, [_ALIKE], change.column, change.first, change.other)
                 if pairs:
                     yield _over_pairs(change.words, quantity, list(pairs.values()), str(origin), change.module)
 
@@ -180,13 +195,13 @@ def _known_changes(frame: DataFrame) -> Iterator[_Change]:
 
 def _micro_batches(frame: DataFrame) -> Iterator[Finding]:
     """Yield what the largest micro-batch changes against the smallest, over layouts that ran with both."""
-    by = [name for name in (*IDENTITY, "variant", "origin") if name not in ("micro_batch_size", "num_microbatches")]
-    for (model, place, origin), members in frame.groupby(["model", "place", "origin"], sort=False):
+    slim = _slim(frame, "micro_batch_size")
+    for (model, place, origin), members in slim.groupby(["model", "place", "origin"], sort=False):
         sizes = sorted(set(members["micro_batch_size"]))
         if len(sizes) < 2:
             continue
         for quantity in _QUANTITIES:
-            pairs = pair_points(members, quantity.column, by, "micro_batch_size", sizes[0], sizes[-1])
+            pairs = pair_points(members, quantity.column, [_ALIKE], "micro_batch_size", sizes[0], sizes[-1])
             if pairs:
                 words = f"{model} on {place}: micro-batch {sizes[-1]} instead of {sizes[0]}"
                 yield _over_pairs(words, quantity, list(pairs.values()), str(origin), "microbatch_power")

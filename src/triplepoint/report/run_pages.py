@@ -5,13 +5,14 @@ import os
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import pyarrow.compute as pc
 
 from triplepoint.files import write_text_if_changed
 from triplepoint.manifest import Manifest, read_manifest
+from triplepoint.processes import in_processes
 from triplepoint.report.lanes import LEVELS, describe_lanes
 from triplepoint.report.machines import describe_provenance
 from triplepoint.report.payload import pack_largest
@@ -31,7 +32,7 @@ _MANY_SAMPLES = 400_000
 
 
 def write_run_pages(points: Sequence[Row], words: Mapping[str, Words], results: Path, folder: Path,
-                    front: str, template: jinja2.Template) -> None:  # fmt: skip
+                    front: str, template: jinja2.Template, num_jobs: int) -> None:  # fmt: skip
     """Write `<run>.html` and `<run>.js` of every run; files whose content is the same are left alone.
 
     Args:
@@ -41,22 +42,40 @@ def write_run_pages(points: Sequence[Row], words: Mapping[str, Words], results: 
         folder: Folder of the pages.
         front: Link to the front page.
         template: The page's template.
+        num_jobs: Processes to use.
 
     Raises:
         UserError: If a table or a manifest is damaged.
     """
-    for point in points:
-        run_folder = results / "runs" / point["run"]
-        path = run_folder / "raw" / "manifest.json"
-        manifest = read_manifest(path) if point["host"] or path.is_file() else None
-        name = page_name(point["run"])
-        data = "" if manifest is None else _data(run_folder, manifest)
-        page = template.render(
-            front=front, data=f"{name}.js" if data else "", **_facts(point, words, manifest, run_folder, folder)
-        )
-        write_text_if_changed(folder / f"{name}.html", page)
-        if data:
-            write_text_if_changed(folder / f"{name}.js", data)
+    tasks = [_Task(results / "runs" / point["run"], folder, page_name(point["run"])) for point in points]
+    written = in_processes(_write_data, tasks, num_jobs, "writing pages of runs")
+    for point, task, has_data in zip(points, tasks, written, strict=True):
+        facts = _facts(point, words, _manifest(task.run), task.run, folder)
+        page = template.render(front=front, data=f"{task.name}.js" if has_data else "", **facts)
+        write_text_if_changed(folder / f"{task.name}.html", page)
+
+
+class _Task(NamedTuple):
+    """One run: its folder, the folder of its page, and the name of that."""
+
+    run: Path
+    folder: Path
+    name: str
+
+
+def _manifest(run: Path) -> Manifest | None:
+    """Return the manifest of a run; None where it was never launched."""
+    path = run / "raw" / "manifest.json"
+    return read_manifest(path) if path.is_file() else None
+
+
+def _write_data(task: _Task) -> bool:
+    """Write a run's data beside its page, and return whether it has any."""
+    manifest = _manifest(task.run)
+    data = "" if manifest is None else _data(task.run, manifest)
+    if data:
+        write_text_if_changed(task.folder / f"{task.name}.js", data)
+    return bool(data)
 
 
 def _data(folder: Path, manifest: Manifest) -> str:
@@ -84,8 +103,8 @@ def _data(folder: Path, manifest: Manifest) -> str:
 
 def _levels(folder: Path) -> Iterator[tuple[int | None, int]]:
     """Yield cells of a lane and samples of a window, the most detailed first."""
-    window = max(num_samples(folder) // _MANY_SAMPLES, 1)
     yield None, 1
+    window = max(num_samples(folder) // _MANY_SAMPLES, 1)
     for num_cells in LEVELS[1:]:
         yield num_cells, window
         window *= 2

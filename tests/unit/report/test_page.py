@@ -1,4 +1,4 @@
-"""The front page and the pages of runs: whole, the same each time, and safe against what names and messages may hold."""
+"""The front page and the pages of runs: whole, the same each time, and safe against hostile names and messages."""
 
 from html.parser import HTMLParser
 from pathlib import Path
