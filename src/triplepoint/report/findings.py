@@ -18,7 +18,7 @@ from triplepoint.verdicts.runs import IDENTITY
 
 Row = Mapping[str, Any]
 
-MOST = 24
+MOST = 30
 """Findings that are shown, the largest ones. Our choice: more are no longer read."""
 _ALIKE = "alike"
 """Column with all of a point that a change leaves as it is."""
@@ -161,14 +161,16 @@ def _best_layouts(frame: DataFrame, pages: str) -> Iterator[Finding]:
         if len(groups) < 2:
             continue
         ordered = sorted(groups, key=lambda name: float(groups[name]["step_time_s"].mean()))
-        lead = compare(groups[ordered[0]], groups[ordered[1]], "step_time_s")
-        last = compare(groups[ordered[0]], groups[ordered[-1]], "step_time_s")
+        leads = [compare(groups[ordered[0]], groups[name], "step_time_s") for name in ordered[1:]]
+        # The first that is clearly behind, as the sentence has it; where all are tied the last.
+        place = next((place for place, lead in enumerate(leads) if not lead.is_tie), len(leads) - 1)
+        lead, last = leads[place], leads[-1]
         sentence = f"{model} on {place}: {answer_best(alike)}"
-        if len(ordered) > 2:
+        if place + 1 < len(leads):
             slower = f"{1 + last.value:.1f} times as long" if last.value > 1 else f"{last.text} longer"
             sentence += f"; the slowest, {ordered[-1]}, takes {slower}"
         basis = f"{len(ordered)} layouts, {origin}, {labels.setting_text(alike.iloc[0])}; interval {ABOUT[lead.basis]}"
-        runs = tuple(_page(groups[name].iloc[0], pages) for name in ordered[:2])
+        runs = tuple(_page(groups[name].iloc[0], pages) for name in (ordered[0], ordered[place + 1]))
         yield Finding(sentence + ".", lead, basis, "parallelism_sweep", runs)
 
 

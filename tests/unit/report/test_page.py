@@ -92,7 +92,7 @@ def test_report_tells_outcomes_machines_and_provenance(report: Report) -> None:
     assert "cpu_energy_j: no /sys/class/powercap/intel-rapl on this host" in text
     assert "7a8460e5aa3f4b97f20e6024b9a2d13f8c807296" in text
     assert "2.13.0" in text
-    assert "Processors 2 logical Memory 8.0 GiB Devices 2 × Xeon 8481C" in text
+    assert "Processors 2 logical Memory 8.0 GiB Devices 1 × Xeon 8481C" in text
     oom, invalid = (next(e.run for e in report.plan.entries if mark in e.run) for mark in ("dp32", "mbs4"))
     assert "rank 3 on node0: CUDA out of memory" in words(read(report.page(oom)))
     assert "80 layers do not divide into 32 pipeline stages" in words(read(report.page(invalid)))
