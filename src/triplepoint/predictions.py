@@ -10,6 +10,7 @@ from triplepoint.config.base import parse
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import run_id
 from triplepoint.config.point import Engine, Point
+from triplepoint.config.rules import without_effect
 from triplepoint.config.study import Settings, Study, expand
 from triplepoint.config.yaml_file import load, read_any, read_csv
 from triplepoint.errors import UserError
@@ -184,6 +185,7 @@ def request_of(
         UserError: If what it names is not known.
     """
     name, stack, is_simulated = str(number), None, settings.cluster in simulated
+    chosen = settings.chosen() if isinstance(settings, Configuration) else {}
     if isinstance(settings, Configuration):
         name, stack = name if settings.id in (None, "") else str(settings.id), settings.stack
         is_simulated = is_simulated or "engine" not in settings.model_fields_set
@@ -191,7 +193,8 @@ def request_of(
         check_stack(stack, where, catalogue.folder)
         settings = _as_usual(settings, find_stack(stack, catalogue.folder))
     (point,) = points_of(settings.model_copy(update={"repeats": 1}), catalogue, where, is_simulated)
-    return Request(name, where, point, stack, refusal_of(point, catalogue))
+    reason = refusal_of(point, catalogue) or next(iter(without_effect(point, chosen).values()), None)
+    return Request(name, where, point, stack, reason)
 
 
 def _as_usual(settings: Settings, stack: Stack) -> Settings:

@@ -16,6 +16,8 @@ class UsualNetwork(Strict):
     """Devices of a node, all joined by the scale-up link."""
     domain: Annotated[int, Field(gt=0)] | None = None
     """Devices that the scale-up link joins, where it reaches past a node: 72 of a GB200 NVL72."""
+    other_nodes: tuple[Annotated[int, Field(gt=0)], ...] = ()
+    """Devices of other nodes it stands in, besides those that divide the usual number."""
     nics_per_node: Annotated[int, Field(gt=0)] | None = None
     """Network adapters of a node; one for each device if not given."""
     node_bandwidth: Annotated[Quantity, unit_is("byte/s")]

@@ -18,6 +18,7 @@ from triplepoint.config.base import (
     Devices,
     Featured,
     Layers,
+    Need,
     Row,
     Setting,
     Size,
@@ -362,6 +363,7 @@ class Measured(Software):
             "recomputation.",
             "1",
             words=lambda row: f"of {row['recompute_layers']} layers a stage" if row["recompute_layers"] else "",
+            needs=Need(lambda point: point.recompute == "full", "recompute: full"),
             fold=_unlike_layers,
             came_later=True,
         ),
@@ -427,6 +429,7 @@ class Measured(Software):
         Setting(
             "What makes tokens of a text: `bytes`, each of which is one, or the path of a `tokenizer.json` of Hugging "
             "Face; without effect on random tokens.",
+            needs=Need(lambda point: point.corpus != "random", "a corpus of text"),
             fold=lambda point: BYTES if point.corpus == "random" else point.tokenizer,
             has_column=False,
             came_later=True,

@@ -6,7 +6,7 @@ without effect are set back to their default, so that equal measurements are one
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import gcd, isqrt
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,21 @@ def engine_revision(point: Point) -> int:
     if was_whole and point.model.moe and layout.expert_tp > 1:
         return 3
     return 2 if point.engine == "native" and point.recompute == "selective" else 1
+
+
+def without_effect(point: Point, chosen: Mapping[str, Any]) -> dict[str, str]:
+    """Return why settings that somebody chose can have no effect, by name.
+
+    Args:
+        point: The point they were chosen for.
+        chosen: Values that are not the default, by name.
+    """
+    idle = {}
+    for name, value in chosen.items():
+        need = SETTINGS[name].needs if name in SETTINGS else None
+        if need and not need.is_met(point):
+            idle[name] = f"{name}: {_yaml(value)} has no effect without {need.words}; leave it out"
+    return idle
 
 
 BYTE_VOCABULARY = 256

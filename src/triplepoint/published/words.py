@@ -20,6 +20,7 @@ _BLANK = re.compile(
 )
 _NUMBER = re.compile(r"([+-]?\d[\d_,]*(?:\.\d*)?(?:e[+-]?\d+)?)\s*(?:\(.*\))?", re.IGNORECASE | re.DOTALL)
 _MAX_COUNT = 10**12
+_MAX_RANK = 65_536
 _USUAL_RANK = 16
 """Rank of adapters where none is stated: a choice, the default of studies."""
 
@@ -159,6 +160,7 @@ def read_lora(cell: str, notes: str, usual: tuple[Target, ...] = TARGETS) -> Lor
         usual: Layers that have adapters where none is named.
 
     Raises:
+        UnreadableError: If the rank is none.
         UnsupportedError: If the frozen base has 4 bits.
     """
     text = cell.lower()
@@ -169,9 +171,13 @@ def read_lora(cell: str, notes: str, usual: tuple[Target, ...] = TARGETS) -> Lor
         return None
     if "qlora" in text:
         raise UnsupportedError("a frozen base in 4 bits (QLoRA) is not simulated; LoRA on 16 bits is")
-    rank = re.search(r"(?:rank|dim|\br)\s*[=:]?\s*(\d{1,4})\b", text)
+    rank = re.search(r"(?:rank|dim|\br)\s*[=:]?\s*([+-]?\d+)\b", text) or re.search(
+        r"lora[- (=:]*(\d+)(?=$|[\s,;)])", text
+    )
+    if rank and not 0 < int(rank[1]) < _MAX_RANK:
+        raise UnreadableError(f"trainable is {shown(text)}, expected LoRA with a rank of 1 to {_MAX_RANK - 1}")
     named = tuple(target for target, pattern in _TARGETS.items() if re.search(pattern, text))
-    return Lora(rank=int(rank[1]) if rank and int(rank[1]) else _USUAL_RANK, alpha=32.0, targets=named or usual)
+    return Lora(rank=int(rank[1]) if rank else _USUAL_RANK, alpha=32.0, targets=named or usual)
 
 
 _TARGETS: dict[Target, str] = {

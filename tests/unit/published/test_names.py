@@ -121,6 +121,8 @@ def test_windows_alternate() -> None:
 def test_lora_in_the_notes_counts_where_no_column_says() -> None:
     found = [named("Llama3-8B", notes=text).job for text in ("LoRA rank=8; other", "pretrain; not of LoRA", "")]
     assert [(job.trainable, job.lora_rank) for job in found if job] == [("lora", 8), ("all", 16), ("all", 16)]
+    ranks = [named("Llama3-8B", trainable=text).job for text in ("LoRA 8", "LoRA r=32", "LoRA-64", "LoRA 70B")]
+    assert [job.lora_rank for job in ranks if job] == [8, 32, 64, 16]
     stated = named("Llama3-8B", notes="LoRA", trainable="all").job
     assert stated and stated.trainable == "all"
 

@@ -65,7 +65,7 @@ def test_read_row_leaves_open_what_is_not_stated() -> None:
 
 
 def test_read_row_follows_memory_in_the_gpu_name() -> None:
-    big, small = read(gpu="A100-SXM (single 8-GPU node)").job, read(gpu="A100-SXM4-40GB").job
+    big, small = (read(gpu=gpu, interconnect="").job for gpu in ("A100-SXM (single 8-GPU node)", "A100-SXM4-40GB"))
     assert big and small
     assert small.gpu.memory_capacity.value == big.gpu.memory_capacity.value / 2
 
@@ -77,6 +77,9 @@ def test_read_row_follows_memory_in_the_gpu_name() -> None:
         ({"seq": "", "model": "unheard of"}, "invalid", "seq is blank"),
         ({"model": "Mamba-2.8B", "hidden": ""}, "unsupported", "Mamba-1, which are not simulated"),
         ({"trainable": "QLoRA"}, "unsupported", "QLoRA"),
+        ({"trainable": "LoRA 0"}, "invalid", "trainable is 'lora 0', expected LoRA with a rank of 1 to 65535"),
+        ({"trainable": "LoRA rank -8"}, "invalid", "trainable is 'lora rank -8', expected LoRA with a rank"),
+        ({"trainable": "LoRA rank 99999"}, "invalid", "expected LoRA with a rank of 1 to 65535"),
         ({"gpu": "TPU v5p"}, "unsupported", "gpu 'TPU v5p' is not known"),
         ({"precision": "NVFP4"}, "unsupported", "NVFP4"),
         ({"layers": "many"}, "invalid", "layers is 'many', expected a number"),
@@ -88,7 +91,11 @@ def test_read_row_follows_memory_in_the_gpu_name() -> None:
         ({"tp": "0"}, "invalid", "tp is 0"),
         ({"pipeline_layers": "3 5"}, "invalid", "pipeline_layers has length 2, pp*vp = 1*1 = 1"),
         ({"pipeline_layers": "3 many"}, "invalid", "pipeline_layers is '3 many', expected the layers of each stage"),
-        ({"gpu": "A100-SXM-80GB", "precision": "FP8"}, "invalid", "precision: fp8, a100 has no fp8 units"),
+        (
+            {"gpu": "A100-SXM-80GB", "precision": "FP8", "interconnect": ""},
+            "invalid",
+            "precision: fp8, a100 has no fp8 units",
+        ),
         (
             {"tp": "5", "dp": "", "n_gpus": "20"},
             "invalid",

@@ -301,3 +301,15 @@ def test_ring_of_some_of_a_nodes_gpus_shares_one_adapter() -> None:
     assert [model.route(Group(64 // tp, tp))[-1].exchange / 1e9 for tp in (1, 2, 4, 8)] == [100, 50, 25, 12.5]
     each = CollectiveModel(Fabric(NODE + network_levels(Network(200e9, 8), link, 8, 1024)), model.links)
     assert [each.route(Group(64 // tp, tp))[-1].bandwidth / 1e9 for tp in (1, 2, 4, 8)] == [200, 100, 50, 25]
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize("num_bytes", [2**16, 2**23, 2**26, 2**28, 2**30, 2**32])
+def test_roce_is_no_faster_than_infiniband(kind: CommKind, num_bytes: int) -> None:
+    config = Path("config")
+    inside = scale_up_levels(load_link("nvlink4", config), 8, 450e9)
+    times = []
+    for name in ("infiniband", "roce"):
+        levels = inside + network_levels(Network(400e9, 8, name), load_link(name, config), 8, 64)
+        times.append(CollectiveModel.load(Fabric(levels), config).time_s(kind, num_bytes, Group(64, 1)))
+    assert times[1] >= times[0]

@@ -154,10 +154,12 @@ class CollectiveModel:
     Attributes:
         fabric: How the GPUs are joined.
         links: The kinds of link it is made of, by name.
+        bound: The same fabric of kinds of link that are no slower, where some are; no time is below its.
     """
 
     fabric: Fabric
     links: Mapping[str, Link]
+    bound: "CollectiveModel | None" = None
     _routes: dict[tuple[Group, int | None], tuple[Crossing, ...]] = field(default_factory=dict, repr=False)
     _costs: dict[_Key, list[Cost]] = field(default_factory=dict, repr=False)
     _times: dict[tuple[_Key, float], float] = field(default_factory=dict, repr=False)
@@ -173,7 +175,10 @@ class CollectiveModel:
         Raises:
             UserError: If a level's kind of link is not known.
         """
-        return cls(fabric, {level.kind: load_link(level.kind, config) for level in fabric.levels})
+        links = {level.kind: load_link(level.kind, config) for level in fabric.levels}
+        faster = {name: link.no_faster_than for name, link in links.items() if link.no_faster_than}
+        bound = {name: load_link(other, config) for name, other in faster.items()}
+        return cls(fabric, links, cls(fabric, links | bound) if bound else None)
 
     def time_s(self, kind: CommKind, num_bytes: float, group: Group, num_sharing: int | None = None) -> float:
         """Return how long a collective takes once all ranks are there.
@@ -194,7 +199,8 @@ class CollectiveModel:
         if key not in self._times:
             best = self.choice(kind, num_bytes, group, num_sharing)
             alone = best.time_s(num_bytes) if best else 0.0
-            self._times[key] = max(alone, self._inner_s(kind, num_bytes, group, num_sharing))
+            bound = self.bound.time_s(kind, num_bytes, group, num_sharing) if self.bound else 0.0
+            self._times[key] = max(alone, bound, self._inner_s(kind, num_bytes, group, num_sharing))
         return self._times[key]
 
     def _inner_s(self, kind: CommKind, num_bytes: float, group: Group, num_sharing: int | None) -> float:

@@ -23,8 +23,7 @@ def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[st
     """
     if not is_installed():
         raise UserError(
-            "engine deepspeed needs deepspeed, which is not installed; pip install triplepoint[deepspeed], "
-            "or set engine: native"
+            "engine deepspeed needs deepspeed, which is not installed; pip install deepspeed, or set engine: native"
         )
     from triplepoint.launch.engines.deepspeed.trainer import run
 
