@@ -163,14 +163,14 @@ def _best_layouts(frame: DataFrame, pages: str) -> Iterator[Finding]:
         ordered = sorted(groups, key=lambda name: float(groups[name]["step_time_s"].mean()))
         leads = [compare(groups[ordered[0]], groups[name], "step_time_s") for name in ordered[1:]]
         # The first that is clearly behind, as the sentence has it; where all are tied the last.
-        place = next((place for place, lead in enumerate(leads) if not lead.is_tie), len(leads) - 1)
-        lead, last = leads[place], leads[-1]
+        behind = next((number for number, lead in enumerate(leads) if not lead.is_tie), len(leads) - 1)
+        lead, last = leads[behind], leads[-1]
         sentence = f"{model} on {place}: {answer_best(alike)}"
-        if place + 1 < len(leads):
+        if behind + 1 < len(leads):
             slower = f"{1 + last.value:.1f} times as long" if last.value > 1 else f"{last.text} longer"
             sentence += f"; the slowest, {ordered[-1]}, takes {slower}"
         basis = f"{len(ordered)} layouts, {origin}, {labels.setting_text(alike.iloc[0])}; interval {ABOUT[lead.basis]}"
-        runs = tuple(_page(groups[name].iloc[0], pages) for name in (ordered[0], ordered[place + 1]))
+        runs = tuple(_page(groups[name].iloc[0], pages) for name in (ordered[0], ordered[behind + 1]))
         yield Finding(sentence + ".", lead, basis, "parallelism_sweep", runs)
 
 

@@ -37,7 +37,7 @@ const columns = [
   { formatter: "rowSelection", titleFormatter: "rowSelection", titleFormatterParams: { rowRange: "active" }, hozAlign: "center", headerSort: false, frozen: true, width: 40, print: false, download: false },
   filtered("Run", "title", window.innerWidth < 640 ? 150 : 250, { frozen: true, formatter: link, print: false }),
   filtered("Model", "model", 130, { visible: false, print: true, download: true }), filtered("Layout", "layout", 130, { visible: false, print: true, download: true }),
-  filtered("Setting", "setting", 190), filtered("Cluster", "cluster", 110), filtered("Origin", "origin", 100),
+  filtered("Setting", "setting", 240), filtered("Cluster", "cluster", 110), filtered("Origin", "origin", 100),
   filtered("Status", "status", 110, { tooltip: (_, cell) => cell.getData().reason || false }),
   ...data.shown.map(number),
   filtered("Studies", "studies", 150, { print: false }), filtered("Id", "run", 200, { print: false, visible: false, download: true }),
