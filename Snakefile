@@ -30,7 +30,7 @@ rule all:
         expand(
             "figs/{figure}.{format}",
             figure=STUDY.figures,
-            format=["pdf", "png", "csv"],
+            format=["pdf", "svg", "png", "csv"],
         ),
         "report.html",
     localrule: True

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from matplotlib import rc_context
 from pandas import DataFrame, isna
 
 from triplepoint.errors import UserError
@@ -15,11 +16,13 @@ PNG_DPI = 200
 # Nothing that changes from day to day or machine to machine: the same tables give the same bytes.
 _PDF_METADATA = {"CreationDate": None, "ModDate": None, "Creator": "triplepoint", "Producer": "matplotlib"}
 _PNG_METADATA = {"Software": "triplepoint"}
+_SVG_METADATA = {"Date": None, "Creator": "triplepoint"}
+"""With the title, which the report shows above the figure: its answer."""
 
 
 @style.styled
 def write_figure(name: str, results: Path, out_dir: Path) -> None:
-    """Write `<name>.pdf`, `<name>.png` and `<name>.csv` into `out_dir`.
+    """Write `<name>.pdf`, `<name>.svg`, `<name>.png` and `<name>.csv` into `out_dir`.
 
     Args:
         name: One of `figures.NAMES`, or `STUDY/NAME` for the same of one study alone.
@@ -46,6 +49,8 @@ def write_figure(name: str, results: Path, out_dir: Path) -> None:
         figure.savefig(scratch, dpi=PNG_DPI, metadata=_PNG_METADATA)
     with whole(out_dir / f"{name}.pdf") as scratch:
         figure.savefig(scratch, metadata=_PDF_METADATA)
+    with whole(out_dir / f"{name}.svg") as scratch, rc_context({"svg.fonttype": "none", "svg.hashsalt": "triplepoint"}):
+        figure.savefig(scratch, metadata=_SVG_METADATA | {"Title": figure.get_label()})
 
 
 def _drawable(points: DataFrame, need: Need, name: str) -> DataFrame:
