@@ -217,13 +217,13 @@ class Calibration:
         return self.fitted.layouts.of_one(self.spread(job))
 
     def spread(self, job: Job) -> float:
-        """Return the scatter of rows like a job: of its kind on its stack, of its kind, of its stack, or of all."""
+        """Return the scatter of rows like a job: of its kind on its stack; else of its kind, or its stack, or all."""
         kind = str(kind_of(job))
-        found = self._by_kind.get((job.family, kind)) or self._by_kind.get(("", kind))
-        if found is not None:
+        if found := self._by_kind.get((job.family, kind)):
             return found
         known = self._constant(job)
-        return known.spread if known else self.fitted.widths.row
+        usual = known.spread if known else self.fitted.widths.row
+        return max(usual, self._by_kind.get(("", kind), 0.0))
 
     @cached_property
     def _by_kind(self) -> dict[tuple[str, str], float]:

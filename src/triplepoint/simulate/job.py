@@ -44,6 +44,7 @@ class Job:
         offload: What is kept in the host's memory: optimizer state (`optim`), activations.
         stack: Framework and its version; the one thing step times may be calibrated by.
         draw: Which draw of parts its GPUs are, from 0: a repeat of a simulated run has another one.
+        waits_for_stages: Whether stages of a pipeline wait for one another, as they do; False asks what bubbles cost.
     """
 
     model: ModelConfig
@@ -67,6 +68,7 @@ class Job:
     offload: frozenset[Offload] = field(default_factory=frozenset)
     stack: str = ""
     draw: int = 0
+    waits_for_stages: bool = True
 
     @cached_property
     def mesh(self) -> RankMesh:
