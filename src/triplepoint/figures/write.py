@@ -9,6 +9,7 @@ from triplepoint.errors import UserError
 from triplepoint.figures import Need, load, spec_of, style
 from triplepoint.files import whole, write_text
 from triplepoint.tables.studies import read_joined, require_tables
+from triplepoint.tables.whatif import WHATIF
 
 PNG_DPI = 200
 
@@ -32,8 +33,14 @@ def write_figure(name: str, results: Path, out_dir: Path) -> None:
         UserError: If there is no such figure, a study has no results or no point it can draw, or a table is damaged.
     """
     spec, module = spec_of(name), load(name)
-    require_tables(results, spec.studies, f"figure {name}", f"snakemake figs/{name}.pdf")
-    tables = {table: read_joined(results, spec.studies, table).to_pandas() for table in spec.tables}
+    if spec.comparison:
+        path = results / "whatif" / f"{spec.comparison}.parquet"
+        if not path.is_file():
+            raise UserError(f"figure {name}: no {path}; make it with 'snakemake figs/{name}.pdf'")
+        tables = {"whatif": WHATIF.read(path).to_pandas()}
+    else:
+        require_tables(results, spec.studies, f"figure {name}", f"snakemake figs/{name}.pdf")
+        tables = {table: read_joined(results, spec.studies, table).to_pandas() for table in spec.tables}
     if "points" in tables:
         tables["points"] = _drawable(tables["points"], spec.need, name)
     figure, numbers = module.draw(tables)
