@@ -23,6 +23,7 @@ from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.report.claims import sum_up_claims
 from triplepoint.report.findings import find
 from triplepoint.report.machines import describe_machines, describe_provenance, sum_up
+from triplepoint.report.payload import compress
 from triplepoint.report.pictures import read_picture
 from triplepoint.report.run_pages import link_to, write_run_pages
 from triplepoint.report.runs import (
@@ -51,8 +52,8 @@ _SIMULATED = (
     "Predicted from the model, the layout and the cluster. Intervals are those of the model, meant to hold the truth "
     "in 90 % of cases."
 )
-LIMIT_BYTES = 2_000_000
-"""Size that all figures of the front page may have together; of the largest ones the link alone stands there."""
+LIMIT_BYTES = 1_000_000
+"""Size of all figures that stand in the front page as they are; the largest beyond it are packed, to a fifth."""
 
 
 def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Sequence[str] | None = None,
@@ -201,18 +202,23 @@ def _figures(
         paths = [figs / f"{name}.{end}" for end in ("pdf", "csv")]
         files = [(path.suffix[1:].upper(), link_to(path, folder)) for path in paths if path.is_file()]
         found.append({
-            "name": place, "question": question, "answer": picture.title, "image": Markup(picture.svg), "files": files,
+            "name": place, "question": question, "answer": picture.title,
+            "png": link_to(figs / f"{name}.png", folder),
+            "image": Markup(picture.svg), "files": files,
             "caption": Markup(caption),
         })  # fmt: skip
-    _leave_out_largest(found)
+    _pack_largest(found)
     return found, colours
 
 
-def _leave_out_largest(found: list[dict[str, Any]]) -> None:
-    """Replace the largest figures by a sentence until all of them fit into the page."""
-    while sum(len(figure["image"]) for figure in found) > LIMIT_BYTES:
-        largest = max(found, key=lambda figure: len(figure["image"]))
-        largest["image"] = Markup("<span>Too large for this page; open the PDF.</span>")
+def _pack_largest(found: Sequence[dict[str, Any]]) -> None:
+    """Pack the largest figures until the others fit into the page; its script unpacks them as soon as it is there."""
+    plain = sorted(found, key=lambda figure: len(figure["image"]))
+    while plain and sum(len(figure["image"]) for figure in plain) > LIMIT_BYTES:
+        largest = plain.pop()
+        style = re.search(r'style="[^"]*"', largest["image"])
+        packed = compress(largest["image"])
+        largest["image"] = Markup(f'<span class="packed" {style[0] if style else ""} data-svg="{packed}"></span>')
 
 
 def _caption(path: Path) -> tuple[str, str]:

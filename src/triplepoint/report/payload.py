@@ -21,9 +21,12 @@ def pack(content: Content) -> str:
     A page opened from a disk may load scripts, but may not read files. What a name holds cannot end the script, since
     base64 has no sign that could.
     """
-    text = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
-    packed = base64.b64encode(gzip.compress(text, compresslevel=6, mtime=0)).decode("ascii")
-    return f'triplepoint.receive("{packed}");\n'
+    return f'triplepoint.receive("{compress(json.dumps(content, separators=(",", ":"), allow_nan=False))}");\n'
+
+
+def compress(text: str) -> str:
+    """Return a text as base64 of gzip, which browsers unpack; the same text gives the same bytes."""
+    return base64.b64encode(gzip.compress(text.encode(), compresslevel=6, mtime=0)).decode("ascii")
 
 
 def unpack(script: str) -> Content:

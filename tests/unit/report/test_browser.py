@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from .conftest import Report
+from triplepoint.report import write_report
+
+from .conftest import CAPTIONS, Report
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: the report is not driven")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -187,6 +189,22 @@ def test_figure_is_enlarged_and_put_back(page: Any, report: Report) -> None:
     page.keyboard.press("Escape")
     assert button.locator("svg").bounding_box()["width"] == pytest.approx(before, abs=1)
     assert page.evaluate("document.activeElement.className") == "picture"
+
+
+def test_figures_beyond_the_limit_are_packed_and_shown(
+    page: Any, report: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("triplepoint.report.LIMIT_BYTES", 0)
+    names = ["synthetic/kernel_breakdown", "synthetic/timeline"]
+    path = report.folder / "packed.html"
+    write_report(report.folder, report.folder / "figs", CAPTIONS, path, names)
+    assert 'role="img"' not in path.read_text(encoding="utf-8")
+    assert path.stat().st_size < report.front.stat().st_size
+    show(page, path)
+    page.wait_for_function("document.querySelectorAll('.picture svg[role=img]').length === 2")
+    assert page.locator(".picture svg text").first.is_visible()
+    page.locator(".picture").first.click()
+    assert page.locator("#large svg").is_visible()
 
 
 def test_csv_of_the_table_keeps_formulas_text(page: Any, report: Report) -> None:
