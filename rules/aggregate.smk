@@ -4,6 +4,7 @@ rule aggregate:
         runs=lambda wildcards: STUDY.aggregated_files(wildcards.study),
         gpus=lambda wildcards: STUDY.gpu_files(wildcards.study),
         sensors=STUDY.sensor_files,
+        published=STUDY.claim_files,
     output:
         expand("results/tables/{{study}}/{table}", table=STUDY.table_names),
     log:

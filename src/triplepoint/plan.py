@@ -12,7 +12,7 @@ from triplepoint.config.contents import with_contents
 from triplepoint.config.mesh import Place, RankMesh, beside_border
 from triplepoint.config.plan import Limits, Plan, PlanEntry, PlannedRun, layout_label, run_id, run_label
 from triplepoint.config.point import Engine, Point
-from triplepoint.config.rules import Rule, fold, refusal
+from triplepoint.config.rules import Rule, fold, refusal, without_effect
 from triplepoint.config.study import Settings, expand, make_points
 from triplepoint.errors import UserError
 from triplepoint.files import write_text_if_changed
@@ -167,12 +167,18 @@ class _Collected:
 
 def _expand_study(catalogue: Catalogue, name: str, clusters: set[str] | None, simulated: set[str]) -> _Expanded:
     where, found = catalogue.path_of_study(name), _Expanded()
+    idle: dict[str, str] = {}
+    useful: set[str] = set()
     for settings in expand(catalogue.study(name), where):
         cluster = catalogue.cluster(settings.cluster, where)
         if clusters is not None and cluster.name not in clusters:
             found.elsewhere.add(cluster.name)
             continue
+        chosen = settings.chosen()
         for point in points_of(settings, catalogue, where, cluster.name in simulated):
+            reasons_by_name = without_effect(point, chosen)
+            idle |= reasons_by_name
+            useful |= chosen.keys() - reasons_by_name.keys()
             entry = _make_entry(point, cluster, catalogue, name)
             if entry.planned.digest in found.entries:
                 found.num_folded += 1
@@ -181,6 +187,9 @@ def _expand_study(catalogue: Catalogue, name: str, clusters: set[str] | None, si
     reasons = [f"{entry.run}: {entry.invalid_because}" for entry in found.entries.values()]
     if reasons and all(entry.invalid_because for entry in found.entries.values()):
         raise UserError(f"{where}: none of its {len(reasons)} points can run; {reasons[0]}")
+    # On an axis beside points that it is of, a setting is folded where it has no effect.
+    if never := next((reason for name, reason in idle.items() if name not in useful), None):
+        raise UserError(f"{where}: {never}")
     return found
 
 
@@ -196,11 +205,10 @@ def points_of(
         is_simulated: Whether the simulator takes the place of the engine.
 
     Raises:
-        UserError: If the model or the cluster is unknown or its file is wrong, or the settings choose of the model what
-            it has not.
+        UserError: If the model or the cluster is unknown or its file is wrong.
     """
     cluster = catalogue.cluster(settings.cluster, where)
-    model = settings.apply(catalogue.model(settings.model, where), where)
+    model = settings.apply(catalogue.model(settings.model, where))
     rows = _airflow_rows(cluster, catalogue) if settings.trace_ranks == "roles" else None
     for point in make_points(settings, model, cluster, rows):
         if is_simulated:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,14 @@ from triplepoint.config.base import parse
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import run_id
 from triplepoint.config.point import Engine, Point
+from triplepoint.config.rules import without_effect
 from triplepoint.config.study import Settings, Study, expand
 from triplepoint.config.yaml_file import load, read_any, read_csv
 from triplepoint.errors import UserError
 from triplepoint.plan import points_of, refusal_of
+from triplepoint.processes import on_all_cores
 from triplepoint.ranking import rank
-from triplepoint.simulate.predict.point import predict_point
+from triplepoint.simulate.predict.point import MANY_POINTS, predict_point
 from triplepoint.simulate.predict.prediction import COLUMNS, Prediction, read_calibrations, with_progress
 from triplepoint.simulate.stacks import OF_STACK, Stack, check_stack, find_stack
 from triplepoint.status import PredictionStatus
@@ -75,7 +78,7 @@ def predict(
     with_power: bool = True,
     with_rank: bool = False,
 ) -> "pd.DataFrame":
-    """Return predictions of configurations, in their order.
+    """Return predictions of configurations, in their order; of many, in as many processes as there are cores.
 
     Args:
         points: Settings of a study by name (docs/config.md), and `id` and `stack` as `triplepoint predict` has them; or
@@ -92,7 +95,7 @@ def predict(
     """
     import pandas as pd
 
-    catalogue, rows, found = Catalogue(config), [], []
+    catalogue, rows, requests = Catalogue(config), [], []
     if isinstance(points, pd.DataFrame):
         points = [
             {str(name): cell for name, cell in row.items() if not pd.isna(cell)} for row in points.to_dict("records")
@@ -102,7 +105,9 @@ def predict(
     for number, point in enumerate(points, 1):
         request = request_of(parse(Configuration, dict(point), f"point {number}"), f"point {number}", number, catalogue)
         rows.append({"id": request.id, "run": run_id(request.point)})
-        found.append(request.predict(config, with_power))
+        requests.append(request)
+    read_calibrations(config)
+    found = on_all_cores(partial(Request.predict, config=config, with_power=with_power), requests, MANY_POINTS)
     ranked = rank(found, config) if with_rank else [{} for _ in found]
     columns = [*rows[0], *ranked[0], *COLUMNS] if rows else ["id", "run", *COLUMNS]
     table = [keys | more | one.cells() for keys, more, one in zip(rows, ranked, found, strict=True)]
@@ -184,6 +189,7 @@ def request_of(
         UserError: If what it names is not known.
     """
     name, stack, is_simulated = str(number), None, settings.cluster in simulated
+    chosen = settings.chosen() if isinstance(settings, Configuration) else {}
     if isinstance(settings, Configuration):
         name, stack = name if settings.id in (None, "") else str(settings.id), settings.stack
         is_simulated = is_simulated or "engine" not in settings.model_fields_set
@@ -191,7 +197,8 @@ def request_of(
         check_stack(stack, where, catalogue.folder)
         settings = _as_usual(settings, find_stack(stack, catalogue.folder))
     (point,) = points_of(settings.model_copy(update={"repeats": 1}), catalogue, where, is_simulated)
-    return Request(name, where, point, stack, refusal_of(point, catalogue))
+    reason = refusal_of(point, catalogue) or next(iter(without_effect(point, chosen).values()), None)
+    return Request(name, where, point, stack, reason)
 
 
 def _as_usual(settings: Settings, stack: Stack) -> Settings:

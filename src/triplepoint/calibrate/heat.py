@@ -24,6 +24,8 @@ _LEAST_GAP_K = 3.0
 """Gap between two rows from which they are told apart: positions of a row differ by 1 to 2 K (parts)."""
 _DRIFT_K = 3.0
 """Change of a run's mean temperature from which it tells how fast air and sinks warm."""
+_ROUNDS_OF_FANS = 3
+"""Fans follow the power that temperatures at the start ask for; after these it changes by less than 1 %."""
 _NOISE_OF_A_SAMPLE_K = 1.0
 """Of temperatures over time: whole degrees, and loads that change between samples. Neighbours are off together."""
 
@@ -187,12 +189,12 @@ def _timed(machine: Machine, observed: Sequence[Observed]) -> tuple[AirflowConfi
 
     def residuals(at: Float) -> Float:
         own = replace(machine, airflow=timed(at))
-        away = [(one.series_c - _follow(own, one)).reshape(-1) for one in moving]
+        away = [(one.series_c - follow(own, one)).reshape(-1) for one in moving]
         return np.concatenate([*(each[np.isfinite(each)] / _NOISE_OF_A_SAMPLE_K for each in away), at / width])
 
     found = least_squares(residuals, np.zeros(2))
     errors = np.concatenate(
-        [(one.series_c - _follow(replace(machine, airflow=timed(found.at)), one)).reshape(-1) for one in moving]
+        [(one.series_c - follow(replace(machine, airflow=timed(found.at)), one)).reshape(-1) for one in moving]
     )
     # Errors of neighbours in time and of GPUs of a node hang together: no more than one a minute and GPU counts.
     together = np.sqrt(max(1.0, 60.0 / moving[0].period_s)) * max(1.0, float(np.nanstd(errors)) / _NOISE_OF_A_SAMPLE_K)
@@ -211,15 +213,36 @@ def _timed(machine: Machine, observed: Sequence[Observed]) -> tuple[AirflowConfi
     return air.model_copy(update={name: update[name] for name in told}), told
 
 
-def _follow(machine: Machine, one: Observed) -> Float:
-    """Return temperatures over a run from balance at its first power; shape (num_times, num_nodes, num_devices)."""
+def follow(machine: Machine, one: Observed) -> Float:
+    """Return temperatures over a run from those it begins at; shape (num_times, num_nodes, num_devices)."""
     step = propagator(machine.under_load(one.power_w).network, one.period_s)
-    first = np.nan_to_num(one.series_w[0])
-    state, found = machine.under_load(first).network.steady(first), []
+    state, found = _first_state(machine, one), []
     for power_w in np.nan_to_num(one.series_w):
         state = step(state, power_w)
         found.append(state[:, : machine.shape[1]])
     return np.asarray(np.stack(found) + machine.inlet_c[:, None])
+
+
+def _first_state(machine: Machine, one: Observed) -> Float:
+    """Return the balance that a run begins from: at rest, or warm from a run before; shape (num_nodes, 3 num_devices).
+
+    Its power is that whose balance has the temperatures first shown, not the power of the run.
+    """
+    num_devices = machine.shape[1]
+    one_watt: Float = np.eye(num_devices, dtype=np.float64)[:, None, :] + np.zeros(machine.shape)
+    power_w: Float = np.asarray(np.nan_to_num(one.series_w[0]), dtype=float)
+    above_k = one.first_c - machine.inlet_c[:, None]
+    for _ in range(_ROUNDS_OF_FANS):
+        network = machine.under_load(power_w).network
+        per_w = np.stack(
+            [network.steady(each)[:, :num_devices] for each in one_watt],
+            axis=-1,
+        )
+        shown_k = np.where(np.isfinite(above_k), above_k, network.steady(power_w)[:, :num_devices])
+        balance_w: Float = np.asarray(np.linalg.solve(per_w, shown_k[..., None])[..., 0], dtype=np.float64)
+        power_w = np.asarray(np.maximum(balance_w, 0.0), dtype=np.float64)
+    # Below 0 where the inlet is taken as warmer than what was shown at rest: it still begins at what was shown.
+    return machine.under_load(power_w).network.steady(balance_w)
 
 
 def _written(
@@ -260,7 +283,13 @@ def _report(runs: Runs, fitted: HeatOfCluster) -> list[str]:
             "temperatures near that load are known better than each number; add a run at half or twice the load"
         )
     if not fitted.times:
-        lines.append("time constants: cannot be told, temperatures change by less than 3 K within the runs")
+        most_k = max(one.drift_k for one in runs.observed)
+        lines.append(
+            f"time constants: cannot be told, temperatures change by less than {_DRIFT_K:g} K within the runs"
+            if most_k < _DRIFT_K
+            else f"time constants: hardly told by runs in which temperatures change by up to {most_k:.0f} K; those "
+            "known before are kept"
+        )
     lines += [
         f"{name}: {getattr(fitted.airflow, name).value:g} +- {getattr(fitted.airflow, name).sigma:g} s"
         for name in fitted.times

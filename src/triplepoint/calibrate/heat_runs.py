@@ -33,6 +33,7 @@ class Observed:
         series_w: The run from its start; shape (num_times, num_nodes, num_devices). Unit: W.
         series_c: Temperatures of it; same shape. Unit: degC.
         period_s: Time between two of them. Unit: s.
+        start_c: First temperatures shown; same shape as `temp_c`. None: those of the series. Unit: degC.
     """
 
     power_w: Float
@@ -40,12 +41,18 @@ class Observed:
     series_w: Float
     series_c: Float
     period_s: float
+    start_c: Float | None = None
+
+    @property
+    def first_c(self) -> Float:
+        """First temperatures shown; shape (num_nodes, num_devices). Unit: degC."""
+        return np.asarray(self.series_c[0] if self.start_c is None else self.start_c)
 
     @property
     def drift_k(self) -> float:
-        """Change of the mean temperature from the first tenth of the run to its second half. Unit: K."""
-        mean_c = np.nanmean(self.series_c, axis=(1, 2))
-        return abs(float(mean_c[len(mean_c) // 2 :].mean() - mean_c[: max(1, len(mean_c) // 10)].mean()))
+        """Change of the mean temperature from what is shown first to the second half of the run. Unit: K."""
+        later_c = self.series_c[len(self.series_c) // 2 :]
+        return abs(float(np.nanmean(later_c.mean(axis=0) - self.first_c)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,14 +112,14 @@ def _planned(folder: Path) -> PlannedRun:
 def _observe(folder: Path, shape: tuple[int, int]) -> Observed:
     path = folder / "telemetry.parquet"
     if not path.is_file():
-        raise UserError(f"{path}: no such file; run the telemetry stage first: triplepoint telemetry")
+        raise UserError(f"{path}: no such file; run the telemetry stage first: triplepoint telemetry {folder.name}")
     names = ("node", "device", "t_ns", "gpu_energy_j", "gpu_power_w", "gpu_temp_c")
     table = TELEMETRY.read(path).select(names)
     columns = {name: table[name].to_numpy(zero_copy_only=False) for name in names}
     start_s, end_s = (float(edge) / NS_PER_S for edge in (columns["t_ns"].min(), columns["t_ns"].max()))
     times_s = np.linspace(0.0, end_s - start_s, _NUM_TIMES + 1)
     series = np.full((2, _NUM_TIMES, *shape), np.nan)
-    means = np.full((2, *shape), np.nan)
+    means, first_c = np.full((2, *shape), np.nan), np.full(shape, np.nan)
     for node in range(shape[0]):
         for gpu in range(shape[1]):
             own = (columns["node"] == node) & (columns["device"] == f"gpu{gpu}")
@@ -120,9 +127,11 @@ def _observe(folder: Path, shape: tuple[int, int]) -> Observed:
                 of_gpu = {name: columns[name][own].astype(float) for name in names[2:]}
                 of_gpu["t_s"] = of_gpu["t_ns"] / NS_PER_S - start_s
                 series[:, :, node, gpu], means[:, node, gpu] = _of_gpu(of_gpu, times_s)
+                if np.isfinite(means[1, node, gpu]):
+                    first_c[node, gpu] = of_gpu["gpu_temp_c"][np.isfinite(of_gpu["gpu_temp_c"])][0]
     if not np.isfinite(means).all(axis=0).any():
         raise UserError(f"{path}: no GPU has both power and temperature; heat cannot be learned from this run")
-    return Observed(np.nan_to_num(means[0]), means[1], series[0], series[1], float(times_s[1]))
+    return Observed(np.nan_to_num(means[0]), means[1], series[0], series[1], float(times_s[1]), first_c)
 
 
 def _of_gpu(columns: dict[str, Float], times_s: Float) -> tuple[Float, Float]:

@@ -16,7 +16,8 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Layout, Precision
 from triplepoint.errors import UserError
 from triplepoint.published.architecture import find_model
-from triplepoint.published.network import StatedNetwork, usual_fabric
+from triplepoint.published.fabric import usual_fabric
+from triplepoint.published.network import StatedNetwork
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.inference import InferenceStep, Serving, predict_inference
 from triplepoint.simulate.inference_calibration import FittedServing, ServingCalibration, place_of

@@ -39,8 +39,9 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     made.add_argument(
         "--heat", type=Path, nargs="+", metavar="RUN",
-        help="learn inlet, resistances, preheat and fans of a cluster from runs on it, folders results/runs/RUN with "
-        "telemetry; runs of different loads tell more. Writes CONFIG/clusters/CLUSTER-learned.yaml and its airflow",
+        help="learn inlet, resistances, preheat and fans of a cluster from runs on it, folders results/runs/RUN after "
+        "the telemetry stage ('triplepoint telemetry RUN'); runs of different loads tell more. Writes "
+        "CONFIG/clusters/CLUSTER-learned.yaml and its airflow",
     )  # fmt: skip
     made.add_argument(
         "--inference",

@@ -23,7 +23,7 @@ micro_batch_size, recompute, task, ... Besides, each row may have
 YAML and JSON hold one configuration, a list of them, or a study, each of whose points is predicted once, as `plan` has
 it once; a path that ends in .csv, .tsv or .txt is a table, with commas, semicolons or tabs. There a blank cell leaves
 its key out, and a list is written [grad, param]. A wrong key or value refuses the file, a wrong configuration the
-command; a point that cannot run is a row with the line that `plan` gives.
+command; a point that cannot run, or a setting without effect, is a row with the line that `plan` gives.
 
 columns of OUT:
   id run                   run: that of the point in `plan`; in `plan --simulated` for a row that names no engine
@@ -57,11 +57,13 @@ take the default; other columns are named and passed over, but one that looks li
   experts topk moe_ffn                                   experts, 0 or blank for a dense model
   seq mbs gbs   tokens per sequence, sequences per micro-batch and rank, sequences per step
   gpu n_gpus    a name in config/gpus, or as people write it: H100-SXM-80GB, 'NVIDIA H100 PCIe', A100-SXM4-40GB, 'GB200
-                NVL72'; one that several could have is refused unless `interconnect` or `notes` tell (NVLink, DGX, HGX)
+                NVL72'; one that several could have is refused unless `interconnect` or `notes` tell (NVLink, HGX, 40GB)
+  num_mtp_layers  layers of multi-token prediction (blank: none)
   tp pp vp cp ep etp dp                                  parallel degrees; dp follows from n_gpus
   pipeline_layers  of each stage, or of each of pp*vp virtual ones in the order of the model (blank: an even split)
   fsdp          DDP, distributed optimizer, ZeRO-1 to 3, FSDP
-  precision     bf16, fp16, fp8, fp32
+  offload       in the host's memory: none, or some of optim activations (blank: none)
+  precision     bf16, fp16, fp8, nvfp4, fp32
   recompute     none, selective, full, full N layers of each (virtual) stage (blank: the least that fits in memory)
   seq_parallel  yes or no
   framework     software stack and version, such as 'NeMo dgxc v25.04'
@@ -77,7 +79,10 @@ take the default; other columns are named and passed over, but one that looks li
   dispatch dispatch_precision token_nodes                experts over nodes: all-to-all, DeepEP or HybridEP; format of
                 tokens sent; nodes of a token's experts, at most (blank: the stack's)
   interconnect  nodes and what is between them, such as '8x400G IB/node', '4 GPUs/node, RoCE 4x200', 'NVL36',
-                'rail-optimised, 2:1 oversubscription' (blank: what the GPU type usually comes with)
+                'rail-optimised, 2:1 oversubscription', 100GbE (blank: what the GPU type usually comes with)
+  notes         memory of the GPU and LoRA are read of them, nothing else
+A row that contradicts itself, or has a setting that can have no effect in it, is invalid. Where a word could mean
+something else, or says nothing, `reason` says what was taken for what.
 
 examples:
   triplepoint predict config/studies/parallelism.yaml predicted.csv

@@ -32,6 +32,19 @@ takes the names of a list joined. Nothing is written for null, an empty list, or
 
 
 @dataclass(frozen=True)
+class Need:
+    """What a run must have for a setting to have an effect.
+
+    Attributes:
+        is_met: Whether a point has it.
+        words: What it is, as a reason says it.
+    """
+
+    is_met: Callable[[Any], bool]
+    words: str
+
+
+@dataclass(frozen=True)
 class Setting:
     """One setting of a point.
 
@@ -46,6 +59,8 @@ class Setting:
         usual: Value that run ids leave out, a function of the point where it depends on it; None: always written.
         fold: Value that is kept of it in a point, a function of the point; None: as it is. What has no effect is folded
             to the default.
+        needs: What the run must have for it to have an effect, where it is of something that not every run has; what
+            only joins ranks, and does nothing where there is one, needs nothing.
         engines: Engines that have it, when only some do; it must be at its default on the others.
         has_column: Whether table `points` has a column of its name.
         came_later: Left out of digests at its default, so that points from before it keep theirs.
@@ -57,6 +72,7 @@ class Setting:
     words: Text | None = None
     usual: Any = None
     fold: Callable[[Any], Any] | None = None
+    needs: Need | None = None
     engines: tuple[str, ...] = ()
     has_column: bool = True
     came_later: bool = False

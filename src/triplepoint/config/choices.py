@@ -1,13 +1,12 @@
 """What a training run may choose of the model it trains, beside what the architecture's file says."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 
-from triplepoint.config.base import Setting, Strict
+from triplepoint.config.base import Need, Setting, Strict
 from triplepoint.config.model import ModelConfig, MtpLayers
-from triplepoint.errors import UserError
+from triplepoint.config.software import HAS_EXPERTS
 
 _USUAL_CAPACITY = (None, 0, 1.0)
 """Not written in labels: that of experts without one, and of the published study's."""
@@ -37,6 +36,7 @@ class ModelChoices(Strict):
                 f"capacity {row['capacity_factor']}" if row["capacity_factor"] not in _USUAL_CAPACITY else ""
             ),
             usual=1.0,
+            needs=HAS_EXPERTS,
         ),
     ] = None
     pads_experts: Annotated[
@@ -46,19 +46,15 @@ class ModelChoices(Strict):
             "moe_pad_expert_input_to_capacity of Megatron-LM does. None: the model's.",
             label={False: "unpadded"},
             words={False: "unpadded experts"},
+            needs=Need(
+                lambda point: point.model.moe is not None and point.model.moe.capacity_factor is not None,
+                "a model with experts and a capacity factor",
+            ),
         ),
     ] = None
 
-    def apply(self, model: ModelConfig, where: str | Path) -> ModelConfig:
-        """Return the model with what is chosen of it.
-
-        Args:
-            model: As its file has it.
-            where: What names the choice, for errors.
-
-        Raises:
-            UserError: If experts of a model without any are asked for.
-        """
+    def apply(self, model: ModelConfig) -> ModelConfig:
+        """Return a model with what is chosen of it; what is chosen of experts has no effect on one without."""
         changes: dict[str, Any] = {}
         if self.num_mtp_layers is not None:
             changes["num_mtp_layers"] = self.num_mtp_layers
@@ -67,8 +63,6 @@ class ModelChoices(Strict):
             of_experts["capacity_factor"] = self.capacity_factor or None
         if self.pads_experts is not None:
             of_experts["pads_experts"] = self.pads_experts
-        if of_experts and model.moe is None:
-            raise UserError(f"{where}: {next(iter(of_experts))}: model {model.name} has no experts; leave it out")
         if of_experts and model.moe:
             changes["moe"] = model.moe.model_copy(update=of_experts)
         return model.model_copy(update=changes) if changes else model

@@ -15,7 +15,9 @@ _SMALLEST, _LARGEST = 0.915, 1.04
 """A memory size in a name over what the driver shows: sellers count in GiB, or round up what the GPU keeps back."""
 
 _LEAST_ALIKE = 0.6
-"""Likeness from which on a name is suggested."""
+"""Likeness from which on all variants of a chip are suggested."""
+_MOST_NAMED = 3
+"""Chips that are named, the nearest ones, where a name is that of none."""
 
 _FORMS = (
     ("superchip", r"superchip|grace"),
@@ -31,33 +33,51 @@ _CONTEXT = (
 )
 """Words around a name that tell its form factor; the first that is found counts."""
 
+_NO_LINK = re.compile(r"\b(?:no|not|non|without)[ -]+(?:nvlink|nvswitch)")
+_CARD_LINK = re.compile(r"pci-?e\b|pci express")
+_OF_ADAPTERS = re.compile(r"gen|nic|switch|host|hca|adapter|x16|\d\.0|pci-?e\s?\d")
+"""Beside PCIe: what joins a module, or its adapters, to the host."""
+_GENERATION = re.compile(r"nvlink-?v?(\d)(?!\d)(?!\d*\s*[gt]b)")
+_SIZE_BESIDE = re.compile(r"(?<![\d.])(\d{1,3})\s*-?gi?b\b(?!\s*(?:/s|ps))")
+_SIZE_WORDS = r"cards?|gpus?|version|variant|vram|hbm\d?e?|sxm\d?|pcie|nvidia|each|per|nvlink\d?|nvswitch|\d+x"
+_BESIDE_CHIP = r"with|of|memory|a|the"
+"""Words that may stand beside a memory size that is the GPU's: `40GB cards`, not `40 GB of memory used`."""
+
 
 class UnknownGpuError(UserError):
     """A name of no GPU type that is known."""
 
 
 class AmbiguousGpuError(UserError):
-    """A name that several GPU types have."""
+    """A name that several GPU types have, or that what stands around it contradicts."""
 
 
 def find_gpu(text: str, gpus: Mapping[str, GpuConfig], context: str = "") -> GpuConfig:
-    """Return the GPU type that a name means.
+    """Return the GPU type that a name means: as `read_gpu`, without the others."""
+    return read_gpu(text, gpus, context)[0]
+
+
+def read_gpu(
+    text: str, gpus: Mapping[str, GpuConfig], context: str = "", assumed: str = ""
+) -> tuple[GpuConfig, tuple[str, ...]]:
+    """Return the GPU type that a name means, and the names of others that it could mean as well.
 
     Args:
         text: The name: of a file in `config/gpus/`, or the chip and whatever else is stated of form factor, memory and
             power limit, in any order.
         gpus: Known GPU types by name.
-        context: What is said of its node and links, which may tell the form factor where the name does not.
+        context: What is said of its node, links and memory, which may tell its variant where the name does not.
+        assumed: The same, of what is usual; it decides last.
 
     Raises:
         UnknownGpuError: If it is none of them; it names the nearest.
         AmbiguousGpuError: If it could be several; it names them.
     """
     if text.strip() in gpus:
-        return gpus[text.strip()]
+        return gpus[text.strip()], ()
     low = " ".join(text.lower().replace("_", " ").split())
     if called := [gpu for gpu in gpus.values() if low in gpu.also_called]:
-        return called[0]
+        return called[0], ()
     chips = sorted({gpu.chip for gpu in gpus.values() if re.search(_chip_pattern(gpu.chip), low)})
     if len(chips) > 1:
         raise AmbiguousGpuError(f"gpu {shown(text)} names {' and '.join(chips)}; write one of them")
@@ -71,12 +91,89 @@ def find_gpu(text: str, gpus: Mapping[str, GpuConfig], context: str = "") -> Gpu
         kept = [gpu for gpu in kept if stated(gpu)]
     if not kept:
         raise UnknownGpuError(f"gpu {shown(text)} is not known; known of {chips[0]} are {_listed(named)}")
-    kept = _by_context(kept, context.lower())
+    for size in _sizes_beside(context, chips[0]):
+        kept = [gpu for gpu in kept if _is_near(size, gpu)] or kept
+    could_be = kept = _by_context(kept, context.lower())
+    kept = _by_context(kept, assumed.lower())
     if len(kept) > 1 and len({gpu.form_factor for gpu in kept}) == 1:
         kept = [gpu for gpu in kept if gpu.is_usual] or kept
     if len(kept) > 1:
         raise AmbiguousGpuError(f"gpu {shown(text)} could be {_listed(kept)}; write which")
-    return kept[0]
+    return kept[0], tuple(gpu.name for gpu in could_be if gpu != kept[0])
+
+
+def check_beside(gpu: GpuConfig, gpus: Mapping[str, GpuConfig], interconnect: str, notes: str = "") -> None:
+    """Refuse what is said beside a GPU type that it contradicts: another chip, form factor, link or memory.
+
+    Args:
+        gpu: The GPU type.
+        gpus: Known GPU types by name.
+        interconnect: What is said of its node and links.
+        notes: What else is said, of which memory sizes count that are the GPU's.
+
+    Raises:
+        AmbiguousGpuError: If both cannot be; it names both.
+    """
+    low, named = interconnect.lower(), f"{gpu.name} ({gpu.product})"
+    chips = sorted({other.chip for other in gpus.values() if re.search(_chip_pattern(other.chip), low)})
+    if chips and gpu.chip not in chips:
+        raise AmbiguousGpuError(f"interconnect names {' and '.join(chips).upper()}, gpu is {named}; write one of them")
+    for size in _sizes_beside(f"{interconnect};{notes}", gpu.chip):
+        if not _is_near(size, gpu):
+            raise AmbiguousGpuError(f"{size / 1e9:.0f} GB stand beside it, gpu is {named}; write one of them")
+    for links, is_there in _links_said(low):
+        if is_there != _has_link(gpu, links):
+            says = links if is_there else f"no {links}"
+            raise AmbiguousGpuError(f"interconnect says {says}, gpu is {named} with {_link_of(gpu)}; write one of them")
+    generation = _GENERATION.search(low)
+    if generation and gpu.scale_up_link.startswith("nvlink") and gpu.scale_up_link != f"nvlink{generation[1]}":
+        says = f"NVLink {generation[1]}"
+        raise AmbiguousGpuError(f"interconnect says {says}, gpu is {named} with {_link_of(gpu)}; write one of them")
+
+
+def _links_said(low: str) -> Iterable[tuple[str, bool]]:
+    """Yield links inside a node that a text says are there, or not."""
+    if _NO_LINK.search(low):
+        yield "NVLink", False
+    elif re.search(r"\b(?:sxm\d?|dgx|hgx|nvswitch)", low):
+        yield "NVSwitch", True
+    elif "nvlink" in low:
+        yield "NVLink", True
+    elif any(_CARD_LINK.search(part) and not _OF_ADAPTERS.search(part) for part in re.split(r"[;,+]", low)):
+        yield "PCIe", True
+    if re.search(r"xgmi|infinity fabric", low):
+        yield "xGMI", True
+
+
+def _has_link(gpu: GpuConfig, links: str) -> bool:
+    is_card = gpu.form_factor in ("pcie", "nvl")
+    has_bridges = "nvl" in gpu.scale_up_link
+    return {
+        "NVLink": has_bridges,
+        "NVSwitch": has_bridges and not is_card,
+        "PCIe": is_card,
+        "xGMI": gpu.scale_up_link.startswith("xgmi"),
+    }[links]
+
+
+def _link_of(gpu: GpuConfig) -> str:
+    kind, _, bridges = gpu.scale_up_link.partition("-")
+    for key, name in {"nvlink": "NVLink ", "xgmi": "xGMI ", "pcie": "PCIe "}.items():
+        kind = kind.replace(key, name)
+    return f"{kind} and bridges" if bridges else kind
+
+
+def _sizes_beside(context: str, chip: str) -> Iterable[float]:
+    """Yield memory sizes around a name that are those of the GPU, in byte; `40Gb` is a rate."""
+    if not re.search(r"\dg|\d[ -]g", context, re.IGNORECASE):
+        return
+    for part in re.split(r"[;,+()|]", context):
+        low = part.lower()
+        rest, has_chip = re.sub(_chip_pattern(chip), " ", low), re.search(_chip_pattern(chip), low)
+        words = _SIZE_WORDS + ("|" + _BESIDE_CHIP if has_chip else "")
+        sizes = [] if re.search(r"\dGb|\d Gb", part) else _SIZE_BESIDE.findall(rest)
+        if not re.sub(rf"(?<![a-z0-9])(?:{words})(?![a-z0-9])", "", _SIZE_BESIDE.sub(" ", rest)).strip(" .-/"):
+            yield from (int(size) * 1e9 for size in sizes)
 
 
 def is_named(text: str, gpu: GpuConfig) -> bool:
@@ -128,12 +225,23 @@ def _listed(gpus: Iterable[GpuConfig]) -> str:
 
 
 def _nearest(low: str, gpus: Mapping[str, GpuConfig]) -> str:
-    words = [word for word in re.split(r"[^a-z0-9]+", low) if re.search(r"\d", word)]
-    alike = [(_likeness(word, gpu.chip), gpu.chip) for word in words for gpu in gpus.values()]
-    best, chip = max(alike, default=(0.0, ""))
-    if best < _LEAST_ALIKE:
-        return f"; known are {', '.join(gpus)}"
-    return f"; nearest known: {_listed(gpu for gpu in gpus.values() if gpu.chip == chip)}"
+    """Return the GPU types of the nearest chip, or the nearest chips where none is near."""
+    words = [_with_digits(word) for word in re.split(r"[^a-z0-9]+", low)]
+    chips = {gpu.chip: max((_likeness(word, gpu.chip) for word in words if word), default=0.0) for gpu in gpus.values()}
+    order = sorted(chips, key=lambda chip: -chips[chip])
+    if not order:
+        return ""
+    best, second = order[0], order[1] if len(order) > 1 else order[0]
+    if chips[best] > _LEAST_ALIKE and chips[best] > chips[second]:
+        return f"; nearest known: {_listed(gpu for gpu in gpus.values() if gpu.chip == best)}"
+    return f"; nearest known: {', '.join(chip.upper() for chip in order[:_MOST_NAMED])}; all are in config/gpus"
+
+
+def _with_digits(word: str) -> str:
+    """Return a word with letters that are taken for digits in their place: H1OO."""
+    if not re.search(r"\d", word):
+        return word
+    return word[0] + re.sub(r"[il]", "1", word[1:].replace("o", "0"))
 
 
 def _likeness(word: str, chip: str) -> float:

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
-from triplepoint.config.base import Featured, Setting
+from triplepoint.config.base import Featured, Need, Setting
 
 Attention = Literal["unfused", "flash1", "flash2", "flash3", "cudnn", "ck"]
 Launch = Literal["eager", "compiled", "graphs"]
@@ -16,6 +16,12 @@ DispatchPrecision = Literal["bf16", "fp8"]
 
 SIMULATED_ONLY = ("simulated",)
 """Engines that have these settings: the others do what their libraries do."""
+
+
+HAS_EXPERTS = Need(lambda point: point.model.moe is not None, "a model with experts")
+_IN_FP8 = Need(lambda point: point.precision == "fp8", "precision: fp8")
+_IS_SELECTIVE = Need(lambda point: point.recompute == "selective", "recompute: selective")
+_IS_TRAINING = Need(lambda point: point.task != "inference", "training")
 
 
 def _has_dispatch(point: Any) -> bool:
@@ -57,6 +63,7 @@ class Software(Featured):
             "effect but with precision fp8.",
             label={name: name for name in get_args(Fp8Recipe)},
             words={name: f"{name} scales" for name in get_args(Fp8Recipe)},
+            needs=_IN_FP8,
             fold=lambda point: point.fp8_recipe if point.precision == "fp8" else None,
             engines=SIMULATED_ONLY,
             came_later=True,
@@ -71,6 +78,7 @@ class Software(Featured):
             "memory and every second matrix product. Empty: as the stack does; without effect on other recomputation.",
             label=lambda row: "-".join(name.replace("_", "") for name in row["recompute_modules"]),
             words=lambda row: " ".join(["of", *row["recompute_modules"]]) if row["recompute_modules"] else "",
+            needs=_IS_SELECTIVE,
             fold=lambda point: point.recompute_modules if point.recompute == "selective" else (),
             engines=SIMULATED_ONLY,
             came_later=True,
@@ -83,6 +91,7 @@ class Software(Featured):
             "stack does.",
             label={name: f"adam{name}" for name in get_args(Moments)},
             words={name: f"{name} moments" for name in get_args(Moments)},
+            needs=_IS_TRAINING,
             fold=lambda point: point.optimizer_moments if point.task != "inference" else None,
             engines=SIMULATED_ONLY,
             came_later=True,
@@ -96,6 +105,7 @@ class Software(Featured):
             "stack does; without effect at ep 1.",
             label={"all_to_all": "a2a", "once_per_node": "once"},
             words={"all_to_all": "all-to-all of copies", "once_per_node": "tokens once per node"},
+            needs=HAS_EXPERTS,
             fold=lambda point: point.dispatch if _has_dispatch(point) else None,
             engines=SIMULATED_ONLY,
             came_later=True,
@@ -108,6 +118,7 @@ class Software(Featured):
             "without effect at ep 1.",
             label={"bf16": "send16", "fp8": "send8"},
             words={"bf16": "16-bit dispatch", "fp8": "fp8 dispatch"},
+            needs=HAS_EXPERTS,
             fold=lambda point: point.dispatch_precision if _has_dispatch(point) else None,
             engines=SIMULATED_ONLY,
             came_later=True,
@@ -121,6 +132,7 @@ class Software(Featured):
             "1",
             "nodes{}",
             words=lambda row: f"experts on {row['token_nodes']} nodes" if row["token_nodes"] else "",
+            needs=HAS_EXPERTS,
             fold=lambda point: point.token_nodes if _has_dispatch(point) else None,
             engines=SIMULATED_ONLY,
             came_later=True,

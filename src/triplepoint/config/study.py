@@ -56,6 +56,12 @@ class Settings(Layout, Measured, ModelChoices):
     repeats: Annotated[int, Field(gt=0, le=1000, strict=True)] = 1
     """How often the same measurement is made; each is a run of its own."""
 
+    def chosen(self) -> dict[str, Any]:
+        """Return what stands in a row or a study and is not the default, by name."""
+        fields = type(self).model_fields
+        values = {name: getattr(self, name) for name in self.model_fields_set}
+        return {name: value for name, value in values.items() if value != fields[name].default}
+
     @model_validator(mode="after")
     def _check_inference(self) -> "Settings":
         if self.task == "inference" and not (self.prompt_tokens and self.output_tokens):

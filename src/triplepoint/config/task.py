@@ -4,7 +4,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
-from triplepoint.config.base import Setting, Size, Strict
+from triplepoint.config.base import Need, Setting, Size, Strict
 
 Task = Literal["pretrain", "lora", "inference"]
 Target = Literal["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
@@ -15,15 +15,21 @@ PREFILL_TOKENS = 8192
 """Tokens of prompts that go through a layer together at most: max_num_tokens of TensorRT-LLM by default. Source:
 NVIDIA/TensorRT-LLM, docs, tuning max batch size and max num tokens."""
 
-LoraRank = Annotated[Size, Setting("Width between the two matrices of an adapter; with task `lora`.", "1")]
+_IS_LORA = Need(lambda point: point.lora is not None, "task: lora")
+_IS_INFERENCE = Need(lambda point: point.inference is not None, "task: inference")
+LoraRank = Annotated[
+    Size, Setting("Width between the two matrices of an adapter; with task `lora`.", "1", needs=_IS_LORA)
+]
 LoraAlpha = Annotated[
-    float, Field(gt=0), Setting("What an adapter adds is scaled by alpha over rank.", "1", has_column=False)
+    float,
+    Field(gt=0),
+    Setting("What an adapter adds is scaled by alpha over rank.", "1", needs=_IS_LORA, has_column=False),
 ]
 LoraTargets = Annotated[
     tuple[Target, ...],
     Field(min_length=1),
     AfterValidator(lambda chosen: tuple(name for name in TARGETS if name in chosen)),
-    Setting("Linear layers that have adapters, as Megatron-LM calls them; routed experts have none."),
+    Setting("Linear layers that have adapters, as Megatron-LM calls them; routed experts have none.", needs=_IS_LORA),
 ]
 PromptTokens = Annotated[
     Size,
@@ -31,10 +37,12 @@ PromptTokens = Annotated[
         "Tokens of each prompt; with task `inference`, where `global_batch_size` sequences start together, in equal "
         "parts on the data parallel replicas, and `sequence_length` and `micro_batch_size` follow.",
         "1",
+        needs=_IS_INFERENCE,
     ),
 ]
 OutputTokens = Annotated[
-    Size, Setting("Tokens generated per sequence in inference, including the one from prefill.", "1")
+    Size,
+    Setting("Tokens generated per sequence in inference, including the one from prefill.", "1", needs=_IS_INFERENCE),
 ]
 
 

@@ -69,6 +69,7 @@ class FigureSpec:
         tables: Names of the result tables it is drawn from.
         paper: Number of the figure of the published study that it stands for; None where there is none.
         need: Points it can draw.
+        comparison: File of `config/whatif` that it draws, simulated for it, instead of tables of runs.
     """
 
     name: str
@@ -77,6 +78,7 @@ class FigureSpec:
     tables: tuple[str, ...]
     paper: str | None = None
     need: Need = Need()
+    comparison: str | None = None
 
 
 _GPUS = Need(on_gpus=True, nothing="no point of training on GPUs")
@@ -112,6 +114,15 @@ _SPECS = (
         ("parallelism",),
         ("points", "kernels"),
         "3",
+    ),
+    FigureSpec(
+        "scale_up_vs_out",
+        "Why is scale-up (32 H200) faster or slower than scale-out (64 H100)?",
+        ("parallelism",),
+        (),
+        "3",
+        _GPUS,
+        "scale_up_vs_out",
     ),
     FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline")),
     FigureSpec(
@@ -190,6 +201,8 @@ def spec_of(name: str) -> FigureSpec:
     if base not in FIGURES:
         raise UserError(f"no figure {base!r}{nearest(base, FIGURES)}")
     spec = FIGURES[base]
+    if study and spec.comparison:
+        raise UserError(f"figure {name}: draws config/whatif/{spec.comparison}.yaml, not one study; ask for {base}")
     return replace(spec, studies=(study,)) if study else spec
 
 

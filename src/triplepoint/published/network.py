@@ -1,17 +1,13 @@
-"""Nodes and network of published tables: what cells state, and what is usual for the rest."""
+"""Nodes and network of published tables, as cells state them."""
 
 import re
-from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
+from dataclasses import dataclass, replace
 
-from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import shown
-from triplepoint.published.words import UnreadableError
-from triplepoint.simulate.collectives.links import load_link
-from triplepoint.simulate.fabric import Fabric, Network, gpus_per_leaf, network_levels, node_levels
+from triplepoint.published.network_words import DENIED, Reading
+from triplepoint.published.words import UnreadableError, is_blank
 
-_GIGABIT = 1e9 / 8
+GIGABIT = 1e9 / 8
 """Bytes per second of a gigabit per second."""
 
 
@@ -24,33 +20,49 @@ class StatedNetwork:
             Unit: byte/s.
         is_per_gpu: Whether the bandwidth is one GPU's.
         num_nics: Adapters of a node; None where they are not counted.
+        nic_bandwidth: One direction, of one adapter of the usual number; None where nothing is stated. Unit: byte/s.
+        is_of_unknown: Whether nothing says of what the bandwidth is; it is taken as a node's.
         gpus_per_node: GPUs of a node; None where nothing is stated.
         domain_size: GPUs joined by NVLink where it reaches past a node, or not as far; None where nothing is stated.
         has_reduction: Whether switches reduce (SHARP).
         link: Kind of link.
         is_rail_optimised: Whether adapters of one number share a leaf switch; None where nothing is stated.
         oversubscription: Bandwidth into a leaf switch over that out of it.
+        unread: Words that say nothing here.
     """
 
     bandwidth: float | None = None
     is_per_gpu: bool = False
     num_nics: int | None = None
+    nic_bandwidth: float | None = None
+    is_of_unknown: bool = False
     gpus_per_node: int | None = None
     domain_size: int | None = None
     has_reduction: bool = False
     link: str = "infiniband"
     is_rail_optimised: bool | None = None
     oversubscription: float = 1.0
+    unread: tuple[str, ...] = ()
 
 
 _GENERATIONS = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
 """Gb/s of one InfiniBand port of four lanes, by generation. Source: InfiniBand Trade Association, roadmap."""
 
-_PORTS = re.compile(r"(\d+)\s*x\s*(?:[a-z]+-?\d?\s+)?(edr|hdr|ndr|xdr)?\s*-?(\d+)?\s*(?:g|\b)", re.IGNORECASE)
+_PORTS = re.compile(
+    r"(?<![\d.])(\d+)\s*x\s*(?:[a-z]+-?\d?\s+)?(edr|hdr|ndr|xdr)?\s*-?(\d+)?\s*(g(?:be|bps|b/s|bits?/s|/s)?|\b)",
+    re.IGNORECASE,
+)
 _BYTES = re.compile(r"\s*B(?:ps|/s)")
-"""After the G of a rate: bytes, a capital B; bits are a small one, or none."""
-_RATE = re.compile(r"([\d.,]*\d)\s*([gt])(b|B|bit|bits)?(?:ps|/s)", re.IGNORECASE)
+"""In the unit of a rate: bytes, a capital B; bits are a small one, or none."""
+_RATE = re.compile(r"([\d.,]*\d)\s*([gt])(be|b|bits?)?(ps|/s(?:ec)?)?(?![a-z0-9])", re.IGNORECASE)
 _NOT_NETWORK = re.compile(r"(?:nvlink|nvswitch|xgmi|infinity fabric)[-\d. ]*?\s*[\d.]*\s*[gt]b(?:ps|/s)", re.IGNORECASE)
+_OWNER = re.compile(
+    r"[^,;+()]{0,30}?(?:per|/|\ba)\s*(gpu|nic|adapter|port|hca|link|rail|node|server|host|machine|instance)"
+)
+"""Of what a rate is, in the words after it."""
+_TOTAL = re.compile(r"[^,;+()\d]{0,20}\b(?:total|aggregate)", re.IGNORECASE)
+_COUNT_LAST = re.compile(r"(\d+\s*g[a-z/]*)\s+x\s?(\d{1,2})\b", re.IGNORECASE)
+_GENERATION = re.compile(r"\b([ehnx]dr)[- ]?(\d{2,3})?(?!\d)")
 _DOMAIN = re.compile(r"nvl-?(\d{1,3})(?!\d)(?!\s*gi?b)")
 _NAME = r"(?![ehnx]dr|connectx|cx)[a-z]+\d+[a-z]*(?:[- ][a-z0-9]+)?"
 _NODE = (
@@ -59,33 +71,49 @@ _NODE = (
     re.compile(r"(?<!\d)(\d{1,3})[- ]gpus?\s+nodes?"),
 )
 """GPUs of a node: 8 GPUs per node, 4x H200/node, 8-GPU nodes."""
+_RATIO = re.compile(r"\d{1,3}(?:\.\d{1,3})?\s*:\s*\d{1,3}(?:\.\d{1,3})?")
+_CHIPS = re.compile(r"(?<![a-z0-9.])(?:\d+\s*x\s*)?(?:g?[abhv]\d{2,3}|mi\d{3}x?|l\d{1,2}s?|rtx\s?\d+)(?![a-z0-9])")
+_MEMORY = re.compile(r"(?<![\d.])\d{1,4}\s*-?gi?b(?![a-z/0-9])|hbm\d?e?")
+_COUNTS = re.compile(
+    r"(?<![\d.x])\d+\s*-?\s*x?\s*(?:nodes?|gpus?|nics?|adapters?|hcas?|ports?|servers?|rails?|links?|switch(?:es)?)"
+)
 _LEAST_RATIO, _MOST_RATIO = 1.0, 64.0
 
 
 def read_network(text: str, gpu: str = "") -> StatedNetwork:
-    """Return the nodes and the network that cells state; words that mean nothing here are passed over.
+    """Return the nodes and the network that cells state; other words are kept, misspelt ones refused.
 
     Args:
         text: What is said of the interconnect.
         gpu: What is said of the GPU, where node and domain may stand too: `GB200 NVL72`.
 
     Raises:
-        UnreadableError: If it contradicts itself.
+        UnreadableError: If it contradicts itself, or cannot be read.
     """
-    low = text.lower()
-    bandwidth, num_nics = _network_bandwidth(_NOT_NETWORK.sub(" ", text))
+    text = "" if is_blank(text) else _COUNT_LAST.sub(r"\2x\1", text.replace("\u00d7", "x").replace("*", "x"))
+    low, found = text.lower(), _network_bandwidth(_NOT_NETWORK.sub(" ", text))
     both = f"{low} ; {gpu.lower()}"
-    return StatedNetwork(
-        bandwidth,
-        bool(re.search(r"(per|/)\s*gpu", low)),
-        num_nics,
-        _only("GPUs of a node", {int(found) for pattern in _NODE for found in pattern.findall(both)}),
-        _only("an NVLink domain", {int(found) for found in _DOMAIN.findall(both)}),
-        "sharp" in low,
-        _link(low),
-        None if "rail" not in low else not re.search(r"(not|non|no|without)[ -]*rail", low),
-        _oversubscription(low),
+    said = DENIED.sub(" ", low)
+    return replace(
+        found,
+        gpus_per_node=_only("GPUs of a node", {int(size) for pattern in _NODE for size in pattern.findall(both)}),
+        domain_size=_only("an NVLink domain", {int(size) for size in _DOMAIN.findall(both)}),
+        has_reduction="sharp" in low and not re.search(r"(no|non|not|without)[ -]*sharp", low),
+        link=_link(said),
+        is_rail_optimised=None if "rail" not in low else not re.search(r"(not|non|no|without)[ -]*rail", low),
+        oversubscription=_oversubscription(low),
+        unread=_unread(text),
     )
+
+
+def _unread(text: str) -> tuple[str, ...]:
+    """Return the words that say nothing here; refuse what should and cannot be read."""
+    reading = Reading(text)
+    for pattern in (_NOT_NETWORK, *_NODE, _DOMAIN, _PORTS, _RATE, _GENERATION, _CHIPS):
+        reading.take(pattern)
+    for pattern in (_MEMORY, _RATIO, _COUNTS):
+        reading.take(pattern, means=pattern is _COUNTS)
+    return reading.check()
 
 
 def _only(what: str, stated: set[int]) -> int | None:
@@ -100,7 +128,7 @@ def _link(low: str) -> str:
     names = {
         "infiniband": re.search(r"infiniband|\bib\b|\b[ehnx]dr\d*\b", low),
         "roce": "roce" in low,
-        "ethernet": "roce" not in low and re.search(r"ethernet|\btcp\b", low),
+        "ethernet": "roce" not in low and re.search(r"ethernet|\btcp\b|\dgbe\b", low),
     }
     stated = [name for name, found in names.items() if found]
     if len(stated) > 1:
@@ -123,90 +151,97 @@ def _oversubscription(low: str) -> float:
     return found
 
 
-def _network_bandwidth(text: str) -> tuple[float | None, int | None]:
-    """Return the bandwidth that is stated, in byte/s, and the adapters it is of, where they are counted."""
-    rates = [rate for rated in _RATE.finditer(text) if (rate := _rate(rated)) > 0]
-    for ports in _PORTS.finditer(text):
-        rate = int(ports[3]) if ports[3] and len(ports[3]) < 5 else _GENERATIONS.get((ports[2] or "").lower(), 0)
-        rate *= 8 if _BYTES.match(text, ports.end()) else 1
-        if len(ports[1]) < 3 and 1 <= int(ports[1]) <= 64 and 10 <= rate <= 3200:
-            bandwidth = int(ports[1]) * rate * _GIGABIT
-            _check_total(text, bandwidth)
-            return bandwidth, int(ports[1])
-    return (rates[0] if rates else None), None
+def _network_bandwidth(text: str) -> StatedNetwork:
+    """Return the bandwidth that is stated, of what it is, and the adapters it is of, where they are counted."""
+    ports = {
+        (num_nics, rate, _owner(text, stated.end()) == "gpu")
+        for stated in _PORTS.finditer(text)
+        if (num_nics := int(stated[1])) is not None and (rate := _port_rate(text, stated))
+    }
+    if len(ports) > 1 and not re.search("storage|management|front-?end", text, re.IGNORECASE):
+        named = " and ".join(f"{count}x{rate:g}G" for count, rate, _ in sorted(ports))
+        raise UnreadableError(f"interconnect states {named}; write the adapters of a node once")
+    if ports:
+        num_nics, rate, is_per_gpu = max(ports, key=lambda one: one[0] * one[1])
+        _check_total(text, num_nics * rate * GIGABIT)
+        return StatedNetwork(num_nics * rate * GIGABIT, is_per_gpu, None if is_per_gpu else num_nics)
+    return _plain_rate(text)
 
 
-_TOTAL = re.compile(_RATE.pattern + r"\s*(?:total|aggregate|(?:/|per)\s*node)", re.IGNORECASE)
+def _port_rate(text: str, ports: "re.Match[str]") -> float:
+    """Return the rate of each of some adapters, in Gb/s; 0 where they are something else: 8x H100, 8x 80GB."""
+    number = int(ports[3]) if ports[3] and len(ports[3]) < 5 else 0
+    rate = float(number or _GENERATIONS.get((ports[2] or "").lower(), 0))
+    if re.match(r"\s*i?B(?!ps|/s)", text[ports.end() :]) and ports[4].lower() == "g":
+        return 0.0
+    rate *= 8 if "B" in ports[4] or _BYTES.match(text, ports.end()) else 1
+    if len(ports[1]) < 3 and 1 <= int(ports[1]) <= 64 and 10 <= rate <= 3200:
+        return rate
+    if ports[3] and (ports[4] or rate > 3200 or int(ports[1]) == 0):
+        raise UnreadableError(
+            f"interconnect has {shown(ports[0])}, expected 1 to 64 adapters of 10 to 3200 Gb/s: 8x400G"
+        )
+    return 0.0
+
+
+def _plain_rate(text: str) -> StatedNetwork:
+    """Return a bandwidth that stands without a number of adapters."""
+    stated: dict[str, set[float]] = {}
+    for rated in _RATE.finditer(text):
+        if (rate := _rate(rated)) is None:
+            continue
+        if not rate:
+            raise UnreadableError(f"interconnect has {shown(rated[0])}, expected a rate above 0")
+        stated.setdefault(_owner(text, rated.end()), set()).add(rate)
+    for owner, rates in stated.items():
+        if len(rates) > 1:
+            named = " and ".join(f"{rate / GIGABIT:g}" for rate in sorted(rates))
+            raise UnreadableError(f"interconnect states {named} Gb/s{' of a ' + owner if owner else ''}; write one")
+    for owner in ("node", "gpu", "adapter", ""):
+        if owner in stated:
+            (rate,) = stated[owner]
+            if owner == "adapter":
+                return StatedNetwork(nic_bandwidth=rate)
+            return StatedNetwork(rate, owner == "gpu", is_of_unknown=not owner)
+    if not (generation := _GENERATION.search(text.lower())):
+        return StatedNetwork()
+    return StatedNetwork(nic_bandwidth=float(generation[2] or _GENERATIONS[generation[1]]) * GIGABIT)
+
+
+def _owner(text: str, end: int) -> str:
+    """Return of what a rate is that ends there: gpu, node, adapter, or nothing where no word tells."""
+    if _TOTAL.match(text, end):
+        return "node"
+    owner = _OWNER.match(text.lower(), end)
+    if not owner:
+        return ""
+    names = {
+        "gpu": "gpu",
+        "nic": "adapter",
+        "adapter": "adapter",
+        "port": "adapter",
+        "hca": "adapter",
+        "link": "adapter",
+    }
+    return names.get(owner[1], "adapter" if owner[1] == "rail" else "node")
 
 
 def _check_total(text: str, bandwidth: float) -> None:
     """Refuse a total that is not what the adapters make; the rate of one adapter may be written with its node too."""
-    for rated in _TOTAL.finditer(text):
+    for rated in _RATE.finditer(text):
         before = text[: rated.start()].rstrip().lower()
         total = _rate(rated)
-        if not before.endswith("x") and not 0.9 < total / bandwidth < 1.1:
-            stated = f"adapters of {bandwidth / _GIGABIT:g} Gb/s together and {total / _GIGABIT:g} Gb/s a node"
+        if not total or before.endswith("x") or _owner(text, rated.end()) != "node":
+            continue
+        if not 0.9 < total / bandwidth < 1.1:
+            stated = f"adapters of {bandwidth / GIGABIT:g} Gb/s together and {total / GIGABIT:g} Gb/s a node"
             raise UnreadableError(f"interconnect states {stated}; write one")
 
 
-def _rate(rated: re.Match[str]) -> float:
-    """Return a rate in byte/s. A capital B is a byte, GB/s; everything else about networks is in bits."""
-    digits = rated[1].replace(",", "")
+def _rate(rated: "re.Match[str]") -> float | None:
+    """Return a rate in byte/s, None of a size. A capital B is a byte, GB/s; all else about networks is in bits."""
+    digits, unit = rated[1].replace(",", ""), rated[3] or ""
+    if unit == "B" and not rated[4]:
+        return None
     value = float(digits) if digits.count(".") <= 1 else 0.0
-    unit = 1e9 if (rated[3] or "") == "B" else _GIGABIT
-    return value * unit * (1000 if rated[2] in "tT" else 1)
-
-
-@lru_cache(maxsize=256)
-def usual_fabric(gpu: GpuConfig, num_gpus: int, stated: StatedNetwork, config: Path) -> Fabric:
-    """Return the levels of a cluster.
-
-    Args:
-        gpu: GPU type.
-        num_gpus: GPUs of the job.
-        stated: What is known of nodes and network; the usual ones of the GPU type stand in for the rest.
-        config: Folder of the configuration.
-
-    Raises:
-        UnreadableError: If the GPU type has no such nodes.
-    """
-    usual = gpu.usual_network
-    node, domain = _node_and_domain(gpu, stated)
-    inside = node_levels(gpu, domain, config)
-    if num_gpus <= domain:
-        return Fabric(inside)
-    share = usual.node_bandwidth.value / usual.gpus_per_node
-    nics = (usual.nics_per_node or usual.gpus_per_node) * node / usual.gpus_per_node
-    if stated.bandwidth:
-        share = stated.bandwidth if stated.is_per_gpu else stated.bandwidth / node
-        nics = stated.num_nics or share * node / usual.nic_bandwidth
-    per_node = max(1, round(nics))
-    network = Network(
-        share * domain,
-        per_node * max(1, domain // node),
-        stated.link,
-        stated.has_reduction,
-        gpus_per_leaf(stated.is_rail_optimised, per_node, node) if stated.oversubscription > 1 else None,
-        stated.oversubscription,
-    )
-    return Fabric(inside + network_levels(network, load_link(network.link, config), domain, num_gpus))
-
-
-def _node_and_domain(gpu: GpuConfig, stated: StatedNetwork) -> tuple[int, int]:
-    """Return the GPUs of a node, and those that scale-up links join."""
-    usual = gpu.usual_network
-    domain, is_card = stated.domain_size, gpu.form_factor in ("pcie", "nvl")
-    if domain and domain > usual.largest_domain:
-        raise UnreadableError(
-            f"interconnect states an NVLink domain of {domain}, {gpu.name} has {usual.largest_domain}"
-        )
-    node = stated.gpus_per_node or (
-        usual.gpus_per_node if is_card else min(usual.gpus_per_node, domain or usual.gpus_per_node)
-    )
-    if node > max(usual.gpus_per_node, domain or 0) and not is_card:
-        raise UnreadableError(f"interconnect states nodes of {node} GPUs, {gpu.name} has {usual.gpus_per_node}")
-    if is_card:
-        return node, node
-    if domain and domain < node:
-        raise UnreadableError(f"interconnect states nodes of {node} GPUs and an NVLink domain of {domain}; write one")
-    return node, domain or (usual.domain or node)
+    return value * (1e9 if unit == "B" else GIGABIT) * (1000 if rated[2] in "tT" else 1)

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.config.gpu_names import AmbiguousGpuError, UnknownGpuError, find_gpu
+from triplepoint.config.gpu_names import AmbiguousGpuError, UnknownGpuError, check_beside, read_gpu
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.point import (
@@ -24,19 +24,20 @@ from triplepoint.config.point import (
     lighter_ends,
     usual_schedule,
 )
-from triplepoint.config.rules import fold, refusal
+from triplepoint.config.rules import fold, refusal, without_effect
 from triplepoint.config.task import Inference
 from triplepoint.errors import shown
 from triplepoint.published import software, words
 from triplepoint.published.architecture import Unsupported, adapt, build_model, find_model, is_of, read_shape
-from triplepoint.published.network import read_network, usual_fabric
+from triplepoint.published.fabric import usual_fabric
+from triplepoint.published.network import StatedNetwork, read_network
 from triplepoint.published.words import Cells, UnreadableError, UnsupportedError, count, is_blank, need
 from triplepoint.simulate.inference import Serving, serving_of
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.limits import check_order
+from triplepoint.simulate.limits import check_offload, check_order
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.predict.prediction import Prediction, predict_job
-from triplepoint.simulate.stacks import Stack, find_stack
+from triplepoint.simulate.stacks import Stack, find_stack, unknown_stack
 from triplepoint.status import PredictionStatus
 
 COLUMNS = (
@@ -44,6 +45,7 @@ COLUMNS = (
     *("seq", "gpu", "n_gpus", "tp", "pp", "vp", "pipeline_layers", "cp", "ep", "etp", "dp", "fsdp", "mbs", "gbs"),
     *("precision", "recompute", "seq_parallel", "framework", "interconnect", "trainable", "notes", "task"),
     "output_tokens",
+    *("num_mtp_layers", "offload"),
     *software.COLUMNS,
 )
 """Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
@@ -71,6 +73,7 @@ class Row:
             one of something that is not simulated.
         reason: One line to the status.
         open_choices: What the row left open, to be settled by what fits in memory: micro_batch, recompute.
+        notes: What was taken for what, where words could mean something else or say nothing.
     """
 
     id: str
@@ -79,6 +82,7 @@ class Row:
     reason: str = ""
     open_choices: frozenset[str] = frozenset()
     serving: Serving | None = None
+    notes: tuple[str, ...] = ()
 
     def predict(self, config: Path, with_power: bool = True) -> Prediction:
         """Return the prediction of the row, power and heat on request; whatever is wrong with it is its status."""
@@ -86,11 +90,12 @@ class Row:
             assert self.status
             return Prediction(self.status, self.reason)
         try:
-            return predict_job(self.job if self.serving else settle(self), self.serving, config, with_power=with_power)
+            found = predict_job(self.job if self.serving else settle(self), self.serving, config, with_power=with_power)
         except (ArithmeticError, ValueError, MemoryError) as error:
             # Numbers nobody thought of; the other rows must not suffer.
             line = " ".join(str(error).split())[:200]
             return Prediction(PredictionStatus.UNSUPPORTED, f"cannot be simulated: {type(error).__name__} {line}")
+        return replace(found, reason="; ".join(filter(None, (found.reason, *self.notes))))
 
 
 def read_row(cells: Cells, number: int, config: Path) -> Row:
@@ -137,12 +142,15 @@ def _micro_batches(row: Row) -> list[int]:
 
 
 def _read(name: str, cells: Cells, config: Path) -> Row:
-    gpu = _read_gpu(cells, config)
+    gpu, other_gpus = _read_gpu(cells, config)
     stack = find_stack(cells.get("framework", ""), config)
     model = _read_model(cells, config)
     shards = words.read_shards(cells.get("fsdp", ""))
     point = _read_point(cells, model, gpu, shards, stack)
     _check(point, gpu)
+    stated = {name: getattr(point, name) for name in software.COLUMNS if not is_blank(cells.get(name, ""))}
+    if reason := next(iter(without_effect(point, stated).values()), None):
+        raise UnreadableError(reason)
     network = read_network(cells.get("interconnect", ""), cells.get("gpu", ""))
     fabric = usual_fabric(gpu, point.num_gpus, network, config)
     job = replace(
@@ -150,10 +158,29 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
         shard_size=_shard_size(shards, point.layout, fabric.gpus_per_node),
         keeps_gathered=shards.keeps_gathered,
     )
+    if shards.reshards:
+        job = replace(job, software=job.software.model_copy(update={"gathers_once": ()}))
     columns = {"recompute": "recompute", "micro_batch": "mbs"}
     open_choices = frozenset(choice for choice, column in columns.items() if is_blank(cells.get(column, "")))
     serving = serving_of(point) if point.inference else None
-    return Row(name, job, open_choices=open_choices, serving=serving)
+    notes = _notes(cells, gpu, other_gpus, network, config)
+    return Row(name, job, open_choices=open_choices, serving=serving, notes=notes)
+
+
+def _notes(
+    cells: Cells, gpu: GpuConfig, other_gpus: tuple[str, ...], network: StatedNetwork, config: Path
+) -> tuple[str, ...]:
+    """Return what was taken for what, where words of a row could mean something else or say nothing."""
+    framework = cells.get("framework", "")
+    said = (
+        f"gpu {shown(cells.get('gpu', ''))} is taken as {gpu.name}, could be {' or '.join(other_gpus)}"
+        if other_gpus
+        else "",
+        "" if is_blank(framework) else unknown_stack(framework, config),
+        "the rate of the interconnect is taken as that of a node" if network.is_of_unknown else "",
+        f"interconnect: not read: {', '.join(network.unread)}"[:120] if network.unread else "",
+    )
+    return tuple(filter(None, said))
 
 
 def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.Shards, stack: Stack) -> Point:
@@ -180,6 +207,7 @@ def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.
         lora=words.read_lora(cells.get("trainable", ""), cells.get("notes", ""), stack.lora_targets),
         task="inference" if inference else "pretrain",
         inference=inference,
+        offload=software.read_offload(cells),
         **software.read_software(cells),
     )
 
@@ -199,11 +227,17 @@ def _check(point: Point, gpu: GpuConfig) -> None:
     stated = point.model_copy(update={"layout": layout})
     if reason := refusal(fold(stated) if point.inference else stated, gpu=gpu):
         raise UnreadableError(reason)
-    if reason := check_order(point):
+    if reason := check_order(point) or check_offload(point, gpu):
         raise UnsupportedError(reason)
 
 
 def _read_model(cells: Cells, config: Path) -> ModelConfig:
+    """Return the model, with the layers of multi-token prediction that the row has."""
+    model, number = _read_architecture(cells, config), count(cells, "num_mtp_layers")
+    return model.model_copy(update={"num_mtp_layers": number}) if number else model
+
+
+def _read_architecture(cells: Cells, config: Path) -> ModelConfig:
     """Return the model: known by name, with what the row says in place of what is known; else of the columns alone."""
     shape, named = read_shape(cells), find_model(cells.get("model", ""), config)
     if isinstance(named, Unsupported) and shape.missing:
@@ -253,18 +287,21 @@ def _shard_size(shards: words.Shards, layout: Layout, gpus_per_node: int) -> int
     return size
 
 
-def _read_gpu(cells: Cells, config: Path) -> GpuConfig:
-    """Return the GPU a row names; its interconnect, notes and whole nodes of eight may tell the form factor."""
+def _read_gpu(cells: Cells, config: Path) -> tuple[GpuConfig, tuple[str, ...]]:
+    """Return the GPU a row names, and others it could mean; interconnect, notes and whole nodes of eight may tell."""
     text = cells.get("gpu", "")
     if is_blank(text):
         raise UnreadableError("gpu is blank, expected a GPU such as H100-SXM-80GB")
-    context = f"{cells.get('interconnect', '')} {cells.get('notes', '')}"
+    interconnect, notes = cells.get("interconnect", ""), cells.get("notes", "")
+    context, assumed, gpus = f"{interconnect}; {notes}", "", _catalogue(config).gpus
     if _CARD.search(context) and not _MODULE.search(context):
-        context += " PCIe only"
+        context += "; PCIe only"
     elif (count(cells, "n_gpus") or 1) % _GPUS_OF_HGX == 0:
-        context += " HGX"
+        assumed = "HGX"
     try:
-        return find_gpu(text, _catalogue(config).gpus, context)
+        found, others = read_gpu(text, gpus, context, assumed)
+        check_beside(found, gpus, interconnect, notes)
+        return found, others
     except AmbiguousGpuError as error:
         raise UnreadableError(str(error)) from None
     except UnknownGpuError as error:

@@ -7,18 +7,24 @@ from pathlib import Path
 from triplepoint.config.yaml_file import read_csv
 from triplepoint.errors import UserError, shown
 from triplepoint.published.rows import COLUMNS, read_row
+from triplepoint.simulate.predict.prediction import COLUMNS as OUTPUT
 from triplepoint.simulate.predict.prediction import Prediction, read_calibrations, with_progress
 
 _NAMED = 10
 _NEAR = 0.75
 """Likeness from which a column is taken for a misspelt one: `modle` and `precison` are, `kind` and `node` are not."""
+_SAME = 0.9
+"""Likeness from which it is one although the right one is there too: `precison` beside `precision`, not `gpus`."""
 _WORDS_OF_STUDIES = {
     "num_layers": "layers", "hidden_size": "hidden", "ffn_hidden_size": "ffn", "num_attention_heads": "heads",
     "num_query_groups": "kv_heads", "vocab_size": "vocab", "num_experts": "experts", "top_k": "topk",
     "sequence_length": "seq", "prompt_tokens": "seq", "num_gpus": "n_gpus", "micro_batch_size": "mbs",
     "global_batch_size": "gbs", "sequence_parallel": "seq_parallel", "data_parallel_sharding": "fsdp",
+    "dtype": "precision", "number_format": "precision", "accelerator": "gpu", "world_size": "n_gpus",
+    "gpu_count": "n_gpus", "stack": "framework", "network": "interconnect", "seq_len": "seq", "seqlen": "seq",
+    "recomputation": "recompute", "activation_checkpointing": "recompute", "lora": "trainable", "sharding": "fsdp",
 }  # fmt: skip
-"""What studies and models call the same."""
+"""What studies, models and other people call the same."""
 
 
 def predict_table(
@@ -59,15 +65,16 @@ def read_table(source: Path) -> list[dict[str, str]]:
 
 
 def _check_header(header: list[str], source: Path) -> None:
-    """Refuse a known column that stands twice, or is misspelt: its cells would be passed over."""
+    """Refuse a known column that stands twice, or is misspelt: its cells would be passed over. Those of OUT may be."""
     known = {name.lower(): name for name in COLUMNS if name not in ("id", "notes")}
     for name in header:
         if name in COLUMNS and header.count(name) > 1:
             raise UserError(f"{source}: column {name!r} stands {header.count(name)} times; keep one")
-        if name in COLUMNS:
+        if name in COLUMNS or name in OUTPUT:
             continue
         low = name.lower().replace(" ", "_")
         near = difflib.get_close_matches(low, known, n=1, cutoff=_NEAR)
         meant = _WORDS_OF_STUDIES.get(low) or (known[near[0]] if near else None)
-        if meant and meant not in header:
+        is_twin = bool(near) and difflib.SequenceMatcher(None, low, near[0]).ratio() >= _SAME
+        if meant and (meant not in header or is_twin):
             raise UserError(f"{source}: unknown column {shown(name)} (did you mean {meant!r}?)")

@@ -20,6 +20,7 @@ _BLANK = re.compile(
 )
 _NUMBER = re.compile(r"([+-]?\d[\d_,]*(?:\.\d*)?(?:e[+-]?\d+)?)\s*(?:\(.*\))?", re.IGNORECASE | re.DOTALL)
 _MAX_COUNT = 10**12
+_MAX_RANK = 65_536
 _USUAL_RANK = 16
 """Rank of adapters where none is stated: a choice, the default of studies."""
 
@@ -102,9 +103,10 @@ def read_precision(text: str, usual: Precision = "bf16") -> Precision:
     low = text.lower()
     if is_blank(low):
         return usual
-    if re.search(r"fp4|int8|mxfp6", low):
-        raise UnsupportedError(f"precision {shown(text)} is not simulated; bf16, fp16, fp8 and fp32 are")
+    if re.search(r"mxfp4|int8|mxfp6", low):
+        raise UnsupportedError(f"precision {shown(text)} is not simulated; bf16, fp16, fp8, nvfp4 and fp32 are")
     names: tuple[tuple[str, Precision], ...] = (
+        (r"nvfp4|\bfp4", "nvfp4"),
         (r"fp8|float8|e4m3|mxfp8", "fp8"),
         (r"bf16|bfloat16", "bf16"),
         (r"fp16|float16|half", "fp16"),
@@ -113,7 +115,7 @@ def read_precision(text: str, usual: Precision = "bf16") -> Precision:
     for pattern, name in names:
         if re.search(pattern, low):
             return name
-    raise UnreadableError(f"precision is {shown(text)}, expected bf16, fp16, fp8 or fp32")
+    raise UnreadableError(f"precision is {shown(text)}, expected bf16, fp16, fp8, nvfp4 or fp32")
 
 
 def read_recompute(text: str) -> tuple[Recompute | None, int | None]:
@@ -159,6 +161,7 @@ def read_lora(cell: str, notes: str, usual: tuple[Target, ...] = TARGETS) -> Lor
         usual: Layers that have adapters where none is named.
 
     Raises:
+        UnreadableError: If the rank is none.
         UnsupportedError: If the frozen base has 4 bits.
     """
     text = cell.lower()
@@ -169,9 +172,13 @@ def read_lora(cell: str, notes: str, usual: tuple[Target, ...] = TARGETS) -> Lor
         return None
     if "qlora" in text:
         raise UnsupportedError("a frozen base in 4 bits (QLoRA) is not simulated; LoRA on 16 bits is")
-    rank = re.search(r"(?:rank|dim|\br)\s*[=:]?\s*(\d{1,4})\b", text)
+    rank = re.search(r"(?:rank|dim|\br)\s*[=:]?\s*([+-]?\d+)\b", text) or re.search(
+        r"lora[- (=:]*(\d+)(?=$|[\s,;)])", text
+    )
+    if rank and not 0 < int(rank[1]) < _MAX_RANK:
+        raise UnreadableError(f"trainable is {shown(text)}, expected LoRA with a rank of 1 to {_MAX_RANK - 1}")
     named = tuple(target for target, pattern in _TARGETS.items() if re.search(pattern, text))
-    return Lora(rank=int(rank[1]) if rank and int(rank[1]) else _USUAL_RANK, alpha=32.0, targets=named or usual)
+    return Lora(rank=int(rank[1]) if rank else _USUAL_RANK, alpha=32.0, targets=named or usual)
 
 
 _TARGETS: dict[Target, str] = {
@@ -193,6 +200,7 @@ class Shards:
         shard_size: Ranks that parameters are sharded over; None where nothing is stated.
         is_hybrid: Whether groups of ranks hold copies of the shards.
         keeps_gathered: Whether gathered parameters stay until the backward pass.
+        reshards: Whether they are said to be given back after each pass.
     """
 
     sharding: Sharding
@@ -200,6 +208,7 @@ class Shards:
     shard_size: int | None = None
     is_hybrid: bool = False
     keeps_gathered: bool = False
+    reshards: bool = False
 
 
 def read_shards(text: str) -> Shards:
@@ -214,14 +223,16 @@ def read_shards(text: str) -> Shards:
     if sharding is None:
         raise UnreadableError(f"fsdp is {shown(text)}, expected DDP, distributed optimizer, ZeRO-1 to 3 or FSDP")
     if re.search(r"(?<!no )(?<!no-)(?<!without )offload(?!\w*\s*[=:]\s*(?:false|no|off))", low):
-        raise UnsupportedError("offload to the host's memory is not simulated")
+        raise UnsupportedError("offload of shards to the host's memory is not simulated; column offload says of what")
+    keeps = re.search(r"no[_ -]?reshard|reshard\w*\s*[=:]?\s*(?:false|no|off)\b", low) is not None
     size = re.search(r"shard(?:_size|ed over|ing over)?\s*[=:]?\s*(\d{1,7})\b", low)
     return Shards(
         sharding,
         _overlap(low),
         (int(size[1]) or None) if size else None,
         is_hybrid=re.search(_HYBRID, low) is not None,
-        keeps_gathered=re.search(r"no[_ -]?reshard|reshard\w*\s*[=:]?\s*(?:false|no|off)\b", low) is not None,
+        keeps_gathered=keeps,
+        reshards="reshard" in low and not keeps,
     )
 
 

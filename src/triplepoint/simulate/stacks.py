@@ -1,5 +1,7 @@
 """Registry of software stacks, `config/calibration/stacks.yaml`: what each does that a table of runs leaves open."""
 
+import difflib
+import re
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -22,11 +24,12 @@ from triplepoint.config.software import (
 )
 from triplepoint.config.task import TARGETS, LoraTargets
 from triplepoint.config.yaml_file import read
-from triplepoint.errors import PointError, UserError
+from triplepoint.errors import PointError, UserError, shown
 
 _Factor = Annotated[float, Field(gt=0)]
 Gathered = Literal["experts", "pipelines"]
 Reduced = Literal["experts", "sharded_parameters"]
+SavedFp8 = Literal["expert_activation", "attention"]
 
 SIMULATED = "Megatron-Core r0.8"
 """Software of points on the engine `simulated`, on clusters that name none."""
@@ -115,6 +118,15 @@ class Stack(Strict):
     """Nodes that the experts of one token are on, at most; None for no limit. Unit: 1."""
     routes_in_turn: bool = False
     """Whether the router is a stand-in that gives a token the experts after those of the last token."""
+    weighs_results: bool = True
+    """Whether results of experts are multiplied with the router's weights, and so kept for its gradient; otherwise the
+    activation inside the experts is, whose input is kept anyway."""
+    saves_fp8: tuple[SavedFp8, ...] = ()
+    """What fp8 training keeps for the backward pass in fewer bits than 16: inputs of the activation inside experts, in
+    8; outputs of attention, in 12 bits, once for its own gradient and for the projection after it."""
+    has_two_directions: bool = False
+    """Whether micro-batches enter the pipeline from both ends (DualPipe): a rank holds two stages, the one as far from
+    the start as the other is from the end, and half as much of the optimizer of each."""
     gathers_once: tuple[Gathered, ...] = ()
     """Training whose sharded parameters are gathered once a step and their gradients reduced once, not in every
     micro-batch: of models with experts, or with pipelines."""
@@ -282,12 +294,40 @@ def _read_all(config: Path) -> Stacks:
 @lru_cache(maxsize=1024)
 def find_stack(framework: str, config: Path) -> Stack:
     """Return the stack a framework's name belongs to; `other`, plain PyTorch, for a name that is not known."""
-    low = framework.lower()
-    return next(stack for stack in read_stacks(config) if all(_has(low, word) for word in stack.match))
+    joined = _joined(framework)
+    return next(stack for stack in read_stacks(config) if all(_has(joined, word) for word in stack.match))
 
 
-def _has(name: str, word: str) -> bool:
-    return any(part in name for part in word.split("|"))
+def _joined(name: str) -> str:
+    """Return a name without what people put between its words, or leave out: `torch titan`, `Megatron LM`."""
+    return re.sub(r"[\s_-]", "", name.lower())
+
+
+def _has(joined: str, word: str) -> bool:
+    return any(_joined(part) in joined for part in word.split("|"))
+
+
+_PLAIN = re.compile(r"\b(?:py)?torch\b|\bfsdp\d?\b|\bddp\b")
+"""Names of what `other` stands for: plain PyTorch."""
+
+
+def unknown_stack(framework: str, config: Path) -> str:
+    """Return a line where a framework's name is that of no stack, with the nearest known one; nothing where it is."""
+    if find_stack(framework, config).match or _PLAIN.search(framework.lower()):
+        return ""
+    return f"framework {shown(framework)} is taken as plain PyTorch, it is none that is known{_near(framework, config)}"
+
+
+def _near(framework: str, config: Path) -> str:
+    """Return the nearest known stacks as a question, nothing where none is near."""
+    names = {name.lower(): name for name in OF_ENGINE.values()}
+    names |= {word: word for one in read_stacks(config) for name in one.match for word in name.split("|")}
+    words = [_joined(framework), *re.split(r"[^a-z]+", framework.lower())]
+    near = {names[name]: None for word in words for name in difflib.get_close_matches(word, names, 2, _LEAST_ALIKE)}
+    return f" (did you mean {' or '.join(list(near)[:2])}?)" if near else ""
+
+
+_LEAST_ALIKE = 0.7
 
 
 def check_stack(framework: str, where: str | Path, config: Path) -> None:
@@ -300,7 +340,6 @@ def check_stack(framework: str, where: str | Path, config: Path) -> None:
     """
     if find_stack(framework, config).match or framework in OF_ENGINE.values():
         return
-    known = ", ".join([*OF_ENGINE.values(), *(" ".join(one.match) for one in read_stacks(config) if one.match)])
-    raise UserError(
-        f"{where}: stack: no known software in {framework!r}; expected a name with the words of one: {known}"
-    )
+    names = ", ".join([*OF_ENGINE.values(), *(" ".join(one.match) for one in read_stacks(config) if one.match)])
+    known = _near(framework, config) or f": {names}"
+    raise UserError(f"{where}: stack: no known software in {framework!r}; expected a name with the words of one{known}")

@@ -45,4 +45,5 @@ PUBLISHED = Table(
         text("source", "Figure that it is from."),
         text("claim", "Name of the claim in `config/published/claims.yaml`."),
     ),
+    null="The number is of the whole run.",
 )

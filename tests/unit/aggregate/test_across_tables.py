@@ -8,11 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.across_tables import Tables, check_phase_energy, check_power, check_times, check_traffic, of_run, sums
-from tests.synthetic import CONFIG, H200, Spec, build
+from tests.synthetic import CONFIG, H200, Spec, build, read_tables
 from triplepoint.aggregate import aggregate
 from triplepoint.plan import select
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
-from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.tables.truth import TRUE_TRAFFIC
 from triplepoint.telemetry.align import align_run
 from triplepoint.trace.join import trace_run
@@ -21,8 +20,8 @@ from triplepoint.trace.taxonomy import load_scheme
 degrees = st.sampled_from([1, 2, 4])
 
 
-def read_tables(results: Path) -> Tables:
-    return {name: table.read(results / f"tables/{name}.parquet").to_pylist() for name, table in RESULT_TABLES.items()}
+def rows_of(results: Path, study: str) -> Tables:
+    return {name: table.to_pylist() for name, table in read_tables(results, study).items()}
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -38,7 +37,7 @@ def test_tables_of_made_up_runs_agree(tmp_path: Path, tp: int, pp: int, dp: int,
     step_ms = round(step_ms * 32 / (tp * pp * dp))
     plan = build(tmp_path, [Spec("llama3-70b", layout, cluster=H200, step_ms=step_ms, engine=engine)])
     aggregate(plan, tmp_path, CONFIG)
-    tables = read_tables(tmp_path)
+    tables = rows_of(tmp_path, "synthetic")
     (point,) = tables["points"]
     check_times(tables, point)
     check_power(tables, point)
@@ -61,7 +60,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_tables_of_a_simulated_run_agree(results: Path) -> None:
-    tables = read_tables(results)
+    tables = rows_of(results, "parallelism")
     (point,) = tables["points"]
     check_times(tables, point)
     check_power(tables, point)
@@ -73,7 +72,7 @@ def test_tables_of_a_simulated_run_agree(results: Path) -> None:
 
 
 def test_traffic_of_a_simulated_run_is_what_it_moved(results: Path) -> None:
-    tables = read_tables(results)
+    tables = rows_of(results, "parallelism")
     (point,) = tables["points"]
     rows = of_run(tables, "traffic", point["run"])
     truth = TRUE_TRAFFIC.read(results / "runs" / point["run"] / "raw/truth/traffic.parquet").to_pylist()
@@ -85,7 +84,7 @@ def test_traffic_of_a_simulated_run_is_what_it_moved(results: Path) -> None:
 
 
 def test_what_leaves_simulated_nodes_crosses_the_pcie_of_gpus(results: Path) -> None:
-    rows = read_tables(results)["traffic"]
+    rows = rows_of(results, "parallelism")["traffic"]
     for way in ("tx_bytes_per_s", "rx_bytes_per_s"):
         by_link = {
             link: sums([r for r in rows if r["link"] == link], lambda row: row["node"], way)

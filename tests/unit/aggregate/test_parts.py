@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.synthetic import CONFIG, H200, Spec, build
+from tests.synthetic import CONFIG, H200, Spec, build, read_tables
 from triplepoint.aggregate import aggregate
 from triplepoint.tables import KERNELS, TELEMETRY
-from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.units import NS_PER_S
 
 SPEC = Spec("llama3-70b", {"tp": 4, "pp": 2, "schedule": "1f1b"}, cluster=H200, step_ms=100_000)
@@ -25,7 +24,7 @@ def tables_of(folder: Path, spec: Spec, telemetry: Change = lambda _: None, kern
             change(rows)
             table.write(path, table.from_rows(rows))
     aggregate(plan, folder, CONFIG)
-    return {name: table.read(folder / f"tables/{name}.parquet").to_pylist() for name, table in RESULT_TABLES.items()}
+    return {name: table.to_pylist() for name, table in read_tables(folder).items()}
 
 
 def count_links(rows: list[dict[str, Any]]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.simulate.test_heated import planned
-from triplepoint.calibrate.heat import ChassisHeat, fit_heat_of
+from triplepoint.calibrate.heat import ChassisHeat, fit_heat_of, follow
 from triplepoint.calibrate.heat_runs import Observed, Runs, read_runs
 from triplepoint.calibrate.heat_search import BETWEEN, INLET_K, known_of, search, temperatures, values_of, with_numbers
 from triplepoint.calibrate.protocol import calibrate
@@ -132,6 +132,49 @@ def test_time_constants_from_a_run_that_warms_up() -> None:
     assert "air_time" in fitted.times
     assert abs(fitted.airflow.air_time.value - 110.0) < 3 * fitted.airflow.air_time.sigma < 60.0
     assert not fit_heat_of(runs).times, "warm from its start"
+
+
+def warming_up(truth: Machine, power_w: Float, num_times: int, period_s: float) -> Observed:
+    """Return a run on nodes that were at rest: from its first sample on at full power."""
+    at_rest = np.full(truth.shape, 75.0)
+    state = truth.under_load(at_rest).network.steady(at_rest)
+    start_c = state[:, : truth.shape[1]] + truth.inlet_c[:, None]
+    step, shown = propagator(truth.under_load(power_w).network, period_s), []
+    for _ in range(num_times):
+        state = step(state, power_w)
+        shown.append(state[:, : truth.shape[1]] + truth.inlet_c[:, None])
+    series_w = np.broadcast_to(power_w, (num_times, *power_w.shape)).copy()
+    return Observed(power_w, shown[-1], series_w, np.rint(np.stack(shown)), period_s, np.rint(start_c))
+
+
+def test_a_run_from_rest_is_followed_from_rest() -> None:
+    machine = known_machine(1)
+    one = warming_up(machine, np.full(machine.shape, 600.0), 120, 5.0)
+    found_c = follow(machine, one)
+    assert np.abs(found_c - one.series_c).mean() < 0.6, "whole degrees"
+    assert one.series_c[-1].mean() - one.first_c.mean() > 20
+
+
+def test_time_constants_from_a_run_from_rest() -> None:
+    runs, truth = drawn(11, [600.0], 1)
+    air_time = truth.airflow.air_time.model_copy(update={"value": 110.0})
+    truth = replace(truth, airflow=truth.airflow.model_copy(update={"air_time": air_time}))
+    warming = warming_up(truth, runs.observed[0].power_w, 200, 5.0)
+    fitted = fit_heat_of(replace(runs, observed=[replace(warming, temp_c=runs.observed[0].temp_c)]))
+    assert "air_time" in fitted.times
+    assert abs(fitted.airflow.air_time.value - 110.0) < 3 * fitted.airflow.air_time.sigma
+
+
+def test_report_says_how_far_temperatures_changed_where_times_are_not_told() -> None:
+    runs, truth = drawn(11, [600.0], 1)
+    fitted = fit_heat_of(runs)
+    short = warming_up(truth, runs.observed[0].power_w, 20, 0.5)
+    assert short.drift_k > 3 > runs.observed[0].drift_k
+    procedure = ChassisHeat([], CONFIG)
+    for observed, words in ((runs.observed, "change by less than 3 K"), ([short], "change by up to ")):
+        procedure.runs = replace(runs, observed=observed)
+        (line,) = [line for line in procedure.report(fitted) if line.startswith("time constants")]
+        assert words in line
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from tests.unit.simulate.jobs import job, llama, mixtral
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Point, settings_of
 from triplepoint.config.study import Settings
-from triplepoint.errors import UserError
 from triplepoint.plan import points_of, refusal_of
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.work.experts import Experts
@@ -46,9 +45,8 @@ def test_choosing_what_the_model_has_is_the_same_point() -> None:
     assert make("mixtral-8x7b", capacity_factor=1.1).digest() != same.digest()
 
 
-def test_experts_of_a_dense_model_are_refused() -> None:
-    with pytest.raises(UserError, match="a study: capacity_factor: model llama3-8b has no experts; leave it out"):
-        make("llama3-8b", capacity_factor=1.0)
+def test_experts_of_a_dense_model_are_folded() -> None:
+    assert make("llama3-8b", capacity_factor=1.0) == make("llama3-8b")
 
 
 def test_engines_without_further_tokens_refuse_them_in_one_line() -> None:

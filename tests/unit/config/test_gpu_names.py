@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.gpu_names import AmbiguousGpuError, UnknownGpuError, find_gpu, is_named
+from triplepoint.config.gpu_names import AmbiguousGpuError, UnknownGpuError, check_beside, find_gpu, is_named, read_gpu
 from triplepoint.errors import UserError
 
 GPUS = Catalogue(Path("config")).gpus
@@ -87,13 +87,80 @@ def test_find_gpu_names_all_that_a_name_could_be(text: str, both: set[str]) -> N
         ("H100-SXM-64GB", "known of h100 are"),
         ("H100-SXM-80GB 500W", "known of h100 are"),
         ("V100 PCIe", "known of v100 are"),
-        ("TPU v5p", "known are a100"),
+        ("TPU v5p", "nearest known: V100, .*; all are in config/gpus"),
+        ("H1OO", "nearest known: h100"),
+        ("A40", "nearest known: A100, A800, L40S; all"),
         ("B2000", "nearest known: b200"),
     ],
 )
 def test_find_gpu_unknown_name_is_refused_with_the_nearest(text: str, nearest: str) -> None:
     with pytest.raises(UnknownGpuError, match=nearest):
         find_gpu(text, GPUS)
+
+
+def test_find_gpu_unknown_name_lists_few() -> None:
+    with pytest.raises(UnknownGpuError) as caught:
+        find_gpu("A40", GPUS)
+    assert len(str(caught.value)) < 120
+
+
+@pytest.mark.parametrize(
+    ("text", "beside", "name"),
+    [
+        ("A100", "NVLink 40GB", "a100-40gb"),
+        ("A100", "DGX; 40GB cards", "a100-40gb"),
+        ("A100 SXM", "A100 with 40 GB of memory", "a100-40gb"),
+        ("A100", "PCIe only; 40GB", "a100-pcie-40gb"),
+        # Memory that a run used is not that of its GPU; a small b is a bit.
+        ("A100 SXM", "40 GB of memory published", "a100"),
+        ("A100 SXM", "40Gb", "a100"),
+    ],
+)
+def test_find_gpu_follows_the_memory_beside_it(text: str, beside: str, name: str) -> None:
+    assert find_gpu(text, GPUS, beside).name == name
+
+
+def test_read_gpu_names_the_others() -> None:
+    found, others = read_gpu("A100", GPUS, "", "HGX")
+    assert (found.name, set(others)) == ("a100", {"a100-40gb", "a100-pcie", "a100-pcie-40gb"})
+    assert read_gpu("A100-SXM4-40GB", GPUS)[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "interconnect", "notes", "words"),
+    [
+        ("l40s", "NVLink", "", ("NVLink", "l40s", "PCIe 4")),
+        ("h100-pcie", "NVSwitch", "", ("NVSwitch", "h100-pcie", "PCIe 5")),
+        ("h800", "PCIe", "", ("PCIe", "h800", "NVLink 4")),
+        ("h100", "no NVLink", "", ("no NVLink", "h100")),
+        ("h100", "NVLink3", "", ("NVLink 3", "NVLink 4")),
+        ("mi300x", "NVLink", "", ("NVLink", "xGMI 3")),
+        ("h100", "xGMI", "", ("xGMI", "h100")),
+        ("h200-nvl", "HGX", "", ("NVSwitch", "h200-nvl")),
+        ("h100", "4x H200/node", "", ("H200", "h100")),
+        ("a100", "", "40GB", ("40 GB", "a100")),
+    ],
+)
+def test_check_beside_refuses_what_cannot_be_and_names_both(
+    name: str, interconnect: str, notes: str, words: tuple[str, ...]
+) -> None:
+    with pytest.raises(AmbiguousGpuError) as caught:
+        check_beside(GPUS[name], GPUS, interconnect, notes)
+    assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("name", "interconnect", "notes"),
+    [
+        ("h100", "DGX H100: NVLink4 900GB/s + 8x400G IB/node, PCIe Gen5 NICs", "40 GB of memory published"),
+        ("h100-nvl", "NVLink bridges", "94GB"),
+        ("gb200", "DGX GB200 NVL72", ""),
+        ("mi300x", "Infinity Fabric, 8x400G RoCE", ""),
+        ("l40s", "PCIe, 100GbE", "48GB"),
+    ],
+)
+def test_check_beside_accepts_what_is(name: str, interconnect: str, notes: str) -> None:
+    check_beside(GPUS[name], GPUS, interconnect, notes)
 
 
 def test_find_gpu_follows_what_is_said_of_its_links() -> None:

@@ -44,6 +44,26 @@ def test_misspelt_column_is_refused(
     assert not (tmp_path / "out.csv").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("dtype", "precision"), ("network", "interconnect"), ("stack", "framework")]
+)
+def test_column_that_others_call_so_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, meant: str
+) -> None:
+    assert predict(tmp_path, NEMOTRON, [name if column == meant else column for column in NEMOTRON]) == 2
+    assert f"unknown column '{name}' (did you mean '{meant}'?)" in capsys.readouterr().err
+
+
+def test_misspelt_column_beside_the_right_one_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert predict(tmp_path, NEMOTRON | {"precison": "FP8"}) == 2
+    assert "unknown column 'precison' (did you mean 'precision'?)" in capsys.readouterr().err
+
+
+def test_columns_of_the_output_are_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert predict(tmp_path, NEMOTRON | {"status": "ok", "mfu": "0.5", "memory_gib": "60"}) == 0
+    assert "columns that are not read: 'status', 'mfu', 'memory_gib'" in capsys.readouterr().err
+
+
 def test_column_that_stands_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert predict(tmp_path, NEMOTRON | {"": "8"}, [*NEMOTRON, "tp"]) == 2
     assert "column 'tp' stands 2 times; keep one" in capsys.readouterr().err

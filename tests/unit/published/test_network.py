@@ -1,5 +1,6 @@
 """Nodes and networks of published tables."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.unit.published.cells import NEMOTRON
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.published.network import StatedNetwork, read_network, usual_fabric
+from triplepoint.published.fabric import usual_fabric
+from triplepoint.published.network import StatedNetwork, read_network
 from triplepoint.published.rows import read_row
 from triplepoint.published.words import UnreadableError
 
@@ -27,6 +29,14 @@ GPUS = Catalogue(CONFIG).gpus
         ("4x 200Gb/s HDR", 800),
         ("3.2 Tbps EFA", 3200),
         ("50 GB/s per GPU", 400),
+        ("100GbE", 100),
+        ("2x100GbE TCP", 200),
+        ("100 Gb Ethernet", 100),
+        ("200 Gb/s x8", 1600),
+        ("8\u00d7400G", 3200),
+        ("8x400G, 2x200G storage", 3200),
+        ("n/a", None),
+        ("8x 80GB, NVLink", None),
         ("single node NVLink", None),
         ("NVLink3 600GB/s", None),
         ("", None),
@@ -89,11 +99,37 @@ def test_read_network_knows_switches(text: str, is_by_rail: bool | None, oversub
         ("NVL36 or NVL72", "an NVLink domain as 36 and 72"),
         ("4 GPUs/node, 8 GPUs/node", "GPUs of a node as 4 and 8"),
         ("oversubscription 999:1", "an oversubscription of 999"),
+        ("8x400G and 2x200G", "2x200G and 8x400G"),
+        ("400 Gb/s per node, 800 Gb/s per node", "400 and 800 Gb/s of a node"),
+        ("0x400", "'0x400', expected 1 to 64 adapters"),
+        ("0 Gb/s IB", "expected a rate above 0"),
+        ("8x4OOG", "expected a rate"),
+        ("NVLink, 400", "'400', expected a rate"),
+        ("no RDMA", "write what is between nodes"),
+        ("InfiniBand, no RDMA", "write what is between nodes"),
+        ("infiniban 8x400G", "did you mean 'infiniband'"),
+        ("8x400G RoEC", "did you mean 'roce'"),
+        ("fast network", "expected nodes and network such as"),
+        ("garbage", "expected nodes and network such as"),
     ],
 )
 def test_read_network_refuses_what_contradicts_itself(text: str, message: str) -> None:
     with pytest.raises(UnreadableError, match=message):
         read_network(text)
+
+
+def test_read_network_knows_of_what_a_rate_is() -> None:
+    assert not read_network("8x400G IB, one NIC per GPU").is_per_gpu
+    assert read_network("HDR IB").nic_bandwidth == read_network("200 Gb/s per NIC").nic_bandwidth == 25e9
+    assert read_network("HDR100").nic_bandwidth == 12.5e9
+    assert read_network("100GbE").link == read_network("Ethernet, no RDMA").link == "ethernet"
+    assert read_network("1600 Gbps").is_of_unknown and not read_network("1600 Gbps total").is_of_unknown
+    assert not read_network("8x NDR, no SHARP").has_reduction
+
+
+def test_read_network_keeps_words_that_say_nothing() -> None:
+    assert read_network("Foobar site, 8x400G").unread == ("foobar", "site")
+    assert read_network("EOS DGX H100: NVLink4 900GB/s + 8x400G IB/node").unread == ()
 
 
 @given(st.text(max_size=200))
@@ -137,6 +173,9 @@ def test_usual_fabric_oversubscribed_is_slower_past_the_leaf() -> None:
         ("h100", "NVL72", "an NVLink domain of 72, h100 has 8"),
         ("h100", "16 GPUs per node", "nodes of 16 GPUs, h100 has 8"),
         ("h100", "NVL4, 8 GPUs per node", "nodes of 8 GPUs and an NVLink domain of 4"),
+        ("h100", "7 GPUs/node", "nodes of 7 GPUs, h100 stands in nodes of 1, 2, 4, 8"),
+        ("l40s", "7 GPUs/node", "nodes of 7 GPUs, l40s stands in nodes of 1, 2, 4, 6, 8"),
+        ("h100", "400G IB", r"of an adapter \(8x400G\) or a node \(400 Gb/s per node\); write which"),
     ],
 )
 def test_usual_fabric_refuses_nodes_that_a_gpu_has_not(gpu: str, text: str, message: str) -> None:
@@ -159,6 +198,47 @@ def test_read_row_says_what_a_gpu_could_be() -> None:
     # Whole nodes of eight are modules.
     row = read_row(unnamed, 1, CONFIG)
     assert row.job and row.job.gpu.name == "h100"
+
+
+def test_usual_fabric_of_adapters_of_a_rate() -> None:
+    # Eight adapters of a node are usual; Summit's nodes have six GPUs.
+    assert levels("h100", 64, "HDR IB") == [(8, 450), (64, 25)]
+    assert levels("h100", 64, "100GbE")[1] == (64, 12.5 / 8)
+    assert levels("v100", 12, "6 GPUs/node")[0][0] == 6
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({"gpu": "A100", "interconnect": "8x200G"}, "'A100' is taken as a100, could be a100-40gb"),
+        ({"framework": "Mgeatron"}, r"'Mgeatron' is taken as plain PyTorch.*\(did you mean megatron"),
+        ({"framework": "my own trainer"}, "'my own trainer' is taken as plain PyTorch, it is none that is known"),
+        ({"interconnect": "1600 Gb/s"}, "rate of the interconnect is taken as that of a node"),
+        ({"interconnect": "Foobar, 8x400G"}, "interconnect: not read: foobar"),
+    ],
+)
+def test_row_says_what_was_taken_for_what(cells: dict[str, str], words: str) -> None:
+    found = read_row(NEMOTRON | cells, 1, CONFIG).predict(CONFIG, with_power=False)
+    assert found.status == "ok"
+    assert re.search(words, found.reason)
+
+
+def test_row_with_known_words_says_nothing() -> None:
+    assert read_row(NEMOTRON, 1, CONFIG).predict(CONFIG, with_power=False).reason == ""
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ({"interconnect": "4x H200/node"}, "interconnect names H200, gpu is h100"),
+        ({"gpu": "L40S", "interconnect": "NVLink"}, "interconnect says NVLink, gpu is l40s"),
+        ({"gpu": "A100-SXM-80GB", "interconnect": "", "notes": "40GB"}, "40 GB stand beside it, gpu is a100"),
+        ({"interconnect": "garbage"}, "interconnect is 'garbage', expected"),
+    ],
+)
+def test_row_that_contradicts_itself_is_refused_in_one_line(cells: dict[str, str], words: str) -> None:
+    row = read_row(NEMOTRON | cells, 1, CONFIG)
+    assert row.status == "invalid" and words in row.reason
 
 
 def test_read_row_of_a_gpu_without_bf16() -> None:

@@ -14,7 +14,8 @@ from tests.unit.simulate.jobs import communication_bytes, flops, gpu, job, llama
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.model import LatentAttention, ModelConfig, SlidingWindow
 from triplepoint.config.point import Layout
-from triplepoint.published.network import StatedNetwork, usual_fabric
+from triplepoint.published.fabric import usual_fabric
+from triplepoint.published.network import StatedNetwork
 from triplepoint.simulate.inference import Serving, memory_of, predict_inference
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import Kernel, Operation

@@ -7,10 +7,11 @@ import pytest
 from tests.unit.simulate.jobs import communications, fabric_from, job, llama, operations
 from tests.unit.simulate.test_dispatch import ROWS
 from tests.unit.simulate.test_launch import LLAMA_8B
+from triplepoint.errors import UserError
 from triplepoint.published.rows import read_row
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.operations import Kernel
-from triplepoint.simulate.stacks import find_stack, read_stacks
+from triplepoint.simulate.stacks import check_stack, find_stack, read_stacks, unknown_stack
 from triplepoint.simulate.work.blocks import Blocks, split_layers
 from triplepoint.simulate.work.layer_parts import Share
 from triplepoint.simulate.work.training import stage_work
@@ -37,10 +38,48 @@ CONFIG = Path("config")
         ("fms-fsdp 2024 compile", "fms-fsdp"),
         ("InternEvo 2024-03", "internevo"),
         ("PaddleNLP (Paddle 2.5.1) FlagPerf", "paddlenlp"),
+        ("MaxText 2025-02", "maxtext"),
+        ("Paxml (JAX-Toolbox) TE", "paxml"),
+        ("AXLearn 0.1", "axlearn"),
+        # A name is the same however its words are joined; a maker's name alone is no stack.
+        ("torch titan", "torchtitan"),
+        ("megatronlm 2021", "megatron-lm-2021"),
+        ("Megatron LM", "megatron-core"),
+        ("Megatron DeepSpeed", "megatron-deepspeed"),
+        ("LLaMA-Factory by Meta", "hugging-face"),
+        ("Meta's Llama 3.1 405B", "meta-llama"),
+        ("a trainer by Meta of llamas", "other"),
     ],
 )
 def test_find_stack_of_frameworks(framework: str, name: str) -> None:
     assert find_stack(framework, CONFIG).name == name
+
+
+@pytest.mark.parametrize(
+    ("framework", "words"),
+    [
+        ("torchtitn 2025", "(did you mean torchtitan"),
+        ("Mgeatron-LM", "(did you mean megatron"),
+        ("a trainer nobody knows", "none that is known"),
+    ],
+)
+def test_unknown_stack_says_so_with_the_nearest(framework: str, words: str) -> None:
+    said = unknown_stack(framework, CONFIG)
+    assert said.startswith(f"framework {framework!r} is taken as plain PyTorch") and words in said
+    assert "\n" not in said and len(said) < 150
+
+
+@pytest.mark.parametrize("framework", ["PyTorch 2.5 FSDP2", "torch", "DDP", "NeMo 24.12", "torchtitan"])
+def test_known_stack_says_nothing(framework: str) -> None:
+    assert unknown_stack(framework, CONFIG) == ""
+
+
+def test_unknown_stack_of_predict_is_refused_with_the_nearest_alone() -> None:
+    with pytest.raises(
+        UserError, match=r"a row: stack: no known software in 'torchtitn'.*\(did you mean torchtitan"
+    ) as caught:
+        check_stack("torchtitn", "a row", CONFIG)
+    assert len(str(caught.value)) < 150
 
 
 def test_every_stack_is_found_by_its_own_words() -> None:

@@ -354,7 +354,7 @@ def _load(path: str, content: bytes) -> Any:
     except ImportError as error:
         raise UserError(
             f"tokenizer {path} needs the library tokenizers, which is not installed; pip install "
-            f"triplepoint[tokenizers], or set tokenizer: {BYTES}"
+            f"tokenizers, or set tokenizer: {BYTES}"
         ) from error
     try:
         found = tokenizers.Tokenizer.from_buffer(content)

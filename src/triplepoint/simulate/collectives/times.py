@@ -154,10 +154,12 @@ class CollectiveModel:
     Attributes:
         fabric: How the GPUs are joined.
         links: The kinds of link it is made of, by name.
+        bound: The same fabric of kinds of link that are no slower, where some are; no time is below its.
     """
 
     fabric: Fabric
     links: Mapping[str, Link]
+    bound: "CollectiveModel | None" = None
     _routes: dict[tuple[Group, int | None], tuple[Crossing, ...]] = field(default_factory=dict, repr=False)
     _costs: dict[_Key, list[Cost]] = field(default_factory=dict, repr=False)
     _times: dict[tuple[_Key, float], float] = field(default_factory=dict, repr=False)
@@ -173,7 +175,10 @@ class CollectiveModel:
         Raises:
             UserError: If a level's kind of link is not known.
         """
-        return cls(fabric, {level.kind: load_link(level.kind, config) for level in fabric.levels})
+        links = {level.kind: load_link(level.kind, config) for level in fabric.levels}
+        faster = {name: link.no_faster_than for name, link in links.items() if link.no_faster_than}
+        bound = {name: load_link(other, config) for name, other in faster.items()}
+        return cls(fabric, links, cls(fabric, links | bound) if bound else None)
 
     def time_s(self, kind: CommKind, num_bytes: float, group: Group, num_sharing: int | None = None) -> float:
         """Return how long a collective takes once all ranks are there.
@@ -194,7 +199,8 @@ class CollectiveModel:
         if key not in self._times:
             best = self.choice(kind, num_bytes, group, num_sharing)
             alone = best.time_s(num_bytes) if best else 0.0
-            self._times[key] = max(alone, self._inner_s(kind, num_bytes, group, num_sharing))
+            bound = self.bound.time_s(kind, num_bytes, group, num_sharing) if self.bound else 0.0
+            self._times[key] = max(alone, bound, self._inner_s(kind, num_bytes, group, num_sharing))
         return self._times[key]
 
     def _inner_s(self, kind: CommKind, num_bytes: float, group: Group, num_sharing: int | None) -> float:
@@ -208,7 +214,7 @@ class CollectiveModel:
         return self.time_s(kind, num_bytes, Group(int(route[-1].inner), group.stride), num_sharing)
 
     def choice(self, kind: CommKind, num_bytes: float, group: Group, num_sharing: int | None = None) -> Cost | None:
-        """Return the algorithm that is taken, None for a group of one. Arguments and errors are those of `time_s`."""
+        """Return the algorithm that is taken, None where it takes no time. Arguments and errors as of `time_s`."""
         if num_bytes < 0:
             raise ValueError(f"{kind} of {num_bytes} byte, expected 0 or more")
         key = (kind, group, num_sharing)
@@ -218,10 +224,12 @@ class CollectiveModel:
         return min(self._costs[key], key=lambda cost: cost.time_s(num_bytes), default=None)
 
     def route(self, group: Group, num_sharing: int | None = None) -> tuple[Crossing, ...]:
-        """Return the levels a group crosses, from the inside out."""
+        """Return the levels a group crosses that take time, from the inside out."""
         key = (group, num_sharing)
         if key not in self._routes:
-            self._routes[key] = crossings(self.fabric, self.links, group, num_sharing)
+            levels = self.fabric.merged().levels
+            crossed = crossings(self.fabric, self.links, group, num_sharing)
+            self._routes[key] = tuple(crossing for crossing in crossed if not levels[crossing.place].is_free)
         return self._routes[key]
 
     def sigma(self, num_bytes: float, group: Group) -> float:

@@ -135,7 +135,7 @@ def test_a_short_text_counts_its_tokens(made: tuple[Path, Path], tmp_path: Path)
 
 def test_without_the_library_the_extra_is_named(made: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(UserError, match=r"not installed; pip install triplepoint\[tokenizers\], or set"):
+    with pytest.raises(UserError, match=r"not installed; pip install tokenizers, or set"):
         open_tokenizer(str(made[1]), SIZE)
 
 

@@ -22,7 +22,7 @@ def train(point: Point, context: RankContext, recorder: StepRecorder) -> dict[st
     """
     if not is_installed():
         raise UserError(
-            "engine megatron needs megatron-core, which is not installed; pip install triplepoint[megatron], "
+            "engine megatron needs megatron-core, which is not installed; pip install megatron-core, "
             "or set engine: native"
         )
     from triplepoint.launch.engines.megatron.trainer import run
