@@ -143,18 +143,47 @@ _SPECS = (
         need=Need(TRAINING | INFERENCE, nothing="no point"),
     ),
     FigureSpec(
-        "thermal_heatmap", "Which GPUs are hot, in which runs?", ("parallelism",), ("points", "gpus"), "17a", _GPUS
-    ),
-    FigureSpec(
-        "throttle_heatmap",
-        "What holds clocks down, and on which GPUs?",
-        ("parallelism",),
-        ("points", "gpus"),
-        "17b",
+        "thermal_heatmap",
+        "Which GPUs are hot, in which runs?",
+        ("parallelism", "throttling"),
+        ("points", "gpus", "published"),
+        "17a",
         _GPUS,
     ),
     FigureSpec(
-        "node_airflow", "Which slots of a node are hot?", ("parallelism", "mi250"), ("points", "gpus"), "16", _GPUS
+        "clock_heatmap", "Which GPUs are slow, in which runs?", ("parallelism",), ("points", "gpus"), None, _GPUS
+    ),
+    FigureSpec(
+        "traffic_heatmap",
+        "How much of NVLink, PCIe and InfiniBand does each layout use?",
+        ("parallelism",),
+        ("points", "gpus", "traffic"),
+        None,
+        _GPUS,
+    ),
+    FigureSpec(
+        "traffic_heatmap_h100",
+        "How much of NVLink, PCIe and InfiniBand does each layout use on 64 H100?",
+        ("parallelism",),
+        ("points", "gpus", "traffic"),
+        None,
+        _GPUS,
+    ),
+    FigureSpec(
+        "throttling",
+        "What holds clocks down, on which GPUs, and how warm are they?",
+        ("throttling",),
+        ("points", "gpus", "published"),
+        "17",
+        _GPUS,
+    ),
+    FigureSpec(
+        "node_airflow",
+        "How much hotter are GPUs that stand in the air of others?",
+        ("parallelism", "throttling", "mi250"),
+        ("points", "gpus", "published"),
+        "16",
+        _GPUS,
     ),
     FigureSpec(
         "inference_batch",

@@ -45,7 +45,7 @@ def test_catalogue_has_every_figure_there_is() -> None:
         for path in Path(figures.__file__).parent.glob("*.py")
         if any(isinstance(node, ast.FunctionDef) and node.name == "draw" for node in ast.parse(path.read_text()).body)
     }
-    assert modules - {"heatmap"} == set(NAMES)
+    assert modules == set(NAMES)
 
 
 def test_readme_has_the_table_of_the_catalogue() -> None:
@@ -133,7 +133,7 @@ def test_figure_without_results_says_what_makes_them(studies: dict[str, Path], t
     assert not (tmp_path / "figs").exists()
 
 
-@pytest.mark.parametrize("name", ["thermal_heatmap", "throttle_heatmap", "node_airflow", "inference_batch"])
+@pytest.mark.parametrize("name", ["thermal_heatmap", "throttling", "node_airflow", "inference_batch"])
 def test_figure_without_a_point_it_can_draw_says_so(studies: dict[str, Path], tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=FIGURES[name].need.nothing):
         write_figure(f"synthetic/{name}", studies["smoke"], tmp_path)
