@@ -110,8 +110,8 @@ _SPECS = (
         "kernel_breakdown",
         "Which kernels is the time of a step spent in?",
         ("parallelism",),
-        ("points", "kernels"),
-        "3",
+        ("points", "kernels", "breakdown", "published"),
+        "10",
     ),
     FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline")),
     FigureSpec(

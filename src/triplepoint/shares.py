@@ -1,0 +1,151 @@
+"""How the kernel seconds of a step divide into parts: classes of computation and kinds of communication.
+
+A part is called by its class, or by its kind where it is communication; `OTHER_COMM` is communication of no known kind.
+Copies of the trace are the part `memory`; idle time is none.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from pandas import DataFrame, Series
+
+from triplepoint.figures import marks
+
+COMM = "comm"
+OTHER = "other"
+OTHER_COMM = "other_comm"
+SMALL = 0.02
+"""Classes of computation that take less of the kernel time of every run are drawn as one."""
+
+PUBLISHED: Mapping[str, str] = {
+    "computation_kernels_s": "compute",
+    "all_gather_kernels_s": "all_gather",
+    "reduce_scatter_kernels_s": "reduce_scatter",
+    "all_reduce_kernels_s": "all_reduce",
+    "send_recv_kernels_s": "send_recv",
+}
+"""Quantities of table `published`, and the part that each is."""
+
+_ORDER = [*(name for name in marks.KERNEL_CLASSES if name != OTHER), OTHER, "compute"]
+_KINDS = [*(kind for kind in marks.COMMUNICATION if kind not in ("send", "recv", OTHER)), OTHER_COMM]
+_ONE_KIND = {"send": "send_recv", "recv": "send_recv"}
+
+
+def mark_of(part: str) -> marks.Mark:
+    """Return how a part looks."""
+    if part == OTHER_COMM:
+        return marks.COMMUNICATION[OTHER]
+    if part == "compute":
+        return marks.STEP_PARTS["compute"]
+    return marks.COMMUNICATION[part] if part in marks.COMMUNICATION and part != OTHER else marks.KERNEL_CLASSES[part]
+
+
+def is_communication(part: str) -> bool:
+    """Return whether a part is communication."""
+    return part in _KINDS
+
+
+def in_order(parts: Sequence[str]) -> list[str]:
+    """Return different parts in the order they are stacked: computation, then communication."""
+    return [part for part in (*_ORDER, *_KINDS) if part in set(parts)]
+
+
+def of_kernels(kernels: DataFrame) -> DataFrame:
+    """Return the seconds of each run and part, columns run, part and sum_s, of rows of table `kernels`."""
+    parts = _parts(kernels["class"] == COMM, kernels["class"], kernels["kind"])
+    sums = kernels.assign(part=parts).groupby(["run", "part"], sort=False)["sum_s"].sum().reset_index()
+    return _without_small(sums, ["run"], ["sum_s"])
+
+
+def of_stages(breakdown: DataFrame, by: Sequence[str] = ("run", "stage")) -> DataFrame:
+    """Return the seconds of each part, mean over the ranks of a run or stage, phases together, of table `breakdown`.
+
+    Args:
+        breakdown: Rows of the table; idle time is left out.
+        by: What ranks are put together by: run, or run and stage.
+
+    Returns:
+        Columns of `by`, part, busy_s (concurrent kinds count twice), exposed_s and overlapped_s.
+    """
+    columns = ["busy_s", "exposed_s", "overlapped_s"]
+    busy = breakdown[breakdown["category"] != "idle"]
+    classes = busy["kind"].where(busy["category"] != "memory", "memory")
+    parted = busy.assign(part=_parts(busy["category"] == COMM, classes, busy["kind"]))
+    sums = parted.groupby([*by, "part"], sort=False)[columns].sum()
+    ranks = breakdown.groupby(list(by), sort=False)["rank"].nunique()
+    means = sums.div(ranks.reindex(sums.index.droplevel("part")).to_numpy(), axis=0).reset_index()
+    return _without_small(means, list(by), columns)
+
+
+def communication_shares(breakdown: DataFrame) -> DataFrame:
+    """Return per run what part of kernel seconds is communication: mean, lowest and highest over ranks, 0-1."""
+    busy = breakdown[breakdown["category"] != "idle"]
+    total = busy.groupby(["run", "rank"])["busy_s"].sum()
+    comm = busy[busy["category"] == COMM].groupby(["run", "rank"])["busy_s"].sum()
+    shares = (comm.reindex(total.index, fill_value=0.0) / total).groupby("run")
+    return DataFrame({"mean": shares.mean(), "low": shares.min(), "high": shares.max()})
+
+
+def answer_communication(breakdown: DataFrame, names: Mapping[str, str]) -> str:
+    """Return from how much to how much of kernel seconds is communication, and in which runs, as a title.
+
+    Args:
+        breakdown: Rows of table `breakdown`.
+        names: Name of each run that is meant.
+    """
+    shares = communication_shares(breakdown[breakdown["run"].isin(set(names))])
+    if shares.empty:
+        return "No run was traced"
+    low, high = shares["mean"].idxmin(), shares["mean"].idxmax()
+
+    def said(run: str) -> str:
+        mean, least, most = (100 * float(shares.loc[run, column]) for column in ("mean", "low", "high"))
+        return f"{mean:.0f} % [{least:.0f}, {most:.0f}] in {names[run]}"
+
+    if low == high:
+        return f"Of kernel seconds communication takes {said(low)}"
+    return f"Of kernel seconds communication takes {said(low)}, {said(high)}"
+
+
+def published_parts(published: DataFrame | None, source: str) -> DataFrame:
+    """Return published seconds of each run and part, columns run, part and published_s.
+
+    What a published total holds beyond its parts is the part `other`.
+
+    Args:
+        published: Table `published`, or None.
+        source: Figure they are from: figures differ in what they sum over.
+    """
+    if published is None:
+        return DataFrame({"run": [], "part": [], "published_s": []}).astype({"run": object, "part": object})
+    ours = published[(published["source"] == source) & published["node"].isna()]
+    ours = ours.drop_duplicates(["run", "quantity"])
+    known = ours[ours["quantity"].isin(PUBLISHED.keys())]
+    named = known.assign(part=known["quantity"].map(PUBLISHED), published_s=known["published"].astype(float))
+    totals = ours[ours["quantity"] == "kernel_sum_s"].set_index("run")["published"].astype(float)
+    rest = (totals - named.groupby("run")["published_s"].sum()).clip(lower=0).dropna()
+    others = DataFrame({"run": rest.index, "part": OTHER, "published_s": rest.to_numpy()})
+    joined = [*named[["run", "part", "published_s"]].to_dict("records"), *others.to_dict("records")]
+    return DataFrame(joined, columns=["run", "part", "published_s"])
+
+
+def _parts(is_comm: Series, classes: Series, kinds: Series) -> list[str]:
+    parts = []
+    for comm, name, kind in zip(is_comm, classes, kinds, strict=True):
+        if comm:
+            one = _ONE_KIND.get(kind, kind)
+            parts.append(one if one in _KINDS else OTHER_COMM)
+        else:
+            parts.append(name if name in marks.KERNEL_CLASSES else OTHER)
+    return parts
+
+
+def _without_small(sums: DataFrame, by: list[str], columns: list[str]) -> DataFrame:
+    """Return sums with the small classes of computation as one, in the order parts are stacked."""
+    share = sums[columns[0]] / sums.groupby(by)[columns[0]].transform("sum")
+    most = share.groupby(sums["part"]).max()
+    small = [part for part in most.index if not is_communication(str(part)) and most[part] < SMALL]
+    folded = sums.assign(part=sums["part"].where(~sums["part"].isin(small), OTHER))
+    folded = folded.groupby([*by, "part"], sort=False)[columns].sum().reset_index()
+    order = {part: number for number, part in enumerate(in_order(list(folded["part"])))}
+    keys = folded["part"].map(order)
+    return folded.assign(order=keys).sort_values([*by, "order"], kind="stable").drop(columns="order")
