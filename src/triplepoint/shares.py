@@ -6,13 +6,14 @@ Copies of the trace are the part `memory`; idle time is none.
 
 from collections.abc import Mapping, Sequence
 
-from pandas import DataFrame, Series
+from pandas import DataFrame, Series, concat
 
 from triplepoint.figures import marks
 
 COMM = "comm"
 OTHER = "other"
 OTHER_COMM = "other_comm"
+OVERLAPPED = "overlapped"
 SMALL = 0.02
 """Classes of computation that take less of the kernel time of every run are drawn as one."""
 
@@ -34,6 +35,8 @@ def mark_of(part: str) -> marks.Mark:
     """Return how a part looks."""
     if part == OTHER_COMM:
         return marks.COMMUNICATION[OTHER]
+    if part == OVERLAPPED:
+        return marks.OVERLAPPED
     if part == "compute":
         return marks.STEP_PARTS["compute"]
     return marks.COMMUNICATION[part] if part in marks.COMMUNICATION and part != OTHER else marks.KERNEL_CLASSES[part]
@@ -46,7 +49,7 @@ def is_communication(part: str) -> bool:
 
 def in_order(parts: Sequence[str]) -> list[str]:
     """Return different parts in the order they are stacked: computation, then communication."""
-    return [part for part in (*_ORDER, *_KINDS) if part in set(parts)]
+    return [part for part in (*_ORDER, *_KINDS, OVERLAPPED) if part in set(parts)]
 
 
 def of_kernels(kernels: DataFrame) -> DataFrame:
@@ -74,6 +77,22 @@ def of_stages(breakdown: DataFrame, by: Sequence[str] = ("run", "stage")) -> Dat
     ranks = breakdown.groupby(list(by), sort=False)["rank"].nunique()
     means = sums.div(ranks.reindex(sums.index.droplevel("part")).to_numpy(), axis=0).reset_index()
     return _without_small(means, list(by), columns)
+
+
+def exposed_and_overlapped(breakdown: DataFrame) -> DataFrame:
+    """Return seconds of each run and part that are exposed, and as one more part those that run beside others.
+
+    Args:
+        breakdown: Rows of table `breakdown`.
+
+    Returns:
+        Columns run, part and seconds; of a run they add up to its kernel seconds.
+    """
+    means = of_stages(breakdown, ["run"])
+    exposed = means[["run", "part"]].assign(seconds=means["exposed_s"])
+    beside = means.groupby("run", sort=False)["overlapped_s"].sum()
+    overlapped = DataFrame({"run": beside.index, "part": OVERLAPPED, "seconds": beside.to_numpy()})
+    return concat([exposed, overlapped[overlapped["seconds"] > 0]], ignore_index=True)
 
 
 def communication_shares(breakdown: DataFrame) -> DataFrame:
@@ -124,8 +143,7 @@ def published_parts(published: DataFrame | None, source: str) -> DataFrame:
     totals = ours[ours["quantity"] == "kernel_sum_s"].set_index("run")["published"].astype(float)
     rest = (totals - named.groupby("run")["published_s"].sum()).clip(lower=0).dropna()
     others = DataFrame({"run": rest.index, "part": OTHER, "published_s": rest.to_numpy()})
-    joined = [*named[["run", "part", "published_s"]].to_dict("records"), *others.to_dict("records")]
-    return DataFrame(joined, columns=["run", "part", "published_s"])
+    return concat([named[["run", "part", "published_s"]], others], ignore_index=True)
 
 
 def _parts(is_comm: Series, classes: Series, kinds: Series) -> list[str]:

@@ -113,6 +113,14 @@ _SPECS = (
         ("points", "kernels", "breakdown", "published"),
         "10",
     ),
+    FigureSpec(
+        "recompute_kernels",
+        "What does recomputation cost in kernel seconds, and how much of it is exposed?",
+        ("optimizations",),
+        ("points", "breakdown", "published"),
+        "10",
+        Need(varied=("recompute",)),
+    ),
     FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline")),
     FigureSpec(
         "telemetry_validation",

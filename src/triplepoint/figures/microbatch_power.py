@@ -112,20 +112,11 @@ def answer(points: DataFrame) -> str:
     most = max(len(found) for found in ran.values())
     last = max(size for size, found in ran.items() if 2 * len(found) >= most)
     parts = [
-        f"{name} {_summed_up(list(found.values()))}"
+        f"{name} {effects.summed_up(list(found.values()))}"
         for column, name in _ANSWERED.items()
         if (found := _pairs(done, column, first, last))
     ]
     return f"Micro-batch {last} instead of {first}, {len(ran[last])} layouts: {'; '.join(parts)}"
-
-
-def _summed_up(found: Sequence[effects.Effect]) -> str:
-    """Return the mean effect where layouts agree on its sign, else the range of effects."""
-    mean = effects.over_settings(found)
-    if mean.is_tie and len(found) > 1:
-        low, high = (choose(found, key=lambda effect: effect.value) for choose in (min, max))
-        return f"from {low.size} to {high.size} by layout"
-    return f"{'+' * (mean.value > 0)}{mean.text}"
 
 
 def _pairs(done: DataFrame, column: str, first: int, last: int) -> dict[Any, effects.Effect]:
