@@ -114,7 +114,7 @@ def answer_communication(breakdown: DataFrame, names: Mapping[str, str]) -> str:
     shares = communication_shares(breakdown[breakdown["run"].isin(set(names))])
     if shares.empty:
         return "No run was traced"
-    low, high = shares["mean"].idxmin(), shares["mean"].idxmax()
+    low, high = str(shares["mean"].idxmin()), str(shares["mean"].idxmax())
 
     def said(run: str) -> str:
         mean, least, most = (100 * float(shares.loc[run, column]) for column in ("mean", "low", "high"))

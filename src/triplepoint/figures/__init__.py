@@ -121,6 +121,22 @@ _SPECS = (
         "10",
         Need(varied=("recompute",)),
     ),
+    FigureSpec(
+        "optimization_sweep",
+        "What do recomputation and overlap change in time, power, heat and memory?",
+        ("optimizations",),
+        ("points",),
+        None,
+        Need(varied=("recompute", "overlap")),
+    ),
+    FigureSpec(
+        "optimization_sweep_h100",
+        "What do recomputation and overlap change on 64 H100?",
+        ("optimizations",),
+        ("points",),
+        None,
+        Need(on_gpus=True, varied=("recompute", "overlap")),
+    ),
     FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline")),
     FigureSpec(
         "telemetry_validation",

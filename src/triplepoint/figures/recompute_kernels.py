@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pandas import DataFrame, concat
+from pandas import DataFrame, Series, concat
 
 from triplepoint import effects, shares
 from triplepoint.figures import labels, stacks, style
@@ -15,9 +15,9 @@ from triplepoint.figures.parallelism_sweep import published_of
 FREE = ("recompute", "recompute_layers", "recompute_modules")
 """Settings that differ between the two bars."""
 NOTE = (
-    "Left bar: without recomputation, right bar: with it; mean over ranks of one step, without idle time. "
-    "Communication that runs beside other kernels is on top. Title: mean over layouts that ran both ways, with its 90 % t interval "
-    "over layouts; the range where signs differ."
+    "Left bar: without recomputation, right bar: with it; mean over ranks of one step, without idle time. On top is "
+    "communication that runs beside other kernels. Title: mean over layouts that ran both ways, with its 90 % t "
+    "interval over layouts; the range where signs differ."
 )
 _ANSWERED = {"compute_s": "computation", "exposed_comm_s": "exposed communication", "step_time_s": "step"}
 
@@ -87,7 +87,7 @@ def _pairs(found: DataFrame, column: str) -> list[effects.Effect]:
     return list(effects.pair_points(known, column, ["group", "layout"], "recompute", "none", others[0]).values())
 
 
-def _published(published: DataFrame | None, numbers: DataFrame) -> DataFrame:
+def _published(published: DataFrame | None, numbers: DataFrame) -> Series:
     own = None if published is None else published[published["source"] == SOURCE]
     return published_of(own, numbers["run"], "kernel_sum_s")
 
