@@ -5,9 +5,11 @@ Copies of the trace are the part `memory`; idle time is none.
 """
 
 from collections.abc import Mapping, Sequence
+from math import nan
 
 from pandas import DataFrame, Series, concat
 
+from triplepoint import effects
 from triplepoint.figures import marks
 
 COMM = "comm"
@@ -74,9 +76,39 @@ def of_stages(breakdown: DataFrame, by: Sequence[str] = ("run", "stage")) -> Dat
     classes = busy["kind"].where(busy["category"] != "memory", "memory")
     parted = busy.assign(part=_parts(busy["category"] == COMM, classes, busy["kind"]))
     sums = parted.groupby([*by, "part"], sort=False)[columns].sum()
-    ranks = breakdown.groupby(list(by), sort=False)["rank"].nunique()
-    means = sums.div(ranks.reindex(sums.index.droplevel("part")).to_numpy(), axis=0).reset_index()
-    return _without_small(means, list(by), columns)
+    counted = breakdown.groupby(list(by), sort=False)["rank"].nunique().rename("num_ranks").reset_index()
+    means = sums.reset_index().merge(counted, on=list(by), sort=False)
+    means[columns] = means[columns].div(means["num_ranks"], axis=0)
+    return _without_small(means.drop(columns="num_ranks"), list(by), columns)
+
+
+def answer_stages(totals: DataFrame) -> str:
+    """Return how much stages differ, and what a larger micro-batch does to their kernel seconds, as a title.
+
+    Args:
+        totals: A row per layout, micro-batch size and stage: layout, micro_batch_size, stage, compute_s and total_s.
+    """
+    if totals.empty:
+        return "no run was traced"
+    spread = totals.groupby(["layout", "micro_batch_size"], sort=False)["compute_s"].agg(
+        lambda s: s.max() / s.min() - 1
+    )
+    first = int(totals["micro_batch_size"].min())
+    of_first = spread.xs(first, level="micro_batch_size")
+    said = f"at micro-batch {first} computation of stages differs by {100 * of_first.min():.0f} % ({of_first.idxmin()})"
+    if len(of_first) > 1:
+        said += f" to {100 * of_first.max():.0f} % ({of_first.idxmax()})"
+    sizes = totals.groupby("micro_batch_size")["layout"].nunique()
+    larger = sizes[(sizes.index > first) & (2 * sizes >= sizes.max())]
+    if larger.empty:
+        return said
+    last = int(larger.index.max())
+    wide = totals.pivot_table("total_s", ["layout", "stage"], "micro_batch_size")
+    changes = [
+        effects.over_settings([effects.Effect(float(change), nan, nan, "none", 1) for change in found])
+        for _, found in (wide[last] / wide[first] - 1).dropna().groupby(level="layout", sort=False)
+    ]
+    return f"{said}; with {last} instead, kernel seconds {effects.summed_up(changes)}"
 
 
 def exposed_and_overlapped(breakdown: DataFrame) -> DataFrame:
@@ -117,7 +149,7 @@ def answer_communication(breakdown: DataFrame, names: Mapping[str, str]) -> str:
     low, high = str(shares["mean"].idxmin()), str(shares["mean"].idxmax())
 
     def said(run: str) -> str:
-        mean, least, most = (100 * float(shares.loc[run, column]) for column in ("mean", "low", "high"))
+        mean, least, most = 100 * shares.loc[run, ["mean", "low", "high"]].astype(float)
         return f"{mean:.0f} % [{least:.0f}, {most:.0f}] in {names[run]}"
 
     if low == high:

@@ -86,12 +86,12 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     for col, group in enumerate(groups):
         page.axes[0][col].set_title(str(group["group"].iloc[0]).split(" on ")[0])
         for row, quantity in enumerate(quantities):
-            handles += _draw_panel(page.axes[row][col], group, quantity, (row, col))
+            handles += draw_panel(page.axes[row][col], group, quantity, (row, col))
         page.axes[-1][col].set_xlabel("micro-batch size")
     for row, quantity in enumerate(quantities):
         page.axes[row][0].set_ylabel(quantity.title.format(rank=labels.rank_word(chosen)))
     page.figure.align_ylabels(page.figure.axes)
-    page.legend(_legend(numbers) + handles)
+    page.legend(legend_of_layouts(numbers) + handles)
     return page.finish(), numbers
 
 
@@ -140,7 +140,7 @@ def _numbers(points: DataFrame, published: DataFrame | None, quantities: Sequenc
     return numbers
 
 
-def _draw_panel(axes: Axes, found: DataFrame, quantity: Quantity, place: tuple[int, int]) -> list[Artist]:
+def draw_panel(axes: Axes, found: DataFrame, quantity: Quantity, place: tuple[int, int]) -> list[Artist]:
     """Draw a line per layout over the micro-batch size, and return what of it needs a legend."""
     sizes = labels.batches(found["micro_batch_size"])
     names = list(dict.fromkeys(found["layout"]))
@@ -209,7 +209,8 @@ def _end(own: DataFrame, quantity: Quantity, end: str) -> np.ndarray:
     return own[column].to_numpy(float) * quantity.scale if column in own else np.full(len(own), np.nan)
 
 
-def _legend(numbers: DataFrame) -> list[Artist]:
+def legend_of_layouts(numbers: DataFrame) -> list[Artist]:
+    """Return what the legend shows of lines by degree of tensor parallelism and sharding."""
     keys = sorted({(bool(row["is_sharded"]), int(row["tp"])) for _, row in numbers.iterrows()})
     return [
         style.as_line(

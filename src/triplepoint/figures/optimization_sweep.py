@@ -185,9 +185,10 @@ def _write_statuses(axes: Axes, found: DataFrame, names: Sequence[str]) -> None:
     for (layout, status), rows in failed.groupby(["layout", "status"], sort=False):
         places = [_OFFSETS[switched] for switched in rows["switched"]]
         colour = marks.OPTIMIZATIONS[rows["switched"].iloc[0]].colour if len(rows) == 1 else marks.BLACK
+        at = names.index(str(layout)) + sum(places) / len(places)
         axes.text(
-            names.index(str(layout)) + sum(places) / len(places), 0.03, style.word(str(status)), ha="center", va="bottom",
-            transform=axes.get_xaxis_transform(), rotation=90, fontsize=style.TEXT_PT, color=colour,
+            at, 0.03, style.word(str(status)), ha="center", va="bottom", transform=axes.get_xaxis_transform(),
+            rotation=90, fontsize=style.TEXT_PT, color=colour,
         )  # fmt: skip
 
 

@@ -55,6 +55,11 @@ def place_of(found: DataFrame) -> str:
     return str(found["place"].iloc[0]).removesuffix(", simulated")
 
 
+def title_of(found: DataFrame) -> str:
+    """Return the model of a group and where it was run."""
+    return f"{found['model'].iloc[0]} on {place_of(found)}"
+
+
 def len_of(found: DataFrame) -> int:
     """Return how wide the panel of a group is, in bars: a title needs two."""
     return max(int(found["layout"].nunique()), 3)
@@ -70,7 +75,12 @@ def limit_of(totals: Iterable[float]) -> float:
 
 
 def draw_stack(
-    axes: Axes, at: float, width: float, seconds: Mapping[str, float], limit: float, is_published: bool = False
+    axes: Axes,
+    at: float,
+    width: float,
+    seconds: Mapping[str, float],
+    limit: float = math.inf,
+    is_published: bool = False,
 ) -> bool:
     """Draw one bar of parts, in their order, and return whether it ends on the axis.
 
