@@ -103,6 +103,14 @@ ORIGINS: Mapping[str, Mark] = {
 }
 """Where numbers are from; published ones are hollow diamonds."""
 
+VERDICTS: Mapping[str, Mark] = {
+    "agrees": Mark("agrees", BLUE, "", "o"),
+    "cannot tell": Mark("cannot tell", PALE, "", "s"),
+    "differs": Mark("differs", VERMILION, "xxxxxx", "X"),
+    "finding": Mark("finding", YELLOW, "//////", "D"),
+}
+"""Verdicts on published claims."""
+
 LIMIT = Mark("limit", BLACK)
 """Lines of limits: power, temperature at which clocks are throttled, memory."""
 
@@ -124,6 +132,7 @@ FAMILIES: Mapping[str, tuple[Mark, ...]] = {
     "parts of a step": tuple(STEP_PARTS.values()),
     "causes": tuple(CAUSES.values()),
     "GPU types": tuple(GPU_TYPES.values()),
+    "verdicts": tuple(VERDICTS.values()),
 }
 """What can stand side by side, in that order."""
 
