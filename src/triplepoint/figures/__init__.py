@@ -93,6 +93,9 @@ class FigureSpec:
 
 _GPUS = Need(on_gpus=True, nothing="no point of training on GPUs")
 
+_JUDGED = ("parallelism", "microbatch", "optimizations", "mi250", "lora")
+"""Studies that published claims speak of."""
+
 _SPECS = (
     FigureSpec(
         "parallelism_sweep",
@@ -239,6 +242,20 @@ _SPECS = (
         ("inference",),
         ("points",),
         need=Need(INFERENCE, nothing="no point of inference"),
+    ),
+    FigureSpec(
+        "claims",
+        "How near are our numbers to the published ones?",
+        _JUDGED,
+        ("points", "claims"),
+        need=Need(on_gpus=True, nothing="no point on GPUs"),
+    ),
+    FigureSpec(
+        "claims_directions",
+        "Which published trends, orders and limits hold here?",
+        _JUDGED,
+        ("points", "claims"),
+        need=Need(on_gpus=True, nothing="no point on GPUs"),
     ),
 )
 
