@@ -51,8 +51,9 @@ COLUMNS = (
 """Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
 hidden, layers, heads and seq."""
 
-_CARD, _MODULE = re.compile("pci-?e|pci express", re.IGNORECASE), re.compile("nvlink|sxm|hgx|dgx", re.IGNORECASE)
-"""Words of cards, and of modules. PCIe alone, of whatever generation, is a card's."""
+_CARD = re.compile("pci-?e|pci express", re.IGNORECASE)
+_MODULE = re.compile(r"nvlink|sxm|hgx|dgx|gen|pci-?e\s*[3-6]|pci express\s*[3-6]", re.IGNORECASE)
+"""Words of cards and of modules. A generation of PCIe says how a GPU is joined to its host, module or card."""
 
 _GPUS_OF_HGX = 8
 """GPUs of a node of NVIDIA's modules: a name that may be a module or a card is a module where so many make the job."""

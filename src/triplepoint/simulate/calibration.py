@@ -252,8 +252,9 @@ class Calibration:
             return found
         known = self._constant(job)
         usual = known.spread if known else self.fitted.widths.row
-        relative = kind._replace(gpu=job.gpu.kernels_of)
-        return max(usual, self._by_kind.get(("", str(kind)), self._by_kind.get(("", str(relative)), 0.0)))
+        if all(gpu.gpu != job.gpu.name for gpu in self.fitted.gpus):
+            kind = kind._replace(gpu=job.gpu.kernels_of)
+        return max(usual, self._by_kind.get(("", str(kind)), 0.0))
 
     @cached_property
     def _by_kind(self) -> dict[tuple[str, str], float]:

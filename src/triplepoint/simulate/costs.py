@@ -8,7 +8,7 @@ from triplepoint.simulate.collectives.links import Overlap
 from triplepoint.simulate.collectives.times import CollectiveModel
 from triplepoint.simulate.fabric import Group
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.kernels.times import KernelModel
+from triplepoint.simulate.kernels.times import HOST_KINDS, KernelModel
 from triplepoint.simulate.operations import Communication, Kernel, Operation
 from triplepoint.simulate.work.experts import share_sent_once
 from triplepoint.simulate.work.fp8 import RECIPES
@@ -199,7 +199,10 @@ class Costs:
 
     def kernel_s(self, kernel: Kernel) -> float:
         """Return the time of all runs of a kernel, with nothing overlapped."""
-        time = self._kernels.time_s(kernel) * kernel.count * self._constants.factor * self._slowest
+        time = self._kernels.time_s(kernel) * kernel.count
+        if kernel.kind in HOST_KINDS:  # The host's pace, which no factor on kernels of the GPU was fitted to.
+            return time
+        time *= self._constants.factor * self._slowest
         if kernel.cls == "attention":
             return time * self._attention_slowdown
         return time * self._fp8_slowdown if kernel.precision == "fp8" and kernel.cls == "gemm" else time

@@ -154,3 +154,10 @@ def test_ends_of_a_pipeline_may_have_no_layer() -> None:
     found = [chunk.num_layers for stage in split_layers(row.job) for chunk in stage]
     assert sorted(found) == [0, 0] + [1] * 30
     assert read(pp="8", vp="4", tp="1", dp="1", n_gpus="8", layers="29", model="", gbs="64").status == "invalid"
+
+
+@pytest.mark.parametrize("said", ["PCIe Gen5", "PCIe 5.0", "PCIe 5"])
+def test_a_generation_of_pcie_does_not_make_a_card_of_a_module(said: str) -> None:
+    (card, module) = (read(gpu="H100", interconnect=text).job for text in ("PCIe", said))
+    assert card is not None and module is not None
+    assert (card.gpu.name, module.gpu.name) == ("h100-pcie", "h100")

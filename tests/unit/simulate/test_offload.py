@@ -1,5 +1,6 @@
 """What is kept in the memory of the host: time and memory of optimizer state and activations."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,14 @@ from triplepoint.config.base import Quantity
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import PointError
+from triplepoint.simulate.costs import Constants
+from triplepoint.simulate.fabric import Fabric, node_levels
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.kernels.times import KernelModel
 from triplepoint.simulate.limits import check_offload
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.operations import Kernel, Operation
+from triplepoint.simulate.step import costs_of
 from triplepoint.simulate.work.blocks import Blocks, split_layers
 from triplepoint.simulate.work.layer_parts import Share
 from triplepoint.simulate.work.offload import kept_bytes
@@ -92,3 +96,13 @@ def test_offload_to_a_host_that_is_not_known_is_refused() -> None:
     assert check_offload(point, config.gpu("gb200", "test")) is None
     with pytest.raises(PointError, match="host of gpu h100 is not known"):
         KernelModel.load(gpu(), Path("config")).time_s(Kernel("optimizer", "to_host", 0.0, 1e9))
+
+
+def test_copies_to_the_host_are_not_slowed_by_factors_on_kernels() -> None:
+    config, copy = Path("config"), Kernel("elementwise", "to_host", 0.0, 1e9)
+    host = Catalogue(config).gpu("h100").host_link
+    assert host is not None
+    one = replace(offloading("activations"), gpu=Catalogue(config).gpu("h100"))
+    one = replace(one, fabric=Fabric(node_levels(one.gpu, 8, config)))
+    times = [costs_of(one, Constants(factor=factor), config).time_of(copy) for factor in (1.0, 1.5)]
+    assert times == pytest.approx([1e9 / host.value / 0.85] * 2, rel=1e-3)

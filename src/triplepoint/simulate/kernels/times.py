@@ -18,7 +18,7 @@ _SMALL_FLOPS, _LARGE_FLOPS, _LARGE_SIGMA = 1e10, 1e12, 0.4
 """Kernels that are as unsure as the mean of a fit, those that are surest, and how much of sigma those have. Source:
 errors on the H100 GEMMs of config/kernels/measured.csv by decade from 1e9 FLOP up: 0.13, 0.14, 0.08 and 0.05."""
 
-_HOST_KINDS = ("to_host", "from_host", "host_adam")
+HOST_KINDS = ("to_host", "from_host", "host_adam")
 _HOST_COPY, _HOST_UPDATE, _HOST_SIGMA = 0.85, 0.6, 0.4
 """Copies to and from the host's memory, updates in it, and how unsure both are: shares of the bandwidths of data
 sheets that they reach, and the standard deviation of the log error. Assumptions: no time of them was measured."""
@@ -69,7 +69,7 @@ class KernelModel:
     def sigma_of(self, kernel: Kernel) -> float:
         """Return the standard deviation of the log error of a kernel: less of large ones, more outside of the fit."""
         fit = self._fit_of(kernel)
-        if kernel.kind in _HOST_KINDS:
+        if kernel.kind in HOST_KINDS:
             return _HOST_SIGMA
         if kernel.kind in ("linear", "scan"):
             return max(fit.sigma, _LINEAR_SIGMA)
@@ -129,7 +129,7 @@ class KernelModel:
         return max(compute, streaming) + memory.fixed_us * _US
 
     def _memory_s(self, kernel: Kernel, clock_ratio: float) -> float:
-        if kernel.kind in _HOST_KINDS:
+        if kernel.kind in HOST_KINDS:
             return self._host_s(kernel)
         memory = self.config.memory
         share = memory.classes.get(kernel.cls, 1.0)
