@@ -5,7 +5,6 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from math import isnan
@@ -17,7 +16,8 @@ from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.plan import Plan, PlanEntry, PlannedRun
 from triplepoint.config.point import Point, canonical
-from triplepoint.simulate.predict.point import predict_if_configured
+from triplepoint.processes import on_all_cores
+from triplepoint.simulate.predict.point import MANY_POINTS, predict_if_configured
 from triplepoint.simulate.predict.prediction import Prediction
 from triplepoint.status import RESULTS, PredictionStatus, Status
 from triplepoint.units import KILO, S_PER_HOUR
@@ -39,9 +39,6 @@ _UNPRICED = frozenset(
     {"steps", "trace_ranks", "telemetry_period_s", "repeat", "seed", "corpus", "tokenizer", "contents"}
 )
 """Fields of a point that the simulated time of a step does not depend on."""
-
-_MANY = 200
-"""Points from which on starting processes pays: a point takes some 5 ms."""
 
 
 @dataclass(frozen=True)
@@ -175,11 +172,7 @@ def _price_key(point: Point) -> str:
 
 def _predict_all(points: Sequence[Point], config: Path) -> list[Prediction]:
     """Return a prediction for each point, on all cores where there are many."""
-    predict_one = partial(predict_if_configured, config=config, with_power=False)
-    if len(points) < _MANY:
-        return [predict_one(point) for point in points]
-    with ProcessPoolExecutor() as pool:
-        return list(pool.map(predict_one, points, chunksize=_MANY // 4))
+    return on_all_cores(partial(predict_if_configured, config=config, with_power=False), points, MANY_POINTS)
 
 
 def _run_cost(

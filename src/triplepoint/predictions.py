@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,9 @@ from triplepoint.config.study import Settings, Study, expand
 from triplepoint.config.yaml_file import load, read_any, read_csv
 from triplepoint.errors import UserError
 from triplepoint.plan import points_of, refusal_of
+from triplepoint.processes import on_all_cores
 from triplepoint.ranking import rank
-from triplepoint.simulate.predict.point import predict_point
+from triplepoint.simulate.predict.point import MANY_POINTS, predict_point
 from triplepoint.simulate.predict.prediction import COLUMNS, Prediction, read_calibrations, with_progress
 from triplepoint.simulate.stacks import OF_STACK, Stack, check_stack, find_stack
 from triplepoint.status import PredictionStatus
@@ -76,7 +78,7 @@ def predict(
     with_power: bool = True,
     with_rank: bool = False,
 ) -> "pd.DataFrame":
-    """Return predictions of configurations, in their order.
+    """Return predictions of configurations, in their order; of many, in as many processes as there are cores.
 
     Args:
         points: Settings of a study by name (docs/config.md), and `id` and `stack` as `triplepoint predict` has them; or
@@ -93,7 +95,7 @@ def predict(
     """
     import pandas as pd
 
-    catalogue, rows, found = Catalogue(config), [], []
+    catalogue, rows, requests = Catalogue(config), [], []
     if isinstance(points, pd.DataFrame):
         points = [
             {str(name): cell for name, cell in row.items() if not pd.isna(cell)} for row in points.to_dict("records")
@@ -103,7 +105,9 @@ def predict(
     for number, point in enumerate(points, 1):
         request = request_of(parse(Configuration, dict(point), f"point {number}"), f"point {number}", number, catalogue)
         rows.append({"id": request.id, "run": run_id(request.point)})
-        found.append(request.predict(config, with_power))
+        requests.append(request)
+    read_calibrations(config)
+    found = on_all_cores(partial(Request.predict, config=config, with_power=with_power), requests, MANY_POINTS)
     ranked = rank(found, config) if with_rank else [{} for _ in found]
     columns = [*rows[0], *ranked[0], *COLUMNS] if rows else ["id", "run", *COLUMNS]
     table = [keys | more | one.cells() for keys, more, one in zip(rows, ranked, found, strict=True)]

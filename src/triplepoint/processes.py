@@ -46,6 +46,26 @@ def in_processes(do: Callable[[Task], Result], tasks: Sequence[Task], num_jobs: 
             raise
 
 
+def on_all_cores(do: Callable[[Task], Result], tasks: Sequence[Task], many: int) -> list[Result]:
+    """Return the result of every task, in their order: where they are many, from as many processes as there are cores.
+
+    Args:
+        do: What is done with a task: a function of a module, or a part of one, since other processes have to find it.
+        tasks: The tasks.
+        many: Tasks from which on starting processes pays.
+
+    Raises:
+        UserError: If one of the processes was killed; and what `do` raises.
+    """
+    if len(tasks) < many:
+        return list(map(do, tasks))
+    with ProcessPoolExecutor() as pool:
+        try:
+            return list(pool.map(do, tasks, chunksize=max(1, many // 4)))
+        except BrokenProcessPool:
+            raise UserError(f"one of the processes for {len(tasks)} tasks was killed (out of memory?)") from None
+
+
 def die_with_parent(number: int = signal.SIGKILL) -> None:
     """Ask the kernel to send this process `number` when its parent goes, so that nothing outlives its gang.
 

@@ -5,8 +5,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from pathlib import Path
 
-from triplepoint.metrics import Z90
-from triplepoint.simulate.calibration import same_training
+from triplepoint.simulate.layouts import same_training
 from triplepoint.simulate.predict.prediction import Prediction, cell_of, read_calibrations
 from triplepoint.status import PredictionStatus
 
@@ -20,7 +19,8 @@ def rank(predictions: Sequence[Prediction], config: Path) -> list[dict[str, obje
     """Return the columns of a ranking for each prediction; empty where it is not of training, or does not run.
 
     Ranked against each other is what trains one model with one batch on as many GPUs of one type and one stack. The
-    interval is of the difference to the fastest: what is not known of all of them alike cancels.
+    interval is of the difference to the fastest: what is not known of both alike cancels, and what is left depends on
+    how they differ (see `LayoutWidths`).
 
     Args:
         predictions: Rows of any trainings.
@@ -32,17 +32,17 @@ def rank(predictions: Sequence[Prediction], config: Path) -> list[dict[str, obje
     calibration = read_calibrations(config)[0]
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for number, one in enumerate(predictions):
-        if one.job is not None and one.status in _RUNS:
-            groups[same_training(one.job)].append(number)
+        if one.laid is not None and one.status in _RUNS:
+            groups[same_training(one.laid.job)].append(number)
     columns: list[dict[str, object]] = [dict.fromkeys(COLUMNS, "") for _ in predictions]
     for members in groups.values():
         ordered = sorted(members, key=lambda number: predictions[number].step_time_s)
         first = predictions[ordered[0]]
         for place, number in enumerate(ordered, 1):
             one = predictions[number]
-            assert one.job is not None
+            assert one.laid is not None and first.laid is not None
             slower = math.log(one.step_time_s / first.step_time_s)
-            width = Z90 * math.sqrt(2) * calibration.layout_scale(one.job) if place > 1 else 0.0
+            width = calibration.layout_width(first.laid, one.laid) if place > 1 else 0.0
             ends = (slower, slower - width, slower + width)
             columns[number] = {
                 "rank": place,

@@ -53,8 +53,8 @@ def test_the_interval_of_a_difference_is_that_of_layouts(
     layouts = sorted("abc", key=lambda id_: found[id_][0].step_time_s)
     first, last = found[layouts[0]], found[layouts[-1]]
     ratio = last[0].step_time_s / first[0].step_time_s
-    assert last[0].job is not None
-    width = 1.645 * math.sqrt(2) * read_calibrations(CONFIG)[0].layout_scale(last[0].job)
+    assert first[0].laid is not None and last[0].laid is not None
+    width = read_calibrations(CONFIG)[0].layout_width(first[0].laid, last[0].laid)
     assert float(str(last[1]["slower_fraction"])) == pytest.approx(ratio - 1, abs=1e-5)
     assert float(str(last[1]["slower_lo_fraction"])) == pytest.approx(ratio * math.exp(-width) - 1, abs=1e-5)
     assert (last[1]["tied_with_first"] == "yes") == (ratio <= math.exp(width))

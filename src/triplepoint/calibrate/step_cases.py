@@ -18,6 +18,7 @@ from triplepoint.published.words import UnreadableError, read_number
 from triplepoint.simulate.costs import Constants
 from triplepoint.simulate.intervals import Uncertainty
 from triplepoint.simulate.job import Job
+from triplepoint.simulate.layouts import Laid
 from triplepoint.simulate.step import simulate_step
 
 Float = npt.NDArray[np.float64]
@@ -41,6 +42,7 @@ class Case:
         measured_s: Time of a step.
         log_times: Logarithms of simulated times in s at `FACTORS` and `HOST_TIMES_S`; shape (4, 4).
         uncertainty: Of the simulated times.
+        gradient_share: Part of the simulated step that reducing gradients takes, 0 to 1.
     """
 
     id: str
@@ -48,6 +50,12 @@ class Case:
     measured_s: float
     log_times: Float
     uncertainty: Uncertainty
+    gradient_share: float = 0.0
+
+    @property
+    def laid(self) -> Laid:
+        """The training, as it is laid out."""
+        return Laid(self.job, self.gradient_share)
 
     @property
     def cluster(self) -> tuple[str, str, str]:
@@ -113,7 +121,8 @@ def make_case(id_: str, job: Job, measured_s: float, config: Path) -> Case:
         for factor in FACTORS
     ]
     log_times = np.log([[step.time_s for step in row] for row in steps])
-    return Case(id_, job, measured_s, log_times, steps[1][1].uncertainty)
+    usual = steps[1][1]
+    return Case(id_, job, measured_s, log_times, usual.uncertainty, usual.gradient_share)
 
 
 def cluster_weights(cases: Sequence[Case]) -> Float:

@@ -4,7 +4,6 @@ Constants are medians of the factors at which rows come out exactly. What is not
 prediction may lack - the version, the stack, its GPU type, its precision, experts - and looking how far off it is then.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from triplepoint.calibrate.layout_pairs import PRIOR, fit_layouts, pairs_of
 from triplepoint.calibrate.protocol import COVERAGE, conformal_quantile, to_yaml
 from triplepoint.calibrate.step_cases import Case, cluster_weights, read_cases
 from triplepoint.calibrate.step_ratios import (
@@ -29,12 +29,12 @@ from triplepoint.metrics import Z90
 from triplepoint.simulate.calibration import (
     Calibration,
     Fitted,
+    KindSpread,
     Place,
     StackConstant,
     Widths,
     features_of,
     kind_of,
-    same_training,
 )
 from triplepoint.simulate.job import Job
 
@@ -123,11 +123,12 @@ def fit(cases: Sequence[Case], fitted_to: str, config: Path) -> Calibration:
     by_size = _held_out(cases, bare)
     spreads = _spreads(cases, by_size)
     stacks = [stack.model_copy(update={"spread": spreads[stack.stack]}) for stack in bare.fitted.stacks]
-    widths = _widths(cases, by_size, bare)
-    known = Calibration(bare.fitted.model_copy(update={"stacks": stacks, "widths": widths}), config)
+    update = {"stacks": stacks, "widths": _widths(cases, by_size, bare), "kinds": _kinds(cases, by_size)}
+    known = Calibration(bare.fitted.model_copy(update=update), config)
     scores = [abs(by_size[case]) / known.scale(case.job, case.uncertainty) for case in cases]
     quantile = max(0.1, round(conformal_quantile(scores, cluster_weights(cases).tolist()), 4))
-    return Calibration(known.fitted.model_copy(update={"quantile": quantile}), config)
+    layouts = fit_layouts(pairs_of(cases, known))
+    return Calibration(known.fitted.model_copy(update={"quantile": quantile, "layouts": layouts}), config)
 
 
 def added(known: Calibration, cases: Sequence[Case], fitted_to: str) -> Calibration:
@@ -184,7 +185,13 @@ def without(cases: Sequence[Case], gone: Iterable[Case], calibration: Calibratio
     bare, fitted = _with_constants(others, "", calibration.config).fitted, calibration.fitted
     spreads = {stack.stack: stack.spread for stack in fitted.stacks}
     stacks = [stack.model_copy(update={"spread": spreads[stack.stack]}) for stack in bare.stacks]
-    update = {"stacks": stacks, "quantile": fitted.quantile, "widths": fitted.widths}
+    kinds = {str(kind_of(case.job)) for case in others}
+    cells = {(case.job.family, str(kind_of(case.job))) for case in others}
+    known = [one for one in fitted.kinds if (one.stack, one.kind) in cells or (not one.stack and one.kind in kinds)]
+    update = {
+        "stacks": stacks, "quantile": fitted.quantile, "widths": fitted.widths, "layouts": fitted.layouts,
+        "kinds": known,
+    }  # fmt: skip
     return Calibration(bare.model_copy(update=update), calibration.config)
 
 
@@ -221,9 +228,8 @@ def _with_constants(cases: Sequence[Case], fitted_to: str, config: Path) -> Cali
         fitted_to=fitted_to,
         num_rows=len(cases),
         quantile=1.0,
-        widths=Widths(
-            row=0.0, version=0.0, stack=0.0, gpu=0.0, stack_on_gpu=0.0, experts=0.0, precision=0.0, layout=0.0
-        ),
+        widths=Widths(row=0.0, version=0.0, stack=0.0, gpu=0.0, stack_on_gpu=0.0, experts=0.0, precision=0.0),
+        layouts=PRIOR,
         experts_ratio=round(math.exp(found.experts), 4),
         gpus=found.gpus,
         stacks=stacks,
@@ -236,9 +242,26 @@ def _spreads(cases: Sequence[Case], errors: dict[Case, float]) -> dict[str, floa
     """Return the standard deviation of the rows of every version of a stack; of few rows, drawn to that of all."""
     everything, found = _spread(cases, errors), {}
     for stack, rows in grouped(cases, lambda case: case.job.stack).items():
-        drawn = (len(rows) * _spread(rows, errors) ** 2 + FEW_ROWS * everything**2) / (len(rows) + FEW_ROWS)
-        found[str(stack)] = round(max(math.sqrt(drawn), _LEAST_SPREAD), 4)
+        found[str(stack)] = _drawn(rows, errors, everything)
     return found
+
+
+def _kinds(cases: Sequence[Case], errors: dict[Case, float]) -> list[KindSpread]:
+    """Return the scatter of rows by kind, and by kind on each stack; of few rows, drawn to that of more of them."""
+    everything, found = _spread(cases, errors), []
+    for kind, rows in grouped(cases, lambda case: str(kind_of(case.job))).items():
+        of_kind = _drawn(rows, errors, everything)
+        found.append(KindSpread(stack="", kind=str(kind), num_rows=len(rows), spread=of_kind))
+        for stack, members in grouped(rows, lambda case: case.job.family).items():
+            spread = _drawn(members, errors, of_kind)
+            found.append(KindSpread(stack=str(stack), kind=str(kind), num_rows=len(members), spread=spread))
+    return sorted(found, key=lambda one: (one.stack, one.kind))
+
+
+def _drawn(rows: Sequence[Case], errors: dict[Case, float], usual: float) -> float:
+    """Return the standard deviation of some rows; of few, drawn to the usual one."""
+    drawn = (len(rows) * _spread(rows, errors) ** 2 + FEW_ROWS * usual**2) / (len(rows) + FEW_ROWS)
+    return round(max(math.sqrt(drawn), _LEAST_SPREAD), 4)
 
 
 def _spread(cases: Sequence[Case], errors: dict[Case, float]) -> float:
@@ -266,7 +289,6 @@ def _widths(cases: Sequence[Case], by_size: dict[Case, float], calibration: Cali
         stack_on_gpu=width(lambda case: case.job.gpu.name, divided(lambda case: case.job.gpu.name)),
         experts=width(lambda case: kind_of(case.job).experts, divided(lambda case: kind_of(case.job).experts)),
         precision=width(lambda case: case.job.precision, divided(lambda case: case.job.precision)),
-        layout=_layout_width(cases, calibration),
     )
 
 
@@ -281,17 +303,6 @@ def _width(cases: Sequence[Case], key: Key, calibration: Calibration) -> float:
     spread = float(np.quantile(means, 0.75)) / _UPPER_QUARTILE if means else 0.0
     drawn = (len(means) * spread**2 + _PRIOR_GROUPS * _PRIOR_WIDTH**2) / (len(means) + _PRIOR_GROUPS)
     return round(math.sqrt(drawn), 4)
-
-
-def _layout_width(cases: Sequence[Case], calibration: Calibration) -> float:
-    """Return the standard deviation of a layout's error against that of another layout of the same job."""
-    apart = []
-    for rows in grouped(cases, lambda case: same_training(case.job)).values():
-        errors = [case.log_error(calibration.constants(case.job)) for case in rows]
-        apart += [abs(one - other) for one, other in itertools.combinations(errors, 2)]
-    if not apart:
-        return _PRIOR_WIDTH
-    return round(float(np.quantile(apart, COVERAGE)) / (Z90 * math.sqrt(2)), 4)
 
 
 def _place(job: Job) -> Place:

@@ -114,6 +114,14 @@ ORIGINS: Mapping[str, Mark] = {
 }
 """Where numbers are from; published ones are hollow diamonds."""
 
+VERDICTS: Mapping[str, Mark] = {
+    "agrees": Mark("agrees", BLUE, "", "o"),
+    "cannot tell": Mark("cannot tell", PALE, "", "s"),
+    "differs": Mark("differs", VERMILION, "xxxxxx", "X"),
+    "finding": Mark("finding", YELLOW, "//////", "D"),
+}
+"""Verdicts on published claims."""
+
 LIMIT = Mark("limit", BLACK)
 """Lines of limits: power, temperature at which clocks are throttled, memory."""
 
@@ -136,6 +144,7 @@ FAMILIES: Mapping[str, tuple[Mark, ...]] = {
     "optimisations": tuple(OPTIMIZATIONS.values()),
     "causes": tuple(CAUSES.values()),
     "GPU types": tuple(GPU_TYPES.values()),
+    "verdicts": tuple(VERDICTS.values()),
 }
 """What can stand side by side, in that order."""
 

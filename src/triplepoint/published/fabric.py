@@ -36,13 +36,14 @@ def usual_fabric(gpu: GpuConfig, num_gpus: int, stated: StatedNetwork, config: P
         _check_owner(gpu, stated)
         share = stated.bandwidth if stated.is_per_gpu else stated.bandwidth / node
         nics = stated.num_nics or share * node / usual.nic_bandwidth
-    per_node = max(1, round(nics))
+    # Not rounded: of more bandwidth no adapter has less.
+    per_node = max(1.0, nics)
     network = Network(
         share * domain,
         per_node * max(1, domain // node),
         stated.link,
         stated.has_reduction,
-        gpus_per_leaf(stated.is_rail_optimised, per_node, node) if stated.oversubscription > 1 else None,
+        gpus_per_leaf(stated.is_rail_optimised, round(per_node), node) if stated.oversubscription > 1 else None,
         stated.oversubscription,
     )
     return Fabric(inside + network_levels(network, load_link(network.link, config), domain, num_gpus))

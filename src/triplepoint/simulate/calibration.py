@@ -4,7 +4,7 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,8 +17,9 @@ from triplepoint.config.gpu import Architecture
 from triplepoint.config.yaml_file import read
 from triplepoint.simulate import intervals
 from triplepoint.simulate.costs import Constants
-from triplepoint.simulate.intervals import Features, Uncertainty
+from triplepoint.simulate.intervals import Calibrated, Features, Uncertainty
 from triplepoint.simulate.job import Job
+from triplepoint.simulate.layouts import Laid, LayoutWidths
 from triplepoint.simulate.stacks import find_stack
 
 LEAST_FACTOR = 0.8
@@ -62,6 +63,19 @@ class StackConstant(Strict):
     """Standard deviation of log errors of its rows, each seen from other models. Unit: 1."""
 
 
+class KindSpread(Strict):
+    """How far rows of one kind on one stack scatter, all its versions together."""
+
+    stack: str
+    """Name of the stack; empty for all of them together."""
+    kind: str
+    """Kind of the rows, see `Kind`."""
+    num_rows: Annotated[int, Field(ge=1)]
+    """Rows."""
+    spread: Annotated[float, Field(ge=0)]
+    """Standard deviation of their log errors, each seen from other models. Unit: 1."""
+
+
 class Widths(Strict):
     """Standard deviations, in log, of what is not known of a job unlike those calibrated; they add in squares.
 
@@ -82,8 +96,6 @@ class Widths(Strict):
     """More where the stack was measured without experts only, or with them only."""
     precision: Annotated[float, Field(ge=0)]
     """More where the stack was not measured at the precision."""
-    layout: Annotated[float, Field(ge=0)]
-    """Of a layout against another of the same job: from differences of their errors, where common ones cancel."""
 
 
 class Kind(NamedTuple):
@@ -100,12 +112,6 @@ class Kind(NamedTuple):
 def kind_of(job: Job) -> Kind:
     """Return the kind of a job."""
     return Kind(job.gpu.name, job.precision, "experts" if job.model.moe else "dense")
-
-
-def same_training(job: Job) -> Hashable:
-    """Return what jobs have in common that are alternatives to each other: all but how they are laid out."""
-    of_model = job.model.name, job.trainable, job.precision, job.sequence_length, job.global_batch_size
-    return (*of_model, job.stack, job.gpu.name, job.num_gpus)
 
 
 class Place(Strict):
@@ -134,12 +140,16 @@ class Fitted(Strict):
     """90 % of errors, each predicted from other models, are smaller than this many of their scales. Unit: 1."""
     widths: Widths
     """What is not known of other jobs."""
+    layouts: LayoutWidths
+    """What is not known of one layout against another."""
     experts_ratio: Positive
     """Usual factor on the time of kernels of models with experts over others. Unit: 1."""
     gpus: list[GpuFactor]
     """By GPU type."""
     stacks: list[StackConstant]
     """By version of the stack."""
+    kinds: list[KindSpread] = []
+    """Scatter by kind of row, of stacks and of all of them together."""
     places: list[Place]
     """What was calibrated."""
 
@@ -162,8 +172,8 @@ class Calibration:
         return cls(read(Fitted, config / "calibration" / "fitted.yaml"), config)
 
     @cached_property
-    def _known(self) -> list[Features]:
-        return [features_at(place) for place in self.fitted.places]
+    def _known(self) -> Calibrated:
+        return Calibrated.of([features_at(place) for place in self.fitted.places])
 
     @cached_property
     def _by_family(self) -> dict[str, list[StackConstant]]:
@@ -194,15 +204,30 @@ class Calibration:
 
     def scale(self, job: Job, uncertainty: Uncertainty) -> float:
         """Return the standard deviation of the log error of this job; larger away from what was calibrated."""
-        widths, known = self.fitted.widths, self._constant(job)
-        own = (known.spread if known else widths.row) * intervals.widening(features_of(job), self._known)
-        new = [getattr(widths, name) for name in self.new_of(job)]
+        own = self.spread(job) * intervals.widening(features_of(job), self._known)
+        new = [getattr(self.fitted.widths, name) for name in self.new_of(job)]
         return math.hypot(own, *new, self._excess(job, uncertainty))
+
+    def layout_width(self, one: Laid, other: Laid) -> float:
+        """Return half the 90 % interval of the log error of the difference of two layouts of a training."""
+        return self.fitted.layouts.quantile * self.fitted.layouts.scale(one, other, self.spread(one.job))
 
     def layout_scale(self, job: Job) -> float:
         """Return the standard deviation of the log error of one layout of a job, without what all of them share."""
+        return self.fitted.layouts.of_one(self.spread(job))
+
+    def spread(self, job: Job) -> float:
+        """Return the scatter of rows like a job: of its kind on its stack; else of its kind, or its stack, or all."""
+        kind = str(kind_of(job))
+        if found := self._by_kind.get((job.family, kind)):
+            return found
         known = self._constant(job)
-        return min(self.fitted.widths.layout, known.spread) if known else self.fitted.widths.layout
+        usual = known.spread if known else self.fitted.widths.row
+        return max(usual, self._by_kind.get(("", kind), 0.0))
+
+    @cached_property
+    def _by_kind(self) -> dict[tuple[str, str], float]:
+        return {(one.stack, one.kind): one.spread for one in self.fitted.kinds}
 
     def new_of(self, job: Job) -> list[str]:
         """Return what of a job was not calibrated: names of `Widths`."""

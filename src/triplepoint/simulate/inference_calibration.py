@@ -12,7 +12,7 @@ from triplepoint.config.yaml_file import read
 from triplepoint.simulate import intervals
 from triplepoint.simulate.calibration import Calibration, Place, Positive, features_at
 from triplepoint.simulate.inference import InferenceStep, Serving
-from triplepoint.simulate.intervals import Features
+from triplepoint.simulate.intervals import Calibrated
 from triplepoint.simulate.job import Job
 
 
@@ -63,8 +63,8 @@ class ServingCalibration:
         return cls(read(FittedServing, config / "calibration" / "inference.yaml"), trained)
 
     @cached_property
-    def _known(self) -> list[Features]:
-        return [features_at(place) for place in self.fitted.places]
+    def _known(self) -> Calibrated:
+        return Calibrated.of([features_at(place) for place in self.fitted.places])
 
     def known_to(self, job: Job, serving: Serving, step: InferenceStep) -> KnownTo:
         """Return the intervals around what is predicted."""

@@ -1,10 +1,13 @@
 """Intervals of predicted times: one width up and down in the logarithm, wider away from what was calibrated."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
+
+Float = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -66,26 +69,46 @@ FLOOR = 0.02
 """Smallest scale: steps of one job vary by so much between runs. Unit: 1, in log."""
 
 
-def distance(features: Features, known: Sequence[Features]) -> float:
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """What was calibrated, to find what is nearest to a job.
+
+    Attributes:
+        places: Of all; shape (num_places, 3).
+        by_gpu: Of those on each GPU type and precision; shapes (num_places, 3).
+    """
+
+    places: Float
+    by_gpu: Mapping[str, Float]
+
+    @classmethod
+    def of(cls, known: Sequence[Features]) -> "Calibrated":
+        """Return it from where jobs stood."""
+        by_gpu: dict[str, list[tuple[float, float, float]]] = {}
+        for one in known:
+            by_gpu.setdefault(one.gpu, []).append(one.place)
+        places = np.array([one.place for one in known]).reshape(-1, 3)
+        return cls(places, {gpu: np.array(rows) for gpu, rows in by_gpu.items()})
+
+
+def distance(features: Features, places: Float) -> float:
     """Return how far a job is from the nearest calibrated one, in octaves of GPUs, sequence length and size.
 
     Args:
         features: Of the job.
-        known: What was calibrated; none counts as far.
+        places: What was calibrated, shape (num_places, 3); none counts as far.
     """
-    if not known:
+    if not len(places):
         return 10.0
-    places = np.array([other.place for other in known])
     return float(np.abs(places - np.array(features.place)).sum(axis=1).min())
 
 
-def widening(features: Features, known: Sequence[Features]) -> float:
+def widening(features: Features, known: Calibrated) -> float:
     """Return the factor on the scale of a job by its distance, from jobs on the same GPU type where there are any."""
-    same = [other for other in known if other.gpu == features.gpu] or list(known)
-    return 1 + PER_OCTAVE * distance(features, same)
+    return 1 + PER_OCTAVE * distance(features, known.by_gpu.get(features.gpu, known.places))
 
 
-def scale(uncertainty: Uncertainty, features: Features, known: Sequence[Features]) -> float:
+def scale(uncertainty: Uncertainty, features: Features, known: Calibrated) -> float:
     """Return the width that scores of the job are measured in: of the parts, widened by the distance."""
     return (FLOOR + uncertainty.sigma) * widening(features, known)
 

@@ -64,6 +64,15 @@ class Step:
         """Communication that no computation overlaps, mean over stages. Unit: s."""
         return float(self.timeline.accounts.exposed_comm_s.mean())
 
+    @property
+    def gradient_share(self) -> float:
+        """Part of the step that reduces gradients after the passes, or is lost to reducing them during these, 0 to 1.
+
+        Of the stage where it is longest.
+        """
+        begin, end = self.timeline.final_sync.T
+        return (float((end - begin).max(initial=0.0)) + self.contention_s) / self.time_s
+
 
 NOBODY: Mapping[int, float] = MappingProxyType({})
 """No rank is slower than the others."""
@@ -84,6 +93,7 @@ def simulate_step(job: Job, constants: Constants, config: Path, slow: Mapping[in
     costs = costs_of(job, constants, config)
     stages = stage_work(job)
     order = make_order(job.layout.schedule, job.layout.pp, job.num_microbatches, job.layout.vp)
+    order = order if job.waits_for_stages else order.without_waits()
     durations, class_of_replica = durations_of(job, stages, costs), np.zeros(job.layout.dp, dtype=np.int64)
     if slow:
         replicas = sort_replicas(job.layout, slow, lockstep(stages, job))

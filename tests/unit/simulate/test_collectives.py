@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.simulate.jobs import fabric_from
+from triplepoint.config.base import Quantity
 from triplepoint.metrics import bus_factor
 from triplepoint.simulate.collectives.links import Link, load_link, load_overlap
 from triplepoint.simulate.collectives.times import CollectiveModel
@@ -289,13 +290,14 @@ def test_astra_depends_on_spelling_where_we_do_not() -> None:
     assert max(times) / min(times) > 600
 
 
-def test_ring_of_some_of_a_nodes_gpus_shares_one_adapter() -> None:
+def test_rings_of_some_of_a_nodes_gpus_share_what_gets_from_one_adapter_to_another() -> None:
     # Four adapters of 25 GB/s for eight GPUs, as vTrain's nodes have them.
-    link = BETWEEN.model_copy(update={"partial_ring_adapters": 1})
+    most = Quantity(value=25e9, unit="byte/s", source="vTrain's nodes")
+    link = BETWEEN.model_copy(update={"partial_ring_bandwidth": most})
     fabric = Fabric(NODE + network_levels(Network(100e9, 4), link, 8, 1024))
     model = CollectiveModel(fabric, LINKS | {"between": link})
     reached = {tp: model.route(Group(64 // tp, tp))[-1].bandwidth / 1e9 for tp in (1, 2, 4, 8)}
-    # All of a node's GPUs: all adapters. One: half of one. Of some: both rings, or all four, through one of 25 GB/s.
+    # All of a node's GPUs: all adapters. One: half of one. Of some: both rings, or all four, 25 GB/s.
     assert reached == {1: 100, 2: 12.5, 4: 6.25, 8: 12.5}
     # Each sends for itself in an all-to-all, through its share of an adapter.
     assert [model.route(Group(64 // tp, tp))[-1].exchange / 1e9 for tp in (1, 2, 4, 8)] == [100, 50, 25, 12.5]

@@ -17,7 +17,7 @@ from triplepoint.published.rows import read_row, settle
 from triplepoint.simulate import intervals
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Constants, slowest_of
-from triplepoint.simulate.intervals import Features, Uncertainty
+from triplepoint.simulate.intervals import Calibrated, Features, Uncertainty
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.predict.prediction import COLUMNS, predict
 from triplepoint.simulate.step import simulate_step
@@ -132,7 +132,7 @@ def test_conformal_quantile_holds_the_share_of_its_own_scores(scores: list[float
 
 def test_distance_counts_octaves_to_the_nearest() -> None:
     known = [Features("a", "h100 bf16", 3, 11, 33), Features("a", "h100 bf16", 6, 11, 33)]
-    assert intervals.distance(Features("b", "h100 bf16", 7, 12, 33), known) == 2
+    assert intervals.distance(Features("b", "h100 bf16", 7, 12, 33), Calibrated.of(known).places) == 2
 
 
 def test_command_writes_every_row_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,9 +76,9 @@ class Link(Strict):
     no_faster_than: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     """Kind of link with the same adapters and library whose switches are no slower: no time is below its. The two are
     fitted to other clusters, collectives and sizes. None: nothing is known to bound it."""
-    partial_ring_adapters: Positive | None = None
-    """Adapters that all rings of a node share, where GPUs share adapters and each ring has some of the node's GPUs, but
-    more than one: it leaves by another GPU than it enters, and the two have no adapter in common. None: all of them."""
+    partial_ring_bandwidth: Annotated[Quantity, unit_is("byte/s")] | None = None
+    """What all rings of a node reach together, where GPUs share adapters and each ring has some of the node's GPUs, but
+    more than one: it leaves by another GPU than it enters, and the two have no adapter in common. None: all of it."""
     package: Package | None = None
     """A better joined part of the node."""
     sigma: Positive

@@ -76,7 +76,7 @@ def _crossing(
     single = max(share, level.single or 0.0)
     num_groups = max(1.0, part / inner) if num_sharing is None else num_sharing
     exchange = bandwidth = min(single * inner, share * part / num_groups)
-    if link.partial_ring_adapters and leaves_node and single > share and 1 < inner < part:
-        bandwidth = min(bandwidth, single * link.partial_ring_adapters / num_groups)
+    if link.partial_ring_bandwidth and leaves_node and single > share and 1 < inner < part:
+        bandwidth = min(bandwidth, link.partial_ring_bandwidth.value / num_groups)
     reached = bandwidth, exchange, min(single, exchange)
     return Crossing(link, place, inner, members, *reached, level.latency, level.has_reduction)

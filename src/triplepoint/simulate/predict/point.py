@@ -18,6 +18,9 @@ from triplepoint.simulate.predict.prediction import Prediction, predict_job, rea
 from triplepoint.simulate.stacks import OF_ENGINE
 from triplepoint.status import PredictionStatus
 
+MANY_POINTS = 200
+"""Points from which on starting processes pays: a point takes some 5 ms."""
+
 
 def predict_point(point: Point, config: Path, stack: str | None = None, with_power: bool = True) -> Prediction:
     """Return the prediction of a point; what cannot be predicted has a status and says why in its `reason`.

@@ -21,6 +21,7 @@ from triplepoint.simulate.inference import Serving, batch_of, warm_batch
 from triplepoint.simulate.inference_calibration import ServingCalibration
 from triplepoint.simulate.intervals import interval
 from triplepoint.simulate.job import Job
+from triplepoint.simulate.layouts import Laid
 from triplepoint.simulate.memory.training import MemoryUse, Need, peak_memory
 from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power
@@ -82,7 +83,7 @@ class Prediction:
         exposed_comm_per_output_token_s: Exposed communication of such a token.
         software: What the software does.
         power: Power and heat.
-        job: What was predicted of training; None of inference, and where nothing was.
+        laid: What was predicted of training; None of inference, and where nothing was.
     """
 
     status: PredictionStatus
@@ -105,7 +106,7 @@ class Prediction:
     exposed_comm_per_output_token_s: float = math.nan
     software: SoftwareUse = SoftwareUse()
     power: PowerPrediction = PowerPrediction()
-    job: Job | None = None
+    laid: Laid | None = None
 
     def cells(self) -> dict[str, object]:
         """Return the columns of a table: nothing for NaN, six digits of a number."""
@@ -114,7 +115,7 @@ class Prediction:
         return {name: cell_of(value) for name, value in (own | parts).items()}
 
 
-_OWN_COLUMNS = tuple(part.name for part in fields(Prediction) if part.name not in ("software", "power", "job"))
+_OWN_COLUMNS = tuple(part.name for part in fields(Prediction) if part.name not in ("software", "power", "laid"))
 
 COLUMNS = (
     *_OWN_COLUMNS,
@@ -214,7 +215,7 @@ def _prediction(job: Job, step: Step, memory: MemoryUse, calibration: Calibratio
         bubble_fraction=step.timeline.bubble_fraction,
         exposed_comm_s=step.exposed_comm_s,
         bottleneck=_training_bottleneck(step.timeline, step.slowest),
-        job=job,
+        laid=Laid(job, step.gradient_share),
     )
 
 
