@@ -46,7 +46,7 @@ def answer(points: DataFrame) -> str:
     if not highest:
         return "No traffic was counted"
     fullest = max(highest, key=lambda link: highest[link])
-    of_it = done.loc[done[f"{column(fullest)}_max"].idxmax()]
+    of_it = done.sort_values(f"{column(fullest)}_max", ascending=False, kind="stable").iloc[0]
     others = [f"{NAMES[link]} {100 * value:.0f} %" for link, value in highest.items() if link != fullest]
     said = (
         f"{NAMES[fullest]} is used up to {100 * highest[fullest]:.0f} % ({of_it['model']} {of_it['layout']}, "

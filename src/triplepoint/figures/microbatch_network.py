@@ -72,7 +72,11 @@ def _quantity(link: str, points: DataFrame) -> Quantity:
     name = links.column(link)
     is_near = points[f"{name}_max"].max() > _NEAR
     return Quantity(
-        name, f"{links.NAMES[link]}\n(% of capacity)", limit=(_FULL, "full") if is_near else ("", ""), scale=100
+        name,
+        f"{links.NAMES[link]}\n(% of capacity)",
+        limit=(_FULL, "full") if is_near else ("", ""),
+        scale=100,
+        from_zero=False,
     )
 
 
