@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from pandas import DataFrame
+from pandas import DataFrame, Series
 
 from triplepoint import effects
 from triplepoint.status import Status
@@ -25,7 +25,7 @@ def shares(traffic: DataFrame) -> DataFrame:
     """
     busier = traffic.assign(share=traffic[["tx_share", "rx_share"]].max(axis=1))
     known = busier[busier["share"].notna()]
-    columns = {}
+    columns: dict[str, Series] = {}
     for link in NAMES:
         found = known[known["link"] == link].groupby("run")["share"]
         if len(found):

@@ -82,6 +82,8 @@ def test_draw_keeps_everything_on_the_page(drawn: dict, name: str, study: str) -
 CONVERTED = (
     "parallelism_sweep", "parallelism_sweep_h100", "microbatch_power", "thermal_heatmap", "clock_heatmap",
     "traffic_heatmap", "traffic_heatmap_h100", "throttling", "node_airflow",
+    "kernel_breakdown", "recompute_kernels", "optimization_sweep", "optimization_sweep_h100", "microbatch_stages",
+    "microbatch_network", "occupancy",
 )  # fmt: skip
 """Figures on `style.new_page`; those not yet have text of 5.8 points."""
 
