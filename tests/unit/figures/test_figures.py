@@ -15,7 +15,7 @@ from triplepoint.errors import UserError
 from triplepoint.figures import style
 from triplepoint.figures.write import to_csv, write_figure
 
-OF_RUNS = [name for name, spec in figures.FIGURES.items() if not spec.comparison]
+OF_RUNS = [name for name, spec in figures.FIGURES.items() if not spec.comparison and "claims" not in spec.tables]
 """Figures drawn from tables of runs."""
 GOLDEN = Path(__file__).parents[2] / "golden" / "figures"
 
