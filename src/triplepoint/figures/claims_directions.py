@@ -47,7 +47,14 @@ def _draw_bars(axes: Axes, found: DataFrame) -> None:
     for verdict in VERDICTS:
         mark, share = marks.VERDICTS[verdict], found[verdict] / whole
         axes.barh(
-            range(len(found)), share, 0.72, left=start, color=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0
+            range(len(found)),
+            share,
+            0.72,
+            left=start,
+            color=mark.colour,
+            hatch=mark.hatch,
+            edgecolor="white",
+            linewidth=0,
         )
         start = start + share
     names = [
