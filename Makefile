@@ -57,5 +57,5 @@ types: env
 	$(BIN)/mypy
 
 clean:
-	@printf 'Remove results/, figs/, logs/ and report.html? Measured runs are lost. [y/N] '; read answer; \
-	    [ "$$answer" = y ] && rm -rf results figs logs report.html || echo "kept"
+	@printf 'Remove results/, figs/, logs/, report/ and report.html? Measured runs are lost. [y/N] '; read answer; \
+	    [ "$$answer" = y ] && rm -rf results figs logs report report.html || echo "kept"

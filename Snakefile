@@ -1,5 +1,5 @@
 # From a study in YAML to figures and a report:
-#   plan -> launch or simulate -> telemetry, parse -> trace -> aggregate -> claims, figure -> report
+#   plan -> launch or simulate -> telemetry, parse -> trace -> aggregate -> claims, whatif, figure -> report
 # One rule per stage, each in rules/<stage>.smk, each calling `triplepoint <stage>`.
 from snakemake.utils import min_version
 
@@ -15,6 +15,7 @@ include: "rules/parse.smk"
 include: "rules/trace.smk"
 include: "rules/aggregate.smk"
 include: "rules/claims.smk"
+include: "rules/whatif.smk"
 include: "rules/figure.smk"
 include: "rules/report.smk"
 
@@ -29,7 +30,7 @@ rule all:
         expand(
             "figs/{figure}.{format}",
             figure=STUDY.figures,
-            format=["pdf", "png", "csv"],
+            format=["pdf", "svg", "png", "csv"],
         ),
         "report.html",
     localrule: True

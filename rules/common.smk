@@ -21,3 +21,4 @@ wildcard_constraints:
     part=r"\d+-\d+",
     study=STUDY.study_pattern,
     figure=STUDY.figure_pattern,
+    comparison=STUDY.comparison_pattern,

@@ -9,6 +9,7 @@ rule figure:
             category=lambda wildcards: STUDY.question(wildcards.figure),
             labels={"figure": "{figure}", "format": "PDF"},
         ),
+        svg="figs/{figure}.svg",
         png="figs/{figure}.png",
         csv="figs/{figure}.csv",
     log:

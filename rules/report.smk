@@ -1,16 +1,18 @@
-# One self-contained page: the studies, their machines, the figures with captions, tables, provenance.
+# A self-contained front page with findings, figures and a table of runs, and a page for each run in report/.
 rule report:
     input:
-        figures=expand("figs/{figure}.png", figure=STUDY.figures),
+        figures=expand("figs/{figure}.svg", figure=STUDY.figures),
         captions=STUDY.caption_files,
         tables=STUDY.tables_behind([*STUDY.tables, *STUDY.over_all]),
     output:
-        "report.html",
+        page="report.html",
+        pages=directory("report"),
     log:
         "logs/report.log",
     conda:
         "../envs/analysis.yaml"
+    threads: 4
     params:
         code=STUDY.code("report"),
     shell:
-        "triplepoint report 2> {log}"
+        "triplepoint report --jobs {threads} 2> {log}"

@@ -40,7 +40,7 @@ def training_flops_per_token(model: ModelConfig, sequence_length: int, lora: Lor
 def peak_flops(gpu: GpuConfig, precision: Precision) -> float | None:
     """Return the dense peak of one GPU at a number format; None where it has none. Unit: FLOP/s."""
     # Matrix units run bf16 and fp16 at one rate on every GPU here.
-    peaks = {"fp32": gpu.peak_fp32_flops, "fp8": gpu.peak_fp8_flops}
+    peaks = {"fp32": gpu.peak_fp32_flops, "fp8": gpu.peak_fp8_flops, "nvfp4": gpu.peak_nvfp4_flops}
     peak = peaks.get(precision, gpu.peak_bf16_flops)
     return None if peak is None else peak.value
 

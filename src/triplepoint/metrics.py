@@ -260,21 +260,29 @@ def _layer_macs(model: ModelConfig, kind: LayerKind, sequence_length: int) -> fl
     """
     feed_forward = _feed_forward_macs(model, kind.has_experts) if kind.has_feed_forward else 0
     if mixer := model.recurrent(kind):
-        return mixer.num_weights(model.hidden_size) + mixer.scan_macs + feed_forward
+        shared = model.num_shared_weights(kind, is_counted_again=True)
+        scores = _scores(model, sequence_length) if kind.has_shared_block else 0
+        return mixer.num_weights(model.hidden_size) + mixer.scan_macs + shared + scores + feed_forward
     if not kind.has_attention:
         return feed_forward
     keys = min(kind.window or sequence_length, sequence_length)
-    scores = keys * model.num_attention_heads * (model.head_size + model.value_head_size)
-    return model.num_attention_weights + scores + feed_forward
+    return model.num_attention_weights + _scores(model, keys) + feed_forward
+
+
+def _scores(model: ModelConfig, keys: int) -> int:
+    """Return multiply-adds per token of scores and their product with the values."""
+    return keys * model.num_attention_heads * (model.head_size + model.value_head_size)
 
 
 def _feed_forward_macs(model: ModelConfig, has_experts: bool) -> int:
     """Return multiply-adds per token of one layer's feed-forward block: of top-k and shared experts, and the router."""
-    per_width = model.hidden_size * (3 if model.activation == "swiglu" else 2)
+    matrices = 3 if model.activation == "swiglu" else 2
     if model.moe is None or not has_experts:
-        return per_width * model.dense_ffn_hidden_size
-    inner = model.moe.top_k * model.ffn_hidden_size + (model.moe.shared_ffn_hidden_size or 0)
-    return per_width * inner + model.hidden_size * model.moe.num_experts
+        return matrices * model.hidden_size * model.dense_ffn_hidden_size
+    routed = matrices * model.expert_width * model.moe.top_k * model.ffn_hidden_size
+    shared = matrices * model.hidden_size * (model.moe.shared_ffn_hidden_size or 0)
+    latent = 2 * model.hidden_size * (model.moe.latent_size or 0)
+    return routed + shared + latent + model.hidden_size * model.moe.num_experts
 
 
 def _some(values: npt.ArrayLike) -> Floats:

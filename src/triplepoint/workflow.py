@@ -48,7 +48,7 @@ RUN_PATTERN = "[^/]+"
 
 _RESULTS = Path("results")
 
-CHEAP_RULES = ("simulate", "telemetry", "parse", "trace", "aggregate", "claims", "figure", "report")
+CHEAP_RULES = ("simulate", "telemetry", "parse", "trace", "aggregate", "claims", "whatif", "figure", "report")
 """All rules but the one that costs GPU hours."""
 
 TRACE_TABLES = ("kernels", "intervals", "categories", "collectives", "ranks", "critical_path", "timeline")
@@ -78,7 +78,9 @@ def bind(config: Mapping[str, Any], base: str, asked: Sequence[str] = ()) -> "Bi
     except UserError as error:
         print(f"triplepoint: {error}", file=sys.stderr)
         sys.exit(USER_ERROR)
-    tell_cost(" ".join([binding.arguments, *(f"--figure {name}" for name in asked)]))
+    of_runs = [name for name in asked if not figures.spec_of(name).comparison]
+    if of_runs or not asked:
+        tell_cost(" ".join([binding.arguments, *(f"--figure {name}" for name in of_runs)]))
     return binding
 
 
@@ -152,6 +154,8 @@ class Binding:
     def figure_tables(self, figure: str) -> list[str]:
         """Return the files a figure is drawn from."""
         spec = figures.spec_of(figure)
+        if spec.comparison:
+            return [str(_RESULTS / "whatif" / f"{spec.comparison}.parquet")]
         return self.tables_behind(spec.tables, spec.studies)
 
     def question(self, figure: str) -> str:
@@ -161,6 +165,12 @@ class Binding:
     def caption(self, figure: str) -> str:
         """Return the caption of a figure: Snakemake fills no wildcards in its path."""
         return figures.caption(figure)
+
+    @property
+    def comparison_pattern(self) -> str:
+        """Regular expression of the comparisons there are."""
+        names = sorted(path.stem for path in Path("config", "whatif").glob("*.yaml"))
+        return "|".join(map(re.escape, names)) or "(?!)"
 
     @property
     def caption_files(self) -> list[str]:
@@ -275,6 +285,14 @@ class Binding:
     def machines(self) -> str:
         """A digest of the files that say what machines can do, behind what is simulated."""
         kinds = ("gpus", "clusters", "kernels", "collectives", "calibration", "power", "heat")
+        return self._digest_of_folders(kinds)
+
+    @property
+    def compared(self) -> str:
+        """A digest of the files that say which points there are to compare, and what is published of them."""
+        return self._digest_of_folders(("studies", "models", "published"))
+
+    def _digest_of_folders(self, kinds: Iterable[str]) -> str:
         return self._digest_of(path for kind in kinds for path in Path("config", kind).rglob("*") if path.is_file())
 
     def gpu_files(self, study: str) -> list[str]:

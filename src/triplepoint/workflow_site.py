@@ -19,7 +19,7 @@ from triplepoint.config.site import read_site
 from triplepoint.errors import USER_ERROR, UserError
 from triplepoint.figures import spec_of
 
-_FIGURE = re.compile(r"figs/((?:[^/]+/)?[^/]+)\.(?:pdf|png|csv)")
+_FIGURE = re.compile(r"figs/((?:[^/]+/)?[^/]+)\.(?:pdf|svg|png|csv)")
 ROOM = "gang_nodes"
 """Resource of Snakemake that launches use up: nodes."""
 

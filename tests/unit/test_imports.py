@@ -23,7 +23,7 @@ LAYERS = [
     {"published", "verdicts", "ranking", "effects"},
     {"doctor", "plan", "aggregate", "advise", "calibrate"},
     {"figures", "predictions"},
-    {"report", "compare"},
+    {"report", "compare", "whatif"},
     {"workflow", "workflow_site", "cli"},
     {"__main__"},
 ]

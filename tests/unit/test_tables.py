@@ -13,10 +13,11 @@ from triplepoint.status import RESULTS
 from triplepoint.tables import SAMPLES, STEPS, TELEMETRY, reference
 from triplepoint.tables.results import POINTS, RESULT_TABLES
 from triplepoint.tables.schema import Column, Kind, Table
+from triplepoint.tables.whatif import WHATIF
 
 PACKAGE = Path(triplepoint.__file__).parent
 ROOT = Path(__file__).parents[2]
-TABLES = [*RESULT_TABLES.values(), *reference._OF_RUN.values()]
+TABLES = [*RESULT_TABLES.values(), WHATIF, *reference._OF_RUN.values()]
 SHOWN = {"tables/schema.py", "tables/reference.py", "report/__init__.py", "tables/results.py", "config/reference.py"}
 """Modules that pass descriptions on to readers: as metadata of a file, as a tooltip of the page."""
 

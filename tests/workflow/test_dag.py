@@ -152,6 +152,15 @@ def test_one_figure_brings_only_its_inputs(fresh: Project) -> None:
     assert not {"report", "claims"} & outcome.rules
 
 
+def test_figure_of_a_comparison_needs_no_run() -> None:
+    """On the repository itself: nothing is simulated but the comparison, and nothing launched."""
+    outcome = Project(Path(__file__).parents[2]).snakemake("-n", "-F", "figs/scale_up_vs_out.pdf")
+    assert outcome.status == 0, outcome.output
+    assert outcome.rules == {"whatif", "figure"}
+    assert outcome.of("figure") == ["scale_up_vs_out"]
+    assert "GPU hours" not in outcome.output
+
+
 @pytest.mark.parametrize("profile", ["local", "ci", "slurm-h200", "slurm-h100", "slurm-mi250"])
 def test_profile_resolves_by_name_from_the_root(profile: str) -> None:
     """On the repository itself: its studies, its profiles."""

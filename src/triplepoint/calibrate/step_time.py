@@ -29,6 +29,7 @@ from triplepoint.metrics import Z90
 from triplepoint.simulate.calibration import (
     Calibration,
     Fitted,
+    KindSpread,
     Place,
     StackConstant,
     Widths,
@@ -122,8 +123,8 @@ def fit(cases: Sequence[Case], fitted_to: str, config: Path) -> Calibration:
     by_size = _held_out(cases, bare)
     spreads = _spreads(cases, by_size)
     stacks = [stack.model_copy(update={"spread": spreads[stack.stack]}) for stack in bare.fitted.stacks]
-    widths = _widths(cases, by_size, bare)
-    known = Calibration(bare.fitted.model_copy(update={"stacks": stacks, "widths": widths}), config)
+    update = {"stacks": stacks, "widths": _widths(cases, by_size, bare), "kinds": _kinds(cases, by_size)}
+    known = Calibration(bare.fitted.model_copy(update=update), config)
     scores = [abs(by_size[case]) / known.scale(case.job, case.uncertainty) for case in cases]
     quantile = max(0.1, round(conformal_quantile(scores, cluster_weights(cases).tolist()), 4))
     layouts = fit_layouts(pairs_of(cases, known))
@@ -184,7 +185,13 @@ def without(cases: Sequence[Case], gone: Iterable[Case], calibration: Calibratio
     bare, fitted = _with_constants(others, "", calibration.config).fitted, calibration.fitted
     spreads = {stack.stack: stack.spread for stack in fitted.stacks}
     stacks = [stack.model_copy(update={"spread": spreads[stack.stack]}) for stack in bare.stacks]
-    update = {"stacks": stacks, "quantile": fitted.quantile, "widths": fitted.widths, "layouts": fitted.layouts}
+    kinds = {str(kind_of(case.job)) for case in others}
+    cells = {(case.job.family, str(kind_of(case.job))) for case in others}
+    known = [one for one in fitted.kinds if (one.stack, one.kind) in cells or (not one.stack and one.kind in kinds)]
+    update = {
+        "stacks": stacks, "quantile": fitted.quantile, "widths": fitted.widths, "layouts": fitted.layouts,
+        "kinds": known,
+    }  # fmt: skip
     return Calibration(bare.model_copy(update=update), calibration.config)
 
 
@@ -235,9 +242,26 @@ def _spreads(cases: Sequence[Case], errors: dict[Case, float]) -> dict[str, floa
     """Return the standard deviation of the rows of every version of a stack; of few rows, drawn to that of all."""
     everything, found = _spread(cases, errors), {}
     for stack, rows in grouped(cases, lambda case: case.job.stack).items():
-        drawn = (len(rows) * _spread(rows, errors) ** 2 + FEW_ROWS * everything**2) / (len(rows) + FEW_ROWS)
-        found[str(stack)] = round(max(math.sqrt(drawn), _LEAST_SPREAD), 4)
+        found[str(stack)] = _drawn(rows, errors, everything)
     return found
+
+
+def _kinds(cases: Sequence[Case], errors: dict[Case, float]) -> list[KindSpread]:
+    """Return the scatter of rows by kind, and by kind on each stack; of few rows, drawn to that of more of them."""
+    everything, found = _spread(cases, errors), []
+    for kind, rows in grouped(cases, lambda case: str(kind_of(case.job))).items():
+        of_kind = _drawn(rows, errors, everything)
+        found.append(KindSpread(stack="", kind=str(kind), num_rows=len(rows), spread=of_kind))
+        for stack, members in grouped(rows, lambda case: case.job.family).items():
+            spread = _drawn(members, errors, of_kind)
+            found.append(KindSpread(stack=str(stack), kind=str(kind), num_rows=len(members), spread=spread))
+    return sorted(found, key=lambda one: (one.stack, one.kind))
+
+
+def _drawn(rows: Sequence[Case], errors: dict[Case, float], usual: float) -> float:
+    """Return the standard deviation of some rows; of few, drawn to the usual one."""
+    drawn = (len(rows) * _spread(rows, errors) ** 2 + FEW_ROWS * usual**2) / (len(rows) + FEW_ROWS)
+    return round(max(math.sqrt(drawn), _LEAST_SPREAD), 4)
 
 
 def _spread(cases: Sequence[Case], errors: dict[Case, float]) -> float:

@@ -22,6 +22,7 @@ COMMANDS = {
     "report": "write the self-contained report",
     "doctor": "check a machine, or all nodes of a cluster, before GPU hours are spent",
     "predict": "predict step time, memory and bottleneck of any configurations, one a row of a CSV",
+    "whatif": "say what each factor costs a point, or makes of the difference of two points",
     "compare": "judge a table of your own measured values by the results, or by the prediction",
     "calibrate": "fit the constants of software stacks to measured step times",
     "characterise": "measure what the power sensors of a GPU do to the truth: a sensor card",

@@ -3,17 +3,26 @@
 import argparse
 from pathlib import Path
 
-from triplepoint.cli.arguments import add_results, make_parser, out_file
+from triplepoint.cli.arguments import add_results, make_parser, out_file, whole_number
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("report", "Write one self-contained page with figures, tables and provenance.")
+    made = make_parser(
+        "report", "Write a self-contained front page with findings, figures and runs, and a page for each run."
+    )
     made.add_argument("--figs", type=Path, default=Path("figs"), metavar="DIR", help="folder of the figures")
     made.add_argument(
         "--captions", type=Path, default=Path("workflow/report"), metavar="DIR", help="captions, one .rst each"
     )
-    made.add_argument("--out", type=out_file, default=Path("report.html"), metavar="FILE", help="page to write")
+    made.add_argument(
+        "--out",
+        type=out_file,
+        default=Path("report.html"),
+        metavar="FILE",
+        help="front page to write; pages of runs go into the folder beside it that has its name",
+    )
+    made.add_argument("--jobs", type=whole_number(), default=1, metavar="N", help="pages of runs to write at once")
     add_results(made)
     return made
 
@@ -22,4 +31,4 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the report."""
     from triplepoint.report import write_report
 
-    write_report(arguments.results, arguments.figs, arguments.captions, arguments.out)
+    write_report(arguments.results, arguments.figs, arguments.captions, arguments.out, num_jobs=arguments.jobs)

@@ -21,13 +21,14 @@ class ConditionsConfig(Strict):
     """Air or liquid at the inlet of every node; 18 to 37 degC were seen on public nodes. Unit: degC."""
     inlet_sigma_k: Annotated[float, Field(ge=0, le=20)] = 4.0
     """Standard deviation of the inlet, for intervals of temperatures; most public inlets are 20 to 28 degC. Unit: K."""
-    coolant: Literal["air", "liquid"] = "air"
-    """What takes heat from the GPUs."""
+    coolant: Literal["air", "liquid", "ideal"] = "air"
+    """What takes heat from the GPUs; ideal keeps dies at the inlet's temperature and needs no fans, to ask what heat
+    costs."""
     airflow: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
     """Which GPUs stand behind which, a file in `config/heat/airflow/`; that of the chassis if not given."""
     power_limit_w: Annotated[float, Field(gt=0)] | None = None
     """Power limit of every GPU, from the lowest that its driver takes to that of the GPU type, which it is if none is
-    given. Unit: W."""
+    given; `.inf` for no limit, to ask what limits cost. Unit: W."""
     bad_contact: dict[GpuName, Annotated[float, Field(ge=1, le=20)]] = {}
     """Single GPUs that touch their heat sink badly: factor on the die's resistance, such as `node1.gpu6: 7`."""
     contact: dict[GpuName, Annotated[float, Field(ge=0.3, le=20)]] = {}

@@ -109,6 +109,8 @@ class GpuConfig(Strict):
     """Dense fp32 vector peak of one device."""
     peak_fp8_flops: Annotated[Quantity, unit_is("FLOP/s")] | None = None
     """Dense fp8 matrix peak of one device; absent where the GPU has none."""
+    peak_nvfp4_flops: Annotated[Quantity, unit_is("FLOP/s")] | None = None
+    """Dense matrix peak of one device at 4 bits with a scale for 16 numbers (NVFP4); absent where the GPU has none."""
     memory_capacity: Annotated[Quantity, unit_is("byte")]
     """Device memory of one device."""
     memory_bandwidth: Annotated[Quantity, unit_is("byte/s")]
@@ -125,8 +127,17 @@ class GpuConfig(Strict):
     """Bandwidth of one device into the links inside a node, one direction: NVLink, xGMI, or PCIe where it has none."""
     pcie_bandwidth: Annotated[Quantity, unit_is("byte/s")] | None = None
     """Bandwidth of one device over PCIe to host and adapters, one direction; absent where not entered."""
+    host_bandwidth: Annotated[Quantity, unit_is("byte/s")] | None = None
+    """Bandwidth of one device to the memory of its host, one direction, where that is not PCIe: NVLink-C2C."""
+    host_memory_bandwidth: Annotated[Quantity, unit_is("byte/s")] | None = None
+    """Its share of the bandwidth of the host's memory; absent where not known."""
     usual_network: UsualNetwork
     """Nodes and network of a published run that does not state them."""
+
+    @property
+    def host_link(self) -> Quantity | None:
+        """Bandwidth of one device to the memory of its host, one direction; None where not known. Unit: byte/s."""
+        return self.host_bandwidth or self.pcie_bandwidth
 
     @property
     def kernels_of(self) -> str:

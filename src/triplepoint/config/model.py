@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from triplepoint.config.base import NAME_PATTERN, Featured, Layers, Size, Strict
-from triplepoint.config.mixers import ATTENTION, EXPERTS, MLP, Mixers, Recurrent
+from triplepoint.config.mixers import ATTENTION, EXPERTS, MLP, SHARED, Mixers, SharedBlock
+from triplepoint.config.recurrence import Recurrent
 
 
 class LatentAttention(Strict):
@@ -45,12 +46,19 @@ class LayerKind(NamedTuple):
         window: Tokens its attention sees; None for all.
         mixer: Letter of what mixes its tokens, see `Mixers.pattern`; empty where nothing does.
         has_feed_forward: Whether it has a feed-forward block.
+        reuses_weights: Whether the block it shares with other layers counted with one before.
     """
 
     has_experts: bool = False
     window: int | None = None
     mixer: str = ATTENTION
     has_feed_forward: bool = True
+    reuses_weights: bool = False
+
+    @property
+    def has_shared_block(self) -> bool:
+        """Whether it has a block whose weights it shares with other layers."""
+        return self.mixer == SHARED
 
     @property
     def has_attention(self) -> bool:
@@ -68,6 +76,7 @@ class MixtureOfExperts(Featured):
 
     features: ClassVar[frozenset[str]] = frozenset(
         {"shared_ffn_hidden_size", "num_dense_layers", "layer_interval", "dense_ffn_hidden_size", "pads_experts"}
+        | {"latent_size"}
     )
 
     num_experts: Layers
@@ -86,6 +95,9 @@ class MixtureOfExperts(Featured):
     """Each so many-th layer has experts, the last of each group."""
     dense_ffn_hidden_size: Size | None = None
     """Inner width of the feed-forward block of layers without experts. None: that of an expert."""
+    latent_size: Size | None = None
+    """Width that tokens are projected to before they go to experts, and from after it (LatentMoE, arXiv:2512.20856);
+    the router and shared experts see the hidden size. None: that of experts too."""
 
     @model_validator(mode="after")
     def _check(self) -> "MixtureOfExperts":
@@ -195,6 +207,16 @@ class ModelConfig(Featured):
         return _layer_kinds(self.num_layers, self.moe, self.window, self.mixers)
 
     @property
+    def shared_block(self) -> SharedBlock | None:
+        """Block whose weights several layers share."""
+        return self.mixers.shared if self.mixers else None
+
+    @property
+    def expert_width(self) -> int:
+        """Width of the input and output of routed experts."""
+        return (self.moe.latent_size if self.moe else None) or self.hidden_size
+
+    @property
     def mtp_kind(self) -> LayerKind:
         """Kind of layers of multi-token prediction: attention and feed-forward block as the last that has one."""
         last = self.layer_kinds[-1]
@@ -238,6 +260,8 @@ class ModelConfig(Featured):
         common, mixer = self.num_norms(kind) * self._norm_parameters, self.recurrent(kind)
         if mixer:
             common += mixer.num_weights(self.hidden_size) + mixer.num_vectors
+            has_norms = kind.has_shared_block and not kind.reuses_weights
+            common += self.num_shared_weights(kind) + has_norms * self._shared_norms
         elif kind.has_attention:
             common += self._attention_parameters
         if not kind.has_feed_forward:
@@ -245,8 +269,32 @@ class ModelConfig(Featured):
         if not kind.has_experts or self.moe is None:
             return common + self._ffn_parameters(self.dense_ffn_hidden_size)
         shared = self.moe.shared_ffn_hidden_size
-        experts = self.moe.num_experts * (self._ffn_parameters(self.ffn_hidden_size) + self.hidden_size)
-        return common + experts + (self._ffn_parameters(shared) if shared else 0)
+        width, latent = self.expert_width, self.moe.latent_size or 0
+        routed = self.moe.num_experts * (self._ffn_parameters(self.ffn_hidden_size, width) + self.hidden_size)
+        return common + routed + 2 * latent * self.hidden_size + (self._ffn_parameters(shared) if shared else 0)
+
+    def num_shared_weights(self, kind: LayerKind, is_counted_again: bool = False) -> int:
+        """Return the parameters of the matrices of a shared block in a layer, with its own adapters and projection.
+
+        Args:
+            kind: Kind of layer.
+            is_counted_again: Whether weights that other layers have too count in each, as multiply-adds do.
+        """
+        block, width = self.shared_block, self.hidden_size
+        if block is None or not kind.has_shared_block:
+            return 0
+        gates = 2 if self.activation == "swiglu" else 1
+        own = block.adapter_rank * (width + gates * self.ffn_hidden_size) + width * width
+        if kind.reuses_weights and not is_counted_again:
+            return own
+        heads = self.num_attention_heads + 2 * self.num_query_groups
+        attention = (2 * heads + self.num_attention_heads) * self.head_size * width
+        return own + attention + self._ffn_parameters(self.ffn_hidden_size)
+
+    @property
+    def _shared_norms(self) -> int:
+        """Norms of a shared block: of its input, twice as wide, and of the feed-forward network."""
+        return 3 * self._norm_parameters
 
     @property
     def num_attention_weights(self) -> int:
@@ -273,8 +321,8 @@ class ModelConfig(Featured):
         each = self._layer_parameters(self.mtp_kind) + 3 * self._norm_parameters
         return self.num_mtp_layers * (each + 2 * self.hidden_size * self.hidden_size)
 
-    def _ffn_parameters(self, inner: int) -> int:
-        width = self.hidden_size
+    def _ffn_parameters(self, inner: int, width: int | None = None) -> int:
+        width = width or self.hidden_size
         into = 2 * inner if self.activation == "swiglu" else inner
         return width * into + inner * width + self.add_bias * (into + width)
 
@@ -305,8 +353,15 @@ def _layer_kinds(
         letter = mixers.letter(layer)
         if letter in (MLP, EXPERTS):
             return LayerKind(letter == EXPERTS, mixer="")
+        if letter == SHARED:
+            return LayerKind(mixer=letter, has_feed_forward=False)
         has_block = mixers.has_feed_forward
         seen = width(layer) if letter == ATTENTION else None
         return LayerKind(has_block and has_experts(layer), seen, letter, has_block)
 
-    return tuple(map(kind, range(num_layers)))
+    kinds, num_shared = [kind(layer) for layer in range(num_layers)], 0
+    for layer, found in enumerate(kinds):
+        if mixers and mixers.shared and found.has_shared_block:
+            kinds[layer] = found._replace(reuses_weights=num_shared >= mixers.shared.num_blocks)
+            num_shared += 1
+    return tuple(kinds)

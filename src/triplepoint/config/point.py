@@ -33,11 +33,11 @@ from triplepoint.config.task import TARGETS, Inference, Lora, Task
 
 Positive = Annotated[int, Field(gt=0)]
 Engine = Literal["native", "megatron", "deepspeed", "simulated"]
-Offload = Literal["optim", "params"]
+Offload = Literal["optim", "params", "activations"]
 Overlap = Literal["grad", "param", "tp", "ep"]
 PipelineEnd = Literal["embedding", "loss"]
 ContextExchange = Literal["ring", "all_gather", "all_to_all"]
-Precision = Literal["fp32", "bf16", "fp16", "fp8"]
+Precision = Literal["fp32", "bf16", "fp16", "fp8", "nvfp4"]
 Recompute = Literal["none", "selective", "full"]
 Samples = Literal["packed", "padded"]
 Schedule = Literal["gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"]
@@ -385,14 +385,22 @@ class Measured(Software):
         _in_order(Offload),
         Setting(
             "What a rank keeps in the memory of its host: optimizer state with its update (`optim`), parameters "
-            "(`params`): DeepSpeed's ZeRO-Offload.",
+            "(`params`): DeepSpeed's ZeRO-Offload; what is kept for the backward pass (`activations`), which is "
+            "simulated alone.",
             label="off-{}",
             words="offload {}",
-            engines=("deepspeed",),
+            engines=("deepspeed", "simulated"),
             came_later=True,
         ),
     ] = ()
-    precision: Annotated[Precision, Setting("Number format of the GEMMs.", label="{}", usual="bf16")] = "bf16"
+    precision: Annotated[
+        Precision,
+        Setting(
+            "Number format of the GEMMs; `nvfp4`: 4 bits, with a scale of 8 bits for 16 numbers.",
+            label="{}",
+            usual="bf16",
+        ),
+    ] = "bf16"
     seed: Annotated[
         Annotated[int, Field(ge=0, lt=2**32, strict=True)],
         Setting(

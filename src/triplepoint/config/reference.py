@@ -17,9 +17,10 @@ from pydantic.json_schema import GenerateJsonSchema
 from triplepoint.config.base import Quantity, Setting
 from triplepoint.config.cluster import ClusterConfig, ConditionsConfig
 from triplepoint.config.gpu import GemmKernels, GpuConfig, UsualNetwork
-from triplepoint.config.mixers import DeltaNet, Mamba2, Mixers
+from triplepoint.config.mixers import Mixers, SharedBlock
 from triplepoint.config.model import LatentAttention, MixtureOfExperts, ModelConfig, SlidingWindow
 from triplepoint.config.point import SETTINGS, Steps
+from triplepoint.config.recurrence import DeltaNet, KimiDelta, Mamba1, Mamba2
 from triplepoint.config.study import LAYOUT, Selection, Settings, Study, Sweep
 from triplepoint.files import write_text_if_changed
 
@@ -38,6 +39,9 @@ _CHAPTERS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("`mixers` of a model", Mixers),
     ("`mamba` of mixers", Mamba2),
     ("`delta_net` of mixers", DeltaNet),
+    ("`selective` of mixers", Mamba1),
+    ("`kimi_delta` of mixers", KimiDelta),
+    ("`shared` of mixers", SharedBlock),
     ("A cluster: `config/clusters/*.yaml`", ClusterConfig),
     ("`conditions` of a cluster", ConditionsConfig),
     ("A GPU type: `config/gpus/*.yaml`", GpuConfig),

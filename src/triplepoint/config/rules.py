@@ -117,6 +117,9 @@ def check_format(point: Point, gpu: GpuConfig | None) -> str | None:
     """The device has units for the number format."""
     if point.precision == "fp8" and (gpu is None or gpu.peak_fp8_flops is None):
         return f"precision: fp8, {gpu.name if gpu else 'cpu'} has no fp8 units; set precision: bf16"
+    if point.precision == "nvfp4" and (gpu is None or gpu.peak_nvfp4_flops is None):
+        other = "fp8" if gpu and gpu.peak_fp8_flops else "bf16"
+        return f"precision: nvfp4, {gpu.name if gpu else 'cpu'} has no units for it; set precision: {other}"
     if point.precision == "fp8" and point.fp8_recipe == "mxfp8" and gpu and gpu.architecture not in _SCALED_IN_BLOCKS:
         return f"fp8_recipe: mxfp8, {gpu.name} has no units for scales of 32 numbers; set fp8_recipe: blockwise"
     if point.precision == "bf16" and gpu is not None and not gpu.has_bf16:
@@ -141,15 +144,16 @@ def check_tensor_parallel(point: Point) -> str | None:
 def _split_over_tp(model: ModelConfig) -> Iterator[tuple[str, int]]:
     """Yield what tensor parallel ranks have a part of, with its key."""
     kinds = set(model.layer_kinds)
-    if any(kind.has_attention for kind in kinds):
+    if any(kind.has_attention or kind.has_shared_block for kind in kinds):
         yield "num_attention_heads", model.num_attention_heads
         if not model.latent:
             # With it all heads have keys of their own, made of what every rank has.
             yield "num_query_groups", model.num_query_groups
     for mixer in filter(None, map(model.recurrent, kinds)):
         yield "heads of mixers", mixer.heads
-        yield "groups of mixers", mixer.groups
-    if any(kind.has_feed_forward for kind in kinds):
+        if mixer.has_groups:
+            yield "groups of mixers", mixer.groups
+    if any(kind.has_feed_forward or kind.has_shared_block for kind in kinds):
         yield "ffn_hidden_size", model.ffn_hidden_size
 
 
@@ -157,6 +161,8 @@ def check_pipeline(point: Point) -> str | None:
     """Layers split over the stages: evenly, or as said."""
     layout, layers = point.layout, point.model.num_layers
     stages = layout.pp * layout.vp
+    if layout.pp > 1 and point.model.shared_block:
+        return f"pp: {layout.pp}, layers of model {point.model.name} share the weights of blocks; set pp: 1"
     if layout.vp > 1 and layout.pp == 1:
         return f"vp: {layout.vp} needs pipeline parallelism, pp is 1; set vp: 1"
     if layout.pipeline_ends and layout.pipeline_layers:

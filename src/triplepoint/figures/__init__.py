@@ -34,21 +34,31 @@ class Need:
         on_gpus: Whether it draws points on GPUs alone.
         varied: Settings, `layout` for all degrees together, of which one must take two values on a model and cluster;
             any points do where none is named.
+        cluster: The one cluster it is about; None where it draws any.
         nothing: What it says where there is no such point.
     """
 
     tasks: frozenset[str] = TRAINING
     on_gpus: bool = False
     varied: tuple[str, ...] = ()
+    cluster: str | None = None
     nothing: str = "no point of training"
 
     def admits(self, task: str, gpu: str | None) -> bool:
         """Return whether a point of this task on this GPU type (None: cpu) is drawn."""
         return task in self.tasks and (gpu is not None or not self.on_gpus)
 
+    def drawn(self, points: "Iterable[Point]") -> "list[Point]":
+        """Return those of some points that it draws."""
+        return [
+            point
+            for point in points
+            if self.admits(point.task, point.cluster.gpu) and self.cluster in (None, point.cluster.name)
+        ]
+
     def fits(self, points: "Iterable[Point]") -> bool:
         """Return whether a figure of some points says anything."""
-        drawn = [point for point in points if self.admits(point.task, point.cluster.gpu)]
+        drawn = self.drawn(points)
         if not self.varied:
             return bool(drawn)
         values: dict[tuple[str, ...], set[str]] = {}
@@ -69,6 +79,7 @@ class FigureSpec:
         tables: Names of the result tables it is drawn from.
         paper: Number of the figure of the published study that it stands for; None where there is none.
         need: Points it can draw.
+        comparison: File of `config/whatif` that it draws, simulated for it, instead of tables of runs.
     """
 
     name: str
@@ -77,6 +88,7 @@ class FigureSpec:
     tables: tuple[str, ...]
     paper: str | None = None
     need: Need = Need()
+    comparison: str | None = None
 
 
 _GPUS = Need(on_gpus=True, nothing="no point of training on GPUs")
@@ -99,7 +111,7 @@ _SPECS = (
         ("parallelism",),
         ("points", "published"),
         "4",
-        Need(on_gpus=True, varied=("layout",)),
+        Need(varied=("layout",), cluster="h100x64"),
     ),
     FigureSpec(
         "microbatch_power",
@@ -113,8 +125,65 @@ _SPECS = (
         "kernel_breakdown",
         "Which kernels is the time of a step spent in?",
         ("parallelism",),
-        ("points", "kernels"),
+        ("points", "kernels", "breakdown", "published"),
+        "10",
+    ),
+    FigureSpec(
+        "recompute_kernels",
+        "What does recomputation cost in kernel seconds, and how much of it is exposed?",
+        ("optimizations",),
+        ("points", "breakdown", "published"),
+        "10",
+        Need(varied=("recompute",)),
+    ),
+    FigureSpec(
+        "optimization_sweep",
+        "What do recomputation and overlap change in time, power, heat and memory?",
+        ("optimizations",),
+        ("points",),
+        None,
+        Need(varied=("recompute", "overlap")),
+    ),
+    FigureSpec(
+        "optimization_sweep_h100",
+        "What do recomputation and overlap change on 64 H100?",
+        ("optimizations",),
+        ("points",),
+        None,
+        Need(on_gpus=True, varied=("recompute", "overlap")),
+    ),
+    FigureSpec(
+        "microbatch_stages",
+        "Do pipeline stages have equal work, and does a larger micro-batch change it?",
+        ("microbatch",),
+        ("points", "breakdown", "published"),
         "3",
+        Need(varied=("micro_batch_size",)),
+    ),
+    FigureSpec(
+        "microbatch_network",
+        "How much of the links does a larger micro-batch use, and are they full?",
+        ("microbatch",),
+        ("points", "traffic"),
+        None,
+        Need(on_gpus=True, varied=("micro_batch_size",), nothing="no point of training on GPUs"),
+    ),
+    FigureSpec(
+        "occupancy",
+        "How well do kernels fill the GPU, by layout?",
+        ("parallelism",),
+        ("points", "kernels"),
+        None,
+        Need(varied=("layout",)),
+    ),
+    FigureSpec(
+        "scale_up_vs_out",
+        "Why is scale-up (32 H200) faster or slower than scale-out (64 H100)?",
+        ("parallelism",),
+        (),
+        "3",
+        _GPUS,
+        "scale_up_vs_out",
     ),
     FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline")),
     FigureSpec(
@@ -125,18 +194,47 @@ _SPECS = (
         need=Need(TRAINING | INFERENCE, nothing="no point"),
     ),
     FigureSpec(
-        "thermal_heatmap", "Which GPUs are hot, in which runs?", ("parallelism",), ("points", "gpus"), "17a", _GPUS
-    ),
-    FigureSpec(
-        "throttle_heatmap",
-        "What holds clocks down, and on which GPUs?",
-        ("parallelism",),
-        ("points", "gpus"),
-        "17b",
+        "thermal_heatmap",
+        "Which GPUs are hot, in which runs?",
+        ("parallelism", "throttling"),
+        ("points", "gpus", "published"),
+        "17a",
         _GPUS,
     ),
     FigureSpec(
-        "node_airflow", "Which slots of a node are hot?", ("parallelism", "mi250"), ("points", "gpus"), "16", _GPUS
+        "clock_heatmap", "Which GPUs are slow, in which runs?", ("parallelism",), ("points", "gpus"), None, _GPUS
+    ),
+    FigureSpec(
+        "traffic_heatmap",
+        "How much of NVLink, PCIe and InfiniBand does each layout use?",
+        ("parallelism",),
+        ("points", "gpus", "traffic"),
+        None,
+        _GPUS,
+    ),
+    FigureSpec(
+        "traffic_heatmap_h100",
+        "How much of NVLink, PCIe and InfiniBand does each layout use on 64 H100?",
+        ("parallelism",),
+        ("points", "gpus", "traffic"),
+        None,
+        _GPUS,
+    ),
+    FigureSpec(
+        "throttling",
+        "What holds clocks down, on which GPUs, and how warm are they?",
+        ("throttling",),
+        ("points", "gpus", "published"),
+        "17",
+        _GPUS,
+    ),
+    FigureSpec(
+        "node_airflow",
+        "How much hotter are GPUs that stand in the air of others?",
+        ("parallelism", "throttling", "mi250"),
+        ("points", "gpus", "published"),
+        "16",
+        _GPUS,
     ),
     FigureSpec(
         "inference_batch",
@@ -206,6 +304,8 @@ def spec_of(name: str) -> FigureSpec:
     if base not in FIGURES:
         raise UserError(f"no figure {base!r}{nearest(base, FIGURES)}")
     spec = FIGURES[base]
+    if study and spec.comparison:
+        raise UserError(f"figure {name}: draws config/whatif/{spec.comparison}.yaml, not one study; ask for {base}")
     return replace(spec, studies=(study,)) if study else spec
 
 

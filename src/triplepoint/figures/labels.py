@@ -74,11 +74,11 @@ def place_name(row: Series) -> str:
 
 def setting_text(row: Series, without: tuple[str, ...] = ()) -> str:
     """Return a point's setting without its layout in words, but for the columns in `without`."""
-    texts = []
+    texts, values = [], dict(row)
     for name in SETTING:
         if name not in without:
             setting = SETTINGS.get(name, _VARIANT)
-            texts.append(write(name, setting.words or setting.label, dict(row)))
+            texts.append(write(name, setting.words or setting.label, values))
     return ", ".join(filter(None, texts))
 
 

@@ -79,6 +79,17 @@ STEP_PARTS: Mapping[str, Mark] = {
 }
 """Parts of a profiled step, in the order they are stacked."""
 
+OVERLAPPED = Mark("overlapped communication", MIDDLE, "......")
+"""Time of communication that runs while something else does, on top of a stack of exposed times."""
+
+OPTIMIZATIONS: Mapping[str, Mark] = {
+    "base": Mark("neither", GREY, "", "o"),
+    "overlap": Mark("overlap", ORANGE, "", "s"),
+    "recompute": Mark("recomputation", BLUE, "", "^"),
+    "both": Mark("both", VERMILION, "", "D"),
+}
+"""Optimisations that are switched on."""
+
 CAUSES: Mapping[str, Mark] = {
     "power_cap": Mark("power limit", VERMILION),
     "sw_thermal": Mark("heat (driver)", NAVY),
@@ -136,6 +147,7 @@ FAMILIES: Mapping[str, tuple[Mark, ...]] = {
     "communication": tuple(mark for kind, mark in COMMUNICATION.items() if kind not in ("send", "recv")),
     "phases": tuple(PHASES.values()),
     "parts of a step": tuple(STEP_PARTS.values()),
+    "optimisations": tuple(OPTIMIZATIONS.values()),
     "causes": tuple(CAUSES.values()),
     "GPU types": tuple(GPU_TYPES.values()),
     "verdicts": tuple(VERDICTS.values()),

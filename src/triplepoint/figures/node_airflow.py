@@ -1,95 +1,179 @@
-"""Temperature of GPUs by their slot in the node, with its spread over nodes and runs: one panel per cluster."""
+"""The node drawn as it stands in its air, front and rear, and how much hotter rear GPUs are: a column per cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import matplotlib
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import FancyArrowPatch, Rectangle
 from pandas import DataFrame
 
-from triplepoint.figures import old_page as style
-from triplepoint.figures.heatmap import with_gpus
-from triplepoint.figures.old_page import HEAD_IN, MARGIN_IN, Canvas, wrapped
+from triplepoint import gpu_effects
+from triplepoint.figures import gpu_map, marks, style
 
-_PANEL_IN, _TITLE_IN, _AXIS_IN, _EMPTY_IN = 1.3, 0.32, 0.36, 0.5
+_COLOURS = "inferno"
+_DARK = 0.55
+"""Text on colours below this share of the scale is white."""
 _PLOTTED = [
-    "place", "number", "slot_known", "num_gpus", "gpu_temp_c", "gpu_temp_p10_c", "gpu_temp_p90_c", "gpu_power_w",
+    "place", "what", "label", "run", "number", "airflow_row", "airflow_lane", "gpu_temp_c", "gpu_power_w",
+    "difference_k", "difference_lo_k", "difference_hi_k", "published_difference_k",
 ]  # fmt: skip
+NOTE = (
+    "Top: mean of each slot over nodes and runs; air enters at the front, arrows lead to the GPU it warms. Bottom: "
+    "rear less front, paired by lane, a mark per run; lines and the title: {about} over nodes, whose parts differ."
+)
 
 
 @style.styled
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
-    """Return the figure and the numbers it plots, one row per cluster and slot."""
-    points, gpus = with_gpus(tables)
-    gpus = gpus[gpus["run"].isin(points["run"])]
-    places = [(str(name), found) for name, found in gpus.groupby("place", sort=False)]
-    heights = [_TITLE_IN + (_PANEL_IN + _AXIS_IN if _is_known(found) else _EMPTY_IN) for _, found in places]
-    width_in = style.COLUMN_WIDTH_IN
-    canvas = Canvas.make(width_in, HEAD_IN + (sum(heights) or _EMPTY_IN) + MARGIN_IN)
-    canvas.stamp(points if len(points) else tables["points"])
-    if not places:
-        canvas.text(width_in / 2, HEAD_IN + 0.15, "no run with a GPU finished", ha="center")
-    numbers, top_in = [], HEAD_IN
-    for (name, found), height_in in zip(places, heights, strict=True):
-        canvas.text(MARGIN_IN, top_in + 0.02, name, weight="bold", fontsize=style.TEXT_PT + 0.8)
-        slots = _slots(name, found)
-        numbers.append(slots)
-        line = wrapped(_said(found, slots), width_in - 2 * MARGIN_IN, style.SMALL_PT)[0]
-        canvas.text(MARGIN_IN, top_in + 0.15, line, fontsize=style.SMALL_PT, color=style.GREY)
-        if _is_known(found):
-            axes = canvas.axes(0.4, top_in + _TITLE_IN, width_in - 0.4 - 2 * MARGIN_IN, _PANEL_IN)
-            _draw_slots(axes, found, slots)
-        top_in += height_in
-    empty = DataFrame(columns=_PLOTTED)
-    joined = DataFrame([row for found in numbers for row in found.to_dict("records")])[_PLOTTED] if numbers else empty
-    return canvas.figure, joined
+    """Return the figure and the numbers it plots: rows `slot`, one per cluster and slot, and `run`, one per run.
+
+    Args:
+        tables: `points`, `gpus` and `published`.
+    """
+    points, gpus = gpu_map.with_gpus(tables)
+    gpus = gpu_map.published_gpus(tables.get("published"), gpus, "gpu_temp_c")
+    known = gpus[gpus["gpu_temp_c"].notna()]
+    if known.empty:
+        text = gpu_map.NOTHING if points.empty else f"{style.absent(points)}: temperature"
+        return gpu_map.empty_page(tables["points"], text).finish(), DataFrame(columns=_PLOTTED)
+    places = [(str(place), DataFrame(found)) for place, found in known.groupby("place", sort=False)]
+    slots = {place: _slots(place, found) for place, found in places}
+    runs = {place: _runs(place, found) for place, found in places}
+    values = [float(value) for found in slots.values() for value in found["gpu_temp_c"]]
+    scale = Normalize(min(values) - 1, max(values) + 1)
+    page = style.new_page(
+        _answer(places), points[points["run"].isin(known["run"])], 2, len(places),
+        style.PAGE if len(places) > 1 else style.COLUMN, 4.9, NOTE.format(about=gpu_effects.ABOUT), sharey="row",
+        height_ratios=[1.3, 1],
+    )  # fmt: skip
+    for col, (place, _) in enumerate(places):
+        page.axes[0][col].set_title(place)
+        _draw_node(page.axes[0][col], slots[place], scale)
+        _draw_differences(page.axes[1][col], runs[place])
+        page.axes[1][col].set_xlabel("mean GPU power (W)")
+    page.axes[1][0].set_ylabel("rear less front (K)")
+    page.legend(_legend(list(runs.values())))
+    rows = [row for found in (*slots.values(), *runs.values()) for row in found.to_dict("records")]
+    return page.finish(), DataFrame(rows).reindex(columns=_PLOTTED)
 
 
-def _is_known(found: DataFrame) -> bool:
-    return bool(found["gpu_temp_c"].notna().any())
+def _answer(places: Sequence[tuple[str, DataFrame]]) -> str:
+    lines = []
+    for place, found in places:
+        apart = gpu_effects.rear_over_front(found)
+        if apart is None:
+            lines.append(f"{place}: which GPUs stand behind which is not known")
+        elif apart.is_tie:
+            lines.append(f"{place}: rear GPUs are as warm as those before them, {apart.text}")
+        else:
+            lines.append(f"{place}: rear GPUs are {apart.text} hotter than those before them")
+    return "\n".join(lines)
 
 
-def _slots(name: str, found: DataFrame) -> DataFrame:
-    """Return mean and spread over nodes and runs of each slot."""
+def _slots(place: str, found: DataFrame) -> DataFrame:
+    """Return the mean temperature of each slot, with its row and lane; one row of all where rows are not known."""
     rows = []
     for number, own in found.groupby("number"):
-        temp = own["gpu_temp_c"].astype(float).dropna().to_numpy()
-        low, high = np.percentile(temp, [10, 90]) if temp.size else (np.nan, np.nan)
-        power = own["gpu_power_w"].astype(float)
+        first = own.iloc[0]
+        is_placed = own["airflow_row"].notna().all()
         rows.append(
             {
-                "place": name,
+                "place": place,
+                "what": "slot",
                 "number": number,
-                "slot_known": bool(own["slot_known"].all()),
-                "num_gpus": len(temp),
-                "gpu_temp_c": float(temp.mean()) if temp.size else np.nan,
-                "gpu_temp_p10_c": float(low),
-                "gpu_temp_p90_c": float(high),
-                "gpu_power_w": float(power.mean()),
+                "airflow_row": int(first["airflow_row"]) if is_placed else 0,
+                "airflow_lane": int(first["airflow_lane"]) if is_placed else number,
+                "gpu_temp_c": float(own["gpu_temp_c"].astype(float).mean()),
+                "gpu_power_w": float(own["gpu_power_w"].astype(float).mean()),
             }
         )
     return DataFrame(rows)
 
 
-def _said(found: DataFrame, slots: DataFrame) -> str:
-    if not _is_known(found):
-        return f"temperature: {style.absent(found)}"
-    known = slots.dropna(subset=["gpu_temp_c"]).sort_values("gpu_temp_c")
-    (cool, low), (hot, high) = (tuple(known.iloc[at][["number", "gpu_temp_c"]]) for at in (0, -1))
-    more = 100 * (high / low - 1)
-    what = "slot" if slots["slot_known"].all() else "GPU"
-    return f"{found['run'].nunique()} runs; {what} {hot} is {more:.0f} % hotter (°C) than {what} {cool}, in the mean"
+def _runs(place: str, found: DataFrame) -> DataFrame:
+    """Return the paired difference of each run with its interval over nodes, ours and the published one."""
+    rows = []
+    for run, own in found.groupby("run", sort=False):
+        apart = gpu_effects.rear_over_front(own)
+        if apart is None:
+            continue
+        published = gpu_effects.rear_over_front(own.assign(published_c=own["published"]), "published_c")
+        rows.append(
+            {
+                "place": place,
+                "what": "run",
+                "label": own["label"].iloc[0],
+                "run": run,
+                "gpu_power_w": float(own["gpu_power_w"].astype(float).mean()),
+                "difference_k": apart.value,
+                "difference_lo_k": apart.low,
+                "difference_hi_k": apart.high,
+                "published_difference_k": np.nan if published is None else published.value,
+            }
+        )
+    return DataFrame(rows)
 
 
-def _draw_slots(axes: Axes, found: DataFrame, slots: DataFrame) -> None:
-    for _, own in found.groupby(["run", "node"], sort=False):
-        line = own.sort_values("number")
-        axes.plot(line["number"], line["gpu_temp_c"].astype(float), color=style.PALE, linewidth=0.4, alpha=0.6)
-    at = slots["number"].to_numpy(float)
-    axes.vlines(at, slots["gpu_temp_p10_c"], slots["gpu_temp_p90_c"], color=style.VERMILION, linewidth=2.2, alpha=0.5)
-    axes.plot(at, slots["gpu_temp_c"], "o", color=style.VERMILION, markersize=3.5, markeredgewidth=0)
-    axes.set_xticks(at, labels=[str(int(number)) for number in at])
-    is_slot = bool(slots["slot_known"].all())
-    axes.set_xlabel("slot" if is_slot else "GPU of the node, in the driver's order (slots not known)", labelpad=1)
-    axes.set_ylabel("GPU temperature (°C)", labelpad=1)
-    axes.grid(axis="y")
+def _draw_node(axes: Axes, slots: DataFrame, scale: Normalize) -> None:
+    """Draw GPUs as boxes, front below and rear above, with arrows along the air."""
+    num_rows, num_lanes = (int(slots[name].max()) + 1 for name in ("airflow_row", "airflow_lane"))
+    colours = matplotlib.colormaps[_COLOURS]
+    how: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": style.TEXT_PT}
+    for _, slot in slots.iterrows():
+        x, y = float(slot["airflow_lane"]), 1.5 * float(slot["airflow_row"])
+        level = float(scale(slot["gpu_temp_c"]))
+        axes.add_patch(Rectangle((x - 0.45, y - 0.45), 0.9, 0.9, facecolor=colours(level), edgecolor=marks.GREY))
+        colour = "white" if level < _DARK else marks.BLACK
+        axes.text(x, y, f"GPU {int(slot['number'])}\n{slot['gpu_temp_c']:.1f}", color=colour, **how)
+        for start, end in ((y - 1.0, y - 0.47),) if num_rows > 1 or not y else ():
+            axes.add_patch(
+                FancyArrowPatch(
+                    (x, start), (x, end), arrowstyle="-|>", mutation_scale=7, color=marks.GREY, linewidth=0.8
+                )
+            )
+    axes.set_xlim(-0.7, num_lanes - 0.3)
+    axes.set_ylim(-1.25, 1.5 * num_rows - 0.6)
+    names = ["front", "rear"] if num_rows == 2 else [f"row {row}" for row in range(num_rows)]
+    axes.set_yticks([1.5 * row for row in range(num_rows)], names if num_rows > 1 else [""])
+    axes.tick_params(length=0, labelleft=True)
+    axes.text((num_lanes - 1) / 2, -1.13, "air in; slots in °C", **how)
+    axes.set_xticks([])
+    axes.grid(visible=False)
+    for side in axes.spines.values():
+        side.set_visible(False)
+
+
+def _draw_differences(axes: Axes, runs: DataFrame) -> None:
+    if runs.empty:
+        axes.text(
+            0.5, 0.5, "rows not known", transform=axes.transAxes, ha="center", va="center", fontsize=style.TEXT_PT
+        )
+        return
+    for _, row in runs.iterrows():
+        at = float(row["gpu_power_w"])
+        style.draw_interval(axes, at, row["difference_lo_k"], row["difference_hi_k"], marks.VERMILION)
+        axes.plot([at], [row["difference_k"]], "o", color=marks.VERMILION)
+    known = runs[runs["published_difference_k"].notna()]
+    if len(known):
+        style.draw_published(axes, list(known["gpu_power_w"]), list(known["published_difference_k"]))
+    axes.axhline(0, color=marks.GREY, linewidth=0.5)
+    lows = runs[["difference_k", "difference_lo_k"]].min().min()
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(0.0, low, lows - 0.5), max(high, 1.0))
+    axes.locator_params(axis="x", nbins=4)
+
+
+def _legend(runs: Sequence[DataFrame]) -> list[Artist]:
+    found: list[Artist] = []
+    if any(len(one) for one in runs):
+        found.append(Line2D([], [], color=marks.VERMILION, marker="o", linestyle="none", label="run"))
+    if any(len(one) and one["published_difference_k"].notna().any() for one in runs):
+        look: dict[str, Any] = {"color": marks.BLACK, "marker": "D", "markerfacecolor": "none", "linestyle": "none"}
+        found.append(Line2D([], [], label="published, at our power", **look))
+    return found

@@ -26,7 +26,7 @@ def has_points(spec: FigureSpec, plan: Plan) -> bool:
     if not set(spec.studies) <= set(plan.studies):
         return False
     points = [entry.planned.point for entry in plan.valid if set(entry.studies) & set(spec.studies)]
-    return not spec.studies or any(spec.need.admits(point.task, point.cluster.gpu) for point in points)
+    return not spec.studies or bool(spec.need.drawn(points))
 
 
 def own_figures(study: str, plan: Plan) -> list[str]:
@@ -42,13 +42,14 @@ def own_figures(study: str, plan: Plan) -> list[str]:
     for name in plan.figures[study]:
         if name not in FIGURES:
             raise UserError(f"study {study}: figures: no figure {name!r}{nearest(name, FIGURES)}")
+        spec_of(f"{study}/{name}")
     return list(plan.figures[study])
 
 
 def fitting(study: str, plan: Plan) -> list[str]:
     """Return the figures that say anything of a study alone."""
     points = [entry.planned.point for entry in plan.valid if study in entry.studies]
-    return [spec.name for spec in FIGURES.values() if spec.need.fits(points)]
+    return [spec.name for spec in FIGURES.values() if not spec.comparison and spec.need.fits(points)]
 
 
 def require_selected(names: Iterable[str], plan: Plan, config: Path) -> None:

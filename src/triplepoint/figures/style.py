@@ -162,6 +162,8 @@ def new_page(
 
 def _write_head(figure: Figure, answer: str, points: DataFrame, note: str) -> None:
     """Write title, note and stamp, and leave the rest of the page to the axes."""
+    # The report shows it above the figure.
+    figure.set_label(answer)
     made_by = provenance(points)
     stamp = origin(points).upper()
     texts = [

@@ -1,51 +1,47 @@
-"""Temperature of every GPU in every run, with its spread: one block per model and cluster."""
+"""Temperature of every GPU in every run: a map per cluster, published temperatures below ours."""
 
 from collections.abc import Mapping
 
-from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint.figures import old_page as style
-from triplepoint.figures.heatmap import Band, draw_grid, draw_scale, grid_of, place_bands, with_gpus
+from triplepoint import gpu_effects
+from triplepoint.figures import gpu_map, style
 
-_COLOURS = "inferno"
 _PLOTTED = [
-    "group", "label", "run", "origin", "rank", "node", "number", "gpu_temp_c", "gpu_temp_p10_c", "gpu_temp_p90_c",
-    "gpu_temp_max_c",
+    "place", "row", "run", "origin", "is_published", "node", "number", "rank", "value", "gpu_temp_p10_c",
+    "gpu_temp_p90_c", "gpu_temp_max_c",
 ]  # fmt: skip
+NOTE = (
+    "A cell is a GPU's mean over the steps without the profiler. Interval of the title: {about} over runs, whose parts "
+    "are the same; it does not show how other parts differ. Grey: no value."
+)
 
 
 @style.styled
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
-    """Return the figure and the numbers it plots, one row per run and GPU."""
-    points, gpus = with_gpus(tables)
-    bands = [_band(str(name), found, gpus) for name, found in points.groupby("group", sort=False)]
-    canvas, places = place_bands(bands, points if bands else tables["points"], "no run with a GPU finished")
-    numbers = gpus.merge(points[["run", "label"]], on="run", sort=False)[_PLOTTED]
-    known = gpus.loc[gpus["run"].isin(points["run"]), ["gpu_temp_c", "gpu_temp_max_c"]].astype(float)
-    if places:
-        scale = _COLOURS, Normalize(float(known["gpu_temp_c"].min()) - 0.5, float(known["gpu_temp_c"].max()) + 0.5)
-        for place in places:
-            values, starts, _ = grid_of(place.block, gpus, "gpu_temp_c")
-            draw_grid(place.axes(canvas, 0.0, 0.72), values, starts, scale)
-            _draw_spread(place, place.axes(canvas, 0.76, 1.0))
-        draw_scale(canvas, scale, "mean °C")
-    return canvas.figure, numbers
+    """Return the figure and the numbers it plots, one row per run and GPU.
+
+    Args:
+        tables: `points`, `gpus` and `published`.
+    """
+    points, gpus = gpu_map.with_gpus(tables)
+    gpus = gpu_map.published_gpus(tables.get("published"), gpus, "gpu_temp_c")
+    known = gpus[gpus["gpu_temp_c"].notna()]
+    if known.empty:
+        text = gpu_map.NOTHING if points.empty else f"{style.absent(points)}: temperature"
+        return gpu_map.empty_page(tables["points"], text).finish(), DataFrame(columns=_PLOTTED)
+    panels = [(str(place), gpu_map.rows_of(found, "gpu_temp_c")) for place, found in known.groupby("place", sort=False)]
+    drawn = points[points["run"].isin(known["run"])]
+    note = NOTE.format(about=gpu_effects.ABOUT)
+    page = gpu_map.draw_maps(_answer(known), note, drawn, panels, ("inferno", "GPU temperature (°C)"))
+    numbers = DataFrame([row for _, found in panels for row in found.to_dict("records")])[_PLOTTED]
+    return page.finish(), numbers.rename(columns={"value": "gpu_temp_c"})
 
 
-def _band(name: str, found: DataFrame, gpus: DataFrame) -> Band:
-    known = gpus.loc[gpus["run"].isin(found["run"]), "gpu_temp_c"].notna()
-    return Band(name, found, None if known.any() else f"temperature: {style.absent(found)}")
-
-
-def _draw_spread(place: style.Place[Band], axes: Axes) -> None:
-    for number, (_, row) in enumerate(place.block.runs.iterrows()):
-        low, high = row["gpu_temp_p10_c"], row["gpu_temp_p90_c"]
-        axes.plot([low, high], [number] * 2, color=style.VERMILION, linewidth=1.6, alpha=0.45, solid_capstyle="butt")
-        axes.plot([row["gpu_temp_c"]], [number], "o", color=style.VERMILION, markersize=2.4, markeredgewidth=0)
-        axes.plot([row["gpu_temp_max_c"]], [number], "|", color=style.BLACK, markersize=4)
-    axes.grid(axis="x")
-    axes.locator_params(axis="x", nbins=4)
-    axes.set_xlabel("°C: mean, P10 to P90, | highest", labelpad=1, fontsize=style.SMALL_PT)
+def _answer(known: DataFrame) -> str:
+    apart = gpu_effects.spread(known, "gpu_temp_c")
+    hottest = known.loc[known["gpu_temp_c"].astype(float).idxmax()]
+    where = f"node {hottest['node']} GPU {hottest['number']}, {hottest['label']}, {hottest['place']}"
+    said = f"Hottest at {float(hottest['gpu_temp_c']):.0f} °C: {where}"
+    return said if apart is None else f"GPUs of one run are {apart.text} apart, {apart.num} runs. {said}"

@@ -2,23 +2,27 @@
 
 from pathlib import Path
 
+from matplotlib import rc_context
 from pandas import DataFrame, isna
 
 from triplepoint.errors import UserError
 from triplepoint.figures import Need, load, spec_of, style
 from triplepoint.files import whole, write_text
 from triplepoint.tables.studies import read_joined, require_tables
+from triplepoint.tables.whatif import WHATIF
 
 PNG_DPI = 200
 
 # Nothing that changes from day to day or machine to machine: the same tables give the same bytes.
 _PDF_METADATA = {"CreationDate": None, "ModDate": None, "Creator": "triplepoint", "Producer": "matplotlib"}
 _PNG_METADATA = {"Software": "triplepoint"}
+_SVG_METADATA = {"Date": None, "Creator": "triplepoint"}
+"""With the title, which the report shows above the figure: its answer."""
 
 
 @style.styled
 def write_figure(name: str, results: Path, out_dir: Path) -> None:
-    """Write `<name>.pdf`, `<name>.png` and `<name>.csv` into `out_dir`.
+    """Write `<name>.pdf`, `<name>.svg`, `<name>.png` and `<name>.csv` into `out_dir`.
 
     Args:
         name: One of `figures.NAMES`, or `STUDY/NAME` for the same of one study alone.
@@ -29,8 +33,14 @@ def write_figure(name: str, results: Path, out_dir: Path) -> None:
         UserError: If there is no such figure, a study has no results or no point it can draw, or a table is damaged.
     """
     spec, module = spec_of(name), load(name)
-    require_tables(results, spec.studies, f"figure {name}", f"snakemake figs/{name}.pdf")
-    tables = {table: read_joined(results, spec.studies, table).to_pandas() for table in spec.tables}
+    if spec.comparison:
+        path = results / "whatif" / f"{spec.comparison}.parquet"
+        if not path.is_file():
+            raise UserError(f"figure {name}: no {path}; make it with 'snakemake figs/{name}.pdf'")
+        tables = {"whatif": WHATIF.read(path).to_pandas()}
+    else:
+        require_tables(results, spec.studies, f"figure {name}", f"snakemake figs/{name}.pdf")
+        tables = {table: read_joined(results, spec.studies, table).to_pandas() for table in spec.tables}
     if "points" in tables:
         tables["points"] = _drawable(tables["points"], spec.need, name)
     figure, numbers = module.draw(tables)
@@ -39,6 +49,8 @@ def write_figure(name: str, results: Path, out_dir: Path) -> None:
         figure.savefig(scratch, dpi=PNG_DPI, metadata=_PNG_METADATA)
     with whole(out_dir / f"{name}.pdf") as scratch:
         figure.savefig(scratch, metadata=_PDF_METADATA)
+    with whole(out_dir / f"{name}.svg") as scratch, rc_context({"svg.fonttype": "none", "svg.hashsalt": "triplepoint"}):
+        figure.savefig(scratch, metadata=_SVG_METADATA | {"Title": figure.get_label()})
 
 
 def _drawable(points: DataFrame, need: Need, name: str) -> DataFrame:

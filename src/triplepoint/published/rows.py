@@ -34,7 +34,7 @@ from triplepoint.published.network import StatedNetwork, read_network
 from triplepoint.published.words import Cells, UnreadableError, UnsupportedError, count, is_blank, need
 from triplepoint.simulate.inference import Serving, serving_of
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.limits import check_order
+from triplepoint.simulate.limits import check_offload, check_order
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.predict.prediction import Prediction, predict_job
 from triplepoint.simulate.stacks import Stack, find_stack, unknown_stack
@@ -45,6 +45,7 @@ COLUMNS = (
     *("seq", "gpu", "n_gpus", "tp", "pp", "vp", "pipeline_layers", "cp", "ep", "etp", "dp", "fsdp", "mbs", "gbs"),
     *("precision", "recompute", "seq_parallel", "framework", "interconnect", "trainable", "notes", "task"),
     "output_tokens",
+    *("num_mtp_layers", "offload"),
     *software.COLUMNS,
 )
 """Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
@@ -157,6 +158,8 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
         shard_size=_shard_size(shards, point.layout, fabric.gpus_per_node),
         keeps_gathered=shards.keeps_gathered,
     )
+    if shards.reshards:
+        job = replace(job, software=job.software.model_copy(update={"gathers_once": ()}))
     columns = {"recompute": "recompute", "micro_batch": "mbs"}
     open_choices = frozenset(choice for choice, column in columns.items() if is_blank(cells.get(column, "")))
     serving = serving_of(point) if point.inference else None
@@ -204,6 +207,7 @@ def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.
         lora=words.read_lora(cells.get("trainable", ""), cells.get("notes", ""), stack.lora_targets),
         task="inference" if inference else "pretrain",
         inference=inference,
+        offload=software.read_offload(cells),
         **software.read_software(cells),
     )
 
@@ -223,11 +227,17 @@ def _check(point: Point, gpu: GpuConfig) -> None:
     stated = point.model_copy(update={"layout": layout})
     if reason := refusal(fold(stated) if point.inference else stated, gpu=gpu):
         raise UnreadableError(reason)
-    if reason := check_order(point):
+    if reason := check_order(point) or check_offload(point, gpu):
         raise UnsupportedError(reason)
 
 
 def _read_model(cells: Cells, config: Path) -> ModelConfig:
+    """Return the model, with the layers of multi-token prediction that the row has."""
+    model, number = _read_architecture(cells, config), count(cells, "num_mtp_layers")
+    return model.model_copy(update={"num_mtp_layers": number}) if number else model
+
+
+def _read_architecture(cells: Cells, config: Path) -> ModelConfig:
     """Return the model: known by name, with what the row says in place of what is known; else of the columns alone."""
     shape, named = read_shape(cells), find_model(cells.get("model", ""), config)
     if isinstance(named, Unsupported) and shape.missing:

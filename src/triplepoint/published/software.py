@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, cast, get_args
 
-from triplepoint.config.point import Overlap
+from triplepoint.config.point import Offload, Overlap
 from triplepoint.config.software import RecomputeModule
 from triplepoint.errors import shown
 from triplepoint.published.words import Cells, UnreadableError, count, is_blank
@@ -89,6 +89,16 @@ def _modules(cells: Cells) -> tuple[RecomputeModule, ...]:
     if unknown := [word for word in words if word not in known]:
         raise UnreadableError(f"recompute_modules is {shown(' '.join(unknown))}, expected some of {' '.join(known)}")
     return tuple(name for name in known if name in words)
+
+
+def read_offload(cells: Cells) -> tuple[Offload, ...]:
+    """Return what a row says is in the memory of the host. Raises `UnreadableError` if a word means nothing here."""
+    words = [word for word in re.split(r"[\s,;+\[\]]+", cells.get("offload", "").lower()) if word]
+    if is_blank(cells.get("offload", "")) or words in (["none"], ["no"], ["off"]):
+        return ()
+    if unknown := [word for word in words if word not in get_args(Offload)]:
+        raise UnreadableError(f"offload is {shown(' '.join(unknown))}, expected none, or some of optim activations")
+    return tuple(name for name in get_args(Offload) if name in words)
 
 
 def read_overlap(cells: Cells, usual: Collection[Overlap]) -> frozenset[Overlap] | None:

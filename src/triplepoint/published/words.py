@@ -103,9 +103,10 @@ def read_precision(text: str, usual: Precision = "bf16") -> Precision:
     low = text.lower()
     if is_blank(low):
         return usual
-    if re.search(r"fp4|int8|mxfp6", low):
-        raise UnsupportedError(f"precision {shown(text)} is not simulated; bf16, fp16, fp8 and fp32 are")
+    if re.search(r"mxfp4|int8|mxfp6", low):
+        raise UnsupportedError(f"precision {shown(text)} is not simulated; bf16, fp16, fp8, nvfp4 and fp32 are")
     names: tuple[tuple[str, Precision], ...] = (
+        (r"nvfp4|\bfp4", "nvfp4"),
         (r"fp8|float8|e4m3|mxfp8", "fp8"),
         (r"bf16|bfloat16", "bf16"),
         (r"fp16|float16|half", "fp16"),
@@ -114,7 +115,7 @@ def read_precision(text: str, usual: Precision = "bf16") -> Precision:
     for pattern, name in names:
         if re.search(pattern, low):
             return name
-    raise UnreadableError(f"precision is {shown(text)}, expected bf16, fp16, fp8 or fp32")
+    raise UnreadableError(f"precision is {shown(text)}, expected bf16, fp16, fp8, nvfp4 or fp32")
 
 
 def read_recompute(text: str) -> tuple[Recompute | None, int | None]:
@@ -199,6 +200,7 @@ class Shards:
         shard_size: Ranks that parameters are sharded over; None where nothing is stated.
         is_hybrid: Whether groups of ranks hold copies of the shards.
         keeps_gathered: Whether gathered parameters stay until the backward pass.
+        reshards: Whether they are said to be given back after each pass.
     """
 
     sharding: Sharding
@@ -206,6 +208,7 @@ class Shards:
     shard_size: int | None = None
     is_hybrid: bool = False
     keeps_gathered: bool = False
+    reshards: bool = False
 
 
 def read_shards(text: str) -> Shards:
@@ -220,14 +223,16 @@ def read_shards(text: str) -> Shards:
     if sharding is None:
         raise UnreadableError(f"fsdp is {shown(text)}, expected DDP, distributed optimizer, ZeRO-1 to 3 or FSDP")
     if re.search(r"(?<!no )(?<!no-)(?<!without )offload(?!\w*\s*[=:]\s*(?:false|no|off))", low):
-        raise UnsupportedError("offload to the host's memory is not simulated")
+        raise UnsupportedError("offload of shards to the host's memory is not simulated; column offload says of what")
+    keeps = re.search(r"no[_ -]?reshard|reshard\w*\s*[=:]?\s*(?:false|no|off)\b", low) is not None
     size = re.search(r"shard(?:_size|ed over|ing over)?\s*[=:]?\s*(\d{1,7})\b", low)
     return Shards(
         sharding,
         _overlap(low),
         (int(size[1]) or None) if size else None,
         is_hybrid=re.search(_HYBRID, low) is not None,
-        keeps_gathered=re.search(r"no[_ -]?reshard|reshard\w*\s*[=:]?\s*(?:false|no|off)\b", low) is not None,
+        keeps_gathered=keeps,
+        reshards="reshard" in low and not keeps,
     )
 
 

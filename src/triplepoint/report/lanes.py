@@ -1,157 +1,75 @@
-"""Timelines of all runs encoded for the page: columns of whole numbers and a dictionary of looks, with colours."""
+"""Timeline of a run for its page: spans of every rank as whole numbers, and a dictionary of looks with colours."""
 
-import json
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from triplepoint.figures import old_page as style
+from triplepoint.figures import marks
+from triplepoint.report.payload import steps_of
+from triplepoint.tables.traces import TIMELINE
 from triplepoint.trace import Int64
-from triplepoint.trace.perfetto import FILE_NAME
 from triplepoint.trace.thin import Spans, Thinner
 
-_PHASES = {
-    "forward": style.SKY,
-    "backward": style.BLUE,
-    "backward_weight": "#4b6fb5",
-    "optimizer": style.GREEN,
-    "grad_sync": style.YELLOW,
-}
-_COMPUTE = {
-    "gemm": style.BLUE,
-    "attention": style.SKY,
-    "norm": style.GREEN,
-    "elementwise": style.YELLOW,
-    "moe": style.PURPLE,
-    "conv": "#4b6fb5",
-    "optimizer": "#7ac7a8",
-    "loss": style.ORANGE,
-    "embedding": style.TAN,
-}
-_LANES = {"phase": _PHASES, "compute": _COMPUTE, "comm": style.COMMS}
-_OTHER = "#868d98"
+LEVELS = (None, 32000, 8000, 2000, 500)
+"""Cells of a lane, from all spans of the table to about one cell for two pixels of a screen."""
+_UNITS = 4_000_000
+"""Times are whole multiples of this part of the step, never below 1 ns: a tenth of a microsecond in half a second."""
+_MARKS = {"phase": marks.PHASES, "compute": marks.KERNEL_CLASSES, "comm": marks.COMMUNICATION}
+_LOOK = ("lane", "label", "group", "stage", "microbatch")
 
-_ON_DARK = {style.BLACK: "#f2f2f2", style.BROWN: "#b5824f", style.BLUE: "#2b8fcc"}
-"""What would be hard to see on dark ground."""
+
+def describe_lanes(path: Path, num_cells: int | None = None) -> dict[str, Any] | None:
+    """Return the spans of a run's first profiled step; None where it was not traced.
+
+    Args:
+        path: File with table `timeline`.
+        num_cells: Cells a lane is divided into; spans shorter than one are drawn together. None: all spans.
+
+    Raises:
+        UserError: If the table is damaged.
+    """
+    if not path.is_file():
+        return None
+    rows = TIMELINE.read(path)
+    if not rows.num_rows:
+        return None
+    looks, look = _distinct_looks(rows)
+    rank, start = rows["rank"].to_numpy(), rows["t_start_ns"].to_numpy()
+    names = sorted({found[0] for found in looks})
+    lane = np.array([names.index(found[0]) for found in looks])[look]
+    order = np.lexsort((start, lane, rank))
+    spans = Spans(start, start + rows["duration_ns"].to_numpy(), look).at(order)
+    end_ns = max(int(spans.end.max()), 1)
+    unit_ns = max(end_ns // _UNITS, 1)
+    lanes = []
+    for of_rank, members in _lanes_of(rank[order], lane[order]):
+        start, end, shown = spans.at(members) if num_cells is None else _thinned(spans.at(members), end_ns, num_cells)
+        start, end = (np.rint(time / unit_ns).astype(np.int64) for time in (start, end))
+        lanes.append([of_rank, steps_of(start), (end - start).tolist(), shown.tolist()])
+    return {
+        "cells": num_cells,
+        "unit_ns": unit_ns,
+        "end": -(-end_ns // unit_ns),
+        "looks": looks,
+        "colours": [colours(lane, label) for lane, label, *_ in looks],
+        "lanes": lanes,
+    }
 
 
 def colours(lane: str, label: str) -> tuple[str, str]:
     """Return a label's colour on light ground, and on dark."""
-    plain = _LANES.get(lane, {}).get(label, _OTHER)
-    return plain, _ON_DARK.get(plain, plain)
+    mark = _MARKS.get(lane, {}).get(label)
+    plain = mark.colour if mark else marks.MIDDLE
+    return plain, marks.DARK.get(plain, plain)
 
 
-LIMIT_BYTES = 4_000_000
-"""Size the data of all runs may have: a page of figures is about as large."""
-
-_LEVELS = (8000, 4000, 2000, 1000, 500)
-"""Cells of a lane, from all the table holds to about one for two pixels of a screen."""
-_CELL_UNITS = 125
-"""Times are whole multiples of this part of a cell, never below 1 ns. Spans shorter than half of that are lost."""
-
-_LOOK = ("lane", "label", "group", "stage", "microbatch")
-
-
-@dataclass(frozen=True)
-class EmbeddedLanes:
-    """Timelines as they stand in the page.
-
-    Attributes:
-        text: JSON, a list of runs; safe inside a `<script>`.
-        num_runs: How many there are.
-        left_out: Runs that did not fit.
-        trace: Where the traces of a run are, with RUN in place of its name.
-    """
-
-    text: str
-    num_runs: int
-    left_out: list[str]
-    trace: str
-
-
-class _Run(NamedTuple):
-    """What the page is told of a run, and its spans by rank, lane and time."""
-
-    facts: dict[str, Any]
-    rank: Int64
-    lane: Int64
-    spans: Spans
-    looks: list[list[Any]]
-
-
-def embed_lanes(
-    points: list[dict[str, Any]], timeline: pa.Table, results: Path, limit_bytes: int = LIMIT_BYTES
-) -> EmbeddedLanes:
-    """Return the timelines of the runs that have one.
-
-    Where all together would be too large, those that take more than an equal share are thinned further; only where that
-    is not enough, runs are left out, the last ones first, except that a smaller one may still find room.
-
-    Args:
-        points: Rows of table `points`.
-        timeline: Table `timeline`, the rows of a run together.
-        results: Folder of the results.
-        limit_bytes: Size `text` may have.
-    """
-    rows = _rows_of_runs(timeline)
-    kept = [point for point in points if point["run"] in rows]
-    runs = results / "runs"
-    texts: dict[str, str] = {}
-    for num_cells in _LEVELS:
-        for point in kept:
-            run = point["run"]
-            if run not in texts or len(texts[run]) > limit_bytes / len(kept):
-                texts[run] = _pack(_read_run(point, timeline.slice(*rows[run]), runs / run), num_cells)
-        if _size(texts.values()) <= limit_bytes:
-            break
-    found: list[str] = []
-    left_out = [run for run, text in texts.items() if not _keep(text, found, limit_bytes)]
-    has_merged = any((runs / run / FILE_NAME).is_file() for run in texts)
-    trace = f"{runs / 'RUN'}/{FILE_NAME if has_merged else 'raw/traces/'}"
-    return EmbeddedLanes(f"[{','.join(found)}]", len(found), left_out, trace)
-
-
-def _size(texts: Collection[str]) -> int:
-    """Return the size of a list of texts, with brackets and commas. Unit: byte."""
-    return sum(map(len, texts)) + len(texts) + 1
-
-
-def _keep(text: str, found: list[str], limit_bytes: int) -> bool:
-    """Add a text to those found if it still fits, and return whether it did."""
-    if _size([*found, text]) > limit_bytes:
-        return False
-    found.append(text)
-    return True
-
-
-def _rows_of_runs(timeline: pa.Table) -> dict[str, tuple[int, int]]:
-    """Return first row and number of rows of each run."""
-    run = timeline["run"].combine_chunks().dictionary_encode()
-    codes = run.indices.to_numpy()
-    opens = np.flatnonzero(np.append(True, codes[1:] != codes[:-1])[: len(codes)])
-    sizes = np.diff(np.append(opens, len(codes)))
-    names = run.dictionary.to_pylist()
-    return {names[codes[at]]: (at, size) for at, size in zip(opens.tolist(), sizes.tolist(), strict=True)}
-
-
-def _read_run(point: dict[str, Any], rows: pa.Table, folder: Path) -> _Run:
-    looks, look = _distinct_looks(rows)
-    rank, start = rows["rank"].to_numpy(), rows["t_start_ns"].to_numpy()
-    lanes = sorted({found[0] for found in looks})
-    lane = np.array([lanes.index(found[0]) for found in looks])[look]
-    order = np.lexsort((start, lane, rank))
-    spans = Spans(start, start + rows["duration_ns"].to_numpy(), look).at(order)
-    facts = {
-        "run": point["run"],
-        "model": point["model"],
-        "origin": point["origin"],
-        "trace": str(folder / FILE_NAME) if (folder / FILE_NAME).is_file() else None,
-    }
-    return _Run(facts, rank[order], lane[order], spans, looks)
+def _thinned(spans: Spans, end_ns: int, num_cells: int) -> tuple[Int64, Int64, Int64]:
+    thinner = Thinner(0, end_ns, num_cells)
+    thinner.add(*spans)
+    return thinner.finish()
 
 
 def _distinct_looks(rows: pa.Table) -> tuple[list[list[Any]], Int64]:
@@ -165,34 +83,8 @@ def _distinct_looks(rows: pa.Table) -> tuple[list[list[Any]], Int64]:
     return [list(found) for found in zip(*columns.values(), strict=True)], look.reshape(-1)
 
 
-def _pack(run: _Run, num_cells: int) -> str:
-    """Return a run as JSON: of each span the distance to the one before it in its lane, its length, its look."""
-    end_ns = int(run.spans.end.max())
-    unit_ns = max(end_ns // (_CELL_UNITS * num_cells), 1)
-    lanes = []
-    for rank, rows in _lanes_of(run):
-        thinner = Thinner(0, max(end_ns, 1), num_cells)
-        thinner.add(*run.spans.at(rows))
-        start, end, look = thinner.finish()
-        start, end = (np.rint(time / unit_ns).astype(np.int64) for time in (start, end))
-        seen = end > start
-        start, end = start[seen], end[seen]
-        gap = start - np.append(0, end[:-1])[: len(end)]
-        lanes.append([rank, gap.tolist(), (end - start).tolist(), look[seen].tolist()])
-    content = run.facts | {
-        "cells": num_cells,
-        "unit_ns": unit_ns,
-        "end": -(-end_ns // unit_ns),
-        "looks": run.looks,
-        "colours": [colours(lane, label) for lane, label, *_ in run.looks],
-        "lanes": lanes,
-    }
-    # What a run or a label is called must not end the script it stands in.
-    return json.dumps(content, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def _lanes_of(run: _Run) -> Iterator[tuple[int, slice]]:
-    """Return rank and rows of each lane."""
-    opens = np.flatnonzero(np.append(True, (np.diff(run.rank) != 0) | (np.diff(run.lane) != 0)))
-    for first, last in zip(opens.tolist(), [*opens[1:].tolist(), len(run.rank)], strict=True):
-        yield int(run.rank[first]), slice(first, last)
+def _lanes_of(rank: Int64, lane: Int64) -> Iterator[tuple[int, slice]]:
+    """Yield rank and rows of each lane."""
+    opens = np.flatnonzero(np.append(True, (np.diff(rank) != 0) | (np.diff(lane) != 0)))
+    for first, last in zip(opens.tolist(), [*opens[1:].tolist(), len(rank)], strict=True):
+        yield int(rank[first]), slice(first, last)

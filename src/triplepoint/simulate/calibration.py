@@ -63,6 +63,19 @@ class StackConstant(Strict):
     """Standard deviation of log errors of its rows, each seen from other models. Unit: 1."""
 
 
+class KindSpread(Strict):
+    """How far rows of one kind on one stack scatter, all its versions together."""
+
+    stack: str
+    """Name of the stack; empty for all of them together."""
+    kind: str
+    """Kind of the rows, see `Kind`."""
+    num_rows: Annotated[int, Field(ge=1)]
+    """Rows."""
+    spread: Annotated[float, Field(ge=0)]
+    """Standard deviation of their log errors, each seen from other models. Unit: 1."""
+
+
 class Widths(Strict):
     """Standard deviations, in log, of what is not known of a job unlike those calibrated; they add in squares.
 
@@ -135,6 +148,8 @@ class Fitted(Strict):
     """By GPU type."""
     stacks: list[StackConstant]
     """By version of the stack."""
+    kinds: list[KindSpread] = []
+    """Scatter by kind of row, of stacks and of all of them together."""
     places: list[Place]
     """What was calibrated."""
 
@@ -202,9 +217,17 @@ class Calibration:
         return self.fitted.layouts.of_one(self.spread(job))
 
     def spread(self, job: Job) -> float:
-        """Return the standard deviation of log errors of the rows of a job's stack; that of all where it has none."""
+        """Return the scatter of rows like a job: of its kind on its stack; else of its kind, or its stack, or all."""
+        kind = str(kind_of(job))
+        if found := self._by_kind.get((job.family, kind)):
+            return found
         known = self._constant(job)
-        return known.spread if known else self.fitted.widths.row
+        usual = known.spread if known else self.fitted.widths.row
+        return max(usual, self._by_kind.get(("", kind), 0.0))
+
+    @cached_property
+    def _by_kind(self) -> dict[tuple[str, str], float]:
+        return {(one.stack, one.kind): one.spread for one in self.fitted.kinds}
 
     def new_of(self, job: Job) -> list[str]:
         """Return what of a job was not calibrated: names of `Widths`."""

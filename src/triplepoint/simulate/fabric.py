@@ -25,6 +25,7 @@ class Level:
             Unit: byte/s.
         is_network: Whether it joins nodes.
         counters: Columns of the telemetry that count its bytes inside a node.
+        is_free: Whether crossing it takes no time: what if it cost nothing.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Level:
     single: float | None = None
     is_network: bool = False
     counters: Counters = "pcie"
+    is_free: bool = False
 
     @property
     def kind(self) -> str:
@@ -72,6 +74,27 @@ class Fabric:
         return Fabric(
             tuple(level if level.is_network else replace(level, has_reduction=False) for level in self.levels)
         )
+
+    def free(self, is_network: bool) -> "Fabric":
+        """Return the fabric with levels between nodes, or inside them, that take no time."""
+        return Fabric(
+            tuple(replace(level, is_free=True) if level.is_network == is_network else level for level in self.levels)
+        )
+
+    def faster(self, is_network: bool, factor: float) -> "Fabric":
+        """Return the fabric with levels between nodes, or inside them, of `factor` times the bandwidth."""
+
+        def scaled(level: Level) -> Level:
+            single = None if level.single is None else level.single * factor
+            return replace(level, bandwidth=level.bandwidth * factor, single=single)
+
+        return Fabric(tuple(scaled(level) if level.is_network == is_network else level for level in self.levels))
+
+    def with_domain(self, num_gpus: int) -> "Fabric":
+        """Return the fabric with scale-up links that join so many GPUs; what joins no more than them is gone."""
+        inside = [level for level in self.levels if not level.is_network]
+        beyond = [level for level in self.levels if level.is_network and level.num_gpus > num_gpus]
+        return Fabric((*inside[:-1], replace(inside[-1], num_gpus=num_gpus), *beyond))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.point import Layout, Overlap, Point, Precision, Recompute
+from triplepoint.config.point import Layout, Offload, Overlap, Point, Precision, Recompute
 from triplepoint.config.task import TARGETS
 from triplepoint.simulate.fabric import Fabric
 from triplepoint.simulate.stacks import Stack, stack_of
@@ -41,8 +41,10 @@ class Job:
         keeps_gathered: Whether parameters gathered for a forward pass stay until its backward pass (no resharding).
         expert_imbalance: Load of the fullest expert parallel rank over the mean, without a capacity factor; None for
             what is usual with the software.
+        offload: What is kept in the host's memory: optimizer state (`optim`), activations.
         stack: Framework and its version; the one thing step times may be calibrated by.
         draw: Which draw of parts its GPUs are, from 0: a repeat of a simulated run has another one.
+        waits_for_stages: Whether stages of a pipeline wait for one another, as they do; False asks what bubbles cost.
     """
 
     model: ModelConfig
@@ -63,8 +65,10 @@ class Job:
     shard_size: int | None = None
     keeps_gathered: bool = False
     expert_imbalance: float | None = None
+    offload: frozenset[Offload] = field(default_factory=frozenset)
     stack: str = ""
     draw: int = 0
+    waits_for_stages: bool = True
 
     @cached_property
     def mesh(self) -> RankMesh:
@@ -122,6 +126,7 @@ class Job:
             recompute=point.recompute,
             recompute_layers=point.recompute_layers,
             overlap=frozenset(point.overlap),
+            offload=frozenset(point.offload),
             stack=stack,
             draw=point.repeat - 1,
             **_adapters(point),

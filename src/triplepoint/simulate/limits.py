@@ -1,5 +1,6 @@
 """Limits of the simulator, asked through `config.rules.refusal` after the rules of all engines."""
 
+from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.point import Point
 from triplepoint.config.rules import Rule
 from triplepoint.simulate.timeline.schedule import MOST_PASSES
@@ -17,6 +18,19 @@ def check_order(point: Point) -> str | None:
         )
     if (passes := count * layout.pp * layout.vp) > MOST_PASSES:
         return f"micro-batches*pp*vp = {passes} passes, at most {MOST_PASSES} are simulated; lower global_batch_size"
+    return None
+
+
+def check_offload(point: Point, gpu: GpuConfig) -> str | None:
+    """What is kept in the memory of the host is simulated, and the host known."""
+    if not point.offload:
+        return None
+    if "params" in point.offload or point.task == "inference":
+        what = "params" if "params" in point.offload else point.offload[0]
+        return f"offload: {what} is not simulated in {point.task}; set offload: [] for a prediction"
+    if gpu.host_link is None or gpu.host_memory_bandwidth is None:
+        missing = "pcie_bandwidth, host_memory_bandwidth"
+        return f"offload: the host of GPU type {gpu.name} is not known ({missing}); set offload: []"
     return None
 
 

@@ -29,6 +29,7 @@ from triplepoint.errors import PointError, UserError, shown
 _Factor = Annotated[float, Field(gt=0)]
 Gathered = Literal["experts", "pipelines"]
 Reduced = Literal["experts", "sharded_parameters"]
+SavedFp8 = Literal["expert_activation", "attention"]
 
 SIMULATED = "Megatron-Core r0.8"
 """Software of points on the engine `simulated`, on clusters that name none."""
@@ -117,6 +118,15 @@ class Stack(Strict):
     """Nodes that the experts of one token are on, at most; None for no limit. Unit: 1."""
     routes_in_turn: bool = False
     """Whether the router is a stand-in that gives a token the experts after those of the last token."""
+    weighs_results: bool = True
+    """Whether results of experts are multiplied with the router's weights, and so kept for its gradient; otherwise the
+    activation inside the experts is, whose input is kept anyway."""
+    saves_fp8: tuple[SavedFp8, ...] = ()
+    """What fp8 training keeps for the backward pass in fewer bits than 16: inputs of the activation inside experts, in
+    8; outputs of attention, in 12 bits, once for its own gradient and for the projection after it."""
+    has_two_directions: bool = False
+    """Whether micro-batches enter the pipeline from both ends (DualPipe): a rank holds two stages, the one as far from
+    the start as the other is from the end, and half as much of the optimizer of each."""
     gathers_once: tuple[Gathered, ...] = ()
     """Training whose sharded parameters are gathered once a step and their gradients reduced once, not in every
     micro-batch: of models with experts, or with pipelines."""

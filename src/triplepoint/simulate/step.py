@@ -93,6 +93,7 @@ def simulate_step(job: Job, constants: Constants, config: Path, slow: Mapping[in
     costs = costs_of(job, constants, config)
     stages = stage_work(job)
     order = make_order(job.layout.schedule, job.layout.pp, job.num_microbatches, job.layout.vp)
+    order = order if job.waits_for_stages else order.without_waits()
     durations, class_of_replica = durations_of(job, stages, costs), np.zeros(job.layout.dp, dtype=np.int64)
     if slow:
         replicas = sort_replicas(job.layout, slow, lockstep(stages, job))

@@ -37,7 +37,7 @@ def published_values(config: Path, points: Iterable[Row]) -> list[dict[str, Any]
 def _of_claim(claim: Rows | Slots, published: Published, runs: Runs) -> Iterator[dict[str, Any]]:
     if isinstance(claim, Rows) and (claim.is_relative or "value" not in claim.judged):
         return
-    if isinstance(claim, Slots) and claim.judged != "slot":
+    if isinstance(claim, Slots) and claim.judged not in ("slot", "gap_sign"):
         return
     figure = published.figure(claim.figure)
     for cells in published.rows(claim.figure):
@@ -56,7 +56,7 @@ def _rows(group: Group, claim: Rows | Slots, source: str, number: Number, place:
     for row in group.rows:
         yield {
             "run": row["run"],
-            "quantity": claim.quantity,
+            "quantity": _quantity(claim),
             "unit": unit_of(claim.quantity),
             "published": number.value,
             "published_lo": number.low,
@@ -65,3 +65,9 @@ def _rows(group: Group, claim: Rows | Slots, source: str, number: Number, place:
             "claim": claim.id,
             **place,
         }
+
+
+def _quantity(claim: Rows | Slots) -> str:
+    """Return the name of what is published: throttling of single GPUs only over a value that is not published."""
+    is_normalised = isinstance(claim, Slots) and claim.judged == "gap_sign"
+    return f"{claim.quantity}_normalised" if is_normalised else claim.quantity

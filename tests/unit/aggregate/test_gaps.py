@@ -9,7 +9,7 @@ import pytest
 from tests.synthetic import CONFIG, H200, MS, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.manifest import Node, SamplerEnd, read_manifest, write_manifest
-from triplepoint.report import _describe
+from triplepoint.report.machines import describe_node
 from triplepoint.tables import TELEMETRY
 from triplepoint.tables.results import POINTS
 
@@ -47,7 +47,7 @@ def test_aggregate_node_without_samples_leaves_power_empty_and_says_why(
     assert row["job_gpu_power_w"] is None and row["gpu_power_w"] is None
     assert row["power_absent"].startswith(reason)
     assert row["step_time_s"] > 0
-    assert any(reason in gap for gap, _ in _describe(node)[-1])
+    assert any(reason in text for _, text in describe_node(node, "measured")[1])
 
 
 def test_aggregate_host_without_samples_says_why(tmp_path: Path) -> None:

@@ -74,10 +74,14 @@ def test_allocated_by_rank_is_that_of_each_ranks_stage() -> None:
     assert found[0] > found[4]
 
 
-def test_predict_point_does_not_guess_what_offload_does() -> None:
+def test_predict_point_knows_offload_but_for_parameters() -> None:
     sharded = {"dp": 8, "data_parallel_sharding": "optim"}
     plain = Spec("llama3-70b", sharded, cluster=H200, engine="deepspeed").point()
     assert predict_point(plain, CONFIG).status == "oom"
-    found = predict_point(plain.model_copy(update={"offload": ("optim",)}), CONFIG)
+    with_moments, without = plain, plain.model_copy(update={"offload": ("optim",)})
+    gib = [predict_point(point, CONFIG).memory_gib for point in (with_moments, without)]
+    # Twelve bytes of a parameter, an eighth of them on a rank, and what the allocator loses of them.
+    assert gib[0] - gib[1] == pytest.approx(12 * plain.model.num_parameters / 8 / 2**30, rel=0.05)
+    found = predict_point(plain.model_copy(update={"offload": ("optim", "params")}), CONFIG)
     assert found.status == "unsupported"
-    assert found.reason == "offload: [optim] is not simulated; set offload: [] for a prediction"
+    assert found.reason == "offload: params is not simulated in pretrain; set offload: [] for a prediction"

@@ -48,7 +48,7 @@ def test_pattern_of_mixers_without_their_shapes_is_refused() -> None:
         ({"mixers": {"pattern": "*E"}}, "pattern of mixers has 'E' and there is no moe; give moe"),
         (
             {"mixers": {"pattern": "*-", "has_feed_forward": True}},
-            "pattern has '-' or 'E', and has_feed_forward is true",
+            "pattern has '-', 'E' or 'H', and has_feed_forward is true",
         ),
     ):
         with pytest.raises(UserError, match=re.escape(reason)):

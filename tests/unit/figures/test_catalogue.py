@@ -45,7 +45,7 @@ def test_catalogue_has_every_figure_there_is() -> None:
         for path in Path(figures.__file__).parent.glob("*.py")
         if any(isinstance(node, ast.FunctionDef) and node.name == "draw" for node in ast.parse(path.read_text()).body)
     }
-    assert modules - {"heatmap"} == set(NAMES)
+    assert modules == set(NAMES)
 
 
 def test_readme_has_the_table_of_the_catalogue() -> None:
@@ -90,6 +90,16 @@ def test_study_of_ones_own_on_cpu_with_one_layout(plan: Plan) -> None:
     assert not {"mine/parallelism_sweep", "mine/microbatch_power", "mine/thermal_heatmap"} & found
 
 
+def test_figure_of_another_cluster_does_not_fit(plan: Plan) -> None:
+    for cluster, is_there in (("h100x64", True), ("h200x32", False)):
+        own = Plan(entries=tuple(
+            entry.model_copy(update={"studies": ("mine",)})
+            for entry in plan.entries
+            if "parallelism" in entry.studies and entry.planned.point.cluster.name == cluster
+        ))  # fmt: skip
+        assert ("mine/parallelism_sweep_h100" in figures_of(own)) == is_there
+
+
 def test_figures_that_a_study_names_are_drawn_and_others_refused(plan: Plan) -> None:
     entry = next(entry for entry in plan.valid if "smoke" in entry.studies)
     mine = (entry.model_copy(update={"studies": ("mine",)}),)
@@ -123,7 +133,7 @@ def test_figure_without_results_says_what_makes_them(studies: dict[str, Path], t
     assert not (tmp_path / "figs").exists()
 
 
-@pytest.mark.parametrize("name", ["thermal_heatmap", "throttle_heatmap", "node_airflow", "inference_batch"])
+@pytest.mark.parametrize("name", ["thermal_heatmap", "throttling", "node_airflow", "inference_batch"])
 def test_figure_without_a_point_it_can_draw_says_so(studies: dict[str, Path], tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError, match=FIGURES[name].need.nothing):
         write_figure(f"synthetic/{name}", studies["smoke"], tmp_path)

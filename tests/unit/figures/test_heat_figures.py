@@ -1,70 +1,166 @@
-"""Maps of temperatures and of throttling, and temperature by slot: numbers by hand, and what they say where empty."""
+"""Maps of GPUs, throttling and the node in its air: numbers by hand, and what they say where empty."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from tests.unit.figures.test_figures import read, texts
-from triplepoint import figures
+from triplepoint import figures, gpu_effects
+
+MAPS = ["thermal_heatmap", "clock_heatmap", "traffic_heatmap", "throttling", "node_airflow"]
+
+
+def with_rows(tables: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """Return tables whose GPUs of slots 4 to 7 stand behind those of slots 0 to 3."""
+    slot = tables["gpus"]["slot"].astype(int)
+    placed = tables["gpus"].assign(
+        airflow_row=slot // 4, airflow_lane=slot % 4, airflow_place=np.where(slot < 4, "front", "rear")
+    )
+    return {**tables, "gpus": placed}
+
+
+def publish(tables: dict[str, pd.DataFrame], **values: Any) -> dict[str, pd.DataFrame]:
+    """Return tables with one published value of slot 2 of node 1 of the first finished run."""
+    points = tables["points"]
+    row = {"run": points.loc[points["status"] == "ok", "run"].iloc[0], "node": 1, "slot": 2}
+    return {**tables, "published": pd.DataFrame([row | values])}
 
 
 def test_thermal_heatmap_has_the_temperature_of_every_gpu(studies: dict[str, Path]) -> None:
-    """Made-up GPUs are at 52 degC and 2 more each, on every node."""
-    _, numbers = figures.load("thermal_heatmap").draw(read(studies["paper"]))
+    """Made-up GPUs are at 52 degC and 2 more each, on every node: 14 K apart in every run."""
+    figure, numbers = figures.load("thermal_heatmap").draw(read(studies["paper"]))
     for _, one in numbers.groupby("run"):
         by_rank = one.set_index("rank")
-        assert by_rank["gpu_temp_c"].tolist() == [52.0 + 2 * (rank % 8) for rank in by_rank.index]
+        assert by_rank["gpu_temp_c"].to_dict() == {rank: 52.0 + 2 * (rank % 8) for rank in by_rank.index}
         assert by_rank.loc[9, "node"] == 1 and by_rank.loc[9, "number"] == 1
+    title = " ".join(texts(figure)[0].split())
+    assert title.startswith("GPUs of one run are 14.0 K [14.0, 14.0] apart")
+    assert "Hottest at 66 °C: node 0 GPU 7" in title
 
 
-def test_throttle_heatmap_draws_the_causes_that_were_met(studies: dict[str, Path]) -> None:
+def test_thermal_heatmap_has_published_gpus_below_ours(studies: dict[str, Path]) -> None:
+    tables = publish(read(studies["paper"]), quantity="gpu_temp_c", published=70.0)
+    _, numbers = figures.load("thermal_heatmap").draw(tables)
+    (row,) = numbers[numbers["is_published"]].to_dict("records")
+    assert (row["node"], row["number"], row["gpu_temp_c"]) == (1, 2, 70.0)
+    assert row["row"].endswith(", published")
+    rows = list(dict.fromkeys(numbers["row"]))
+    assert rows.index(row["row"]) == rows.index(row["row"].removesuffix(", published")) + 1
+
+
+def test_clock_heatmap_draws_the_clock_while_busy_where_every_gpu_has_it(studies: dict[str, Path]) -> None:
+    tables = read(studies["paper"])
+    tables["gpus"]["sm_clock_busy_mhz"] = 1000.0
+    figure, numbers = figures.load("clock_heatmap").draw(tables)
+    assert (numbers["value"] == 1000).all()
+    tables["gpus"].loc[tables["gpus"]["rank"] == 0, "sm_clock_busy_mhz"] = float("nan")
+    figure, numbers = figures.load("clock_heatmap").draw(tables)
+    assert numbers["value"].equals(numbers["sm_clock_mhz"].astype(float))
+    assert any("idle time counts too" in " ".join(text.split()) for text in texts(figure))
+
+
+def test_traffic_heatmap_has_every_link_by_direction(studies: dict[str, Path]) -> None:
+    tables = read(studies["paper"])
+    runs = tables["gpus"]
+    nvlink = runs.assign(link="nvlink", tx_share=0.2, rx_share=0.1)[
+        ["run", "node", "rank", "link", "tx_share", "rx_share"]
+    ]
+    nodes = runs.drop_duplicates(["run", "node"]).assign(link="infiniband", rank=np.nan, tx_share=0.3, rx_share=0.6)
+    traffic = pd.concat([nvlink, nodes[nvlink.columns]]).assign(
+        tx_bytes_per_s=1.0, rx_bytes_per_s=1.0, capacity_bytes_per_s=10.0, absent=None
+    )
+    figure, numbers = figures.load("traffic_heatmap").draw({**tables, "traffic": traffic})
+    assert set(numbers["link"]) == {"nvlink", "infiniband"}
+    found = texts(figure)
+    assert {"NVLink, sent", "NVLink, received", "InfiniBand, sent", "InfiniBand, received"} <= set(found)
+    title = " ".join(found[0].split())
+    assert "NVLink 20 % [20, 20], at most 20 %" in title and "InfiniBand 60 % [60, 60], at most 60 %" in title
+
+
+def test_throttling_draws_the_causes_that_were_met(studies: dict[str, Path]) -> None:
     """One GPU is held by heat for a tenth of the time, all others by the power limit."""
-    figure, numbers = figures.load("throttle_heatmap").draw(read(studies["paper"]))
-    titles = [axes.get_title() for axes in figure.axes]
-    assert {"power limit", "heat (driver)"} == {title for title in titles if title}
-    assert any("never: heat (hardware)" in text for text in texts(figure))
+    figure, numbers = figures.load("throttling").draw(read(studies["paper"]))
+    assert numbers["run"].nunique() == 3
+    assert {"power limit", "heat (driver)"} <= set(texts(figure))
+    assert any("Met by no GPU: heat (hardware)" in " ".join(text.split()) for text in texts(figure))
     hot = numbers["rank"] == 3
     assert numbers.loc[hot, "sw_thermal_share"].to_numpy() == pytest.approx(0.1)
     assert numbers.loc[~hot, "power_cap_share"].to_numpy() == pytest.approx(0.1)
-    assert (numbers.loc[hot, "power_cap_share"] == 0).all()
+    assert numbers["throttle_normalised"].to_numpy() == pytest.approx(1.0)
 
 
-def test_throttle_heatmap_says_why_a_gpu_type_has_none(studies: dict[str, Path]) -> None:
+def test_throttling_draws_published_gpus_beside_ours(studies: dict[str, Path]) -> None:
+    tables = publish(read(studies["paper"]), quantity="throttle_fraction_normalised", published=0.4)
+    temps = publish(tables, quantity="gpu_temp_c", published=61.0)["published"]
+    tables["published"] = pd.concat([tables["published"], temps])
+    figure, numbers = figures.load("throttling").draw(tables)
+    (row,) = numbers[numbers["published_normalised"].notna()].to_dict("records")
+    assert (row["node"], row["number"], row["published_normalised"], row["published_temp_c"]) == (1, 2, 0.4, 61.0)
+    assert "published" in texts(figure)
+
+
+def test_throttling_says_why_a_gpu_type_has_none(studies: dict[str, Path]) -> None:
     tables = read(studies["one"])
     shares = [name for name in tables["gpus"] if name.endswith("_share")]
     tables["gpus"][shares] = float("nan")
     tables["points"]["gpu"] = "mi250"
-    figure, _ = figures.load("throttle_heatmap").draw(tables)
-    assert any("was not counted" in text for text in texts(figure))
+    figure, _ = figures.load("throttling").draw(tables)
+    assert any("was not counted" in " ".join(text.split()) for text in texts(figure))
     tables["gpus"][shares] = 0.0
-    figure, _ = figures.load("throttle_heatmap").draw(tables)
-    assert any("never held down" in text for text in texts(figure))
+    figure, _ = figures.load("throttling").draw(tables)
+    assert "never" in texts(figure)
 
 
-def test_node_airflow_compares_slots(studies: dict[str, Path]) -> None:
-    """Slot 7 at 66 degC is 27 % hotter than slot 0 at 52."""
-    figure, numbers = figures.load("node_airflow").draw(read(studies["paper"]))
-    assert numbers["gpu_temp_c"].tolist() == [52.0 + 2 * slot for slot in range(8)]
-    assert any("slot 7 is 27 % hotter (°C) than slot 0" in text for text in texts(figure))
+def test_node_airflow_compares_rows_by_lane(studies: dict[str, Path]) -> None:
+    """Slots are 2 K apart, so that rear ones are 8 K hotter than those before them on every node."""
+    figure, numbers = figures.load("node_airflow").draw(with_rows(read(studies["paper"])))
+    slots = numbers[numbers["what"] == "slot"]
+    assert slots["gpu_temp_c"].tolist() == [52.0 + 2 * slot for slot in range(8)]
+    runs = numbers[numbers["what"] == "run"]
+    assert len(runs) and runs["difference_k"].to_numpy() == pytest.approx(8.0)
+    assert "rear GPUs are 8.0 K [8.0, 8.0] hotter" in " ".join(texts(figure)[0].split())
+    assert not any("%" in text and "hotter" in text for text in texts(figure))
+
+
+def test_node_airflow_without_rows_says_so(studies: dict[str, Path]) -> None:
     tables = read(studies["paper"])
-    tables["gpus"]["slot"] = float("nan")
-    assert any("slots not known" in text for text in texts(figures.load("node_airflow").draw(tables)[0]))
+    tables["gpus"]["airflow_row"] = float("nan")
+    tables["gpus"]["airflow_place"] = None
+    found = texts(figures.load("node_airflow").draw(tables)[0])
+    assert "rows not known" in found
+    assert any("is not known" in text for text in found)
 
 
-@pytest.mark.parametrize("name", ["thermal_heatmap", "throttle_heatmap", "node_airflow"])
+@pytest.mark.parametrize("name", MAPS)
 def test_maps_without_gpus_say_so(studies: dict[str, Path], name: str) -> None:
     figure, numbers = figures.load(name).draw(read(studies["smoke"]))
-    assert "no run with a GPU finished" in texts(figure)
+    assert "no run with a GPU finished" in [" ".join(text.split()) for text in texts(figure)]
     assert numbers.empty
 
 
-def test_sweeps_draw_power_heat_and_clock_of_one_gpu(studies: dict[str, Path]) -> None:
-    """Mean over eight GPUs at 52 to 66 degC and 1965 to 1860 MHz."""
-    for name in ("parallelism_sweep", "microbatch_power"):
-        _, numbers = figures.load(name).draw(read(studies["paper"]))
-        done = numbers[numbers["status"] == "ok"]
-        assert done["gpu_temp_c"].to_numpy() == pytest.approx(59.0)
-        assert done["gpu_temp_max_c"].to_numpy() == pytest.approx(66.0)
-        assert done["sm_clock_ghz"].to_numpy() == pytest.approx((1.965 + 1.860) / 2)
-        power_w = done["gpu_power_w" if name == "parallelism_sweep" else "power_w"]
-        assert power_w.between(300, 800, inclusive="neither").all()
+def test_rear_over_front_interval_by_hand() -> None:
+    """Two nodes 10 and 12 K: mean 11, t of one degree of freedom 6.314 times 1 K."""
+    gpus = pd.DataFrame(
+        {
+            "run": "a",
+            "node": [0, 0, 1, 1],
+            "airflow_lane": 0,
+            "airflow_place": ["front", "rear"] * 2,
+            "gpu_temp_c": [50.0, 60.0, 51.0, 63.0],
+        }
+    )
+    apart = gpu_effects.rear_over_front(gpus)
+    assert apart is not None and not apart.is_relative
+    assert apart.value == pytest.approx(11)
+    assert apart.high - apart.value == pytest.approx(6.314, abs=1e-3)
+    assert gpu_effects.rear_over_front(gpus[gpus["airflow_place"] == "rear"]) is None
+
+
+def test_spread_is_a_ratio_but_for_temperatures() -> None:
+    gpus = pd.DataFrame({"run": ["a", "a"], "sm_clock_mhz": [1000.0, 1100.0], "gpu_temp_c": [50.0, 60.0]})
+    clocks, temps = (gpu_effects.spread(gpus, name) for name in ("sm_clock_mhz", "gpu_temp_c"))
+    assert clocks is not None and clocks.text == "10.0 %"
+    assert temps is not None and temps.text == "10.0 K"

@@ -18,7 +18,7 @@ def mixed(studies: dict[str, Path]) -> dict[str, pd.DataFrame]:
     return {name: pd.concat([measured[name], simulated[name]], ignore_index=True) for name in measured}
 
 
-@pytest.mark.parametrize("name", ["thermal_heatmap", "throttle_heatmap", "node_airflow"])
+@pytest.mark.parametrize("name", ["thermal_heatmap", "throttling", "node_airflow"])
 def test_stamp_of_simulated_gpus_beside_measured_runs_without(mixed: dict[str, pd.DataFrame], name: str) -> None:
     found = texts(figures.load(name).draw(mixed)[0])
     assert "SIMULATED" in found

@@ -75,13 +75,20 @@ def test_read_row_follows_memory_in_the_gpu_name() -> None:
     [
         ({"hidden": "", "model": "unheard of"}, "unsupported", "hidden blank"),
         ({"seq": "", "model": "unheard of"}, "invalid", "seq is blank"),
-        ({"model": "Mamba-2.8B", "hidden": ""}, "unsupported", "Mamba-1, which are not simulated"),
+        ({"model": "Zamba-7B-v1", "hidden": ""}, "unsupported", "Mamba-1 in heads, which are not simulated"),
         ({"trainable": "QLoRA"}, "unsupported", "QLoRA"),
         ({"trainable": "LoRA 0"}, "invalid", "trainable is 'lora 0', expected LoRA with a rank of 1 to 65535"),
         ({"trainable": "LoRA rank -8"}, "invalid", "trainable is 'lora rank -8', expected LoRA with a rank"),
         ({"trainable": "LoRA rank 99999"}, "invalid", "expected LoRA with a rank of 1 to 65535"),
         ({"gpu": "TPU v5p"}, "unsupported", "gpu 'TPU v5p' is not known"),
-        ({"precision": "NVFP4"}, "unsupported", "NVFP4"),
+        ({"precision": "MXFP4"}, "unsupported", "MXFP4"),
+        (
+            {"gpu": "H100-SXM-80GB", "precision": "NVFP4"},
+            "invalid",
+            "nvfp4, h100 has no units for it; set precision: fp8",
+        ),
+        ({"offload": "weights"}, "invalid", "offload is 'weights', expected none, or some of optim activations"),
+        ({"gpu": "MI300X", "offload": "optim"}, "unsupported", "offload: the host of GPU type mi300x is not known"),
         ({"layers": "many"}, "invalid", "layers is 'many', expected a number"),
         ({"n_gpus": "17"}, "invalid", "tp*pp*cp*dp = 4*1*1*4 = 16, num_gpus is 17; choose"),
         ({"dp": "", "n_gpus": "18"}, "invalid", "tp*pp*cp*dp = 4*1*1*4 = 16, num_gpus is 18; choose"),
@@ -104,7 +111,7 @@ def test_read_row_follows_memory_in_the_gpu_name() -> None:
         ({"ep": "2"}, "invalid", "ep: 2, model nemotron4-15b has no experts"),
         ({"fsdp": "voodoo"}, "invalid", "fsdp is 'voodoo'"),
         ({"fsdp": "FSDP2 shard=3"}, "invalid", "fsdp shards over 3 ranks, which do not divide dp 4"),
-        ({"fsdp": "ZeRO-3 CPU offload"}, "unsupported", "offload to the host's memory"),
+        ({"fsdp": "ZeRO-3 CPU offload"}, "unsupported", "offload of shards to the host's memory"),
     ],
 )
 def test_read_row_says_why_there_is_no_job(changes: dict[str, str], status: str, reason: str) -> None:

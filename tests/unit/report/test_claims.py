@@ -79,7 +79,7 @@ def test_page_shows_findings_apart_and_escapes_texts() -> None:
 def test_page_without_a_run_of_the_study_says_so_in_one_line() -> None:
     html = _environment().get_template("claims.html").render(claims=sum_up_claims([row("a", "cannot tell")] * 9))
     assert "No run here is of a configuration that the study published" in html
-    assert "<table>" not in html
+    assert "<table" not in html
 
 
 def test_page_says_what_was_set_by_a_figure() -> None:

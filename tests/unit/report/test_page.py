@@ -1,7 +1,5 @@
-"""The page: self-contained, complete, and safe against what names and messages may hold."""
+"""The front page and the pages of runs: whole, the same each time, and safe against hostile names and messages."""
 
-import re
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,17 +8,15 @@ import pytest
 from tests.synthetic import CONFIG, Spec, build
 from triplepoint import figures
 from triplepoint.aggregate import aggregate
-from triplepoint.config.plan import Plan
 from triplepoint.errors import UserError
-from triplepoint.figures.selection import figures_of
-from triplepoint.figures.write import write_figure
 from triplepoint.manifest import read_manifest, write_manifest
 from triplepoint.report import write_report
+from triplepoint.report.runs import page_name
 from triplepoint.verdicts.judge import write_claims
 
-CAPTIONS = Path(__file__).parents[3] / "workflow" / "report"
-HOSTILE = "<script>alert('x')</script>&\"{{ 7*7 }}"
-VOID = {"meta", "link", "img", "br", "hr"}
+from .conftest import CAPTIONS, HOSTILE, Report
+
+VOID = {"meta", "link", "img", "br", "hr", "input"}
 
 
 class Page(HTMLParser):
@@ -36,8 +32,12 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attributes: list) -> None:
         self.tags.append((tag, dict(attributes)))
+        self.text += " " if tag in ("td", "dd") else ""
         if tag not in VOID:
             self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list) -> None:
+        self.tags.append((tag, dict(attributes)))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -46,120 +46,140 @@ class Page(HTMLParser):
         self.text += data if self.open[-1:] not in (["style"], ["script"]) else ""
 
 
-Report = Callable[..., Page]
+def read(path: Path) -> Page:
+    return Page(path.read_text(encoding="utf-8"))
 
 
-@pytest.fixture
-def results(tmp_path: Path) -> tuple[Path, Plan]:
-    specs = [
-        Spec("tiny-llama", {"dp": 2}),
-        Spec("tiny-llama", {"dp": 2}, 2, status="oom"),
-        Spec("tiny-llama", {"dp": 2}, 4, status="invalid"),
-    ]
-    return tmp_path, build(tmp_path, specs, studies=("mine",))
+def words(page: Page) -> str:
+    return " ".join(page.text.split())
 
 
-def page_of(folder: Path, plan: Plan) -> Page:
-    aggregate(plan, folder, CONFIG)
-    write_claims(folder, plan.studies, CONFIG)
-    for name in figures_of(plan):
-        write_figure(name, folder, folder / "figs")
-    write_report(folder, folder / "figs", CAPTIONS, folder / "report.html")
-    return Page((folder / "report.html").read_text(encoding="utf-8"))
+def test_front_page_loads_nothing_and_its_pages_load_what_stands_beside_them(report: Report) -> None:
+    front = read(report.front)
+    assert [a["src"] for _, a in front.tags if "src" in a] == []
+    assert [a["href"] for tag, a in front.tags if tag == "link"] == ["data:,"]
+    for path in (report.folder / "report").glob("*.html"):
+        page = read(path)
+        loaded = [a["src"] for tag, a in page.tags if tag == "script"]
+        loaded += [a["href"] for tag, a in page.tags if tag == "link" and not a["href"].startswith("data:")]
+        assert all((path.parent / name).is_file() for name in loaded)
+        data = path.with_suffix(".js")
+        assert path.stat().st_size + (data.stat().st_size if data.is_file() else 0) < 5_000_000
 
 
-def test_write_report_is_whole_and_self_contained(results: tuple[Path, Plan]) -> None:
-    page = page_of(*results)
-    links = [a[key] for _, a in page.tags for key in ("src", "href") if key in a]
-    assert all(link.startswith(("#", "data:")) for link in links)
-    targets = {a["id"] for _, a in page.tags if "id" in a}
-    assert {link[1:] for link in links if link.startswith("#")} <= targets
-    images = [a for tag, a in page.tags if tag == "img"]
-    assert len(images) == len(figures_of(results[1]))
-    assert all(len(image["alt"]) > 30 for image in images)
-    for heading in ("Summary", "Machine", "Microbatch power", "Timeline", "Points", "Provenance"):
-        assert heading in page.text
+def test_front_page_has_its_sections_in_order(report: Report) -> None:
+    sections = [a["id"] for tag, a in read(report.front).tags if tag == "section" and "--" not in a["id"]]
+    expected = ["findings", "claims", "figures", "runs", "predictions", "machines", "methodology", "provenance"]
+    assert sections == expected
 
 
-def test_write_report_tells_outcomes_machine_and_provenance(results: tuple[Path, Plan]) -> None:
-    text = " ".join(page_of(*results).text.split())
-    assert "3 points: 1 ok, 1 out of memory, 1 invalid." in text
-    assert "80 layers do not divide into 32 pipeline stages" in text
-    assert "rank 3 on node0: CUDA out of memory" in text
+def test_front_page_shows_figures_by_question_with_caption_and_files(report: Report) -> None:
+    front = read(report.front)
+    images = [a for tag, a in front.tags if tag == "svg"]
+    assert len(images) == 2
+    assert all(image["role"] == "img" and len(image["aria-label"]) > 60 for image in images)
+    assert figures.FIGURES["timeline"].question in front.text
+    links = {a["href"] for tag, a in front.tags if tag == "a"}
+    for name in ("timeline", "kernel_breakdown"):
+        assert {f"figs/synthetic/{name}.{end}" for end in ("pdf", "csv")} <= links
+    identifiers = [a["id"] for _, a in front.tags if "id" in a]
+    assert len(set(identifiers)) == len(identifiers)
+
+
+def test_report_tells_outcomes_machines_and_provenance(report: Report) -> None:
+    text = words(read(report.front))
+    assert "11 runs: 9 ok, 1 out of memory, 1 invalid." in text
     assert "cpu_energy_j: no /sys/class/powercap/intel-rapl on this host" in text
     assert "7a8460e5aa3f4b97f20e6024b9a2d13f8c807296" in text
     assert "2.13.0" in text
-    assert "2 logical, 8.0 GiB memory" in text
+    assert "Processors 2 logical Memory 8.0 GiB Devices 1 × Xeon 8481C" in text
+    oom, invalid = (next(e.run for e in report.plan.entries if mark in e.run) for mark in ("dp32", "mbs4"))
+    assert "rank 3 on node0: CUDA out of memory" in words(read(report.page(oom)))
+    assert "80 layers do not divide into 32 pipeline stages" in words(read(report.page(invalid)))
 
 
-def test_write_report_escapes_hostile_text(results: tuple[Path, Plan]) -> None:
-    folder, plan = results
-    path = folder / "runs" / plan.entries[1].run / "raw/manifest.json"
+def test_page_of_a_run_has_numbers_kernels_manifest_and_files(report: Report) -> None:
+    run = report.plan.entries[0].run
+    page = read(report.page(run))
+    text = words(page)
+    assert run in text
+    assert "Step time 30.3 29.64 to 32.28 s" in text
+    assert '"monotonic_ns": 1000000' in page.text
+    links = {a["href"] for tag, a in page.tags if tag == "a"}
+    assert f"../runs/{run}/raw/manifest.json" in links
+    assert "../report.html#runs" in links
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    paths = [folder / "report.html", *sorted((folder / "report").rglob("*"))]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths if path.is_file()}
+
+
+def small(folder: Path, studies: tuple[str, ...] = ("synthetic",), **more: str) -> Report:
+    """Return a report without figures, of one run that ended well and one that did not."""
+    plan = build(folder, [Spec("tiny-llama", {"dp": 2}), Spec("tiny-llama", {"dp": 2}, 2, status="oom")], studies)
+    aggregate(plan, folder, CONFIG)
+    write_claims(folder, studies, CONFIG)
+    return again(Report(folder, plan))
+
+
+def again(report: Report) -> Report:
+    write_report(report.folder, report.folder / "figs", CAPTIONS, report.front, [])
+    return report
+
+
+def test_report_twice_gives_the_same_bytes_and_forgets_runs_that_are_gone(tmp_path: Path) -> None:
+    report = small(tmp_path)
+    first = written(tmp_path)
+    (tmp_path / "report" / "gone.html").write_text("a run of another day")
+    again(report)
+    assert written(tmp_path) == first
+
+
+def test_report_shows_hostile_names_as_text(tmp_path: Path) -> None:
+    report = small(tmp_path)
+    path = tmp_path / "runs" / report.plan.entries[1].run / "raw/manifest.json"
     manifest = read_manifest(path)
     node = manifest.nodes[0].model_copy(update={"host": HOSTILE})
     evidence = manifest.evidence.model_copy(update={"message": HOSTILE, "host": HOSTILE})
     write_manifest(path, manifest.model_copy(update={"evidence": evidence, "nodes": (node,)}))
-    page = page_of(folder, plan)
-    assert [attributes for tag, attributes in page.tags if tag == "script"] == [
-        {"type": "application/json", "id": "zoom-data"}, {},
-    ], "the timeline's data and its code, nothing else"  # fmt: skip
-    assert page.text.count(HOSTILE) >= 2
+    aggregate(report.plan, tmp_path, CONFIG)
+    again(report)
+    front, page = read(report.front), read(report.page(report.plan.entries[1].run))
+    # Only the page's own three: its data, the library and what it does.
+    assert [a for tag, a in front.tags if tag == "script"] == [{"type": "application/json", "id": "data"}, {}, {}]
+    assert "script" not in [tag for tag, _ in page.tags]
+    assert HOSTILE in front.text and page.text.count(HOSTILE) >= 2
     assert "49" not in [part.strip() for part in page.text.split("&")]
 
 
-def test_write_report_timeline_of_a_run_stands_in_the_page(results: tuple[Path, Plan]) -> None:
-    page = page_of(*results)
-    text = " ".join(page.text.split())
-    run = results[1].entries[0].run
-    assert "Timeline of a run" in text
-    assert f"The traces of a run are in {results[0]}/runs/RUN/raw/traces/ and open in ui.perfetto.dev." in text
-    assert f'"run":"{run}"' in (results[0] / "report.html").read_text()
+@pytest.mark.parametrize("run", ["../../etc/passwd", HOSTILE, "a b", ".", "", "x" * 300, "naïve"])
+def test_page_name_of_a_hostile_run_is_a_plain_file_name(run: str) -> None:
+    name = page_name(run)
+    assert name.replace("-", "").replace(".", "").replace("_", "").isalnum() and name.isascii()
+    assert not name.startswith(".") and len(name) < 200
+    assert name != page_name(run + "x")
 
 
-def test_write_report_without_a_traced_run_has_no_timeline(tmp_path: Path) -> None:
-    page = page_of(tmp_path, build(tmp_path, [Spec("tiny-llama", {"dp": 2}, status="oom")]))
-    assert "Timeline of a run" not in page.text
-    assert "script" not in [tag for tag, _ in page.tags]
-
-
-def test_write_report_twice_gives_the_same_bytes(results: tuple[Path, Plan]) -> None:
-    folder, plan = results
-    page_of(folder, plan)
-    first = (folder / "report.html").read_bytes()
-    write_report(folder, folder / "figs", CAPTIONS, folder / "report.html")
-    assert (folder / "report.html").read_bytes() == first
-
-
-def refusal(folder: Path, captions: Path = CAPTIONS) -> str:
+def refusal(report: Report, names: list[str], captions: Path = CAPTIONS) -> str:
     with pytest.raises(UserError) as caught:
-        write_report(folder, folder / "figs", captions, folder / "again.html")
-    assert not (folder / "again.html").exists()
+        write_report(report.folder, report.folder / "figs", captions, report.folder / "again.html", names)
+    assert not (report.folder / "again.html").exists()
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_write_report_refuses_missing_parts(results: tuple[Path, Plan]) -> None:
-    folder, plan = results
-    assert "study mine has no finished run" in refusal(folder)
-    page_of(folder, plan)
-    image = folder / "figs/mine/timeline.png"
-    content = image.read_bytes()
-    image.write_bytes(b"no picture")
-    assert "timeline.png: not a PNG file" in refusal(folder)
-    image.unlink()
-    assert re.search(r"timeline\.png: no such figure; draw it with 'triplepoint figure mine/timeline'", refusal(folder))
-    image.write_bytes(content)
-    assert "no such caption" in refusal(folder, folder / "captions")
-
-
-def test_write_report_refuses_broken_or_reading_captions(results: tuple[Path, Plan]) -> None:
-    folder, plan = results
-    page_of(folder, plan)
-    captions = folder / "captions"
-    captions.mkdir()
-    for name in figures.NAMES:
-        (captions / f"{name}.rst").write_text("Fine.\n\n.. include:: /etc/passwd\n")
-    assert "microbatch_power.rst: not valid reStructuredText" in refusal(folder, captions)
+def test_write_report_refuses_missing_parts(tmp_path: Path) -> None:
+    report = small(tmp_path)
+    assert "draw it with 'triplepoint figure timeline'" in refusal(report, ["timeline"])
+    (tmp_path / "figs").mkdir()
+    (tmp_path / "figs/timeline.svg").write_text("no picture")
+    assert "timeline.svg: not an SVG file" in refusal(report, ["timeline"])
+    assert "no such caption" in refusal(report, ["timeline"], tmp_path)
+    (tmp_path / "timeline.rst").write_text("Fine.\n\n.. include:: /etc/passwd\n")
+    assert "timeline.rst: not valid reStructuredText" in refusal(report, ["timeline"], tmp_path)
+    (tmp_path / "tables/synthetic/points.parquet").unlink()
+    assert "snakemake report.html" in refusal(report, [])
 
 
 @pytest.mark.parametrize("name", figures.NAMES)

@@ -1,6 +1,6 @@
 from tests.points import planned, tiny_point
 from tests.synthetic import Spec, manifest_of
-from triplepoint.report import _said, sum_up
+from triplepoint.report.machines import describe_facts, sum_up
 
 PLANNED = planned(tiny_point())
 
@@ -34,4 +34,4 @@ def test_said_keeps_different_answers_apart() -> None:
         manifest_of(Spec("tiny-llama", {"dp": 2}), PLANNED).model_copy(update={"facts": facts})
         for facts in ({"nccl": "2.27.5"}, {"nccl": "2.28.1", "samples": "packed"}, {"nccl": "2.27.5", "cuda": None})
     ]
-    assert _said(manifests) == [("NCCL", "2.27.5; 2.28.1"), ("Samples", "packed")]
+    assert describe_facts(manifests) == [("NCCL", "2.27.5; 2.28.1"), ("Samples", "packed")]

@@ -12,9 +12,12 @@ from tests.published_figures import point_of
 from tests.unit.simulate.jobs import LLAMA_LAYER, gpt, gpu, job, llama, mixtral
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.model import LayerKind, ModelConfig
+from triplepoint.published.rows import read_row, settle
+from triplepoint.published.table import read_table
 from triplepoint.simulate.artefacts.simulate_run import job_of
 from triplepoint.simulate.memory.activations import passes_in_flight
 from triplepoint.simulate.memory.training import MemoryUse, memory_by_stage, peak_memory
+from triplepoint.simulate.stacks import find_stack
 from triplepoint.simulate.work.blocks import Blocks
 from triplepoint.simulate.work.layer_parts import Share
 from triplepoint.units import GIB
@@ -302,3 +305,52 @@ def test_memory_by_stage_falls_with_the_activations_kept() -> None:
     kept = [use.activations for use in found]
     assert kept[0] > kept[1] > kept[2] and len(found) == 4
     assert max(found, key=lambda use: use.total) == peak_memory(job(llama(tie_embeddings=False), pp=4))
+
+
+def software(**changes: Any) -> Any:
+    return find_stack("DeepSeek HAI-LLM", Path("config")).model_copy(update=changes)
+
+
+def experts_kept(**changes: Any) -> float:
+    """Return what one layer of experts keeps. Unit: byte."""
+    one = job(mixtral(None), software=software(**changes), precision="fp8", dp=8, ep=8)
+    return Blocks(Share(one)).layer(LayerKind(has_experts=True)).whole.saved
+
+
+COPIES = 2 * 2 * 1024 * 1.04
+"""Tokens of a micro-batch times experts of each, on the fullest rank."""
+
+
+def test_results_of_experts_are_kept_where_they_are_weighed() -> None:
+    plain, weighed = experts_kept(saves_fp8=()), experts_kept(saves_fp8=(), weighs_results=True)
+    assert weighed - plain == pytest.approx(COPIES * 512 * 2, rel=1e-3)
+
+
+def test_inputs_of_the_activation_in_fp8_take_half_and_their_scales() -> None:
+    wide, narrow = experts_kept(saves_fp8=()), experts_kept(saves_fp8=("expert_activation",))
+    assert wide - narrow == pytest.approx(COPIES * 2 * 1536 * (2 - 1 - 4 / 128), rel=1e-3)
+
+
+def test_outputs_of_attention_in_12_bits_are_kept_once() -> None:
+    # In 16 bits for the gradient of attention and in 8 for the projection: 3 bytes; in 12 bits for both: 1.5.
+    wide, narrow = experts_kept(saves_fp8=()), experts_kept(saves_fp8=("attention",))
+    assert wide - narrow == pytest.approx(2 * 1024 * 512 * 1.5)
+
+
+def test_pipeline_from_both_ends_holds_two_stages() -> None:
+    settings: dict[str, Any] = {"pp": 4, "dp": 2, "micro_batch_size": 1, "data_parallel_sharding": "optim"}
+    one, two = (
+        memory_by_stage(job(llama(), software=software(has_two_directions=way), **settings)) for way in (False, True)
+    )
+    assert two[0].weights == pytest.approx(one[0].weights + one[3].weights)
+    assert two[1].gradients == pytest.approx(2 * one[1].gradients)
+    assert two[1].optimizer == pytest.approx(one[1].optimizer)
+    # Of 1F1B the second stage has 3 micro-batches, of both directions there are 5, rounded up to 3 for each.
+    assert two[1].activations == pytest.approx(2 * one[1].activations)
+
+
+def test_deepseek_v3_fits_as_it_was_trained() -> None:
+    rows = read_table(Path("tests/data/throughput/experts_over_nodes.csv"))
+    row = read_row(next(cells for cells in rows if cells["id"] == "deepseek-v3"), 1, Path("config"))
+    use = peak_memory(settle(row))
+    assert use.fits and not use.is_out_of_memory

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.unit.simulate.jobs import communication_bytes, flops, gpu, job, llama, operations
 from tests.unit.simulate.test_run import planned
 from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.mixers import DeltaNet, Mamba2, Mixers
+from triplepoint.config.mixers import Mixers
 from triplepoint.config.model import LayerKind, MixtureOfExperts, ModelConfig
+from triplepoint.config.recurrence import DeltaNet, Mamba2
 from triplepoint.config.rules import fold
 from triplepoint.config.task import TARGETS, Lora
 from triplepoint.flops import lora_flops_per_token, num_adapter_parameters

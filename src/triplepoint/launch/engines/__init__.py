@@ -44,6 +44,8 @@ def check_features(point: Point) -> str | None:
     """The point asks only for what the launched engines have."""
     if point.engine != "native" and point.task == "inference":
         return f"the {point.engine} engine has no task: inference; set engine: native or simulated"
+    if point.precision == "nvfp4":
+        return f"the {point.engine} engine has no precision: nvfp4; set precision: bf16 or engine: simulated"
     if point.model.position_embedding == "alibi":
         return f"the {point.engine} engine has no ALiBi ({point.model.name}); choose another model or engine: simulated"
     if 0 in point.layout.pipeline_layers and point.engine != "megatron":

@@ -23,7 +23,7 @@ from triplepoint.simulate.heat.nodes import is_known
 from triplepoint.simulate.heat.warm import slow_ranks, warm_up, with_factors
 from triplepoint.simulate.intervals import interval
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.limits import LIMITS
+from triplepoint.simulate.limits import LIMITS, check_offload
 from triplepoint.simulate.memory.training import memory_by_stage
 from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.stacks import SIMULATED, check_stack
@@ -103,15 +103,15 @@ def job_of(point: Point, catalogue: Catalogue, stack: str | None = None) -> Job:
         stack: Software it runs on. None: that of the cluster.
 
     Raises:
-        PointError: If the cluster has no GPU, its network is not given, or the point offloads to the host.
+        PointError: If the cluster has no GPU, its network is not given, or the point offloads parameters.
         UserError: If the cluster names software that is not known.
     """
-    if point.offload:
-        raise PointError(f"offload: [{', '.join(point.offload)}] is not simulated; set offload: [] for a prediction")
     cluster = catalogue.cluster(point.cluster.name)
     gpu = catalogue.gpu_of(cluster)
     if gpu is None:
         raise PointError(f"cluster {cluster.name} has no GPU to simulate; choose a cluster with one, or engine: native")
+    if reason := check_offload(point, gpu):
+        raise PointError(reason)
     if stack is None:
         stack = cluster.stack or SIMULATED
         check_stack(stack, f"clusters/{cluster.name}.yaml", catalogue.folder)

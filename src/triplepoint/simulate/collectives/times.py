@@ -214,7 +214,7 @@ class CollectiveModel:
         return self.time_s(kind, num_bytes, Group(int(route[-1].inner), group.stride), num_sharing)
 
     def choice(self, kind: CommKind, num_bytes: float, group: Group, num_sharing: int | None = None) -> Cost | None:
-        """Return the algorithm that is taken, None for a group of one. Arguments and errors are those of `time_s`."""
+        """Return the algorithm that is taken, None where it takes no time. Arguments and errors as of `time_s`."""
         if num_bytes < 0:
             raise ValueError(f"{kind} of {num_bytes} byte, expected 0 or more")
         key = (kind, group, num_sharing)
@@ -224,10 +224,12 @@ class CollectiveModel:
         return min(self._costs[key], key=lambda cost: cost.time_s(num_bytes), default=None)
 
     def route(self, group: Group, num_sharing: int | None = None) -> tuple[Crossing, ...]:
-        """Return the levels a group crosses, from the inside out."""
+        """Return the levels a group crosses that take time, from the inside out."""
         key = (group, num_sharing)
         if key not in self._routes:
-            self._routes[key] = crossings(self.fabric, self.links, group, num_sharing)
+            levels = self.fabric.merged().levels
+            crossed = crossings(self.fabric, self.links, group, num_sharing)
+            self._routes[key] = tuple(crossing for crossing in crossed if not levels[crossing.place].is_free)
         return self._routes[key]
 
     def sigma(self, num_bytes: float, group: Group) -> float:

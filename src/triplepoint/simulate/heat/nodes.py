@@ -1,5 +1,6 @@
 """The nodes of a cluster under its conditions."""
 
+import math
 import zlib
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +14,9 @@ from triplepoint.simulate.heat.devices import BadContact, BlockedAirflow, Fault,
 from triplepoint.simulate.heat.machine import Machine
 from triplepoint.simulate.heat.parameters import AirflowConfig, read_airflow, read_heat
 from triplepoint.simulate.power.parameters import NodePowerConfig, PowerConfig, read_node_power, read_power
+
+_NO_LIMIT = 100.0
+"""Power limit over that of the GPU type that stands for none: no kernel comes near it."""
 
 
 @lru_cache(maxsize=64)
@@ -32,7 +36,9 @@ def power_of(conditions: ConditionsConfig, gpu: GpuConfig, config: Path) -> Powe
     if limit_w is None:
         return power
     least_w, most_w = power.least_limit.value, power.power_limit.value
-    if not least_w <= limit_w <= most_w:
+    if math.isinf(limit_w):
+        limit_w = _NO_LIMIT * most_w
+    elif not least_w <= limit_w <= most_w:
         raise UserError(
             f"conditions.power_limit_w is {limit_w:g} W; the driver takes limits of {least_w:g} to {most_w:g} W for a "
             f"device of {gpu.name}: give one between"

@@ -13,7 +13,7 @@ from triplepoint.errors import UserError
 from triplepoint.simulate.power.gpu import Float
 from triplepoint.simulate.power.parameters import Celsius, Kelvin, KelvinPerWatt, Ratio, Seconds, Watt
 
-Cooling = Literal["air", "liquid"]
+Cooling = Literal["air", "liquid", "ideal"]
 
 LEARNED = ("inlet_temp_c", "die_resistance", "sink_resistance", "preheat", "full_power", "least_flow")
 """What temperatures in balance depend on, as far as runs tell it: of a cluster, its chassis and fans."""
@@ -25,6 +25,10 @@ Shown = Literal[
 ]  # fmt: skip
 SHOWN: tuple[Shown, ...] = get_args(Shown)
 """Columns of the telemetry that simulated sensors can fill, in the order of recordings."""
+
+
+_IDEAL = 1e-3
+"""Resistance of ideal cooling over that of the usual one: 0.1 K of a rise of 50 K remain, less than sensors show."""
 
 
 class CoolingConfig(Strict):
@@ -42,6 +46,14 @@ class CoolingConfig(Strict):
     """Between the halves of a sink under the two dies of a package; none where a device has its own."""
     preheat_share: Ratio
     """How much of the node's preheat reaches the coolant: 1 for air, 0 for liquid that is fed to every device."""
+
+    def without_rise(self) -> Self:
+        """Return cooling that keeps dies at the inlet's temperature, to a thousandth of their rise, as fast as this."""
+        names = ("die_resistance", "sink_resistance")
+        found = {name: getattr(self, name) for name in names}
+        cold = {name: one.model_copy(update={"value": one.value * _IDEAL, "sigma": 0.0}) for name, one in found.items()}
+        dry = self.preheat_share.model_copy(update={"value": 0.0, "sigma": 0.0})
+        return self.model_copy(update={**cold, "preheat_share": dry})
 
 
 class LimitConfig(Strict):
@@ -112,7 +124,9 @@ class HeatConfig(Strict):
     """What bad contact multiplies the die's resistance with."""
 
     def cooling_by(self, coolant: Cooling) -> CoolingConfig:
-        """Return the cooling by a coolant. Raises `UserError` if this GPU type has none by it."""
+        """Return the cooling by a coolant, or an ideal one. Raises `UserError` if this GPU type has none by it."""
+        if coolant == "ideal" and coolant not in self.cooling:
+            return next(iter(self.cooling.values())).without_rise()
         if coolant not in self.cooling:
             known = ", ".join(self.cooling)
             raise UserError(

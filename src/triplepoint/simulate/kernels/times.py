@@ -11,12 +11,21 @@ from triplepoint.simulate.kernels.formula import Gemm, Machine, attention_s, gem
 from triplepoint.simulate.kernels.parameters import AttentionKernel, Fit, GemmParameters, KernelConfig, read_kernels
 from triplepoint.simulate.operations import Kernel
 
-_ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "fp32": 4}
+_ELEMENT_BYTES = {"bf16": 2, "fp16": 2, "fp8": 1, "nvfp4": 0.5 + 1 / 16, "fp32": 4}
 _US = 1e-6
 
 _SMALL_FLOPS, _LARGE_FLOPS, _LARGE_SIGMA = 1e10, 1e12, 0.4
 """Kernels that are as unsure as the mean of a fit, those that are surest, and how much of sigma those have. Source:
 errors on the H100 GEMMs of config/kernels/measured.csv by decade from 1e9 FLOP up: 0.13, 0.14, 0.08 and 0.05."""
+
+_HOST_KINDS = ("to_host", "from_host", "host_adam")
+_HOST_COPY, _HOST_UPDATE, _HOST_SIGMA = 0.85, 0.6, 0.4
+"""Copies to and from the host's memory, updates in it, and how unsure both are: shares of the bandwidths of data
+sheets that they reach, and the standard deviation of the log error. Assumptions: no time of them was measured."""
+
+_NVFP4_SIGMA = 0.2
+"""What is added to the uncertainty of GEMMs in 4 bits, in log and by squares: they are taken to reach the share of
+their peak that those in fp8 reach of theirs. An assumption: no time of them was measured."""
 
 _LINEAR_SIGMA = 0.4
 """Standard deviation of the log error of scans and linear attention, whose products are taken as batched GEMMs. An
@@ -60,11 +69,15 @@ class KernelModel:
     def sigma_of(self, kernel: Kernel) -> float:
         """Return the standard deviation of the log error of a kernel: less of large ones, more outside of the fit."""
         fit = self._fit_of(kernel)
-        if kernel.kind == "linear":
+        if kernel.kind in _HOST_KINDS:
+            return _HOST_SIGMA
+        if kernel.kind in ("linear", "scan"):
             return max(fit.sigma, _LINEAR_SIGMA)
         if kernel.flops <= 0:
             return fit.sigma
         sigma = fit.sigma * _share_of_sigma(kernel.flops)
+        if kernel.precision == "nvfp4":
+            sigma = math.hypot(sigma, _NVFP4_SIGMA)
         if fit.flops_range is None:
             return sigma
         least, most = fit.flops_range
@@ -90,7 +103,7 @@ class KernelModel:
 
     def _run_s(self, kernel: Kernel, clock_ratio: float) -> float:
         if not kernel.shape:
-            return self._memory_s(kernel)
+            return self._memory_s(kernel, clock_ratio)
         if len(kernel.shape) == 6:
             return self._attention_s(kernel, clock_ratio)
         if len(kernel.shape) not in (3, 4):
@@ -115,24 +128,35 @@ class KernelModel:
         streaming = machine.memory_s(kernel.num_bytes, memory.efficiency)
         return max(compute, streaming) + memory.fixed_us * _US
 
-    def _memory_s(self, kernel: Kernel) -> float:
+    def _memory_s(self, kernel: Kernel, clock_ratio: float) -> float:
+        if kernel.kind in _HOST_KINDS:
+            return self._host_s(kernel)
         memory = self.config.memory
         share = memory.classes.get(kernel.cls, 1.0)
         moving = self._machine("bf16", 1.0).memory_s(kernel.num_bytes, memory.efficiency * share)
-        return moving + memory.fixed_us * _US
+        # A scan works on the vector units, at the rate of the data sheet.
+        working = kernel.flops / self._machine("fp32", clock_ratio).peak_flops if kernel.flops else 0.0
+        return max(moving, working) + memory.fixed_us * _US
+
+    def _host_s(self, kernel: Kernel) -> float:
+        gpu, is_copy = self.gpu, kernel.kind != "host_adam"
+        rate = gpu.host_link if is_copy else gpu.host_memory_bandwidth
+        if rate is None:
+            raise PointError(f"offload: the host of gpu {gpu.name} is not known; set offload: []")
+        return kernel.num_bytes / (rate.value * (_HOST_COPY if is_copy else _HOST_UPDATE))
 
     def _machine(self, precision: str, clock_ratio: float) -> Machine:
-        peak = {"fp8": self.gpu.peak_fp8_flops, "fp32": self.gpu.peak_fp32_flops}.get(
-            precision, self.gpu.peak_bf16_flops
-        )
+        gpu = self.gpu
+        peaks = {"fp8": gpu.peak_fp8_flops, "nvfp4": gpu.peak_nvfp4_flops, "fp32": gpu.peak_fp32_flops}
+        peak = peaks.get(precision, gpu.peak_bf16_flops)
         if not isinstance(peak, Quantity):
-            raise PointError(f"gpu {self.gpu.name}: no {precision} units; use bf16")
+            raise PointError(f"gpu {gpu.name}: no {precision} units; use bf16")
         num_sms, memory = int(self.config.num_sms.value), self.config.memory
         bandwidth = self.gpu.memory_bandwidth.value
         return Machine(peak.value * clock_ratio, bandwidth, num_sms, memory.ramp_us, memory.ramp_bytes)
 
     def _gemm(self, precision: str) -> GemmParameters:
-        name = "bf16" if precision == "fp16" else precision
+        name = {"fp16": "bf16", "nvfp4": "fp8"}.get(precision, precision)
         if name not in self.config.gemm:
             raise PointError(f"gpu {self.gpu.name}: {name} GEMMs are not known{nearest(name, self.config.gemm)}")
         return self.config.gemm[name]

@@ -12,6 +12,7 @@ from triplepoint.simulate.work.ends import vocabulary
 from triplepoint.simulate.work.experts import Experts
 from triplepoint.simulate.work.feed_forward import gates
 from triplepoint.simulate.work.layer_parts import FP32_BYTES, Share, ceil_div
+from triplepoint.simulate.work.offload import LAYERS_ON_GPU
 from triplepoint.simulate.work.recompute import repeated
 from triplepoint.simulate.work.recurrent import gradient_bytes
 
@@ -44,6 +45,9 @@ def activations(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int) -> Activa
     )
     layers = max(moments, default=0.0)
     moment = max(layers, _head_moment(blocks, chunks))
+    if "activations" in job.offload:
+        most = max((blocks.layer(kind).whole.saved for chunk in chunks for kind, _ in chunk.layers), default=0.0)
+        return Activations(LAYERS_ON_GPU * most, moment + received)
     return Activations(_saved(job, stage, [_chunk_saved(blocks, chunk) for chunk in chunks]), moment + received)
 
 
@@ -83,12 +87,16 @@ def passes_in_flight(job: Job, stage: int) -> int:
 
     Source:
         1F1B: Narayanan et al. 2021, arXiv:2104.04473, sections 2.2.1 and 2.2.2, and NVIDIA/Megatron-LM schedules.py,
-        warm-up passes and one more; zero bubble (ZB-H1): Qi et al. 2023, arXiv:2401.10241, memory of 1F1B.
+        warm-up passes and one more; both directions: DeepSeek-V3, arXiv:2412.19437, table 2; zero bubble (ZB-H1): Qi et
+        al. 2023, arXiv:2401.10241, memory of 1F1B.
     """
     pp, vp, schedule = job.layout.pp, job.layout.vp, job.layout.schedule
     everything = job.num_microbatches * vp
     if pp == 1:
         return vp
+    if job.software.has_two_directions:
+        # Of each of the two stages on a rank: both together have one more than the pipeline is long.
+        return min(everything, ceil_div(pp + 1, 2))
     if schedule == "gpipe":
         return everything
     if vp > 1:

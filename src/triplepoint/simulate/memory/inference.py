@@ -76,7 +76,7 @@ def _cache_bytes(share: Share, chunk: Chunk, tokens: int) -> float:
     for kind, count in chunk.layers:
         if mixer := model.recurrent(kind):
             cached += count * state_bytes(share, mixer)
-        elif kind.has_attention:
+        if kind.has_attention or kind.has_shared_block:
             cached += count * min(tokens, kind.window or tokens) * cache_bytes_per_token(share)
     return cached * share.job.micro_batch_size
 

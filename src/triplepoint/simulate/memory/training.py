@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.activations import Activations, activations
@@ -149,7 +149,10 @@ def memory_by_stage(job: Job) -> list[MemoryUse]:
     blocks = Blocks(Share(job))
     known: dict[object, MemoryUse] = {}
     found = []
-    for stage, chunks in enumerate(split_layers(job)):
+    stages = split_layers(job)
+    for stage, chunks in enumerate(stages):
+        if job.software.has_two_directions and job.layout.pp > 1:
+            chunks += stages[-1 - stage]
         kept = activations(blocks, chunks, stage)
         if (chunks, kept) not in known:
             known[chunks, kept] = _stage_memory(blocks, chunks, stage, kept)
@@ -161,6 +164,11 @@ def _stage_memory(blocks: Blocks, chunks: tuple[Chunk, ...], stage: int, kept: A
     share, job = blocks.share, blocks.share.job
     weights, adapters = blocks.weights(chunks), blocks.adapters(chunks)
     held = _held(share, weights, adapters)
+    if job.software.has_two_directions and job.layout.pp > 1 and job.layout.data_parallel_sharding != "no_shard":
+        # Both ranks that hold a stage are of its data parallel group.
+        held = replace(held, optimizer=held.optimizer / 2, owned=held.owned / 2)
+    if "optim" in job.offload:
+        held = replace(held, optimizer=0.0, owned=0.0)
     buffers = kept.buffers + _gathered(blocks, chunks) + _placeholders(blocks, chunks)
     # The update makes fp32 copies of 16-bit gradients, when activations are gone.
     updated = FP32_BYTES * held.owned if share.gradient_element != FP32_BYTES else 0.0
@@ -227,9 +235,10 @@ def _held(share: Share, weights: Weights, adapters: float) -> _Held:
     has_remainders = share.software.has_16bit_remainders and not share.job.model.moe and not share.has_adapters
     master = 0 if is_single else FP32_BYTES - share.element * has_remainders
     stored = weights.total * share.element + share.element * (whole if share.has_adapters else 0)
-    if share.is_fp8 and not share.software.has_fp8_parameters:
-        # GEMMs read an fp8 copy and its transpose, made once a step; kept alone, both are as large as 16 bits.
-        stored += 2 * (weights.split + weights.experts)
+    if share.is_quantized and not (share.job.precision == "fp8" and share.software.has_fp8_parameters):
+        # GEMMs read a copy in fewer bits and its transpose, made once a step; of fp8 kept alone, both are as large as
+        # 16 bits.
+        stored += 2 * share.gemm_element * (weights.split + weights.experts)
     return _Held(stored, gradients, owned * (master + _MOMENTS * share.software.moment_bytes), owned)
 
 

@@ -125,11 +125,11 @@ class Workload:
         return self._spreads[group]
 
     def _energy(self, precision: str) -> float:
-        return FP8_ENERGY if precision == "fp8" and self.job.gpu.peak_fp8_flops else 1.0
+        return FP8_ENERGY if precision in ("fp8", "nvfp4") and self.job.gpu.peak_fp8_flops else 1.0
 
     def _peak(self, precision: str) -> float:
         fp8 = self.job.gpu.peak_fp8_flops
-        return fp8.value if precision == "fp8" and fp8 else self.job.gpu.peak_bf16_flops.value
+        return fp8.value if precision in ("fp8", "nvfp4") and fp8 else self.job.gpu.peak_bf16_flops.value
 
 
 def activity_of(work: Float, duration_s: Float | float) -> Activity:

@@ -4,7 +4,7 @@ All orders are of one form: some forward passes to warm up, then forward and bac
 passes that are left. They differ in how many the warm-up has, and in whether the gradients of weights are put off.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -68,6 +68,11 @@ class Order:
         """Boundary each result would cross: `s` lies after stage s, the last one leads back to stage 0."""
         stage = np.arange(self.num_stages)[:, None]
         return np.where(self.kind == FORWARD, stage, (stage - 1) % self.num_stages)
+
+    def without_waits(self) -> "Order":
+        """Return the order of stages none of which waits for another: what if there were no bubble."""
+        alone = np.broadcast_to(np.arange(self.num_tasks), self.wave.shape)
+        return replace(self, needs=np.full_like(self.needs, -1), wave=alone)
 
     def completes(self, chunk: int) -> Int64:
         """Return the place of the task that completes the gradients of a chunk, by stage."""

@@ -8,13 +8,14 @@ from functools import cached_property
 from triplepoint.config.model import LatentAttention, LayerKind
 from triplepoint.config.point import lighter_ends
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.work.cores import Core, core_of
+from triplepoint.simulate.work.cores import Core, core_of, positions
 from triplepoint.simulate.work.ends import embedding, head, prediction
 from triplepoint.simulate.work.experts import experts
 from triplepoint.simulate.work.feed_forward import feed_forward
 from triplepoint.simulate.work.layer_parts import Part, Share, Weights, join, streaming
 from triplepoint.simulate.work.linear import Linear, linear, norm, residual
 from triplepoint.simulate.work.recurrent import recurrent
+from triplepoint.simulate.work.shared import shared_block
 
 
 def attention(share: Share, window: int | None = None) -> tuple[Part, Part, Part]:
@@ -34,7 +35,7 @@ def attention(share: Share, window: int | None = None) -> tuple[Part, Part, Part
     out = Linear(width, model.hidden_size, "row", model.add_bias, name="linear_proj", is_beside=is_beside)
     into = _latent(share, core, model.latent) if model.latent else _plain(share, core)
     return (
-        join((norm(share, is_fp8_output=True), *into, positions(share, core))),
+        join((norm(share, is_quantized_output=True), *into, positions(share, core))),
         core.part(),
         join((*_output_gate(share, core), linear(share, out), residual(share))),
     )
@@ -61,10 +62,10 @@ def _latent(share: Share, core: Core, latent: LatentAttention) -> tuple[Part, ..
     if rank:
         parts += [
             linear(share, Linear(width, rank, "none", name="linear_q_down_proj", keeps_input=False)),
-            norm(share, is_fp8_output=True, width=rank),
+            norm(share, is_quantized_output=True, width=rank),
         ]
     query, keys = latent_up(share, core, latent)
-    return (*parts, query, norm(share, is_fp8_output=True, width=latent.kv_lora_rank), keys)
+    return (*parts, query, norm(share, is_quantized_output=True, width=latent.kv_lora_rank), keys)
 
 
 def latent_up(share: Share, core: Core, latent: LatentAttention) -> tuple[Part, Part]:
@@ -99,26 +100,6 @@ def _head_norms(share: Share, core: Core) -> Part:
         one,
         Weights(shared=2.0 * core.size),
     )
-
-
-_STEPS_OF_ROTATION = 5
-"""Bytes that rotation moves in steps, over those of one kernel: to fp32, multiplied as complex numbers, to 16 bits
-again, 6 + 8 + 6 bytes of an element against 4. Source: pytorch/torchtitan models/llama3, apply_rotary_emb."""
-
-
-def positions(share: Share, core: Core) -> Part:
-    """Return what turns the projection's output into queries, keys and values, rotated where the model does so.
-
-    Rotation reads and writes queries and keys; in backward the gradients of the three are put side by side again.
-    """
-    all_bytes = core.query_bytes + core.pair_bytes
-    turned = core.query_bytes + core.pair_bytes * core.size / (core.size + core.value_size)
-    pack = streaming("elementwise", "pack", 2 * all_bytes)
-    if share.job.model.position_embedding != "rope":
-        return Part((), (pack,))
-    passes = 2 if share.software.fuses_norms else 2 * _STEPS_OF_ROTATION
-    rotate = streaming("elementwise", "rope", passes * turned)
-    return Part((rotate,), (rotate, pack))
 
 
 Layers = tuple[tuple[LayerKind, int], ...]
@@ -186,7 +167,8 @@ class Blocks:
     def _mixer(self, kind: LayerKind) -> tuple[tuple[Part, ...], Part]:
         """Return what mixes the tokens of a layer, and the core of attention in it."""
         if mixer := self.share.job.model.recurrent(kind):
-            return (recurrent(self.share, mixer),), Part()
+            before = (shared_block(self.share, kind),) if kind.has_shared_block else ()
+            return (*before, recurrent(self.share, mixer)), Part()
         if not kind.has_attention:
             return (), Part()
         parts = attention(self.share, kind.window)

@@ -21,6 +21,10 @@ more, and gradients of queries, keys, values and scores. Source: Dao 2023, arXiv
 _CAUSAL = 0.5
 """Share of the scores under the causal mask; tiles on the diagonal are not counted whole."""
 
+_SAVED_12_BIT = (12 - 8) / 16
+"""What the output of attention takes besides the 8 bits that the projection after it keeps, over 16 bits, where both
+keep one copy of 12 bits. Source: DeepSeek-V3, arXiv:2412.19437, section 3.3.3, E5M6."""
+
 _ROWS_DECODING = 16
 """Rows of the smallest tile of matrix units. Source: NVIDIA PTX ISA, mma.m16n8k16."""
 
@@ -96,7 +100,8 @@ class _Flash(Core):
         if self.share.job.layout.cp > 1:
             forward, backward = self._exchange(forward, backward)
         # The output is kept by the projection after it, but for an fp8 one, which keeps its own cast.
-        output = self.output_bytes * self.share.is_fp8
+        narrower = _SAVED_12_BIT if "attention" in self.share.software.saves_fp8 else 1.0
+        output = self.output_bytes * self.share.is_quantized * narrower
         return Part(forward, backward, (), self.query_bytes + self.pair_bytes + lse + output)
 
     def _kernels(self, kind: str, num_bytes: float) -> Operations:
@@ -263,3 +268,23 @@ def cache_bytes_per_token(share: Share) -> float:
     if model.latent:
         return (model.latent.kv_lora_rank + model.latent.qk_pos_emb_head_dim) * share.cache_element
     return 2 * ceil_div(model.num_query_groups, share.tp) * model.head_size * share.cache_element
+
+
+_STEPS_OF_ROTATION = 5
+"""Bytes that rotation moves in steps, over those of one kernel: to fp32, multiplied as complex numbers, to 16 bits
+again, 6 + 8 + 6 bytes of an element against 4. Source: pytorch/torchtitan models/llama3, apply_rotary_emb."""
+
+
+def positions(share: Share, core: Core) -> Part:
+    """Return what turns the projection's output into queries, keys and values, rotated where the model does so.
+
+    Rotation reads and writes queries and keys; in backward the gradients of the three are put side by side again.
+    """
+    all_bytes = core.query_bytes + core.pair_bytes
+    turned = core.query_bytes + core.pair_bytes * core.size / (core.size + core.value_size)
+    pack = streaming("elementwise", "pack", 2 * all_bytes)
+    if share.job.model.position_embedding != "rope":
+        return Part((), (pack,))
+    passes = 2 if share.software.fuses_norms else 2 * _STEPS_OF_ROTATION
+    rotate = streaming("elementwise", "rope", passes * turned)
+    return Part((rotate,), (rotate, pack))

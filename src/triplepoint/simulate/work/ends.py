@@ -76,7 +76,7 @@ def head(share: Share) -> Part:
     """
     model, rows = share.job.model, vocabulary(share)
     projection = Linear(model.hidden_size, rows, "column", is_wide=True)
-    return join((norm(share, is_fp8_output=False), linear(share, projection), _loss(share, share.tokens * rows)))
+    return join((norm(share, is_quantized_output=False), linear(share, projection), _loss(share, share.tokens * rows)))
 
 
 def prediction(share: Share) -> Part:
@@ -91,7 +91,7 @@ def prediction(share: Share) -> Part:
     looked_up, last = embedding(share), head(share)
     copied = looked_up.weights if share.job.layout.pp > 1 else Weights()
     projection = linear(share, Linear(2 * width, width, "none", name="eh_proj"))
-    norms = norm(share, is_fp8_output=False, width=2 * width)
+    norms = norm(share, is_quantized_output=False, width=2 * width)
     final = Weights(shared=float(width * (2 if share.job.model.normalization == "layernorm" else 1)))
     return join((replace(looked_up, weights=copied), norms, projection, replace(last, weights=final)))
 
@@ -107,7 +107,7 @@ def next_token(share: Share) -> Part:
     logits = share.tokens * rows * share.tp * share.element
     gathered: Operations = (communication("all_gather", "tp", logits),) if share.tp > 1 else ()
     chosen = Part((*gathered, streaming("elementwise", "sample", _READS_OF_CHOICE * logits)))
-    return join((norm(share, is_fp8_output=False), linear(share, projection), chosen))
+    return join((norm(share, is_quantized_output=False), linear(share, projection), chosen))
 
 
 def _loss(share: Share, num_logits: int) -> Part:

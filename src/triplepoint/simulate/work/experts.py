@@ -21,7 +21,7 @@ from triplepoint.simulate.work.layer_parts import (
     join,
     streaming,
 )
-from triplepoint.simulate.work.linear import norm, residual
+from triplepoint.simulate.work.linear import Linear, linear, norm, residual
 
 
 def share_sent_once(job: Job, num_places: int) -> float:
@@ -74,6 +74,7 @@ class Experts:
         copies: Tokens the rank sends to experts, each as often as it has experts, as the fullest rank has it.
         rows: Tokens the experts of the rank work on.
         inner: Inner width of an expert on the rank.
+        width: Width of what goes to experts and comes back.
         working: Experts of the rank that have a token; all of them but where few tokens are generated at a time.
     """
 
@@ -89,6 +90,7 @@ class Experts:
         self.gathered = self.split if share.is_sequence_parallel else 1
         self.rows = self.copies * self.gathered
         self.inner = ceil_div(job.model.ffn_hidden_size, self.split)
+        self.width = job.model.expert_width
         self.working = self.count if share.cached is None else self._hit()
 
     def _hit(self) -> int:
@@ -119,20 +121,39 @@ def experts(share: Share) -> Part:
     assert share.job.model.moe is not None
     shared = share.job.model.moe.shared_ffn_hidden_size
     spread = Experts(share)
-    width, inner, rows = share.job.model.hidden_size, spread.inner, spread.rows
+    width, inner, rows = spread.width, spread.inner, spread.rows
+    down, up = _latent(share)
     return join(
         (
-            norm(share, is_fp8_output=False),
+            norm(share, is_quantized_output=False),
             _router(share, spread),
+            *down,
             _dispatch(share, spread),
             _grouped(share, spread, (inner * gates(share), width)),
-            activation(share, rows, inner),
+            activation(share, rows, inner, _kept_in(share)),
             _grouped(share, spread, (width, inner)),
             _combine(share, spread),
+            *up,
             *(gemms(share, shared) if shared else ()),
             residual(share),
         )
     )
+
+
+def _latent(share: Share) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+    """Return the projections of tokens before they go to experts, and of the sum of their results.
+
+    Source:
+        NVIDIA Nemotron 3, arXiv:2512.20856, section 2.2 (LatentMoE); NVIDIA/Megatron-LM --moe-latent-size, whose
+        projections every tensor parallel rank has whole.
+    """
+    model = share.job.model
+    if model.moe is None or model.moe.latent_size is None:
+        return (), ()
+    width, latent = model.hidden_size, model.moe.latent_size
+    # The router keeps the same input.
+    down = Linear(width, latent, "none", name="fc1_latent_proj", keeps_input=False)
+    return (linear(share, down),), (linear(share, Linear(latent, width, "none", name="fc2_latent_proj")),)
 
 
 def _router(share: Share, spread: Experts) -> Part:
@@ -152,12 +173,19 @@ def _router(share: Share, spread: Experts) -> Part:
     )
 
 
+def _kept_in(share: Share) -> float:
+    """Return bytes of a number of what the activation inside experts keeps."""
+    if share.is_quantized and "expert_activation" in share.software.saves_fp8:
+        return 1 + share.recipe.scale_bytes
+    return share.element
+
+
 def _exchange(share: Share, spread: Experts) -> tuple[Operations, Operations]:
     """Return the communication of tokens to experts, and that back: a gather one way is a reduce-scatter the other.
 
     Gradients of results go to the experts as tokens do, in fp8 where those are; what comes back is in 16 bits.
     """
-    sent = spread.copies * share.job.model.hidden_size * share.element
+    sent = spread.copies * spread.width * share.element
     there: Operations = ()
     back: Operations = ()
     if spread.group > 1:
@@ -183,7 +211,7 @@ def _sorting(share: Share, spread: Experts, kind: str) -> tuple[Operations, Oper
 
     Copies are made before the exchange and sorted by expert after it; where a token is sent once, all on arrival.
     """
-    one = share.job.model.hidden_size * share.element
+    one = spread.width * share.element
     if spread.group == 1 or share.software.dispatch != "once_per_node":
         copy = streaming("moe", kind, (spread.tokens + spread.copies) * one)
         is_sorted = (spread.group > 1 or spread.gathered > 1) and spread.count > 1
@@ -193,18 +221,18 @@ def _sorting(share: Share, spread: Experts, kind: str) -> tuple[Operations, Oper
 
 
 def _combine(share: Share, spread: Experts) -> Part:
-    """Return the way back: sorting, the exchange, the weighted sum of a token's experts; the sum keeps its inputs.
+    """Return the way back: sorting, the exchange, the sum of a token's experts, which keeps its inputs if it weighs.
 
     Without sequence parallelism every tensor parallel rank holds all tokens and a part of each expert: results are
     added up over them as in a dense block.
     """
     there, back = _exchange(share, spread)
     before, after = _sorting(share, spread, "unpermute")
-    one = share.job.model.hidden_size * share.element
+    one = spread.width * share.element
     reduced: Operations = ()
     if share.tp > 1 and not share.is_sequence_parallel and spread.split > 1:
         reduced = (communication("all_reduce", "tp", spread.tokens * one),)
-    kept = float(spread.copies * one)
+    kept = float(spread.copies * one) if share.software.weighs_results else 0.0
     return Part((*after, *back, *before, *reduced), (*reduced, *before, *there, *after), (), kept)
 
 
@@ -236,7 +264,7 @@ _GROUPED = {"forward": "grouped", "backward": "grouped_backward", "weight": "gro
 
 def _casts(share: Share, rows: int, inputs: int, outputs: int) -> tuple[Operations, Operations]:
     """Return the casts to fp8 of a grouped GEMM, forward and backward, each with its transpose."""
-    if not share.is_fp8:
+    if not share.is_quantized:
         return (), ()
     return cast(share, rows * inputs, across=True), cast(share, rows * outputs, across=True)
 
@@ -245,4 +273,4 @@ def _bias(share: Share, spread: Experts, outputs: int) -> float:
     """Return the parameters of an expert's bias on the rank: that of the down projection is one for all its parts."""
     if not share.job.model.add_bias:
         return 0.0
-    return outputs / spread.split if outputs == share.job.model.hidden_size else float(outputs)
+    return outputs / spread.split if outputs == spread.width else float(outputs)

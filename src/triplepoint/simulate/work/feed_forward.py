@@ -11,7 +11,7 @@ def feed_forward(share: Share) -> Part:
     """
     model = share.job.model
     is_shared = model.parallel_norms == 1
-    own = () if is_shared else (norm(share, is_fp8_output=True),)
+    own = () if is_shared else (norm(share, is_quantized_output=True),)
     return join((*own, *gemms(share, model.dense_ffn_hidden_size, is_shared), residual(share)))
 
 
@@ -37,12 +37,13 @@ def gates(share: Share) -> int:
     return 2 if share.job.model.activation == "swiglu" else 1
 
 
-def activation(share: Share, rows: int, inner: int) -> Part:
+def activation(share: Share, rows: int, inner: int, kept_element: float | None = None) -> Part:
     """Return the activation of `rows` tokens, its input kept; where kernels are not fused each is one more pass.
 
     Fused: forward reads the projections and writes one array, backward reads both and the gradient and writes as many
     as it read projections. Not fused: with a gate, silu (read, write) and multiply (two reads, a write), in backward
-    two GEMMs and silu's own; the result of silu is kept too.
+    two GEMMs and silu's own; the result of silu is kept too. `kept_element` is bytes of a number of what is kept, those
+    of an activation if not given.
     """
     one, num_inputs = rows * inner * share.element, gates(share)
     is_fused = share.software.fuses_activation
@@ -54,5 +55,5 @@ def activation(share: Share, rows: int, inner: int) -> Part:
         (streaming("elementwise", name, forward * one),),
         (streaming("elementwise", name, backward * one),),
         (),
-        float(kept * one),
+        float(kept * rows * inner * (kept_element or share.element)),
     )

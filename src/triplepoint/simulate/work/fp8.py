@@ -1,4 +1,4 @@
-"""Recipes of fp8 training: what scales are of, what casting costs, how fast GEMMs are."""
+"""Recipes of training in 8 and 4 bits: what scales are of, what casting costs, how fast GEMMs are."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ class Recipe:
         casts_across: How the other direction, whose GEMM multiplies along tokens, comes about: from the fp8 numbers
             (`transpose`), by the same cast (`together`), or by another cast of the 16-bit numbers (`again`).
         scale_bytes: Of scales for each number. Unit: byte.
+        number_bytes: Of a number. Unit: byte.
     """
 
     gemm_slowdown: float = 1.0
@@ -25,17 +26,19 @@ class Recipe:
     norm_casts: bool = False
     casts_across: str = "transpose"
     scale_bytes: float = 0.0
+    number_bytes: float = 1.0
 
     def cast_bytes(self, element: int, across: bool) -> float:
         """Return what a cast moves for each number of `element` bytes, its copy across included. Unit: byte."""
-        one = 1 + self.scale_bytes
+        one = self.number_bytes + self.scale_bytes
         if not across:
             return element + one
         return element + one + (element * (self.casts_across == "again") + one)
 
     def across_bytes(self, element: int) -> float:
         """Return what the copy across of what is cast already moves for each number. Unit: byte."""
-        return {"transpose": 1, "together": 0, "again": element}[self.casts_across] + 1 + self.scale_bytes
+        read = {"transpose": self.number_bytes, "together": 0.0, "again": element}[self.casts_across]
+        return read + self.number_bytes + self.scale_bytes
 
 
 RECIPES: Mapping[Fp8Recipe, Recipe] = MappingProxyType(
@@ -56,4 +59,12 @@ Source:
     (pytorch/torchtitan 7a04053, Llama 3 8B on 8 H100). By block: fitted to 330 against 338 TFLOP/s of tensors
     (NVIDIA-NeMo/Megatron-Bridge docs/performance-summary-archive.md, 25.09, DeepSeek-V3 on 1,024 H100). MXFP8: assumed
     as fast as by tensor, since Blackwell multiplies with its scales.
+"""
+
+NVFP4 = Recipe(reads_first=True, casts_across="together", scale_bytes=1 / 16, number_bytes=0.5)
+"""Training in 4 bits: a scale of 8 bits for 16 numbers and one of 32 bits for a tensor, which a pass before finds.
+
+Source:
+    arXiv:2509.25149, section 3; NVIDIA/TransformerEngine common/recipe, NVFP4BlockScaling. Random Hadamard transforms
+    of what weight gradients read are taken as part of the cast.
 """

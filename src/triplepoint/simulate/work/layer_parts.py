@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import CommKind, Communication, Kernel, Operation
 from triplepoint.simulate.stacks import Gathered, Reduced
-from triplepoint.simulate.work.fp8 import RECIPES
+from triplepoint.simulate.work.fp8 import NVFP4, RECIPES
 
 FLOPS_PER_MAC = 2
 FP32_BYTES = 4
 MASK_BYTES = 1
+
+GEMM_BYTES = {"fp8": 1.0, "nvfp4": 0.5 + 1 / 16}
+"""Of a number that GEMMs read, by formats that are cast to; in 4 bits with its share of the scale of 16 numbers."""
 
 EXPOSED_OF_SCATTER = 0.25
 """Share of a reduce-scatter that no GEMM hides where tensor parallel communication is overlapped: the last of four
@@ -97,7 +100,8 @@ class Share:
         element: Bytes of an activation.
         gemm_precision: Number format of the GEMMs of layers.
         gemm_element: Bytes of their inputs.
-        recipe: What fp8 training does to cast.
+        is_quantized: Whether GEMMs of layers are in 8 or 4 bits, which what they read is cast to.
+        recipe: What training does to cast.
         cached: Tokens before the new one of each sequence where tokens are generated; None elsewhere.
         cache_element: Bytes of a number in the cache of keys and values.
     """
@@ -114,18 +118,18 @@ class Share:
         self.split_tokens = ceil_div(self.tokens, self.tp) if self.is_sequence_parallel else self.tokens
         self.element = FP32_BYTES if job.precision == "fp32" else 2
         self.gemm_precision = job.precision
-        self.gemm_element = 1 if job.precision == "fp8" else self.element
+        self.gemm_element: float = GEMM_BYTES.get(job.precision, self.element)
         self.gradient_element = self.software.gradient_bytes(job.precision, _reduced(job))
-        self.is_fp8 = job.precision == "fp8"
-        self.recipe = RECIPES[self.software.fp8_recipe]
+        self.is_quantized = job.precision in GEMM_BYTES
+        self.recipe = NVFP4 if job.precision == "nvfp4" else RECIPES[self.software.fp8_recipe]
         self.has_adapters = job.trainable == "lora"
         self.overlaps_tp = "tp" in job.overlap and self.is_sequence_parallel
         self.gathers_once = bool(set(_gathered(job)) & set(self.software.gathers_once))
 
     @property
     def wide_precision(self) -> str:
-        """Number format of the GEMMs that fp8 training leaves alone: attention, router, output."""
-        return "bf16" if self.is_fp8 else self.job.precision
+        """Number format of the GEMMs that training in 8 or 4 bits leaves alone: attention, router, output."""
+        return "bf16" if self.is_quantized else self.job.precision
 
 
 def _reduced(job: Job) -> list[Reduced]:
@@ -145,7 +149,7 @@ def ceil_div(number: int, by: int) -> int:
 
 
 def gemm(
-    shape: tuple[int, int, int], kind: str, precision: str, elements: tuple[int, int, int], cls: str = "gemm"
+    shape: tuple[int, int, int], kind: str, precision: str, elements: tuple[float, float, float], cls: str = "gemm"
 ) -> Kernel:
     """Return the GEMM of an m x k and a k x n matrix.
 

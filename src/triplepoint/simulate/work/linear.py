@@ -61,8 +61,8 @@ def linear(share: Share, layer: Linear) -> Part:
     Source:
         Shoeybi et al. 2019, arXiv:1909.08053; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.
     """
-    is_fp8 = share.is_fp8 and not layer.is_wide
-    ops = _LinearLayer(share, layer, is_fp8)
+    is_quantized = share.is_quantized and not layer.is_wide
+    ops = _LinearLayer(share, layer, is_quantized)
     bias = layer.outputs * layer.has_bias
     kept = ops.input_element * layer.inputs * (share.tokens if layer.split == "row" else share.split_tokens)
     kept *= layer.keeps_input and (_has_adapter(share, layer) or not share.has_adapters)
@@ -82,12 +82,12 @@ def _has_adapter(share: Share, layer: Linear) -> bool:
 class _LinearLayer:
     """The kernels and communication of one linear layer."""
 
-    def __init__(self, share: Share, layer: Linear, is_fp8: bool) -> None:
-        self.share, self.layer, self.is_fp8 = share, layer, is_fp8
+    def __init__(self, share: Share, layer: Linear, is_quantized: bool) -> None:
+        self.share, self.layer, self.is_quantized = share, layer, is_quantized
         self.element = share.element
         self.tokens = share.split_tokens if layer.split == "none" else share.tokens
-        self.input_element = 1 if is_fp8 else share.element
-        self.precision = share.gemm_precision if is_fp8 or not share.is_fp8 else share.wide_precision
+        self.input_element = share.gemm_element if is_quantized else float(share.element)
+        self.precision = share.gemm_precision if is_quantized or not share.is_quantized else share.wide_precision
 
     def forward(self) -> Operations:
         share, layer = self.share, self.layer
@@ -136,14 +136,14 @@ class _LinearLayer:
         Source:
             NVIDIA/TransformerEngine, cast_transpose kernels; Hopper multiplies fp8 only with both inputs along k.
         """
-        return cast(self.share, self.tokens * width, transposed) if self.is_fp8 else ()
+        return cast(self.share, self.tokens * width, transposed) if self.is_quantized else ()
 
     def _cast_split(self, width: int) -> Operations:
         """Return the cast of what a norm wrote in 16 bits, before it is gathered."""
-        return cast(self.share, self.share.split_tokens * width, across=False) if self.is_fp8 else ()
+        return cast(self.share, self.share.split_tokens * width, across=False) if self.is_quantized else ()
 
     def _transpose(self, width: int) -> Operations:
-        if not self.is_fp8:
+        if not self.is_quantized:
             return ()
         return (streaming("elementwise", "cast", self.tokens * width * self.share.recipe.across_bytes(self.element)),)
 
@@ -182,14 +182,16 @@ def _with_adapter(share: Share, layer: Linear, tokens: int, base: Part) -> Part:
     )
 
 
-def norm(share: Share, is_fp8_output: bool, width: int | None = None) -> Part:
+def norm(share: Share, is_quantized_output: bool, width: int | None = None) -> Part:
     """Return a norm over what is split along the sequence, of the model's width or another; its input is kept."""
     model = share.job.model
     width = width or model.hidden_size
     elements = share.split_tokens * width
     if not share.software.fuses_norms:
         return _norm_in_steps(share, elements, num_parameters=width * (2 if model.normalization == "layernorm" else 1))
-    written = 1 if is_fp8_output and share.is_fp8 and share.recipe.norm_casts else share.element
+    written = (
+        share.gemm_element if is_quantized_output and share.is_quantized and share.recipe.norm_casts else share.element
+    )
     num_parameters = width * (2 if model.normalization == "layernorm" else 1)
     return Part(
         (streaming("norm", "forward", elements * (share.element + written)),),

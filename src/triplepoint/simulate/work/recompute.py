@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from triplepoint.config.software import RecomputeModule
 from triplepoint.simulate.operations import Communication, Kernel, Operation
-from triplepoint.simulate.work.blocks import Layer, latent_up, positions
-from triplepoint.simulate.work.cores import core_of
+from triplepoint.simulate.work.blocks import Layer, latent_up
+from triplepoint.simulate.work.cores import core_of, positions
 from triplepoint.simulate.work.experts import Experts, experts
 from triplepoint.simulate.work.feed_forward import activation, feed_forward, gates
 from triplepoint.simulate.work.layer_parts import Operations, Part, Share, ceil_div
@@ -58,10 +58,17 @@ def _up_projections(share: Share, layer: Layer) -> Repeated:
 
 def _norms(share: Share, layer: Layer) -> Repeated:
     """Return the norms before attention and before the feed-forward block, whose inputs are kept."""
-    number = 1 + layer.kind.has_feed_forward
-    one = norm(share, is_fp8_output=True)
-    spared = float(number) * share.split_tokens * share.job.model.hidden_size * share.gemm_element
-    return Repeated(one.forward * number, spared, spared)
+    one, moe = norm(share, is_quantized_output=True), share.job.model.moe
+    kept = [share.gemm_element] * bool(layer.kind.mixer)
+    if layer.kind.has_experts and moe:
+        # The router keeps its own of the norm's output, and so do experts that every token passes.
+        kept.append(
+            share.element + share.gemm_element * (share.is_quantized and moe.shared_ffn_hidden_size is not None)
+        )
+    elif layer.kind.has_feed_forward:
+        kept.append(share.gemm_element)
+    spared = float(sum(kept)) * share.split_tokens * share.job.model.hidden_size
+    return Repeated(one.forward * len(kept), spared, spared)
 
 
 def _expert_activation(share: Share, layer: Layer) -> Repeated:
@@ -145,7 +152,7 @@ def _kept(share: Share, layer: Layer) -> float:
     attention = core.query_bytes + core.pair_bytes / 2 + core.output_bytes
     if layer.kind.has_experts:
         spread = Experts(share)
-        inside = spread.rows * (gates(share) * spread.inner + 3 * model.hidden_size)
+        inside = spread.rows * (gates(share) * spread.inner + 3 * spread.width)
     else:
         inside = share.tokens * ceil_div(model.dense_ffn_hidden_size, share.tp)
     return ends + attention + inside * share.element

@@ -1,13 +1,13 @@
-"""Mixers with a state on one rank: projections, convolution, the recurrence chunk by chunk, a gated norm.
+"""Mixers with a state on one rank: projections, convolution, the recurrence, a gated norm.
 
 A chunk of tokens meets itself as in attention, by matrix products under the causal mask; what came before it is in a
-state per head, which each chunk reads, decays and adds to. Heads are split over tensor parallel ranks. Context parallel
-ranks exchange pieces of the sequence for heads and back again.
+state per head, which each chunk reads, decays and adds to. Mamba-1 has a kernel without matrix products. Heads are
+split over tensor parallel ranks. Context parallel ranks exchange pieces of the sequence for heads and back again.
 """
 
 from collections.abc import Iterable
 
-from triplepoint.config.mixers import DeltaNet, Recurrent
+from triplepoint.config.recurrence import Mamba1, Recurrent
 from triplepoint.simulate.operations import Kernel
 from triplepoint.simulate.work.layer_parts import (
     FLOPS_PER_MAC,
@@ -33,7 +33,18 @@ _mamba_chunk_scan_combined_fwd and _bwd."""
 
 _DELTA = {"forward": {_STATE: 3, _CHUNK: 3, _SCORES: 2}, "backward": {_STATE: 8, _CHUNK: 9, _SCORES: 7}}
 """Those of the gated delta rule, whose chunks are also solved for what keys held before; products of the inverse count
-with the scores. Source: fla-org/flash-linear-attention fla/ops/gated_delta_rule/chunk.py."""
+with the scores. Those of Kimi delta attention are as many. Source: fla-org/flash-linear-attention
+fla/ops/gated_delta_rule/chunk.py and fla/ops/kda/chunk.py."""
+
+_SCAN_FLOPS = {"forward": 24, "backward": 72}
+"""FP32 operations of a pass of Mamba-1 for each number of a state: an exponential, which takes as long as 16 (16
+results per cycle of a multiprocessor against 128 multiply-adds), input times B, two products and sums of a parallel
+scan, C. Backward, assumed: the same again, and twice as much for gradients. Source: state-spaces/mamba
+csrc/selective_scan; NVIDIA CUDA C++ Programming Guide, table of arithmetic throughput."""
+
+_SCAN_PASSES = {"forward": 4, "backward": 9}
+"""Arrays of the inner width that the scan of Mamba-1 touches: input, time steps, gate and output; backward these once
+more, the gradient of the output, and gradients of the first four. Source: state-spaces/mamba csrc/selective_scan."""
 
 _CAUSAL = 0.5
 """Share of a chunk's products with itself under the causal mask, which the kernels of Mamba-2 skip the rest of; those
@@ -65,14 +76,14 @@ class Recurrence:
         self.heads = ceil_div(mixer.heads, share.tp)
         self.groups = ceil_div(mixer.groups, share.tp)
         self.inner = self.heads * mixer.state_shape[0]
-        self.channels = self.inner + 2 * self.groups * mixer.state_shape[1]
+        self.channels = ceil_div(mixer.conv_channels, share.tp)
         self.projected = ceil_div(mixer.projected, share.tp)
 
     def part(self) -> Part:
         """Return what stands between the projections, and what it keeps: their ends, and the output before its gate."""
         share, mixer = self.share, self.mixer
         forward, backward = (self._pass(kind) for kind in ("forward", "backward"))
-        kept = share.tokens * (self.projected + 2 * self.inner) * share.element
+        kept = share.tokens * ceil_div(mixer.kept, share.tp) * share.element
         vectors = float(ceil_div(mixer.num_vectors, share.tp))
         return Part(forward, backward, (), float(kept), Weights(split=vectors))
 
@@ -90,14 +101,24 @@ class Recurrence:
         share = self.share
         one = share.tokens * share.element
         conv = streaming("conv", kind, _CONV_PASSES[kind] * one * self.channels)
+        into, out = self._exchange(self.projected), self._exchange(self.inner)
+        if isinstance(self.mixer, Mamba1):
+            selective = self._selective(kind)
+            return (*into, conv, selective, *out) if kind == "forward" else (*out, selective, conv, *into)
         gated = streaming("norm", kind, _GATE_PASSES[kind] * one * self.inner)
         scan = tuple(self._products(kind))
         # States of chunks are made, passed on, and read; in backward their gradients likewise, after them.
         states = streaming("attention", "linear", (3 if kind == "forward" else 6) * self._num_states * FP32_BYTES)
-        into, out = self._exchange(self.projected), self._exchange(self.inner)
         if kind == "forward":
             return (*into, conv, *scan, states, *out, gated)
         return (gated, *out, states, *scan, conv, *into)
+
+    def _selective(self, kind: str) -> Kernel:
+        """Return the scan of Mamba-1, which works on the vector units; states stay on the chip."""
+        share, numbers = self.share, self.share.tokens * self.inner
+        flops = float(_SCAN_FLOPS[kind] * numbers * self.mixer.state_shape[1])
+        num_bytes = float(_SCAN_PASSES[kind] * numbers * share.element)
+        return Kernel("elementwise", "scan", flops, num_bytes, (), "fp32")
 
     @property
     def _num_chunks(self) -> int:
@@ -114,7 +135,7 @@ class Recurrence:
 
     def _products(self, kind: str) -> Iterable[Kernel]:
         """Yield the matrix products of a pass, each kind as one kernel per product."""
-        is_delta = isinstance(self.mixer, DeltaNet)
+        is_delta = self.mixer.kind == "delta"
         counts = (_DELTA if is_delta else _MAMBA)[kind]
         (value, key), chunk = self.mixer.state_shape, self._chunk
         met = chunk if is_delta else max(1, round(_CAUSAL * chunk))
@@ -145,12 +166,22 @@ class Recurrence:
 
 
 def recurrent(share: Share, mixer: Recurrent) -> Part:
-    """Return the block of a mixer with a state: norm, projection, convolution, recurrence, norm, projection, add."""
+    """Return the block of a mixer with a state: norm, projections, convolution, recurrence, norm, projection, add."""
     width, inside = share.job.model.hidden_size, Recurrence(share, mixer)
+    besides = (
+        Linear(
+            ceil_div(one.inputs, share.tp if one.split == "row" else 1),
+            ceil_div(one.outputs, share.tp if one.split == "column" else 1),
+            one.split,
+            keeps_input=False,
+        )
+        for one in mixer.projections(width)
+    )
     return join(
         (
-            norm(share, is_fp8_output=True),
+            norm(share, is_quantized_output=True),
             linear(share, Linear(width, inside.projected, "column", name="in_proj")),
+            *(linear(share, one) for one in besides),
             inside.part() if share.cached is None else inside.decode(),
             linear(share, Linear(inside.inner, width, "row", name="out_proj")),
             residual(share),
@@ -168,6 +199,8 @@ def state_bytes(share: Share, mixer: Recurrent) -> float:
 def gradient_bytes(share: Share, mixer: Recurrent) -> float:
     """Return what the backward pass holds for a while: gradients of the projections' ends, and states of all chunks."""
     inside = Recurrence(share, mixer)
-    chunks = ceil_div(share.tokens, min(mixer.chunk_size, share.job.sequence_length))
-    states = 2 * chunks * inside.inner * mixer.state_shape[1] * FP32_BYTES
+    states = 0
+    if mixer.kind != "selective":
+        chunks = ceil_div(share.tokens, min(mixer.chunk_size, share.job.sequence_length))
+        states = 2 * chunks * inside.inner * mixer.state_shape[1] * FP32_BYTES
     return float(share.tokens * (inside.projected + inside.channels + inside.inner) * share.element + states)

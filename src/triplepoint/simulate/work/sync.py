@@ -126,7 +126,7 @@ def gradient_sync(share: Share, weights: Weights, adapters: float, is_end: bool)
 
 def _gathered_element(share: Share) -> int:
     """Return bytes of a parameter on its way to the ranks; the few that stay in 16 bits in fp8 are not told apart."""
-    return 1 if share.is_fp8 and share.software.has_fp8_parameters else share.element
+    return 1 if share.job.precision == "fp8" and share.software.has_fp8_parameters else share.element
 
 
 def _bucketed(share: Share, kind: str, part: Shards, element: int, flag: str) -> Communication:
@@ -139,7 +139,11 @@ def _bucketed(share: Share, kind: str, part: Shards, element: int, flag: str) ->
 def optimizer_work(share: Share, weights: Weights, adapters: float) -> Operations:
     """Return clearing, clipping and Adam; of a sharded state each rank updates its part.
 
-    With 16-bit parameters an fp32 copy is updated and written back; fp8 training casts the weights of GEMMs once.
+    With 16-bit parameters an fp32 copy is updated and written back; fp8 training casts the weights of GEMMs once. An
+    optimizer in the host's memory is updated there, one after the other: gradients go there, parameters come back.
+
+    Source:
+        Of offload: Ren et al. 2021 (ZeRO-Offload), arXiv:2101.06840, section 4.
     """
     sharding = share.job.layout.data_parallel_sharding
     trained = _trained(share, weights, adapters)
@@ -153,8 +157,17 @@ def optimizer_work(share: Share, weights: Weights, adapters: float) -> Operation
     operations = [
         streaming("optimizer", "zero", held * gradient),
         streaming("optimizer", "clip", updated * (_CLIP_PASSES * FP32_BYTES + to_fp32)),
-        streaming("optimizer", "adam", updated * update),
     ]
-    if share.is_fp8 and not share.has_adapters:
-        operations.append(streaming("optimizer", "cast", (weights.split + weights.experts) * (share.element + 2)))
+    if "optim" in share.job.offload:
+        operations += [
+            streaming("optimizer", "to_host", updated * gradient),
+            streaming("optimizer", "host_adam", updated * update),
+            streaming("optimizer", "from_host", updated * share.element),
+        ]
+    else:
+        operations.append(streaming("optimizer", "adam", updated * update))
+    if share.is_quantized and not share.has_adapters:
+        operations.append(
+            streaming("optimizer", "cast", (weights.split + weights.experts) * (share.element + 2 * share.gemm_element))
+        )
     return tuple(operations)

@@ -10,6 +10,7 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.operations import ChunkWork, StageWork
 from triplepoint.simulate.work.blocks import Blocks, Chunk, Layers, split_layers
 from triplepoint.simulate.work.layer_parts import Operations, Part, Share, Weights, communication, repeat
+from triplepoint.simulate.work.offload import copied
 from triplepoint.simulate.work.recompute import repeated
 from triplepoint.simulate.work.sync import gathers, gradient_sync, optimizer_work, reductions
 
@@ -59,6 +60,7 @@ def _chunk_work(blocks: Blocks, chunk: Chunk) -> ChunkWork:
             *sharded.before_forward(),
             *first.forward,
             *layers_work(blocks, chunk.layers, "forward"),
+            *copied("to_host", layers_work(blocks, chunk.layers, "forward"), blocks, chunk),
             *last.forward,
         ),
         backward_input=(
@@ -66,6 +68,7 @@ def _chunk_work(blocks: Blocks, chunk: Chunk) -> ChunkWork:
             *sharded.before_backward(),
             *last.backward_input,
             *_recomputed(blocks, chunk),
+            *copied("from_host", layers_work(blocks, chunk.layers, "backward_input"), blocks, chunk),
             *layers_work(blocks, chunk.layers, "backward_input"),
             *first.backward_input,
         ),

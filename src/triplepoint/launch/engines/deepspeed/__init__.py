@@ -94,6 +94,8 @@ def _overlap(point: Point) -> str | None:
 
 def _offload(point: Point) -> str | None:
     stage, offload = zero_stage(point), point.offload
+    if "activations" in offload:
+        return "DeepSpeed offloads no activations here; remove activations from offload, or engine: simulated"
     if offload and stage == 0:
         return "DeepSpeed offloads what ZeRO shards; set data_parallel_sharding: optim, or offload: []"
     if "params" in offload and stage != 3:

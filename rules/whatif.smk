@@ -1,0 +1,17 @@
+# Simulates a comparison with one factor changed at a time; needs no run, takes a minute, and is made again when what it depends on changes.
+rule whatif:
+    input:
+        "config/whatif/{comparison}.yaml",
+    output:
+        "results/whatif/{comparison}.parquet",
+    log:
+        "logs/whatif/{comparison}.log",
+    conda:
+        "../envs/analysis.yaml"
+    threads: 4
+    params:
+        machines=STUDY.machines,
+        compared=STUDY.compared,
+        code=STUDY.code("whatif"),
+    shell:
+        "triplepoint whatif {input} --out {output} 2> {log}"

@@ -1,0 +1,173 @@
+"""`triplepoint whatif POINTS [OTHER] [-f FACTOR ...]`."""
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triplepoint.cli.arguments import add_config, add_results, make_parser, out_file, say
+
+if TYPE_CHECKING:
+    from triplepoint.predictions import Request
+    from triplepoint.whatif.case import Prices
+
+_MOST_POINTS = 20
+_WRITTEN = (".parquet", ".csv")
+
+_ABOUT = """\
+POINTS and OTHER are each one of
+  FILE       configurations as 'triplepoint predict' reads them: .csv, .tsv, .txt, .yaml, .yml, .json, or a study
+  FILE:ID    the one with this id, or in a study this number
+  RUN        run id, a folder in RESULTS/runs; the point is simulated, its measurements are not used
+  COMPARISON a file of config/whatif: the fastest points of two clusters, by model
+With OTHER, one point each, the difference OTHER less POINTS is explained: a factor's part is what it costs one more
+than the other.
+
+Every factor is changed alone, and all together, on the simulated model; what single changes leave unexplained is
+'interaction'. Of up to six factors all combinations are simulated, and Shapley values share the whole out exactly.
+Intervals hold 90 %: of kernels, links, power and inlet as calibrated; what both sides have in common cancels.
+
+factors, as NAME or NAME=VALUE:
+{factors}
+
+examples:
+  triplepoint whatif point.yaml
+  triplepoint whatif point.yaml -f adapters=8x400 -f cooling=liquid --price-kwh 0.15 --price-gpu-hour 2.5
+  triplepoint whatif h200.yaml h100.yaml -f network -f pipeline -f memory --json
+  triplepoint whatif config/whatif/scale_up_vs_out.yaml --out results/tables/whatif.parquet
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the subcommand's parser."""
+    made = make_parser("whatif", "Say what each factor costs a point, or makes of the difference of two points.")
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
+    made.epilog = _ABOUT.format(factors=_factors())
+    made.add_argument("points", metavar="POINTS", help="points, a run or a comparison, see below")
+    made.add_argument("other", metavar="OTHER", nargs="?", help="the point whose difference from POINTS is explained")
+    made.add_argument(
+        "-f", "--factor", action="append", default=[], metavar="FACTOR",
+        help="factor to change, repeatable (default: network, scale_up, pipeline, memory, power_limit, cooling)",
+    )  # fmt: skip
+    made.add_argument("--price-kwh", type=_price, metavar="PRICE", help="of a kWh at the plug (default: not counted)")
+    made.add_argument(
+        "--price-gpu-hour", type=_price, metavar="PRICE", help="of a GPU for an hour, same currency (default: none)"
+    )
+    made.add_argument(
+        "--no-shapley", action="store_true", help="leave combinations of factors out: an eighth of the time of six"
+    )
+    made.add_argument("--json", action="store_true", help="print rows of table whatif as JSON (default: a text table)")
+    made.add_argument("--out", type=out_file, metavar="OUT", help="file to write, .parquet or .csv (default: none)")
+    add_results(made)
+    add_config(made)
+    return made
+
+
+def _factors() -> str:
+    from triplepoint.whatif.factors import FACTORS
+
+    lines = []
+    for name, factor in FACTORS.items():
+        default = f" (default: {factor.default})" if factor.default else ""
+        lines += [f"  {name:<12} {factor.what}", f"  {'':<12} {factor.values}{default}"]
+    return "\n".join(lines).replace("%", "%%")
+
+
+def _price(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 1e6:
+        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a number from 0 to 1e6")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Explain points, the difference of two, or a comparison."""
+    from triplepoint.errors import UserError
+    from triplepoint.whatif.case import Prices
+
+    out: Path | None = arguments.out
+    if out is not None and out.suffix not in _WRITTEN:
+        raise UserError(f"{out}: expected a name that ends in {' or '.join(_WRITTEN)}")
+    prices = Prices(arguments.price_kwh, arguments.price_gpu_hour)
+    rows = _rows(arguments, prices)
+    if out is not None:
+        _write(rows, out)
+    if arguments.json:
+        print(json.dumps({"rows": rows}, indent=1))
+    elif out is None:
+        from triplepoint.whatif.text import render
+
+        print(render(rows))
+
+
+def _rows(arguments: argparse.Namespace, prices: "Prices") -> list[dict[str, Any]]:
+    from triplepoint.errors import UserError
+    from triplepoint.whatif.case import Case
+    from triplepoint.whatif.comparison import is_comparison, rows_of
+    from triplepoint.whatif.explain import explain
+    from triplepoint.whatif.factors import read_changes
+    from triplepoint.whatif.rows import case_rows, difference_rows
+
+    source, config = Path(arguments.points), arguments.config
+    if source.is_file() and is_comparison(source):
+        if arguments.other or arguments.factor:
+            raise UserError(f"{source}: a comparison names its points and factors; leave OTHER and --factor out")
+        return rows_of(source, config, prices, say)
+    changes = read_changes(arguments.factor)
+    requests = _requests(arguments.points, arguments)
+    if arguments.other:
+        requests += _requests(arguments.other, arguments)
+        if len(requests) != 2:
+            raise UserError(f"whatif: {len(requests)} points, a difference is of one each; name one as FILE:ID")
+    cases = [Case.of(request, config) for request in requests]
+    found = explain(cases, changes, config, prices, not arguments.no_shapley)
+    if arguments.other:
+        one, other = found
+        own = [*case_rows(one, side="from"), *case_rows(other, side="to")]
+        return own + list(difference_rows((one, other), config))
+    return [row for explained in found for row in case_rows(explained)]
+
+
+def _requests(text: str, arguments: argparse.Namespace) -> "list[Request]":
+    """Return the points that an argument names."""
+    from triplepoint.errors import UserError, nearest
+    from triplepoint.predictions import read_points
+
+    name, _, key = text.rpartition(":")
+    if not Path(text).is_file() and name and Path(name).is_file():
+        known = {request.id: request for request in read_points(Path(name), arguments.config)}
+        if key not in known:
+            raise UserError(f"{name}: no configuration with id {key!r}{nearest(key, known)}")
+        return [known[key]]
+    if not Path(text).exists() and Path(text).suffix not in (".yaml", ".yml", ".json", ".csv", ".tsv", ".txt"):
+        return [_of_run(text, arguments)]
+    requests = read_points(Path(text), arguments.config)
+    if len(requests) > _MOST_POINTS:
+        raise UserError(f"{text}: {len(requests)} points, at most {_MOST_POINTS} at once; name one as {text}:ID")
+    return requests
+
+
+def _of_run(run: str, arguments: argparse.Namespace) -> "Request":
+    from triplepoint.cli.arguments import run_folder
+    from triplepoint.config.base import read_json
+    from triplepoint.config.plan import PlannedRun
+    from triplepoint.predictions import Request
+
+    folder = run_folder(argparse.Namespace(run=run, results=arguments.results))
+    planned = read_json(PlannedRun, folder / "point.json", "plan the run again")
+    return Request(run, folder, planned.point, None, None)
+
+
+def _write(rows: list[dict[str, Any]], out: Path) -> None:
+    from triplepoint.tables.whatif import WHATIF
+
+    table = WHATIF.from_rows(rows)
+    if out.suffix == ".csv":
+        WHATIF.write_csv(out, [table])
+    else:
+        WHATIF.write(out, table)
+    say(f"whatif: {len(rows)} rows to {out}")

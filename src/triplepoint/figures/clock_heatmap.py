@@ -1,0 +1,45 @@
+"""Clock of every GPU in every run: a map per cluster."""
+
+from collections.abc import Mapping
+
+from matplotlib.figure import Figure
+from pandas import DataFrame
+
+from triplepoint import gpu_effects
+from triplepoint.figures import gpu_map, style
+
+BUSY, MEAN = "sm_clock_busy_mhz", "sm_clock_mhz"
+_PLOTTED = ["place", "row", "run", "origin", "node", "number", "rank", "value", BUSY, MEAN]
+NOTE = "A cell is a GPU's {what}. Interval of the title: {about} over runs, whose parts are the same. Grey: no value."
+
+
+@style.styled
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure and the numbers it plots, one row per run and GPU.
+
+    The clock while kernels run is drawn where every GPU with a clock has it, else the mean clock, idle time included:
+    one page has one quantity.
+
+    Args:
+        tables: `points` and `gpus`.
+    """
+    points, gpus = gpu_map.with_gpus(tables)
+    known = gpus[gpus[MEAN].notna()]
+    if known.empty:
+        text = gpu_map.NOTHING if points.empty else f"{style.absent(points)}: clocks"
+        return gpu_map.empty_page(tables["points"], text).finish(), DataFrame(columns=_PLOTTED)
+    column = BUSY if known[BUSY].notna().all() else MEAN
+    what = "mean clock while kernels run" if column == BUSY else "mean clock over steps, at which idle time counts too"
+    panels = [(str(place), gpu_map.rows_of(found, column)) for place, found in known.groupby("place", sort=False)]
+    drawn = points[points["run"].isin(known["run"])]
+    note = NOTE.format(what=what, about=gpu_effects.ABOUT)
+    page = gpu_map.draw_maps(_answer(known, column), note, drawn, panels, ("viridis", f"{what.split(',')[0]} (MHz)"))
+    return page.finish(), DataFrame([row for _, found in panels for row in found.to_dict("records")])[_PLOTTED]
+
+
+def _answer(known: DataFrame, column: str) -> str:
+    apart = gpu_effects.spread(known, column)
+    slowest = known.loc[known[column].astype(float).idxmin()]
+    where = f"node {slowest['node']} GPU {slowest['number']}, {slowest['label']}, {slowest['place']}"
+    said = f"Slowest at {float(slowest[column]):.0f} MHz: {where}"
+    return said if apart is None else f"Clocks of one run are {apart.text} apart, {apart.num} runs. {said}"

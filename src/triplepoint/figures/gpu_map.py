@@ -1,0 +1,177 @@
+"""Maps of GPUs: a row per run, a cell per GPU of its nodes; what figures of single GPUs share."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from pandas import DataFrame, Series, concat
+
+from triplepoint.figures import labels, marks, style
+from triplepoint.figures.parallelism_sweep import choose
+from triplepoint.status import Status
+
+NOTHING = "no run with a GPU finished"
+ROW_IN = 0.145
+_PER_PANEL_IN = 0.42
+_HEAD_IN, _SCALE_IN = 1.1, 0.4
+
+
+def with_gpus(tables: Mapping[str, DataFrame]) -> tuple[DataFrame, DataFrame]:
+    """Return the finished runs to draw, with labels, and their GPUs with node and `number`, their place in it.
+
+    Of each model and cluster only the layout differs, see `parallelism_sweep.choose`; runs that single GPUs are
+    published of are drawn too, and named by what else differs in them.
+
+    Args:
+        tables: `points` and `gpus`; `published` where there is one.
+    """
+    points = labels.prepare(tables["points"])
+    points = points[points["gpu"].notna()]
+    published = tables.get("published", DataFrame(columns=["run", "node"]))
+    of_gpus = set(published.loc[published["node"].notna(), "run"])
+    chosen = [_with_published(members, choose(members), of_gpus) for _, members in points.groupby("group", sort=False)]
+    drawn = concat(chosen) if chosen else points.assign(label="")
+    # Fully sharded layouts beside the others of their model, clusters in the order of the table.
+    models, places = (list(dict.fromkeys(drawn[name])) for name in ("model", "place"))
+    order = drawn["place"].map(places.index) * len(models) + drawn["model"].map(models.index)
+    drawn = drawn.iloc[order.argsort(kind="stable")]
+    done = drawn[drawn["status"] == Status.OK]
+    gpus = done[["run", "label", "place", "origin"]].merge(tables["gpus"], on="run", sort=False)
+    number = gpus["device"].str.extract(r"(\d+)$")[0].astype(float)
+    slot = gpus["slot"].astype(float)
+    return done, gpus.assign(number=slot.where(slot.notna(), number).fillna(0).astype(int))
+
+
+def _with_published(members: DataFrame, chosen: DataFrame, of_gpus: set[str]) -> DataFrame:
+    more = members[members["run"].isin(of_gpus) & ~members["run"].isin(chosen["run"])]
+    layouts = [_beside(row, chosen.iloc[0]) for _, row in more.iterrows()]
+    joined = concat([chosen, more.assign(layout=layouts)])
+    repeats = joined["repeat"].where(joined["repeat"] > 1, 0).astype(int)
+    return joined.assign(
+        label=[
+            f"{model} {layout}" + (f" r{repeat}" if repeat else "")
+            for model, layout, repeat in zip(joined["model"], joined["layout"], repeats, strict=True)
+        ]
+    )
+
+
+def _beside(row: Series, base: Series) -> str:
+    """Return the layout of a run with what else differs from another; that it recomputes nothing has no short text."""
+    without = " no recompute" if row["recompute"] == "none" != base["recompute"] else ""
+    return labels.layout_at(row, base) + without
+
+
+def published_gpus(published: DataFrame | None, gpus: DataFrame, quantity: str) -> DataFrame:
+    """Return GPUs with column `published`: the published value of a quantity, null where there is none."""
+    if published is None:
+        return gpus.assign(published=np.nan)
+    found = published[(published["quantity"] == quantity) & published["slot"].notna()]
+    found = found.rename(columns={"slot": "number"})[["run", "node", "number", "published"]]
+    found = found.drop_duplicates(["run", "node", "number"]).astype({"node": int, "number": int})
+    return gpus.merge(found, on=["run", "node", "number"], how="left", sort=False)
+
+
+def rows_of(gpus: DataFrame, column: str) -> DataFrame:
+    """Return GPUs with `row`, the label of their row, `at`, their place along it, and `value`; published ones below."""
+    per_node = int(gpus["number"].max()) + 1 if len(gpus) else 1
+    own = gpus.assign(row=gpus["label"], at=gpus["node"] * per_node + gpus["number"], value=gpus[column].astype(float))
+    if "published" not in gpus or gpus["published"].isna().all():
+        return own.assign(is_published=False)
+    also = own[own["published"].notna()].assign(value=lambda found: found["published"], is_published=True)
+    also["row"] = also["row"] + ", published"
+    together = [own.assign(is_published=False), also]
+    order = {run: index for index, run in enumerate(dict.fromkeys(gpus["run"]))}
+    joined = concat(together, ignore_index=True).assign(order=lambda found: found["run"].map(order))
+    return joined.sort_values(["order", "is_published"], kind="stable").drop(columns="order")
+
+
+def draw_maps(
+    answer: str, note: str, points: DataFrame, panels: Sequence[tuple[str, DataFrame]], colours: tuple[str, str],
+    most: float | None = None,
+) -> style.Page:  # fmt: skip
+    """Return a page with a map per panel below each other, on one scale of colours.
+
+    Args:
+        answer: Title.
+        note: What is shown.
+        points: Runs that are drawn.
+        panels: Title and cells of each map, as `rows_of` returns them.
+        colours: Name of a colour map, and what the scale says.
+        most: End of the scale; that of the values if not given.
+    """
+    panels = _fitting(panels)
+    num_rows = [found["row"].nunique() for _, found in panels]
+    height = min(style.TALLEST, _HEAD_IN + _SCALE_IN + _PER_PANEL_IN * len(panels) + ROW_IN * sum(num_rows))
+    page = style.new_page(
+        answer, points, len(panels), 1, style.PAGE, height, note, height_ratios=[rows + 0.5 for rows in num_rows]
+    )
+    values = concat([found["value"] for _, found in panels])
+    low, high = (0.0, most) if most is not None else (float(values.min()), float(values.max()))
+    scale = Normalize(low, max(high, low + 1e-9))
+    for axes, (title, found) in zip(page.all_axes, panels, strict=True):
+        drawn = draw_cells(axes, found, colours[0], scale)
+        axes.set_title(title, loc="left")
+    page.figure.colorbar(
+        drawn, ax=page.all_axes, orientation="horizontal", label=colours[1], aspect=60, shrink=0.5, pad=0.01
+    )
+    return page
+
+
+def _fitting(panels: Sequence[tuple[str, DataFrame]]) -> list[tuple[str, DataFrame]]:
+    """Return the panels with as many rows as the page holds; titles say where there are more."""
+    room = style.TALLEST - _HEAD_IN - _SCALE_IN - _PER_PANEL_IN * len(panels)
+    most = max(1, int(room / ROW_IN / max(len(panels), 1)))
+    cut = []
+    for title, found in panels:
+        names = list(dict.fromkeys(found["row"]))
+        more = f" ({most} of {len(names)} runs; the others are in the CSV)" if len(names) > most else ""
+        cut.append((title + more, found[found["row"].isin(names[:most])]))
+    return cut
+
+
+def draw_cells(axes: Axes, found: DataFrame, colours: str, scale: Normalize, label_rows: bool = True) -> Any:
+    """Draw one map, nodes apart by white lines, and return what a scale of colours is drawn of.
+
+    Args:
+        axes: Where.
+        found: Cells, as `rows_of` returns them; a cell without a value stays grey.
+        colours: Name of a colour map.
+        scale: Its ends.
+        label_rows: Whether rows are named.
+    """
+    names = list(dict.fromkeys(found["row"]))
+    cells = np.full((len(names), int(found["at"].max()) + 1), np.nan)
+    rows = {name: number for number, name in enumerate(names)}
+    cells[[rows[name] for name in found["row"]], found["at"].to_numpy(int)] = found["value"]
+    axes.set_facecolor(marks.PALE)
+    drawn = axes.pcolormesh(
+        np.arange(cells.shape[1] + 1) - 0.5, np.arange(len(names) + 1) - 0.5, np.ma.masked_invalid(cells),
+        cmap=colours, norm=scale, linewidth=0,
+    )  # fmt: skip
+    starts = found.groupby("node")["at"].min().sort_index()
+    for start in starts[1:]:
+        axes.axvline(start - 0.5, color="white", linewidth=1.5)
+    models = [name.split(" ")[0] for name in names]
+    for number in range(1, len(names)):
+        if models[number] != models[number - 1]:
+            axes.axhline(number - 0.5, color="white", linewidth=1.5)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_yticks(range(len(names)), names if label_rows else [""] * len(names))
+    width = (cells.shape[1]) / max(len(starts), 1)
+    has_room = len(starts) <= 8
+    texts = [f"node {node}" if has_room else str(node) for node in starts.index]
+    axes.set_xticks(starts.to_numpy(float) + (width - 1) / 2, texts)
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    for side in axes.spines.values():
+        side.set_visible(False)
+    return drawn
+
+
+def empty_page(points: DataFrame, text: str = NOTHING) -> style.Page:
+    """Return a page that says why nothing is drawn, in its title and in its panel."""
+    page = style.new_page("Nothing to draw", points)
+    style.say(page.axes[0][0], text)
+    return page

@@ -1,0 +1,156 @@
+"""Why scale-up is faster or slower than scale-out: what each factor costs either, and makes of the difference."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from pandas import DataFrame, Series
+
+from triplepoint.figures import marks, style
+
+QUANTITY = "step_time_s"
+
+NOTE = (
+    "Top: what a factor costs either cluster, one at a time, of its own step. Bottom: what it makes of the difference, "
+    "of the step on {first}; parts add up to 'all together'. Computing is what is left with all factors changed; the "
+    "title names the largest factor besides. Lines with caps: 90 % interval; what both have in common cancels."
+)
+_HATCHED = ("interaction",)
+_SHARES = ("share", "share_lo", "share_hi")
+
+
+@style.styled
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure of a comparison and the numbers it plots, one row per part of either side and model.
+
+    Args:
+        tables: `whatif`, with one comparison.
+    """
+    rows = tables["whatif"]
+    numbers = rows[rows["quantity"] == QUANTITY].reset_index(drop=True)
+    models = list(dict.fromkeys(numbers["model"]))
+    differences = {model: _of(numbers, model, "difference") for model in models}
+    first, second = _clusters(numbers)
+    page = style.new_page(
+        answer(differences, first, second), _points(numbers), 2, len(models), style.PAGE, 4.9,
+        NOTE.format(first=first), sharey="row", sharex="row",
+    )  # fmt: skip
+    for col, model in enumerate(models):
+        top, bottom = page.axes[0][col], page.axes[1][col]
+        top.set_title(model)
+        _draw_costs(top, [_of(numbers, model, side) for side in ("from", "to")])
+        _draw_difference(bottom, differences[model])
+        top.set_xlabel("% of own step")
+        bottom.set_xlabel(f"% of step on {first}")
+    page.legend([_patch(cluster, name) for cluster, name in ((first, first), (second, second))])
+    return page.finish(), numbers[_COLUMNS]
+
+
+_COLUMNS = [
+    "comparison", "model", "case", "cluster", "side", "part", "factor", "value", "label", "base", "changed", "effect",
+    "effect_lo", "effect_hi", "share", "share_lo", "share_hi", "note", "published_sign", "published", "origin",
+]  # fmt: skip
+
+
+def answer(differences: Mapping[str, DataFrame], first: str, second: str) -> str:
+    """Return the title: by how much one cluster is slower for each model, and the factor that makes most of it.
+
+    Args:
+        differences: Rows of the difference by model.
+        first: Cluster that is compared with.
+        second: Cluster that is compared.
+    """
+    parts = [f"{model} {_said(rows)}" for model, rows in differences.items()]
+    return f"Step time of {second} against {first}: {'; '.join(parts)}"
+
+
+def _said(rows: DataFrame) -> str:
+    """Return a difference with the factor that makes most of it, where its interval holds no zero."""
+    whole, factors = rows[rows["part"] == "whole"].iloc[0], rows[rows["part"] == "factor"]
+    if whole["share_lo"] <= 0 <= whole["share_hi"]:
+        return f"{_percent(whole)}, a tie"
+    certain = factors[(factors["share_lo"] * factors["share_hi"] > 0) & (factors["share"] * whole["share"] > 0)]
+    most = f" (most: {certain.loc[certain['share'].abs().idxmax(), 'label']})" if len(certain) else ""
+    return f"{_percent(whole)}{most}"
+
+
+def _percent(row: "Series[Any]") -> str:
+    low, high = (round(100 * row[end]) for end in ("share_lo", "share_hi"))
+    return f"{100 * row['share']:+.0f} % [{low:+d}, {high:+d}]"
+
+
+def _of(numbers: DataFrame, model: str, side: str) -> DataFrame:
+    return numbers[(numbers["model"] == model) & (numbers["side"] == side)]
+
+
+def _clusters(numbers: DataFrame) -> tuple[str, str]:
+    first, second = (str(numbers.loc[numbers["side"] == side, "cluster"].iloc[0]) for side in ("from", "to"))
+    return first, second
+
+
+def _points(numbers: DataFrame) -> DataFrame:
+    """Return what stamp and provenance are made from."""
+    cases = numbers[numbers["side"] != "difference"]
+    return cases.assign(engine="simulated", torch_version=None, host=None)
+
+
+def _mark(cluster: str) -> marks.Mark:
+    """Return how a cluster looks: as its GPU type."""
+    return next((mark for gpu, mark in marks.GPU_TYPES.items() if cluster.startswith(gpu)), marks.GPU_TYPES["cpu"])
+
+
+def _patch(cluster: str, name: str) -> Patch:
+    mark = _mark(cluster)
+    return Patch(facecolor=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0, label=f"makes {name} slower")
+
+
+def _draw_costs(axes: Axes, sides: Sequence[DataFrame]) -> None:
+    """Draw what each factor costs either cluster, side by side."""
+    factors = sides[0][sides[0]["part"] == "factor"]
+    for number, side in enumerate(sides):
+        rows = side[side["part"] == "factor"]
+        for at, (_, row) in enumerate(rows.iterrows()):
+            # What changing a factor saves is what it costs.
+            _bar(axes, at + (number - 0.5) * 0.38, 0.36, {name: -row[name] for name in _SHARES}, str(row["cluster"]))
+    _label(axes, list(factors["label"]))
+
+
+def _draw_difference(axes: Axes, rows: DataFrame) -> None:
+    """Draw the parts of the difference, in the colour of the cluster that each makes slower."""
+    first, second = str(rows["cluster"].iloc[0]).split(" to ")
+    labels = []
+    for at, (_, row) in enumerate(rows.iterrows()):
+        is_part = row["part"] != "whole"
+        cluster = second if row["share"] > 0 else first
+        hatch = "//////" if row["part"] in _HATCHED else ""
+        _bar(axes, at, 0.62, {name: row[name] for name in _SHARES}, cluster, hatch, "white" if is_part else marks.BLACK)
+        labels.append(row["label"])
+    _label(axes, labels)
+    whole = rows.iloc[-1]
+    if whole["published_sign"] == whole["published_sign"]:
+        slower = second if whole["published_sign"] > 0 else first
+        axes.text(
+            0.98, 0.98, f"published:\n{slower} slower", transform=axes.transAxes, ha="right", va="top",
+            fontsize=style.TEXT_PT, color=marks.GREY,
+        )  # fmt: skip
+
+
+def _bar(
+    axes: Axes, at: float, height: float, row: Mapping[str, float], cluster: str, hatch: str = "", edge: str = "white"
+) -> None:
+    mark = _mark(cluster)
+    axes.barh(at, 100 * row["share"], height, color=mark.colour, hatch=hatch, edgecolor=edge, linewidth=0.8)
+    ends = [100 * row[end] for end in ("share_lo", "share_hi")]
+    axes.plot(ends, [at, at], color=marks.BLACK, linewidth=0.8, marker="|", markersize=3, markeredgewidth=0.8)
+
+
+def _label(axes: Axes, labels: Sequence[str]) -> None:
+    axes.set_yticks(range(len(labels)), labels)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.axvline(0, color=marks.BLACK, linewidth=0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.grid(visible=True, axis="x")
+    axes.locator_params(axis="x", nbins=4)

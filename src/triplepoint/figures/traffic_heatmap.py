@@ -1,0 +1,105 @@
+"""What links carry of their capacity, by direction: NVLink and PCIe of every GPU, InfiniBand of every node."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from pandas import DataFrame
+
+from triplepoint import gpu_effects
+from triplepoint.figures import gpu_map, style
+
+CLUSTER = "h200x32"
+"""Cluster of the figure; `traffic_heatmap_h100` is that of the other."""
+LINKS = {"nvlink": "NVLink", "xgmi": "xGMI", "pcie": "PCIe", "infiniband": "InfiniBand"}
+DIRECTIONS = {"tx_share": "sent", "rx_share": "received"}
+_PLOTTED = [
+    "place", "row", "run", "origin", "link", "node", "number", "rank", "tx_share", "rx_share", "tx_bytes_per_s",
+    "rx_bytes_per_s", "capacity_bytes_per_s",
+]  # fmt: skip
+NOTE = (
+    "A cell is a GPU's share of what its links carry in one direction, of InfiniBand a node's; over measured steps. "
+    "Each link has its own scale. Title: busier direction, mean over runs with its {about} over runs."
+)
+
+
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure of 32 H200 and the numbers it plots, one row per run and link: see `draw_cluster`."""
+    return draw_cluster(tables, CLUSTER)
+
+
+@style.styled
+def draw_cluster(tables: Mapping[str, DataFrame], cluster: str) -> tuple[Figure, DataFrame]:
+    """Return the figure of one cluster, of all others where it is not among the points, and its numbers.
+
+    Args:
+        tables: `points`, `gpus` and `traffic`.
+        cluster: Name of the cluster.
+    """
+    here = tables["points"][tables["points"]["cluster"] == cluster]
+    points, gpus = gpu_map.with_gpus({**tables, "points": tables["points"] if here.empty else here})
+    traffic = _cells(tables["traffic"], gpus)
+    counted = traffic[traffic[list(DIRECTIONS)].notna().any(axis=1)]
+    if counted.empty:
+        reasons = tables["traffic"].loc[tables["traffic"]["run"].isin(points["run"]), "absent"].dropna()
+        text = gpu_map.NOTHING if points.empty else f"traffic was not counted: {', '.join(reasons.unique()[:1])}"
+        return gpu_map.empty_page(tables["points"], text).finish(), DataFrame(columns=_PLOTTED)
+    place = str(counted["place"].iloc[0])
+    counted = counted[counted["place"] == place]
+    drawn = points[points["run"].isin(counted["run"])]
+    links = [link for link in LINKS if link in set(counted["link"])]
+    page = _page(_answer(place, counted, links), drawn, counted, links)
+    return page.finish(), counted[_PLOTTED]
+
+
+def _cells(traffic: DataFrame, gpus: DataFrame) -> DataFrame:
+    """Return rows of table `traffic` with label and place of their GPU or node, in the order of the runs."""
+    known = gpus[["run", "rank", "number"]]
+    runs = gpus.drop_duplicates("run")[["run", "label", "place", "origin"]]
+    placed = runs.merge(traffic, on="run", sort=False).merge(known, on=["run", "rank"], how="left", sort=False)
+    placed = placed.assign(number=placed["number"].fillna(0).astype(int), row=placed["label"])
+    most = int(placed["number"].max()) + 1 if len(placed) else 1
+    per_node = placed["rank"].notna().astype(int) * (most - 1) + 1
+    return placed.assign(at=placed["node"] * per_node + placed["number"])
+
+
+def _answer(place: str, counted: DataFrame, links: Sequence[str]) -> str:
+    parts = []
+    for link in links:
+        own = counted[counted["link"] == link]
+        share = gpu_effects.mean_share(own, list(DIRECTIONS))
+        if share is not None:
+            busiest = own[list(DIRECTIONS)].astype(float).max(axis=1)
+            most = own.loc[busiest.idxmax(), "label"]
+            parts.append(f"{LINKS[link]} {gpu_effects.said_share(share)}, at most {100 * busiest.max():.2g} % ({most})")
+    return f"Of their capacity, links on {place} carry: {'; '.join(parts)}"
+
+
+def _page(answer: str, points: DataFrame, counted: DataFrame, links: Sequence[str]) -> style.Page:
+    names = list(dict.fromkeys(counted["row"]))
+    most = int((style.TALLEST - 2.2) / 2 / gpu_map.ROW_IN)
+    height = 2.2 + 2 * gpu_map.ROW_IN * min(len(names), most)
+    cut = f" {most} of {len(names)} runs are drawn; the others are in the CSV." if len(names) > most else ""
+    widths = [3.0 if counted.loc[counted["link"] == link, "rank"].notna().any() else 1.6 for link in links]
+    page = style.new_page(
+        answer, points, len(DIRECTIONS), len(links), style.PAGE, height, NOTE.format(about=gpu_effects.ABOUT) + cut,
+        width_ratios=widths,
+    )  # fmt: skip
+    for col, link in enumerate(links):
+        own = counted[(counted["link"] == link) & counted["row"].isin(names[:most])]
+        highest = float(own[list(DIRECTIONS)].astype(float).max().max())
+        scale = Normalize(0, max(100 * highest, 1e-9))
+        for row, (column, word) in enumerate(DIRECTIONS.items()):
+            axes = page.axes[row][col]
+            cells = own.assign(value=100 * own[column].astype(float))
+            shown = gpu_map.draw_cells(axes, cells, "viridis", scale, label_rows=not col)
+            axes.set_title(f"{LINKS[link]}, {word}")
+            if int(own["node"].nunique()) > 2:
+                axes.set_xticks(axes.get_xticks(), [str(node) for node in sorted(own["node"].unique())])
+            if row:
+                axes.set_xlabel("node")
+        page.figure.colorbar(
+            shown, ax=[page.axes[row][col] for row in range(2)], orientation="horizontal", label="% of capacity",
+            aspect=25 if widths[col] > 2 else 10, shrink=0.9, pad=0.01,
+        )  # fmt: skip
+    return page

@@ -1,0 +1,162 @@
+"""Runs as the page's table has them: columns, values in the units shown, and the words for layout and setting."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from triplepoint.config.point import SETTINGS
+from triplepoint.figures import labels
+from triplepoint.status import Status
+from triplepoint.tables.results import POINTS
+from triplepoint.tables.schema import Column, column_of
+from triplepoint.units import GIB
+
+Row = Mapping[str, Any]
+
+SHOWN = (
+    "step_time_s", "tokens_per_s_per_gpu", "mfu", "gpu_power_w", "gpu_power_peak_w", "gpu_temp_c", "gpu_temp_max_c",
+    "sm_clock_mhz", "sm_clock_busy_mhz", "throttle_fraction", "gpu_energy_per_token_j", "peak_memory_bytes",
+)  # fmt: skip
+"""Quantities of the table, in order; one that no run has is left out."""
+_COMPARED = (
+    "tokens_per_s", "time_to_first_token_s", "time_per_output_token_s", "exposed_comm_s", "idle_s", "kernel_sum_s",
+    "lost_to_power_limit_fraction", "lost_to_heat_fraction", "job_gpu_power_w", "job_gpu_samples_per_s_mj",
+    "job_host_power_w", "node_power_w", "host_energy_per_token_j", "reserved_memory_bytes", "gpu_utilisation",
+    "cpu_utilisation", "predicted_step_time_s", "step_time_error", "predicted_memory_bytes", "memory_error",
+    "loss_first", "loss_last",
+)  # fmt: skip
+"""Further quantities of a comparison and of a run's page."""
+_SUFFIX = {"s": "_s", "byte": "_bytes", "W": "_w", "J/token": "_j", "degC": "_c", "MHz": "_mhz"}
+"""End of a column's name that its unit repeats."""
+_UNITS = {"1": "", "byte": "GiB", "degC": "°C"}
+_FRACTIONS = re.compile(r"mfu|.*_(fraction|utilisation|error|share)$")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_COLUMNS = {column.name: column for column in POINTS.columns}
+
+
+def page_name(run: str) -> str:
+    """Return the file name of a run's page without its end; safe in paths and links, whatever the run is called."""
+    if _PLAIN_NAME.fullmatch(run) and len(run) < 200:
+        return run
+    kept = re.sub(r"[^A-Za-z0-9._-]+", "-", run).strip(".-")[:100]
+    return f"{kept or 'run'}-{sha256(run.encode()).hexdigest()[:8]}"
+
+
+def in_order(points: Sequence[Row]) -> list[Row]:
+    """Return runs as the page lists them: measured ones first, those that ended well before others."""
+    return sorted(points, key=lambda point: (point["origin"] != "measured", point["status"] != Status.OK))
+
+
+class Words(NamedTuple):
+    """A run in words, the same as in figures.
+
+    Attributes:
+        layout: Its layout.
+        setting: All of its other settings.
+        apart: Those of them in which runs of its model on its cluster differ.
+    """
+
+    layout: str
+    setting: str
+    apart: str
+
+
+def name_settings(points: Sequence[Row]) -> dict[str, Words]:
+    """Return what each run is called."""
+    if not points:
+        return {}
+    frame = labels.prepare(pa.Table.from_pylist(list(points), schema=POINTS.schema()).to_pandas())
+    found = {}
+    for _, members in frame.groupby("group", sort=False):
+        alike = tuple(name for name in labels.SETTING if members[name].nunique() == 1)
+        for _, row in members.iterrows():
+            found[row["run"]] = Words(row["layout"], labels.setting_text(row), labels.setting_text(row, alike))
+    return found
+
+
+def quantities(points: Sequence[Row], names: Sequence[str] = SHOWN) -> list[dict[str, Any]]:
+    """Return name, heading, unit and meaning of those quantities that some run has."""
+    return [describe(_COLUMNS[name]) for name in names if any(point[name] is not None for point in points)]
+
+
+def describe(column: Column) -> dict[str, Any]:
+    """Return name, heading, unit and meaning of a column."""
+    label = column.name.removesuffix(_SUFFIX.get(column.unit, "")).replace("_", " ")
+    for short, full in (("gpu", "GPU"), ("mfu", "MFU"), ("sm clock", "SM clock"), ("temp", "temperature")):
+        label = label.replace(short, full)
+    unit = "%" if _FRACTIONS.fullmatch(column.name) else _UNITS.get(column.unit, column.unit)
+    return {"name": column.name, "label": label[0].upper() + label[1:], "unit": unit, "about": column.about}
+
+
+def shown_value(name: str, value: float | None) -> float | None:
+    """Return a value in the unit shown, to five digits; None where there is none."""
+    if value is None or not math.isfinite(value):
+        return None
+    scale = 1 / GIB if name.endswith("_bytes") else 100 if _FRACTIONS.fullmatch(name) else 1
+    return float(f"{value * scale:.5g}")
+
+
+def table_rows(points: Sequence[Row], words: Mapping[str, Words]) -> list[dict[str, Any]]:
+    """Return a row for each run: who it is, the quantities shown, and the ends of their intervals."""
+    names = [found["name"] for found in quantities(points, (*SHOWN, *_COMPARED))]
+    return [_row(point, words[point["run"]], names) for point in points]
+
+
+def _row(point: Row, words: Words, names: Sequence[str]) -> dict[str, Any]:
+    row = {
+        "run": point["run"],
+        "page": page_name(point["run"]),
+        "model": point["model"],
+        "cluster": point["cluster"],
+        "layout": words.layout,
+        "setting": words.apart,
+        "task": point["task"],
+        "origin": point["origin"],
+        "status": Status(point["status"]).label,
+        "studies": ", ".join(point["studies"]),
+        "num_gpus": point["num_gpus"],
+        "reason": point["reason"] or "",
+    }
+    for name in names:
+        if (value := shown_value(name, point[name])) is not None:
+            row[name] = value
+            low, high = interval(point, name)
+            if low is not None:
+                row[f"{name}:ends"] = [shown_value(name, low), shown_value(name, high)]
+    return row
+
+
+def interval(point: Row, name: str) -> tuple[float | None, float | None]:
+    """Return the interval of a quantity: the model's where simulated, 10th to 90th percentile where measured."""
+    for ends in (("lo", "hi"), ("p10", "p90")):
+        low, high = (point.get(column_of(name, end)) for end in ends)
+        if low is not None and high is not None:
+            return low, high
+    return None, None
+
+
+def settings_apart(points: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return name, heading and the values of each run, in their order, of the settings that runs differ in."""
+    found = []
+    for name, setting in SETTINGS.items():
+        if not setting.has_column or name not in _COLUMNS:
+            continue
+        values = [_text(point[name]) for point in points]
+        if len(set(values)) > 1:
+            found.append({"name": name, "label": name.replace("_", " "), "about": setting.about, "values": values})
+    return found
+
+
+def compared(points: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the quantities of a comparison: those of the table, then the others."""
+    return quantities(points, (*SHOWN, *_COMPARED))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, list) else "" if value is None else str(value)

@@ -1,0 +1,1 @@
+"""Counterfactuals: what one factor costs a job, by simulating the job with that factor changed."""

@@ -1,0 +1,134 @@
+"""A case to change: a job on its cluster, simulated in process as `triplepoint predict` does."""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.plan import run_id
+from triplepoint.errors import PointError
+from triplepoint.predictions import Request
+from triplepoint.simulate.artefacts.simulate_run import job_of
+from triplepoint.simulate.fabric import fabric_of
+from triplepoint.simulate.inference import Serving, serving_of
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.predict.prediction import Prediction, predict_job
+from triplepoint.simulate.stacks import OF_ENGINE
+from triplepoint.status import PredictionStatus
+from triplepoint.units import KILO, S_PER_HOUR
+
+RUNS = (PredictionStatus.OK, PredictionStatus.UNDECIDED)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One point, ready to be simulated.
+
+    Attributes:
+        name: Its run id.
+        job: The job.
+        serving: What is asked of it; None for training.
+        cluster: Where it runs.
+    """
+
+    name: str
+    job: Job
+    serving: Serving | None
+    cluster: ClusterConfig
+
+    @classmethod
+    def of(cls, request: Request, config: Path) -> "Case":
+        """Return the case of a point to predict. Raises `PointError` if it cannot run."""
+        if request.invalid_because:
+            raise PointError(f"{request.where}: {request.invalid_because}")
+        point, catalogue = request.point, Catalogue(config)
+        job = job_of(point, catalogue, request.stack or OF_ENGINE.get(point.engine))
+        serving = serving_of(point) if point.task == "inference" else None
+        return cls(run_id(point), job, serving, catalogue.cluster(point.cluster.name))
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of its cluster that it has."""
+        return -(-self.job.num_gpus // self.cluster.gpus_per_node)
+
+    def on(self, cluster: ClusterConfig, config: Path) -> "Case":
+        """Return the case on a changed cluster, with the GPUs and links of that."""
+        catalogue = Catalogue(config)
+        gpu = catalogue.gpu_of(cluster)
+        assert gpu is not None, "a case has GPUs"
+        fabric = fabric_of(cluster, gpu, config)
+        fabric = fabric if self.job.software.reduces_in_switches else fabric.without_reduction()
+        return replace(self, job=replace(self.job, gpu=gpu, fabric=fabric), cluster=cluster)
+
+    def with_job(self, **changes: object) -> "Case":
+        """Return the case with attributes of its job changed."""
+        return replace(self, job=replace(self.job, **changes))  # type: ignore[arg-type]
+
+    def predict(self, config: Path, with_power: bool = True) -> Prediction:
+        """Return its prediction, power and heat on request."""
+        return predict_job(self.job, self.serving, config, self.cluster, with_power)
+
+
+@dataclass(frozen=True)
+class Prices:
+    """What is paid, in any currency; None where it is not given.
+
+    Attributes:
+        kwh: Of a kilowatt hour at the plug. Unit: currency/kWh.
+        gpu_hour: Of a GPU for an hour, without its energy. Unit: currency/h.
+    """
+
+    kwh: float | None = None
+    gpu_hour: float | None = None
+
+
+UNPRICED = Prices()
+"""No price is given: there is no cost."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A quantity of a step, or of a batch of inference.
+
+    Attributes:
+        name: Its name, which ends in its unit.
+        unit: Unit of it and of its changes.
+        what: What it is.
+    """
+
+    name: str
+    unit: str
+    what: str
+
+
+QUANTITIES = (
+    Quantity("step_time_s", "s", "a step, or a batch of inference"),
+    Quantity("gpu_power_w", "W", "mean of a GPU over the step"),
+    Quantity("node_power_w", "W", "mean of a node at the plug"),
+    Quantity("gpu_temp_max_c", "degC", "hottest die"),
+    Quantity("node_energy_j", "J", "all nodes at the plug, for a step"),
+    Quantity("cost", "currency", "GPU hours and energy of a step, at the prices given"),
+)
+"""What is told of every change, in order; those without a value are left out."""
+
+
+def quantities(case: Case, found: Prediction, prices: Prices) -> dict[str, float]:
+    """Return the quantities of a predicted case by name, NaN where not known."""
+    step_s, power = found.step_time_s, found.power
+    energy_j = power.node_power_w * case.num_nodes * step_s
+    return {
+        "step_time_s": step_s,
+        "gpu_power_w": power.gpu_power_w,
+        "node_power_w": power.node_power_w,
+        "gpu_temp_max_c": power.gpu_temp_max_c,
+        "node_energy_j": energy_j,
+        "cost": _cost(step_s * case.job.num_gpus, energy_j, prices),
+    }
+
+
+def _cost(gpu_s: float, energy_j: float, prices: Prices) -> float:
+    if prices.kwh is None and prices.gpu_hour is None:
+        return math.nan
+    of_energy = 0.0 if prices.kwh is None else prices.kwh * energy_j / (KILO * S_PER_HOUR)
+    return of_energy + (prices.gpu_hour or 0.0) * gpu_s / S_PER_HOUR

@@ -1,0 +1,199 @@
+"""What each factor changes of a case: its cluster, its links, its pipeline, its memory."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from triplepoint.config.base import parse
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.gpu_names import find_gpu
+from triplepoint.errors import PointError
+from triplepoint.simulate.memory.training import peak_memory
+from triplepoint.units import GIB
+from triplepoint.whatif.case import RUNS, Case
+
+_BITS = 8
+_GIGA = 1e9
+
+
+def on_gpu(case: Case, name: str, config: Path) -> Case:
+    """Return the case on another GPU type."""
+    gpu = find_gpu(name, Catalogue(config).gpus).name
+    return case.on(_with(case.cluster, gpu=gpu, chassis=None, scale_up_link=None), config)
+
+
+def with_adapters(case: Case, adapters: tuple[int, float], config: Path) -> Case:
+    """Return the case with so many network adapters in a node, of so many Gb/s each."""
+    number, speed = adapters
+    source = "asked: what if a node had these adapters"
+    cluster = _with(
+        case.cluster,
+        nics_per_node={"value": number, "unit": "NIC", "source": source},
+        nic_bandwidth={"value": speed * _GIGA / _BITS, "unit": "byte/s", "source": source},
+        # GPUs that have an adapter each share none.
+        network_link=_network_link(case.cluster, number),
+    )
+    return case.on(cluster, config)
+
+
+def _network_link(cluster: ClusterConfig, num_adapters: int) -> str | None:
+    link = cluster.network_link
+    if link in (None, "infiniband", "infiniband-shared"):
+        return "infiniband" if num_adapters >= cluster.gpus_per_node else "infiniband-shared"
+    return link
+
+
+def with_inlet(case: Case, inlet_c: float, config: Path) -> Case:
+    """Return the case with another temperature at the inlet of its nodes."""
+    del config
+    return _under(case, inlet_temp_c=inlet_c)
+
+
+def with_coolant(case: Case, coolant: str, config: Path) -> Case:
+    """Return the case cooled by air, by liquid, or ideally; what blocked the air is gone with the air."""
+    del config
+    return _under(case, coolant=coolant, **({} if coolant == "air" else {"blocked_airflow": {}}))
+
+
+def with_power_limit(case: Case, limit_w: float, config: Path) -> Case:
+    """Return the case under another power limit of its GPUs; infinite for none."""
+    del config
+    return _under(case, power_limit_w=limit_w)
+
+
+def with_slow_gpu(case: Case, slow: tuple[str, float], config: Path) -> Case:
+    """Return the case with one GPU of this speed against the others; 1 is a sound one."""
+    del config
+    return replace(case, cluster=_with(case.cluster, slow_gpus=_faulty(case.cluster.slow_gpus, slow)))
+
+
+def with_bad_contact(case: Case, bad: tuple[str, float], config: Path) -> Case:
+    """Return the case with one GPU whose die has this many times its usual resistance to its sink; 1 is a sound one."""
+    del config
+    return _under(case, bad_contact=_faulty(case.cluster.conditions.bad_contact, bad))
+
+
+def _faulty(known: Mapping[str, float], part: tuple[str, float]) -> dict[str, float]:
+    """Return factors of faulty parts with one more, or one repaired."""
+    name, factor = part
+    others = {other: value for other, value in known.items() if other != name}
+    return others if factor == 1 else others | {name: factor}
+
+
+def with_bad_adapter(case: Case, share: float | None, config: Path) -> Case:
+    """Return the case with a node that has this share of its network bandwidth; None: all adapters but one."""
+    del config
+    if share is None:
+        number = int(case.cluster.nics_per_node.value) if case.cluster.nics_per_node else 1
+        if number < 2:
+            raise PointError(
+                f"bad_adapter: a node of cluster {case.cluster.name} has {number} adapter, without it no job runs; "
+                "give the share that is left, such as bad_adapter=0.5"
+            )
+        share = (number - 1) / number
+    return case.with_job(fabric=case.job.fabric.faster(True, share))
+
+
+def with_domain(case: Case, num_gpus: float, config: Path) -> Case:
+    """Return the case with scale-up links that join so many GPUs; infinite for all."""
+    del config
+    number = int(min(num_gpus, max(case.cluster.num_gpus, case.job.num_gpus)))
+    package = case.job.fabric.levels[0].num_gpus if len(_inside(case)) > 1 else 1
+    if number % package:
+        raise PointError(f"domain: {number} GPUs, packages of {case.job.gpu.name} have {package}; give a multiple")
+    return case.with_job(fabric=case.job.fabric.with_domain(number))
+
+
+def _inside(case: Case) -> list[object]:
+    return [level for level in case.job.fabric.levels if not level.is_network]
+
+
+def with_network(case: Case, factor: float, config: Path) -> Case:
+    """Return the case with a network this many times as fast; infinite where crossing it takes no time."""
+    del config
+    return _with_links(case, True, factor)
+
+
+def with_scale_up(case: Case, factor: float, config: Path) -> Case:
+    """Return the case with links inside its nodes this many times as fast; infinite where they take no time."""
+    del config
+    return _with_links(case, False, factor)
+
+
+def _with_links(case: Case, is_network: bool, factor: float) -> Case:
+    fabric = case.job.fabric
+    return case.with_job(fabric=fabric.free(is_network) if math.isinf(factor) else fabric.faster(is_network, factor))
+
+
+def without_bubble(case: Case, value: float, config: Path) -> Case:
+    """Return the case with pipeline stages that never wait for one another."""
+    del value, config
+    _refuse_serving(case, "pipeline")
+    return case.with_job(waits_for_stages=False)
+
+
+def with_memory(case: Case, capacity_bytes: float, config: Path) -> Case:
+    """Return the case with so much memory on a GPU, and the fastest recomputation and micro-batch that fit in it."""
+    _refuse_serving(case, "memory")
+    memory = case.job.gpu.memory_capacity
+    held = memory.model_copy(update={"value": min(capacity_bytes, _MOST_BYTES)})
+    roomy = case.with_job(gpu=case.job.gpu.model_copy(update={"memory_capacity": held}))
+    fastest = min(_that_fit(roomy, config), key=lambda one: one[0], default=None)
+    if fastest is None:
+        raise PointError(
+            f"memory: {capacity_bytes / GIB:.1f} GiB hold no micro-batch of {case.name}, whatever is recomputed"
+        )
+    return fastest[1]
+
+
+_MOST_BYTES = 1e15
+"""Memory that stands for no limit: a petabyte. Unit: byte."""
+
+
+def _that_fit(case: Case, config: Path) -> Iterator[tuple[float, Case]]:
+    """Yield what fits in memory of micro-batch and recomputation, with the time of a step."""
+    job, of_rank = case.job, case.job.global_batch_size // case.job.layout.dp
+    own = (job.recompute, job.recompute_layers)
+    ways = dict.fromkeys([own, ("none", None), ("selective", None), ("full", None)])
+    sizes = dict.fromkeys([job.micro_batch_size, *(2**power for power in range(of_rank.bit_length()))])
+    for recompute, layers in ways:
+        before = math.inf
+        for size in (size for size in sizes if of_rank % size == 0):
+            tried = case.with_job(micro_batch_size=size, recompute=recompute, recompute_layers=layers)
+            step_s = _step_s(tried, config)
+            if step_s is not None:
+                yield step_s, tried
+            # Beyond the size that is fastest, bubbles grow faster than kernels gain.
+            if size > job.micro_batch_size and (step_s is None or step_s > before):
+                break
+            before = step_s or before
+
+
+def _step_s(case: Case, config: Path) -> float | None:
+    """Return the time of a step at calibrated clocks, None where it does not fit or cannot run."""
+    try:
+        if not peak_memory(case.job).fits:
+            return None
+        found = case.predict(config, with_power=False)
+    except PointError:
+        return None
+    return found.step_time_s if found.status in RUNS else None
+
+
+def _refuse_serving(case: Case, factor: str) -> None:
+    if case.serving:
+        raise PointError(f"{factor}: of training only, {case.name} is inference; leave it out")
+
+
+def _under(case: Case, **changes: Any) -> Case:
+    """Return the case with conditions of its cluster changed."""
+    conditions = case.cluster.conditions.model_dump() | changes
+    return replace(case, cluster=_with(case.cluster, conditions=conditions))
+
+
+def _with(cluster: ClusterConfig, **changes: Any) -> ClusterConfig:
+    """Return a cluster with keys changed, checked as its file is."""
+    return parse(ClusterConfig, cluster.model_dump() | changes, f"cluster {cluster.name}, changed")

@@ -1,0 +1,67 @@
+"""What factors do, as aligned text: one block for each point, one for the difference."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+Row = Mapping[str, Any]
+
+_HEADINGS = {
+    "step_time_s": "time s",
+    "gpu_power_w": "GPU W",
+    "node_power_w": "node W",
+    "gpu_temp_max_c": "hottest K",
+    "node_energy_j": "energy kJ",
+    "cost": "cost",
+}
+_SCALE = {"node_energy_j": 1e-3}
+"""Energies of a step are millions of joules."""
+
+
+def render(rows: Sequence[Row]) -> str:
+    """Return rows of table `whatif` as text."""
+    blocks = [list(block) for _, block in groupby(rows, key=lambda row: (row["case"], row["side"]))]
+    return "\n\n".join("\n".join(_block(block)) for block in blocks)
+
+
+def _block(rows: Sequence[Row]) -> Iterator[str]:
+    names = list(dict.fromkeys(row["quantity"] for row in rows))
+    parts = _by_part(rows)
+    first = {row["quantity"]: row for row in rows if row["part"] == "whole"}
+    is_difference = rows[0]["side"] == "difference"
+    yield rows[0]["case"]
+    ends = ", ".join(f"{_HEADINGS[name].replace(' K', ' degC')} {_ends(first[name])}" for name in names)
+    yield f"  {'from one to the other' if is_difference else 'as it is, and all together'}: {ends}"
+    has_shapley = any(row["shapley"] is not None for row in rows)
+    lines = [["part", "to", "time s", "%", "90 % interval of %", *(["Shapley s"] if has_shapley else [])]]
+    lines[0] += [_HEADINGS[name] for name in names[1:]]
+    lines += [_line(some, names, has_shapley) for some in parts.values()]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        words = map(str.ljust, line[:2], widths[:2])
+        numbers = map(str.rjust, line[2:], widths[2:])
+        yield ("  " + "  ".join([*words, *numbers])).rstrip()
+    yield from (f"  {row['label']}: {row['note']}" for row in rows if row.get("note") and row["quantity"] == names[0])
+
+
+def _by_part(rows: Sequence[Row]) -> dict[tuple[str, str | None], list[Row]]:
+    found: dict[tuple[str, str | None], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["part"], row["factor"]), []).append(row)
+    return found
+
+
+def _line(rows: Sequence[Row], names: Sequence[str], has_shapley: bool) -> list[str]:
+    by_name = {row["quantity"]: row for row in rows}
+    time = by_name[names[0]]
+    name = time["factor"] or time["label"]
+    percent = [f"{100 * time[column]:+.1f}" for column in ("share", "share_lo", "share_hi")]
+    cells = [name, time["value"] or "", f"{time['effect']:+.3f}", percent[0], f"{percent[1]} to {percent[2]}"]
+    if has_shapley:
+        cells.append("" if time["shapley"] is None else f"{time['shapley']:+.3f}")
+    return cells + [f"{_SCALE.get(name, 1.0) * by_name[name]['effect']:+.3g}" for name in names[1:]]
+
+
+def _ends(row: Row) -> str:
+    scale = _SCALE.get(row["quantity"], 1.0)
+    return f"{scale * row['base']:.4g} -> {scale * row['changed']:.4g}"

@@ -1,0 +1,76 @@
+"""Findings: sentences worked out from rows, ranked by effect, with the interval and the figure they belong to."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.synthetic import CONFIG, H200, Spec, build
+from triplepoint.aggregate import aggregate
+from triplepoint.effects import Effect
+from triplepoint.figures import FIGURES
+from triplepoint.report.findings import Finding, find
+from triplepoint.tables.studies import read_joined
+
+SHOWN = [FIGURES["parallelism_sweep"], FIGURES["microbatch_power"]]
+
+
+def points_of(folder: Path, *specs: Spec) -> list[dict[str, Any]]:
+    aggregate(build(folder, specs), folder, CONFIG)
+    return read_joined(folder, ["synthetic"], "points").to_pylist()
+
+
+def gpus(tp: int, step_ms: float, **more: Any) -> Spec:
+    return Spec("llama3-70b", {"tp": tp, "pp": 32 // tp}, cluster=H200, engine="simulated", step_ms=step_ms, **more)
+
+
+def starting(found: list[Finding], words: str) -> Finding:
+    (one,) = (finding for finding in found if finding.sentence.startswith(words))
+    return one
+
+
+def test_find_says_what_recomputation_costs_over_all_pairs(tmp_path: Path) -> None:
+    specs = [gpus(4, 20_000), gpus(8, 30_000), gpus(2, 40_000)]
+    specs += [gpus(4, 24_000, recompute="full"), gpus(8, 39_000, recompute="full"), gpus(2, 50_000, recompute="full")]
+    points = points_of(tmp_path, *specs)
+    one = starting(find(points, SHOWN, "report"), "h200x32, simulated: full recomputation makes steps")
+    # Ratios 1.2, 1.3 and 1.25: their geometric mean is 1.2493.
+    assert one.effect.value == pytest.approx((1.2 * 1.3 * 1.25) ** (1 / 3) - 1, rel=1e-3)
+    assert one.sentence.startswith("h200x32, simulated: full recomputation makes steps 25\u00a0% [")
+    assert one.is_clear and one.effect.low > 0.15
+    assert one.basis.startswith("3 pairs of runs that differ in nothing else, simulated")
+    assert one.figure == "", "the figure of this question is not in the report"
+
+
+def test_find_names_the_best_layout_with_its_figure_and_pages(tmp_path: Path) -> None:
+    points = points_of(tmp_path, gpus(4, 20_000), gpus(8, 30_000), gpus(2, 64_000))
+    one = starting(find(points, SHOWN, "pages"), "llama3-70b on h200x32")
+    assert "TP4·PP8 is 50\u00a0% faster than TP8·PP4" in one.sentence
+    assert "the slowest, TP2·PP16, takes 3.2 times as long" in one.sentence
+    assert one.figure == "parallelism_sweep"
+    assert [label for _, label in one.runs] == ["llama3-70b TP4·PP8", "llama3-70b TP8·PP4"]
+    assert all(page.startswith("pages/llama3-70b_h200x32_") for page, _ in one.runs)
+
+
+def test_find_leaves_out_pairs_that_differ_in_more_and_runs_that_failed(tmp_path: Path) -> None:
+    specs = [gpus(4, 20_000), gpus(8, 30_000, recompute="full"), gpus(4, 9_000, recompute="full", status="oom")]
+    found = find(points_of(tmp_path, *specs), SHOWN, "report")
+    assert not [one for one in found if "recomputation" in one.sentence]
+
+
+def test_find_of_nothing_is_nothing(tmp_path: Path) -> None:
+    assert find([], SHOWN, "report") == []
+    assert find(points_of(tmp_path, gpus(4, 20_000, status="oom")), SHOWN, "report") == []
+
+
+def finding(value: float, low: float, high: float) -> Finding:
+    return Finding("", Effect(value, low, high, "model", 1), "")
+
+
+def test_track_is_on_a_scale_common_to_all() -> None:
+    # No effect stands in the middle, e^0.6 - 1 at the end, and what is larger is cut off there.
+    end = math.expm1(0.6)
+    assert finding(0.0, -10.0 / 11, end).track == (0.0, 100.0, 50.0)
+    assert finding(math.expm1(0.3), 0.0, 10.0).track == (50.0, 50.0, 75.0)
+    assert finding(0.1, math.nan, math.nan).track is None

@@ -1,0 +1,138 @@
+"""What factors do to cases and to the difference of two: parts add up, and what both have in common cancels."""
+
+import math
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.unit.whatif.cases import CONFIG, MIXTRAL, case_of
+from triplepoint.errors import UserError
+from triplepoint.whatif.case import Prices, quantities
+from triplepoint.whatif.explain import Explained, explain
+from triplepoint.whatif.factors import read_changes
+from triplepoint.whatif.paired import case_moves, difference_moves, difference_parts, interval, interval_of_share
+from triplepoint.whatif.rows import case_rows, difference_rows
+from triplepoint.whatif.text import render
+
+PRICES = Prices(kwh=0.2, gpu_hour=3.0)
+FACTORS = ["network", "pipeline", "cooling"]
+
+
+@cache
+def sides() -> tuple[Explained, Explained]:
+    cases = [case_of(MIXTRAL), case_of({**MIXTRAL, "cluster": "h100x64"})]
+    one, other = explain(cases, read_changes(FACTORS), CONFIG, PRICES)
+    return one, other
+
+
+def rows_by(rows: list[dict[str, Any]], quantity: str) -> dict[str, dict[str, Any]]:
+    return {row["factor"] or row["part"]: row for row in rows if row["quantity"] == quantity}
+
+
+QUANTITIES = ["step_time_s", "gpu_power_w", "node_power_w", "gpu_temp_max_c", "node_energy_j", "cost"]
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_factors_and_interaction_are_the_whole(quantity: str) -> None:
+    rows = rows_by(list(case_rows(sides()[0])), quantity)
+    whole = rows.pop("whole")
+    assert math.fsum(row["effect"] for row in rows.values()) == pytest.approx(whole["effect"], abs=1e-9)
+    assert whole["base"] + whole["effect"] == pytest.approx(whole["changed"])
+    assert math.fsum(rows[name]["shapley"] for name in FACTORS) == pytest.approx(whole["effect"], abs=1e-9)
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_parts_of_a_difference_are_the_whole(quantity: str) -> None:
+    rows = rows_by(list(difference_rows(sides(), CONFIG)), quantity)
+    whole = rows.pop("whole")
+    assert math.fsum(row["effect"] for row in rows.values()) == pytest.approx(whole["effect"], abs=1e-9)
+    assert whole["effect"] == pytest.approx(whole["changed"] - whole["base"])
+    one, other = sides()
+    assert (whole["base"], whole["changed"]) == (one.shares(quantity).base, other.shares(quantity).base)
+
+
+def test_a_factor_costs_a_difference_what_it_costs_one_more_than_the_other() -> None:
+    one, other = sides()
+    cost = [side.shares("step_time_s").effect["network"] for side in (one, other)]
+    found = rows_by(list(difference_rows(sides(), CONFIG)), "step_time_s")["network"]["effect"]
+    assert found == pytest.approx(-cost[1] - -cost[0])
+
+
+@pytest.mark.parametrize("quantity", QUANTITIES)
+def test_every_part_lies_within_its_interval(quantity: str) -> None:
+    for row in [*case_rows(sides()[0]), *difference_rows(sides(), CONFIG)]:
+        assert row["effect_lo"] <= row["effect"] <= row["effect_hi"]
+        if row["quantity"] == "gpu_temp_max_c":
+            assert "share" not in row
+        else:
+            assert row["share_lo"] <= row["share"] <= row["share_hi"]
+
+
+def test_a_case_does_not_differ_from_itself_and_that_is_certain() -> None:
+    one = sides()[0]
+    parts = difference_parts(one.parts("step_time_s"), one.parts("step_time_s"))
+    moves = difference_moves((one, one), "step_time_s", CONFIG)
+    for part in (*FACTORS, "interaction", "rest", "whole"):
+        assert interval(parts, moves, part) == (0.0, 0.0)
+
+
+def test_what_slows_all_alike_moves_no_share() -> None:
+    # Base and part 10 % slower by one unknown, the part alone 0.5 s by another.
+    parts = {"network": -2.0, "base": 10.0}
+    moves = {"computing": {"network": -0.2, "base": 1.0}, "network": {"network": -0.5, "base": 0.0}}
+    low, high = interval_of_share(parts, moves, "network")
+    assert (low, high) == (pytest.approx(-0.25), pytest.approx(-0.15))
+    low, high = interval(parts, moves, "network")
+    assert high - low == pytest.approx(2 * math.hypot(0.2, 0.5))
+
+
+def test_shares_are_known_better_than_by_intervals_that_are_not_paired() -> None:
+    one = sides()[0]
+    parts, moves = one.parts("step_time_s"), case_moves(one, "step_time_s")
+    for part in FACTORS:
+        low, high = interval_of_share(parts, moves, part)
+        alone = [interval(parts, moves, name) for name in (part, "base")]
+        relative = [
+            (ends[1] - ends[0]) / 2 / abs(parts[name]) for ends, name in zip(alone, (part, "base"), strict=True)
+        ]
+        assert (high - low) / 2 < math.hypot(*relative) * abs(parts[part] / parts["base"])
+
+
+def test_cost_by_hand() -> None:
+    case = case_of(MIXTRAL)
+    found = case.predict(CONFIG)
+    kwh = found.power.node_power_w * 4 * found.step_time_s / 3.6e6
+    gpu_hours = 32 * found.step_time_s / 3600
+    assert quantities(case, found, PRICES)["cost"] == pytest.approx(0.2 * kwh + 3.0 * gpu_hours)
+    assert math.isnan(quantities(case, found, Prices())["cost"])
+
+
+def test_without_shapley_combinations_are_not_simulated() -> None:
+    (found,) = explain([case_of(MIXTRAL)], read_changes(FACTORS), CONFIG, with_shapley=False)
+    assert len(found.values["step_time_s"]) == 5
+    assert not found.shares("step_time_s").shapley
+    assert "cost" not in found.values
+
+
+def test_a_gpu_type_without_power_has_times_alone() -> None:
+    case = case_of({**MIXTRAL, "ep": 4, "pp": 2})
+    bare = case.with_job(gpu=case.job.gpu.model_copy(update={"chassis": None}))
+    (found,) = explain([bare], read_changes(["network"]), CONFIG)
+    assert list(found.values) == ["step_time_s"]
+
+
+def test_what_cannot_run_says_with_which_factor() -> None:
+    case = case_of({**MIXTRAL, "model": "llama3-70b", "ep": 1, "pp": 2, "recompute": "none"})
+    with pytest.raises(UserError, match="llama3-70b.*out of memory|llama3-70b.*does not fit"):
+        explain([case], read_changes(["network"]), CONFIG)
+
+
+def test_text_names_every_part_once() -> None:
+    rows = [*case_rows(sides()[0], side="from"), *case_rows(sides()[1], side="to"), *difference_rows(sides(), CONFIG)]
+    blocks = render(rows).split("\n\n")
+    assert len(blocks) == 3
+    for block in blocks:
+        for word in (*FACTORS, "interaction", "all together"):
+            assert sum(line.strip().startswith(word) for line in block.splitlines()) == 1
+    assert "computing" in blocks[2]
