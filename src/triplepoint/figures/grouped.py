@@ -14,8 +14,8 @@ from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
 NOTE = (
-    "Title: mean over the layouts that ran as both, with its 90 % t interval over layouts; the range where signs differ. "
-    "Lines with caps: 90 % interval of the model, or 10th to 90th percentile over measured steps."
+    "Title: mean over the layouts that ran as both, with its 90 % t interval over layouts; the range where it has no "
+    "sign. Lines with caps: 90 % interval of the model, or 10th to 90th percentile over measured steps."
 )
 _NAMES = (
     "panel", "series", "layout", "model", "cluster", "gpu", "task", "num_gpus", "tp", "pp", "dp", "ep", "run", "repeat",
@@ -104,6 +104,8 @@ def _draw_panel(
     if not quantity.from_zero:
         axes.margins(y=0.15)
     values = found[quantity.column] * quantity.scale
+    if values.isna().all():
+        axes.set_yticks([])
     if (values > limit).any():
         high = found.loc[values <= limit].get(column_of(quantity.column, "hi"), values)
         axes.set_ylim(0, max(limit, float(np.nan_to_num(high.max())) * quantity.scale) * 1.05)

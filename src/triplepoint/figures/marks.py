@@ -107,10 +107,13 @@ GPU_TYPES: Mapping[str, Mark] = {
 }
 """Clusters by type of their GPUs."""
 
-MODEL_SIZES: Mapping[str, Mark] = {"whole": Mark("whole model", BLUE), "30b": Mark("scaled down to 30B", ORANGE, "//////", "s")}
+MODEL_SIZES: Mapping[str, Mark] = {
+    "whole": Mark("whole model", BLUE),
+    "30b": Mark("scaled down to 30B", ORANGE, "//////", "s"),
+}
 """A model and the same scaled down."""
 
-TASKS: Mapping[str, Mark] = {"pretrain": Mark("all weights", BLUE), "lora": Mark("LoRA", GREEN, "//////", "s")}
+TASKS: Mapping[str, Mark] = {"pretrain": Mark("all weights", BLUE), "lora": Mark("LoRA", ORANGE, "//////", "s")}
 """What is trained."""
 
 ORIGINS: Mapping[str, Mark] = {

@@ -34,7 +34,9 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         ]
     else:
         answers = ["No MI250 and other GPU type to compare"]
-    page, numbers = draw_groups("\n".join(answers), points, QUANTITIES, marks.GPU_TYPES, f"{NOTE} All per GPU, of MI250 per die.")
+    page, numbers = draw_groups(
+        "\n".join(answers), points, QUANTITIES, marks.GPU_TYPES, f"{NOTE} All per GPU, of MI250 per die."
+    )
     return page.finish(), numbers
 
 

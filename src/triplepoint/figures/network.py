@@ -1,6 +1,7 @@
 """What the network between nodes does to the time and energy of a step: a column per model, a line per layout."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -16,11 +17,12 @@ from triplepoint.tables.schema import column_of
 
 QUANTITIES = {"step_time_s": "step time (s)", "gpu_energy_per_token_j": "energy (J/token)"}
 NOTE = (
-    "Axes are logarithmic. Bars: 90 % interval of the model, which moves all networks of a layout together; intervals and ties "
-    "of the title are between layouts on one network, without the error they share."
+    "Axes are logarithmic. Bars: 90 % interval of the model, which moves all networks of a layout together; intervals "
+    "and ties of the title are between layouts on one network, without the error they share."
 )
 _NAMES = (
-    "model", "layout", "network", "gbit_per_s", "cluster", "tp", "is_sharded", "run", "repeat", "origin", "status", "reason",
+    "model", "layout", "network", "gbit_per_s", "cluster", "tp", "is_sharded", "run", "repeat", "origin", "status",
+    "reason",
 )  # fmt: skip
 
 
@@ -63,10 +65,12 @@ def _draw_panel(axes: Axes, own: DataFrame, quantity: str, networks: list[str]) 
     for number, layout in enumerate(names):
         rows = own[(own["layout"] == layout) & (own["status"] == Status.OK) & own[quantity].notna()]
         rows = rows.iloc[np.argsort([networks.index(name) for name in rows["network"]], kind="stable")]
-        mark = marks.of_layout(int(own["tp"][own["layout"] == layout].iloc[0]), "FSDP" in layout)
+        first = own[own["layout"] == layout].iloc[0]
+        is_sharded = bool(first["is_sharded"])
+        mark = marks.of_layout(int(first["tp"]), is_sharded)
         shift = (number - (len(names) - 1) / 2) * 0.12
         at = np.array([networks.index(name) + shift for name in rows["network"]])
-        line = ":" if "FSDP" in layout else "-"
+        line: Literal[":", "-"] = ":" if is_sharded else "-"
         axes.plot(at, rows[quantity].to_numpy(float), color=mark.colour, marker=mark.marker, linestyle=line)
         for place, (_, row) in zip(at, rows.iterrows(), strict=True):
             ends = ("lo", "hi") if row["origin"] == "simulated" else ("p10", "p90")
