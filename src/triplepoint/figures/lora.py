@@ -32,7 +32,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     points = comparable(points.assign(memory_gib=points["memory_capacity_bytes"] * 2**-30))
     points = points.assign(series=points["task"], panel=points["model"])
     points = points[points["series"].isin(list(marks.TASKS))]
-    keys = ["model", "cluster", "layout"]
+    keys = ["model", "cluster", "num_gpus", "layout"]
     both = points.groupby(keys)["series"].transform("nunique") > 1
     points = points[both] if both.any() else points
     answer = answer_pairs(points, keys, "series", ("pretrain", "lora"), _ASKED, "LoRA instead of training all weights")
