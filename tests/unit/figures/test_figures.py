@@ -9,30 +9,47 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from tests.synthetic import read_tables
+from tests.synthetic import CONFIG, read_tables
 from triplepoint import figures
 from triplepoint.errors import UserError
 from triplepoint.figures import style
 from triplepoint.figures.write import to_csv, write_figure
+from triplepoint.tables.claims import CLAIMS
+from triplepoint.verdicts.judge import judge_claims
 
-OF_RUNS = [name for name, spec in figures.FIGURES.items() if not spec.comparison and "claims" not in spec.tables]
+OF_RUNS = [name for name, spec in figures.FIGURES.items() if not spec.comparison]
 """Figures drawn from tables of runs."""
 GOLDEN = Path(__file__).parents[2] / "golden" / "figures"
 
 
 def read(results: Path) -> dict[str, pd.DataFrame]:
-    return {name: table.to_pandas() for name, table in read_tables(results).items()}
+    tables = read_tables(results)
+    judged_by = {name: tables[name].to_pylist() for name in ("points", "gpus", "kernels")}
+    tables["claims"] = CLAIMS.from_rows(judge_claims(CONFIG, judged_by))
+    return {name: table.to_pandas() for name, table in tables.items()}
 
 
 def texts(figure: Figure) -> list[str]:
     return [found.get_text() for found in figure.findobj(Text) if found.get_text()]
 
 
+class Drawn(dict[tuple[str, str], tuple[Figure, pd.DataFrame]]):
+    """Figures by name and study, each drawn when a test first asks for it."""
+
+    def __init__(self, studies: dict[str, Path]) -> None:
+        super().__init__()
+        self._tables = {study: read(results) for study, results in studies.items()}
+
+    def __missing__(self, key: tuple[str, str]) -> tuple[Figure, pd.DataFrame]:
+        name, study = key
+        tables = {table: rows.copy() for table, rows in self._tables[study].items()}
+        self[key] = figures.load(name).draw(tables)
+        return self[key]
+
+
 @pytest.fixture(scope="session")
-def drawn(studies: dict[str, Path]) -> dict[tuple[str, str], tuple[Figure, pd.DataFrame]]:
-    return {
-        (name, study): figures.load(name).draw(read(results)) for name in OF_RUNS for study, results in studies.items()
-    }
+def drawn(studies: dict[str, Path]) -> Drawn:
+    return Drawn(studies)
 
 
 @pytest.mark.parametrize("study", ["smoke", "paper", "one"])
@@ -85,7 +102,8 @@ CONVERTED = (
     "parallelism_sweep", "parallelism_sweep_h100", "microbatch_power", "thermal_heatmap", "clock_heatmap",
     "traffic_heatmap", "traffic_heatmap_h100", "throttling", "node_airflow",
     "kernel_breakdown", "recompute_kernels", "optimization_sweep", "optimization_sweep_h100", "microbatch_stages",
-    "microbatch_network", "occupancy",
+    "microbatch_network", "occupancy", "inference_batch", "lora", "mi250_vs_nvidia", "scaling_down", "network",
+    "claims", "claims_directions",
 )  # fmt: skip
 """Figures on `style.new_page`; those not yet have text of 5.8 points."""
 
