@@ -112,14 +112,14 @@ def answer(points: DataFrame) -> str:
     most = max(len(found) for found in ran.values())
     last = max(size for size, found in ran.items() if 2 * len(found) >= most)
     parts = [
-        f"{name} {_summed_up(list(found.values()))}"
+        f"{name} {summed_up(list(found.values()))}"
         for column, name in _ANSWERED.items()
         if (found := _pairs(done, column, first, last))
     ]
     return f"Micro-batch {last} instead of {first}, {len(ran[last])} layouts: {'; '.join(parts)}"
 
 
-def _summed_up(found: Sequence[effects.Effect]) -> str:
+def summed_up(found: Sequence[effects.Effect]) -> str:
     """Return the mean effect where layouts agree on its sign, else the range of effects."""
     mean = effects.over_settings(found)
     if mean.is_tie and len(found) > 1:
