@@ -132,6 +132,15 @@ def over_settings(effects: Sequence[Effect]) -> Effect:
     return _over(changes, "settings", is_relative)
 
 
+def summed_up(found: Sequence[Effect]) -> str:
+    """Return the mean effect over settings where they agree on its sign, else the range of effects, for a title."""
+    mean = over_settings(found)
+    if mean.is_tie and len(found) > 1:
+        low, high = (choose(found, key=lambda effect: effect.value) for choose in (min, max))
+        return f"from {low.size} to {high.size} by layout"
+    return f"{'+' * (mean.value > 0)}{mean.text}"
+
+
 def pair_points(
     points: DataFrame, column: str, by: Sequence[str], setting: str, first: Hashable, other: Hashable
 ) -> dict[tuple[Hashable, ...], Effect]:

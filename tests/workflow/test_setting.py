@@ -46,7 +46,9 @@ def test_expert_tensor_parallelism_from_study_to_figure(fresh: Project) -> None:
     for origin in ("measured", "simulated"):
         assert gathered[origin, 1] < gathered[origin, None]
     drawn = pd.read_csv(fresh.folder / "figs/mini/parallelism_sweep.csv")
-    assert {"TP2", "TP2·ETP1"} <= set(drawn.query("origin == 'measured'")["layout"])
+    # Of a study on several clusters the figure draws the published one.
+    layouts = drawn.query("status == 'ok'")["layout"]
+    assert sorted("ETP1" in layout for layout in layouts) == [False, True]
 
 
 def _gathered_bytes(project: Project, run: str) -> float:

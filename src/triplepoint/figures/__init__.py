@@ -34,21 +34,31 @@ class Need:
         on_gpus: Whether it draws points on GPUs alone.
         varied: Settings, `layout` for all degrees together, of which one must take two values on a model and cluster;
             any points do where none is named.
+        cluster: The one cluster it is about; None where it draws any.
         nothing: What it says where there is no such point.
     """
 
     tasks: frozenset[str] = TRAINING
     on_gpus: bool = False
     varied: tuple[str, ...] = ()
+    cluster: str | None = None
     nothing: str = "no point of training"
 
     def admits(self, task: str, gpu: str | None) -> bool:
         """Return whether a point of this task on this GPU type (None: cpu) is drawn."""
         return task in self.tasks and (gpu is not None or not self.on_gpus)
 
+    def drawn(self, points: "Iterable[Point]") -> "list[Point]":
+        """Return those of some points that it draws."""
+        return [
+            point
+            for point in points
+            if self.admits(point.task, point.cluster.gpu) and self.cluster in (None, point.cluster.name)
+        ]
+
     def fits(self, points: "Iterable[Point]") -> bool:
         """Return whether a figure of some points says anything."""
-        drawn = [point for point in points if self.admits(point.task, point.cluster.gpu)]
+        drawn = self.drawn(points)
         if not self.varied:
             return bool(drawn)
         values: dict[tuple[str, ...], set[str]] = {}
@@ -83,6 +93,9 @@ class FigureSpec:
 
 _GPUS = Need(on_gpus=True, nothing="no point of training on GPUs")
 
+_JUDGED = ("parallelism", "microbatch", "optimizations", "mi250", "lora")
+"""Studies that published claims speak of."""
+
 _SPECS = (
     FigureSpec(
         "parallelism_sweep",
@@ -98,7 +111,7 @@ _SPECS = (
         ("parallelism",),
         ("points", "published"),
         "4",
-        Need(on_gpus=True, varied=("layout",)),
+        Need(varied=("layout",), cluster="h100x64"),
     ),
     FigureSpec(
         "microbatch_power",
@@ -112,8 +125,56 @@ _SPECS = (
         "kernel_breakdown",
         "Which kernels is the time of a step spent in?",
         ("parallelism",),
-        ("points", "kernels"),
+        ("points", "kernels", "breakdown", "published"),
+        "10",
+    ),
+    FigureSpec(
+        "recompute_kernels",
+        "What does recomputation cost in kernel seconds, and how much of it is exposed?",
+        ("optimizations",),
+        ("points", "breakdown", "published"),
+        "10",
+        Need(varied=("recompute",)),
+    ),
+    FigureSpec(
+        "optimization_sweep",
+        "What do recomputation and overlap change in time, power, heat and memory?",
+        ("optimizations",),
+        ("points",),
+        None,
+        Need(varied=("recompute", "overlap")),
+    ),
+    FigureSpec(
+        "optimization_sweep_h100",
+        "What do recomputation and overlap change on 64 H100?",
+        ("optimizations",),
+        ("points",),
+        None,
+        Need(on_gpus=True, varied=("recompute", "overlap")),
+    ),
+    FigureSpec(
+        "microbatch_stages",
+        "Do pipeline stages have equal work, and does a larger micro-batch change it?",
+        ("microbatch",),
+        ("points", "breakdown", "published"),
         "3",
+        Need(varied=("micro_batch_size",)),
+    ),
+    FigureSpec(
+        "microbatch_network",
+        "How much of the links does a larger micro-batch use, and are they full?",
+        ("microbatch",),
+        ("points", "traffic"),
+        None,
+        Need(on_gpus=True, varied=("micro_batch_size",), nothing="no point of training on GPUs"),
+    ),
+    FigureSpec(
+        "occupancy",
+        "How well do kernels fill the GPU, by layout?",
+        ("parallelism",),
+        ("points", "kernels"),
+        None,
+        Need(varied=("layout",)),
     ),
     FigureSpec(
         "scale_up_vs_out",
@@ -195,6 +256,20 @@ _SPECS = (
         ("inference",),
         ("points",),
         need=Need(INFERENCE, nothing="no point of inference"),
+    ),
+    FigureSpec(
+        "claims",
+        "How near are our numbers to the published ones?",
+        _JUDGED,
+        ("points", "claims"),
+        need=Need(on_gpus=True, nothing="no point on GPUs"),
+    ),
+    FigureSpec(
+        "claims_directions",
+        "Which published trends, orders and limits hold here?",
+        _JUDGED,
+        ("points", "claims"),
+        need=Need(on_gpus=True, nothing="no point on GPUs"),
     ),
 )
 

@@ -10,7 +10,6 @@ from pandas import DataFrame
 
 from triplepoint import effects
 from triplepoint.figures import labels, marks, style
-from triplepoint.figures.microbatch_power import summed_up
 from triplepoint.figures.parallelism_sweep import Quantity
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
@@ -72,7 +71,7 @@ def answer(done: DataFrame, first: str, other: str) -> str:
     ):
         found = _pairs(done, column, first, other)
         if found:
-            parts.append(f"{name} {summed_up(found)}")
+            parts.append(f"{name} {effects.summed_up(found)}")
     return f"{other} against {first}: {'; '.join(parts)}"
 
 

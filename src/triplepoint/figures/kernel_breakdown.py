@@ -1,94 +1,86 @@
-"""Kernel time by class and kind of communication: one stacked bar per run, per profiled step and rank."""
+"""Kernel seconds by class and kind of communication: a stacked bar per layout, a panel per model and cluster."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pandas import DataFrame
+from pandas import DataFrame, concat
 
-from triplepoint.figures import labels
-from triplepoint.figures import old_page as style
-from triplepoint.figures.rows import Block, Part, mark_slot, place_blocks, row_axes
-from triplepoint.status import Status
+from triplepoint import shares
+from triplepoint.figures import labels, marks, stacks, style
+from triplepoint.figures.parallelism_sweep import choose
 
-_COMM = "comm"
-_OTHER = "other computation"
-_COMPUTE_COLOURS = (style.BLUE, style.SKY, style.GREEN, style.YELLOW, "#999999")
-_SUBTITLE = "per profiled step and rank, concurrent kernels count twice; line: lowest to highest rank"
-_COMM_HATCH = "//////"
-"""Communication is hatched, so that it is told from computation without colour."""
+SOURCE = "figure 10"
+"""Of the published study, with the seconds of one rank."""
+NOTE = (
+    "Bars: sum of kernel times per step and rank, mean over traced ranks; line: lowest to highest rank. Kernels "
+    "that run at once both count, so a bar is no step. Brackets in the title: lowest and highest rank."
+)
 
 
 @style.styled
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots, one row per run and part of its bar.
 
-    Of repeats the first is drawn. Bars sum over kernels, so concurrent kernels count twice: they are no step times.
+    In each panel only the layout differs, as in `parallelism_sweep`; of repeats the first is drawn.
+
+    Args:
+        tables: `points`, `kernels`, `breakdown` and `published`.
     """
-    points = labels.prepare(tables["points"])
-    points = points.drop_duplicates(["group", *labels.LAYOUT, *labels.SETTING])
-    names: dict[Any, str] = {}
-    for _, members in points.groupby("group", sort=False):
-        names |= labels.run_labels(members)
-    points = points.assign(label=[names[index] for index in points.index])
-    parts = _parts(tables["kernels"], set(points["run"]))
-    sums = _sums(tables["kernels"], parts)
-    shown = ["label", "group", "run", "status", "reason", "gpu", "kernel_sum_s", "kernel_sum_min_s", "kernel_sum_max_s"]
-    numbers = points[shown].merge(sums, on="run", how="left", sort=False)
-    blocks = [Block(str(name), _SUBTITLE, _rows(found)) for name, found in points.groupby("group", sort=False)]
-    canvas, places = place_blocks(blocks, points, parts)
-    for place in places:
-        _draw_bars(row_axes(canvas, place, 0.0, 1.0), place.block, numbers, parts)
-    return canvas.figure, numbers
+    prepared = labels.prepare(tables["points"])
+    groups = [choose(members) for _, members in prepared.groupby("group", sort=False)]
+    groups = [found.drop_duplicates("layout").reset_index(drop=True) for found in groups]
+    numbers = _numbers(groups, tables)
+    rows = stacks.grid(groups)
+    page = stacks.new_page(rows, "\n".join(_answers(groups, tables["breakdown"])), NOTE)
+    for row, axes_of_row in zip(rows, page.axes, strict=True):
+        axes_of_row[0].set_ylabel("kernel seconds per step\nand rank (s)")
+        for found, axes in zip(row, axes_of_row, strict=False):
+            _draw_panel(axes, found, numbers)
+    known = numbers[numbers["sum_s"].notna() | numbers["published_s"].notna()]
+    handles = stacks.legend_of(known["part"])
+    page.legend([*handles, *([stacks.PUBLISHED] if numbers["published_s"].notna().any() else [])])
+    return page.finish(), numbers
 
 
-def _rows(found: DataFrame) -> list[tuple[str, DataFrame]]:
-    return [(str(row["label"]), found.loc[[index]]) for index, row in found.iterrows()]
+def _answers(groups: list[DataFrame], breakdown: DataFrame) -> list[str]:
+    """Return an answer per cluster."""
+    points = concat(groups, ignore_index=True)
+    answers = []
+    for _, found in points.groupby("place", sort=False):
+        models = found["model"].nunique()
+        names = {
+            str(run): f"{model} {layout}" if models > 1 else str(layout)
+            for run, model, layout in zip(found["run"], found["model"], found["layout"], strict=True)
+        }
+        where = stacks.place_of(found) + ": " if points["place"].nunique() > 1 else ""
+        answers.append(f"{where}{shares.answer_communication(breakdown, names)}")
+    return answers
 
 
-def _parts(kernels: DataFrame, runs: set[str]) -> list[Part]:
-    """Return the parts of the bars: the largest classes of computation, the rest as one, then communication by kind."""
-    drawn = kernels[kernels["run"].isin(runs)]
-    compute = drawn[drawn["class"] != _COMM].groupby("class")["sum_s"].sum().sort_values(ascending=False, kind="stable")
-    named = [str(name) for name in compute.index if name != "other"][: len(_COMPUTE_COLOURS)]
-    parts: list[Part] = [(name, colour, "") for name, colour in zip(named, _COMPUTE_COLOURS, strict=False)]
-    if len(compute) > len(named):
-        parts.append((_OTHER, style.PALE, ""))
-    kinds = sorted(set(drawn.loc[drawn["class"] == _COMM, "kind"]))
-    return parts + [(kind, style.COMMS.get(kind, style.GREY), _COMM_HATCH) for kind in kinds]
+def _numbers(groups: list[DataFrame], tables: Mapping[str, DataFrame]) -> DataFrame:
+    points = concat(groups, ignore_index=True)
+    shown = ["group", "layout", "run", "status", "reason", "kernel_sum_s", "kernel_sum_min_s", "kernel_sum_max_s"]
+    kernels = tables["kernels"]
+    ours = shares.of_kernels(kernels[kernels["run"].isin(points["run"])])
+    published = shares.published_parts(tables.get("published"), SOURCE)
+    parts = ours.merge(published[published["run"].isin(points["run"])], on=["run", "part"], how="outer", sort=False)
+    return points[shown].merge(parts, on="run", how="left", sort=False)
 
 
-def _sums(kernels: DataFrame, parts: list[Part]) -> DataFrame:
-    """Return seconds per run and part, in the order of the parts; communication of all groups together."""
-    labelled = {label for label, _, hatch in parts if not hatch}
-    part = [
-        kind if name == _COMM else (name if name in labelled else _OTHER)
-        for name, kind in zip(kernels["class"], kernels["kind"], strict=True)
-    ]
-    order = {label: index for index, (label, _, _) in enumerate(parts)}
-    summed = kernels.assign(part=part).groupby(["run", "part"], sort=False)[["sum_s"]].sum().reset_index()
-    place = [order.get(label, len(order)) for label in summed["part"]]
-    return DataFrame(summed.iloc[sorted(range(len(place)), key=place.__getitem__)])
-
-
-def _draw_bars(axes: Axes, block: Block, numbers: DataFrame, parts: list[Part]) -> None:
-    for number, (_, found) in enumerate(block.rows):
-        point = found.iloc[0]
-        own = numbers[(numbers["run"] == point["run"]) & numbers["sum_s"].notna()]
-        if own.empty:
-            mark_slot(axes, number, "no trace" if point["status"] == Status.OK else style.word(point["status"]))
-            continue
-        seconds = dict(zip(own["part"], own["sum_s"], strict=True))
-        left = 0.0
-        for label, colour, hatch in parts:
-            width = float(seconds.get(label, 0.0))
-            axes.barh(number, width, 0.66, left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.2)
-            left += width
-        low, high = point["kernel_sum_min_s"], point["kernel_sum_max_s"]
-        axes.plot([low, high], [number, number], "|-", color=style.BLACK, linewidth=0.8, markersize=4)
-    axes.set_xlim(0, axes.get_xlim()[1] if axes.lines else 1)
-    axes.locator_params(axis="x", nbins=6)
-    if not axes.lines:
-        axes.set_xticks([])
-    axes.set_xlabel("sum of kernel times (s)", labelpad=1)
+def _draw_panel(axes: Axes, found: DataFrame, numbers: DataFrame) -> None:
+    """Draw the bars of one group, published ones to the right of ours."""
+    own = numbers[numbers["group"] == found["group"].iloc[0]]
+    totals = own.groupby("run")[["sum_s", "published_s"]].sum().to_numpy().ravel()
+    whole = found["kernel_sum_s"] <= stacks.limit_of(totals)
+    limit = stacks.finish_axes(axes, list(found["layout"]), totals, found.loc[whole, "kernel_sum_max_s"].max())
+    for at, (_, point) in enumerate(found.iterrows()):
+        of_run = own[own["run"] == point["run"]]
+        ours, published = (of_run.set_index("part")[column].dropna().to_dict() for column in ("sum_s", "published_s"))
+        middle, width = (at - 0.17, 0.46) if published else (at, 0.66)
+        if not ours:
+            stacks.say_why_empty(axes, middle, point["status"], "no trace")
+        elif stacks.draw_stack(axes, middle, width, ours, limit):
+            style.draw_interval(axes, middle, point["kernel_sum_min_s"], point["kernel_sum_max_s"], marks.BLACK)
+        if published:
+            stacks.draw_stack(axes, at + 0.24, 0.26, published, limit, is_published=True)

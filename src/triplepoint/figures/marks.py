@@ -79,6 +79,17 @@ STEP_PARTS: Mapping[str, Mark] = {
 }
 """Parts of a profiled step, in the order they are stacked."""
 
+OVERLAPPED = Mark("overlapped communication", MIDDLE, "......")
+"""Time of communication that runs while something else does, on top of a stack of exposed times."""
+
+OPTIMIZATIONS: Mapping[str, Mark] = {
+    "base": Mark("neither", GREY, "", "o"),
+    "overlap": Mark("overlap", ORANGE, "", "s"),
+    "recompute": Mark("recomputation", BLUE, "", "^"),
+    "both": Mark("both", VERMILION, "", "D"),
+}
+"""Optimisations that are switched on."""
+
 CAUSES: Mapping[str, Mark] = {
     "power_cap": Mark("power limit", VERMILION),
     "sw_thermal": Mark("heat (driver)", NAVY),
@@ -103,6 +114,14 @@ ORIGINS: Mapping[str, Mark] = {
 }
 """Where numbers are from; published ones are hollow diamonds."""
 
+VERDICTS: Mapping[str, Mark] = {
+    "agrees": Mark("agrees", BLUE, "", "o"),
+    "cannot tell": Mark("cannot tell", PALE, "", "s"),
+    "differs": Mark("differs", VERMILION, "xxxxxx", "X"),
+    "finding": Mark("finding", YELLOW, "//////", "D"),
+}
+"""Verdicts on published claims."""
+
 LIMIT = Mark("limit", BLACK)
 """Lines of limits: power, temperature at which clocks are throttled, memory."""
 
@@ -122,8 +141,10 @@ FAMILIES: Mapping[str, tuple[Mark, ...]] = {
     "communication": tuple(mark for kind, mark in COMMUNICATION.items() if kind not in ("send", "recv")),
     "phases": tuple(PHASES.values()),
     "parts of a step": tuple(STEP_PARTS.values()),
+    "optimisations": tuple(OPTIMIZATIONS.values()),
     "causes": tuple(CAUSES.values()),
     "GPU types": tuple(GPU_TYPES.values()),
+    "verdicts": tuple(VERDICTS.values()),
 }
 """What can stand side by side, in that order."""
 

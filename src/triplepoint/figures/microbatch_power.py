@@ -86,12 +86,12 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     for col, group in enumerate(groups):
         page.axes[0][col].set_title(str(group["group"].iloc[0]).split(" on ")[0])
         for row, quantity in enumerate(quantities):
-            handles += _draw_panel(page.axes[row][col], group, quantity, (row, col))
+            handles += draw_panel(page.axes[row][col], group, quantity, (row, col))
         page.axes[-1][col].set_xlabel("micro-batch size")
     for row, quantity in enumerate(quantities):
         page.axes[row][0].set_ylabel(quantity.title.format(rank=labels.rank_word(chosen)))
     page.figure.align_ylabels(page.figure.axes)
-    page.legend(_legend(numbers) + handles)
+    page.legend(legend_of_layouts(numbers) + handles)
     return page.finish(), numbers
 
 
@@ -112,20 +112,11 @@ def answer(points: DataFrame) -> str:
     most = max(len(found) for found in ran.values())
     last = max(size for size, found in ran.items() if 2 * len(found) >= most)
     parts = [
-        f"{name} {summed_up(list(found.values()))}"
+        f"{name} {effects.summed_up(list(found.values()))}"
         for column, name in _ANSWERED.items()
         if (found := _pairs(done, column, first, last))
     ]
     return f"Micro-batch {last} instead of {first}, {len(ran[last])} layouts: {'; '.join(parts)}"
-
-
-def summed_up(found: Sequence[effects.Effect]) -> str:
-    """Return the mean effect where layouts agree on its sign, else the range of effects."""
-    mean = effects.over_settings(found)
-    if mean.is_tie and len(found) > 1:
-        low, high = (choose(found, key=lambda effect: effect.value) for choose in (min, max))
-        return f"from {low.size} to {high.size} by layout"
-    return f"{'+' * (mean.value > 0)}{mean.text}"
 
 
 def _pairs(done: DataFrame, column: str, first: int, last: int) -> dict[Any, effects.Effect]:
@@ -149,7 +140,7 @@ def _numbers(points: DataFrame, published: DataFrame | None, quantities: Sequenc
     return numbers
 
 
-def _draw_panel(axes: Axes, found: DataFrame, quantity: Quantity, place: tuple[int, int]) -> list[Artist]:
+def draw_panel(axes: Axes, found: DataFrame, quantity: Quantity, place: tuple[int, int]) -> list[Artist]:
     """Draw a line per layout over the micro-batch size, and return what of it needs a legend."""
     sizes = labels.batches(found["micro_batch_size"])
     names = list(dict.fromkeys(found["layout"]))
@@ -218,7 +209,8 @@ def _end(own: DataFrame, quantity: Quantity, end: str) -> np.ndarray:
     return own[column].to_numpy(float) * quantity.scale if column in own else np.full(len(own), np.nan)
 
 
-def _legend(numbers: DataFrame) -> list[Artist]:
+def legend_of_layouts(numbers: DataFrame) -> list[Artist]:
+    """Return what the legend shows of lines by degree of tensor parallelism and sharding."""
     keys = sorted({(bool(row["is_sharded"]), int(row["tp"])) for _, row in numbers.iterrows()})
     return [
         style.as_line(

@@ -98,7 +98,7 @@ def draw_cluster(tables: Mapping[str, DataFrame], cluster: str) -> tuple[Figure,
         page.axes[row][0].set_ylabel(quantity.title.format(rank=labels.rank_word(chosen)))
         # Quantities that are alike in all models can be read off one axis.
         if quantity.limit[0] or not quantity.from_zero:
-            _share_y(page.axes[row])
+            share_y(page.axes[row])
     page.figure.align_ylabels(page.figure.axes)
     page.legend(_legend(chosen) + handles)
     return page.finish(), numbers
@@ -234,7 +234,8 @@ def _draw_value(axes: Axes, at: float, width: float, row: Series, quantity: Quan
     return handles
 
 
-def _share_y(row: Sequence[Axes]) -> None:
+def share_y(row: Sequence[Axes]) -> None:
+    """Give panels one range of values."""
     lows, highs = zip(*(axes.get_ylim() for axes in row), strict=True)
     for axes in row:
         axes.set_ylim(min(lows), max(highs))

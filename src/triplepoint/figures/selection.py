@@ -26,7 +26,7 @@ def has_points(spec: FigureSpec, plan: Plan) -> bool:
     if not set(spec.studies) <= set(plan.studies):
         return False
     points = [entry.planned.point for entry in plan.valid if set(entry.studies) & set(spec.studies)]
-    return not spec.studies or any(spec.need.admits(point.task, point.cluster.gpu) for point in points)
+    return not spec.studies or bool(spec.need.drawn(points))
 
 
 def own_figures(study: str, plan: Plan) -> list[str]:

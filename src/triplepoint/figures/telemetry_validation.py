@@ -52,7 +52,7 @@ _FEWEST_PERCENT = 2.5
 
 
 NOTE = (
-    "Dot: median of a run or trial; bar: 10th to 90th percentile, of the overhead 95 % interval; tick: 99th percentile. "
+    "Dot: median of a run or trial; bar: 10th to 90th percentile, of overhead 95 % interval; tick: 99th percentile. "
     "Hollow: simulated; dashed: what is asked for. Title: mean over runs with its {about} over runs."
 )
 

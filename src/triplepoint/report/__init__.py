@@ -21,7 +21,7 @@ from triplepoint.figures.selection import figures_of
 from triplepoint.files import write_text, write_text_if_changed
 from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.report.claims import sum_up_claims
-from triplepoint.report.findings import find
+from triplepoint.report.findings import FIRST, find
 from triplepoint.report.machines import describe_machines, describe_provenance, sum_up
 from triplepoint.report.payload import compress
 from triplepoint.report.pictures import read_picture
@@ -85,6 +85,7 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
         **_front(points, words, manifests, results, folder.name),
         claims=sum_up_claims(read_joined(results, plan.studies, "claims").to_pylist()),
         findings=find(points, [spec_of(name) for name in names], folder.name),
+        num_first=FIRST,
         figures=shown,
         colours=colours,
     )

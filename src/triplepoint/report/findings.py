@@ -19,7 +19,9 @@ from triplepoint.verdicts.runs import IDENTITY
 Row = Mapping[str, Any]
 
 MOST = 30
-"""Findings that are shown, the largest ones. Our choice: more are no longer read."""
+"""Findings there are, the largest ones. Our choice: more are no longer read."""
+FIRST = 10
+"""Those that are open when the page is: the rest is a click away."""
 _ALIKE = "alike"
 """Column with all of a point that a change leaves as it is."""
 _TRACK = 0.6
@@ -182,7 +184,9 @@ def _changes(frame: DataFrame) -> Iterator[Finding]:
             for origin, members in slim.groupby("origin", sort=False):
                 pairs = pair_points(members, quantity.column, [_ALIKE], change.column, change.first, change.other)
                 if pairs:
-                    yield _over_pairs(change.words, quantity, list(pairs.values()), str(origin), change.module)
+                    places = sorted(set(members["place"]))
+                    words = change.words if len(places) > 1 else f"{places[0]}: {_lowered(change.words)}"
+                    yield _over_pairs(words, quantity, list(pairs.values()), str(origin), change.module)
 
 
 def _known_changes(frame: DataFrame) -> Iterator[_Change]:
@@ -258,6 +262,11 @@ def _heat(frame: DataFrame, pages: str) -> Iterator[Finding]:
                 )
                 basis = f"{row['origin']}, of clocks below the highest; interval {ABOUT['none']}"
                 yield Finding(sentence, effect, basis, "throttle_heatmap", (_page(row, pages),))
+
+
+def _lowered(words: str) -> str:
+    """Return words as they stand inside a sentence."""
+    return words[0].lower() + words[1:]
 
 
 def _name(row: Any) -> str:

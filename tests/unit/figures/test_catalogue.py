@@ -92,6 +92,16 @@ def test_study_of_ones_own_on_cpu_with_one_layout(plan: Plan) -> None:
     assert not {"mine/parallelism_sweep", "mine/microbatch_power", "mine/thermal_heatmap"} & found
 
 
+def test_figure_of_another_cluster_does_not_fit(plan: Plan) -> None:
+    for cluster, is_there in (("h100x64", True), ("h200x32", False)):
+        own = Plan(entries=tuple(
+            entry.model_copy(update={"studies": ("mine",)})
+            for entry in plan.entries
+            if "parallelism" in entry.studies and entry.planned.point.cluster.name == cluster
+        ))  # fmt: skip
+        assert ("mine/parallelism_sweep_h100" in figures_of(own)) == is_there
+
+
 def test_figures_that_a_study_names_are_drawn_and_others_refused(plan: Plan) -> None:
     entry = next(entry for entry in plan.valid if "smoke" in entry.studies)
     mine = (entry.model_copy(update={"studies": ("mine",)}),)

@@ -34,10 +34,10 @@ def test_find_says_what_recomputation_costs_over_all_pairs(tmp_path: Path) -> No
     specs = [gpus(4, 20_000), gpus(8, 30_000), gpus(2, 40_000)]
     specs += [gpus(4, 24_000, recompute="full"), gpus(8, 39_000, recompute="full"), gpus(2, 50_000, recompute="full")]
     points = points_of(tmp_path, *specs)
-    one = starting(find(points, SHOWN, "report"), "Full recomputation makes steps")
+    one = starting(find(points, SHOWN, "report"), "h200x32, simulated: full recomputation makes steps")
     # Ratios 1.2, 1.3 and 1.25: their geometric mean is 1.2493.
     assert one.effect.value == pytest.approx((1.2 * 1.3 * 1.25) ** (1 / 3) - 1, rel=1e-3)
-    assert one.sentence.startswith("Full recomputation makes steps 25\u00a0% [")
+    assert one.sentence.startswith("h200x32, simulated: full recomputation makes steps 25\u00a0% [")
     assert one.is_clear and one.effect.low > 0.15
     assert one.basis.startswith("3 pairs of runs that differ in nothing else, simulated")
     assert one.figure == "", "the figure of this question is not in the report"

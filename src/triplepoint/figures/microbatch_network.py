@@ -1,0 +1,89 @@
+"""What part of NVLink, PCIe and InfiniBand is used over micro-batch: a column of panels per model, a line per layout."""
+
+from collections.abc import Mapping
+
+from matplotlib.figure import Figure
+from pandas import DataFrame, concat
+
+from triplepoint import links
+from triplepoint.figures import labels, style
+from triplepoint.figures.microbatch_power import draw_panel, legend_of_layouts, swept
+from triplepoint.figures.parallelism_sweep import Quantity, share_y
+
+NOTE = (
+    "Use of the busier direction, of its capacity, mean over measured steps: of all GPUs, for InfiniBand of all nodes. "
+    "Bands: least to most used GPU or node. Title: the highest of them; interval over layouts, or their range."
+)
+_FULL = "full"
+"""Column of the share at which a link is full, in per cent."""
+_NEAR = 0.4
+"""Where some GPU or node uses so much of a link, the line at which it is full is drawn."""
+
+
+@style.styled
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure and the numbers it plots, one row per point.
+
+    In each column only layout and micro-batch size differ, as in `microbatch_power`.
+
+    Args:
+        tables: `points` and `traffic`.
+    """
+    groups = [
+        labels.common_setting(members, free=("micro_batch_size",))
+        for _, members in labels.prepare(tables["points"]).groupby("group", sort=False)
+    ]
+    chosen = swept(concat(groups, ignore_index=True))
+    chosen["is_sharded"] = chosen["data_parallel_sharding"] == "optim_grads_params"
+    used = links.shares(tables["traffic"])
+    points = chosen.merge(used, left_on="run", right_index=True, how="left", sort=False).assign(**{_FULL: 100.0})
+    found = [link for link in links.NAMES if links.column(link) in points and points[links.column(link)].notna().any()]
+    quantities = [_quantity(link, points) for link in found]
+    numbers = _numbers(points, quantities)
+    return _draw(points, numbers, quantities), numbers
+
+
+def _draw(points: DataFrame, numbers: DataFrame, quantities: list[Quantity]) -> Figure:
+    groups = [DataFrame(found) for _, found in numbers.groupby("group", sort=False)]
+    rows = max(len(quantities), 1)
+    page = style.new_page(
+        links.answer(points), points, rows, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN, 2.2 + 1.25 * rows,
+        NOTE, sharex="col",
+    )  # fmt: skip
+    for col, group in enumerate(groups):
+        page.axes[0][col].set_title(str(group["group"].iloc[0]).split(" on ")[0])
+        for row, quantity in enumerate(quantities):
+            draw_panel(page.axes[row][col], group, quantity, (row, col))
+        page.axes[-1][col].set_xlabel("micro-batch size")
+    for row, quantity in enumerate(quantities):
+        page.axes[row][0].set_ylabel(quantity.title)
+        share_y(page.axes[row])
+    if not quantities:
+        for axes in page.all_axes:
+            style.say(axes, "no traffic was counted")
+    page.figure.align_ylabels(page.figure.axes)
+    page.legend(legend_of_layouts(numbers))
+    return page.finish()
+
+
+def _quantity(link: str, points: DataFrame) -> Quantity:
+    name = links.column(link)
+    is_near = points[f"{name}_max"].max() > _NEAR
+    return Quantity(
+        name, f"{links.NAMES[link]}\n(% of capacity)", limit=(_FULL, "full") if is_near else ("", ""), scale=100
+    )
+
+
+def _numbers(points: DataFrame, quantities: list[Quantity]) -> DataFrame:
+    """Return what is plotted; ends of bands under the names that lines look for."""
+    names = [
+        "group", "layout", "tp", "pp", "is_sharded", "micro_batch_size", "run", "repeat", "origin", "status", "reason",
+        _FULL,
+    ]  # fmt: skip
+    numbers = points[names].copy()
+    for one in quantities:
+        numbers[one.column] = points[one.column]
+        for end, ours in (("lo", "min"), ("hi", "max")):
+            numbers[f"{one.column}_{end}"] = points[f"{one.column}_{ours}"]
+            numbers[f"{one.column}_{'p10' if end == 'lo' else 'p90'}"] = points[f"{one.column}_{ours}"]
+    return numbers

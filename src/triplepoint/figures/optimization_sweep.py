@@ -1,0 +1,244 @@
+"""What recomputation and overlap change in time, power, heat, energy and memory: a mark per layout and optimisation."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from pandas import DataFrame, Series, concat
+
+from triplepoint import effects
+from triplepoint.figures import labels, marks, style
+from triplepoint.figures.parallelism_sweep import share_y
+from triplepoint.figures.recompute_kernels import FREE
+from triplepoint.status import Status
+
+CLUSTER = "h200x32"
+"""Cluster of the figure; `optimization_sweep_h100` is that of the other."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One row of panels: a column of `points`, the title of its axis, and what titles call it ('' for not there)."""
+
+    column: str
+    title: str
+    name: str = ""
+
+
+CHANGES = (
+    Change("step_time_s", "step time\n(change, %)", "step"),
+    Change("gpu_power_w", "GPU power\n(change, %)", "power"),
+    Change("gpu_temp_c", "temperature\n(change, K)"),
+    Change("gpu_energy_per_token_j", "energy\n(change, %)", "energy"),
+)
+MEMORY = "memory of\na {rank} (GiB)"
+_GIB = 2**30
+NOTE = (
+    "Change from the same layout with neither; at the foot memory itself, hollow where it does not fit (predicted). "
+    "Lines with caps: 90 % interval {basis}. Where both points' errors may be shared, which is not known, the "
+    "interval is named, not drawn. Title: mean over layouts with its 90 % t interval, or the range where signs differ."
+)
+
+
+@style.styled
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure of 32 H200 and its numbers, one row per layout and optimisation: see `draw_cluster`."""
+    return draw_cluster(tables, CLUSTER)
+
+
+@style.styled
+def draw_cluster(tables: Mapping[str, DataFrame], cluster: str) -> tuple[Figure, DataFrame]:
+    """Return the figure of one cluster, of all others where it is not among the points, and its numbers.
+
+    In each column only layout, recomputation and overlap differ.
+
+    Args:
+        tables: `points`.
+        cluster: Name of the cluster.
+    """
+    points = tables["points"]
+    here = points[points["cluster"] == cluster]
+    groups = [
+        _chosen(found) for _, found in labels.prepare(points if here.empty else here).groupby("group", sort=False)
+    ]
+    chosen = concat(groups, ignore_index=True)
+    changes = [one for one in CHANGES if chosen[one.column].notna().any()] or list(CHANGES[:1])
+    numbers, bases = _numbers(chosen, changes)
+    note = NOTE.format(basis=" or ".join(bases) or "none known")
+    page = style.new_page(
+        _answer(numbers, changes), chosen, len(changes) + 1, len(groups),
+        style.PAGE if len(groups) > 1 else style.COLUMN, 2.5 + 1.02 * (len(changes) + 1), note, sharex="col",
+        width_ratios=[max(found["layout"].nunique(), 2) for found in groups],
+    )  # fmt: skip
+    for col, (group, found) in enumerate(numbers.groupby("group", sort=False)):
+        page.axes[0][col].set_title(str(group).split(" on ")[0])
+        for row, one in enumerate(changes):
+            _draw_changes(page.axes[row][col], DataFrame(found), one.column, is_top=not row)
+        _draw_memory(page.axes[-1][col], DataFrame(found), is_first=not col)
+    for row, one in enumerate(changes):
+        page.axes[row][0].set_ylabel(one.title)
+        share_y(page.axes[row])
+        if not _draws_intervals(numbers, one.column):
+            _name_interval(page.axes[row], numbers, one.column)
+    share_y(page.axes[-1])
+    page.axes[-1][0].set_ylabel(MEMORY.format(rank=labels.rank_word(chosen)))
+    page.figure.align_ylabels(page.figure.axes)
+    page.legend(_legend(numbers))
+    return page.finish(), numbers
+
+
+def _chosen(members: DataFrame) -> DataFrame:
+    """Return points of a group that differ in layout, recomputation and overlap, with column `switched`."""
+    chosen = labels.common_setting(members, free=(*FREE, "overlap"))
+    kinds = {(False, False): "base", (False, True): "overlap", (True, False): "recompute", (True, True): "both"}
+    switched = [
+        kinds[kind != "none", len(overlap) > 0]
+        for kind, overlap in zip(chosen["recompute"], chosen["overlap"], strict=True)
+    ]
+    return chosen.assign(switched=switched, layout=labels.without_shared(chosen["layout"]))
+
+
+def _numbers(points: DataFrame, changes: Sequence[Change]) -> tuple[DataFrame, list[str]]:
+    """Return what is plotted, a row per group, layout and optimisation, and what intervals are over."""
+    rows, bases = [], dict[str, None]()
+    for (group, layout, switched), found in points.groupby(["group", "layout", "switched"], sort=False):
+        alike = points[(points["group"] == group) & (points["layout"] == layout)]
+        row = found.iloc[0]
+        numbers = {
+            "group": group,
+            "layout": layout,
+            "switched": switched,
+            "run": row["run"],
+            "status": row["status"],
+            "origin": row["origin"],
+        }
+        for one in changes:
+            effect = _effect(alike[alike["switched"] == "base"], found, one.column) if switched != "base" else None
+            if effect is not None and not np.isnan(effect.low):
+                bases[effects.ABOUT[effect.basis]] = None
+            scale = 1 if effect is None or not effect.is_relative else 100
+            for name, end in (("change", "value"), ("change_lo", "low"), ("change_hi", "high")):
+                numbers[f"{one.column}_{name}"] = np.nan if effect is None else scale * getattr(effect, end)
+        rows.append(numbers | _memory(row))
+    return DataFrame(rows), list(bases)
+
+
+def _effect(base: DataFrame, found: DataFrame, column: str) -> effects.Effect | None:
+    """Return the change of a quantity; None where either gave no number."""
+    both = [rows[(rows["status"] == Status.OK) & (rows[column] > 0)] for rows in (base, found)]
+    return None if any(rows.empty for rows in both) else effects.compare(both[0], both[1], column)
+
+
+def _memory(row: Series) -> dict[str, float]:
+    """Return the memory of the fullest GPU, measured or simulated, and where it did not fit what would be needed."""
+    value = row["peak_memory_bytes"] if row["status"] == Status.OK else row["needed_memory_bytes"]
+    return {"memory_gib": float(value) / _GIB, "memory_capacity_gib": float(row["memory_capacity_bytes"]) / _GIB}
+
+
+def _answer(numbers: DataFrame, changes: Sequence[Change]) -> str:
+    """Return what each optimisation does, a line each, as a title."""
+    lines = []
+    for switched in ("recompute", "overlap"):
+        own = numbers[numbers["switched"] == switched]
+        parts = []
+        for one in changes:
+            known = own[own[f"{one.column}_change"].notna()]
+            if one.name and len(known):
+                parts.append(f"{one.name} {effects.summed_up(_effects_of(known, one.column))}")
+        if parts:
+            num = int(own[f"{changes[0].column}_change"].notna().sum())
+            name = marks.OPTIMIZATIONS[switched].name.capitalize()
+            lines.append(f"{name}, {num} layout{'s' * (num > 1)}: {'; '.join(parts)}")
+    return "\n".join(lines) or "No layout ran with and without recomputation or overlap"
+
+
+def _effects_of(known: DataFrame, column: str) -> list[effects.Effect]:
+    return [effects.Effect(value / 100, np.nan, np.nan, "none", 1) for value in known[f"{column}_change"]]
+
+
+def _draw_changes(axes: Axes, found: DataFrame, column: str, is_top: bool) -> None:
+    """Draw the changes of one quantity, a mark per layout and optimisation."""
+    names = list(dict.fromkeys(found["layout"]))
+    axes.axhline(0, color=marks.MIDDLE, linewidth=0.7)
+    if is_top:
+        _write_statuses(axes, found, names)
+    for _, row in found.iterrows():
+        at = names.index(row["layout"]) + _OFFSETS[row["switched"]]
+        mark = marks.OPTIMIZATIONS[row["switched"]]
+        value, low, high = (row[f"{column}_{end}"] for end in ("change", "change_lo", "change_hi"))
+        if np.isfinite(value):
+            axes.plot([at], [value], mark.marker, color=mark.colour)
+            if _draws_intervals(found, column):
+                style.draw_interval(axes, at, low, high, mark.colour)
+    axes.margins(y=0.15)
+    _name_layouts(axes, names)
+
+
+def _write_statuses(axes: Axes, found: DataFrame, names: Sequence[str]) -> None:
+    """Write what became of points that gave no numbers, once for all of a layout that have one fate."""
+    failed = found[found["status"] != Status.OK]
+    for (layout, status), rows in failed.groupby(["layout", "status"], sort=False):
+        places = [_OFFSETS[switched] for switched in rows["switched"]]
+        colour = marks.OPTIMIZATIONS[rows["switched"].iloc[0]].colour if len(rows) == 1 else marks.BLACK
+        at = names.index(str(layout)) + sum(places) / len(places)
+        axes.text(
+            at, 0.03, style.word(str(status)), ha="center", va="bottom", transform=axes.get_xaxis_transform(),
+            rotation=90, fontsize=style.TEXT_PT, color=colour,
+        )  # fmt: skip
+
+
+def _draws_intervals(found: DataFrame, column: str) -> bool:
+    """Return whether intervals of changes are drawn: of the model, only of step times is it known what points share."""
+    return column == "step_time_s" or bool((found["origin"] == "measured").all())
+
+
+def _name_interval(row: Sequence[Axes], numbers: DataFrame, column: str) -> None:
+    """Write how wide the intervals are that are not drawn."""
+    half = ((numbers[f"{column}_change_hi"] - numbers[f"{column}_change_lo"]) / 2).max()
+    if np.isfinite(half):
+        unit = "K" if column.endswith("_c") else "%"
+        low, high = row[0].get_ylim()
+        for axes in row:
+            axes.set_ylim(low, high + 0.25 * (high - low))
+        text = f"intervals up to ±{half:.0f} {unit}"
+        row[0].text(0.01, 0.98, text, transform=row[0].transAxes, ha="left", va="top", color=marks.GREY)
+
+
+_OFFSETS = {"base": -0.3, "overlap": -0.1, "recompute": 0.1, "both": 0.3}
+
+
+def _name_layouts(axes: Axes, names: Sequence[str]) -> None:
+    axes.set_xlim(-0.6, len(names) - 0.4)
+    axes.set_xticks(range(len(names)), names, rotation=90)
+    axes.tick_params(axis="x", length=0)
+    axes.locator_params(axis="y", nbins=4)
+
+
+def _draw_memory(axes: Axes, found: DataFrame, is_first: bool) -> None:
+    """Draw the memory of each point, and what there is; what did not fit is hollow."""
+    names = list(dict.fromkeys(found["layout"]))
+    for _, row in found.iterrows():
+        at = names.index(row["layout"]) + _OFFSETS[row["switched"]]
+        mark = marks.OPTIMIZATIONS[row["switched"]]
+        face = mark.colour if row["status"] == Status.OK else "none"
+        if np.isfinite(row["memory_gib"]):
+            axes.plot([at], [row["memory_gib"]], mark.marker, color=mark.colour, markerfacecolor=face)
+    _name_layouts(axes, names)
+    axes.set_ylim(0, 1.12 * max(found["memory_gib"].max(), 1e-9))
+    capacity = found["memory_capacity_gib"].max()
+    if np.isfinite(capacity):
+        style.draw_limit(axes, float(capacity), f"there are {capacity:.0f} GiB" if is_first else "")
+
+
+def _legend(numbers: DataFrame) -> list[Artist]:
+    switched = [name for name in marks.OPTIMIZATIONS if name in set(numbers["switched"])]
+    found: list[Artist] = [style.as_line(marks.OPTIMIZATIONS[name], linestyle="none") for name in switched]
+    if (numbers["status"] != Status.OK).any():
+        how: dict[str, Any] = {"color": marks.GREY, "marker": "o", "markerfacecolor": "none", "linestyle": "none"}
+        found.append(Line2D([], [], label="did not run: needed memory", **how))
+    return found

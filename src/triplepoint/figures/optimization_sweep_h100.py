@@ -1,0 +1,15 @@
+"""What recomputation and overlap change on 64 H100: `optimization_sweep` of another cluster."""
+
+from collections.abc import Mapping
+
+from matplotlib.figure import Figure
+from pandas import DataFrame
+
+from triplepoint.figures import optimization_sweep
+
+CLUSTER = "h100x64"
+
+
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure and the numbers it plots: see `optimization_sweep.draw_cluster`."""
+    return optimization_sweep.draw_cluster(tables, CLUSTER)

@@ -1,0 +1,118 @@
+"""Kernel seconds with and without recomputation, exposed apart from overlapped: two bars per layout."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pandas import DataFrame, Series, concat
+
+from triplepoint import effects, shares
+from triplepoint.figures import labels, stacks, style
+from triplepoint.figures.kernel_breakdown import SOURCE
+from triplepoint.figures.parallelism_sweep import published_of
+
+FREE = ("recompute", "recompute_layers", "recompute_modules")
+"""Settings that differ between the two bars."""
+NOTE = (
+    "Left bar: without recomputation, right bar: with it; mean over ranks of one step, without idle time. On top is "
+    "communication that runs beside other kernels. Title: mean over layouts that ran both ways, with its 90 % t "
+    "interval over layouts; the range where signs differ."
+)
+_ANSWERED = {"compute_s": "computation", "exposed_comm_s": "exposed communication", "step_time_s": "step"}
+
+
+@style.styled
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure and the numbers it plots, one row per run and part of its bar.
+
+    In each panel only layout and recomputation differ. Of repeats the first is drawn.
+
+    Args:
+        tables: `points`, `breakdown` and `published`.
+    """
+    groups = paired(tables["points"])
+    points = concat(groups, ignore_index=True)
+    breakdown = tables["breakdown"]
+    parts = shares.exposed_and_overlapped(breakdown[breakdown["run"].isin(points["run"])])
+    shown = ["group", "layout", "recompute", "run", "status", "reason"]
+    numbers = points[shown].merge(parts, on="run", how="left", sort=False)
+    numbers["published_kernel_sum_s"] = _published(tables.get("published"), numbers)
+    rows = stacks.grid(groups)
+    page = stacks.new_page(rows, "\n".join(_answers(points)), NOTE)
+    for row, axes_of_row in zip(rows, page.axes, strict=True):
+        axes_of_row[0].set_ylabel("kernel seconds per step\nand rank (s)")
+        for found, axes in zip(row, axes_of_row, strict=False):
+            _draw_panel(axes, found, numbers)
+    page.legend(_legend(numbers))
+    return page.finish(), numbers
+
+
+def paired(points: DataFrame, free: Sequence[str] = FREE) -> list[DataFrame]:
+    """Return the points of each group that differ in layout and in `free` alone, of repeats the first.
+
+    Layouts that were tried one way alone are left out where others were tried both ways.
+    """
+    groups = []
+    for _, members in labels.prepare(points).groupby("group", sort=False):
+        chosen = labels.common_setting(members, free=tuple(free))
+        chosen = chosen.drop_duplicates(["layout", *free]).reset_index(drop=True)
+        is_paired = chosen.groupby("layout")["recompute"].transform("nunique") > 1
+        kept = chosen[is_paired] if is_paired.any() else chosen
+        groups.append(kept.assign(layout=labels.without_shared(kept["layout"])).reset_index(drop=True))
+    has_pairs = [found["recompute"].nunique() > 1 for found in groups]
+    return [found for found, has in zip(groups, has_pairs, strict=True) if has or not any(has_pairs)]
+
+
+def _answers(points: DataFrame) -> list[str]:
+    """Return an answer per cluster."""
+    answers = []
+    for _, found in points.groupby("place", sort=False):
+        where = stacks.place_of(found) + ": " if points["place"].nunique() > 1 else ""
+        pairs = {column: _pairs(found, column) for column in _ANSWERED}
+        if not pairs["compute_s"]:
+            answers.append(f"{where}No layout ran with and without recomputation")
+            continue
+        said = [f"{_ANSWERED[column]} {effects.summed_up(found)}" for column, found in pairs.items() if found]
+        num = len(pairs["compute_s"])
+        answers.append(f"{where}Recomputation, {num} layout{'s' * (num > 1)}: {'; '.join(said)}")
+    return answers
+
+
+def _pairs(found: DataFrame, column: str) -> list[effects.Effect]:
+    known = found[found[column] > 0]
+    others = [kind for kind in known["recompute"].value_counts().index if kind != "none"]
+    if not others:
+        return []
+    return list(effects.pair_points(known, column, ["group", "layout"], "recompute", "none", others[0]).values())
+
+
+def _published(published: DataFrame | None, numbers: DataFrame) -> Series:
+    own = None if published is None else published[published["source"] == SOURCE]
+    return published_of(own, numbers["run"], "kernel_sum_s")
+
+
+def _draw_panel(axes: Axes, found: DataFrame, numbers: DataFrame) -> None:
+    own = numbers[numbers["group"] == found["group"].iloc[0]]
+    totals = own.groupby("run")["seconds"].sum()
+    published = own.drop_duplicates("run").set_index("run")["published_kernel_sum_s"]
+    names = list(dict.fromkeys(found["layout"]))
+    limit = stacks.finish_axes(axes, names, totals)
+    for _, point in found.iterrows():
+        at = names.index(point["layout"]) + (-0.2 if point["recompute"] == "none" else 0.2)
+        parts = own[(own["run"] == point["run"]) & own["seconds"].notna()].set_index("part")["seconds"].to_dict()
+        if parts:
+            stacks.draw_stack(axes, at, 0.36, parts, limit)
+        else:
+            stacks.say_why_empty(axes, at, point["status"], "no trace")
+        value = float(published[point["run"]])
+        if value <= axes.get_ylim()[1]:
+            style.draw_published(axes, [at], [value])
+
+
+def _legend(numbers: DataFrame) -> list[Artist]:
+    found = stacks.legend_of(numbers.loc[numbers["seconds"].notna(), "part"])
+    if numbers["published_kernel_sum_s"].notna().any():
+        scratch = Figure().subplots()
+        found.append(style.draw_published(scratch, [], []))
+    return found

@@ -1,0 +1,152 @@
+"""Stacked bars of kernel seconds by part, in a grid of models and clusters."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+from pandas import DataFrame, concat
+
+from triplepoint import shares
+from triplepoint.figures import marks, style
+from triplepoint.status import Status
+
+MOST_COLUMNS = 4
+_CUT = 1.05
+"""Bars beyond so many times the highest one on the axis are cut there."""
+
+PUBLISHED = Patch(
+    facecolor="white", edgecolor=marks.BLACK, linewidth=0.8, label="published (computation not divided)"
+)  # fmt: skip
+
+
+def grid(groups: Sequence[DataFrame]) -> list[list[DataFrame]]:
+    """Return groups of points, which have one model and cluster each, in rows by cluster, at most four in one."""
+    places: dict[str, list[DataFrame]] = {}
+    for found in groups:
+        places.setdefault(str(found["place"].iloc[0]), []).append(found)
+    return [row[at : at + MOST_COLUMNS] for row in places.values() for at in range(0, len(row), MOST_COLUMNS)]
+
+
+def new_page(rows: Sequence[Sequence[DataFrame]], answer: str, note: str, row_in: float = 2.3) -> style.Page:
+    """Return a page with a panel for each group of points, its title the model and, of several, the cluster."""
+    cols = max(len(row) for row in rows)
+    widths = [max(len_of(row[col]) for row in rows if col < len(row)) for col in range(cols)]
+    points = [found for row in rows for found in row]
+    is_wide = cols > 1 or widths[0] > 8
+    page = style.new_page(
+        answer, concat(points, ignore_index=True), len(rows), cols, style.PAGE if is_wide else style.COLUMN,
+        min(style.TALLEST, 1.7 + row_in * len(rows)), note, width_ratios=widths,
+    )  # fmt: skip
+    places = {str(found["place"].iloc[0]) for found in points}
+    for row, axes_of_row in zip(rows, page.axes, strict=True):
+        for axes in axes_of_row[len(row) :]:
+            axes.set_axis_off()
+        for found, axes in zip(row, axes_of_row, strict=False):
+            model = str(found["group"].iloc[0]).split(" on ")[0]
+            axes.set_title(f"{model}\n{place_of(found)}" if len(places) > 1 else model)
+    return page
+
+
+def place_of(found: DataFrame) -> str:
+    """Return where a group was run, without what the stamp says."""
+    return str(found["place"].iloc[0]).removesuffix(", simulated")
+
+
+def title_of(found: DataFrame) -> str:
+    """Return the model of a group and where it was run."""
+    return f"{found['model'].iloc[0]} on {place_of(found)}"
+
+
+def len_of(found: DataFrame) -> int:
+    """Return how wide the panel of a group is, in bars: a title needs two."""
+    return max(int(found["layout"].nunique()), 3)
+
+
+def limit_of(totals: Iterable[float]) -> float:
+    """Return the highest bar that is no outlier: at most `style.OUTLIER` times the median of three or more."""
+    known = sorted(value for value in totals if math.isfinite(value) and value > 0)
+    if not known:
+        return 1.0
+    most = style.OUTLIER * statistics.median_low(known) if len(known) > 2 else math.inf
+    return max(value for value in known if value <= most)
+
+
+def draw_stack(
+    axes: Axes,
+    at: float,
+    width: float,
+    seconds: Mapping[str, float],
+    limit: float = math.inf,
+    is_published: bool = False,
+) -> bool:
+    """Draw one bar of parts, in their order, and return whether it ends on the axis.
+
+    Args:
+        axes: Where.
+        at: Middle of the bar.
+        width: Its width.
+        seconds: Height of each part.
+        limit: Highest bar that is drawn whole; of a higher one the number stands above where it is cut.
+        is_published: Whether it gets the black edge of published bars.
+    """
+    cut = limit * _CUT
+    bottom = 0.0
+    for part in shares.in_order(list(seconds)):
+        top = min(bottom + seconds[part], cut)
+        mark = shares.mark_of(part)
+        axes.bar(
+            at, max(top - bottom, 0), width, bottom, color=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0
+        )  # fmt: skip
+        bottom = max(bottom, top)
+    total = sum(seconds.values())
+    if is_published:
+        axes.bar(at, bottom, width, fill=False, edgecolor=marks.BLACK, linewidth=0.7)
+    if total <= cut:
+        return True
+    text = f" {total:.0f} ↑" if total >= 100 else f" {total:.3g} ↑"
+    axes.text(at, cut, text, ha="center", va="bottom", rotation=90, fontsize=style.TEXT_PT)
+    return False
+
+
+def say_why_empty(axes: Axes, at: float, status: str | None, absent: str) -> None:
+    """Write at the foot of a bar's place what became of its point."""
+    text = absent if status == Status.OK else style.word(status)
+    axes.text(
+        at, 0.03, text, transform=axes.get_xaxis_transform(), ha="center", va="bottom", rotation=90,
+        fontsize=style.TEXT_PT, color=marks.GREY,
+    )  # fmt: skip
+
+
+def finish_axes(axes: Axes, names: Sequence[str], totals: Iterable[float], highest: float = 0.0) -> float:
+    """Name the bars of a panel, end its axis above the highest bar that is no outlier, and return that bar's height.
+
+    Args:
+        axes: The panel.
+        names: Names of the bars.
+        totals: Heights of the bars.
+        highest: What has to be on the axis besides, such as the end of an interval.
+    """
+    values = [value for value in totals if value > 0]
+    limit = limit_of(values)
+    has_outlier = any(value > limit * _CUT for value in values)
+    axes.set_xlim(-0.6, len(names) - 0.4)
+    axes.set_xticks(range(len(names)), names, rotation=90)
+    axes.tick_params(axis="x", length=0)
+    axes.locator_params(axis="y", nbins=5)
+    axes.set_ylim(0, max(limit * (1.6 if has_outlier else 1.08), highest * 1.05))
+    return limit
+
+
+def legend_of(parts: Iterable[str]) -> list[Artist]:
+    """Return what a legend shows of parts, in their order."""
+    found: list[Artist] = []
+    for part in shares.in_order(list(parts)):
+        mark = shares.mark_of(part)
+        if part != "compute":
+            found.append(
+                Patch(facecolor=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0, label=mark.name)
+            )
+    return found
