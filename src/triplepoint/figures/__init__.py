@@ -187,7 +187,14 @@ _SPECS = (
         _GPUS,
         "scale_up_vs_out",
     ),
-    FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline")),
+    FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline", "gpus")),
+    FigureSpec(
+        "timeline_h200",
+        "When does which rank do what on 32 H200, and how warm is its GPU?",
+        ("parallelism",),
+        ("points", "timeline", "gpus"),
+        need=_GPUS,
+    ),
     FigureSpec(
         "telemetry_validation",
         "Can the telemetry be trusted?",
@@ -237,6 +244,13 @@ _SPECS = (
         ("points", "gpus", "published"),
         "16",
         _GPUS,
+    ),
+    FigureSpec(
+        "cooling",
+        "What do inlet temperature and liquid cooling change in speed, power and clocks?",
+        ("cooling",),
+        ("points",),
+        need=Need(on_gpus=True, nothing="no point of training on GPUs"),
     ),
     FigureSpec(
         "inference_batch",

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from triplepoint import figures
 from triplepoint.config.plan import Plan
@@ -25,7 +26,8 @@ SHIPPED = {path.stem for path in (CONFIG / "studies").glob("*.yaml")}
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     """What `make all` selects."""
-    return select(CONFIG, None, ["cpu-local"], ["h200x32", "h100x64", "mi250x32"])
+    chosen = yaml.safe_load((CONFIG / "config.yaml").read_text())
+    return select(CONFIG, None, chosen["clusters"], chosen["simulated"])
 
 
 @pytest.mark.parametrize("name", NAMES)
