@@ -69,7 +69,8 @@ def test_draw_plots_golden_numbers(drawn: dict, name: str, study: str) -> None:
 def test_write_figure_twice_gives_the_same_bytes(studies: dict[str, Path], tmp_path: Path, name: str) -> None:
     for again in ("first", "second"):
         write_figure(f"synthetic/{name}", studies["one"], tmp_path / again)
-    assert sorted(path.suffix for path in (tmp_path / "first" / "synthetic").iterdir()) == [".csv", ".pdf", ".png", ".svg"]
+    written = sorted(path.suffix for path in (tmp_path / "first" / "synthetic").iterdir())
+    assert written == [".csv", ".pdf", ".png", ".svg"]
     for suffix in (".pdf", ".png", ".csv"):
         first, second = ((tmp_path / again / f"synthetic/{name}{suffix}").read_bytes() for again in ("first", "second"))
         assert first == second

@@ -6,6 +6,7 @@ from matplotlib.text import Text
 
 from tests.unit.figures.test_figures import read
 from triplepoint import figures, links, occupancy, shares
+from triplepoint.figures import marks
 
 
 def words(figure: object) -> str:
@@ -54,6 +55,11 @@ def test_answer_communication_has_the_share_of_the_least_and_most_busy_rank() ->
     assert shares.answer_communication(TWO_STAGES, {"a": "PP2"}) == (
         "Of kernel seconds communication takes 25 % [0, 50] in PP2"
     )
+
+
+def test_every_part_has_its_colour_and_every_colour_its_part() -> None:
+    assert {*shares.CLASSES, shares.OTHER} == set(marks.KERNEL_CLASSES)
+    assert {*shares.KINDS, "send", "recv", "other"} == set(marks.COMMUNICATION)
 
 
 def test_small_classes_are_one_part() -> None:
