@@ -47,7 +47,7 @@ def normalised(text: str) -> str:
         raise UnreadableError(f"interconnect has {shown(found[0].strip())}, expected a number above 0")
     if found := _LANES.search(text):
         raise UnreadableError(
-            f"interconnect has {shown(found[0])}, lanes of an adapter or adapters of a node; write adapters, as in 4x HDR"
+            f"interconnect has {shown(found[0])}, lanes or adapters of a node; write adapters, as in 4x HDR"
         )
     text = _SPELLED.sub(lambda word: str(_NUMBERS[word[1].lower()]), text)
     for pattern, order in _REWRITTEN:

@@ -109,7 +109,7 @@ def _check_scale_up(gpu: GpuConfig, stated: StatedNetwork) -> None:
 
 def _check_between(num_gpus: int, domain: int, stated: StatedNetwork) -> None:
     """Refuse a job of several nodes that is said to be inside one, and Ethernet of no rate."""
-    if stated.is_one_node:
+    if stated.is_one_node and not (stated.bandwidth or stated.nic_bandwidth):
         raise UnreadableError(
             f"interconnect says that all is in one node, n_gpus is {num_gpus} in nodes of {domain}; write what is "
             "between nodes, such as 8x400G"

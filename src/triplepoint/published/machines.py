@@ -59,7 +59,7 @@ _SITES = (
     Machine(r"selene", ("a100",), 8, "8x200 Gb/s InfiniBand"),
     Machine(r"eos", ("h100",), 8, "8x400 Gb/s InfiniBand"),
 )
-_MACHINES = _CLOUD + _SITES
+MACHINES = _CLOUD + _SITES
 """Rates are of one direction. Source: documents of the operators, as named above each."""
 
 _CLOUD_NAME = re.compile(
@@ -72,7 +72,7 @@ _CLOUD_NAME = re.compile(
 
 def find_machines(low: str) -> tuple[Machine, ...]:
     """Return the machines that a text in small letters names."""
-    return tuple(found for found in _MACHINES if _alone(found.pattern).search(low))
+    return tuple(found for found in MACHINES if _alone(found.pattern).search(low))
 
 
 def without_machines(text: str, machines: tuple[Machine, ...]) -> str:

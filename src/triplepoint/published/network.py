@@ -74,7 +74,8 @@ _BYTES = re.compile(r"\s*B(?:ps|/s)")
 _RATE = re.compile(r"([\d.,]*\d)\s*([gt])(be|b|bits?)?(ps|/s(?:ec)?)?(?![a-z0-9])", re.IGNORECASE)
 _INSIDE = r"(?:nvlink|nvswitch|xgmi|infinity fabric)"
 _NOT_NETWORK = re.compile(
-    rf"{_INSIDE}[-\d. ]*?\s*[\d.]*\s*[gt]b(?:ps|/s)|(?<![\dx.])[\d.]+\s*[gt]b(?:ps|/s)\s+(?:bidirectional\s+)?{_INSIDE}",
+    rf"{_INSIDE}[-\d. ]*?\s*[\d.]*\s*[gt]b(?:ps|/s)|"
+    rf"(?<![\dx.])[\d.]+\s*[gt]b(?:ps|/s)\s+(?:bidirectional\s+)?{_INSIDE}",
     re.IGNORECASE,
 )
 _NVLINK_RATE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s*([gt])b(?:ps|/s)", re.IGNORECASE)

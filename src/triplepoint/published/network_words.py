@@ -9,7 +9,8 @@ from triplepoint.published.words import UnreadableError
 
 _MEANING = """
     infiniband ethernet roce rdma efa srd omni-path omnipath slingshot aries gigabit nvlink nvswitch xgmi pcie
-    gpudirect-tcpx gpudirect-tcpxo gpudirect-rdma sharp rail-optimised rail-optimized oversubscription oversubscribed non-blocking nonblocking blocking
+    gpudirect-tcpx gpudirect-tcpxo gpudirect-rdma sharp rail-optimised rail-optimized oversubscription oversubscribed
+    non-blocking nonblocking blocking
     dragonfly fat-tree superpod gpudirect connectx bluefield spectrum-x mellanox
 """
 """Words that say something of nodes or network, of which a misspelt one is told the nearest."""
