@@ -13,7 +13,8 @@ from tests.unit.simulate.jobs import gpt, job, llama, mixtral
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
-from triplepoint.published.network import StatedNetwork, read_network, usual_fabric
+from triplepoint.published.fabric import usual_fabric
+from triplepoint.published.network import StatedNetwork, read_network
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.collectives.links import load_link
 from triplepoint.simulate.collectives.times import CollectiveModel
