@@ -105,8 +105,10 @@ def adapt(shape: Shape, known: ModelConfig) -> ModelConfig:
     content["name"] = _name(shape)
     model = _model(content)
     if shape.num_parameters and min(_misfit(shape, model), _misfit(shape, known)) > _OTHER_MODEL:
-        stated, of_model = (f"{number / 1e9:.3g}" for number in (shape.num_parameters, model.num_parameters))
-        raise UnreadableError(f"params_B is {stated}, {shown(shape.name)} has {of_model}; write one of them")
+        billions = shape.num_parameters / 1e9, model.num_parameters / 1e9
+        raise UnreadableError(
+            f"params_B is {billions[0]:.3g}, {shown(shape.name)} has {billions[1]:.3g}; write one of them"
+        )
     return model
 
 
