@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from pandas import DataFrame, Series
 
 from triplepoint import effects
-from triplepoint.equal_work import answer_pairs
+from triplepoint.effects.equal_work import answer_pairs
 from triplepoint.figures import labels, marks, style
 from triplepoint.figures.parallelism_sweep import Quantity
 from triplepoint.status import Status

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint.equal_work import answer_pairs
+from triplepoint.effects.equal_work import answer_pairs
 from triplepoint.figures import marks, style
 from triplepoint.figures.grouped import comparable, draw_groups
 from triplepoint.figures.parallelism_sweep import Quantity

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 from pandas import DataFrame, concat
 
-from triplepoint import links
+from triplepoint.effects import links
 from triplepoint.figures import labels, style
 from triplepoint.figures.microbatch_power import draw_panel, legend_of_layouts, swept
 from triplepoint.figures.parallelism_sweep import Quantity, share_y

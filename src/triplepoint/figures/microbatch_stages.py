@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from pandas import DataFrame
 
-from triplepoint import shares
+from triplepoint.effects import shares
 from triplepoint.figures import labels, marks, stacks, style
 from triplepoint.figures.microbatch_power import swept
 from triplepoint.figures.parallelism_sweep import published_of

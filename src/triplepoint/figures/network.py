@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame, concat
 
+from triplepoint.effects.networks import answer, in_order, name_networks
 from triplepoint.figures import labels, marks, style
-from triplepoint.networks import answer, in_order, name_networks
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 

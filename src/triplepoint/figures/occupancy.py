@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame, concat
 
-from triplepoint import occupancy
+from triplepoint.effects import occupancy
 from triplepoint.figures import labels, marks, style
 from triplepoint.figures.parallelism_sweep import choose
 

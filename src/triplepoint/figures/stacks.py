@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from pandas import DataFrame, concat
 
-from triplepoint import shares
+from triplepoint.effects import shares
 from triplepoint.figures import marks, style
 from triplepoint.status import Status
 

@@ -8,7 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint import effects, gpu_effects
+from triplepoint import effects
+from triplepoint.effects import between_gpus
 from triplepoint.figures import marks, style
 
 _ROW_IN = 0.3
@@ -65,7 +66,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     heights = [_ROW_IN * len(_DIFFERENCES), _ROW_IN * len(_TIMES), _LINE_IN * len(notes)]
     page = style.new_page(
         _answer(checks), _stamped(tables["points"], checks), 3, 1, style.PAGE,
-        min(style.TALLEST, 2.4 + sum(heights)), NOTE.format(about=gpu_effects.ABOUT), height_ratios=heights,
+        min(style.TALLEST, 2.4 + sum(heights)), NOTE.format(about=between_gpus.ABOUT), height_ratios=heights,
     )  # fmt: skip
     energy, time, last = page.all_axes
     _prepare(energy, "Energy and cost", _DIFFERENCES, checks)
@@ -88,7 +89,7 @@ def _answer(checks: DataFrame) -> str:
     ):
         found = _found(checks, check)
         if not found.empty:
-            mean = effects.over_settings([gpu_effects.single(float(value), True) for value in found["value"]])
+            mean = effects.over_settings([between_gpus.single(float(value), True) for value in found["value"]])
             parts.append(f"{words} {'+' * (mean.value > 0)}{mean.text}")
     return f"Differences: {'; '.join(parts)}" if parts else "Neither energy nor the cost of sampling was checked"
 

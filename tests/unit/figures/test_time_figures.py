@@ -5,7 +5,8 @@ import pytest
 from matplotlib.text import Text
 
 from tests.unit.figures.test_figures import read
-from triplepoint import figures, links, occupancy, shares
+from triplepoint import figures
+from triplepoint.effects import links, occupancy, shares
 from triplepoint.figures import marks
 
 

@@ -4,7 +4,7 @@ import math
 
 import pandas as pd
 
-from triplepoint.networks import answer, in_order, name_networks
+from triplepoint.effects.networks import answer, in_order, name_networks
 
 
 def points(*rows: tuple[str, str, float]) -> pd.DataFrame:

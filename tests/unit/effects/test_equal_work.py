@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from triplepoint.effects import Effect
-from triplepoint.equal_work import answer_order, answer_pairs, sum_up
+from triplepoint.effects.equal_work import answer_order, answer_pairs, sum_up
 
 KEYS = ["layout"]
 
