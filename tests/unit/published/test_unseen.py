@@ -23,13 +23,13 @@ def width(found: Prediction) -> float:
 
 
 UNSEEN = [
-    {"gpu": "H200-SXM-141GB"},
-    {"gpu": "B200-SXM-192GB"},
-    {"gpu": "MI250 (GCD)"},
-    {"gpu": "MI300X-192GB"},
+    {"gpu": "H200-SXM-141GB", "interconnect": ""},
+    {"gpu": "B200-SXM-192GB", "interconnect": ""},
+    {"gpu": "MI250 (GCD)", "interconnect": ""},
+    {"gpu": "MI300X-192GB", "interconnect": ""},
     {"framework": "Some Trainer 3.1"},
     {"framework": ""},
-    {"interconnect": "a fabric nobody knows"},
+    {"interconnect": "Miyabi"},
 ]
 
 
