@@ -75,7 +75,7 @@ def test_all_draws_the_whole_catalogue(plan: Plan) -> None:
 
 
 def test_network_is_drawn_where_its_clusters_are_simulated() -> None:
-    networks = [path.stem for path in (CONFIG / "clusters").glob("h200x32-*.yaml")]
+    networks = [path.stem for path in (CONFIG / "clusters").glob("h200x32-[0-9]*.yaml")]
     assert len(networks) == 6
     assert "network" in figures_of(select(CONFIG, ["network"], ["cpu-local"], networks))
 
