@@ -18,12 +18,13 @@ _REWRITTEN = (
     (re.compile(r"\b(\d+)[ -]gigabit\b(?!\s*(?:/|per))", re.IGNORECASE), r"\1Gb"),
     (re.compile(rf"(?<![\w.])(\d{{1,2}})\s+({_RATE}(?=\s+(?:[a-z]+\s+)?{_NIC}))", re.IGNORECASE), r"\1x\2"),
     (re.compile(rf"({_RATE})\s+((?:[a-z]+\s+){{0,2}})x\s?(\d{{1,2}})\b", re.IGNORECASE), r"\3x\1 \2"),
+    (re.compile(r"\b([efhnqx]dr\d*)\s+((?:[a-z]+\s+){0,2})x\s?(\d{1,2})\b", re.IGNORECASE), r"\3x \1 \2"),
     (re.compile(r"(omni-?path)\s+(100|400)\b(?!\s*g)", re.IGNORECASE), r"\1 \2 Gb/s per NIC"),
     (re.compile(rf"({_RATE})\s+((?:[a-z]+\s+)?)(nics|hcas|adapters)\b", re.IGNORECASE), r"\1 per NIC \2"),
 )
 _GPUS = r"\s*(?:per|/|for each|for)\s*(?:(\d+)\s*)?(gpus?|nodes?|servers?|hosts?|machines?)?\b"
 _COUNTED = re.compile(
-    rf"(?<![\w.])(\d{{1,2}})\s*x?\s*-?\s*(?:(?:ib|infiniband|roce|ethernet|efa|[efhnqx]dr\d*|mellanox|nvidia)\s+){{0,2}}{_NIC}"
+    rf"(?<![\w.-])(\d{{1,2}})\s*x?\s*-?\s*(?:(?:ib|infiniband|roce|ethernet|efa|[efhnqx]dr\d*|mellanox|nvidia)\s+){{0,2}}{_NIC}"
     rf"(?:\s+(?:[efhnqx]dr\d*))?(?:{_GPUS})?",
     re.IGNORECASE,
 )
