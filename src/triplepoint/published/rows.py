@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from pydantic import ValidationError
 
 from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.choices import ModelChoices
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.gpu_names import AmbiguousGpuError, UnknownGpuError, check_beside, read_gpu
 from triplepoint.config.mesh import RankMesh
@@ -31,6 +32,7 @@ from triplepoint.published import software, words
 from triplepoint.published.architecture import Unsupported, adapt, build_model, find_model, is_of, read_shape
 from triplepoint.published.fabric import usual_fabric
 from triplepoint.published.network import StatedNetwork, read_network
+from triplepoint.published.unstated import may_fit_with, unstated
 from triplepoint.published.words import Cells, UnreadableError, UnsupportedError, count, is_blank, need
 from triplepoint.simulate.inference import Serving, serving_of
 from triplepoint.simulate.job import Job
@@ -45,7 +47,7 @@ COLUMNS = (
     *("seq", "gpu", "n_gpus", "tp", "pp", "vp", "pipeline_layers", "cp", "ep", "etp", "dp", "fsdp", "mbs", "gbs"),
     *("precision", "recompute", "seq_parallel", "framework", "interconnect", "trainable", "notes", "task"),
     "output_tokens",
-    *("num_mtp_layers", "offload"),
+    *("num_mtp_layers", "capacity_factor", "offload"),
     *software.COLUMNS,
 )
 """Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
@@ -73,6 +75,7 @@ class Row:
             one of something that is not simulated.
         reason: One line to the status.
         open_choices: What the row left open, to be settled by what fits in memory: micro_batch, recompute.
+        unstated: Columns that do not say what memory depends on; see `published.unstated`.
         notes: What was taken for what, where words could mean something else or say nothing.
     """
 
@@ -82,6 +85,7 @@ class Row:
     reason: str = ""
     open_choices: frozenset[str] = frozenset()
     serving: Serving | None = None
+    unstated: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
     def predict(self, config: Path, with_power: bool = True) -> Prediction:
@@ -95,7 +99,13 @@ class Row:
             # Numbers nobody thought of; the other rows must not suffer.
             line = " ".join(str(error).split())[:200]
             return Prediction(PredictionStatus.UNSUPPORTED, f"cannot be simulated: {type(error).__name__} {line}")
+        if found.status == PredictionStatus.OOM and (with_it := self._may_fit_with()):
+            reason = f"{found.reason}; may fit with {with_it}, which the row does not say it lacks"
+            found = replace(found, status=PredictionStatus.UNDECIDED, reason=reason)
         return replace(found, reason="; ".join(filter(None, (found.reason, *self.notes))))
+
+    def _may_fit_with(self) -> str:
+        return "" if self.serving else may_fit_with(settle(self), self.unstated)
 
 
 def read_row(cells: Cells, number: int, config: Path) -> Row:
@@ -148,8 +158,7 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
     shards = words.read_shards(cells.get("fsdp", ""))
     point = _read_point(cells, model, gpu, shards, stack)
     _check(point, gpu)
-    stated = {name: getattr(point, name) for name in software.COLUMNS if not is_blank(cells.get(name, ""))}
-    if reason := next(iter(without_effect(point, stated).values()), None):
+    if reason := next(iter(without_effect(point, _stated(cells, point)).values()), None):
         raise UnreadableError(reason)
     network = read_network(cells.get("interconnect", ""), cells.get("gpu", ""))
     fabric = usual_fabric(gpu, point.num_gpus, network, config)
@@ -164,7 +173,22 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
     open_choices = frozenset(choice for choice, column in columns.items() if is_blank(cells.get(column, "")))
     serving = serving_of(point) if point.inference else None
     notes = _notes(cells, gpu, other_gpus, network, config)
-    return Row(name, job, open_choices=open_choices, serving=serving, notes=notes)
+    return Row(name, job, open_choices=open_choices, serving=serving, unstated=unstated(cells), notes=notes)
+
+
+def _stated(cells: Cells, point: Point) -> dict[str, object]:
+    """Return the settings a row states, by name, that need something else to have an effect."""
+    stated = {name: getattr(point, name) for name in software.COLUMNS if not is_blank(cells.get(name, ""))}
+    if point.recompute_modules:
+        stated["recompute_modules"] = point.recompute_modules
+    etp = count(cells, "etp")
+    numbers = {
+        # 1 is what there is without experts, or of no output.
+        "etp": etp if etp != 1 else None,
+        "output_tokens": words.read_count("output_tokens", cells.get("output_tokens", "")),
+        "capacity_factor": words.read_number("capacity_factor", cells.get("capacity_factor", "")),
+    }
+    return stated | {name: value for name, value in numbers.items() if value}
 
 
 def _notes(
@@ -232,9 +256,10 @@ def _check(point: Point, gpu: GpuConfig) -> None:
 
 
 def _read_model(cells: Cells, config: Path) -> ModelConfig:
-    """Return the model, with the layers of multi-token prediction that the row has."""
+    """Return the model, with the layers of multi-token prediction and the capacity of experts that the row has."""
     model, number = _read_architecture(cells, config), count(cells, "num_mtp_layers")
-    return model.model_copy(update={"num_mtp_layers": number}) if number else model
+    capacity = words.read_number("capacity_factor", cells.get("capacity_factor", ""))
+    return ModelChoices(num_mtp_layers=number, capacity_factor=capacity).apply(model)
 
 
 def _read_architecture(cells: Cells, config: Path) -> ModelConfig:
@@ -259,6 +284,7 @@ def _read_layout(cells: Cells, model: ModelConfig, sharding: Sharding, stack: St
     dp = stated or max(1, num_gpus // (tp * pp * cp))
     if ep == 1 and model.moe and stack.expert_parallel:
         ep = gcd(model.moe.num_experts, dp, stack.expert_parallel)
+    etp = count(cells, "etp") or (stack.expert_tensor_parallel if model.moe else None)
     layout = Layout(
         tp=tp,
         pp=pp,
@@ -266,14 +292,20 @@ def _read_layout(cells: Cells, model: ModelConfig, sharding: Sharding, stack: St
         cp=cp,
         context_exchange=stack.context_exchange if cp > 1 else "ring",
         ep=ep,
-        etp=count(cells, "etp") or (stack.expert_tensor_parallel if model.moe else None),
+        etp=etp,
         vp=vp,
-        sequence_parallel=words.read_sequence_parallel(cells.get("seq_parallel", ""), tp),
+        sequence_parallel=words.read_sequence_parallel(cells.get("seq_parallel", ""), tp) or _needs_it(cells, ep, etp),
         data_parallel_sharding=sharding,
         schedule=usual_schedule(pp, vp),
         pipeline_layers=words.read_stages(cells.get("pipeline_layers", "")),
     )
     return layout, num_gpus
+
+
+def _needs_it(cells: Cells, ep: int, etp: int | None) -> bool:
+    """Return whether a row that does not say so must split the sequence: experts on several ranks beside tp need it."""
+    tp, is_training = count(cells, "tp") or 1, words.read_output_tokens(cells) is None
+    return is_training and is_blank(cells.get("seq_parallel", "")) and tp > 1 and (ep > 1 or (etp or tp) < tp)
 
 
 def _shard_size(shards: words.Shards, layout: Layout, gpus_per_node: int) -> int | None:
