@@ -39,7 +39,7 @@ from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import check_offload, check_order
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.predict.prediction import Prediction, predict_job
-from triplepoint.simulate.stacks import Stack, find_stack, unknown_stack
+from triplepoint.simulate.stacks import Stack, check_one, find_stack, unknown_stack
 from triplepoint.status import PredictionStatus
 
 COLUMNS = (
@@ -153,6 +153,8 @@ def _micro_batches(row: Row) -> list[int]:
 
 def _read(name: str, cells: Cells, config: Path) -> Row:
     gpu, other_gpus = _read_gpu(cells, config)
+    if line := check_one(cells.get("framework", ""), config):
+        raise UnreadableError(f"framework {line}")
     stack = find_stack(cells.get("framework", ""), config)
     model = _read_model(cells, config)
     shards = words.read_shards(cells.get("fsdp", ""))
@@ -249,10 +251,22 @@ def _check(point: Point, gpu: GpuConfig) -> None:
     if not layout.pipeline_layers and stages > 1 and layers >= stages - len(get_args(PipelineEnd)):
         layout = layout.model_copy(update={"pipeline_layers": lighter_ends(layers, stages)})
     stated = point.model_copy(update={"layout": layout})
+    _check_experts(point)
     if reason := refusal(fold(stated) if point.inference else stated, gpu=gpu):
         raise UnreadableError(reason)
     if reason := check_order(point) or check_offload(point, gpu):
         raise UnsupportedError(reason)
+
+
+def _check_experts(point: Point) -> None:
+    """Refuse expert parallel ranks that are taken from context parallel ones too, as Megatron-LM can take them."""
+    layout = point.layout
+    ranks = layout.dp * layout.tp // layout.expert_tp
+    if point.model.moe and ranks % layout.ep and ranks * layout.cp % layout.ep == 0:
+        raise UnsupportedError(
+            f"ep {layout.ep} on cp*dp*tp/etp = {ranks * layout.cp} ranks: experts on context parallel ranks are not "
+            f"simulated; ep that divides dp*tp/etp = {ranks} is"
+        )
 
 
 def _read_model(cells: Cells, config: Path) -> ModelConfig:
