@@ -44,7 +44,7 @@ def test_modules_nobody_knows_are_refused(cell: str) -> None:
 
 
 def test_modules_that_are_recomputed_are_not_kept() -> None:
-    # A token of a layer: two norms of 7,168 and the up-projections, 128 heads of 192 + 256, in 16 bits, 141 KiB; of 4,096
+    # A token of a layer: two norms of 7,168 and the up-projections, 128 heads of 192 + 256, in 16 bits, 140 KiB; 4,096
     # tokens, and four layers of each of 17 micro-batches, 37 GiB.
     of_attention = read(DEEPSEEK, recompute="selective (core_attn)").predict(CONFIG, with_power=False)
     of_norms = read(DEEPSEEK, recompute="selective (RMSNorm, MLA up-projection)").predict(CONFIG, with_power=False)
