@@ -21,6 +21,7 @@ LAYERS = [
     {"flops"},
     {"launch", "telemetry", "trace", "simulate"},
     {"published", "verdicts", "ranking", "effects"},
+    {"gpu_effects", "shares", "links", "occupancy", "equal_work", "networks"},
     {"doctor", "plan", "aggregate", "advise", "calibrate"},
     {"figures", "predictions"},
     {"report", "compare", "whatif"},

@@ -39,7 +39,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 def _answer(known: DataFrame, column: str) -> str:
     apart = gpu_effects.spread(known, column)
-    slowest = known.loc[known[column].astype(float).idxmin()]
+    slowest = known.sort_values(column, kind="stable").iloc[0]
     where = f"node {slowest['node']} GPU {slowest['number']}, {slowest['label']}, {slowest['place']}"
     said = f"Slowest at {float(slowest[column]):.0f} MHz: {where}"
     return said if apart is None else f"Clocks of one run are {apart.text} apart, {apart.num} runs. {said}"

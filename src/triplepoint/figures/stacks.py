@@ -22,6 +22,18 @@ PUBLISHED = Patch(
 )  # fmt: skip
 
 
+def mark_of(part: str) -> marks.Mark:
+    """Return how a part looks."""
+    special = {
+        shares.OTHER_COMM: marks.COMMUNICATION["other"],
+        shares.OVERLAPPED: marks.OVERLAPPED,
+        "compute": marks.STEP_PARTS["compute"],
+    }
+    if part in special:
+        return special[part]
+    return marks.COMMUNICATION[part] if part in shares.KINDS else marks.KERNEL_CLASSES[part]
+
+
 def grid(groups: Sequence[DataFrame]) -> list[list[DataFrame]]:
     """Return groups of points, which have one model and cluster each, in rows by cluster, at most four in one."""
     places: dict[str, list[DataFrame]] = {}
@@ -96,7 +108,7 @@ def draw_stack(
     bottom = 0.0
     for part in shares.in_order(list(seconds)):
         top = min(bottom + seconds[part], cut)
-        mark = shares.mark_of(part)
+        mark = mark_of(part)
         axes.bar(
             at, max(top - bottom, 0), width, bottom, color=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0
         )  # fmt: skip
@@ -144,7 +156,7 @@ def legend_of(parts: Iterable[str]) -> list[Artist]:
     """Return what a legend shows of parts, in their order."""
     found: list[Artist] = []
     for part in shares.in_order(list(parts)):
-        mark = shares.mark_of(part)
+        mark = mark_of(part)
         if part != "compute":
             found.append(
                 Patch(facecolor=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0, label=mark.name)

@@ -41,7 +41,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 def _answer(known: DataFrame) -> str:
     apart = gpu_effects.spread(known, "gpu_temp_c")
-    hottest = known.loc[known["gpu_temp_c"].astype(float).idxmax()]
+    hottest = known.sort_values("gpu_temp_c", ascending=False, kind="stable").iloc[0]
     where = f"node {hottest['node']} GPU {hottest['number']}, {hottest['label']}, {hottest['place']}"
     said = f"Hottest at {float(hottest['gpu_temp_c']):.0f} °C: {where}"
     return said if apart is None else f"GPUs of one run are {apart.text} apart, {apart.num} runs. {said}"

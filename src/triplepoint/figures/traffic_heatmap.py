@@ -70,7 +70,7 @@ def _answer(place: str, counted: DataFrame, links: Sequence[str]) -> str:
         share = gpu_effects.mean_share(own, list(DIRECTIONS))
         if share is not None:
             busiest = own[list(DIRECTIONS)].astype(float).max(axis=1)
-            most = own.loc[busiest.idxmax(), "label"]
+            most = own["label"].iloc[int(busiest.argmax())]
             parts.append(f"{LINKS[link]} {gpu_effects.said_share(share)}, at most {100 * busiest.max():.2g} % ({most})")
     return f"Of their capacity, links on {place} carry: {'; '.join(parts)}"
 

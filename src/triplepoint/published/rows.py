@@ -30,7 +30,7 @@ from triplepoint.config.task import Inference
 from triplepoint.errors import shown
 from triplepoint.published import software, words
 from triplepoint.published.architecture import Unsupported, adapt, build_model, find_model, is_of, read_shape
-from triplepoint.published.fabric import usual_fabric
+from triplepoint.published.fabric import usual_fabric, usual_words
 from triplepoint.published.network import StatedNetwork, read_network
 from triplepoint.published.unstated import may_fit_with, unstated
 from triplepoint.published.words import Cells, UnreadableError, UnsupportedError, count, is_blank, need
@@ -175,6 +175,8 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
     open_choices = frozenset(choice for choice, column in columns.items() if is_blank(cells.get(column, "")))
     serving = serving_of(point) if point.inference else None
     notes = _notes(cells, gpu, other_gpus, network, config)
+    if len(fabric.levels) > len(usual_fabric(gpu, 1, StatedNetwork(), config).levels):
+        notes += _assumed(gpu, network)
     return Row(name, job, open_choices=open_choices, serving=serving, unstated=unstated(cells), notes=notes)
 
 
@@ -207,6 +209,20 @@ def _notes(
         f"interconnect: not read: {', '.join(network.unread)}"[:120] if network.unread else "",
     )
     return tuple(filter(None, said))
+
+
+def _assumed(gpu: GpuConfig, network: StatedNetwork) -> tuple[str, ...]:
+    """Return what is assumed of a network between nodes of which something is said, but not all."""
+    counted = network.num_nics or network.nics_per_gpu
+    if network.is_silent and not counted:
+        return (f"interconnect states no rate: {usual_words(gpu)} of a node is assumed, usual of {gpu.name}",)
+    if counted and not (network.bandwidth or network.nic_bandwidth):
+        each = usual_words(gpu).split("x")[1]
+        return (f"interconnect states no rate: adapters of {each} are assumed, usual of {gpu.name}",)
+    if network.nic_bandwidth and not counted:
+        number = usual_words(gpu).split("x")[0]
+        return (f"interconnect states no adapters: {number} of a usual node of {gpu.name} are assumed",)
+    return ()
 
 
 def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.Shards, stack: Stack) -> Point:

@@ -164,3 +164,24 @@ def test_spread_is_a_ratio_but_for_temperatures() -> None:
     clocks, temps = (gpu_effects.spread(gpus, name) for name in ("sm_clock_mhz", "gpu_temp_c"))
     assert clocks is not None and clocks.text == "10.0 %"
     assert temps is not None and temps.text == "10.0 K"
+
+
+def test_cooling_compares_the_coolest_with_the_warmest(studies: dict[str, Path]) -> None:
+    """The same runs on a second cluster, 10 K cooler and twice as fast."""
+    tables = read(studies["paper"])
+    points = tables["points"]
+    cool = points.assign(
+        run=points["run"] + "-cool", cluster="h200x32-cool", gpu_temp_max_c=points["gpu_temp_max_c"] - 10,
+        tokens_per_s_per_gpu=2 * points["tokens_per_s_per_gpu"], step_time_layout_sigma=0.01,
+    )  # fmt: skip
+    both = pd.concat([points.assign(step_time_layout_sigma=0.01), cool], ignore_index=True)
+    figure, numbers = figures.load("cooling").draw({"points": both})
+    title = " ".join(texts(figure)[0].split())
+    assert title.startswith("h200x32-cool against h200x32: speed +100 % [100, 100]")
+    assert "hottest GPU -10.0 K [-10.0, -10.0]" in title
+    assert set(numbers["cluster"]) == {"h200x32", "h200x32-cool"}
+
+
+def test_cooling_of_one_cluster_says_so(studies: dict[str, Path]) -> None:
+    figure, numbers = figures.load("cooling").draw(read(studies["paper"]))
+    assert "No two clusters finished with temperatures" in texts(figure) and numbers.empty

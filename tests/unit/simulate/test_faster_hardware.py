@@ -1,5 +1,6 @@
 """Better hardware never predicts a longer step: more and faster adapters, NVLink for PCIe, a faster GPU."""
 
+import itertools
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -13,7 +14,8 @@ from tests.unit.simulate.jobs import gpt, job, llama, mixtral
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.model import ModelConfig
-from triplepoint.published.network import StatedNetwork, read_network, usual_fabric
+from triplepoint.published.fabric import usual_fabric
+from triplepoint.published.network import StatedNetwork, read_network
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.collectives.links import load_link
 from triplepoint.simulate.collectives.times import CollectiveModel
@@ -149,12 +151,49 @@ def test_collectives_of_more_and_faster_adapters_take_no_longer(
     assert many <= few * (1 + TOLERANCE)
 
 
-def test_twice_the_network_of_four_adapters_is_no_slower_than_one() -> None:
+def test_four_adapters_are_no_slower_than_one_of_their_rate() -> None:
     """Rings of some of a node's GPUs, which leave it by another adapter than they enter it."""
     group = Group(32, 2)
-    fabrics = [usual_fabric(GPUS["a100"], 64, read_network(f"{text} IB/node"), CONFIG) for text in ("1x400G", "4x200G")]
+    fabrics = [usual_fabric(GPUS["a100"], 64, read_network(f"{text} IB/node"), CONFIG) for text in ("1x400G", "4x400G")]
     one, four = (CollectiveModel.load(fabric, CONFIG).time_s("all_reduce", 1e9, group) for fabric in fabrics)
     assert four <= one
+
+
+@pytest.mark.parametrize("kind", ["IB", "RoCE", "Ethernet"])
+@pytest.mark.parametrize("stride", [1, 2, 4, 8])
+def test_twice_as_fast_adapters_are_faster_for_large_all_reduces(kind: str, stride: int) -> None:
+    """Rings that leave a node by one adapter reach all of it, however fast it is."""
+    times = [
+        CollectiveModel.load(usual_fabric(GPUS["h100"], 64, read_network(f"1x{rate}G {kind}/node"), CONFIG), CONFIG)
+        .time_s("all_reduce", 1e10, Group(64 // stride, stride))
+        for rate in (100, 200, 400, 800)
+    ]  # fmt: skip
+    assert all(fast < 0.6 * slow for slow, fast in itertools.pairwise(times))
+
+
+@given(
+    st.sampled_from(sorted(GPUS)),
+    st.sampled_from(get_args(CommKind)),
+    st.sampled_from([(size, stride) for size in (2, 4, 8, 16, 64) for stride in (1, 2, 4, 8, 16)]),
+    st.floats(2.0**20, 1e10),
+    st.sampled_from([1, 2, 4, 6, 8, 16]),
+    st.sampled_from([50, 100, 200, 400, 800]),
+)
+@settings(max_examples=300, deadline=None)
+def test_ethernet_is_no_faster_than_infiniband_of_its_rate(
+    name: str, kind: CommKind, sizes: tuple[int, int], num_bytes: float, num_nics: int, rate: int
+) -> None:
+    group = Group(*sizes)
+    ethernet, infiniband = (
+        CollectiveModel.load(
+            usual_fabric(
+                GPUS[name], group.size * group.stride, read_network(f"{num_nics}x{rate}G {link}/node"), CONFIG
+            ),
+            CONFIG,
+        ).time_s(kind, num_bytes, group)
+        for link in ("Ethernet", "IB")
+    )
+    assert infiniband <= ethernet * (1 + TOLERANCE)
 
 
 @given(jobs(), st.sampled_from(sorted(GPUS)), st.integers(20, 3200), st.integers(20, 3200))

@@ -78,7 +78,8 @@ class Link(Strict):
     fitted to other clusters, collectives and sizes. None: nothing is known to bound it."""
     partial_ring_bandwidth: Annotated[Quantity, unit_is("byte/s")] | None = None
     """What all rings of a node reach together, where GPUs share adapters and each ring has some of the node's GPUs, but
-    more than one: it leaves by another GPU than it enters, and the two have no adapter in common. None: all of it."""
+    more than one: it leaves by another GPU than it enters, and the two have no adapter in common. A faster adapter is
+    reached whole, by rings that leave and enter by it. None: all of it."""
     package: Package | None = None
     """A better joined part of the node."""
     sigma: Positive

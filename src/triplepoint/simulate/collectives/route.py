@@ -77,6 +77,7 @@ def _crossing(
     num_groups = max(1.0, part / inner) if num_sharing is None else num_sharing
     exchange = bandwidth = min(single * inner, share * part / num_groups)
     if link.partial_ring_bandwidth and leaves_node and single > share and 1 < inner < part:
-        bandwidth = min(bandwidth, link.partial_ring_bandwidth.value / num_groups)
+        # A ring may leave and enter by one adapter, so that all together reach that of one at least.
+        bandwidth = min(bandwidth, max(link.partial_ring_bandwidth.value, single) / num_groups)
     reached = bandwidth, exchange, min(single, exchange)
     return Crossing(link, place, inner, members, *reached, level.latency, level.has_reduction)
