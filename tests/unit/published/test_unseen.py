@@ -30,10 +30,13 @@ UNSEEN = [
     {"framework": "Some Trainer 3.1"},
     {"framework": ""},
     {"interconnect": "Miyabi"},
+    {"interconnect": ""},
 ]
 
 
-@pytest.mark.parametrize("changes", UNSEEN, ids=lambda changes: " ".join(changes.values()) or "blank")
+@pytest.mark.parametrize(
+    "changes", UNSEEN, ids=lambda changes: " ".join(changes.values()).strip() or f"no {next(iter(changes))}"
+)
 def test_predict_row_of_what_was_never_calibrated(changes: dict[str, str]) -> None:
     found = predict(**changes)
     assert found.status in ("ok", "oom", "undecided")
