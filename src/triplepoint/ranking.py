@@ -20,7 +20,7 @@ def rank(predictions: Sequence[Prediction], config: Path) -> list[dict[str, obje
 
     Ranked against each other is what trains one model with one batch on as many GPUs of one type and one stack. The
     interval is of the difference to the fastest: what is not known of both alike cancels, and what is left depends on
-    how they differ (see `LayoutWidths`).
+    how they differ (see `LayoutWidths`). Tied with the first is what may be as fast with a chance of 10 % or more.
 
     Args:
         predictions: Rows of any trainings.
@@ -48,6 +48,6 @@ def rank(predictions: Sequence[Prediction], config: Path) -> list[dict[str, obje
                 "rank": place,
                 "num_ranked": len(ordered),
                 **{name: cell_of(math.expm1(end)) for name, end in zip(COLUMNS[2:5], ends, strict=True)},
-                "tied_with_first": "yes" if slower <= width else "no",
+                "tied_with_first": "yes" if place == 1 or calibration.is_tied(first.laid, one.laid, slower) else "no",
             }
     return columns

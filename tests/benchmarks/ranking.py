@@ -52,6 +52,7 @@ class Ranking:
         covered_by_stack: Of each stack, whether each difference of two layouts is in its 90 % interval.
         covered_first: The same, of differences to the layout predicted fastest.
         tied: Of each layout but the first, whether it is tied with it.
+        apart: Of each layout that is not tied with the first, whether it was no faster.
         regrets: Of each training, the measured time of the first over that of the fastest, less 1.
         regrets_of_3: The same, of the fastest of the first three.
     """
@@ -60,6 +61,7 @@ class Ranking:
     covered_by_stack: dict[str, list[bool]]
     covered_first: list[bool]
     tied: list[bool]
+    apart: list[bool]
     regrets: list[float]
     regrets_of_3: list[float]
 
@@ -95,7 +97,7 @@ def trainings(tables: Sequence[str], calibration: Calibration) -> dict[Hashable,
 
 def judge(by_training: dict[Hashable, list[Layout]], calibration: Calibration) -> Ranking:
     """Return how trainings are ranked."""
-    covered, first_covered, tied, regrets = defaultdict(list), [], [], []
+    covered, first_covered, tied, apart, regrets = defaultdict(list), [], [], [], []
     for layouts in by_training.values():
         ordered = sorted(layouts, key=lambda layout: layout.predicted_s)
         for one, other in itertools.combinations(ordered, 2):
@@ -105,11 +107,14 @@ def judge(by_training: dict[Hashable, list[Layout]], calibration: Calibration) -
             covered[one.laid.job.stack].append(is_covered)
             if one is ordered[0]:
                 first_covered.append(is_covered)
-                tied.append(slower <= width)
+                is_tied = calibration.is_tied(one.laid, other.laid, slower)
+                tied.append(is_tied)
+                if not is_tied:
+                    apart.append(other.measured_s >= one.measured_s)
         fastest_s = min(layout.measured_s for layout in layouts)
         regrets.append([min(layout.measured_s for layout in ordered[:few]) / fastest_s - 1 for few in (1, 3)])
     columns = [list(column) for column in zip(*regrets, strict=True)]
-    return Ranking(len(by_training), dict(covered), first_covered, tied, columns[0], columns[1])
+    return Ranking(len(by_training), dict(covered), first_covered, tied, apart, columns[0], columns[1])
 
 
 def main() -> None:
@@ -118,6 +123,7 @@ def main() -> None:
     found = judge(trainings(ALL_TABLES, calibration), calibration)
     print(f"{found.num_trainings} trainings: {found.coverage:.1%} of differences covered, to the first ", end="")
     print(f"{np.mean(found.covered_first):.1%}; tied with the first {np.mean(found.tied):.1%}")
+    print(f"not tied: {len(found.apart)}, of which no faster than the first: {np.mean(found.apart):.1%}")
     for few, regrets in (("first", found.regrets), ("first three", found.regrets_of_3)):
         print(f"regret of the {few}: {np.mean(regrets):.2%} in the mean, {max(regrets):.1%} at most")
     cases = [case for name in ALL_TABLES for case in read_cases(DATA / f"{name}.csv", CONFIG)]

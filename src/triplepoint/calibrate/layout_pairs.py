@@ -18,7 +18,7 @@ Float = npt.NDArray[np.float64]
 
 PRIOR = LayoutWidths(
     repeat=0.02, stack=0.5, gradients=1.0, tp=0.03, pp=0.03, vp=0.03, cp=0.03, ep=0.03, micro_batch_size=0.03,
-    software=0.05, quantile=2.0,
+    software=0.05, quantile=2.0, tie_quantile=1.5,
 )  # fmt: skip
 """What is expected before any pair is seen, and stays where none says anything of a difference. A choice."""
 
@@ -31,7 +31,7 @@ _FREEDOM = 4.0
 _FOLDS = 10
 """Parts of the trainings, each left out in turn for the quantile."""
 
-NAMES = tuple(name for name in LayoutWidths.model_fields if name != "quantile")
+NAMES = tuple(name for name in LayoutWidths.model_fields if name not in ("quantile", "tie_quantile"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +55,12 @@ class Pair:
     times: Float
     weight: float
     has_first: bool
+
+    @property
+    def gained(self) -> float:
+        """By how much the one predicted slower came out faster than predicted, against the other, in log."""
+        slower = math.log(self.one.measured_s / self.other.measured_s) - self.log_error
+        return -self.log_error if slower > 0 else self.log_error
 
     def scale(self, widths: LayoutWidths) -> float:
         """Return the standard deviation of its log error."""
@@ -91,9 +97,14 @@ def fit_layouts(pairs: Sequence[Pair]) -> LayoutWidths:
     if len({pair.training for pair in pairs}) < _FOLDS:
         return PRIOR
     # Rankings show differences to the first, which is first by its errors too: theirs are somewhat larger.
-    scores = [abs(pair.log_error) / pair.scale(widths) for pair, widths in left_out(pairs) if pair.has_first]
-    quantile = conformal_quantile(scores)
-    return _fit(pairs).model_copy(update={"quantile": round(quantile, 4)})
+    first = [(pair, pair.scale(widths)) for pair, widths in left_out(pairs) if pair.has_first]
+    scores = {
+        "quantile": [abs(pair.log_error) / scale for pair, scale in first],
+        "tie_quantile": [pair.gained / scale for pair, scale in first],
+    }
+    return _fit(pairs).model_copy(
+        update={name: round(max(0.0, conformal_quantile(found)), 4) for name, found in scores.items()}
+    )
 
 
 def left_out(pairs: Sequence[Pair]) -> list[tuple[Pair, LayoutWidths]]:

@@ -46,7 +46,8 @@ With --rank, between the key and these:
   slower_fraction slower_lo_fraction slower_hi_fraction
                            step time over the fastest one's, less 1, with its 90 % interval: what is not known of all
                            layouts alike cancels
-  tied_with_first          whether that interval holds 0
+  tied_with_first          whether it is as fast as the first with a chance of 10 % or more; no layout that
+                           only recomputes more
 
 With --published, FILE is a table of training runs as others publish them: a CSV, one run a row. Blanks are derived or
 take the default; other columns are named and passed over, but one that looks like a misspelt one of these is refused:

@@ -53,8 +53,8 @@ COLUMNS = (
 """Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
 hidden, layers, heads and seq."""
 
-_CARD, _MODULE = re.compile("pci-?e|pci express", re.IGNORECASE), re.compile("nvlink|sxm|hgx|dgx|gen", re.IGNORECASE)
-"""Words of cards, and of modules or of what joins a module to its host."""
+_CARD, _MODULE = re.compile("pci-?e|pci express", re.IGNORECASE), re.compile("nvlink|sxm|hgx|dgx", re.IGNORECASE)
+"""Words of cards, and of modules. PCIe alone, of whatever generation, is a card's."""
 
 _GPUS_OF_HGX = 8
 """GPUs of a node of NVIDIA's modules: a name that may be a module or a card is a module where so many make the job."""

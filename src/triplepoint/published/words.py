@@ -103,14 +103,15 @@ def read_precision(text: str, usual: Precision = "bf16") -> Precision:
     low = text.lower()
     if is_blank(low):
         return usual
-    if re.search(r"mxfp4|int8|mxfp6", low):
-        raise UnsupportedError(f"precision {shown(text)} is not simulated; bf16, fp16, fp8, nvfp4 and fp32 are")
+    if re.search(r"mxfp4|int8|mxfp6|tf32", low):
+        others = "; fp32 is, without tensor cores" if "tf32" in low else ""
+        raise UnsupportedError(f"precision {shown(text)} is not simulated; bf16, fp16, fp8, nvfp4 and fp32 are{others}")
     names: tuple[tuple[str, Precision], ...] = (
         (r"nvfp4|\bfp4", "nvfp4"),
         (r"fp8|float8|e4m3|mxfp8", "fp8"),
         (r"bf16|bfloat16", "bf16"),
         (r"fp16|float16|half", "fp16"),
-        (r"fp32|float32|tf32", "fp32"),
+        (r"fp32|float32", "fp32"),
     )
     for pattern, name in names:
         if re.search(pattern, low):

@@ -4,27 +4,32 @@ import itertools
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
 from triplepoint.config.base import Strict
 from triplepoint.config.gpu import Architecture
+from triplepoint.config.point import Precision
 from triplepoint.config.yaml_file import read
 from triplepoint.simulate import intervals
 from triplepoint.simulate.costs import Constants
 from triplepoint.simulate.intervals import Calibrated, Features, Uncertainty
 from triplepoint.simulate.job import Job
-from triplepoint.simulate.layouts import Laid, LayoutWidths
+from triplepoint.simulate.layouts import Laid, LayoutWidths, recomputes_more
 from triplepoint.simulate.stacks import find_stack
 
 LEAST_FACTOR = 0.8
 """Smallest factor on the time of kernels: below it GEMMs of the tables would come near to the peak of the GPU. Fits of
 few rows of another kind ask for less now and then."""
+
+_PARENTS: Mapping[Precision, Precision] = MappingProxyType({"nvfp4": "fp8", "fp8": "bf16"})
+"""The wider number format whose GEMMs are the nearest measured ones."""
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -203,7 +208,16 @@ class Calibration:
         return replace(constants, host_s=known.host_s) if known and known.host_s else constants
 
     def scale(self, job: Job, uncertainty: Uncertainty) -> float:
-        """Return the standard deviation of the log error of this job; larger away from what was calibrated."""
+        """Return the standard deviation of the log error of this job; larger away from what was calibrated.
+
+        At a number format that its stack was not measured at, it is no less than at the next wider one.
+        """
+        scale, parent = self._scale(job, uncertainty), _PARENTS.get(job.precision)
+        if parent is None or (job.family, str(kind_of(job))) in self._by_kind:
+            return scale
+        return max(scale, self.scale(replace(job, precision=parent), uncertainty))
+
+    def _scale(self, job: Job, uncertainty: Uncertainty) -> float:
         own = self.spread(job) * intervals.widening(features_of(job), self._known)
         new = [getattr(self.fitted.widths, name) for name in self.new_of(job)]
         return math.hypot(own, *new, self._excess(job, uncertainty))
@@ -212,18 +226,34 @@ class Calibration:
         """Return half the 90 % interval of the log error of the difference of two layouts of a training."""
         return self.fitted.layouts.quantile * self.fitted.layouts.scale(one, other, self.spread(one.job))
 
+    def is_tied(self, first: Laid, other: Laid, slower: float) -> bool:
+        """Return whether a layout is as fast as the first with a chance of 10 % or more; not with more recomputation.
+
+        Args:
+            first: The layout predicted fastest.
+            other: Another one of the same training.
+            slower: Logarithm of its predicted time over the first's.
+        """
+        widths = self.fitted.layouts
+        width = widths.tie_quantile * widths.scale(first, other, self.spread(first.job))
+        return slower <= width and not recomputes_more(first.job, other.job)
+
     def layout_scale(self, job: Job) -> float:
         """Return the standard deviation of the log error of one layout of a job, without what all of them share."""
         return self.fitted.layouts.of_one(self.spread(job))
 
     def spread(self, job: Job) -> float:
-        """Return the scatter of rows like a job: of its kind on its stack; else of its kind, or its stack, or all."""
-        kind = str(kind_of(job))
-        if found := self._by_kind.get((job.family, kind)):
+        """Return the scatter of rows like a job: of its kind on its stack; else of its kind, or its stack, or all.
+
+        A GPU type without rows scatters as its relative.
+        """
+        kind = kind_of(job)
+        if found := self._by_kind.get((job.family, str(kind))):
             return found
         known = self._constant(job)
         usual = known.spread if known else self.fitted.widths.row
-        return max(usual, self._by_kind.get(("", kind), 0.0))
+        relative = kind._replace(gpu=job.gpu.kernels_of)
+        return max(usual, self._by_kind.get(("", str(kind)), self._by_kind.get(("", str(relative)), 0.0)))
 
     @cached_property
     def _by_kind(self) -> dict[tuple[str, str], float]:

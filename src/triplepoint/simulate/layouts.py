@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Annotated
 
@@ -44,6 +44,10 @@ class LayoutWidths(Strict):
     quantile: Annotated[float, Field(gt=0)]
     """90 % of differences of trainings left out are within this many standard deviations. Unit: 1."""
 
+    tie_quantile: Annotated[float, Field(ge=0)]
+    """90 % of layouts that are predicted slower than the first gain less on it than this many standard deviations.
+    Unit: 1."""
+
     def scale(self, one: "Laid", other: "Laid", spread: float) -> float:
         """Return the standard deviation of the log error of the difference of two layouts.
 
@@ -84,6 +88,18 @@ def same_training(job: Job) -> Hashable:
     """Return what jobs have in common that are alternatives to each other: all but how they are laid out."""
     of_model = job.model.name, job.trainable, job.precision, job.sequence_length, job.global_batch_size
     return (*of_model, job.stack, job.gpu.name, job.num_gpus)
+
+
+def recomputes_more(one: Job, other: Job) -> bool:
+    """Return whether the other job is the same one but for more recomputation: it runs all of the first's kernels."""
+    if replace(other, recompute=one.recompute, recompute_layers=one.recompute_layers) != one:
+        return False
+    less, more = ((job.recompute, job.recompute_layers) for job in (one, other))
+    if less == more or more[0] == "none":
+        return False
+    if less[0] == "none":
+        return True
+    return more == ("full", None) or (less[0] == more[0] == "full" and None not in (less[1], more[1]) and less < more)
 
 
 _DEGREES: Mapping[str, Callable[[Job], int]] = MappingProxyType(

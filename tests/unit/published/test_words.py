@@ -30,11 +30,15 @@ def test_read_count_refuses_what_is_no_count(text: str) -> None:
         ("amp_bf16", "bf16"),
         ("FP8 (delayed)", "fp8"),
         ("", "bf16"),
-        ("TF32", "fp32"),
     ],
 )
 def test_read_precision_by_meaning(text: str, expected: str) -> None:
     assert words.read_precision(text) == expected
+
+
+def test_read_precision_refuses_tf32_by_name() -> None:
+    with pytest.raises(UnsupportedError, match="'TF32' is not simulated; .*fp32 is, without tensor cores"):
+        words.read_precision("TF32")
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,22 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.unit.simulate.jobs import job
+from tests.unit.simulate.jobs import job, llama
 from triplepoint.calibrate.layout_pairs import NAMES, PRIOR, Pair, fit_layouts, left_out
 from triplepoint.calibrate.step_cases import FACTORS, HOST_TIMES_S, Case
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.simulate.calibration import Calibration, kind_of
 from triplepoint.simulate.intervals import Uncertainty
-from triplepoint.simulate.layouts import Laid, LayoutWidths, differences, same_training
+from triplepoint.simulate.layouts import Laid, LayoutWidths, differences, recomputes_more, same_training
 
 WIDTHS = LayoutWidths(
     repeat=0.01, stack=0.5, gradients=1.0, tp=0.06, pp=0.03, vp=0.02, cp=0.02, ep=0.02, micro_batch_size=0.04,
-    software=0.03, quantile=2.0,
+    software=0.03, quantile=2.0, tie_quantile=1.5,
 )  # fmt: skip
 SPREAD = 0.04
 
@@ -68,3 +71,46 @@ def test_planted_scatter_comes_out() -> None:
     covered = [abs(pair.log_error) <= found.quantile * pair.scale(widths) for pair, widths in left_out(pairs)]
     assert 0.85 < np.mean(covered) < 0.95
     assert fit_layouts(pairs[:9]) == PRIOR
+
+
+@pytest.mark.parametrize(
+    ("less", "more", "expected"),
+    [
+        ({}, {"recompute": "full"}, True),
+        ({}, {"recompute": "selective"}, True),
+        ({"recompute": "selective"}, {"recompute": "full"}, True),
+        ({"recompute": "full", "recompute_layers": 1}, {"recompute": "full", "recompute_layers": 2}, True),
+        ({"recompute": "full", "recompute_layers": 2}, {"recompute": "full"}, True),
+        ({"recompute": "selective"}, {"recompute": "full", "recompute_layers": 1}, False),
+        ({"recompute": "full"}, {}, False),
+        ({}, {}, False),
+        ({}, {"recompute": "full", "micro_batch_size": 4}, False),
+    ],
+)
+def test_recomputes_more_compares_layouts_that_differ_in_nothing_else(
+    less: dict[str, object], more: dict[str, object], expected: bool
+) -> None:
+    assert recomputes_more(job(**less), job(**more)) is expected
+
+
+def test_no_tie_with_a_layout_that_only_recomputes_more() -> None:
+    calibration = Calibration.load(Path("config"))
+    first, slower = Laid(job(), 0.1), 1e-6
+    assert not calibration.is_tied(first, Laid(job(recompute="full"), 0.1), slower)
+    assert calibration.is_tied(first, Laid(job(micro_batch_size=4), 0.1), slower)
+
+
+@pytest.mark.parametrize(("name", "parent"), [("nvfp4", "fp8"), ("fp8", "bf16")])
+@pytest.mark.parametrize("stack", ["NeMo dgxc v25.04", "Megatron-Core r0.8", "HAI-LLM"])
+def test_a_precision_that_was_not_measured_is_no_surer_than_its_parent(name: str, parent: str, stack: str) -> None:
+    calibration, gpu = Calibration.load(Path("config")), Catalogue(Path("config")).gpu("b200")
+    own = replace(job(llama(), stack=stack), gpu=gpu, precision=name)
+    assert (own.family, str(kind_of(own))) not in calibration._by_kind
+    known = Uncertainty(0.0, 0.0, 1.0)
+    assert calibration.scale(own, known) >= calibration.scale(replace(own, precision=parent), known)
+
+
+def test_a_gpu_type_without_rows_scatters_as_its_relative() -> None:
+    calibration, config = Calibration.load(Path("config")), Catalogue(Path("config"))
+    of, other = (replace(job(llama(), stack="Megatron-LM"), gpu=config.gpu(name)) for name in ("mi300x", "mi325x"))
+    assert calibration.spread(other) >= calibration.spread(of)
