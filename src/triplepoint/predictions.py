@@ -100,9 +100,11 @@ def predict(
         points = [
             {str(name): cell for name, cell in row.items() if not pd.isna(cell)} for row in points.to_dict("records")
         ]
-    elif isinstance(points, Mapping | str | Path):
+    elif isinstance(points, Mapping | str | Path) or not isinstance(points, Iterable):
         raise UserError(f"points: expected a list of mappings or a pandas table, found one {type(points).__name__}")
     for number, point in enumerate(points, 1):
+        if not isinstance(point, Mapping):
+            raise UserError(f"point {number}: expected a mapping of settings, found one {type(point).__name__}")
         request = request_of(parse(Configuration, dict(point), f"point {number}"), f"point {number}", number, catalogue)
         rows.append({"id": request.id, "run": run_id(request.point)})
         requests.append(request)

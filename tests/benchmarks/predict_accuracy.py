@@ -18,6 +18,7 @@ from scipy.stats import spearmanr
 
 from triplepoint.calibrate.step_cases import Case, read_cases
 from triplepoint.calibrate.step_time import fit, grouped, without
+from triplepoint.published.table import predict_table, read_table
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.intervals import interval
 
@@ -226,7 +227,33 @@ def page(cases: Sequence[Case], calibration: Calibration) -> str:
             one = summarise(groups[way][name])
             cells.append(f"{one.mape:.1%}, {one.bias - 1:+.0%}, {one.coverage:.0%}")
         lines.append(f"| {name} | {len(members)} | {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, *experts_over_nodes(), ""])
+
+
+def experts_over_nodes() -> list[str]:
+    """Return the part of the page on experts over nodes: published and predicted tokens per second, and memory."""
+    source = DATA / "experts_over_nodes.csv"
+    predicted = dict(predict_table(source, CONFIG, lambda _: None, with_power=False))
+    lines = [
+        "",
+        "## Experts over nodes",
+        "",
+        "Runs of `tests/data/throughput/experts_over_nodes.csv`, dispatch and overlap as their sources say. Four of",
+        "the five, or other cells of the same runs, are among the rows constants were fitted to.",
+        "",
+        "| run | GPUs | published tokens/s/GPU | predicted | 90 % interval | step time | memory, GiB | status |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in read_table(source):
+        one, published = predicted[row["id"]], float(row["tokens_per_s_per_gpu"])
+        rates = (one.tokens_per_s_per_gpu * one.step_time_s / end for end in (one.step_time_hi_s, one.step_time_lo_s))
+        cells = (
+            *(row["id"], row["n_gpus"], f"{published:.0f}", f"{one.tokens_per_s_per_gpu:.0f}"),
+            *("{:.0f} to {:.0f}".format(*rates), f"{published / one.tokens_per_s_per_gpu - 1:+.0%}"),
+            *(f"{one.memory_gib:.1f}", str(one.status)),
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def main(words: Sequence[str]) -> None:

@@ -104,6 +104,8 @@ def test_library_takes_a_table_and_refuses_what_is_none(source: Path) -> None:
     rows = [{"model": "gpt3-175b", "cluster": "h200x32", "global_batch_size": 128, "tp": tp, "pp": 4} for tp in (8, 4)]
     table = triplepoint.predict(pd.DataFrame(rows), with_power=False)
     assert table["step_time_s"].tolist() == triplepoint.predict(rows, with_power=False)["step_time_s"].tolist()
-    for wrong in (rows[0], str(source)):
+    for wrong in (rows[0], str(source), None, 3):
         with pytest.raises(UserError, match="expected a list of mappings or a pandas table"):
             triplepoint.predict(wrong)
+    with pytest.raises(UserError, match="point 1: expected a mapping of settings, found one int"):
+        triplepoint.predict([3])

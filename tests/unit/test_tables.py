@@ -18,7 +18,14 @@ from triplepoint.tables.whatif import WHATIF
 PACKAGE = Path(triplepoint.__file__).parent
 ROOT = Path(__file__).parents[2]
 TABLES = [*RESULT_TABLES.values(), WHATIF, *reference._OF_RUN.values()]
-SHOWN = {"tables/schema.py", "tables/reference.py", "report/__init__.py", "tables/results.py", "config/reference.py"}
+SHOWN = {
+    "tables/schema.py",
+    "tables/reference.py",
+    "report/__init__.py",
+    "report/runs.py",
+    "tables/results.py",
+    "config/reference.py",
+}
 """Modules that pass descriptions on to readers: as metadata of a file, as a tooltip of the page."""
 
 ROW = {"rank": 0, "step": 0, "kind": "measured", "t_start_ns": 1, "t_end_ns": 2, "num_tokens": 8}

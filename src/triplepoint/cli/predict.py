@@ -60,13 +60,14 @@ take the default; other columns are named and passed over, but one that looks li
   gpu n_gpus    a name in config/gpus, or as people write it: H100-SXM-80GB, 'NVIDIA H100 PCIe', A100-SXM4-40GB, 'GB200
                 NVL72'; one that several could have is refused unless `interconnect` or `notes` tell (NVLink, HGX, 40GB)
   num_mtp_layers  layers of multi-token prediction (blank: none)
+  capacity_factor  of experts (blank: no limit)
   tp pp vp cp ep etp dp                                  parallel degrees; dp follows from n_gpus
   pipeline_layers  of each stage, or of each of pp*vp virtual ones in the order of the model (blank: an even split)
   fsdp          DDP, distributed optimizer, ZeRO-1 to 3, FSDP
   offload       in the host's memory: none, or some of optim activations (blank: none)
   precision     bf16, fp16, fp8, nvfp4, fp32
   recompute     none, selective, full, full N layers of each (virtual) stage (blank: the least that fits in memory)
-  seq_parallel  yes or no
+  seq_parallel  yes or no (blank: yes where experts on several ranks beside tp need it, else no)
   framework     software stack and version, such as 'NeMo dgxc v25.04'
   trainable     all, or LoRA with its rank (blank: LoRA if a part of `notes` begins so)
   task          training (default) or inference: prompts of `seq` tokens, `gbs` sequences at a time

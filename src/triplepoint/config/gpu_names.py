@@ -16,6 +16,8 @@ _SMALLEST, _LARGEST = 0.915, 1.04
 
 _LEAST_ALIKE = 0.6
 """Likeness from which on all variants of a chip are suggested."""
+_LEAST_NAMED = 0.5
+"""Likeness from which on a chip is named at all."""
 _MOST_NAMED = 3
 """Chips that are named, the nearest ones, where a name is that of none."""
 
@@ -37,7 +39,7 @@ _NO_LINK = re.compile(r"\b(?:no|not|non|without)[ -]+(?:nvlink|nvswitch)")
 _CARD_LINK = re.compile(r"pci-?e\b|pci express")
 _OF_ADAPTERS = re.compile(r"gen|nic|switch|host|hca|adapter|x16|\d\.0|pci-?e\s?\d")
 """Beside PCIe: what joins a module, or its adapters, to the host."""
-_GENERATION = re.compile(r"nvlink-?v?(\d)(?!\d)(?!\d*\s*[gt]b)")
+_GENERATION = re.compile(r"nvlink[- ]?v?([1-6])(?!\d)(?:\.0)?(?!\s*(?:x|[gt]b|gpu|node|nic|link|\d|\.\d))")
 _SIZE_BESIDE = re.compile(r"(?<![\d.])(\d{1,3})\s*-?gi?b\b(?!\s*(?:/s|ps))")
 _SIZE_WORDS = r"cards?|gpus?|version|variant|vram|hbm\d?e?|sxm\d?|pcie|nvidia|each|per|nvlink\d?|nvswitch|\d+x"
 _BESIDE_CHIP = r"with|of|memory|a|the"
@@ -234,7 +236,8 @@ def _nearest(low: str, gpus: Mapping[str, GpuConfig]) -> str:
     best, second = order[0], order[1] if len(order) > 1 else order[0]
     if chips[best] > _LEAST_ALIKE and chips[best] > chips[second]:
         return f"; nearest known: {_listed(gpu for gpu in gpus.values() if gpu.chip == best)}"
-    return f"; nearest known: {', '.join(chip.upper() for chip in order[:_MOST_NAMED])}; all are in config/gpus"
+    near = [chip.upper() for chip in order[:_MOST_NAMED] if chips[chip] > _LEAST_NAMED]
+    return (f"; nearest known: {', '.join(near)}" if near else "") + "; all are in config/gpus"
 
 
 def _with_digits(word: str) -> str:

@@ -28,7 +28,7 @@ from triplepoint.config.base import (
 )
 from triplepoint.config.choices import ModelChoices, choices_of
 from triplepoint.config.model import ModelConfig
-from triplepoint.config.software import Software
+from triplepoint.config.software import HAS_EXPERTS, Software
 from triplepoint.config.task import TARGETS, Inference, Lora, Task
 
 Positive = Annotated[int, Field(gt=0)]
@@ -188,6 +188,7 @@ class Layout(Featured):
             "tokens. None: tp.",
             "1",
             "etp{}",
+            needs=HAS_EXPERTS,
             fold=lambda point: point.layout.etp if point.model.moe and point.layout.etp != point.layout.tp else None,
             engines=("native", "megatron", "simulated"),
             came_later=True,
@@ -377,6 +378,7 @@ class Measured(Software):
             "a point is left out of it.",
             label="cc-{}",
             words="overlap {}",
+            needs=Need(lambda point: "ep" not in point.overlap or point.model.moe is not None, HAS_EXPERTS.words),
             fold=_useful_overlap,
         ),
     ] = ()

@@ -51,7 +51,9 @@ def without_effect(point: Point, chosen: Mapping[str, Any]) -> dict[str, str]:
     idle = {}
     for name, value in chosen.items():
         need = SETTINGS[name].needs if name in SETTINGS else None
-        if need and not need.is_met(point):
+        # Folding takes from a list what can do nothing.
+        stated = point.model_copy(update={name: value}) if name in Point.model_fields else point
+        if need and not need.is_met(stated):
             idle[name] = f"{name}: {_yaml(value)} has no effect without {need.words}; leave it out"
     return idle
 

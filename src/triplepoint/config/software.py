@@ -20,8 +20,18 @@ SIMULATED_ONLY = ("simulated",)
 
 HAS_EXPERTS = Need(lambda point: point.model.moe is not None, "a model with experts")
 _IN_FP8 = Need(lambda point: point.precision == "fp8", "precision: fp8")
-_IS_SELECTIVE = Need(lambda point: point.recompute == "selective", "recompute: selective")
 _IS_TRAINING = Need(lambda point: point.task != "inference", "training")
+
+
+def _has_modules(point: Any) -> bool:
+    """Return whether something is recomputed selectively, and none of it is a module that the model lacks."""
+    lacking = {"mla_up_proj"} if point.model.latent is None else set()
+    if point.model.moe is None:
+        lacking |= {"moe", "moe_act"}
+    return point.recompute == "selective" and not lacking & {*point.recompute_modules}
+
+
+_HAS_MODULES = Need(_has_modules, "recompute: selective and a model with these modules")
 
 
 def _has_dispatch(point: Any) -> bool:
@@ -78,7 +88,7 @@ class Software(Featured):
             "memory and every second matrix product. Empty: as the stack does; without effect on other recomputation.",
             label=lambda row: "-".join(name.replace("_", "") for name in row["recompute_modules"]),
             words=lambda row: " ".join(["of", *row["recompute_modules"]]) if row["recompute_modules"] else "",
-            needs=_IS_SELECTIVE,
+            needs=_HAS_MODULES,
             fold=lambda point: point.recompute_modules if point.recompute == "selective" else (),
             engines=SIMULATED_ONLY,
             came_later=True,

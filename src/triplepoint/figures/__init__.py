@@ -80,6 +80,7 @@ class FigureSpec:
         paper: Number of the figure of the published study that it stands for; None where there is none.
         need: Points it can draw.
         comparison: File of `config/whatif` that it draws, simulated for it, instead of tables of runs.
+        is_general: Whether it can say something of a study of one's own, which then has it.
     """
 
     name: str
@@ -89,6 +90,7 @@ class FigureSpec:
     paper: str | None = None
     need: Need = Need()
     comparison: str | None = None
+    is_general: bool = True
 
 
 _GPUS = Need(on_gpus=True, nothing="no point of training on GPUs")
@@ -185,7 +187,14 @@ _SPECS = (
         _GPUS,
         "scale_up_vs_out",
     ),
-    FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline")),
+    FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline", "gpus")),
+    FigureSpec(
+        "timeline_h200",
+        "When does which rank do what on 32 H200, and how warm is its GPU?",
+        ("parallelism",),
+        ("points", "timeline", "gpus"),
+        need=_GPUS,
+    ),
     FigureSpec(
         "telemetry_validation",
         "Can the telemetry be trusted?",
@@ -237,6 +246,13 @@ _SPECS = (
         _GPUS,
     ),
     FigureSpec(
+        "cooling",
+        "What do inlet temperature and liquid cooling change in speed, power and clocks?",
+        ("cooling",),
+        ("points",),
+        need=Need(on_gpus=True, nothing="no point of training on GPUs"),
+    ),
+    FigureSpec(
         "inference_batch",
         "What does serving more sequences at once buy?",
         ("inference",),
@@ -244,18 +260,51 @@ _SPECS = (
         need=Need(INFERENCE, nothing="no point of inference"),
     ),
     FigureSpec(
+        "lora",
+        "What does fine-tuning of adapters save against training all weights?",
+        ("lora", "optimizations"),
+        ("points",),
+        need=Need(varied=("task",)),
+    ),
+    FigureSpec(
+        "mi250_vs_nvidia",
+        "How does MI250 stand against H200 and H100 at equal work?",
+        ("mi250",),
+        ("points",),
+        need=_GPUS,
+        is_general=False,
+    ),
+    FigureSpec(
+        "scaling_down",
+        "Do models scaled down to 30B stand for the whole ones?",
+        ("mi250", "parallelism"),
+        ("points",),
+        need=_GPUS,
+        is_general=False,
+    ),
+    FigureSpec(
+        "network",
+        "What does the network between nodes cost, layout by layout?",
+        ("network",),
+        ("points",),
+        need=_GPUS,
+        is_general=False,
+    ),
+    FigureSpec(
         "claims",
         "How near are our numbers to the published ones?",
         _JUDGED,
         ("points", "claims"),
-        need=Need(on_gpus=True, nothing="no point on GPUs"),
+        need=_GPUS,
+        is_general=False,
     ),
     FigureSpec(
         "claims_directions",
         "Which published trends, orders and limits hold here?",
         _JUDGED,
         ("points", "claims"),
-        need=Need(on_gpus=True, nothing="no point on GPUs"),
+        need=_GPUS,
+        is_general=False,
     ),
 )
 

@@ -14,16 +14,16 @@ from triplepoint.verdicts.sum_up import answer_values, deviations
 
 NOTE = (
     "Lines: what both numbers are known to, the model's 90 % interval and the accuracy of reading the figure; a number "
-    "agrees where its line meets 1, or 0 K. Brackets of the title: 5th to 95th percentile over all ratios. At the right: "
-    "how many agree. * constants of the simulator were set by this figure."
+    "agrees where its line meets 1, or 0 K. Brackets of the title: 5th to 95th percentile over all ratios. At the "
+    "right: how many agree. * constants of the simulator were set by this figure."
 )
 RATIOS = (0.3, 3.0)
 """Ends of the axis of ratios; what lies beyond is drawn at its edge, as an arrow with its number."""
 KELVIN = 12.0
 """Likewise of differences."""
 _NAMES = [
-    "figure", "claim", "says", "point", "quantity", "unit", "published", "ours", "deviation", "low", "high", "is_kelvin",
-    "was_fitted", "verdict", "origin",
+    "figure", "claim", "says", "point", "quantity", "unit", "published", "ours", "deviation", "low", "high",
+    "is_kelvin", "was_fitted", "verdict", "origin",
 ]  # fmt: skip
 _ROW_IN, _HEAD_IN = 0.24, 2.1
 
@@ -68,8 +68,8 @@ def _draw_rows(axes: Axes, found: DataFrame) -> None:
     """Draw a row per claim, in the order of the table, the points of each beside one another."""
     is_kelvin = bool(found["is_kelvin"].iloc[0])
     low, high = (-KELVIN, KELVIN) if is_kelvin else RATIOS
-    names, agreeing, at = [], [], 0
-    for (figure, claim), rows in found.groupby(["figure", "claim"], sort=False):
+    names, agreeing = [], []
+    for at, ((figure, claim), rows) in enumerate(found.groupby(["figure", "claim"], sort=False)):
         names.append(f"{figure}: {name_of(str(claim), bool(rows['was_fitted'].any()))}")
         agreeing.append(f"{int((rows['verdict'] == 'agrees').sum())} of {len(rows)}")
         spread = np.linspace(-0.32, 0.32, len(rows)) if len(rows) > 1 else [0.0]
@@ -80,7 +80,6 @@ def _draw_rows(axes: Axes, found: DataFrame) -> None:
             axes.plot(ends, [place, place], color=mark.colour, linewidth=0.6, alpha=0.6)
             beyond = "<" if row["deviation"] < low else ">" if row["deviation"] > high else mark.marker
             axes.plot([value], [place], beyond, color=mark.colour, markersize=3, clip_on=False)
-        at += 1
     _finish_axes(axes, is_kelvin, (low, high))
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.45, -0.55)

@@ -14,9 +14,9 @@ from triplepoint.verdicts.sum_up import VERDICTS, answer_directions, counts
 
 KINDS = ("trend", "sign", "order", "fits", "finding", "unknown")
 NOTE = (
-    "Bars: share of each claim's points by verdict; at the right how many agree of those that can be told. Cannot tell: no "
-    "such run, or a change within what either is known to. Findings are contradictions within the study itself. "
-    "* constants of the simulator were set by this figure."
+    "Bars: share of each claim's points by verdict; at the right how many agree of those that can be told. Cannot "
+    "tell: no such run, or a change within what either is known to. Findings are contradictions within the study "
+    "itself. * constants of the simulator were set by this figure."
 )
 _ROW_IN, _HEAD_IN = 0.155, 1.7
 
@@ -47,7 +47,14 @@ def _draw_bars(axes: Axes, found: DataFrame) -> None:
     for verdict in VERDICTS:
         mark, share = marks.VERDICTS[verdict], found[verdict] / whole
         axes.barh(
-            range(len(found)), share, 0.72, left=start, color=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0
+            range(len(found)),
+            share,
+            0.72,
+            left=start,
+            color=mark.colour,
+            hatch=mark.hatch,
+            edgecolor="white",
+            linewidth=0,
         )
         start = start + share
     names = [

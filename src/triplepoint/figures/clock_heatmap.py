@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint import gpu_effects
+from triplepoint.effects import between_gpus
 from triplepoint.figures import gpu_map, style
 
 BUSY, MEAN = "sm_clock_busy_mhz", "sm_clock_mhz"
@@ -32,14 +32,14 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     what = "mean clock while kernels run" if column == BUSY else "mean clock over steps, at which idle time counts too"
     panels = [(str(place), gpu_map.rows_of(found, column)) for place, found in known.groupby("place", sort=False)]
     drawn = points[points["run"].isin(known["run"])]
-    note = NOTE.format(what=what, about=gpu_effects.ABOUT)
+    note = NOTE.format(what=what, about=between_gpus.ABOUT)
     page = gpu_map.draw_maps(_answer(known, column), note, drawn, panels, ("viridis", f"{what.split(',')[0]} (MHz)"))
     return page.finish(), DataFrame([row for _, found in panels for row in found.to_dict("records")])[_PLOTTED]
 
 
 def _answer(known: DataFrame, column: str) -> str:
-    apart = gpu_effects.spread(known, column)
-    slowest = known.loc[known[column].astype(float).idxmin()]
+    apart = between_gpus.spread(known, column)
+    slowest = known.sort_values(column, kind="stable").iloc[0]
     where = f"node {slowest['node']} GPU {slowest['number']}, {slowest['label']}, {slowest['place']}"
     said = f"Slowest at {float(slowest[column]):.0f} MHz: {where}"
     return said if apart is None else f"Clocks of one run are {apart.text} apart, {apart.num} runs. {said}"

@@ -1,34 +1,44 @@
-"""Inference over the sequences that start together: throughput, time to the first and further tokens, energy."""
+"""Inference over the sequences that start together: a column of panels per model and prompt, a line per layout."""
 
 from collections.abc import Mapping
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pandas import DataFrame, Series, concat
+from matplotlib.lines import Line2D
+from pandas import DataFrame, Series
 
-from triplepoint.figures import labels
-from triplepoint.figures import old_page as style
-from triplepoint.figures.old_page import HEAD_IN, MARGIN_IN, Canvas
-from triplepoint.figures.scales import scale
+from triplepoint import effects
+from triplepoint.effects.equal_work import answer_pairs
+from triplepoint.figures import labels, marks, style
+from triplepoint.figures.parallelism_sweep import Quantity
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
-_PANELS = {
-    "tokens_per_s": "tokens made (token/s)",
-    "time_to_first_token_s": "time to first token (s)",
-    "time_per_output_token_s": "time per further token (s)",
-    "gpu_energy_per_token_j": "GPU energy (J/token made)",
+QUANTITIES = (
+    Quantity("tokens_per_s_per_gpu", "made per {rank}\n(token/s)"),
+    Quantity("time_to_first_token_s", "to first\ntoken (s)"),
+    Quantity("time_per_output_token_s", "per further\ntoken (ms)", scale=1e3),
+    Quantity("gpu_power_w", "GPU power\n(W)", limit=("gpu_power_limit_w", "limit {:.0f} W"), from_zero=False),
+    Quantity("gpu_energy_per_token_j", "energy\n(J/token made)"),
+)
+"""Those from zero are drawn on logarithmic axes: they span decades."""
+_ASKED = {
+    "tokens_per_s_per_gpu": "tokens made",
+    "time_per_output_token_s": "time per further token",
+    "gpu_energy_per_token_j": "energy per token",
 }
-"""Columns of `points`, each with its spread over steps and the model's interval."""
-
-_ENDS = ("p10", "p90", "lo", "hi")
-_PLOTTED = [
-    "group", "layout", "run", "repeat", "origin", "status", "reason", "global_batch_size", "prompt_tokens",
-    "output_tokens", "num_measured_steps",
-    *(column_of(column, end) for column in _PANELS for end in ("", *_ENDS)), "power_absent",
+NOTE = (
+    "Title: mean over layouts that ran at both sizes, with its 90 % t interval over layouts; the range where it has no "
+    "sign. Bars: {bars}."
+)
+_BARS = {"simulated": "90 % interval of the model", "measured": "10th to 90th percentile over measured batches"}
+_NAMES = [
+    "panel", "line", "group", "layout", "tp", "is_sharded", "run", "repeat", "origin", "status", "reason",
+    "global_batch_size", "prompt_tokens", "output_tokens", "num_gpus", "num_measured_steps", "power_absent",
 ]  # fmt: skip
-_PANEL_IN, _LEFT_IN, _BOTTOM_IN, _LEGEND_LINE_IN = 1.35, 0.55, 0.42, 0.13
+_ENDS = ("p10", "p90", "lo", "hi")
 
 
 @style.styled
@@ -40,67 +50,91 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     points = tables["points"]
     points = points[points["task"] == "inference"]
     if points.empty:
-        canvas = Canvas.make(style.COLUMN_WIDTH_IN, 0.8)
-        canvas.stamp(tables["points"])
-        canvas.text(style.COLUMN_WIDTH_IN / 2, 0.5, "no point of inference", ha="center", va="center")
-        return canvas.figure, DataFrame(columns=_PLOTTED)
+        page = style.new_page("No point of inference", tables["points"])
+        style.say(page.axes[0][0], "no point of inference")
+        return page.finish(), DataFrame(columns=_NAMES)
     points = with_lines(labels.prepare(points))
-    lines = {str(name): DataFrame(found) for name, found in points.groupby("line", sort=False)}
-    canvas = Canvas.make(
-        style.PAGE_WIDTH_IN, HEAD_IN + _PANEL_IN + _BOTTOM_IN + _LEGEND_LINE_IN * len(lines) + MARGIN_IN
-    )
-    canvas.stamp(points)
-    width_in = (style.PAGE_WIDTH_IN - MARGIN_IN) / len(_PANELS)
-    for number, (column, label) in enumerate(_PANELS.items()):
-        axes = canvas.axes(number * width_in + _LEFT_IN, HEAD_IN + 0.05, width_in - _LEFT_IN - 0.08, _PANEL_IN)
-        _draw_panel(axes, column, label, lines)
-    canvas.figure.legend(
-        *canvas.figure.axes[0].get_legend_handles_labels(), loc="lower center", borderpad=0, labelspacing=0.3,
-        bbox_to_anchor=(0.5, MARGIN_IN / canvas.height_in), fontsize=style.SMALL_PT,
+    drawn = [one for number, one in enumerate(QUANTITIES) if not number or points[one.column].notna().any()]
+    columns = [column_of(one.column, end) for one in drawn for end in ("", *_ENDS)]
+    limits = [one.limit[0] for one in drawn if one.limit[0]]
+    numbers = points[[*_NAMES, *(name for name in columns if name in points), *limits]]
+    panels = [DataFrame(found) for _, found in numbers.groupby("panel", sort=False)]
+    bars = "; ".join(_BARS[name] for name in sorted(points["origin"].dropna().unique()))
+    page = style.new_page(
+        answer(points), points, len(drawn), len(panels), style.PAGE if len(panels) > 1 else style.COLUMN,
+        min(style.TALLEST, 2.4 + 1.05 * len(drawn)), NOTE.format(bars=bars), sharex="col",
     )  # fmt: skip
-    return canvas.figure, points[_PLOTTED]
+    handles: list[Artist] = []
+    for col, found in enumerate(panels):
+        page.axes[0][col].set_title(str(found["panel"].iloc[0]))
+        for row, quantity in enumerate(drawn):
+            handles += _draw_panel(page.axes[row][col], found, quantity, not col)
+        page.axes[-1][col].set_xlabel("sequences together")
+    for row, quantity in enumerate(drawn):
+        page.axes[row][0].set_ylabel(quantity.title.format(rank=labels.rank_word(points)))
+    page.figure.align_ylabels(page.figure.axes)
+    page.legend(handles)
+    return page.finish(), numbers
 
 
 def with_lines(points: DataFrame) -> DataFrame:
-    """Return points with the line each is on."""
-    return points.assign(line=[_name(row, points) for _, row in points.iterrows()])
+    """Return points with the panel and the line each is on."""
+    named = points.assign(
+        line=[_name(row, points) for _, row in points.iterrows()],
+        is_sharded=points["data_parallel_sharding"] == "optim_grads_params",
+    )
+    place = named["group"].nunique() > named["model"].nunique()
+    first = named["group"].str.replace(" on ", "\non ") if place else named["model"]
+    asked = [f"{int(row['prompt_tokens'])} read, {int(row['output_tokens'])} made" for _, row in named.iterrows()]
+    return named.assign(panel=first + "\n" + Series(asked, named.index))
+
+
+def answer(points: DataFrame) -> str:
+    """Return what the most sequences that layouts share do against the fewest, by number of layouts, as a title."""
+    done = points[points["status"] == Status.OK]
+    keys = ["group", "line", "prompt_tokens", "output_tokens"]
+    sizes = labels.batches(done["global_batch_size"])
+    if len(sizes) < 2:
+        return "No two numbers of sequences finished"
+    first = sizes[0]
+    ran = {
+        size: len(effects.pair_points(done, "tokens_per_s_per_gpu", keys, "global_batch_size", first, size))
+        for size in sizes[1:]
+    }
+    last = max(size for size, num in ran.items() if num == max(ran.values()))
+    said = f"{last} sequences together instead of {first}"
+    return answer_pairs(done, keys, "global_batch_size", (first, last), _ASKED, said)
 
 
 def _name(row: Series, points: DataFrame) -> str:
-    """Return the name of the line a point is on: all it is but for its batch, and the precision always."""
-    asked = f"{int(row['prompt_tokens'])} tokens read, {int(row['output_tokens'])} made"
-    usual = {column for column in labels.SETTING if points[column].nunique() < 2} - {"precision"}
-    without = tuple({*labels.SIZES, "recompute", "overlap", *usual})
-    return f"{row['group']}, {row['layout']}, {labels.setting_text(row, without)}, {asked}"
+    """Return the name of the line a point is on: its layout, and what of its setting differs between points."""
+    usual = {column for column in labels.SETTING if points[column].nunique() < 2}
+    without = tuple({*labels.SIZES, "recompute", "overlap", "prompt_tokens", "output_tokens", *usual})
+    return " ".join(filter(None, [row["layout"], labels.setting_text(row, without)]))
 
 
-def _draw_panel(axes: Axes, column: str, label: str, lines: dict[str, DataFrame]) -> None:
-    for number, (name, found) in enumerate(lines.items()):
-        done = found[found["status"] == Status.OK].dropna(subset=[column]).sort_values("global_batch_size")
-        at, colour = done["global_batch_size"], style.LINES[number % len(style.LINES)]
-        low, high, model_low, model_high = (done[column_of(column, end)] for end in _ENDS)
-        axes.vlines(at, low, high, color=colour, linewidth=1.6, alpha=0.45)
-        # Thin and dotted: what a model is known to is no spread of measurements.
-        axes.vlines(at, model_low, model_high, color=colour, linewidth=0.7, linestyle=":")
-        axes.plot(
-            at, done[column].astype(float), label=name, markersize=3, linewidth=0.9, color=colour,
-            marker=style.MARKERS[number % len(style.MARKERS)],
-        )  # fmt: skip
-    sizes = sorted({size for found in lines.values() for size in labels.batches(found["global_batch_size"])})
+def _draw_panel(axes: Axes, found: DataFrame, quantity: Quantity, is_left: bool) -> list[Artist]:
+    """Draw a line per layout over the sequences, and return what the legend shows of them."""
+    handles: list[Artist] = []
+    for name, own in found.groupby("line", sort=False):
+        own = DataFrame(own).sort_values("global_batch_size", kind="stable")
+        mark = marks.of_layout(int(own["tp"].iloc[0]), bool(own["is_sharded"].iloc[0]))
+        done = own[(own["status"] == Status.OK) & own[quantity.column].notna()]
+        at = done["global_batch_size"].to_numpy(float)
+        axes.plot(at, done[quantity.column].to_numpy(float) * quantity.scale, color=mark.colour, marker=mark.marker)
+        for _, row in done.iterrows():
+            ends = ("lo", "hi") if row["origin"] == "simulated" else ("p10", "p90")
+            low, high = (float(row.get(column_of(quantity.column, end), np.nan)) * quantity.scale for end in ends)
+            style.draw_interval(axes, float(row["global_batch_size"]), low, high, mark.colour)
+        handles.append(Line2D([], [], color=mark.colour, marker=mark.marker, label=str(name)))
     axes.set_xscale("log", base=2)
+    sizes = labels.batches(found["global_batch_size"])
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.minorticks_off()
-    axes.set_xlabel("sequences together", labelpad=1)
-    axes.set_ylabel(label, labelpad=2)
-    ends = [column_of(column, end) for end in ("", *_ENDS)]
-    done = concat([found[found["status"] == Status.OK] for found in lines.values()])
-    values = done[ends].to_numpy(float).ravel()
-    if not np.isfinite(values).any():
-        absent = list(done["power_absent"].dropna())
-        text = absent[0] if absent and column == "gpu_energy_per_token_j" else style.absent(done)
-        axes.text(
-            0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize=style.SMALL_PT, wrap=True
-        )
-        axes.set_yticks([])
-        return
-    scale(axes, "y", values, 4)
+    if found[quantity.column].notna().any():
+        style.log_axis(axes) if quantity.from_zero else axes.locator_params(axis="y", nbins=4)
+    else:
+        style.say_absent(axes, found)
+    limit = found[quantity.limit[0]].max() if quantity.limit[0] else np.nan
+    style.draw_limit(axes, float(limit), quantity.limit[1].format(limit) if is_left else "")
+    return handles

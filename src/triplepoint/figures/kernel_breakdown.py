@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame, concat
 
-from triplepoint import shares
+from triplepoint.effects import shares
 from triplepoint.figures import labels, marks, stacks, style
 from triplepoint.figures.parallelism_sweep import choose
 

@@ -107,6 +107,15 @@ GPU_TYPES: Mapping[str, Mark] = {
 }
 """Clusters by type of their GPUs."""
 
+MODEL_SIZES: Mapping[str, Mark] = {
+    "whole": Mark("whole model", BLUE),
+    "30b": Mark("scaled down to 30B", ORANGE, "//////", "s"),
+}
+"""A model and the same scaled down."""
+
+TASKS: Mapping[str, Mark] = {"pretrain": Mark("all weights", BLUE), "lora": Mark("LoRA", ORANGE, "//////", "s")}
+"""What is trained."""
+
 ORIGINS: Mapping[str, Mark] = {
     "measured": Mark("measured", BLACK, "", "o"),
     "simulated": Mark("simulated", VERMILION, "//////", "o"),
@@ -145,6 +154,8 @@ FAMILIES: Mapping[str, tuple[Mark, ...]] = {
     "causes": tuple(CAUSES.values()),
     "GPU types": tuple(GPU_TYPES.values()),
     "verdicts": tuple(VERDICTS.values()),
+    "sizes of a model": tuple(MODEL_SIZES.values()),
+    "tasks": tuple(TASKS.values()),
 }
 """What can stand side by side, in that order."""
 

@@ -1,11 +1,11 @@
-"""What part of NVLink, PCIe and InfiniBand is used over micro-batch: a column of panels per model, a line per layout."""
+"""What part of NVLink, PCIe and InfiniBand is used over micro-batch: panels per model, a line per layout."""
 
 from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 from pandas import DataFrame, concat
 
-from triplepoint import links
+from triplepoint.effects import links
 from triplepoint.figures import labels, style
 from triplepoint.figures.microbatch_power import draw_panel, legend_of_layouts, swept
 from triplepoint.figures.parallelism_sweep import Quantity, share_y
@@ -47,8 +47,8 @@ def _draw(points: DataFrame, numbers: DataFrame, quantities: list[Quantity]) -> 
     groups = [DataFrame(found) for _, found in numbers.groupby("group", sort=False)]
     rows = max(len(quantities), 1)
     page = style.new_page(
-        links.answer(points), points, rows, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN, 2.2 + 1.25 * rows,
-        NOTE, sharex="col",
+        links.answer(points), points, rows, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN,
+        2.2 + 1.25 * rows, NOTE, sharex="col",
     )  # fmt: skip
     for col, group in enumerate(groups):
         page.axes[0][col].set_title(str(group["group"].iloc[0]).split(" on ")[0])
@@ -58,6 +58,8 @@ def _draw(points: DataFrame, numbers: DataFrame, quantities: list[Quantity]) -> 
     for row, quantity in enumerate(quantities):
         page.axes[row][0].set_ylabel(quantity.title)
         share_y(page.axes[row])
+        for axes in page.axes[row]:
+            axes.set_ylim(bottom=0)
     if not quantities:
         for axes in page.all_axes:
             style.say(axes, "no traffic was counted")
@@ -70,7 +72,11 @@ def _quantity(link: str, points: DataFrame) -> Quantity:
     name = links.column(link)
     is_near = points[f"{name}_max"].max() > _NEAR
     return Quantity(
-        name, f"{links.NAMES[link]}\n(% of capacity)", limit=(_FULL, "full") if is_near else ("", ""), scale=100
+        name,
+        f"{links.NAMES[link]}\n(% of capacity)",
+        limit=(_FULL, "full") if is_near else ("", ""),
+        scale=100,
+        from_zero=False,
     )
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from pandas import DataFrame
 
-from triplepoint import shares
+from triplepoint.effects import shares
 from triplepoint.figures import labels, marks, stacks, style
 from triplepoint.figures.microbatch_power import swept
 from triplepoint.figures.parallelism_sweep import published_of
@@ -104,7 +104,7 @@ def _draw_panel(axes: Axes, own: DataFrame, num_stages: int) -> None:
         axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=marks.GREY)
         return
     for stage, found in own.groupby("stage", sort=True):
-        seconds = found.set_index("part")["busy_s"].to_dict()
+        seconds = dict(zip(found["part"], found["busy_s"], strict=True))
         stacks.draw_stack(axes, float(str(stage)), 0.8, seconds)
     low, high = own["published_kernel_sum_min_s"].iloc[0], own["published_kernel_sum_max_s"].iloc[0]
     if high > 0:

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from pandas import DataFrame
 
-from triplepoint import gpu_effects
+from triplepoint.effects import between_gpus
 from triplepoint.figures import gpu_map, marks, style
 
 _COLOURS = "inferno"
@@ -49,7 +49,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     scale = Normalize(min(values) - 1, max(values) + 1)
     page = style.new_page(
         _answer(places), points[points["run"].isin(known["run"])], 2, len(places),
-        style.PAGE if len(places) > 1 else style.COLUMN, 4.9, NOTE.format(about=gpu_effects.ABOUT), sharey="row",
+        style.PAGE if len(places) > 1 else style.COLUMN, 4.9, NOTE.format(about=between_gpus.ABOUT), sharey="row",
         height_ratios=[1.3, 1],
     )  # fmt: skip
     for col, (place, _) in enumerate(places):
@@ -66,7 +66,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 def _answer(places: Sequence[tuple[str, DataFrame]]) -> str:
     lines = []
     for place, found in places:
-        apart = gpu_effects.rear_over_front(found)
+        apart = between_gpus.rear_over_front(found)
         if apart is None:
             lines.append(f"{place}: which GPUs stand behind which is not known")
         elif apart.is_tie:
@@ -100,10 +100,10 @@ def _runs(place: str, found: DataFrame) -> DataFrame:
     """Return the paired difference of each run with its interval over nodes, ours and the published one."""
     rows = []
     for run, own in found.groupby("run", sort=False):
-        apart = gpu_effects.rear_over_front(own)
+        apart = between_gpus.rear_over_front(own)
         if apart is None:
             continue
-        published = gpu_effects.rear_over_front(own.assign(published_c=own["published"]), "published_c")
+        published = between_gpus.rear_over_front(own.assign(published_c=own["published"]), "published_c")
         rows.append(
             {
                 "place": place,

@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame, Series, concat
 
-from triplepoint import effects, shares
+from triplepoint import effects
+from triplepoint.effects import shares
 from triplepoint.figures import labels, stacks, style
 from triplepoint.figures.kernel_breakdown import SOURCE
 from triplepoint.figures.parallelism_sweep import published_of

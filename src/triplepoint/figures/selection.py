@@ -49,7 +49,8 @@ def own_figures(study: str, plan: Plan) -> list[str]:
 def fitting(study: str, plan: Plan) -> list[str]:
     """Return the figures that say anything of a study alone."""
     points = [entry.planned.point for entry in plan.valid if study in entry.studies]
-    return [spec.name for spec in FIGURES.values() if not spec.comparison and spec.need.fits(points)]
+    general = [spec for spec in FIGURES.values() if spec.is_general and not spec.comparison]
+    return [spec.name for spec in general if spec.need.fits(points)]
 
 
 def require_selected(names: Iterable[str], plan: Plan, config: Path) -> None:

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from pandas import DataFrame, concat
 
-from triplepoint import shares
+from triplepoint.effects import shares
 from triplepoint.figures import marks, style
 from triplepoint.status import Status
 
@@ -20,6 +20,18 @@ _CUT = 1.05
 PUBLISHED = Patch(
     facecolor="white", edgecolor=marks.BLACK, linewidth=0.8, label="published (computation not divided)"
 )  # fmt: skip
+
+
+def mark_of(part: str) -> marks.Mark:
+    """Return how a part looks."""
+    special = {
+        shares.OTHER_COMM: marks.COMMUNICATION["other"],
+        shares.OVERLAPPED: marks.OVERLAPPED,
+        "compute": marks.STEP_PARTS["compute"],
+    }
+    if part in special:
+        return special[part]
+    return marks.COMMUNICATION[part] if part in shares.KINDS else marks.KERNEL_CLASSES[part]
 
 
 def grid(groups: Sequence[DataFrame]) -> list[list[DataFrame]]:
@@ -96,7 +108,7 @@ def draw_stack(
     bottom = 0.0
     for part in shares.in_order(list(seconds)):
         top = min(bottom + seconds[part], cut)
-        mark = shares.mark_of(part)
+        mark = mark_of(part)
         axes.bar(
             at, max(top - bottom, 0), width, bottom, color=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0
         )  # fmt: skip
@@ -144,7 +156,7 @@ def legend_of(parts: Iterable[str]) -> list[Artist]:
     """Return what a legend shows of parts, in their order."""
     found: list[Artist] = []
     for part in shares.in_order(list(parts)):
-        mark = shares.mark_of(part)
+        mark = mark_of(part)
         if part != "compute":
             found.append(
                 Patch(facecolor=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0, label=mark.name)

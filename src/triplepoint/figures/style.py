@@ -286,6 +286,26 @@ def break_off(axes: Axes, at: float, value: float, limit: float, text: str) -> b
     return True
 
 
+def log_axis(axes: Axes) -> None:
+    """Make the axis of values logarithmic, with plain numbers at 1, 2 and 5 of each decade, or at the decades alone."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    for leading in ((1, 2, 5), (1,)):
+        ticks = [step * 10.0**power for power in range(-9, 10) for step in leading]
+        ticks = [tick for tick in ticks if low <= tick <= high]
+        if len(ticks) < 7:
+            break
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.set_ylim(low, high)
+
+
+def say_absent(axes: Axes, found: DataFrame) -> None:
+    """Write in a panel without values that they were not measured or simulated."""
+    axes.set_yticks([])
+    axes.text(0.5, 0.5, absent(found), transform=axes.transAxes, ha="center", va="center", fontsize=TEXT_PT)
+
+
 def say(axes: Axes, text: str) -> None:
     """Write in a panel why it is empty."""
     axes.set_axis_off()

@@ -1,5 +1,6 @@
 """Checks of the telemetry: energy against its counter and Zeus, timing and clocks, gaps, sensors, cost."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -7,15 +8,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint.figures import old_page as style
-from triplepoint.figures.old_page import HEAD_IN, MARGIN_IN, Canvas, shortened, wrapped
-from triplepoint.figures.rows import mark_slot
+from triplepoint import effects
+from triplepoint.effects import between_gpus
+from triplepoint.figures import marks, style
 
-_ROW_IN = 0.26
-_TITLE_IN = 0.2
-_AXIS_IN = 0.4
-_LINE_IN = 0.115
-_LABEL_IN = 2.05
+_ROW_IN = 0.3
+_LINE_IN = 0.125
+_CHARACTERS = 125
+"""Of a line of notes and of a reason over the page's width."""
 _PERCENT, _MS = 100.0, 1000.0
 
 
@@ -52,62 +52,83 @@ _FEWEST_PERCENT = 2.5
 """The axis reaches at least this far either way."""
 
 
+NOTE = (
+    "Dot: median of a run or trial; bar: 10th to 90th percentile, of overhead 95 % interval; tick: 99th percentile. "
+    "Hollow: simulated; dashed: what is asked for. Title: mean over runs with its {about} over runs."
+)
+
+
 @style.styled
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots: table `telemetry_checks`."""
     checks = tables["telemetry_checks"]
     notes = _notes(checks)
-    heights = [_TITLE_IN + _ROW_IN * len(rows) + _AXIS_IN for rows in (_DIFFERENCES, _TIMES)]
-    height_in = HEAD_IN + sum(heights) + _TITLE_IN + _LINE_IN * (len(notes) + 2) + MARGIN_IN
-    canvas = Canvas.make(style.PAGE_WIDTH_IN, height_in)
-    _stamp(canvas, tables["points"], checks)
-    axes = _panel(canvas, HEAD_IN, "Energy and cost", _DIFFERENCES, checks)
-    _draw_differences(axes, checks)
-    axes = _panel(canvas, HEAD_IN + heights[0], "Time", _TIMES, checks)
-    _draw_times(axes, checks)
-    top_in = HEAD_IN + sum(heights)
-    canvas.text(MARGIN_IN, top_in + 0.02, "Samples and sensors", weight="bold")
+    heights = [_ROW_IN * len(_DIFFERENCES), _ROW_IN * len(_TIMES), _LINE_IN * len(notes)]
+    page = style.new_page(
+        _answer(checks), _stamped(tables["points"], checks), 3, 1, style.PAGE,
+        min(style.TALLEST, 2.4 + sum(heights)), NOTE.format(about=between_gpus.ABOUT), height_ratios=heights,
+    )  # fmt: skip
+    energy, time, last = page.all_axes
+    _prepare(energy, "Energy and cost", _DIFFERENCES, checks)
+    _draw_differences(energy, checks)
+    _prepare(time, "Time", _TIMES, checks)
+    _draw_times(time, checks)
+    last.set_axis_off()
+    last.set_title("Samples and sensors")
     for number, line in enumerate(notes):
-        canvas.text(MARGIN_IN, top_in + _TITLE_IN + number * _LINE_IN, line, fontsize=style.SMALL_PT)
-    legend = "dot: median of a run or trial; bar: 10th to 90th percentile, of the overhead 95 % interval; "
-    legend += "tick: 99th percentile; hollow: simulated; dashed: what is asked for"
-    at_in = top_in + _TITLE_IN + (len(notes) + 0.7) * _LINE_IN
-    canvas.text(MARGIN_IN, at_in, legend, fontsize=style.SMALL_PT, color=style.GREY)
-    return canvas.figure, checks
+        last.text(0.5, 1 - (number + 0.5) / len(notes), line, transform=last.transAxes, ha="center", va="center")
+    return page.finish(), checks
 
 
-def _stamp(canvas: Canvas, points: DataFrame, checks: DataFrame) -> None:
-    """Stamp the page by the checks that have a value; sensor cards and trials of the overhead are of no run."""
+def _answer(checks: DataFrame) -> str:
+    """Return how far two ways to measure energy are apart, and what sampling costs."""
+    parts = []
+    for check, words in (
+        ("integral_60s", "power integral over energy counter"),
+        ("overhead", "step time with sampling"),
+    ):
+        found = _found(checks, check)
+        if not found.empty:
+            mean = effects.over_settings([between_gpus.single(float(value), True) for value in found["value"]])
+            parts.append(f"{words} {'+' * (mean.value > 0)}{mean.text}")
+    return f"Differences: {'; '.join(parts)}" if parts else "Neither energy nor the cost of sampling was checked"
+
+
+def _stamped(points: DataFrame, checks: DataFrame) -> DataFrame:
+    """Return points whose origins are those of the checks drawn: sensor cards and trials of the cost are of no run."""
     drawn = checks[checks["value"].notna()]
     runs = points[points["run"].isin(drawn["subject"])]
-    canvas.stamp(points if runs.empty else runs, style.origin(drawn))
+    origins = drawn["origin"].dropna().unique()
+    shown = points[points["origin"].isin(origins)] if runs.empty else runs[runs["origin"].isin(origins)]
+    return points if shown.empty else shown
 
 
-def _panel(canvas: Canvas, top_in: float, title: str, rows: Sequence[_Row], checks: DataFrame) -> Axes:
-    """Write title and labels of some checks and return axes with a row for each, row 0 on top at y = 0."""
-    canvas.text(MARGIN_IN, top_in + 0.02, title, weight="bold")
-    top_in += _TITLE_IN
-    width_in = canvas.width_in - _LABEL_IN - 4 * MARGIN_IN
-    axes = canvas.axes(MARGIN_IN + _LABEL_IN, top_in, width_in, _ROW_IN * len(rows))
+def _prepare(axes: Axes, title: str, rows: Sequence[_Row], checks: DataFrame) -> None:
+    """Write title and labels of some checks, row 0 on top at y = 0, and in rows without a value the reason."""
+    axes.set_title(title)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_yticks([])
     axes.grid(axis="x")
+    axes.grid(visible=False, axis="y")
+    names = []
     for number, row in enumerate(rows):
         found = _found(checks, row.check)
-        right_in, middle_in = MARGIN_IN + _LABEL_IN - 0.06, top_in + (number + 0.5) * _ROW_IN
-        canvas.text(right_in, middle_in - (0 if found.empty else 0.05), row.label, ha="right", va="center")
+        names.append(row.label if found.empty else f"{row.label}\n{_counted(row, found)}")
         if found.empty:
-            text = shortened(f"not measured: {_reason(checks, row.check)}", width_in - 0.2, style.SMALL_PT)
-            mark_slot(axes, number, text)
-            continue
-        subject = "trial" if row.check == "overhead" else "run"
-        counted = f"{len(found)} {subject}{'s' if len(found) > 1 else ''}, {int(found['num'].sum())} {row.counted}"
-        if row.check == "zeus":
-            counted += f", {int(found['of_total'].sum())} agree"
-        canvas.text(
-            right_in, middle_in + 0.06, counted, ha="right", va="center", fontsize=style.SMALL_PT, color=style.GREY
-        )
-    return axes
+            text = textwrap.shorten(
+                f"not measured: {_reason(checks, row.check)}", 2 * _CHARACTERS // 3, placeholder=" …"
+            )
+            axes.text(
+                0.5, number, text, transform=axes.get_yaxis_transform(), ha="center", va="center", color=marks.GREY,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.0}, zorder=4,
+            )  # fmt: skip
+    axes.set_yticks(range(len(rows)), names)
+    axes.tick_params(axis="y", length=0)
+
+
+def _counted(row: _Row, found: DataFrame) -> str:
+    subject = "trial" if row.check == "overhead" else "run"
+    counted = f"{len(found)} {subject}{'s' if len(found) > 1 else ''}, {int(found['num'].sum())} {row.counted}"
+    return f"{counted}, {int(found['of_total'].sum())} agree" if row.check == "zeus" else counted
 
 
 def _found(checks: DataFrame, check: str) -> DataFrame:
@@ -134,9 +155,9 @@ def _draw_differences(axes: Axes, checks: DataFrame) -> None:
                 _draw_limit(axes, number, at)
         if not found.empty:
             reach = max(reach, 1.1 * _PERCENT * float(found[["value", "low", "high"]].abs().max().max()))
-    axes.axvline(0, color=style.GREY, linewidth=0.5)
+    axes.axvline(0, color=marks.GREY, linewidth=0.5)
     axes.set_xlim(-reach, reach)
-    axes.set_xlabel("difference (%)", labelpad=1)
+    axes.set_xlabel("difference (%)")
 
 
 def _draw_times(axes: Axes, checks: DataFrame) -> None:
@@ -149,7 +170,7 @@ def _draw_times(axes: Axes, checks: DataFrame) -> None:
         if row.limit is not None and not found.empty:
             _draw_limit(axes, number, row.limit)
     axes.set_xlim(_LEAST_MS, max(1e2, axes.get_xlim()[1]))
-    axes.set_xlabel("time (ms)", labelpad=1)
+    axes.set_xlabel("time (ms)")
 
 
 def _draw_row(axes: Axes, number: int, found: DataFrame, factor: float, least: float) -> None:
@@ -159,7 +180,7 @@ def _draw_row(axes: Axes, number: int, found: DataFrame, factor: float, least: f
     for index, (_, row) in enumerate(found.iterrows()):
         y = number + (index - (len(found) - 1) / 2) * step
         is_simulated = row["origin"] == "simulated"
-        colour = style.ORANGE if is_simulated else style.BLUE
+        colour = marks.ORIGINS["simulated"].colour if is_simulated else marks.BLUE
         low, value, high = (
             max(factor * float(row[name]), least) if least else factor * float(row[name])
             for name in ("low", "value", "high")
@@ -174,7 +195,7 @@ def _draw_row(axes: Axes, number: int, found: DataFrame, factor: float, least: f
 
 
 def _draw_limit(axes: Axes, number: int, at: float) -> None:
-    axes.plot([at, at], [number - 0.42, number + 0.42], color=style.VERMILION, linewidth=0.8, linestyle="--")
+    axes.plot([at, at], [number - 0.42, number + 0.42], color=marks.BLACK, linewidth=0.8, linestyle="--")
 
 
 def _notes(checks: DataFrame) -> list[str]:
@@ -197,5 +218,4 @@ def _notes(checks: DataFrame) -> list[str]:
             texts.append(f"{subject}, {what}: {found['absent'].iloc[0]}")
         else:
             texts.append(f"{subject}, {what}: " + ", ".join(f"{name} {_MS * at:.3g} ms" for name, at in values.items()))
-    width_in = style.PAGE_WIDTH_IN - 2 * MARGIN_IN
-    return [line for text in texts for line in wrapped(text, width_in, style.SMALL_PT)]
+    return [line for text in texts for line in textwrap.wrap(text, _CHARACTERS)]

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint import gpu_effects
+from triplepoint.effects import between_gpus
 from triplepoint.figures import gpu_map, style
 
 _PLOTTED = [
@@ -33,15 +33,15 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         return gpu_map.empty_page(tables["points"], text).finish(), DataFrame(columns=_PLOTTED)
     panels = [(str(place), gpu_map.rows_of(found, "gpu_temp_c")) for place, found in known.groupby("place", sort=False)]
     drawn = points[points["run"].isin(known["run"])]
-    note = NOTE.format(about=gpu_effects.ABOUT)
+    note = NOTE.format(about=between_gpus.ABOUT)
     page = gpu_map.draw_maps(_answer(known), note, drawn, panels, ("inferno", "GPU temperature (°C)"))
     numbers = DataFrame([row for _, found in panels for row in found.to_dict("records")])[_PLOTTED]
     return page.finish(), numbers.rename(columns={"value": "gpu_temp_c"})
 
 
 def _answer(known: DataFrame) -> str:
-    apart = gpu_effects.spread(known, "gpu_temp_c")
-    hottest = known.loc[known["gpu_temp_c"].astype(float).idxmax()]
+    apart = between_gpus.spread(known, "gpu_temp_c")
+    hottest = known.sort_values("gpu_temp_c", ascending=False, kind="stable").iloc[0]
     where = f"node {hottest['node']} GPU {hottest['number']}, {hottest['label']}, {hottest['place']}"
     said = f"Hottest at {float(hottest['gpu_temp_c']):.0f} °C: {where}"
     return said if apart is None else f"GPUs of one run are {apart.text} apart, {apart.num} runs. {said}"

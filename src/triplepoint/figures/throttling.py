@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from pandas import DataFrame, Series
 
-from triplepoint import gpu_effects
+from triplepoint.effects import between_gpus
 from triplepoint.figures import gpu_map, marks, style
 
 MOST_LAYOUTS = 3
@@ -18,7 +18,7 @@ MOST_LAYOUTS = 3
 NORMALISED = "throttle_normalised"
 _NORMALISED_PUBLISHED = "throttle_fraction_normalised"
 _SHARES = {f"{cause}_share": mark for cause, mark in marks.CAUSES.items()}
-_PLACES = {gpu_effects.REAR: marks.VERMILION, gpu_effects.FRONT: marks.BLUE}
+_PLACES = {between_gpus.REAR: marks.VERMILION, between_gpus.FRONT: marks.BLUE}
 _PLOTTED = [
     "label", "place", "run", "origin", "node", "number", "rank", "airflow_place", "gpu_temp_c", "published_temp_c",
     *_SHARES, NORMALISED, "published_normalised",
@@ -82,7 +82,7 @@ def _page(points: DataFrame, numbers: DataFrame, num_layouts: int) -> style.Page
     text = f" Met by no GPU: {', '.join(never)}." if never else ""
     text += f" Not counted: {', '.join(unknown)}." if unknown else ""
     width = style.PAGE if num_layouts > 1 else style.COLUMN
-    note = NOTE.format(about=gpu_effects.ABOUT, never=text)
+    note = NOTE.format(about=between_gpus.ABOUT, never=text)
     return style.new_page(
         _answer(numbers), points, 3, num_layouts, width, 5.6, note, sharex="col", sharey="row",
         height_ratios=[1.2, 1, 1],
@@ -97,7 +97,7 @@ def _answer(numbers: DataFrame) -> str:
         said = f"by {_SHARES[cause].name} {100 * share:.0f} % of the time" if share > 0 else "never"
         parts.append(f"{own['label'].iloc[0]} {said}")
     text = f"Clocks are held down: {'; '.join(parts)}"
-    apart = gpu_effects.rear_over_front(numbers.assign(airflow_lane=_lanes(numbers)))
+    apart = between_gpus.rear_over_front(numbers.assign(airflow_lane=_lanes(numbers)))
     return text if apart is None else f"{text}. Rear GPUs are {apart.text} hotter"
 
 

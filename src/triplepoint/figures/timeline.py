@@ -1,92 +1,92 @@
-"""Ranks over time for a few runs: the phases of each, and the communication in flight below it."""
+"""Ranks over time in one run: phases, the communication in flight below them, and beside them power and temperature."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from pandas import DataFrame, concat
+from pandas import DataFrame, Series
 
-from triplepoint.figures import labels
-from triplepoint.figures import old_page as style
-from triplepoint.figures.old_page import HEAD_IN, MARGIN_IN, POINTS_PER_INCH, Canvas, shortened
+from triplepoint import effects
+from triplepoint.figures import labels, marks, style
 from triplepoint.status import Status
 from triplepoint.units import MS_PER_S, NS_PER_S
 
 LANES = ("phase", "comm")
 """Lanes that are drawn; the report's timeline has the others."""
-MAX_PANELS = 4
 MAX_RANKS = 16
 """Ranks drawn of one run; more would be thinner than a line of text."""
+NOTHING = "no run of this selection finished with a trace"
+NOTE = (
+    "One run: the layout with the shortest step of the first model and cluster. Upper strip: phase; lower strip: "
+    "communication in flight; white: neither. Title: step time, {basis}.{heat}"
+)
+_HEAT = " Right: mean power and temperature (bars: 10th to 90th percentile) of each rank's GPU over the other steps."
 
 _RASTER_FROM = 2000
-"""Spans in a panel from which they are stored as pixels: a PDF of many thousand boxes opens slowly."""
-_TITLE_IN, _AXIS_IN, _LABEL_IN, _LEGEND_IN = 0.18, 0.36, 0.5, 0.32
-_MIN_ROW_IN, _MAX_ROW_IN, _PANEL_IN = 0.13, 0.32, 1.7
+"""Spans from which they are stored as pixels: a PDF of many thousand boxes opens slowly."""
 _PHASE_TOP, _PHASE_HEIGHT, _COMM_HEIGHT = 0.04, 0.6, 0.26
 """Parts of a rank's row."""
-_NUMBER_PT = 5.0
-_DIGIT_WIDTH = 0.64
-"""Width of a DejaVu digit over its size."""
-
-_PHASES = {"forward": style.SKY, "backward": style.BLUE, "optimizer": style.GREEN, "grad_sync": style.YELLOW}
-_KIND_ORDER = (("pp",), ("tp",), ("dp",), ("fsdp",), ("ep",))
-"""Kinds of layout with one degree above 1, drawn before combined ones: they are the easiest to read."""
+_RANK_IN = 0.3
 
 
 @style.styled
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
-    """Return the figure and the spans it draws.
+    """Return the figure and the spans it draws, with power and temperature of their rank.
 
-    Drawn is the first finished run of each kind of layout (which degrees are above 1), single degrees first, then
-    combinations with a pipeline; at most `MAX_PANELS` runs, and of each at most `MAX_RANKS` ranks.
+    Args:
+        tables: `points`, `timeline` and `gpus`.
     """
     points = labels.prepare(tables["points"])
     timeline = tables["timeline"][tables["timeline"]["lane"].isin(LANES)]
-    chosen = _choose(points, set(timeline["run"]))
-    of_run = {run: timeline[timeline["run"] == run] for run in chosen["run"]}
-    spans = {run: _ranks_to_draw(found) for run, found in of_run.items()}
-    heights = [_height_in(spans[run]["rank"].nunique()) for run in chosen["run"]] or [_TITLE_IN * 2]
-    canvas = Canvas.make(style.PAGE_WIDTH_IN, HEAD_IN + sum(heights) + _LEGEND_IN + MARGIN_IN)
-    canvas.stamp(chosen if len(chosen) else points)
+    chosen = _fastest(points, set(timeline["run"]))
     if chosen.empty:
-        canvas.text(MARGIN_IN, HEAD_IN + 0.05, "no run of this selection finished with a trace")
-    top_in = HEAD_IN
-    for height_in, (_, point) in zip(heights, chosen.iterrows(), strict=False):
-        num_ranks = of_run[point["run"]]["rank"].nunique()
-        _draw_panel(canvas, point, spans[point["run"]], num_ranks, (top_in, height_in))
-        top_in += height_in
-    _draw_legend(canvas, list(spans.values()))
-    drawn = [found.assign(layout=_name(chosen, run)) for run, found in spans.items()]
-    return canvas.figure, concat(drawn, ignore_index=True) if drawn else timeline.iloc[:0].assign(layout="")
+        page = style.new_page("Nothing to draw", points)
+        style.say(page.axes[0][0], NOTHING)
+        return page.finish(), timeline.iloc[:0].assign(layout="")
+    run = str(chosen["run"].iloc[0])
+    of_run = timeline[timeline["run"] == run]
+    spans = _ranks_to_draw(of_run)
+    heat = _heat_of(tables["gpus"], run, spans)
+    page = _page(points, chosen, (spans["rank"].nunique(), of_run["rank"].nunique()), heat)
+    _draw_lanes(page.axes[0][0], spans)
+    for axes, (column, title) in zip(page.axes[0][1:], heat.items(), strict=True):
+        _draw_heat(axes, tables["gpus"], run, sorted(spans["rank"].unique()), (column, title))
+    page.legend(_legend(spans))
+    return page.finish(), spans.assign(layout=chosen["layout"].iloc[0])
 
 
-def _name(chosen: DataFrame, run: str) -> str:
-    return str(chosen.loc[chosen["run"] == run, "layout"].iloc[0])
+def _fastest(points: DataFrame, traced: set[str]) -> DataFrame:
+    """Return the traced point with the shortest step of the first model and cluster that has one."""
+    done = points[(points["status"] == Status.OK) & points["run"].isin(traced) & points["step_time_s"].notna()]
+    first = done[done["group"] == done["group"].iloc[0]] if len(done) else done
+    return first.sort_values("step_time_s", kind="stable").head(1)
 
 
-def _choose(points: DataFrame, traced: set[str]) -> DataFrame:
-    """Return the points to draw, by the rule in `draw`."""
-    done = points[(points["status"] == Status.OK) & points["run"].isin(traced)]
-    first: dict[tuple[str, ...], Any] = {}
-    for index, row in done.iterrows():
-        first.setdefault(_kind(row), index)
+def _page(points: DataFrame, chosen: DataFrame, ranks: tuple[int, int], heat: Mapping[str, str]) -> style.Page:
+    point = chosen.iloc[0]
+    same = labels.common_setting(points[points["group"] == point["group"]])
+    is_compared = point["run"] in set(same["run"])
+    part = "" if ranks[0] == ranks[1] else f", {ranks[0]} of {ranks[1]} traced ranks"
+    model = f"{point['group']}, micro-batch {point['micro_batch_size']}{part}"
+    answer = f"{point['layout']} takes {point['step_time_s']:.3g} s a step: {model}"
+    if is_compared:
+        answer += f"\n{effects.answer_best(same)}"
+    basis = effects.about_intervals(same) if is_compared else ""
+    note = NOTE.format(basis=f"interval {basis}" if basis else "without an interval", heat=_HEAT if heat else "")
+    return style.new_page(
+        answer, chosen, 1, 1 + len(heat), style.PAGE, min(style.TALLEST, 2.2 + _RANK_IN * ranks[0]), note, sharey=True,
+        width_ratios=[6.0] + [1.0] * len(heat),
+    )  # fmt: skip
 
-    def rank(kind: tuple[str, ...]) -> tuple:
-        single = _KIND_ORDER.index(kind) if kind in _KIND_ORDER else len(_KIND_ORDER)
-        return single, "pp" not in kind, -len(kind), kind
 
-    kinds = sorted((kind for kind in first if kind), key=rank)
-    kinds += [kind for kind in first if not kind]
-    return done.loc[[first[kind] for kind in kinds[:MAX_PANELS]]]
-
-
-def _kind(row: Any) -> tuple[str, ...]:
-    sharding = row["data_parallel_sharding"] == "optim_grads_params"
-    degrees = [degree for degree in labels.DEGREES if row[degree] > 1]
-    return tuple("fsdp" if sharding and degree == "dp" else degree for degree in degrees)
+def _heat_of(gpus: DataFrame, run: str, spans: DataFrame) -> dict[str, str]:
+    """Return the columns of `gpus` that are known of the drawn ranks, with their titles."""
+    own = gpus[(gpus["run"] == run) & gpus["rank"].isin(spans["rank"])]
+    titles = {"gpu_power_w": "power (W)", "gpu_temp_c": "GPU (°C)"}
+    return {column: title for column, title in titles.items() if own[column].notna().any()}
 
 
 def _ranks_to_draw(spans: DataFrame) -> DataFrame:
@@ -102,92 +102,56 @@ def _ranks_to_draw(spans: DataFrame) -> DataFrame:
     return spans[spans["rank"].isin([choice[pick] for pick in picks])]
 
 
-def _row_in(num_ranks: int) -> float:
-    return min(_MAX_ROW_IN, max(_MIN_ROW_IN, _PANEL_IN / max(num_ranks, 1)))
-
-
-def _height_in(num_ranks: int) -> float:
-    return _TITLE_IN + _row_in(num_ranks) * num_ranks + _AXIS_IN
-
-
-def _draw_panel(canvas: Canvas, point: Any, spans: DataFrame, num_ranks: int, place: tuple[float, float]) -> None:
-    """Draw one run.
-
-    Args:
-        canvas: The page.
-        point: Row of `points`.
-        spans: What to draw of it.
-        num_ranks: Traced ranks of the run, drawn or not.
-        place: Top and height. Unit: inch.
-    """
-    top_in, height_in = place
+def _draw_lanes(axes: Axes, spans: DataFrame) -> None:
     ranks = sorted(int(rank) for rank in spans["rank"].unique())
-    part = "" if len(ranks) == num_ranks else f", {len(ranks)} of {num_ranks} ranks"
-    title = f"{point['layout']}, {point['group']}"
-    text = shortened(
-        f"{title}, micro-batch {point['micro_batch_size']}{part}", canvas.width_in - 0.2, style.TEXT_PT + 0.8
-    )
-    canvas.text(MARGIN_IN, top_in + 0.03, text, weight="bold")
-    width_in = canvas.width_in - _LABEL_IN - 2 * MARGIN_IN
-    axes = canvas.axes(MARGIN_IN + _LABEL_IN, top_in + _TITLE_IN, width_in, height_in - _TITLE_IN - _AXIS_IN)
     end_s = float((spans["t_start_ns"] + spans["duration_ns"]).max()) / NS_PER_S
     factor, unit = (MS_PER_S, "ms") if end_s < 1 else (1, "s")
-    raster = len(spans) > _RASTER_FROM
-    scale = factor / NS_PER_S
     for row, rank in enumerate(ranks):
-        _draw_rank(axes, spans[spans["rank"] == rank], row, scale, raster)
+        _draw_rank(axes, spans[spans["rank"] == rank], row, factor / NS_PER_S, len(spans) > _RASTER_FROM)
     axes.set_xlim(0, end_s * factor)
     axes.set_ylim(len(ranks), 0)
     axes.set_yticks([row + 0.45 for row in range(len(ranks))], labels=[f"rank {rank}" for rank in ranks])
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel(f"time since the step began ({unit})", labelpad=1)
-    _write_numbers(axes, spans, ranks, scale, width_in / (end_s * factor))
+    axes.grid(visible=False)
+    axes.set_xlabel(f"time since the step began ({unit})")
 
 
 def _draw_rank(axes: Axes, spans: DataFrame, row: int, scale: float, raster: bool) -> None:
     lanes = (
-        ("phase", _PHASES, _PHASE_TOP, _PHASE_HEIGHT),
-        ("comm", style.COMMS, _PHASE_TOP + _PHASE_HEIGHT, _COMM_HEIGHT),
+        ("phase", marks.PHASES, _PHASE_TOP, _PHASE_HEIGHT),
+        ("comm", marks.COMMUNICATION, _PHASE_TOP + _PHASE_HEIGHT, _COMM_HEIGHT),
     )
-    for lane, colours, top, height in lanes:
-        own = spans[spans["lane"] == lane]
-        for label, found in own.groupby("label", sort=False):
+    for lane, known, top, height in lanes:
+        for label, found in spans[spans["lane"] == lane].groupby("label", sort=False):
             boxes = np.column_stack([found["t_start_ns"] * scale, found["duration_ns"] * scale])
             axes.broken_barh(
-                boxes.tolist(), (row + top, height), facecolors=colours.get(str(label), style.PALE),
-                edgecolors="white" if lane == "phase" else "none", linewidth=0.3, rasterized=raster,
+                boxes.tolist(), (row + top, height), facecolors=known.get(str(label), known["other"]).colour,
+                edgecolors="white" if lane == "phase" and not raster else "none", linewidth=0.2, rasterized=raster,
             )  # fmt: skip
 
 
-def _write_numbers(axes: Axes, spans: DataFrame, ranks: Sequence[int], scale: float, inch_per_unit: float) -> None:
-    """Write the micro-batch on each phase that is wide enough for it."""
-    numbered = spans[(spans["lane"] == "phase") & spans["microbatch"].notna()]
-    rows = {rank: row for row, rank in enumerate(ranks)}
-    for rank, label, number, start, duration in zip(
-        *(numbered[name] for name in ("rank", "label", "microbatch", "t_start_ns", "duration_ns")), strict=True
-    ):
-        text = str(int(number))
-        width_pt = duration * scale * inch_per_unit * POINTS_PER_INCH
-        if width_pt < (len(text) * _DIGIT_WIDTH + 0.2) * _NUMBER_PT:
-            continue
-        colour = "white" if label == "backward" else style.BLACK
-        axes.text(
-            (start + duration / 2) * scale, rows[int(rank)] + _PHASE_TOP + _PHASE_HEIGHT / 2, text, fontsize=_NUMBER_PT,
-            color=colour, ha="center", va="center_baseline",
-        )  # fmt: skip
+def _draw_heat(axes: Axes, gpus: DataFrame, run: str, ranks: list[Any], what: tuple[str, str]) -> None:
+    """Draw a quantity of each rank's GPU beside its row."""
+    column, title = what
+    own = gpus[gpus["run"] == run].set_index("rank").reindex(ranks)
+    places = np.arange(len(ranks)) + 0.45
+    colour = marks.QUANTITIES["power" if column == "gpu_power_w" else "temperature"]
+    ends: list[Series] = [own[name] for name in ("gpu_temp_p10_c", "gpu_temp_p90_c") if column == "gpu_temp_c"]
+    if ends:
+        axes.hlines(places, ends[0].astype(float), ends[1].astype(float), color=colour, linewidth=2, alpha=0.4)
+    axes.plot(own[column].to_numpy(float), places, "o", color=colour)
+    axes.set_xlabel(title)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x")
+    axes.locator_params(axis="x", nbins=3)
 
 
-def _draw_legend(canvas: Canvas, spans: Sequence[DataFrame]) -> None:
-    """Name the colours that occur, phases first; whatever has no colour of its own is grey."""
-    found = {(lane, str(label)) for part in spans for lane, label in zip(part["lane"], part["label"], strict=True)}
-    entries = [(label, colour) for label, colour in _PHASES.items() if ("phase", label) in found]
-    entries += [(label, colour) for label, colour in style.COMMS.items() if ("comm", label) in found]
-    named = {label for label, _ in entries}
-    others = sorted(label for _, label in found if label not in named)
-    entries += [(", ".join(others), style.PALE)] if others else []
-    canvas.figure.legend(
-        [Patch(facecolor=colour, linewidth=0) for _, colour in entries], [label for label, _ in entries],
-        ncols=max(len(entries), 1), loc="lower center", bbox_to_anchor=(0.5, MARGIN_IN / canvas.height_in / 2),
-        borderpad=0, handlelength=1.4, columnspacing=1.2, handletextpad=0.4,
-    )  # fmt: skip
+def _legend(spans: DataFrame) -> list[Patch]:
+    """Return the colours that occur, phases first."""
+    found = []
+    for lane, known in (("phase", marks.PHASES), ("comm", marks.COMMUNICATION)):
+        there = {str(label) for label in spans.loc[spans["lane"] == lane, "label"]}
+        names = [name for name in known if name in there or (name == "other" and there - set(known))]
+        found += [Patch(facecolor=known[name].colour, linewidth=0, label=known[name].name) for name in names]
+    return found

@@ -6,7 +6,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint import gpu_effects
+from triplepoint.effects import between_gpus
 from triplepoint.figures import gpu_map, style
 
 CLUSTER = "h200x32"
@@ -67,11 +67,13 @@ def _answer(place: str, counted: DataFrame, links: Sequence[str]) -> str:
     parts = []
     for link in links:
         own = counted[counted["link"] == link]
-        share = gpu_effects.mean_share(own, list(DIRECTIONS))
+        share = between_gpus.mean_share(own, list(DIRECTIONS))
         if share is not None:
             busiest = own[list(DIRECTIONS)].astype(float).max(axis=1)
-            most = own.loc[busiest.idxmax(), "label"]
-            parts.append(f"{LINKS[link]} {gpu_effects.said_share(share)}, at most {100 * busiest.max():.2g} % ({most})")
+            most = own["label"].iloc[int(busiest.argmax())]
+            parts.append(
+                f"{LINKS[link]} {between_gpus.said_share(share)}, at most {100 * busiest.max():.2g} % ({most})"
+            )
     return f"Of their capacity, links on {place} carry: {'; '.join(parts)}"
 
 
@@ -82,7 +84,7 @@ def _page(answer: str, points: DataFrame, counted: DataFrame, links: Sequence[st
     cut = f" {most} of {len(names)} runs are drawn; the others are in the CSV." if len(names) > most else ""
     widths = [3.0 if counted.loc[counted["link"] == link, "rank"].notna().any() else 1.6 for link in links]
     page = style.new_page(
-        answer, points, len(DIRECTIONS), len(links), style.PAGE, height, NOTE.format(about=gpu_effects.ABOUT) + cut,
+        answer, points, len(DIRECTIONS), len(links), style.PAGE, height, NOTE.format(about=between_gpus.ABOUT) + cut,
         width_ratios=widths,
     )  # fmt: skip
     for col, link in enumerate(links):

@@ -17,6 +17,7 @@ from triplepoint.config.base import Strict
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.model import ModelConfig
 from triplepoint.config.yaml_file import read
+from triplepoint.errors import shown
 from triplepoint.published.words import Cells, UnreadableError, count, read_count, read_number
 
 _GATED = r"llama|mixtral|mistral|qwen|deepseek|kimi|grok|gpt-?oss|gemma|olmo|dbrx|glm|yi-"
@@ -24,6 +25,8 @@ _UNGATED = r"gpt|nemotron|mpt|opt|bloom|mt-nlg|falcon|pythia|neox|turing"
 _ALIBI = r"mpt|bloom"
 _TRUSTED = 0.15
 """A parameter count this far off, in log, says nothing about the variant: the row is a proxy with fewer layers."""
+_OTHER_MODEL = 0.3
+"""A parameter count this far off, in log, is of another model than the one that is named: a choice."""
 _PRIOR = 0.02
 """What going against the habit of a family costs, in log of the parameter count: half a gate is 15 %, rounding 2 %."""
 _DEFAULT_VOCAB = 50304
@@ -87,6 +90,9 @@ def adapt(shape: Shape, known: ModelConfig) -> ModelConfig:
     """Return a known model changed as the row states.
 
     A capacity factor of experts is a choice of a training run, which tables do not state: experts are dropless.
+
+    Raises:
+        UnreadableError: If the parameter count is neither that of the row's shape nor of the whole model.
     """
     content = known.model_dump(exclude={"moe"})
     stated = {
@@ -97,7 +103,13 @@ def adapt(shape: Shape, known: ModelConfig) -> ModelConfig:
     }
     content |= {key: value for key, value in stated.items() if value} | _feed_forward(shape, known)
     content["name"] = _name(shape)
-    return _model(content)
+    model = _model(content)
+    if shape.num_parameters and min(_misfit(shape, model), _misfit(shape, known)) > _OTHER_MODEL:
+        billions = shape.num_parameters / 1e9, model.num_parameters / 1e9
+        raise UnreadableError(
+            f"params_B is {billions[0]:.3g}, {shown(shape.name)} has {billions[1]:.3g}; write one of them"
+        )
+    return model
 
 
 def _feed_forward(shape: Shape, known: ModelConfig) -> dict[str, Any]:

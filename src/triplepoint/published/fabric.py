@@ -1,5 +1,6 @@
 """Fabrics of published runs: nodes and network as stated, what is usual of the GPU type for the rest."""
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,21 +22,26 @@ def usual_fabric(gpu: GpuConfig, num_gpus: int, stated: StatedNetwork, config: P
         config: Folder of the configuration.
 
     Raises:
-        UnreadableError: If the GPU type has no such nodes.
+        UnreadableError: If the GPU type or the job has no such nodes, or Ethernet has no rate.
     """
     usual = gpu.usual_network
-    node, domain = _node_and_domain(gpu, stated)
+    _check_machines(gpu, stated)
+    _check_scale_up(gpu, stated)
+    node, domain = _node_and_domain(gpu, _with_node_size(stated, num_gpus))
     inside = node_levels(gpu, domain, config)
     if num_gpus <= domain:
         return Fabric(inside)
+    _check_between(num_gpus, domain, stated)
     share = usual.node_bandwidth.value / usual.gpus_per_node
     nics = (usual.nics_per_node or usual.gpus_per_node) * node / usual.gpus_per_node
+    if counted := _adapters(stated, node):
+        nics, share = counted, usual.nic_bandwidth * counted / node
     if stated.nic_bandwidth:
         share = stated.nic_bandwidth * nics / node
     if stated.bandwidth:
         _check_owner(gpu, stated)
         share = stated.bandwidth if stated.is_per_gpu else stated.bandwidth / node
-        nics = stated.num_nics or share * node / usual.nic_bandwidth
+        nics = counted or share * node / usual.nic_bandwidth
     # Not rounded: of more bandwidth no adapter has less.
     per_node = max(1.0, nics)
     network = Network(
@@ -49,12 +55,83 @@ def usual_fabric(gpu: GpuConfig, num_gpus: int, stated: StatedNetwork, config: P
     return Fabric(inside + network_levels(network, load_link(network.link, config), domain, num_gpus))
 
 
+def usual_words(gpu: GpuConfig) -> str:
+    """Return the adapters of the nodes a GPU type usually comes in, as a cell would state them: 8x400G."""
+    usual = gpu.usual_network
+    return f"{usual.nics_per_node or usual.gpus_per_node}x{usual.nic_bandwidth / GIGABIT:g}G"
+
+
+def _adapters(stated: StatedNetwork, node: int) -> float | None:
+    """Return the adapters of a node where they are counted."""
+    of_gpus = stated.nics_per_gpu * node if stated.nics_per_gpu else None
+    if of_gpus and stated.num_nics and of_gpus != stated.num_nics:
+        raise UnreadableError(
+            f"interconnect counts {stated.num_nics} adapters of a node and {of_gpus:g} of its {node} GPUs; write one"
+        )
+    return of_gpus or stated.num_nics
+
+
+def _with_node_size(stated: StatedNetwork, num_gpus: int) -> StatedNetwork:
+    """Return what is stated with the GPUs of a node, which also follow from the nodes of the job or a machine."""
+    sizes = {machine.gpus_per_node for machine in stated.machines}
+    if stated.gpus_per_node is None and stated.num_nodes is None and len(sizes) == 1:
+        return replace(stated, gpus_per_node=sizes.pop())
+    if stated.num_nodes is None:
+        return stated
+    size, rest = divmod(num_gpus, stated.num_nodes)
+    if rest or not size or stated.gpus_per_node not in (None, size):
+        each = f" of {stated.gpus_per_node} GPUs" if stated.gpus_per_node else ""
+        raise UnreadableError(f"interconnect states {stated.num_nodes} nodes{each}, n_gpus is {num_gpus}; write one")
+    return replace(stated, gpus_per_node=size)
+
+
+def _check_machines(gpu: GpuConfig, stated: StatedNetwork) -> None:
+    """Refuse a machine that has other GPUs."""
+    chips = [chip for machine in stated.machines for chip in machine.chips]
+    if chips and gpu.chip not in chips:
+        names = " and ".join(chip.upper() for chip in chips)
+        raise UnreadableError(f"interconnect names a machine with {names}, gpu is {gpu.name}; write one of them")
+
+
+_NVLINK_RATES = {300e9, 600e9, 900e9, 1800e9}
+"""Both directions of one GPU, byte/s, of NVLink 2 to 5. Source: NVIDIA, data sheets of V100, A100, H100, B200."""
+
+
+def _check_scale_up(gpu: GpuConfig, stated: StatedNetwork) -> None:
+    """Refuse the NVLink rate of another generation; other rates may be measured ones."""
+    own = gpu.scale_up_bandwidth.value
+    rate = stated.scale_up_bandwidth
+    if rate in _NVLINK_RATES and not any(abs(rate / size - 1) < 0.05 for size in (own, 2 * own)):
+        raise UnreadableError(
+            f"interconnect states NVLink of {rate / 1e9:g} GB/s, {gpu.name} has {2 * own / 1e9:g} GB/s; write one"
+        )
+
+
+def _check_between(num_gpus: int, domain: int, stated: StatedNetwork) -> None:
+    """Refuse a job of several nodes that is said to be inside one, and Ethernet of no rate."""
+    if stated.is_one_node and not (stated.bandwidth or stated.nic_bandwidth):
+        raise UnreadableError(
+            f"interconnect says that all is in one node, n_gpus is {num_gpus} in nodes of {domain}; write what is "
+            "between nodes, such as 8x400G"
+        )
+    if stated.is_silent and stated.link == "ethernet":
+        raise UnreadableError("interconnect is Ethernet of no rate, expected one such as 100GbE or 8x400G Ethernet")
+
+
+_MOST_OF_NODE_GBPS = 100
+"""Ethernet of a rate up to this is a host's, where nothing is said of it: a choice."""
+
+
 def _check_owner(gpu: GpuConfig, stated: StatedNetwork) -> None:
-    """Refuse a rate that nothing is said of and that may be an adapter's as well as a node's; of Ethernet, a node's."""
-    adapter, nics = gpu.usual_network.nic_bandwidth, gpu.usual_network.nics_per_node or gpu.usual_network.gpus_per_node
-    is_adapters = stated.bandwidth is not None and abs(stated.bandwidth / adapter - 1) < 0.05
-    if stated.is_of_unknown and is_adapters and nics > 1 and stated.link != "ethernet":
-        rate = f"{adapter / GIGABIT:g}"
+    """Refuse a rate that nothing is said of and that may be an adapter's as well as a node's.
+
+    Rates that adapters have are refused on nodes with several; slow Ethernet is a host's, EFA an instance's.
+    """
+    nics = gpu.usual_network.nics_per_node or gpu.usual_network.gpus_per_node
+    rate_gbps = round((stated.bandwidth or 0.0) / GIGABIT)
+    is_hosts = stated.is_of_instance or (stated.link == "ethernet" and rate_gbps <= _MOST_OF_NODE_GBPS)
+    if stated.is_of_unknown and rate_gbps in _ADAPTER_GBPS and nics > 1 and not is_hosts:
+        rate = f"{rate_gbps:g}"
         raise UnreadableError(
             f"interconnect states {rate} Gb/s, of an adapter ({nics}x{rate}G) or a node ({rate} Gb/s per node); write "
             "which"
@@ -84,6 +161,8 @@ def _node_and_domain(gpu: GpuConfig, stated: StatedNetwork) -> tuple[int, int]:
     return node, domain or (usual.domain or node)
 
 
+_ADAPTER_GBPS = {25, 40, 50, 56, 100, 200, 400, 800}
+"""Rates of one adapter. Source: InfiniBand Trade Association, roadmap; Ethernet Alliance, roadmap."""
 _MOST_CARDS = 16
 """GPUs of a node of cards, at most: a choice."""
 

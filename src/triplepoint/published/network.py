@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass, replace
 
 from triplepoint.errors import shown
+from triplepoint.published.adapters import CONNECTX, card_rate, count_adapters, normalised
+from triplepoint.published.machines import Machine, find_machines, other_instances, without_machines
 from triplepoint.published.network_words import DENIED, Reading
 from triplepoint.published.words import UnreadableError, is_blank
 
@@ -29,6 +31,13 @@ class StatedNetwork:
         is_rail_optimised: Whether adapters of one number share a leaf switch; None where nothing is stated.
         oversubscription: Bandwidth into a leaf switch over that out of it.
         unread: Words that say nothing here.
+        nics_per_gpu: Adapters of one GPU; None where they are not counted so.
+        num_nodes: Nodes of the job; None where they are not counted.
+        is_one_node: Whether the text says that all is inside one node.
+        scale_up_bandwidth: Of NVLink, as stated, of one direction or both. Unit: byte/s.
+        machines: Machines named.
+        is_silent: Whether the text says something, and no rate.
+        is_of_instance: Whether a rate of EFA is stated, which its provider gives of a whole instance.
     """
 
     bandwidth: float | None = None
@@ -43,32 +52,48 @@ class StatedNetwork:
     is_rail_optimised: bool | None = None
     oversubscription: float = 1.0
     unread: tuple[str, ...] = ()
+    nics_per_gpu: float | None = None
+    num_nodes: int | None = None
+    is_one_node: bool = False
+    scale_up_bandwidth: float | None = None
+    machines: tuple[Machine, ...] = ()
+    is_silent: bool = False
+    is_of_instance: bool = False
 
 
-_GENERATIONS = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
+_GENERATIONS = {"qdr": 40, "fdr": 56, "edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
 """Gb/s of one InfiniBand port of four lanes, by generation. Source: InfiniBand Trade Association, roadmap."""
 
 _PORTS = re.compile(
-    r"(?<![\d.])(\d+)\s*x\s*(?:[a-z]+-?\d?\s+)?(edr|hdr|ndr|xdr)?\s*-?(\d+)?\s*(g(?:be|bps|b/s|bits?/s|/s)?|\b)",
+    r"(?<![\d.])(\d+)\s*x\s*(?:(?!gpu|node)[a-z]+-?\d?\s+){0,3}?([qfehnx]dr)?\s*-?(\d+)?\s*"
+    r"(g(?:be|bps|b/s|bits?/s|bits?|b|/s)?|\b)",
     re.IGNORECASE,
 )
 _BYTES = re.compile(r"\s*B(?:ps|/s)")
 """In the unit of a rate: bytes, a capital B; bits are a small one, or none."""
 _RATE = re.compile(r"([\d.,]*\d)\s*([gt])(be|b|bits?)?(ps|/s(?:ec)?)?(?![a-z0-9])", re.IGNORECASE)
-_NOT_NETWORK = re.compile(r"(?:nvlink|nvswitch|xgmi|infinity fabric)[-\d. ]*?\s*[\d.]*\s*[gt]b(?:ps|/s)", re.IGNORECASE)
+_INSIDE = r"(?:nvlink|nvswitch|xgmi|infinity fabric)"
+_NOT_NETWORK = re.compile(
+    rf"{_INSIDE}[-\d. ]*?\s*[\d.]*\s*[gt]b(?:ps|/s)|"
+    rf"(?<![\dx.])[\d.]+\s*[gt]b(?:ps|/s)\s+(?:bidirectional\s+)?{_INSIDE}",
+    re.IGNORECASE,
+)
+_NVLINK_RATE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s*([gt])b(?:ps|/s)", re.IGNORECASE)
+_ONE_NODE = re.compile(r"\b(?:single|1|one)[- ]node\b(?! per|/)|nvlink only|only nvlink")
+_NODES = re.compile(r"(?<![\d.x])(\d{1,6})\s*x?\s*nodes\b")
 _OWNER = re.compile(
     r"[^,;+()]{0,30}?(?:per|/|\ba)\s*(gpu|nic|adapter|port|hca|link|rail|node|server|host|machine|instance)"
 )
 """Of what a rate is, in the words after it."""
 _TOTAL = re.compile(r"[^,;+()\d]{0,20}\b(?:total|aggregate)", re.IGNORECASE)
-_COUNT_LAST = re.compile(r"(\d+\s*g[a-z/]*)\s+x\s?(\d{1,2})\b", re.IGNORECASE)
-_GENERATION = re.compile(r"\b([ehnx]dr)[- ]?(\d{2,3})?(?!\d)")
+_GENERATION = re.compile(r"\b([qfehnx]dr)[- ]?(\d{2,3})?(?!\d)")
 _DOMAIN = re.compile(r"nvl-?(\d{1,3})(?!\d)(?!\s*gi?b)")
-_NAME = r"(?![ehnx]dr|connectx|cx)[a-z]+\d+[a-z]*(?:[- ][a-z0-9]+)?"
+_NAME = r"(?![qfehnx]dr|connectx|cx)[a-z]+\d+[a-z]*(?:[- ][a-z0-9]+)?"
 _NODE = (
     re.compile(rf"(?<!\d)(\d{{1,3}})\s*x?\s*-?\s*(?:{_NAME}\s+)?gpus?\s*(?:/|per|a)\s*node"),
     re.compile(rf"(?<!\d)(\d{{1,3}})\s*x\s*{_NAME}\s*(?:/|per|a)\s*node"),
     re.compile(r"(?<!\d)(\d{1,3})[- ]gpus?\s+nodes?"),
+    re.compile(rf"nodes\s*(?:x|of|with|each with)\s*(\d{{1,3}})\s*x?\s*(?:{_NAME}\s+)?gpus?"),
 )
 """GPUs of a node: 8 GPUs per node, 4x H200/node, 8-GPU nodes."""
 _RATIO = re.compile(r"\d{1,3}(?:\.\d{1,3})?\s*:\s*\d{1,3}(?:\.\d{1,3})?")
@@ -90,8 +115,10 @@ def read_network(text: str, gpu: str = "") -> StatedNetwork:
     Raises:
         UnreadableError: If it contradicts itself, or cannot be read.
     """
-    text = "" if is_blank(text) else _COUNT_LAST.sub(r"\2x\1", text.replace("\u00d7", "x").replace("*", "x"))
-    low, found = text.lower(), _network_bandwidth(_NOT_NETWORK.sub(" ", text))
+    machines = () if is_blank(text) else find_machines(text.lower())
+    others = other_instances(text.lower(), machines)
+    text = "" if is_blank(text) else normalised(without_machines(text, machines))
+    low, found = text.lower(), _with_adapters(text, machines)
     both = f"{low} ; {gpu.lower()}"
     said = DENIED.sub(" ", low)
     return replace(
@@ -99,17 +126,61 @@ def read_network(text: str, gpu: str = "") -> StatedNetwork:
         gpus_per_node=_only("GPUs of a node", {int(size) for pattern in _NODE for size in pattern.findall(both)}),
         domain_size=_only("an NVLink domain", {int(size) for size in _DOMAIN.findall(both)}),
         has_reduction="sharp" in low and not re.search(r"(no|non|not|without)[ -]*sharp", low),
-        link=_link(said),
+        link=_link(said, machines),
         is_rail_optimised=None if "rail" not in low else not re.search(r"(not|non|no|without)[ -]*rail", low),
         oversubscription=_oversubscription(low),
-        unread=_unread(text),
+        unread=(*others, *_unread(text, bool(machines or others))),
+        num_nodes=_only("nodes", {int(size) for size in _NODES.findall(low)}),
+        is_one_node=_ONE_NODE.search(low) is not None,
+        scale_up_bandwidth=_scale_up(text),
+        machines=machines,
+        is_of_instance=re.search(r"\befa", low) is not None,
+        is_silent=bool(text.strip() or machines or others)
+        and not (found.bandwidth or found.nic_bandwidth)
+        and "dgx" not in low,
     )
 
 
-def _unread(text: str) -> tuple[str, ...]:
+def _with_adapters(text: str, machines: tuple[Machine, ...]) -> StatedNetwork:
+    """Return the rate, and the adapters that are counted apart from it; of a machine where the text states none."""
+    plain = _NOT_NETWORK.sub(" ", text)
+    found = _network_bandwidth(plain)
+    of_node, of_gpu = count_adapters(plain)
+    if not (found.bandwidth or found.nic_bandwidth or of_node or of_gpu):
+        rate = card_rate(plain)
+        if rate or not machines:
+            return replace(found, nic_bandwidth=rate * GIGABIT if rate else None)
+        networks = {machine.network for machine in machines}
+        if len(networks) > 1:
+            raise UnreadableError(f"interconnect names machines with {' and '.join(sorted(networks))}; write one")
+        return _network_bandwidth(networks.pop())
+    if not (of_node or of_gpu):
+        return found
+    if found.num_nics:
+        if of_node not in (None, found.num_nics):
+            raise UnreadableError(f"interconnect counts {found.num_nics} and {of_node} adapters of a node; write one")
+        return found
+    rate = card_rate(plain)
+    if found.is_of_unknown or found.is_per_gpu and of_gpu:
+        share = found.bandwidth if found.is_of_unknown or not found.bandwidth else found.bandwidth / (of_gpu or 1)
+        found = StatedNetwork(nic_bandwidth=share)
+    elif rate and not (found.bandwidth or found.nic_bandwidth):
+        found = StatedNetwork(nic_bandwidth=rate * GIGABIT)
+    return replace(found, num_nics=of_node, nics_per_gpu=of_gpu)
+
+
+def _scale_up(text: str) -> float | None:
+    """Return the rate of NVLink that is stated, None where there is none. Unit: byte/s."""
+    stated = [
+        rate for part in _NOT_NETWORK.findall(text) if "nv" in part.lower() for rate in _NVLINK_RATE.findall(part)
+    ]
+    return max((float(value) * (1e12 if unit in "tT" else 1e9) for value, unit in stated), default=None)
+
+
+def _unread(text: str, has_machine: bool) -> tuple[str, ...]:
     """Return the words that say nothing here; refuse what should and cannot be read."""
-    reading = Reading(text)
-    for pattern in (_NOT_NETWORK, *_NODE, _DOMAIN, _PORTS, _RATE, _GENERATION, _CHIPS):
+    reading = Reading(text, has_meaning=has_machine)
+    for pattern in (_NOT_NETWORK, CONNECTX, *_NODE, _DOMAIN, _PORTS, _RATE, _GENERATION, _CHIPS):
         reading.take(pattern)
     for pattern in (_MEMORY, _RATIO, _COUNTS):
         reading.take(pattern, means=pattern is _COUNTS)
@@ -123,16 +194,18 @@ def _only(what: str, stated: set[int]) -> int | None:
     return next(iter(stated), None)
 
 
-def _link(low: str) -> str:
-    """Return the kind of link between nodes; RoCE is Ethernet too."""
+def _link(low: str, machines: tuple[Machine, ...]) -> str:
+    """Return the kind of link between nodes, of a machine where nothing else is named; RoCE is Ethernet too."""
     names = {
-        "infiniband": re.search(r"infiniband|\bib\b|\b[ehnx]dr\d*\b", low),
+        "infiniband": re.search(r"infiniband|\bib\b|\b[qfehnx]dr\d*\b", low),
         "roce": "roce" in low,
-        "ethernet": "roce" not in low and re.search(r"ethernet|\btcp\b|\dgbe\b", low),
+        "ethernet": "roce" not in low and re.search(r"ethernet|\btcp\b|\d\s*gbe\b", low),
     }
     stated = [name for name, found in names.items() if found]
     if len(stated) > 1:
         raise UnreadableError(f"interconnect {shown(low)} names {' and '.join(stated)}; write the one between nodes")
+    if not stated and machines:
+        return _link(" ".join(machine.network.lower() for machine in machines), ())
     return stated[0] if stated else "infiniband"
 
 
@@ -172,7 +245,7 @@ def _port_rate(text: str, ports: "re.Match[str]") -> float:
     """Return the rate of each of some adapters, in Gb/s; 0 where they are something else: 8x H100, 8x 80GB."""
     number = int(ports[3]) if ports[3] and len(ports[3]) < 5 else 0
     rate = float(number or _GENERATIONS.get((ports[2] or "").lower(), 0))
-    if re.match(r"\s*i?B(?!ps|/s)", text[ports.end() :]) and ports[4].lower() == "g":
+    if ports[4][1:] == "B" or (re.match(r"\s*i?B(?!ps|/s)", text[ports.end() :]) and ports[4].lower() == "g"):
         return 0.0
     rate *= 8 if "B" in ports[4] or _BYTES.match(text, ports.end()) else 1
     if len(ports[1]) < 3 and 1 <= int(ports[1]) <= 64 and 10 <= rate <= 3200:

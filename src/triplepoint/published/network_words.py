@@ -9,7 +9,8 @@ from triplepoint.published.words import UnreadableError
 
 _MEANING = """
     infiniband ethernet roce rdma efa srd omni-path omnipath slingshot aries gigabit nvlink nvswitch xgmi pcie
-    sharp rail-optimised rail-optimized oversubscription oversubscribed non-blocking nonblocking blocking
+    gpudirect-tcpx gpudirect-tcpxo gpudirect-rdma sharp rail-optimised rail-optimized oversubscription oversubscribed
+    non-blocking nonblocking blocking
     dragonfly fat-tree superpod gpudirect connectx bluefield spectrum-x mellanox
 """
 """Words that say something of nodes or network, of which a misspelt one is told the nearest."""
@@ -20,7 +21,7 @@ _ALSO_MEANING = """
 """Eos and Selene have the usual network of H100 and A100."""
 _MACHINES = """
     frontier lumi lumi-g summit perlmutter polaris leonardo jupiter juwels alps isambard isambard-ai miyabi abci
-    tuolumne jean-zay marenostrum aws azure gcp oci coreweave lambda crusoe nebius
+    tuolumne jean-zay juwels-booster marenostrum aws azure gcp oci coreweave lambda crusoe nebius
 """
 """Names that say something of nodes and network, which is not known here."""
 _PASSED = """
@@ -41,13 +42,13 @@ _KNOWN = frozenset(f"{_MEANING} {_ALSO_MEANING} {_PASSED}".split())
 _MEANS = frozenset(f"{_MEANING} {_ALSO_MEANING} {_MACHINES}".split())
 _PATTERNS = re.compile(
     r"gen\d|v\d|\d{4}-\d\d|(?:connectx|cx)-?\d[a-z]*|nvlink-?v?\d?(?:\.0)?|nvswitch-?\d?|roce-?v?\d?|nvl-?\d+|"
-    r"xgmi-?\d?|pci-?e?-?\d?|"
-    r"[ehnx]dr\d*|rocev\d|bf-?3|bluefield-?\d|slingshot-?\d*|sxm\d?|p\d[a-z]*\.\d*xlarge|nd[a-z0-9]*|a3-\w+gpu[\w-]*|"
+    r"xgmi-?\d?|pci-?e?-?\d?|quantum-?\w?\d*|"
+    r"[qfehnx]dr\d*|efa-?v?\d?|rocev\d|bf-?3|bluefield-?\d|slingshot-?\d*|sxm\d?|p\d[a-z]*\.\d*xlarge|nd[a-z0-9]*|a3-\w+gpu[\w-]*|"
     r"a2-\w+gpu[\w-]*|oversub\w*|rail\w*|nvlink-c2c|tomahawk-?\d|\d+(?:-|x)?gpus?"
 )
 """Words with numbers or endings that have a meaning or are passed over."""
 _MEANS_PATTERN = re.compile(
-    r"connectx|cx|nvlink|nvswitch|roce|nvl|xgmi|pci|[ehnx]dr|bluefield|slingshot|sxm|p\d|nd|a[23]-|oversub|rail"
+    r"connectx|cx|nvlink|nvswitch|roce|nvl|xgmi|pci|[qfehnx]dr|efa|bluefield|slingshot|sxm|p\d|nd|a[23]-|oversub|rail"
 )
 DENIED = re.compile(r"(?:no|not|non|without)[ -]+(infiniband|ib|rdma|roce|efa|ethernet|network|nics?|interconnect)\b")
 """A network that is said not to be there."""
@@ -114,7 +115,7 @@ class Reading:
         denied = DENIED.search(low)
         if not denied:
             return
-        others = r"ethernet|\btcp\b|\dgbe\b" + ("" if denied[1] == "rdma" else r"|roce|infiniband|\bib\b")
+        others = r"ethernet|\btcp\b|\d\s*gbe\b" + ("" if denied[1] == "rdma" else r"|roce|infiniband|\bib\b")
         if not re.search(others, low.replace(denied[0], " ")):
             example = "write what is between nodes, such as 100 Gb/s Ethernet"
             raise UnreadableError(f"interconnect says {shown(denied[0])}; {example}")

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 from pydantic import ValidationError
 
 from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.choices import ModelChoices
 from triplepoint.config.gpu import GpuConfig
 from triplepoint.config.gpu_names import AmbiguousGpuError, UnknownGpuError, check_beside, read_gpu
 from triplepoint.config.mesh import RankMesh
@@ -29,15 +30,16 @@ from triplepoint.config.task import Inference
 from triplepoint.errors import shown
 from triplepoint.published import software, words
 from triplepoint.published.architecture import Unsupported, adapt, build_model, find_model, is_of, read_shape
-from triplepoint.published.fabric import usual_fabric
+from triplepoint.published.fabric import usual_fabric, usual_words
 from triplepoint.published.network import StatedNetwork, read_network
+from triplepoint.published.unstated import may_fit_with, unstated
 from triplepoint.published.words import Cells, UnreadableError, UnsupportedError, count, is_blank, need
 from triplepoint.simulate.inference import Serving, serving_of
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.limits import check_offload, check_order
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.predict.prediction import Prediction, predict_job
-from triplepoint.simulate.stacks import Stack, find_stack, unknown_stack
+from triplepoint.simulate.stacks import Stack, check_one, find_stack, unknown_stack
 from triplepoint.status import PredictionStatus
 
 COLUMNS = (
@@ -45,7 +47,7 @@ COLUMNS = (
     *("seq", "gpu", "n_gpus", "tp", "pp", "vp", "pipeline_layers", "cp", "ep", "etp", "dp", "fsdp", "mbs", "gbs"),
     *("precision", "recompute", "seq_parallel", "framework", "interconnect", "trainable", "notes", "task"),
     "output_tokens",
-    *("num_mtp_layers", "offload"),
+    *("num_mtp_layers", "capacity_factor", "offload"),
     *software.COLUMNS,
 )
 """Columns that are read; any other is passed over. Needed are gpu and gbs, and either a model that is known by name or
@@ -74,6 +76,7 @@ class Row:
             one of something that is not simulated.
         reason: One line to the status.
         open_choices: What the row left open, to be settled by what fits in memory: micro_batch, recompute.
+        unstated: Columns that do not say what memory depends on; see `published.unstated`.
         notes: What was taken for what, where words could mean something else or say nothing.
     """
 
@@ -83,6 +86,7 @@ class Row:
     reason: str = ""
     open_choices: frozenset[str] = frozenset()
     serving: Serving | None = None
+    unstated: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
     def predict(self, config: Path, with_power: bool = True) -> Prediction:
@@ -96,7 +100,13 @@ class Row:
             # Numbers nobody thought of; the other rows must not suffer.
             line = " ".join(str(error).split())[:200]
             return Prediction(PredictionStatus.UNSUPPORTED, f"cannot be simulated: {type(error).__name__} {line}")
+        if found.status == PredictionStatus.OOM and (with_it := self._may_fit_with()):
+            reason = f"{found.reason}; may fit with {with_it}, which the row does not say it lacks"
+            found = replace(found, status=PredictionStatus.UNDECIDED, reason=reason)
         return replace(found, reason="; ".join(filter(None, (found.reason, *self.notes))))
+
+    def _may_fit_with(self) -> str:
+        return "" if self.serving else may_fit_with(settle(self), self.unstated)
 
 
 def read_row(cells: Cells, number: int, config: Path) -> Row:
@@ -144,13 +154,14 @@ def _micro_batches(row: Row) -> list[int]:
 
 def _read(name: str, cells: Cells, config: Path) -> Row:
     gpu, other_gpus = _read_gpu(cells, config)
+    if line := check_one(cells.get("framework", ""), config):
+        raise UnreadableError(f"framework {line}")
     stack = find_stack(cells.get("framework", ""), config)
     model = _read_model(cells, config)
     shards = words.read_shards(cells.get("fsdp", ""))
     point = _read_point(cells, model, gpu, shards, stack)
     _check(point, gpu)
-    stated = {name: getattr(point, name) for name in software.COLUMNS if not is_blank(cells.get(name, ""))}
-    if reason := next(iter(without_effect(point, stated).values()), None):
+    if reason := next(iter(without_effect(point, _stated(cells, point)).values()), None):
         raise UnreadableError(reason)
     network = read_network(cells.get("interconnect", ""), cells.get("gpu", ""))
     fabric = usual_fabric(gpu, point.num_gpus, network, config)
@@ -165,7 +176,24 @@ def _read(name: str, cells: Cells, config: Path) -> Row:
     open_choices = frozenset(choice for choice, column in columns.items() if is_blank(cells.get(column, "")))
     serving = serving_of(point) if point.inference else None
     notes = _notes(cells, gpu, other_gpus, network, config)
-    return Row(name, job, open_choices=open_choices, serving=serving, notes=notes)
+    if len(fabric.levels) > len(usual_fabric(gpu, 1, StatedNetwork(), config).levels):
+        notes += _assumed(gpu, network)
+    return Row(name, job, open_choices=open_choices, serving=serving, unstated=unstated(cells), notes=notes)
+
+
+def _stated(cells: Cells, point: Point) -> dict[str, object]:
+    """Return the settings a row states, by name, that need something else to have an effect."""
+    stated = {name: getattr(point, name) for name in software.COLUMNS if not is_blank(cells.get(name, ""))}
+    if point.recompute_modules:
+        stated["recompute_modules"] = point.recompute_modules
+    etp = count(cells, "etp")
+    numbers = {
+        # 1 is what there is without experts, or of no output.
+        "etp": etp if etp != 1 else None,
+        "output_tokens": words.read_count("output_tokens", cells.get("output_tokens", "")),
+        "capacity_factor": words.read_number("capacity_factor", cells.get("capacity_factor", "")),
+    }
+    return stated | {name: value for name, value in numbers.items() if value}
 
 
 def _notes(
@@ -182,6 +210,20 @@ def _notes(
         f"interconnect: not read: {', '.join(network.unread)}"[:120] if network.unread else "",
     )
     return tuple(filter(None, said))
+
+
+def _assumed(gpu: GpuConfig, network: StatedNetwork) -> tuple[str, ...]:
+    """Return what is assumed of a network between nodes of which something is said, but not all."""
+    counted = network.num_nics or network.nics_per_gpu
+    if network.is_silent and not counted:
+        return (f"interconnect states no rate: {usual_words(gpu)} of a node is assumed, usual of {gpu.name}",)
+    if counted and not (network.bandwidth or network.nic_bandwidth):
+        each = usual_words(gpu).split("x")[1]
+        return (f"interconnect states no rate: adapters of {each} are assumed, usual of {gpu.name}",)
+    if network.nic_bandwidth and not counted:
+        number = usual_words(gpu).split("x")[0]
+        return (f"interconnect states no adapters: {number} of a usual node of {gpu.name} are assumed",)
+    return ()
 
 
 def _read_point(cells: Cells, model: ModelConfig, gpu: GpuConfig, shards: words.Shards, stack: Stack) -> Point:
@@ -226,16 +268,29 @@ def _check(point: Point, gpu: GpuConfig) -> None:
     if not layout.pipeline_layers and stages > 1 and layers >= stages - len(get_args(PipelineEnd)):
         layout = layout.model_copy(update={"pipeline_layers": lighter_ends(layers, stages)})
     stated = point.model_copy(update={"layout": layout})
+    _check_experts(point)
     if reason := refusal(fold(stated) if point.inference else stated, gpu=gpu):
         raise UnreadableError(reason)
     if reason := check_order(point) or check_offload(point, gpu):
         raise UnsupportedError(reason)
 
 
+def _check_experts(point: Point) -> None:
+    """Refuse expert parallel ranks that are taken from context parallel ones too, as Megatron-LM can take them."""
+    layout = point.layout
+    ranks = layout.dp * layout.tp // layout.expert_tp
+    if point.model.moe and ranks % layout.ep and ranks * layout.cp % layout.ep == 0:
+        raise UnsupportedError(
+            f"ep {layout.ep} on cp*dp*tp/etp = {ranks * layout.cp} ranks: experts on context parallel ranks are not "
+            f"simulated; ep that divides dp*tp/etp = {ranks} is"
+        )
+
+
 def _read_model(cells: Cells, config: Path) -> ModelConfig:
-    """Return the model, with the layers of multi-token prediction that the row has."""
+    """Return the model, with the layers of multi-token prediction and the capacity of experts that the row has."""
     model, number = _read_architecture(cells, config), count(cells, "num_mtp_layers")
-    return model.model_copy(update={"num_mtp_layers": number}) if number else model
+    capacity = words.read_number("capacity_factor", cells.get("capacity_factor", ""))
+    return ModelChoices(num_mtp_layers=number, capacity_factor=capacity).apply(model)
 
 
 def _read_architecture(cells: Cells, config: Path) -> ModelConfig:
@@ -260,6 +315,7 @@ def _read_layout(cells: Cells, model: ModelConfig, sharding: Sharding, stack: St
     dp = stated or max(1, num_gpus // (tp * pp * cp))
     if ep == 1 and model.moe and stack.expert_parallel:
         ep = gcd(model.moe.num_experts, dp, stack.expert_parallel)
+    etp = count(cells, "etp") or (stack.expert_tensor_parallel if model.moe else None)
     layout = Layout(
         tp=tp,
         pp=pp,
@@ -267,14 +323,20 @@ def _read_layout(cells: Cells, model: ModelConfig, sharding: Sharding, stack: St
         cp=cp,
         context_exchange=stack.context_exchange if cp > 1 else "ring",
         ep=ep,
-        etp=count(cells, "etp") or (stack.expert_tensor_parallel if model.moe else None),
+        etp=etp,
         vp=vp,
-        sequence_parallel=words.read_sequence_parallel(cells.get("seq_parallel", ""), tp),
+        sequence_parallel=words.read_sequence_parallel(cells.get("seq_parallel", ""), tp) or _needs_it(cells, ep, etp),
         data_parallel_sharding=sharding,
         schedule=usual_schedule(pp, vp),
         pipeline_layers=words.read_stages(cells.get("pipeline_layers", "")),
     )
     return layout, num_gpus
+
+
+def _needs_it(cells: Cells, ep: int, etp: int | None) -> bool:
+    """Return whether a row that does not say so must split the sequence: experts on several ranks beside tp need it."""
+    tp, is_training = count(cells, "tp") or 1, words.read_output_tokens(cells) is None
+    return is_training and is_blank(cells.get("seq_parallel", "")) and tp > 1 and (ep > 1 or (etp or tp) < tp)
 
 
 def _shard_size(shards: words.Shards, layout: Layout, gpus_per_node: int) -> int | None:

@@ -7,7 +7,7 @@ from typing import Any, cast, get_args
 from triplepoint.config.point import Offload, Overlap
 from triplepoint.config.software import RecomputeModule
 from triplepoint.errors import shown
-from triplepoint.published.words import Cells, UnreadableError, count, is_blank
+from triplepoint.published.words import Cells, UnreadableError, count, is_blank, read_recompute
 
 COLUMNS = (
     *("attention", "launch", "recompute_modules", "fp8_recipe", "optimizer_moments", "overlap", "dispatch"),
@@ -80,15 +80,68 @@ def _first(words: tuple[tuple[str, str], ...], text: str) -> str | None:
     return next((name for pattern, name in words if re.search(pattern, text.lower())), None)
 
 
+_MODULES: Mapping[RecomputeModule, str] = {
+    "core_attn": r"core[ _-]att(ention|n)|(dot[ -]product )?attention",
+    "mla_up_proj": r"mla[ _-]up[ _-]?proj(ections?)?",
+    "layernorm": r"(layer|rms)[ _-]?norms?|norms?",
+    "moe_act": r"moe[ _-]act(ivations?)?|swiglu",
+    "mlp": r"mlp",
+    "moe": r"moe",
+    "every_other": r"(per-op )?sac|every_other",
+}
+"""Patterns of one module's name in Megatron-LM, torchtitan and prose."""
+
+_POLICY = re.compile(
+    r"(some )?whole blocks\b.*|every (second|other) (layer|block)s?|activations cheap to recompute"
+    r"|minimal(_\w+)?|save_\w+",
+    re.DOTALL,
+)
+"""Selective recomputation of more or other than modules: of whole blocks, or policies of MaxText."""
+
+
+def _is_of_policy(text: str) -> bool:
+    return _POLICY.fullmatch(_inner(text)) is not None
+
+
+def _inner(text: str) -> str:
+    """Return what `selective` is of: `mlp` of `Selective (mlp)`, `mlp` and `Selective: mlp`."""
+    return re.sub(r"^selective( recomputation)?\b[\s:(\[,]*(of )?", "", text.lower().strip()).strip(" ()[]")
+
+
 def _modules(cells: Cells) -> tuple[RecomputeModule, ...]:
     """Return what selective recomputation repeats: of its own column, or as `recompute` names it."""
     text, known = cells.get("recompute_modules", ""), get_args(RecomputeModule)
     if is_blank(text):
-        return tuple(name for name in known if re.search(rf"\b{name}\b", cells.get("recompute", "").lower()))
+        return _named_modules(cells.get("recompute", ""))
     words = [word for word in re.split(r"[\s,;+\[\]]+", text.lower()) if word]
     if unknown := [word for word in words if word not in known]:
         raise UnreadableError(f"recompute_modules is {shown(' '.join(unknown))}, expected some of {' '.join(known)}")
     return tuple(name for name in known if name in words)
+
+
+def _named_modules(text: str) -> tuple[RecomputeModule, ...]:
+    """Return the modules that a cell `recompute` names; none where it names none, or not exactly what is repeated."""
+    if read_recompute(text)[0] != "selective" or is_blank(_inner(text)) or _is_of_policy(text):
+        return ()
+    found: set[RecomputeModule] = set()
+    for word in re.split(r"\s*[,;+&]\s*|\s+and\s+", _inner(text)):
+        names = [name for name, pattern in _MODULES.items() if re.fullmatch(pattern, word)]
+        # As in `core_attn mlp`.
+        if not names and set(word.split()) <= set(_MODULES):
+            names = [name for name in _MODULES if name in word.split()]
+        if not names:
+            known = " ".join(get_args(RecomputeModule))
+            raise UnreadableError(f"recompute is {shown(text)}, expected selective of some of {known}")
+        found.update(names)
+    return tuple(name for name in get_args(RecomputeModule) if name in found)
+
+
+def states_recompute(cells: Cells) -> bool:
+    """Return whether a row says exactly what is recomputed."""
+    text = cells.get("recompute", "")
+    if not is_blank(cells.get("recompute_modules", "")):
+        return True
+    return not is_blank(text) and not (read_recompute(text)[0] == "selective" and _is_of_policy(text))
 
 
 def read_offload(cells: Cells) -> tuple[Offload, ...]:

@@ -22,7 +22,8 @@ _WORDS_OF_STUDIES = {
     "global_batch_size": "gbs", "sequence_parallel": "seq_parallel", "data_parallel_sharding": "fsdp",
     "dtype": "precision", "number_format": "precision", "accelerator": "gpu", "world_size": "n_gpus",
     "gpu_count": "n_gpus", "stack": "framework", "network": "interconnect", "seq_len": "seq", "seqlen": "seq",
-    "recomputation": "recompute", "activation_checkpointing": "recompute", "lora": "trainable", "sharding": "fsdp",
+    "recomputation": "recompute", "activation_checkpointing": "recompute", "lora": "trainable",
+    "lora_targets": "trainable", "lora_rank": "trainable", "sharding": "fsdp",
 }  # fmt: skip
 """What studies, models and other people call the same."""
 

@@ -285,6 +285,14 @@ def read_output_tokens(cells: Cells) -> int | None:
 
 
 def read_sequence_parallel(text: str, tp: int) -> bool:
-    """Return whether tensor parallel ranks split the sequence; a blank cell says no, a condition on tp is followed."""
+    """Return whether tensor parallel ranks split the sequence; a condition on tp is followed.
+
+    Raises:
+        UnreadableError: If the cell says neither yes nor no.
+    """
     low = text.lower().strip()
-    return tp > 1 and bool(re.match(r"yes|true|on|1|sp\b", low))
+    if is_blank(low) or re.match(r"(no|false|off|0|none)\b", low):
+        return False
+    if not re.match(r"(yes|true|on|1|sp)\b", low):
+        raise UnreadableError(f"seq_parallel is {shown(text)}, expected yes or no")
+    return tp > 1

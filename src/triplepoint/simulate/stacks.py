@@ -294,8 +294,7 @@ def _read_all(config: Path) -> Stacks:
 @lru_cache(maxsize=1024)
 def find_stack(framework: str, config: Path) -> Stack:
     """Return the stack a framework's name belongs to; `other`, plain PyTorch, for a name that is not known."""
-    joined = _joined(framework)
-    return next(stack for stack in read_stacks(config) if all(_has(joined, word) for word in stack.match))
+    return next(stack for stack in read_stacks(config) if all(_has(framework, word) for word in stack.match))
 
 
 def _joined(name: str) -> str:
@@ -303,8 +302,40 @@ def _joined(name: str) -> str:
     return re.sub(r"[\s_-]", "", name.lower())
 
 
-def _has(joined: str, word: str) -> bool:
-    return any(_joined(part) in joined for part in word.split("|"))
+@lru_cache(maxsize=256)
+def _pattern(word: str) -> re.Pattern[str]:
+    """Return what finds a word, or one of some, that no other letters follow but those of `_ENDINGS`."""
+    parts = "|".join(r"[\s_-]*".join(map(re.escape, _joined(part))) for part in word.split("|"))
+    return re.compile(rf"(?:{parts})(?![a-z])|(?:{parts})(?={_ENDINGS})")
+
+
+_ENDINGS = "lm|core|deepspeed|bridge|face|ai|automodel|framework|megatron|fw|foundry"
+"""What is written together with the word before it: `MegatronCore`, `HuggingFace`, `ColossalAI`."""
+
+
+def _has(name: str, word: str) -> bool:
+    return _pattern(word).search(name.lower()) is not None
+
+
+_MEGATRON = r"megatron-core|megatron-lm-.*"
+_RUNS_ON: tuple[tuple[str, str], ...] = (
+    (r"nemo.*", rf"nemo.*|{_MEGATRON}"),
+    (r"megatron-deepspeed", rf"deepspeed|{_MEGATRON}"),
+    (r"primus", rf"torchtitan|{_MEGATRON}"),
+    (r"hugging-face", r"deepspeed"),
+    (r"megatron-.*|flagscale|megascale", _MEGATRON),
+)
+"""Stacks, as patterns, and others whose words their names may have besides, since they are built on them."""
+
+
+def check_one(framework: str, config: Path) -> str:
+    """Return a line where a framework's name has the words of several stacks that are not built on each other."""
+    names = [one.name for one in read_stacks(config) if one.match and all(_has(framework, word) for word in one.match)]
+    below = next((others for name, others in _RUNS_ON if names and re.fullmatch(name, names[0])), "")
+    others = [name for name in names[1:] if name != names[0] and not re.fullmatch(below, name)]
+    if not others:
+        return ""
+    return f"{shown(framework)} names {' and '.join(dict.fromkeys((names[0], *others)))}, expected one software stack"
 
 
 _PLAIN = re.compile(r"\b(?:py)?torch\b|\bfsdp\d?\b|\bddp\b")
@@ -321,7 +352,10 @@ def unknown_stack(framework: str, config: Path) -> str:
 def _near(framework: str, config: Path) -> str:
     """Return the nearest known stacks as a question, nothing where none is near."""
     names = {name.lower(): name for name in OF_ENGINE.values()}
-    names |= {word: word for one in read_stacks(config) for name in one.match for word in name.split("|")}
+    for one in sorted(read_stacks(config), key=lambda stack: len(stack.match)):
+        whole = " ".join(word.split("|")[0] for word in one.match)
+        for word in (word for name in one.match for word in name.split("|")):
+            names.setdefault(word, word if len(one.match) == 1 else whole)
     words = [_joined(framework), *re.split(r"[^a-z]+", framework.lower())]
     near = {names[name]: None for word in words for name in difflib.get_close_matches(word, names, 2, _LEAST_ALIKE)}
     return f" (did you mean {' or '.join(list(near)[:2])}?)" if near else ""
@@ -331,13 +365,15 @@ _LEAST_ALIKE = 0.7
 
 
 def check_stack(framework: str, where: str | Path, config: Path) -> None:
-    """Raise `UserError`, naming the known stacks, where a framework's name is that of none.
+    """Raise `UserError`, naming the known stacks, where a framework's name is that of none or of several.
 
     Args:
         framework: Framework and version.
         where: What names it, for the error.
         config: Folder of the configuration.
     """
+    if line := check_one(framework, config):
+        raise UserError(f"{where}: stack: {line}")
     if find_stack(framework, config).match or framework in OF_ENGINE.values():
         return
     names = ", ".join([*OF_ENGINE.values(), *(" ".join(one.match) for one in read_stacks(config) if one.match)])

@@ -1,4 +1,4 @@
-"""How the results stand against all that is published: deviations by claim, verdicts by claim, and both in a sentence."""
+"""How the results stand against all that is published: deviations and verdicts by claim, and both in a sentence."""
 
 from collections.abc import Sequence
 
@@ -20,8 +20,8 @@ def deviations(claims: DataFrame) -> DataFrame:
         claims: Table `claims`.
     """
     values = claims[(claims["kind"] == "value") & claims["ours"].notna() & claims["published"].notna()].copy()
-    is_kelvin = values["unit"] == "degC"
-    values = values[is_kelvin | ((values["published_lo"] > 0) & (values["ours"] > 0))]
+    has_ratio = (values["published_lo"] > 0) & (values["ours"] > 0)
+    values = values[(values["unit"] == "degC") | has_ratio]
     is_kelvin = (values["unit"] == "degC").to_numpy()
     ends = {"deviation": ("ours", "published"), "low": ("ours_lo", "published_hi"), "high": ("ours_hi", "published_lo")}
     for name, (ours, published) in ends.items():

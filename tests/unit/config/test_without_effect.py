@@ -37,6 +37,13 @@ def reason(row: dict[str, object]) -> str | None:
         (DENSE | {"recompute_modules": ["mlp"]}, "recompute_modules: [mlp]", "recompute: selective"),
         (DENSE | {"recompute_layers": 1, "recompute": "selective"}, "recompute_layers: 1", "recompute: full"),
         (DENSE | {"output_tokens": 8}, "output_tokens: 8", "task: inference"),
+        (DENSE | {"etp": 2, "tp": 4}, "etp: 2", "a model with experts"),
+        (DENSE | {"overlap": ["grad", "ep"]}, "overlap: [grad, ep]", "a model with experts"),
+        (
+            DENSE | {"recompute": "selective", "recompute_modules": ["mla_up_proj"]},
+            "recompute_modules: [mla_up_proj]",
+            "a model with these modules",
+        ),
     ],
 )
 def test_row_with_a_setting_that_can_have_no_effect_is_refused(row: dict[str, object], name: str, needed: str) -> None:
@@ -74,6 +81,11 @@ def test_one_row_is_refused_and_the_others_are_not(tmp_path: Path) -> None:
         ({"fp8_recipe": "blockwise"}, "fp8_recipe: blockwise has no effect without precision: fp8"),
         ({"dispatch": "DeepEP"}, "dispatch: once_per_node has no effect without a model with experts"),
         ({"recompute_modules": "mlp"}, "recompute_modules: [mlp] has no effect without recompute: selective"),
+        ({"etp": "2"}, "etp: 2 has no effect without a model with experts"),
+        ({"overlap": "ep"}, "overlap: [ep] has no effect without a model with experts"),
+        ({"output_tokens": "128"}, "output_tokens: 128 has no effect without task: inference"),
+        ({"capacity_factor": "1.5"}, "capacity_factor: 1.5 has no effect without a model with experts"),
+        ({"recompute": "selective (mla_up_proj)"}, "recompute_modules: [mla_up_proj] has no effect without"),
     ],
 )
 def test_published_row_with_a_setting_that_can_have_no_effect_is_refused(cells: dict[str, str], words: str) -> None:

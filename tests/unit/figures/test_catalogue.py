@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from triplepoint import figures
 from triplepoint.config.plan import Plan
@@ -25,7 +26,8 @@ SHIPPED = {path.stem for path in (CONFIG / "studies").glob("*.yaml")}
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     """What `make all` selects."""
-    return select(CONFIG, None, ["cpu-local"], ["h200x32", "h100x64", "mi250x32"])
+    chosen = yaml.safe_load((CONFIG / "config.yaml").read_text())
+    return select(CONFIG, None, chosen["clusters"], chosen["simulated"])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,11 +65,22 @@ def test_readme_has_the_table_of_the_catalogue() -> None:
     assert heading and table + "\n" == rows
 
 
+ON_REQUEST = ("network",)
+"""Figures of clusters that `make all` does not simulate."""
+
+
 def test_all_draws_the_whole_catalogue(plan: Plan) -> None:
-    assert [name for name in figures_of(plan) if "/" not in name] == list(NAMES)
+    expected = [name for name in NAMES if name not in ON_REQUEST]
+    assert [name for name in figures_of(plan) if "/" not in name] == expected
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_network_is_drawn_where_its_clusters_are_simulated() -> None:
+    networks = [path.stem for path in (CONFIG / "clusters").glob("h200x32-[0-9]*.yaml")]
+    assert len(networks) == 6
+    assert "network" in figures_of(select(CONFIG, ["network"], ["cpu-local"], networks))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ON_REQUEST])
 def test_figure_draws_points_of_its_studies(plan: Plan, name: str) -> None:
     spec = FIGURES[name]
     points = [entry.planned.point for entry in plan.valid if set(entry.studies) & set(spec.studies)]

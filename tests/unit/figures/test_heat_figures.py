@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from tests.unit.figures.test_figures import read, texts
-from triplepoint import figures, gpu_effects
+from triplepoint import figures
+from triplepoint.effects import between_gpus
 
 MAPS = ["thermal_heatmap", "clock_heatmap", "traffic_heatmap", "throttling", "node_airflow"]
 
@@ -152,15 +153,36 @@ def test_rear_over_front_interval_by_hand() -> None:
             "gpu_temp_c": [50.0, 60.0, 51.0, 63.0],
         }
     )
-    apart = gpu_effects.rear_over_front(gpus)
+    apart = between_gpus.rear_over_front(gpus)
     assert apart is not None and not apart.is_relative
     assert apart.value == pytest.approx(11)
     assert apart.high - apart.value == pytest.approx(6.314, abs=1e-3)
-    assert gpu_effects.rear_over_front(gpus[gpus["airflow_place"] == "rear"]) is None
+    assert between_gpus.rear_over_front(gpus[gpus["airflow_place"] == "rear"]) is None
 
 
 def test_spread_is_a_ratio_but_for_temperatures() -> None:
     gpus = pd.DataFrame({"run": ["a", "a"], "sm_clock_mhz": [1000.0, 1100.0], "gpu_temp_c": [50.0, 60.0]})
-    clocks, temps = (gpu_effects.spread(gpus, name) for name in ("sm_clock_mhz", "gpu_temp_c"))
+    clocks, temps = (between_gpus.spread(gpus, name) for name in ("sm_clock_mhz", "gpu_temp_c"))
     assert clocks is not None and clocks.text == "10.0 %"
     assert temps is not None and temps.text == "10.0 K"
+
+
+def test_cooling_compares_the_coolest_with_the_warmest(studies: dict[str, Path]) -> None:
+    """The same runs on a second cluster, 10 K cooler and twice as fast."""
+    tables = read(studies["paper"])
+    points = tables["points"]
+    cool = points.assign(
+        run=points["run"] + "-cool", cluster="h200x32-cool", gpu_temp_max_c=points["gpu_temp_max_c"] - 10,
+        tokens_per_s_per_gpu=2 * points["tokens_per_s_per_gpu"], step_time_layout_sigma=0.01,
+    )  # fmt: skip
+    both = pd.concat([points.assign(step_time_layout_sigma=0.01), cool], ignore_index=True)
+    figure, numbers = figures.load("cooling").draw({"points": both})
+    title = " ".join(texts(figure)[0].split())
+    assert title.startswith("h200x32-cool against h200x32: speed +100 % [100, 100]")
+    assert "hottest GPU -10.0 K [-10.0, -10.0]" in title
+    assert set(numbers["cluster"]) == {"h200x32", "h200x32-cool"}
+
+
+def test_cooling_of_one_cluster_says_so(studies: dict[str, Path]) -> None:
+    figure, numbers = figures.load("cooling").draw(read(studies["paper"]))
+    assert "No two clusters finished with temperatures" in texts(figure) and numbers.empty

@@ -7,6 +7,7 @@ from matplotlib.text import Text
 
 from tests.synthetic import CONFIG
 from triplepoint.aggregate import aggregate
+from triplepoint.config.plan import Plan
 from triplepoint.errors import UserError
 from triplepoint.figures import load
 from triplepoint.figures.write import write_figure
@@ -19,9 +20,10 @@ from triplepoint.telemetry.align import align_run
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Results of the simulated part of the study `inference`."""
+    """Results of the simulated part of the study `inference` that has no pipeline."""
     results = tmp_path_factory.mktemp("served")
-    plan = select(CONFIG, ["inference"], ["cpu-local"], ["h200x32"])
+    whole = select(CONFIG, ["inference"], ["cpu-local"], ["h200x32"])
+    plan = Plan(entries=tuple(entry for entry in whole.entries if entry.planned.point.layout.pp == 1))
     write_plan(plan, results)
     for entry in plan.valid:
         folder = results / "runs" / entry.run
@@ -51,20 +53,30 @@ def test_inference_batch_draws_one_line(served: Path) -> None:
     table = read_joined(served, ["inference"], "points").to_pandas()
     figure, numbers = load("inference_batch").draw({"points": table})
     assert numbers["global_batch_size"].tolist() == [1, 16, 64, 256]
-    assert [len(axes.lines) for axes in figure.axes] == [1, 1, 1, 1]
+    panels = [axes for axes in figure.axes if axes.get_ylabel()]
+    assert len(panels) == 5
+    assert all(list(axes.lines[0].get_xdata()) == [1, 16, 64, 256] for axes in panels)
     done = table.set_index("global_batch_size")
     drawn = numbers.set_index("global_batch_size")
     for batch in (1, 256):
         row = drawn.loc[batch]
         assert row["time_per_output_token_s"] == done.loc[batch, "time_per_output_token_s"]
         # Ends of time the other way round: the longest batch makes the fewest tokens a second.
-        assert row["tokens_per_s_lo"] == pytest.approx(batch * 128 / done.loc[batch, "step_time_hi_s"])
-        for column in ("tokens_per_s", "time_to_first_token_s", "time_per_output_token_s", "gpu_energy_per_token_j"):
+        slowest_s = done.loc[batch, "step_time_hi_s"]
+        assert row["tokens_per_s_per_gpu_lo"] == pytest.approx(batch * 128 / 8 / slowest_s)
+        for column in (
+            "tokens_per_s_per_gpu",
+            "time_to_first_token_s",
+            "time_per_output_token_s",
+            "gpu_energy_per_token_j",
+        ):
             assert row[column_of(column, "lo")] < row[column] < row[column_of(column, "hi")]
             assert row[column_of(column, "p10")] == pytest.approx(row[column], rel=0.05), "simulated batches are alike"
-    assert "llama3-70b on h200x32, simulated, TP8, bf16, 1024 tokens read, 128 made" in {
-        found.get_text() for found in figure.findobj(Text)
-    }
+    shown = {found.get_text() for found in figure.findobj(Text)}
+    assert {"llama3-70b\n1024 read, 128 made", "TP8", "limit 700 W"} <= shown
+    ratio = done.loc[256, "tokens_per_s_per_gpu"] / done.loc[1, "tokens_per_s_per_gpu"]
+    title = next(text for text in shown if text.startswith("256 sequences together instead of 1"))
+    assert f"{ratio:.1f} times" in " ".join(title.split())
 
 
 @pytest.mark.parametrize("name", ["parallelism_sweep", "microbatch_power", "kernel_breakdown", "timeline"])

@@ -7,7 +7,6 @@ import pytest
 from tests.synthetic import CONFIG, Spec, build, read_tables
 from triplepoint.aggregate import aggregate
 from triplepoint.figures import labels
-from triplepoint.figures.old_page import shortened, split_in_columns, text_width_in, wrapped
 
 
 def prepared(folder: Path, *specs: Spec):
@@ -58,21 +57,3 @@ def test_common_setting_prefers_coverage_then_no_recompute(tmp_path: Path) -> No
 def test_common_setting_is_blind_to_outcomes(tmp_path: Path) -> None:
     specs = [Spec("tiny-llama", {"dp": 2}, status="oom"), Spec("tiny-llama", {"dp": 2}, recompute="full")]
     assert labels.common_setting(prepared(tmp_path, *specs))["status"].tolist() == ["oom"]
-
-
-def test_shortened_fits() -> None:
-    text = shortened("a very long name of something", 0.8, 7)
-    assert text.endswith("…")
-    assert text_width_in(text, 7) <= 0.8
-
-
-def test_wrapped_loses_no_word() -> None:
-    lines = wrapped("no such folder on this host, so nothing was measured", 1.0, 7)
-    assert " ".join(lines) == "no such folder on this host, so nothing was measured"
-    assert len(lines) > 1
-
-
-def test_split_in_columns_balances() -> None:
-    assert split_in_columns([1, 1], 5) == [[0, 1]]
-    assert split_in_columns([3, 3, 3, 3], 5) == [[0, 1], [2, 3]]
-    assert split_in_columns([9], 5) == [[0]]

@@ -46,7 +46,7 @@ def check(points: pd.DataFrame) -> None:
         assert twins(swept, ["layout", "micro_batch_size"]) == [], f"microbatch_power: {name}"
     if not served.empty:
         numbers = inference_batch.with_lines(labels.prepare(served))
-        assert twins(numbers, ["line", "global_batch_size"]) == []
+        assert twins(numbers, ["panel", "line", "global_batch_size"]) == []
 
 
 @pytest.mark.parametrize("simulated", [[], [name for name in CLUSTERS if Catalogue(CONFIG).cluster(name).gpu]])

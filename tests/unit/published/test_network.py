@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.unit.published.cells import NEMOTRON
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.published.fabric import usual_fabric
+from triplepoint.published.machines import MACHINES, Machine
 from triplepoint.published.network import StatedNetwork, read_network
 from triplepoint.published.rows import read_row
 from triplepoint.published.words import UnreadableError
@@ -35,6 +36,15 @@ GPUS = Catalogue(CONFIG).gpus
         ("200 Gb/s x8", 1600),
         ("8\u00d7400G", 3200),
         ("8x400G, 2x200G storage", 3200),
+        ("8 400G NICs", 3200),
+        ("eight 400G NICs", 3200),
+        ("Quantum-2 400G InfiniBand x8", 3200),
+        ("8x400Gb", 3200),
+        ("NDR x8", 3200),
+        ("HDR InfiniBand x4", 800),
+        ("8x400G ConnectX-7 NICs", 3200),
+        ("10 gigabit Ethernet", 10),
+        ("900GB/s NVLink", None),
         ("n/a", None),
         ("8x 80GB, NVLink", None),
         ("single node NVLink", None),
@@ -111,6 +121,10 @@ def test_read_network_knows_switches(text: str, is_by_rail: bool | None, oversub
         ("8x400G RoEC", "did you mean 'roce'"),
         ("fast network", "expected nodes and network such as"),
         ("garbage", "expected nodes and network such as"),
+        ("-8x400", "'-8', expected a number above 0"),
+        ("HDR 4x", "lanes or adapters of a node"),
+        ("4 NICs, 8x400G", "counts 8 and 4 adapters"),
+        ("4 NICs, 8 NICs", "counts 4 and 8 adapters"),
     ],
 )
 def test_read_network_refuses_what_contradicts_itself(text: str, message: str) -> None:
@@ -138,6 +152,9 @@ def test_read_network_reads_or_refuses_any_text(text: str) -> None:
         read_network(text)
     except UnreadableError as error:
         assert "\n" not in str(error) and len(str(error)) < 200
+
+
+NO_SHAPE = dict.fromkeys(("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "experts", "topk", "moe_ffn"), "")
 
 
 def levels(gpu: str, num_gpus: int, text: str) -> list[tuple[int, float]]:
@@ -176,11 +193,81 @@ def test_usual_fabric_oversubscribed_is_slower_past_the_leaf() -> None:
         ("h100", "7 GPUs/node", "nodes of 7 GPUs, h100 stands in nodes of 1, 2, 4, 8"),
         ("l40s", "7 GPUs/node", "nodes of 7 GPUs, l40s stands in nodes of 1, 2, 4, 6, 8"),
         ("h100", "400G IB", r"of an adapter \(8x400G\) or a node \(400 Gb/s per node\); write which"),
+        ("h100", "Spectrum-X 400GbE", r"of an adapter \(8x400G\) or a node"),
+        ("h100", "200Gbps", r"of an adapter \(8x200G\) or a node"),
+        ("a100", "200Gbps", r"of an adapter \(8x200G\) or a node"),
+        ("h100", "single node", "all is in one node, n_gpus is 64"),
+        ("h100", "NVLink only", "all is in one node, n_gpus is 64"),
+        ("h100", "2 nodes", "nodes of 32 GPUs, h100 has 8"),
+        ("h100", "16 nodes x 8 GPUs", "16 nodes of 8 GPUs, n_gpus is 64"),
+        ("h100", "NVLink 600 GB/s", "NVLink of 600 GB/s, h100 has 900 GB/s"),
+        ("h100", "p4d.24xlarge", "a machine with A100, gpu is h100"),
+        ("h100", "Frontier", "a machine with MI250X, gpu is h100"),
+        ("h100", "Ethernet", "Ethernet of no rate"),
+        ("h100", "TCP", "Ethernet of no rate"),
+        ("h100", "4 NICs per node, 1 NIC per GPU", "4 adapters of a node and 8 of its 8 GPUs"),
     ],
 )
 def test_usual_fabric_refuses_nodes_that_a_gpu_has_not(gpu: str, text: str, message: str) -> None:
     with pytest.raises(UnreadableError, match=message):
         usual_fabric(GPUS[gpu], 64, read_network(text), CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "text", "gigabits", "adapter_gigabits"),
+    [
+        ("h100", "1 NIC per node", 400, 400),
+        ("h100", "4 NICs", 1600, 400),
+        ("h100", "4 IB NICs NDR", 1600, 400),
+        ("h100", "one HDR NIC per 2 GPUs", 800, 200),
+        ("h100", "1 NIC per GPU", 3200, 400),
+        ("h100", "dual-rail EDR", 200, 100),
+        ("h100", "HGX H100, 8xCX7", 3200, 400),
+        ("h100", "FDR IB", 448, 56),
+        ("h100", "QDR InfiniBand", 320, 40),
+        ("h100", "Omni-Path 100", 800, 100),
+        ("h100", "a3-highgpu-8g", 800, 200),
+        ("h100", "a3-megagpu-8g", 1600, 200),
+        ("h200", "a3-ultragpu-8g", 3200, 400),
+        ("a100", "a2-ultragpu-8g", 100, 100),
+        ("a100", "p4d.24xlarge", 400, 100),
+        ("a100", "400Gb/s NICs, 8 per node", 3200, 400),
+        ("a100", "1 NIC per GPU, 400 Gb/s", 3200, 400),
+        ("a100", "8x Mellanox ConnectX-6 200Gb/s", 1600, 200),
+        ("mi250x", "Frontier", 800, 200),
+        ("h100", "EFAv2 3200 Gbps", 3200, 400),
+        ("h100", "400 Gbps EFA", 400, 400),
+    ],
+)
+def test_usual_fabric_of_counted_adapters_and_machines(
+    gpu: str, text: str, gigabits: float, adapter_gigabits: float
+) -> None:
+    fabric = usual_fabric(GPUS[gpu], 64, read_network(text), CONFIG)
+    rail = fabric.levels[-1]
+    assert rail.bandwidth * 8 / (1e9 / 8) == pytest.approx(gigabits)
+    assert rail.single == pytest.approx(adapter_gigabits * 1e9 / 8)
+
+
+def test_usual_fabric_of_a_site_with_nodes_of_four() -> None:
+    assert levels("a100", 64, "JUWELS Booster") == [(4, 300), (64, 25)]
+    assert levels("h100", 64, "16 nodes, 4x400G")[0] == (4, 450)
+
+
+@pytest.mark.parametrize("rate", ["10", "100"])
+def test_gigabit_ethernet_with_a_space_is_the_same(rate: str) -> None:
+    assert read_network(f"{rate} GbE") == read_network(f"{rate}GbE")
+    assert read_network(f"{rate} GbE").link == "ethernet"
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.network)
+def test_every_machine_has_known_gpus_and_a_network_that_is_read(machine: Machine) -> None:
+    assert {gpu.chip for gpu in GPUS.values()} >= set(machine.chips)
+    assert read_network(machine.network).bandwidth and not read_network(machine.network).is_of_unknown
+
+
+def test_names_of_unknown_instances_are_no_rates() -> None:
+    found = read_network("a3-foogpu-8g")
+    assert (found.bandwidth, found.unread) == (None, ("a3-foogpu-8g",))
 
 
 def test_usual_fabric_counts_adapters_of_a_stated_bandwidth() -> None:
@@ -215,6 +302,9 @@ def test_usual_fabric_of_adapters_of_a_rate() -> None:
         ({"framework": "my own trainer"}, "'my own trainer' is taken as plain PyTorch, it is none that is known"),
         ({"interconnect": "1600 Gb/s"}, "rate of the interconnect is taken as that of a node"),
         ({"interconnect": "Foobar, 8x400G"}, "interconnect: not read: foobar"),
+        ({"interconnect": "InfiniBand"}, "states no rate: 8x400G of a node is assumed"),
+        ({"interconnect": "4 NICs"}, "states no rate: adapters of 400G are assumed"),
+        ({"interconnect": "HDR IB"}, "states no adapters: 8 of a usual node of h100 are assumed"),
     ],
 )
 def test_row_says_what_was_taken_for_what(cells: dict[str, str], words: str) -> None:
@@ -234,6 +324,11 @@ def test_row_with_known_words_says_nothing() -> None:
         ({"gpu": "L40S", "interconnect": "NVLink"}, "interconnect says NVLink, gpu is l40s"),
         ({"gpu": "A100-SXM-80GB", "interconnect": "", "notes": "40GB"}, "40 GB stand beside it, gpu is a100"),
         ({"interconnect": "garbage"}, "interconnect is 'garbage', expected"),
+        ({"interconnect": "NVLink 3, 8x400G"}, "interconnect says NVLink 3, gpu is h100"),
+        (
+            {"model": "llama-3-8b", "params_B": "70", "interconnect": "", **NO_SHAPE},
+            "params_B is 70, 'llama-3-8b' has 8",
+        ),
     ],
 )
 def test_row_that_contradicts_itself_is_refused_in_one_line(cells: dict[str, str], words: str) -> None:

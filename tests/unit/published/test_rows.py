@@ -88,7 +88,11 @@ def test_read_row_follows_memory_in_the_gpu_name() -> None:
             "nvfp4, h100 has no units for it; set precision: fp8",
         ),
         ({"offload": "weights"}, "invalid", "offload is 'weights', expected none, or some of optim activations"),
-        ({"gpu": "MI300X", "offload": "optim"}, "unsupported", "offload: the host of GPU type mi300x is not known"),
+        (
+            {"gpu": "MI300X", "interconnect": "", "offload": "optim"},
+            "unsupported",
+            "offload: the host of GPU type mi300x is not known",
+        ),
         ({"layers": "many"}, "invalid", "layers is 'many', expected a number"),
         ({"n_gpus": "17"}, "invalid", "tp*pp*cp*dp = 4*1*1*4 = 16, num_gpus is 17; choose"),
         ({"dp": "", "n_gpus": "18"}, "invalid", "tp*pp*cp*dp = 4*1*1*4 = 16, num_gpus is 18; choose"),

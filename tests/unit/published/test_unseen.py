@@ -23,17 +23,20 @@ def width(found: Prediction) -> float:
 
 
 UNSEEN = [
-    {"gpu": "H200-SXM-141GB"},
-    {"gpu": "B200-SXM-192GB"},
-    {"gpu": "MI250 (GCD)"},
-    {"gpu": "MI300X-192GB"},
+    {"gpu": "H200-SXM-141GB", "interconnect": ""},
+    {"gpu": "B200-SXM-192GB", "interconnect": ""},
+    {"gpu": "MI250 (GCD)", "interconnect": ""},
+    {"gpu": "MI300X-192GB", "interconnect": ""},
     {"framework": "Some Trainer 3.1"},
     {"framework": ""},
-    {"interconnect": "a fabric nobody knows"},
+    {"interconnect": "Miyabi"},
+    {"interconnect": ""},
 ]
 
 
-@pytest.mark.parametrize("changes", UNSEEN, ids=lambda changes: " ".join(changes.values()) or "blank")
+@pytest.mark.parametrize(
+    "changes", UNSEEN, ids=lambda changes: " ".join(changes.values()).strip() or f"no {next(iter(changes))}"
+)
 def test_predict_row_of_what_was_never_calibrated(changes: dict[str, str]) -> None:
     found = predict(**changes)
     assert found.status in ("ok", "oom", "undecided")

@@ -41,7 +41,8 @@ def sampled() -> list[PlannedRun]:
 
 def assert_same(run: PlannedRun, predicted: Prediction, simulated: Manifest) -> None:
     facts = {name: value for name, value in simulated.facts.items() if isinstance(value, (int, float))}
-    assert simulated.status == predicted.status, run.run
+    # A run whose memory is too near the GPU's to be certain is simulated as one that fits.
+    assert simulated.status == ("ok" if predicted.status == "undecided" else predicted.status), run.run
     if simulated.status != "ok":
         return
     assert predicted.step_time_s == pytest.approx(facts["step_time_s"], rel=0.005), run.run

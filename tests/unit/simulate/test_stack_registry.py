@@ -49,6 +49,9 @@ CONFIG = Path("config")
         ("LLaMA-Factory by Meta", "hugging-face"),
         ("Meta's Llama 3.1 405B", "meta-llama"),
         ("a trainer by Meta of llamas", "other"),
+        ("mcore r0.12", "megatron-core"),
+        ("NeMo2", "nemo"),
+        ("NeMox", "other"),
     ],
 )
 def test_find_stack_of_frameworks(framework: str, name: str) -> None:
@@ -61,6 +64,7 @@ def test_find_stack_of_frameworks(framework: str, name: str) -> None:
         ("torchtitn 2025", "(did you mean torchtitan"),
         ("Mgeatron-LM", "(did you mean megatron"),
         ("a trainer nobody knows", "none that is known"),
+        ("Meta", "(did you mean meta llama 3?)"),
     ],
 )
 def test_unknown_stack_says_so_with_the_nearest(framework: str, words: str) -> None:
@@ -80,6 +84,28 @@ def test_unknown_stack_of_predict_is_refused_with_the_nearest_alone() -> None:
     ) as caught:
         check_stack("torchtitn", "a row", CONFIG)
     assert len(str(caught.value)) < 150
+
+
+@pytest.mark.parametrize(
+    ("framework", "names"),
+    [
+        ("NeMo or torchtitan", "nemo and torchtitan"),
+        ("torchtitan v0.1 with Megatron", "megatron-core and torchtitan"),
+        ("NeMo Megatron Bridge", "nemo and megatron-bridge"),
+    ],
+)
+def test_name_of_several_stacks_is_refused(framework: str, names: str) -> None:
+    with pytest.raises(UserError, match=f"names {names}, expected one software stack"):
+        check_stack(framework, "a row", CONFIG)
+    row = read_row(LLAMA_8B | {"framework": framework}, 1, CONFIG)
+    assert (
+        row.status == "invalid" and row.reason == f"framework '{framework}' names {names}, expected one software stack"
+    )
+
+
+@pytest.mark.parametrize("framework", ["Megatron-DeepSpeed", "NeMo with Megatron-Core r0.11", "Primus torchtitan"])
+def test_name_of_a_stack_and_what_it_is_built_on_is_of_one(framework: str) -> None:
+    check_stack(framework, "a row", CONFIG)
 
 
 def test_every_stack_is_found_by_its_own_words() -> None:

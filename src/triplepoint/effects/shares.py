@@ -10,7 +10,6 @@ from math import nan
 from pandas import DataFrame, Series, concat
 
 from triplepoint import effects
-from triplepoint.figures import marks
 
 COMM = "comm"
 OTHER = "other"
@@ -28,20 +27,15 @@ PUBLISHED: Mapping[str, str] = {
 }
 """Quantities of table `published`, and the part that each is."""
 
-_ORDER = [*(name for name in marks.KERNEL_CLASSES if name != OTHER), OTHER, "compute"]
-_KINDS = [*(kind for kind in marks.COMMUNICATION if kind not in ("send", "recv", OTHER)), OTHER_COMM]
+CLASSES = (
+    "gemm", "attention", "elementwise", "norm", "moe", "embedding", "loss", "optimizer", "conv", "memory",
+)  # fmt: skip
+"""Classes of computation that are parts, in the order they are stacked; all others are `OTHER`."""
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+"""Kinds of communication that are parts, in that order; all others are `OTHER_COMM`."""
+_ORDER = (*CLASSES, OTHER, "compute")
+_KINDS = (*KINDS, OTHER_COMM)
 _ONE_KIND = {"send": "send_recv", "recv": "send_recv"}
-
-
-def mark_of(part: str) -> marks.Mark:
-    """Return how a part looks."""
-    if part == OTHER_COMM:
-        return marks.COMMUNICATION[OTHER]
-    if part == OVERLAPPED:
-        return marks.OVERLAPPED
-    if part == "compute":
-        return marks.STEP_PARTS["compute"]
-    return marks.COMMUNICATION[part] if part in marks.COMMUNICATION and part != OTHER else marks.KERNEL_CLASSES[part]
 
 
 def is_communication(part: str) -> bool:
@@ -185,7 +179,7 @@ def _parts(is_comm: Series, classes: Series, kinds: Series) -> list[str]:
             one = _ONE_KIND.get(kind, kind)
             parts.append(one if one in _KINDS else OTHER_COMM)
         else:
-            parts.append(name if name in marks.KERNEL_CLASSES else OTHER)
+            parts.append(name if name in CLASSES else OTHER)
     return parts
 
 

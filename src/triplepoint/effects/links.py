@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from pandas import DataFrame
+from pandas import DataFrame, Series
 
 from triplepoint import effects
 from triplepoint.status import Status
@@ -25,7 +25,7 @@ def shares(traffic: DataFrame) -> DataFrame:
     """
     busier = traffic.assign(share=traffic[["tx_share", "rx_share"]].max(axis=1))
     known = busier[busier["share"].notna()]
-    columns = {}
+    columns: dict[str, Series] = {}
     for link in NAMES:
         found = known[known["link"] == link].groupby("run")["share"]
         if len(found):
@@ -46,11 +46,11 @@ def answer(points: DataFrame) -> str:
     if not highest:
         return "No traffic was counted"
     fullest = max(highest, key=lambda link: highest[link])
-    of_it = done.loc[done[f"{column(fullest)}_max"].idxmax()]
+    of_it = done.sort_values(f"{column(fullest)}_max", ascending=False, kind="stable").iloc[0]
     others = [f"{NAMES[link]} {100 * value:.0f} %" for link, value in highest.items() if link != fullest]
     said = (
-        f"{NAMES[fullest]} is used up to {100 * highest[fullest]:.0f} % ({of_it['model']} {of_it['layout']}, micro-batch "
-        f"{of_it['micro_batch_size']})" + "".join(f", {other}" for other in others)
+        f"{NAMES[fullest]} is used up to {100 * highest[fullest]:.0f} % ({of_it['model']} {of_it['layout']}, "
+        f"micro-batch {of_it['micro_batch_size']})" + "".join(f", {other}" for other in others)
     )
     sizes = sorted(done["micro_batch_size"].unique())
     pairs = {size: _pairs(done, column(fullest), sizes[0], size) for size in sizes[1:]}
@@ -58,7 +58,7 @@ def answer(points: DataFrame) -> str:
     if not most:
         return said
     last = max(size for size, found in pairs.items() if 2 * len(found) >= most)
-    return f"{said}; of {NAMES[fullest]} micro-batch {last} uses {effects.summed_up(pairs[last])} against {sizes[0]}"
+    return f"{said}; {NAMES[fullest]} at micro-batch {last} against {sizes[0]}: {effects.summed_up(pairs[last])}"
 
 
 def _pairs(done: DataFrame, name: str, first: int, last: int) -> list[effects.Effect]:

@@ -1,0 +1,123 @@
+"""What cooling changes: speed, power, clock and temperature of the same layouts on nodes cooled in different ways."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pandas import DataFrame
+
+from triplepoint import effects
+from triplepoint.figures import labels, marks, style
+from triplepoint.figures.parallelism_sweep import Quantity
+from triplepoint.status import Status
+from triplepoint.tables.schema import column_of
+
+QUANTITIES = (
+    Quantity("gpu_temp_max_c", "hottest GPU\n(°C)", limit=("gpu_throttle_temp_c", "throttled at {:.0f} °C")),
+    Quantity("sm_clock_mhz", "mean clock\n(GHz)", scale=1e-3),
+    Quantity("gpu_power_w", "GPU power\n(W)", limit=("gpu_power_limit_w", "power limit {:.0f} W")),
+    Quantity("speed_over_warmest", "speed over\nwarmest (%)", scale=100),
+)
+_NAMES = ["cluster", "label", "layout", "model", "tp", "is_sharded", "run", "origin", "status"]
+NOTE = (
+    "Each mark is a run; lines join a layout. Title: mean over layouts of the change from the warmest cluster to the "
+    "coolest, by their hottest GPU, with its {coverage:.0f} % t interval over layouts; the range where that holds no "
+    "change. Bars: 90 % interval of the model, which is mostly shared by all cooling."
+)
+
+
+@style.styled
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure and the numbers it plots, one row per run; clusters stand from the warmest to the coolest.
+
+    Args:
+        tables: `points`.
+    """
+    prepared = labels.prepare(tables["points"])
+    prepared["is_sharded"] = prepared["data_parallel_sharding"] == "optim_grads_params"
+    by_model = prepared.groupby("model", sort=False)["layout"]
+    prepared["label"] = prepared["model"] + " " + by_model.transform(labels.without_shared)
+    done = prepared[(prepared["status"] == Status.OK) & prepared["gpu_temp_max_c"].notna()]
+    if done["cluster"].nunique() < 2:
+        page = style.new_page("No two clusters finished with temperatures", prepared)
+        style.say(page.axes[0][0], "nothing to compare")
+        return page.finish(), DataFrame(columns=_NAMES)
+    warmest_first = done.groupby("cluster")["gpu_temp_max_c"].mean().sort_values(ascending=False, kind="stable")
+    clusters = [str(name) for name in warmest_first.index]
+    done = _with_speed(done, clusters[0])
+    page = style.new_page(
+        answer(done, clusters[0], clusters[-1]), done, len(QUANTITIES), 1, style.COLUMN, 6.6,
+        NOTE.format(coverage=100 * effects.COVERAGE), sharex="col",
+    )  # fmt: skip
+    handles: list[Artist] = []
+    for row, quantity in enumerate(QUANTITIES):
+        handles += _draw_quantity(page.axes[row][0], done, clusters, quantity)
+    page.axes[-1][0].set_xticks(range(len(clusters)), [_name(clusters, name) for name in clusters])
+    page.figure.align_ylabels(page.figure.axes)
+    page.legend(handles)
+    return page.finish(), _numbers(done)
+
+
+def answer(done: DataFrame, first: str, other: str) -> str:
+    """Return what the cooling of one cluster changes against that of another, as a title."""
+    parts = []
+    for column, name in (
+        ("tokens_per_s_per_gpu", "speed"),
+        ("sm_clock_mhz", "clock"),
+        ("gpu_power_w", "power"),
+        ("gpu_temp_max_c", "hottest GPU"),
+    ):
+        found = _pairs(done, column, first, other)
+        if found:
+            parts.append(f"{name} {effects.summed_up(found)}")
+    return f"{other} against {first}: {'; '.join(parts)}"
+
+
+def _with_speed(done: DataFrame, warmest: str) -> DataFrame:
+    """Return runs with `speed_over_warmest`, the ratio less 1 of speeds of the same layout."""
+    there = done[done["cluster"] == warmest].drop_duplicates("label").set_index("label")["tokens_per_s_per_gpu"]
+    return done.assign(speed_over_warmest=done["tokens_per_s_per_gpu"] / done["label"].map(there) - 1)
+
+
+def _pairs(done: DataFrame, column: str, first: str, other: str) -> list[effects.Effect]:
+    return list(effects.pair_points(done, column, ["label"], "cluster", first, other).values())
+
+
+def _name(clusters: list[str], name: str) -> str:
+    """Return a cluster's name without what all of them begin with."""
+    shortest = min(clusters, key=len)
+    rest = name.removeprefix(shortest).lstrip("-")
+    return rest or f"{shortest}"
+
+
+def _draw_quantity(axes: Axes, done: DataFrame, clusters: list[str], quantity: Quantity) -> list[Artist]:
+    handles: list[Artist] = []
+    names = list(dict.fromkeys(done["label"]))
+    for number, name in enumerate(names):
+        own = done[done["label"] == name].drop_duplicates("cluster").set_index("cluster").reindex(clusters)
+        mark = marks.of_layout(int(own["tp"].dropna().iloc[0]), bool(own["is_sharded"].dropna().iloc[0]))
+        at = np.arange(len(clusters)) + 0.1 * (number - (len(names) - 1) / 2)
+        values = own[quantity.column].to_numpy(float) * quantity.scale
+        line = axes.plot(at, values, marker=mark.marker, color=mark.colour, linestyle="-" if number % 2 == 0 else "--")
+        line[0].set_label(name)
+        handles += line
+        for place, (_, row) in zip(at, own.iterrows(), strict=True):
+            low, high = (float(row.get(column_of(quantity.column, end), np.nan)) for end in ("lo", "hi"))
+            style.draw_interval(axes, float(place), low * quantity.scale, high * quantity.scale, mark.colour)
+    axes.set_xlim(-0.4, len(clusters) - 0.6)
+    axes.set_ylabel(quantity.title)
+    axes.locator_params(axis="y", nbins=4)
+    if quantity.limit[0] and done[quantity.limit[0]].notna().any():
+        value = float(done[quantity.limit[0]].max())
+        style.draw_limit(axes, value, quantity.limit[1].format(value))
+    return handles
+
+
+def _numbers(done: DataFrame) -> DataFrame:
+    columns = list(_NAMES)
+    for one in QUANTITIES:
+        found = [one.column, *(column_of(one.column, end) for end in ("lo", "hi")), one.limit[0]]
+        columns += [name for name in found if name in done and name not in columns]
+    return done[columns]

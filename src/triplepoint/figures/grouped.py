@@ -1,0 +1,144 @@
+"""Bars in groups: a column of panels per model, a group per layout, a bar per GPU type, model size or task."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+from pandas import DataFrame, Series, concat
+
+from triplepoint.figures import labels, marks, style
+from triplepoint.figures.parallelism_sweep import Quantity
+from triplepoint.status import Status
+from triplepoint.tables.schema import column_of
+
+NOTE = (
+    "Title: mean over the layouts that ran as both, with its 90 % t interval over layouts; the range where it has no "
+    "sign. Lines with caps: 90 % interval of the model, or 10th to 90th percentile over measured steps."
+)
+_NAMES = (
+    "panel", "series", "layout", "model", "cluster", "gpu", "task", "num_gpus", "tp", "pp", "dp", "ep", "run", "repeat",
+    "origin", "status", "reason",
+)  # fmt: skip
+
+
+def comparable(points: DataFrame) -> DataFrame:
+    """Return the points of each group that differ in nothing but layout, with short names of layouts.
+
+    Names leave data parallelism out, which follows from the number of GPUs, unless two layouts then had one name.
+    """
+    prepared = labels.prepare(points)
+    chosen = concat(
+        [labels.common_setting(members) for _, members in prepared.groupby(["group", "task"], sort=False)],
+        ignore_index=True,
+    )
+    short = Series([_name(row) for _, row in chosen.iterrows()], chosen.index)
+    is_unique = (chosen.assign(short=short).groupby(["group", "short"])["layout"].nunique() < 2).all()
+    return chosen.assign(layout=short) if is_unique else chosen
+
+
+def _name(row: Series) -> str:
+    parts = [f"{degree.upper()}{int(row[degree])}" for degree in ("tp", "pp", "ep") if row[degree] > 1]
+    sharded = ["FSDP"] if row["data_parallel_sharding"] == "optim_grads_params" else []
+    return "·".join(parts + sharded) or "DP"
+
+
+def draw_groups(
+    answer: str, points: DataFrame, quantities: Sequence[Quantity], shown: Mapping[str, marks.Mark], note: str = NOTE
+) -> tuple[style.Page, DataFrame]:
+    """Return the page and the numbers it plots.
+
+    Args:
+        answer: Its title.
+        points: Points with columns `panel`, `series` and `layout`.
+        quantities: Rows of panels; those that no point has are left out, but for the first.
+        shown: How each series looks, in the order of bars.
+        note: What bars and intervals are.
+    """
+    rows = [one for number, one in enumerate(quantities) if not number or points[one.column].notna().any()]
+    columns = list(_NAMES)
+    for one in rows:
+        names = [one.column, *(column_of(one.column, end) for end in ("p10", "p90", "lo", "hi")), one.limit[0]]
+        columns += [name for name in names if name in points and name not in columns]
+    numbers = points[columns].reset_index(drop=True)
+    panels = [DataFrame(found) for _, found in numbers.groupby("panel", sort=False)]
+    page = style.new_page(
+        answer, points, len(rows), len(panels), style.PAGE if len(panels) > 1 else style.COLUMN,
+        min(style.TALLEST, 2.3 + 1.05 * len(rows)), note, sharex="col",
+        width_ratios=[max(found["layout"].nunique(), 2) for found in panels],
+    )  # fmt: skip
+    for col, found in enumerate(panels):
+        page.axes[0][col].set_title(str(found["panel"].iloc[0]))
+        for row, quantity in enumerate(rows):
+            _draw_panel(page.axes[row][col], found, quantity, shown, not row, not col)
+    for row, quantity in enumerate(rows):
+        page.axes[row][0].set_ylabel(quantity.title.format(rank=labels.rank_word(points)))
+    page.figure.align_ylabels(page.figure.axes)
+    page.legend(_legend(numbers, shown))
+    return page, numbers
+
+
+def _draw_panel(
+    axes: Axes, found: DataFrame, quantity: Quantity, shown: Mapping[str, marks.Mark], is_top: bool, is_left: bool
+) -> None:
+    names = list(dict.fromkeys(found["layout"]))
+    present = [series for series in shown if (found["series"] == series).any()]
+    limit = style.limit_of(found[quantity.column] * quantity.scale) * 1.15
+    slot = 0.84 / max(len(present), 1)
+    for at, name in enumerate(names):
+        for number, series in enumerate(present):
+            rows = found[(found["layout"] == name) & (found["series"] == series)]
+            middle = at + (number - (len(present) - 1) / 2) * slot
+            done = rows[(rows["status"] == Status.OK) & rows[quantity.column].notna()]
+            if is_top and done.empty and len(rows):
+                _write_status(axes, middle, rows)
+            for index, (_, row) in enumerate(done.iterrows()):
+                width = slot / len(done)
+                place = middle + (index - (len(done) - 1) / 2) * width
+                _draw_bar(axes, place, width * 0.94, row, quantity, shown[series], limit)
+    axes.set_xlim(-0.6, len(names) - 0.4)
+    axes.set_xticks(range(len(names)), names, rotation=90)
+    axes.tick_params(axis="x", length=0)
+    axes.locator_params(axis="y", nbins=4)
+    if not quantity.from_zero:
+        axes.margins(y=0.15)
+    values = found[quantity.column] * quantity.scale
+    if values.isna().all():
+        axes.set_yticks([])
+    if (values > limit).any():
+        high = found.loc[values <= limit].get(column_of(quantity.column, "hi"), values)
+        axes.set_ylim(0, max(limit, float(np.nan_to_num(high.max())) * quantity.scale) * 1.05)
+    for value in sorted(found[quantity.limit[0]].dropna().unique()) if quantity.limit[0] in found else ():
+        style.draw_limit(axes, float(value), quantity.limit[1].format(value) if is_left else "")
+
+
+def _draw_bar(
+    axes: Axes, at: float, width: float, row: Series, quantity: Quantity, mark: marks.Mark, limit: float
+) -> None:
+    value = float(row[quantity.column]) * quantity.scale
+    if quantity.from_zero:
+        axes.bar(at, value, width, color=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0)
+    else:
+        axes.plot([at], [value], mark.marker, color=mark.colour)
+    ends = ("lo", "hi") if row["origin"] == "simulated" else ("p10", "p90")
+    low, high = (float(row.get(column_of(quantity.column, end), np.nan)) * quantity.scale for end in ends)
+    if not style.break_off(axes, at, value, limit, f"{value:.3g}"):
+        style.draw_interval(axes, at, low, high, marks.BLACK if quantity.from_zero else mark.colour)
+
+
+def _write_status(axes: Axes, at: float, rows: DataFrame) -> None:
+    status = rows["status"].iloc[0]
+    text = style.word(status) if status != Status.OK else style.absent(rows)
+    axes.text(
+        at, 0.03, text, transform=axes.get_xaxis_transform(), ha="center", va="bottom", rotation=90,
+        fontsize=style.TEXT_PT, color=marks.GREY,
+    )  # fmt: skip
+
+
+def _legend(numbers: DataFrame, shown: Mapping[str, marks.Mark]) -> list[Artist]:
+    return [
+        Patch(facecolor=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0, label=mark.name)
+        for series, mark in shown.items()
+        if (numbers["series"] == series).any()
+    ]

@@ -1,0 +1,40 @@
+"""What fine-tuning of adapters (LoRA) saves against training all weights, in the same layouts and batch."""
+
+from collections.abc import Mapping
+
+from matplotlib.figure import Figure
+from pandas import DataFrame
+
+from triplepoint.effects.equal_work import answer_pairs
+from triplepoint.figures import marks, style
+from triplepoint.figures.grouped import comparable, draw_groups
+from triplepoint.figures.parallelism_sweep import Quantity
+
+QUANTITIES = (
+    Quantity("tokens_per_s_per_gpu", "token/s\nper {rank}"),
+    Quantity("gpu_power_w", "GPU power\n(W)", limit=("gpu_power_limit_w", "limit {:.0f} W")),
+    Quantity("gpu_temp_c", "GPU (°C)", limit=("gpu_throttle_temp_c", "throttled at {:.0f} °C"), from_zero=False),
+    Quantity("gpu_energy_per_token_j", "energy\n(J/token)"),
+    Quantity("needed_memory_bytes", "memory\n(GiB)", limit=("memory_gib", "memory {:.0f} GiB"), scale=2**-30),
+)
+_ASKED = {
+    "tokens_per_s_per_gpu": "speed",
+    "gpu_power_w": "power",
+    "gpu_temp_c": "temperature",
+    "gpu_energy_per_token_j": "energy per token",
+}
+
+
+@style.styled
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure and the numbers it plots: layouts that a model was trained in both ways in, else all."""
+    points = tables["points"]
+    points = comparable(points.assign(memory_gib=points["memory_capacity_bytes"] * 2**-30))
+    points = points.assign(series=points["task"], panel=points["model"])
+    points = points[points["series"].isin(list(marks.TASKS))]
+    keys = ["model", "cluster", "num_gpus", "layout"]
+    both = points.groupby(keys)["series"].transform("nunique") > 1
+    points = points[both] if both.any() else points
+    answer = answer_pairs(points, keys, "series", ("pretrain", "lora"), _ASKED, "LoRA instead of training all weights")
+    page, numbers = draw_groups(answer, points, QUANTITIES, marks.TASKS)
+    return page.finish(), numbers

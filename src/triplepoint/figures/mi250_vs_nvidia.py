@@ -1,0 +1,44 @@
+"""MI250 against H200 and H100 at equal work: the same models, layouts and batch, per GPU."""
+
+from collections.abc import Mapping
+
+from matplotlib.figure import Figure
+from pandas import DataFrame
+
+from triplepoint.effects.equal_work import answer_pairs
+from triplepoint.figures import marks, style
+from triplepoint.figures.grouped import NOTE, comparable, draw_groups
+from triplepoint.figures.parallelism_sweep import Quantity
+
+QUANTITIES = (
+    Quantity("tokens_per_s_per_gpu", "token/s\nper {rank}"),
+    Quantity("mfu", "MFU (%)", scale=100),
+    Quantity("gpu_power_w", "GPU power\n(W)", limit=("gpu_power_limit_w", "limit {:.0f} W")),
+    Quantity("gpu_energy_per_token_j", "energy\n(J/token)"),
+    Quantity("sm_clock_busy_mhz", "clock while\nbusy (GHz)", scale=1e-3, from_zero=False),
+)
+_ASKED = {"tokens_per_s_per_gpu": "speed", "gpu_power_w": "power", "gpu_energy_per_token_j": "energy per token"}
+_BASE = "mi250"
+
+
+@style.styled
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure and the numbers it plots, one row per point; a GPU of MI250 is one of its two dies."""
+    points = comparable(tables["points"])
+    points = points.assign(series=points["gpu"].fillna("cpu"), panel=points["model"])
+    others = [gpu for gpu in marks.GPU_TYPES if gpu != _BASE and (points["series"] == gpu).any()]
+    if (points["series"] == _BASE).any() and others:
+        answers = [
+            answer_pairs(points, ["model", "layout"], "series", (_BASE, gpu), _ASKED, f"{_called(gpu)} against MI250")
+            for gpu in others
+        ]
+    else:
+        answers = ["No MI250 and other GPU type to compare"]
+    page, numbers = draw_groups(
+        "\n".join(answers), points, QUANTITIES, marks.GPU_TYPES, f"{NOTE} All per GPU, of MI250 per die."
+    )
+    return page.finish(), numbers
+
+
+def _called(gpu: str) -> str:
+    return marks.GPU_TYPES[gpu].name

@@ -1,0 +1,83 @@
+"""What the network between nodes does to the time and energy of a step: a column per model, a line per layout."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from pandas import DataFrame, concat
+
+from triplepoint.effects.networks import answer, in_order, name_networks
+from triplepoint.figures import labels, marks, style
+from triplepoint.status import Status
+from triplepoint.tables.schema import column_of
+
+QUANTITIES = {"step_time_s": "step time (s)", "gpu_energy_per_token_j": "energy (J/token)"}
+NOTE = (
+    "Axes are logarithmic. Bars: 90 % interval of the model, which moves all networks of a layout together; intervals "
+    "and ties of the title are between layouts on one network, without the error they share."
+)
+_NAMES = (
+    "model", "layout", "network", "gbit_per_s", "cluster", "tp", "is_sharded", "run", "repeat", "origin", "status",
+    "reason",
+)  # fmt: skip
+
+
+@style.styled
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure and the numbers it plots, one row per point."""
+    prepared = labels.prepare(tables["points"])
+    chosen = concat(
+        [labels.common_setting(members) for _, members in prepared.groupby("group", sort=False)], ignore_index=True
+    )
+    chosen = chosen.join(name_networks(chosen["cluster"]))
+    chosen["layout"] = labels.without_shared(chosen["layout"])
+    chosen["is_sharded"] = chosen["data_parallel_sharding"] == "optim_grads_params"
+    columns = [column_of(name, end) for name in QUANTITIES for end in ("", "p10", "p90", "lo", "hi")]
+    numbers = chosen[[*_NAMES, *(name for name in columns if name in chosen)]]
+    drawn = [name for name in QUANTITIES if name == "step_time_s" or numbers[name].notna().any()]
+    networks = in_order(numbers)
+    models = list(dict.fromkeys(numbers["model"]))
+    page = style.new_page(
+        answer(chosen), chosen, len(drawn), len(models), style.PAGE if len(models) > 1 else style.COLUMN,
+        2.9 + 1.25 * len(drawn), NOTE, sharex="col",
+    )  # fmt: skip
+    handles: list[Artist] = []
+    for col, model in enumerate(models):
+        page.axes[0][col].set_title(model)
+        for row, name in enumerate(drawn):
+            own = numbers[numbers["model"] == model]
+            handles += _draw_panel(page.axes[row][col], own, name, networks)
+        page.axes[-1][col].set_xlabel("Gb/s of a node")
+    for row, name in enumerate(drawn):
+        page.axes[row][0].set_ylabel(QUANTITIES[name])
+    page.legend(handles)
+    return page.finish(), numbers
+
+
+def _draw_panel(axes: Axes, own: DataFrame, quantity: str, networks: list[str]) -> list[Artist]:
+    """Draw a line per layout over the networks, and return what the legend shows of them."""
+    handles: list[Artist] = []
+    names = list(dict.fromkeys(own["layout"]))
+    for number, layout in enumerate(names):
+        rows = own[(own["layout"] == layout) & (own["status"] == Status.OK) & own[quantity].notna()]
+        rows = rows.iloc[np.argsort([networks.index(name) for name in rows["network"]], kind="stable")]
+        first = own[own["layout"] == layout].iloc[0]
+        is_sharded = bool(first["is_sharded"])
+        mark = marks.of_layout(int(first["tp"]), is_sharded)
+        shift = (number - (len(names) - 1) / 2) * 0.12
+        at = np.array([networks.index(name) + shift for name in rows["network"]])
+        line: Literal[":", "-"] = ":" if is_sharded else "-"
+        axes.plot(at, rows[quantity].to_numpy(float), color=mark.colour, marker=mark.marker, linestyle=line)
+        for place, (_, row) in zip(at, rows.iterrows(), strict=True):
+            ends = ("lo", "hi") if row["origin"] == "simulated" else ("p10", "p90")
+            low, high = (float(row.get(column_of(quantity, end), np.nan)) for end in ends)
+            style.draw_interval(axes, place, low, high, mark.colour)
+        handles.append(Line2D([], [], color=mark.colour, marker=mark.marker, linestyle=line, label=layout))
+    style.log_axis(axes)
+    axes.set_xlim(-0.5, len(networks) - 0.5)
+    axes.set_xticks(range(len(networks)), networks, rotation=90)
+    return handles

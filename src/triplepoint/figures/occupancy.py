@@ -1,0 +1,95 @@
+"""Occupancy and launch geometry of kernels by layout, from real traces: a column of panels per model and cluster."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from pandas import DataFrame, concat
+
+from triplepoint.effects import occupancy
+from triplepoint.figures import labels, marks, style
+from triplepoint.figures.parallelism_sweep import choose
+
+ROWS = (
+    ("occupancy", "occupancy\n(%)", 100.0),
+    ("warps_per_sm", "warps of a launch\nper SM", 1.0),
+    ("blocks_per_sm", "blocks of a launch\nper SM", 1.0),
+    ("threads_per_block", "threads\nper block", 1.0),
+)
+"""Column, title of the axis, and what values are multiplied by."""
+SHOWN = ("gemm", "attention", "elementwise", "norm")
+"""Classes that are drawn beside the mean of all computation."""
+NOTE = (
+    "Means weighted by the time of kernels, without communication; black: all kernels. Occupancy is the profiler's "
+    "estimate. Brackets in the title: least and most occupied class."
+)
+NOTE_ABSENT = "Occupancy needs the trace of a GPU: make some of these points on one."
+
+
+@style.styled
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure and the numbers it plots, one row per run and class of kernels.
+
+    In each panel only the layout differs. Runs without launch geometry are left out; where none has it, the figure says
+    why.
+
+    Args:
+        tables: `points` and `kernels`.
+    """
+    prepared = labels.prepare(tables["points"])
+    found = [choose(members).drop_duplicates("layout") for _, members in prepared.groupby("group", sort=False)]
+    points = concat(found, ignore_index=True)
+    kernels = tables["kernels"]
+    own = kernels[kernels["run"].isin(points["run"])]
+    classes = occupancy.by_class(own)
+    shown = ["group", "layout", "run", "status", "origin"]
+    numbers = points[shown].merge(classes, on="run", how="inner", sort=False)
+    if numbers.empty:
+        page = style.new_page(occupancy.absent(points, own), points, height=1.6, note=NOTE_ABSENT)
+        page.axes[0][0].set_axis_off()
+        return page.finish(), numbers
+    return _draw(points[points["run"].isin(numbers["run"])], numbers), numbers
+
+
+def _draw(points: DataFrame, numbers: DataFrame) -> Figure:
+    groups = [DataFrame(found) for _, found in numbers.groupby("group", sort=False)]
+    names = {run: f"{model} {layout}" for run, model, layout in points[["run", "model", "layout"]].to_numpy()}
+    page = style.new_page(
+        occupancy.answer(numbers, names), points, len(ROWS), len(groups),
+        style.PAGE if len(groups) > 1 else style.COLUMN, 2.4 + 1.15 * len(ROWS), NOTE, sharex="col", sharey="row",
+        width_ratios=[max(found["layout"].nunique(), 3) for found in groups],
+    )  # fmt: skip
+    for col, found in enumerate(groups):
+        page.axes[0][col].set_title(str(found["group"].iloc[0]).replace(" on ", "\n"))
+        for row, (column, _, scale) in enumerate(ROWS):
+            _draw_panel(page.axes[row][col], found, column, scale)
+    for row, (_, title, _) in enumerate(ROWS):
+        page.axes[row][0].set_ylabel(title)
+        page.axes[row][0].set_ylim(bottom=0)
+    page.figure.align_ylabels(page.figure.axes)
+    page.legend(_legend(set(numbers["class"])))
+    return page.finish()
+
+
+def _draw_panel(axes: Axes, found: DataFrame, column: str, scale: float) -> None:
+    """Draw one quantity of each layout: all kernels in black, classes beside it in their colours."""
+    names: Sequence[str] = list(dict.fromkeys(found["layout"]))
+    whole = occupancy.of_runs(found)[column]
+    for at, name in enumerate(names):
+        of_layout = found[found["layout"] == name]
+        axes.plot([at - 0.2], [whole[of_layout["run"].iloc[0]] * scale], "D", color=marks.BLACK)
+        for _, row in of_layout[of_layout["class"].isin(SHOWN)].iterrows():
+            offset = 0.15 * SHOWN.index(row["class"]) - 0.05
+            axes.plot([at + offset], [row[column] * scale], "o", color=marks.KERNEL_CLASSES[row["class"]].colour)
+    axes.set_xlim(-0.6, len(names) - 0.4)
+    axes.set_xticks(range(len(names)), names, rotation=90)
+    axes.tick_params(axis="x", length=0)
+    axes.locator_params(axis="y", nbins=4)
+
+
+def _legend(classes: set[str]) -> list[Artist]:
+    found: list[Artist] = [Line2D([], [], color=marks.BLACK, marker="D", linestyle="none", label="all kernels")]
+    drawn = [name for name in SHOWN if name in classes]
+    return found + [style.as_line(marks.KERNEL_CLASSES[name], linestyle="none") for name in drawn]

@@ -1,0 +1,41 @@
+"""Whether models scaled down to 30 billion parameters stand for the whole ones: both in the same layouts and batch."""
+
+from collections.abc import Mapping
+
+from matplotlib.figure import Figure
+from pandas import DataFrame, Series
+
+from triplepoint.effects.equal_work import FAMILIES, SCALED_DOWN, answer_order, answer_pairs
+from triplepoint.figures import marks, style
+from triplepoint.figures.grouped import comparable, draw_groups
+from triplepoint.figures.parallelism_sweep import Quantity
+
+QUANTITIES = (
+    Quantity("mfu", "MFU (%)", scale=100),
+    Quantity("gpu_power_w", "GPU power\n(W)", limit=("gpu_power_limit_w", "limit {:.0f} W")),
+    Quantity("gpu_temp_c", "GPU (°C)", limit=("gpu_throttle_temp_c", "throttled at {:.0f} °C"), from_zero=False),
+    Quantity("sm_clock_busy_mhz", "clock while\nbusy (GHz)", scale=1e-3, from_zero=False),
+)
+_ASKED = {"mfu": "MFU", "gpu_power_w": "power", "gpu_temp_c": "temperature"}
+
+
+@style.styled
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure and the numbers it plots: layouts that both sizes of a model have on a cluster.
+
+    Where there are no two sizes, all points are drawn.
+    """
+    points = comparable(tables["points"])
+    points = points.assign(
+        family=points["model"].map(lambda name: FAMILIES.get(name, name)),
+        series=Series(["30b" if name in SCALED_DOWN else "whole" for name in points["model"]], points.index),
+    )
+    points["panel"] = points["family"] + " on " + points["cluster"]
+    keys = ["family", "cluster", "num_gpus", "layout"]
+    both = points.groupby(keys)["series"].transform("nunique") > 1
+    points = points[both] if both.any() else points
+    by_size = points.assign(size=points["series"])
+    answer = answer_pairs(by_size, keys, "size", ("whole", "30b"), _ASKED, "30B instead of the whole model")
+    order = answer_order(by_size, ["family", "cluster"], "size", "mfu")
+    page, numbers = draw_groups(f"{answer}; {order}" if order else answer, points, QUANTITIES, marks.MODEL_SIZES)
+    return page.finish(), numbers

@@ -1,0 +1,41 @@
+"""Networks by name of their cluster, in order of bandwidth, and the sentence about them."""
+
+import math
+
+import pandas as pd
+
+from triplepoint.effects.networks import answer, in_order, name_networks
+
+
+def points(*rows: tuple[str, str, float]) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=["cluster", "layout", "step_time_s"])
+    table = table.assign(
+        status="ok", origin="simulated", repeat=1, num_measured_steps=20, model="m", step_time_layout_sigma=0.0,
+        tokens_per_s_per_gpu=1000 / table["step_time_s"],
+    )  # fmt: skip
+    return table.join(name_networks(table["cluster"]))
+
+
+def test_name_networks_reads_adapters_and_their_speed() -> None:
+    found = name_networks(pd.Series(["h200x32-4x100", "h200x32"]))
+    assert found["network"].tolist() == ["4×100", "h200x32"]
+    assert found["gbit_per_s"].iloc[0] == 400
+    assert math.isnan(found["gbit_per_s"].iloc[1])
+
+
+def test_in_order_is_by_bandwidth_and_unknown_ones_last() -> None:
+    found = points(*((name, "a", 1.0) for name in ("other", "x-8x400", "x-4x100", "x-1x400", "x-1x100")))
+    assert in_order(found) == ["1×100", "1×400", "4×100", "8×400", "other"]
+
+
+def test_answer_compares_the_widest_with_the_narrowest() -> None:
+    found = points(("x-1x100", "a", 10.0), ("x-1x100", "b", 5.0), ("x-8x400", "a", 2.0), ("x-8x400", "b", 4.0))
+    assert answer(found).splitlines() == [
+        "8×400 instead of 1×100 Gb/s a node, 2 layouts: from 1.25 to 5 times as fast by layout",
+        "m, 1×100: b is 2.0 times as fast as a [2.0, 2.0]",
+        "m, 8×400: a is 2.0 times as fast as b [2.0, 2.0]",
+    ]
+
+
+def test_answer_of_one_network() -> None:
+    assert answer(points(("x-1x100", "a", 10.0))) == "No two networks to compare"
