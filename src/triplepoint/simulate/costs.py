@@ -181,7 +181,7 @@ class Costs:
             if isinstance(operation, Kernel):
                 time = self.kernel_s(operation)
                 cost.compute_s += time
-                cost.add(operation.cls, time)
+                cost.add("offload" if operation.kind in HOST_KINDS else operation.cls, time)
                 continue
             time = self.communication_s(operation)
             if operation.is_overlapped:

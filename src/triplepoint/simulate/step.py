@@ -25,6 +25,7 @@ from triplepoint.simulate.timeline.expand import TimeOf
 from triplepoint.simulate.timeline.schedule import Int64, make_order
 from triplepoint.simulate.timeline.tasks import Timeline, run
 from triplepoint.simulate.work.layer_parts import Operations
+from triplepoint.simulate.work.offload import hide_copies
 from triplepoint.simulate.work.training import stage_work
 
 
@@ -91,7 +92,7 @@ def simulate_step(job: Job, constants: Constants, config: Path, slow: Mapping[in
         UserError: If the schedule cannot be run, or nothing is known of the GPU.
     """
     costs = costs_of(job, constants, config)
-    stages = stage_work(job)
+    stages = stages_of(job, costs)
     order = make_order(job.layout.schedule, job.layout.pp, job.num_microbatches, job.layout.vp)
     order = order if job.waits_for_stages else order.without_waits()
     durations, class_of_replica = durations_of(job, stages, costs), np.zeros(job.layout.dp, dtype=np.int64)
@@ -111,6 +112,12 @@ def simulate_step(job: Job, constants: Constants, config: Path, slow: Mapping[in
         costs.time_of,
         class_of_replica,
     )
+
+
+def stages_of(job: Job, costs: Costs) -> list[StageWork]:
+    """Return the work of every pipeline stage, of copies to the host what computation does not hide."""
+    stages = stage_work(job)
+    return hide_copies(stages, costs.kernel_s) if "activations" in job.offload else stages
 
 
 def uncertainty_of(timeline: Timeline, costs: Costs, stage: StageWork) -> Uncertainty:

@@ -27,9 +27,8 @@ from triplepoint.simulate.limits import LIMITS, check_offload
 from triplepoint.simulate.memory.training import memory_by_stage
 from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.stacks import SIMULATED, check_stack
-from triplepoint.simulate.step import costs_of, durations_of, uncertainty_of
+from triplepoint.simulate.step import costs_of, durations_of, stages_of, uncertainty_of
 from triplepoint.simulate.timeline.durations import sort_replicas, with_replicas
-from triplepoint.simulate.work.training import stage_work
 from triplepoint.status import Status
 
 
@@ -86,7 +85,7 @@ def simulate(
         memory_bytes: Peak memory of a rank, by pipeline stage. Unit: byte.
         slow: Factor on the time of computation, of every rank that is not as the others.
     """
-    stages = stage_work(job)
+    stages = stages_of(job, costs)
     replicas = sort_replicas(job.layout, slow, lockstep(stages, job))
     durations = with_replicas(durations_of(job, stages, costs), replicas)
     return Simulated(

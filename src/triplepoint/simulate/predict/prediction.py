@@ -37,6 +37,7 @@ _WORDS = {
     "gemm": "matrix products",
     "moe": "expert kernels",
     "attention": "attention",
+    "offload": "copies to and updates on the host",
     "tp": "tensor parallel communication",
     "cp": "context parallel communication",
     "ep": "expert all-to-all",

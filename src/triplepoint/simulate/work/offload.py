@@ -1,10 +1,12 @@
-"""Activations in the memory of the host: what a pass copies there, or back, beyond what its computation hides."""
+"""Activations in the memory of the host: what a pass copies there, or back, and what its computation hides of that."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeGuard
 
-from triplepoint.simulate.operations import Kernel, Operation
+from triplepoint.simulate.operations import ChunkWork, Kernel, Operation, StageWork
 from triplepoint.simulate.work.blocks import Blocks, Chunk
-from triplepoint.simulate.work.layer_parts import Operations, Share, streaming
+from triplepoint.simulate.work.layer_parts import Operations, streaming
 from triplepoint.simulate.work.recompute import repeated
 
 LAYERS_ON_GPU = 2
@@ -12,21 +14,53 @@ LAYERS_ON_GPU = 2
 cpu_offload.py, double buffering."""
 
 
-def copied(kind: str, pass_: Operations, blocks: Blocks, chunk: Chunk) -> Operations:
-    """Return the copies of a pass that its own computation, taken at the peaks of the GPU, does not hide.
+COPIES = ("to_host", "from_host")
+"""Kinds of the copies."""
+
+
+def copied(kind: str, blocks: Blocks, chunk: Chunk) -> Operations:
+    """Return the copies of a pass, all of them: see `hide_copies`.
 
     Args:
-        kind: to_host or from_host.
-        pass_: What the layers run.
+        kind: One of `COPIES`.
         blocks: Parts of the model on the rank.
         chunk: Whose layers it is.
     """
-    share = blocks.share
-    host = share.job.gpu.host_link
-    if "activations" not in share.job.offload or host is None:
+    if "activations" not in blocks.share.job.offload:
         return ()
-    exposed = kept_bytes(blocks, chunk) - _least_s(share, pass_) * host.value
-    return (streaming("elementwise", kind, exposed),) if exposed > 0 else ()
+    kept = kept_bytes(blocks, chunk)
+    return (streaming("elementwise", kind, kept),) if kept > 0 else ()
+
+
+def hide_copies(stages: Iterable[StageWork], kernel_s: Callable[[Kernel], float]) -> list[StageWork]:
+    """Return stages with the copies that the kernels of the same pass, forward or backward, do not hide.
+
+    Args:
+        stages: Work of pipeline stages.
+        kernel_s: Time of all runs of a kernel. Unit: s.
+    """
+    return [replace(stage, chunks=tuple(_hidden(chunk, kernel_s) for chunk in stage.chunks)) for stage in stages]
+
+
+def _hidden(chunk: ChunkWork, kernel_s: Callable[[Kernel], float]) -> ChunkWork:
+    forward = _exposed(chunk.forward, chunk.forward, kernel_s)
+    backward = _exposed(chunk.backward_input, chunk.backward_input + chunk.backward_weight, kernel_s)
+    return replace(chunk, forward=forward, backward_input=backward)
+
+
+def _exposed(pass_: Operations, beside: Operations, kernel_s: Callable[[Kernel], float]) -> Operations:
+    """Return a pass with what is left of its copies beside the kernels of some operations."""
+    copies = [one for one in pass_ if _is_copy(one)]
+    if not copies:
+        return pass_
+    busy_s = sum(kernel_s(one) for one in beside if isinstance(one, Kernel) and not _is_copy(one))
+    left = max(0.0, 1 - busy_s / sum(map(kernel_s, copies)))
+    exposed = [replace(one, num_bytes=one.num_bytes * left) if _is_copy(one) else one for one in pass_]
+    return tuple(one for one in exposed if one.num_bytes > 0 or not _is_copy(one))
+
+
+def _is_copy(operation: Operation) -> TypeGuard[Kernel]:
+    return isinstance(operation, Kernel) and operation.kind in COPIES
 
 
 def kept_bytes(blocks: Blocks, chunk: Chunk) -> float:
@@ -39,15 +73,3 @@ def kept_bytes(blocks: Blocks, chunk: Chunk) -> float:
         spared = repeated(share, layer).spared if share.job.recompute == "selective" else 0.0
         total += recomputed * one_input + (count - recomputed) * (layer.whole.saved - spared)
     return total
-
-
-def _least_s(share: Share, operations: Iterable[Operation]) -> float:
-    """Return the time of kernels at the peaks of the data sheet. Unit: s."""
-    gpu = share.job.gpu
-    wide, fp8, narrow = gpu.peak_bf16_flops, gpu.peak_fp8_flops, gpu.peak_nvfp4_flops
-    peaks = {"fp8": fp8 or wide, "nvfp4": narrow or wide, "fp32": gpu.peak_fp32_flops}
-    return sum(
-        one.count * max(one.flops / peaks.get(one.precision, wide).value, one.num_bytes / gpu.memory_bandwidth.value)
-        for one in operations
-        if isinstance(one, Kernel)
-    )

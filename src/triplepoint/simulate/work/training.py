@@ -60,7 +60,7 @@ def _chunk_work(blocks: Blocks, chunk: Chunk) -> ChunkWork:
             *sharded.before_forward(),
             *first.forward,
             *layers_work(blocks, chunk.layers, "forward"),
-            *copied("to_host", layers_work(blocks, chunk.layers, "forward"), blocks, chunk),
+            *copied("to_host", blocks, chunk),
             *last.forward,
         ),
         backward_input=(
@@ -68,7 +68,7 @@ def _chunk_work(blocks: Blocks, chunk: Chunk) -> ChunkWork:
             *sharded.before_backward(),
             *last.backward_input,
             *_recomputed(blocks, chunk),
-            *copied("from_host", layers_work(blocks, chunk.layers, "backward_input"), blocks, chunk),
+            *copied("from_host", blocks, chunk),
             *layers_work(blocks, chunk.layers, "backward_input"),
             *first.backward_input,
         ),
