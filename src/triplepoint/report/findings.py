@@ -108,7 +108,9 @@ _QUANTITIES = (
 
 
 def find(points: Sequence[Row], figures: Sequence[FigureSpec], pages: str) -> list[Finding]:
-    """Return what was found, the largest effect first; then those without an interval, and those that may be none.
+    """Return what was found: the largest effect of each question, the next of each, and so on; unclear ones last.
+
+    A question is that of a figure: otherwise layouts, which differ most, would fill the list.
 
     Args:
         points: Rows of table `points`.
@@ -126,16 +128,33 @@ def find(points: Sequence[Row], figures: Sequence[FigureSpec], pages: str) -> li
         *_clusters(frame, pages),
         *_heat(frame, pages),
     ]
+    found = _in_turns(found)
     modules = {figure.name for figure in figures}
     named = [one if one.figure in modules else one._replace(figure="") for one in found]
     named = [one._replace(sentence=one.sentence.replace(" %", "\u00a0%").replace(" K", "\u00a0K")) for one in named]
-    named.sort(key=lambda one: (not one.is_clear, one.track is None, -one.size))
     return named[:MOST]
+
+
+def _in_turns(found: list[Finding]) -> list[Finding]:
+    """Return findings by certainty, then in turns of their questions, each the largest first."""
+
+    def certainty(one: Finding) -> tuple[bool, bool]:
+        return not one.is_clear, one.track is None
+
+    turns: dict[tuple[str, tuple[bool, bool]], int] = {}
+    placed = []
+    for one in sorted(found, key=lambda one: -one.size):
+        turn = turns[one.figure, certainty(one)] = turns.get((one.figure, certainty(one)), -1) + 1
+        placed.append((certainty(one), turn, one))
+    return [one for *_, one in sorted(placed, key=lambda entry: entry[:2])]
 
 
 def _prepared(points: Sequence[Row]) -> DataFrame:
     """Return finished runs with layout and place in words; lists become texts, so that they can be grouped by."""
     frame = labels.prepare(pa.Table.from_pylist(list(points), schema=POINTS.schema()).to_pandas())
+    # What is trained with adapters or serves prompts is no match of what is trained whole.
+    served = frame["task"].map(lambda task: f", {task}" if task == "inference" else "")
+    frame["subject"] = frame["group"] + served
     for column in IDENTITY:
         if frame[column].dtype == object:
             frame[column] = [
@@ -147,7 +166,7 @@ def _prepared(points: Sequence[Row]) -> DataFrame:
 def _slim(frame: DataFrame, changed: str) -> DataFrame:
     """Return the columns that pairs of runs need, and as a text all that says which point a run is but for a change."""
     identity = [name for name in (*IDENTITY, "variant", "origin") if name != changed]
-    kept = [changed, "model", "place", "origin", "status", "repeat", "num_measured_steps", "step_time_layout_sigma"]
+    kept = [changed, "subject", "place", "origin", "status", "repeat", "num_measured_steps", "step_time_layout_sigma"]
     for quantity in _QUANTITIES:
         ends = (column_of(quantity.column, end) for end in ("lo", "hi", "p10", "p90"))
         kept += [name for name in (quantity.column, *ends) if name in frame]
@@ -157,7 +176,7 @@ def _slim(frame: DataFrame, changed: str) -> DataFrame:
 
 def _best_layouts(frame: DataFrame, pages: str) -> Iterator[Finding]:
     """Yield the fastest layout of each model on each cluster, at the setting tried with most layouts."""
-    for (model, place, origin), members in frame.groupby(["model", "place", "origin"], sort=False):
+    for (subject, origin), members in frame.groupby(["subject", "origin"], sort=False):
         alike = labels.common_setting(members)
         groups = {str(name): rows for name, rows in alike.groupby("layout", sort=False)}
         if len(groups) < 2:
@@ -167,7 +186,7 @@ def _best_layouts(frame: DataFrame, pages: str) -> Iterator[Finding]:
         # The first that is clearly behind, as the sentence has it; where all are tied the last.
         behind = next((number for number, lead in enumerate(leads) if not lead.is_tie), len(leads) - 1)
         lead, last = leads[behind], leads[-1]
-        sentence = f"{model} on {place}: {answer_best(alike)}"
+        sentence = f"{subject}: {answer_best(alike)}"
         if behind + 1 < len(leads):
             slower = f"{1 + last.value:.1f} times as long" if last.value > 1 else f"{last.text} longer"
             sentence += f"; the slowest, {ordered[-1]}, takes {slower}"
@@ -202,14 +221,14 @@ def _known_changes(frame: DataFrame) -> Iterator[_Change]:
 def _micro_batches(frame: DataFrame) -> Iterator[Finding]:
     """Yield what the largest micro-batch changes against the smallest, over layouts that ran with both."""
     slim = _slim(frame, "micro_batch_size")
-    for (model, place, origin), members in slim.groupby(["model", "place", "origin"], sort=False):
+    for (subject, origin), members in slim.groupby(["subject", "origin"], sort=False):
         sizes = sorted(set(members["micro_batch_size"]))
         if len(sizes) < 2:
             continue
         for quantity in _QUANTITIES:
             pairs = pair_points(members, quantity.column, [_ALIKE], "micro_batch_size", sizes[0], sizes[-1])
             if pairs:
-                words = f"{model} on {place}: micro-batch {sizes[-1]} instead of {sizes[0]}"
+                words = f"{subject}: micro-batch {sizes[-1]} instead of {sizes[0]}"
                 yield _over_pairs(words, quantity, list(pairs.values()), str(origin), "microbatch_power")
 
 
@@ -261,7 +280,7 @@ def _heat(frame: DataFrame, pages: str) -> Iterator[Finding]:
                     f"median of {len(known)} runs that it holds back."
                 )
                 basis = f"{row['origin']}, of clocks below the highest; interval {ABOUT['none']}"
-                yield Finding(sentence, effect, basis, "throttle_heatmap", (_page(row, pages),))
+                yield Finding(sentence, effect, basis, "throttling", (_page(row, pages),))
 
 
 def _lowered(words: str) -> str:
