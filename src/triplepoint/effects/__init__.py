@@ -186,6 +186,20 @@ def answer_best(points: DataFrame, column: str = "step_time_s", name: str = "lay
         name: Column of the settings' names; rows that share one are repeats.
         noun: What the settings are called, in the plural.
     """
+    alike = on_as_many_gpus(points)
+    others = sorted(set(points[name].astype(str)) - set(alike[name].astype(str)))
+    answer = _answer_best(alike, column, name, noun)
+    return f"{answer}; not compared, on other numbers of GPUs: {', '.join(others)}" if others else answer
+
+
+def on_as_many_gpus(points: DataFrame) -> DataFrame:
+    """Return the points on one number of GPUs, that of most of them: a step of fewer GPUs takes longer anyway."""
+    if "num_gpus" not in points or points["num_gpus"].nunique() < 2:
+        return points
+    return DataFrame(points[points["num_gpus"] == points["num_gpus"].mode().max()])
+
+
+def _answer_best(points: DataFrame, column: str, name: str, noun: str) -> str:
     best, leads = _leads(points, column, name)
     if not leads:
         return f"Of {points[name].nunique()} {noun}, {f'only {best}' if best else 'none'} finished"
@@ -201,7 +215,8 @@ def answer_best(points: DataFrame, column: str = "step_time_s", name: str = "lay
 
 def about_intervals(points: DataFrame, column: str = "step_time_s", name: str = "layout") -> str:
     """Return what the intervals in the answer of `answer_best` are over, for the note of a figure; '' without any."""
-    bases = dict.fromkeys(lead.basis for lead in _leads(points, column, name)[1].values())
+    leads = _leads(on_as_many_gpus(points), column, name)[1]
+    bases = dict.fromkeys(lead.basis for lead in leads.values())
     return " or ".join(ABOUT[basis] for basis in bases)
 
 

@@ -41,7 +41,8 @@ _GIB = 2**30
 NOTE = (
     "Change from the same layout with neither; at the foot memory itself, hollow where it does not fit (predicted). "
     "Lines with caps: 90 % interval {basis}. Where both points' errors may be shared, which is not known, the "
-    "interval is named, not drawn. Title: mean over layouts with its 90 % t interval, or the range where signs differ."
+    "interval is named, not drawn. Title: mean over layouts with its 90 % t interval, without "
+    "the model's own error, or the range where signs differ."
 )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pandas import DataFrame
 
-from triplepoint.effects import ABOUT, Effect, answer_best, compare, over_settings, pair_points
+from triplepoint.effects import ABOUT, Effect, answer_best, compare, on_as_many_gpus, over_settings, pair_points
 from triplepoint.figures import FigureSpec, labels
 from triplepoint.report.runs import page_name
 from triplepoint.status import Status
@@ -22,6 +22,8 @@ MOST = 30
 """Findings there are, the largest ones. Our choice: more are no longer read."""
 FIRST = 10
 """Those that are open when the page is: the rest is a click away."""
+_OF_LAYOUTS = ("parallelism_sweep", "lora", "mi250_vs_nvidia", "inference_batch")
+"""Figures that compare layouts, each of its own studies."""
 _ALIKE = "alike"
 """Column with all of a point that a change leaves as it is."""
 _TRACK = 0.6
@@ -122,7 +124,7 @@ def find(points: Sequence[Row], figures: Sequence[FigureSpec], pages: str) -> li
         return []
     frame = _prepared(done)
     found = [
-        *_best_layouts(frame, pages),
+        *_best_layouts(frame, figures, pages),
         *_changes(frame),
         *_micro_batches(frame),
         *_clusters(frame, pages),
@@ -139,7 +141,8 @@ def _in_turns(found: list[Finding]) -> list[Finding]:
     """Return findings by certainty, then in turns of their questions, each the largest first."""
 
     def certainty(one: Finding) -> tuple[bool, bool]:
-        return not one.is_clear, one.track is None
+        # The steps of one launch do not show how launches differ: as good as no interval.
+        return not one.is_clear, one.track is None or one.effect.basis == "steps"
 
     turns: dict[tuple[str, tuple[bool, bool]], int] = {}
     placed = []
@@ -174,10 +177,10 @@ def _slim(frame: DataFrame, changed: str) -> DataFrame:
     return frame[kept].assign(**{_ALIKE: alike})
 
 
-def _best_layouts(frame: DataFrame, pages: str) -> Iterator[Finding]:
+def _best_layouts(frame: DataFrame, figures: Sequence[FigureSpec], pages: str) -> Iterator[Finding]:
     """Yield the fastest layout of each model on each cluster, at the setting tried with most layouts."""
     for (subject, origin), members in frame.groupby(["subject", "origin"], sort=False):
-        alike = labels.common_setting(members)
+        alike = on_as_many_gpus(labels.common_setting(members))
         groups = {str(name): rows for name, rows in alike.groupby("layout", sort=False)}
         if len(groups) < 2:
             continue
@@ -192,7 +195,15 @@ def _best_layouts(frame: DataFrame, pages: str) -> Iterator[Finding]:
             sentence += f"; the slowest, {ordered[-1]}, takes {slower}"
         basis = f"{len(ordered)} layouts, {origin}, {labels.setting_text(alike.iloc[0])}; interval {ABOUT[lead.basis]}"
         runs = tuple(_page(groups[name].iloc[0], pages) for name in (ordered[0], ordered[behind + 1]))
-        yield Finding(sentence + ".", lead, basis, "parallelism_sweep", runs)
+        yield Finding(sentence + ".", lead, basis, _figure_of(alike, figures), runs)
+
+
+def _figure_of(members: DataFrame, figures: Sequence[FigureSpec]) -> str:
+    """Return the figure of layouts that draws some runs; '' where none does."""
+    listed = (names.split(", ") if isinstance(names, str) else names for names in members["studies"])
+    studies = {study for names in listed for study in names}
+    drawn = {figure.name for figure in figures if studies & set(figure.studies)}
+    return next((name for name in _OF_LAYOUTS if name in drawn), "")
 
 
 def _changes(frame: DataFrame) -> Iterator[Finding]:
@@ -243,6 +254,8 @@ def _over_pairs(words: str, quantity: _Quantity, effects: Sequence[Effect], orig
         verb = quantity.less.format(_magnitude(effect).text)
     pairs = f"{len(effects)} pairs of runs" if len(effects) > 1 else "one pair of runs"
     basis = f"{pairs} that differ in nothing else, {origin}; interval {ABOUT[effect.basis]}"
+    if origin == "simulated" and effect.basis == "settings":
+        basis += ", without the error of the model, which all of them share"
     return Finding(f"{words} {verb}.", effect, basis, module)
 
 

@@ -30,12 +30,14 @@ def describe_machines(manifests: Sequence[Manifest]) -> list[Machine]:
             alike.setdefault(describe_node(node, manifest.origin), set()).add(node.host)
     best: dict[tuple[str, ...], tuple] = {}
     for description, hosts in alike.items():
-        key = tuple(sorted(hosts))
+        # Simulated nodes of all clusters have the same names: their GPUs tell them apart.
+        products = dict(description[1]).get("Devices", "").partition(" × ")[2]
+        key = (*sorted(hosts), products)
         if key not in best or description[0] > best[key][0]:
             best[key] = description
     # Hosts of different groups may be one cluster's: those with the same lines are told once.
     joined: dict[tuple[Line, ...], set[str]] = {}
-    for names, (_, lines) in best.items():
+    for (*names, _), (_, lines) in best.items():
         joined.setdefault(lines, set()).update(names)
     return [Machine(_listed(sorted(hosts)), list(lines)) for lines, hosts in joined.items()]
 

@@ -1,6 +1,7 @@
 """Findings: sentences worked out from rows, ranked by effect, with the interval and the figure they belong to."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from triplepoint.figures import FIGURES
 from triplepoint.report.findings import Finding, find
 from triplepoint.tables.studies import read_joined
 
-SHOWN = [FIGURES["parallelism_sweep"], FIGURES["microbatch_power"]]
+SHOWN = [replace(FIGURES[name], studies=("synthetic",)) for name in ("parallelism_sweep", "microbatch_power")]
 
 
 def points_of(folder: Path, *specs: Spec) -> list[dict[str, Any]]:
