@@ -29,7 +29,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         text = gpu_map.NOTHING if points.empty else f"{style.absent(points)}: clocks"
         return gpu_map.empty_page(tables["points"], text).finish(), DataFrame(columns=_PLOTTED)
     column = BUSY if known[BUSY].notna().all() else MEAN
-    what = "mean clock while kernels run" if column == BUSY else "mean clock over steps, at which idle time counts too"
+    what = "mean clock while kernels run" if column == BUSY else "mean clock over steps, idle time included"
     panels = [(str(place), gpu_map.rows_of(found, column)) for place, found in known.groupby("place", sort=False)]
     drawn = points[points["run"].isin(known["run"])]
     note = NOTE.format(what=what, about=between_gpus.ABOUT)

@@ -53,7 +53,7 @@ _FEWEST_PERCENT = 2.5
 
 
 NOTE = (
-    "Dot: median of a run or trial; bar: 10th to 90th percentile, of overhead 95 % interval; tick: 99th percentile. "
+    "Dot: median of a run or trial; bar: 10th to 90th percentile, for overhead the 95 % interval; tick: 99th. "
     "Hollow: simulated; dashed: what is asked for. Title: mean over runs with its {about} over runs."
 )
 

@@ -24,9 +24,9 @@ _PLOTTED = [
     *_SHARES, NORMALISED, "published_normalised",
 ]  # fmt: skip
 NOTE = (
-    "A mark or bar is a GPU, in slots of nodes from left to right. Interval of the title: {about} over nodes, each of "
-    "lanes paired. Normalised: over the most throttled GPU of its run; what published values are over is not known, "
-    "so compare their pattern alone.{never}"
+    "A mark or bar is a GPU, in slots of nodes from left to right. Interval of the title: {about} over nodes, rear "
+    "and front paired. Normalised: divided by the most throttled GPU of its run. What published values were divided "
+    "by is not known, so compare the pattern alone.{never}"
 )
 
 
@@ -79,7 +79,7 @@ def _page(points: DataFrame, numbers: DataFrame, num_layouts: int) -> style.Page
     shares = numbers[list(_SHARES)].astype(float)
     never = [mark.name for name, mark in _SHARES.items() if shares[name].notna().any() and not (shares[name] > 0).any()]
     unknown = [mark.name for name, mark in _SHARES.items() if shares[name].isna().all()]
-    text = f" Met by no GPU: {', '.join(never)}." if never else ""
+    text = f" No GPU was throttled by: {', '.join(never)}." if never else ""
     text += f" Not counted: {', '.join(unknown)}." if unknown else ""
     width = style.PAGE if num_layouts > 1 else style.COLUMN
     note = NOTE.format(about=between_gpus.ABOUT, never=text)

@@ -18,7 +18,7 @@ _PLOTTED = [
     "rx_bytes_per_s", "capacity_bytes_per_s",
 ]  # fmt: skip
 NOTE = (
-    "A cell is a GPU's share of what its links carry in one direction, of InfiniBand a node's; over measured steps. "
+    "A cell is the mean use of a GPU's links in one direction, as a share of capacity; InfiniBand is of a node. "
     "Each link has its own scale. Title: busier direction, mean over runs with its {about} over runs."
 )
 

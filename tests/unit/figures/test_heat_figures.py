@@ -60,7 +60,7 @@ def test_clock_heatmap_draws_the_clock_while_busy_where_every_gpu_has_it(studies
     tables["gpus"].loc[tables["gpus"]["rank"] == 0, "sm_clock_busy_mhz"] = float("nan")
     figure, numbers = figures.load("clock_heatmap").draw(tables)
     assert numbers["value"].equals(numbers["sm_clock_mhz"].astype(float))
-    assert any("idle time counts too" in " ".join(text.split()) for text in texts(figure))
+    assert any("idle time included too" in " ".join(text.split()) for text in texts(figure))
 
 
 def test_traffic_heatmap_has_every_link_by_direction(studies: dict[str, Path]) -> None:
@@ -86,7 +86,7 @@ def test_throttling_draws_the_causes_that_were_met(studies: dict[str, Path]) -> 
     figure, numbers = figures.load("throttling").draw(read(studies["paper"]))
     assert numbers["run"].nunique() == 3
     assert {"power limit", "heat (driver)"} <= set(texts(figure))
-    assert any("Met by no GPU: heat (hardware)" in " ".join(text.split()) for text in texts(figure))
+    assert any("No GPU was throttled by: heat (hardware)" in " ".join(text.split()) for text in texts(figure))
     hot = numbers["rank"] == 3
     assert numbers.loc[hot, "sw_thermal_share"].to_numpy() == pytest.approx(0.1)
     assert numbers.loc[~hot, "power_cap_share"].to_numpy() == pytest.approx(0.1)
