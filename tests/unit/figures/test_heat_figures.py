@@ -60,7 +60,7 @@ def test_clock_heatmap_draws_the_clock_while_busy_where_every_gpu_has_it(studies
     tables["gpus"].loc[tables["gpus"]["rank"] == 0, "sm_clock_busy_mhz"] = float("nan")
     figure, numbers = figures.load("clock_heatmap").draw(tables)
     assert numbers["value"].equals(numbers["sm_clock_mhz"].astype(float))
-    assert any("idle time included too" in " ".join(text.split()) for text in texts(figure))
+    assert any("idle time included" in " ".join(text.split()) for text in texts(figure))
 
 
 def test_traffic_heatmap_has_every_link_by_direction(studies: dict[str, Path]) -> None:
