@@ -275,7 +275,7 @@ def _check(point: Point, gpu: GpuConfig) -> None:
 
 
 def _experts_on_context_ranks(point: Point, reason: str) -> UnsupportedError | None:
-    """Return what is refused where it is expert parallel ranks taken from context parallel ones too, as Megatron-LM can."""
+    """Return what is refused where experts are on context parallel ranks too, as Megatron-LM can have them."""
     layout = point.layout
     ranks = layout.dp * layout.tp // layout.expert_tp
     if "is not divisible by ep" in reason and ranks % layout.ep and ranks * layout.cp % layout.ep == 0:
