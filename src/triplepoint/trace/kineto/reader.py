@@ -151,7 +151,7 @@ class Header:
     is_truncated: bool
 
 
-def read_trace(
+def read_kineto(
     path: Path,
     sink: Sink,
     *,
