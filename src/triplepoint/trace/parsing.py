@@ -1,5 +1,6 @@
 """Trace files: which to read, the rank of each, and parsing them into folders of rank tables: `triplepoint parse`."""
 
+import itertools
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from triplepoint.trace.rank.process_groups import read_groups
 from triplepoint.trace.rank.work import Reading
 from triplepoint.trace.reader import read_parts
 from triplepoint.trace.taxonomy import Scheme
+from triplepoint.units import NS_PER_S, S_PER_HOUR
 
 Progress = Callable[[str], None]
 
@@ -138,6 +140,36 @@ def check_ranks(files: Iterable[tuple[Path | str, int | None]]) -> None:
         if rank in seen:
             raise UserError(f"{path}: rank {rank} is also in {seen[rank]}; pass one file a rank, of one job")
         seen[rank] = path
+
+
+_LONGEST_GAP_NS = NS_PER_S * S_PER_HOUR
+"""Between the work of two ranks of one job: their hosts' clocks may be minutes apart, and their profiled steps, too."""
+_FIRST_WALL_NS = 10**18
+"""Earlier times, before September 2001, are of a clock that began with the machine."""
+
+
+def check_one_job(summaries: Sequence[RankSummary]) -> None:
+    """Refuse traces of different jobs.
+
+    Raises:
+        UserError: If two say different numbers of ranks, a rank is none of its job's, or their work is hours apart.
+    """
+    sized = [one for one in summaries if one.world_size is not None]
+    for one in sized:
+        if one.world_size != sized[0].world_size:
+            raise UserError(
+                f"{one.path}: of a job of {one.world_size} ranks, {sized[0].path} of one of {sized[0].world_size}; "
+                "pass the traces of one job"
+            )
+        if one.world_size is not None and one.rank >= one.world_size:
+            raise UserError(f"{one.path}: rank {one.rank} of a job of {one.world_size} ranks; correct the file's name")
+    timed = sorted((one for one in summaries if one.span[0] > _FIRST_WALL_NS), key=lambda one: one.span)
+    for before, after in itertools.pairwise(timed):
+        gap = after.span[0] - before.span[1]
+        if gap > _LONGEST_GAP_NS:
+            raise UserError(
+                f"{after.path}: recorded {gap / _LONGEST_GAP_NS:.1f} h after {before.path}; pass the traces of one job"
+            )
 
 
 def rank_of(file: TraceFile, written: int | None, is_only: bool) -> int:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from triplepoint.errors import UserError
 from triplepoint.trace import Int64
 from triplepoint.trace.kineto import Category, Rows
 from triplepoint.trace.lanes import Step
@@ -93,10 +94,18 @@ def find_steps(
         is_device: Whether the work is a GPU's.
         pattern: Of the names of the annotations that are the steps instead; what its first group matches is the number,
             without one they are numbered as they begin, from 0.
+
+    Raises:
+        UserError: If nothing is called as `pattern` says.
     """
     for one in (_STEP, _NUMBERED_STEP) if pattern is None else (pattern,):
         if found := _named_steps(marks, one):
             break
+    if not found and pattern is not None:
+        raise UserError(
+            f"{marks.header.path.name}: no range is called like {pattern.pattern!r} (--steps, matched from the "
+            "start of a name); look names up in the profiler, or leave --steps out"
+        )
     if not found:
         return [Step(0, first, last)] if last > first else []
     steps = [found[number] for number in sorted(found)]
