@@ -28,7 +28,7 @@ from triplepoint.trace import Bool
 from triplepoint.trace.compare import Comparison
 from triplepoint.trace.join import Together, join_ranks
 from triplepoint.trace.kineto import HAS_STREAM, ROW, Rows
-from triplepoint.trace.kineto.reader import Header, read_kineto
+from triplepoint.trace.kineto.reader import Header, read_trace
 from triplepoint.trace.lanes import RankSummary
 from triplepoint.trace.parsing import TraceFile, check_ranks, find_traces, parse_traces, rank_of
 from triplepoint.trace.perfetto import FILE_NAME, CounterTrack, cut_track, rank_process, write_merged
@@ -253,7 +253,7 @@ def read_hta(files: Sequence[TraceFile], progress: Callable[[str], None]) -> lis
 
 def _read(path: Path, progress: Callable[[str], None]) -> tuple[Header, Rows]:
     parts: list[Rows] = [np.empty(0, dtype=ROW)]
-    header = read_kineto(path, lambda rows, names: parts.append(rows), streams=True, progress=progress)
+    header = read_trace(path, lambda rows, names: parts.append(rows), streams=True, progress=progress)
     return header, np.concatenate(parts)
 
 
