@@ -1,0 +1,139 @@
+"""What-if replay: when every operation would start and end if some lasted otherwise.
+
+An operation starts once all that its worker had ended before it have ended: the order in time of a recorded step is the
+order of dependencies, so pipeline schedules and overlapped communication need no rule of their own. Communication that
+begins while its worker computes begins at the same share of that computation. A transfer ends when the last that takes
+part has started and it has lasted as long as it did from there.
+
+Source:
+    Lin et al. 2025, Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI'25, section 3.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from triplepoint.why.operations import Bool, Float, Int64, Operations
+
+_LATE_S, _LATE_SHARE = 2e-4, 0.1
+"""What begins so soon before another ends, in s and as a share of that one, is taken to begin after it: ends that a host
+notes are late by some 10 us, and times may be single precision. Our choice."""
+
+
+class Order(NamedTuple):
+    """Order of events of a step.
+
+    Attributes:
+        events: Operations that start, and those that end as -1 - index; shape (2 * num_operations,).
+        inside: Of each operation the one it begins in the course of; -1 if there is none; shape (num_operations,).
+        share: Share of that one that is over by then; same shape.
+        members: Operations of every transfer.
+    """
+
+    events: Int64
+    inside: Int64
+    share: Float
+    members: list[Int64]
+
+
+def find_order(operations: Operations) -> Order:
+    """Return the order of events in the step of median length."""
+    length = operations.step_time_s
+    step = int(np.argsort(length)[(len(length) - 1) // 2])
+    start, end = operations.start_s[:, step], operations.end_s[:, step]
+    ends_at = np.maximum(end - _tolerance_s(end - start), operations.latest_start_s[:, step])
+    at = np.concatenate((start, ends_at))
+    codes = np.concatenate((np.arange(len(start)), -1 - np.arange(len(end))))
+    by_group = np.argsort(operations.group, kind="stable")
+    members = np.split(by_group, np.cumsum(np.bincount(operations.group))[:-1])
+    inside, share = _inside(operations, start, end)
+    # At one time what starts comes before what ends: a transfer needs all its starts.
+    return Order(codes[np.lexsort((codes < 0, at))], inside, share, members)
+
+
+def _inside(operations: Operations, start: Float, end: Float) -> tuple[Int64, Float]:
+    """Return the computation that communication begins in, and the share of it that is over."""
+    inside, share = np.full(len(start), -1, dtype=np.int64), np.zeros(len(start))
+    tolerance_s = _tolerance_s(end - start)
+    for worker in range(len(operations.workers)):
+        own = np.flatnonzero(operations.worker == worker)
+        work = own[~operations.is_comm[own]]
+        work = work[np.argsort(start[work])]
+        if not len(work):
+            continue
+        comm = own[operations.is_comm[own]]
+        at = work[np.maximum(np.searchsorted(start[work], start[comm]) - 1, 0)]
+        is_in = (start[at] < start[comm]) & (end[at] - tolerance_s[at] > start[comm])
+        inside[comm[is_in]] = at[is_in]
+        share[comm[is_in]] = (start[comm] - start[at])[is_in] / (end - start)[at][is_in]
+    return inside, share
+
+
+def _tolerance_s(duration_s: Float) -> Float:
+    return np.minimum(_LATE_S, _LATE_SHARE * duration_s)
+
+
+class Replayed(NamedTuple):
+    """Times of a replay; shape (num_operations, num_columns). Unit: s."""
+
+    start_s: Float
+    end_s: Float
+
+    @property
+    def step_time_s(self) -> Float:
+        """Time of the step in every column; shape (num_columns,). Unit: s."""
+        return np.asarray(self.end_s.max(axis=0))
+
+
+def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | None = None) -> Replayed:
+    """Return the times of operations that last so long.
+
+    Args:
+        operations: The operations.
+        order: Their order.
+        work_s: Duration without waiting for others; shape (num_operations, num_columns), a column for each step or case.
+            Unit: s.
+        gap_s: What passes before each starts although it could; same shape; none if not given. Unit: s.
+    """
+    num_columns = work_s.shape[1]
+    free = np.zeros((len(operations.workers), num_columns))
+    start, end = np.zeros(work_s.shape), np.zeros(work_s.shape)
+    worker, group = operations.worker.tolist(), operations.group.tolist()
+    inside, share = order.inside.tolist(), order.share.tolist()
+    for event in order.events.tolist():
+        if event >= 0:
+            now = free[worker[event]]
+            if inside[event] >= 0:
+                within = inside[event]
+                now = np.maximum(now, start[within] + share[event] * work_s[within])
+            start[event] = now if gap_s is None else now + gap_s[event]
+            continue
+        one = -1 - event
+        members = order.members[group[one]]
+        last = start[one] if len(members) == 1 else start[members].max(axis=0)
+        np.add(last, work_s[one], out=end[one])
+        np.maximum(free[worker[one]], end[one], out=free[worker[one]])
+    return Replayed(start, end)
+
+
+def find_gaps(operations: Operations, order: Order) -> tuple[Float, Bool]:
+    """Return what passed before each operation started although it could, and which operations were a worker's first.
+
+    Returns:
+        Shape (num_operations, num_steps), none below 0 (unit: s), and shape (num_operations,).
+    """
+    free = np.zeros((len(operations.workers), len(operations.steps)))
+    gaps, is_first = np.zeros(operations.start_s.shape), np.zeros(len(operations.worker), dtype=np.bool_)
+    end, worker = operations.end_s, operations.worker.tolist()
+    has_begun = np.zeros(len(operations.workers), dtype=np.bool_)
+    for event in order.events.tolist():
+        if event >= 0:
+            own = worker[event]
+            if order.inside[event] < 0:
+                gaps[event] = np.maximum(operations.start_s[event] - free[own], 0.0)
+            is_first[event] = not has_begun[own]
+            has_begun[own] = True
+        else:
+            own = worker[-1 - event]
+            np.maximum(free[own], end[-1 - event], out=free[own])
+    return gaps, is_first
