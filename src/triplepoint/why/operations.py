@@ -71,11 +71,18 @@ class Operations:
         return np.asarray(latest[self.group])
 
     @cached_property
+    def is_waiting(self) -> Bool:
+        """Whether each operation waits for the others of its transfer: a buffered send ends before they start."""
+        return np.asarray(np.median(self.end_s - self.latest_start_s, axis=1) >= 0)
+
+    @cached_property
     def work_s(self) -> Float:
         """Duration without waiting for others: of a transfer from the last start to the first end. Unit: s."""
         first = np.full((self.group.max() + 1, len(self.steps)), np.inf)
-        np.minimum.at(first, self.group, self.end_s)
-        return np.maximum(first[self.group] - self.latest_start_s, 0.0)
+        waiting = self.is_waiting
+        np.minimum.at(first, self.group[waiting], self.end_s[waiting])
+        moving_s = np.maximum(first[self.group] - self.latest_start_s, 0.0)
+        return np.where(waiting[:, None], moving_s, self.duration_s)
 
     @property
     def step_time_s(self) -> Float:

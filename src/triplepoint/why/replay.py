@@ -3,7 +3,7 @@
 An operation starts once all that its worker had ended before it have ended: the order in time of a recorded step is the
 order of dependencies, so pipeline schedules and overlapped communication need no rule of their own. Communication that
 begins while its worker computes begins at the same share of that computation. A transfer ends when the last that takes
-part has started and it has lasted as long as it did from there.
+part has started and it has lasted as long as it did from there; a buffered send does not wait.
 
 Source:
     Lin et al. 2025, Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI'25, section 3.
@@ -16,8 +16,8 @@ import numpy as np
 from triplepoint.why.operations import Bool, Float, Int64, Operations
 
 _LATE_S, _LATE_SHARE = 2e-4, 0.1
-"""What begins so soon before another ends, in s and as a share of that one, is taken to begin after it: ends that a host
-notes are late by some 10 us, and times may be single precision. Our choice."""
+"""What begins so soon before another ends, in s and as a share of that one, is taken to begin after it: ends that a
+host notes are late by some 10 us, and times may be single precision. Our choice."""
 
 
 class Order(NamedTuple):
@@ -41,7 +41,8 @@ def find_order(operations: Operations) -> Order:
     length = operations.step_time_s
     step = int(np.argsort(length)[(len(length) - 1) // 2])
     start, end = operations.start_s[:, step], operations.end_s[:, step]
-    ends_at = np.maximum(end - _tolerance_s(end - start), operations.latest_start_s[:, step])
+    latest = np.where(operations.is_waiting, operations.latest_start_s[:, step], start)
+    ends_at = np.maximum(end - _tolerance_s(end - start), latest)
     at = np.concatenate((start, ends_at))
     codes = np.concatenate((np.arange(len(start)), -1 - np.arange(len(end))))
     by_group = np.argsort(operations.group, kind="stable")
@@ -91,15 +92,15 @@ def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | N
     Args:
         operations: The operations.
         order: Their order.
-        work_s: Duration without waiting for others; shape (num_operations, num_columns), a column for each step or case.
-            Unit: s.
+        work_s: Duration without waiting for others; a column for each step or case; shape
+            (num_operations, num_columns). Unit: s.
         gap_s: What passes before each starts although it could; same shape; none if not given. Unit: s.
     """
     num_columns = work_s.shape[1]
     free = np.zeros((len(operations.workers), num_columns))
     start, end = np.zeros(work_s.shape), np.zeros(work_s.shape)
     worker, group = operations.worker.tolist(), operations.group.tolist()
-    inside, share = order.inside.tolist(), order.share.tolist()
+    inside, share, waits = order.inside.tolist(), order.share.tolist(), operations.is_waiting.tolist()
     for event in order.events.tolist():
         if event >= 0:
             now = free[worker[event]]
@@ -110,7 +111,7 @@ def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | N
             continue
         one = -1 - event
         members = order.members[group[one]]
-        last = start[one] if len(members) == 1 else start[members].max(axis=0)
+        last = start[one] if len(members) == 1 or not waits[one] else start[members].max(axis=0)
         np.add(last, work_s[one], out=end[one])
         np.maximum(free[worker[one]], end[one], out=free[worker[one]])
     return Replayed(start, end)

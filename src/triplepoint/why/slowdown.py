@@ -10,6 +10,7 @@ Source:
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -89,7 +90,7 @@ def find_slowdown(operations: Operations) -> Slowdown:
     ideal_s = ideal_work_s(operations)
     kinds = [PIPELINE_KINDS.get(name, name) for name in operations.kinds]
     dp, stage = operations.of_worker("dp"), operations.of_worker("stage")
-    cases: dict[tuple[str, object], Bool] = {
+    cases: dict[tuple[str, Any], Bool] = {
         ("as it was", None): np.ones(len(dp), dtype=np.bool_),
         ("ideal", None): np.zeros(len(dp), dtype=np.bool_),
         ("without", "last stage"): stage != stage.max(),
@@ -122,7 +123,8 @@ def find_slowdown(operations: Operations) -> Slowdown:
     )  # fmt: skip
 
 
-def _of(by: Mapping[tuple[str, object], float], what: str) -> dict[object, float]:  # type: ignore[misc]
+def _of(by: Mapping[tuple[str, Any], float], what: str) -> dict[Any, float]:
+    """Return the slowdowns of one way of looking, largest first."""
     own = {key[1]: value for key, value in by.items() if key[0] == what}
     return dict(sorted(own.items(), key=lambda item: -item[1]))
 

@@ -1,0 +1,165 @@
+"""Operations of a run of ours: from its traces, or from the step times of its ranks alone.
+
+From traces: passes of micro-batches and optimizer as the timeline of the first profiled step has them, and collectives
+and transfers outside of them (pipeline, data parallel). What a pass has inside, such as tensor parallel collectives, is
+in its time.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from triplepoint.errors import UserError
+from triplepoint.tables import COLLECTIVES, STEPS, TIMELINE
+from triplepoint.units import NS_PER_S
+from triplepoint.why.operations import Operations, Worker, number_groups
+
+Row = Mapping[str, Any]
+
+_PASSES = {"forward": "forward-compute", "backward": "backward-compute", "optimizer": "optimizer"}
+"""Phases that are operations; those of reductions hold nothing but their collectives."""
+_INSIDE = frozenset({"tp", "cp", "ep", "etp"})
+"""Groups whose communication is part of a pass."""
+
+
+def operations_of_traces(run: Path, place: Callable[[int], tuple[int, int]], gpus_per_node: int) -> Operations:
+    """Return the operations of the first profiled step.
+
+    Args:
+        run: Folder of the run, its traces joined.
+        place: Replica and stage of a rank.
+        gpus_per_node: Ranks of a node: transfers inside of one are not compared with those out of it.
+
+    Raises:
+        UserError: If a table is missing or damaged, or no passes were traced.
+    """
+    passes = TIMELINE.read(run / "timeline.parquet")
+    passes = passes.filter(pc.equal(passes["lane"], "phase")).to_pylist()
+    passes = [row for row in passes if row["label"] in _PASSES]
+    if not passes:
+        raise UserError(f"{run / 'timeline.parquet'}: no phases; forward and backward passes are needed of every rank")
+    comm = _communication(run)
+    rows = [_pass_row(row) for row in passes] + _comm_rows(comm, _offset_ns(run, comm), gpus_per_node)
+    ranks = sorted({row["rank"] for row in passes})
+    rows = [row for row in rows if row["rank"] in ranks]
+    return _operations(rows, [Worker(rank, *place(rank)) for rank in ranks])
+
+
+def _communication(run: Path) -> pa.Table:
+    """Return the collectives of the first profiled step that are no part of a pass."""
+    table = COLLECTIVES.read(run / "collectives.parquet")
+    table = table.filter(pc.is_valid(table["step"]))
+    table = table.filter(pc.equal(table["step"], pc.min(table["step"])))
+    inside = pc.fill_null(pc.is_in(table["group"], pa.array(sorted(_INSIDE))), False)
+    return table.filter(pc.invert(inside))
+
+
+def _offset_ns(run: Path, comm: pa.Table) -> int:
+    """Return what to take off times of collectives: the timeline has the same ones since the step's start."""
+    drawn = TIMELINE.read(run / "timeline.parquet")
+    drawn = drawn.filter(pc.equal(drawn["lane"], "comm"))
+    for rank in pc.unique(comm["rank"]).to_pylist():
+        of_rank = drawn.filter(pc.equal(drawn["rank"], rank))
+        for kind in pc.unique(comm["kind"]).to_pylist():
+            first = [
+                table.filter(pc.and_(pc.equal(table["rank"], rank), pc.equal(table[name], kind)))
+                for table, name in ((comm, "kind"), (of_rank, "label"))
+            ]
+            groups = pc.unique(first[0]["group"])
+            drawn_ns, known_ns = (
+                pc.min(table.filter(pc.is_in(table["group"], groups))["t_start_ns"]).as_py() for table in first[::-1]
+            )
+            if drawn_ns is not None and known_ns is not None:
+                return int(known_ns - drawn_ns)
+    return 0
+
+
+def _pass_row(row: Row) -> dict[str, Any]:
+    key = ("pass", row["rank"], row["label"], row["stage"], row["microbatch"], row["t_start_ns"])
+    kind = _PASSES[row["label"]]
+    times = {"start": row["t_start_ns"], "duration": row["duration_ns"]}
+    return {"rank": row["rank"], "kind": kind, "is_comm": False, "key": key, "alike": kind} | times
+
+
+def _comm_rows(comm: pa.Table, offset_ns: int, gpus_per_node: int) -> list[dict[str, Any]]:
+    rows = []
+    for row in comm.to_pylist():
+        rank, peer, kind = row["rank"], _peer(row), row["kind"]
+        of_pair = peer is not None and kind in ("send", "recv")
+        if of_pair:
+            ends = (rank, peer) if kind == "send" else (peer, rank)
+            key: tuple[Any, ...] = ("pair", row["group_name"], *ends, row["sequence"])
+            name = "forward-pp-comm" if ends[0] < ends[1] else "backward-pp-comm"
+            members = ends
+        else:
+            members = tuple(map(int, row["ranks"].split(","))) if row["ranks"] else (rank,)
+            key = ("all", row["group_name"], row["ranks"], kind, row["sequence"])
+            name = f"{row['group'] or 'other'}-{kind.replace('_', '-')}"
+        if row["group_name"] is None or (row["num_seen"] or 0) < 1:
+            key = ("alone", rank, row["t_start_ns"])
+        is_far = len({one // gpus_per_node for one in members}) > 1
+        times = {"start": row["t_start_ns"] - offset_ns, "duration": row["duration_ns"]}
+        alike = (name, row["size_bytes"], is_far)
+        rows.append({"rank": rank, "kind": name, "is_comm": True, "key": key, "alike": alike} | times)
+    return rows
+
+
+def _peer(row: Row) -> int | None:
+    """Return the other end of a transfer: where the trace does not tell, the other rank of a group of two."""
+    others = [one for one in map(int, (row["ranks"] or "").split(",") if row["ranks"] else ()) if one != row["rank"]]
+    return row["peer"] if row["peer"] is not None else others[0] if len(others) == 1 else None
+
+
+def _operations(rows: list[dict[str, Any]], workers: list[Worker]) -> Operations:
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    index = {worker.rank: number for number, worker in enumerate(workers)}
+    start, duration = (np.array([row[name] for row in rows], dtype=float) / NS_PER_S for name in ("start", "duration"))
+    return Operations(
+        workers=workers,
+        kinds=kinds,
+        steps=np.array([0]),
+        worker=np.array([index[row["rank"]] for row in rows]),
+        kind=np.array([kinds.index(row["kind"]) for row in rows]),
+        group=number_groups([row["key"] for row in rows]),
+        is_comm=np.array([row["is_comm"] for row in rows]),
+        alike=number_groups([row["alike"] for row in rows]),
+        start_s=start[:, None],
+        duration_s=duration[:, None],
+    )
+
+
+def operations_of_steps(run: Path, place: Callable[[int], tuple[int, int]]) -> Operations:
+    """Return one operation for each rank and measured step: its step, which ends where its last work does.
+
+    Raises:
+        UserError: If the table is missing or damaged, or ranks have no measured step in common.
+    """
+    table = STEPS.read(run / "raw" / "steps.parquet")
+    table = table.filter(pc.equal(table["kind"], "measured"))
+    ranks = sorted(pc.unique(table["rank"]).to_pylist())
+    took = (table["t_end_ns"].to_numpy() - table["t_start_ns"].to_numpy()) / NS_PER_S
+    by_step: dict[int, dict[int, float]] = {}
+    for rank, step, time_s in zip(table["rank"].to_pylist(), table["step"].to_pylist(), took.tolist(), strict=True):
+        by_step.setdefault(step, {})[rank] = time_s
+    steps = sorted(step for step, times in by_step.items() if len(times) == len(ranks))
+    if not steps:
+        raise UserError(f"{run / 'raw/steps.parquet'}: no measured step that all ranks have; one at least is needed")
+    numbers = np.arange(len(ranks))
+    duration_s = np.array([[by_step[step][rank] for step in steps] for rank in ranks])
+    zeros = np.zeros(len(ranks), dtype=np.int64)
+    return Operations(
+        workers=[Worker(rank, *place(rank)) for rank in ranks],
+        kinds=["step"],
+        steps=np.array(steps),
+        worker=numbers,
+        kind=zeros,
+        group=numbers,
+        is_comm=zeros.astype(bool),
+        alike=zeros,
+        start_s=np.zeros(duration_s.shape),
+        duration_s=duration_s,
+    )
