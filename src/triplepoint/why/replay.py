@@ -28,12 +28,14 @@ class Order(NamedTuple):
         inside: Of each operation the one it begins in the course of; -1 if there is none; shape (num_operations,).
         share: Share of that one that is over by then; same shape.
         members: Operations of every transfer.
+        awaited: Of each operation one of another worker that it waits for though nothing recorded says so; -1 if none.
     """
 
     events: Int64
     inside: Int64
     share: Float
     members: list[Int64]
+    awaited: Int64
 
 
 def find_order(operations: Operations) -> Order:
@@ -49,7 +51,8 @@ def find_order(operations: Operations) -> Order:
     members = np.split(by_group, np.cumsum(np.bincount(operations.group))[:-1])
     inside, share = _inside(operations, start, end)
     # At one time what starts comes before what ends: a transfer needs all its starts.
-    return Order(codes[np.lexsort((codes < 0, at))], inside, share, members)
+    awaited = np.full(len(start), -1, dtype=np.int64)
+    return Order(codes[np.lexsort((codes < 0, at))], inside, share, members, awaited)
 
 
 def _inside(operations: Operations, start: Float, end: Float) -> tuple[Int64, Float]:
@@ -101,12 +104,15 @@ def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | N
     start, end = np.zeros(work_s.shape), np.zeros(work_s.shape)
     worker, group = operations.worker.tolist(), operations.group.tolist()
     inside, share, waits = order.inside.tolist(), order.share.tolist(), operations.is_waiting.tolist()
+    awaited = order.awaited.tolist()
     for event in order.events.tolist():
         if event >= 0:
             now = free[worker[event]]
             if inside[event] >= 0:
                 within = inside[event]
                 now = np.maximum(now, start[within] + share[event] * work_s[within])
+            if awaited[event] >= 0:
+                now = np.maximum(now, end[awaited[event]])
             start[event] = now if gap_s is None else now + gap_s[event]
             continue
         one = -1 - event
@@ -131,10 +137,39 @@ def find_gaps(operations: Operations, order: Order) -> tuple[Float, Bool]:
         if event >= 0:
             own = worker[event]
             if order.inside[event] < 0:
-                gaps[event] = np.maximum(operations.start_s[event] - free[own], 0.0)
+                ready = free[own] if order.awaited[event] < 0 else np.maximum(free[own], end[order.awaited[event]])
+                gaps[event] = np.maximum(operations.start_s[event] - ready, 0.0)
             is_first[event] = not has_begun[own]
             has_begun[own] = True
         else:
             own = worker[-1 - event]
             np.maximum(free[own], end[-1 - event], out=free[own])
     return gaps, is_first
+
+
+_LONG_GAP, _NEAR_GAP, _LEAST_STEPS = 0.005, 0.1, 8
+"""Share of the step from which a gap is looked into; share of it that may remain once it is explained; steps in which
+the same operation must end just before. Our choice."""
+
+
+def with_unrecorded_waits(operations: Operations, order: Order, gap_s: Float) -> Order:
+    """Return the order with waits that nothing recorded: barriers of a framework, and synchronisations.
+
+    Taken for lateness of the host they would hide who is waited for. A long gap is such a wait if another worker begins
+    the same kind of operation at the same time: what ended just before, on any other, was waited for.
+    """
+    if len(operations.steps) < _LEAST_STEPS:
+        return order
+    awaited, end_s, start_s = order.awaited.copy(), operations.end_s, operations.start_s
+    step_s, gap_mean_s = operations.step_time_s.mean(), gap_s.mean(axis=1)
+    for late in np.flatnonzero(gap_mean_s >= _LONG_GAP * step_s).tolist():
+        near_s = _NEAR_GAP * gap_mean_s[late]
+        is_other = operations.worker != operations.worker[late]
+        apart_s = np.abs(np.median(start_s - start_s[late], axis=1))
+        if not (is_other & (operations.kind == operations.kind[late]) & (apart_s <= near_s)).any():
+            continue
+        since_s = np.median(start_s[late] - end_s, axis=1)
+        since_s = np.where(is_other & (since_s >= 0), since_s, np.inf)
+        if since_s.min() <= near_s:
+            awaited[late] = int(since_s.argmin())
+    return order._replace(awaited=awaited)
