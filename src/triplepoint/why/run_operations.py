@@ -89,12 +89,11 @@ def _comm_rows(comm: pa.Table, offset_ns: int, gpus_per_node: int) -> list[dict[
     rows = []
     for row in comm.to_pylist():
         rank, peer, kind = row["rank"], _peer(row), row["kind"]
-        of_pair = peer is not None and kind in ("send", "recv")
-        if of_pair:
+        if peer is not None and kind in ("send", "recv"):
             ends = (rank, peer) if kind == "send" else (peer, rank)
             key: tuple[Any, ...] = ("pair", row["group_name"], *ends, row["sequence"])
             name = "forward-pp-comm" if ends[0] < ends[1] else "backward-pp-comm"
-            members = ends
+            members: tuple[int, ...] = ends
         else:
             members = tuple(map(int, row["ranks"].split(","))) if row["ranks"] else (rank,)
             key = ("all", row["group_name"], row["ranks"], kind, row["sequence"])
@@ -163,3 +162,22 @@ def operations_of_steps(run: Path, place: Callable[[int], tuple[int, int]]) -> O
         start_s=np.zeros(duration_s.shape),
         duration_s=duration_s,
     )
+
+
+def places_of_traces(folder: Path) -> dict[int, tuple[int, int]]:
+    """Return replica and stage of every traced rank, from its passes and its pipeline's group.
+
+    Raises:
+        UserError: If a table is missing or damaged.
+    """
+    passes = TIMELINE.read(folder / "timeline.parquet")
+    passes = passes.filter(pc.and_(pc.equal(passes["lane"], "phase"), pc.is_valid(passes["stage"])))
+    stages: dict[int, int] = {}
+    for rank, stage in zip(passes["rank"].to_pylist(), passes["stage"].to_pylist(), strict=True):
+        stages[rank] = min(stage, stages.get(rank, stage))
+    table = COLLECTIVES.read(folder / "collectives.parquet")
+    of_pipeline = table.filter(pc.and_(pc.equal(table["group"], "pp"), pc.is_valid(table["ranks"])))
+    lines = dict(zip(of_pipeline["rank"].to_pylist(), of_pipeline["ranks"].to_pylist(), strict=True))
+    keys = [lines.get(rank, str(rank)) for rank in sorted(stages)]
+    replicas = number_groups(keys).tolist()
+    return {rank: (replica, stages[rank]) for rank, replica in zip(sorted(stages), replicas, strict=True)}

@@ -1,7 +1,7 @@
 """What sensors and kernels say of every GPU of a run, cut to its measured steps."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ class Sensed:
         device: gpu0, gpu1, ... on its host.
         node: Index of its node.
         uuid: Identity of the device, where it has one.
+        stage: Pipeline stage: GPUs of others do other work.
         clock_mhz: Mean clock of its compute units. Unit: MHz.
         power_w: Mean power. Unit: W.
         limit_w: Power limit in force. Unit: W.
@@ -52,6 +53,7 @@ class Sensed:
     device: str
     node: int
     uuid: str | None = None
+    stage: int = 0
     clock_mhz: float = math.nan
     power_w: float = math.nan
     limit_w: float = math.nan
@@ -67,12 +69,13 @@ class Sensed:
         return f"{self.device} of {self.host if self.host != 'simulated' else f'node {self.node}'} (rank {self.rank})"
 
 
-def sense(run: Path, manifest: Manifest) -> list[Sensed]:
+def sense(run: Path, manifest: Manifest, stage_of: Callable[[int], int]) -> list[Sensed]:
     """Return what is known of every rank's GPU, by rank.
 
     Args:
         run: Folder of the run.
         manifest: Its manifest.
+        stage_of: Pipeline stage of a rank.
 
     Raises:
         UserError: If a table is damaged.
@@ -88,7 +91,8 @@ def sense(run: Path, manifest: Manifest) -> list[Sensed]:
         sensors = _sensors(of_node, node, windows_ns) if of_node is not None and len(windows_ns) else {}
         for device in node.devices:
             known = sensors.get(device.device, {}) | work.get(device.rank, {})
-            found.append(Sensed(device.rank, node.host, device.device, node.node, device.uuid, **known))
+            stage = stage_of(device.rank)
+            found.append(Sensed(device.rank, node.host, device.device, node.node, device.uuid, stage, **known))
     return sorted(found, key=lambda one: one.rank)
 
 
