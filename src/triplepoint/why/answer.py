@@ -15,7 +15,7 @@ from triplepoint.errors import UserError
 from triplepoint.manifest import read_manifest
 from triplepoint.units import S_PER_HOUR
 from triplepoint.why.explain import CAUSES, OF_HEAT, Finding, explain, explain_clocks
-from triplepoint.why.operations import Operations
+from triplepoint.why.operations import Float, Operations
 from triplepoint.why.recorded_operations import read_operations
 from triplepoint.why.run_operations import operations_of_steps, operations_of_traces, places_of_traces
 from triplepoint.why.sensed import Sensed, sense

@@ -215,7 +215,7 @@ def _of_heat(one: Sensed, sensed: Mapping[int, Sensed], said: str) -> tuple[str,
     rises = [(other.temp_c - other.inlet_c) / other.power_w for other in alike]
     known = [value for value in rises if math.isfinite(value)]
     usual_c = _usual("temp_c", one, sensed)
-    said = f"{said.removesuffix('; ')}; {one.temp_c:.0f} degC against {usual_c:.0f}"
+    said = f"{said}; {one.temp_c:.0f} degC against {usual_c:.0f}"
     if math.isfinite(rise) and known:
         said += f", {rise:.3f} K/W over the inlet against {np.median(known):.3f}"
         return ("contact" if rise >= _WORSE_CONTACT * np.median(known) else "heat"), said
