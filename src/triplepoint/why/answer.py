@@ -224,4 +224,6 @@ def _rank_correlation(one: Sequence[float], other: Sequence[float]) -> float:
         return np.array([np.mean(np.flatnonzero(np.sort(values) == value)) for value in values])
 
     both = np.stack([ranked(one), ranked(other)])
-    return math.nan if np.ptp(both, axis=1).min() == 0 else float(np.corrcoef(both)[0, 1])
+    apart = both - both.mean(axis=1, keepdims=True)
+    length = float(np.prod(np.sqrt((apart**2).sum(axis=1))))
+    return float((apart[0] * apart[1]).sum() / length) if length else math.nan

@@ -29,6 +29,7 @@ class Order(NamedTuple):
         share: Share of that one that is over by then; same shape.
         members: Operations of every transfer.
         awaited: Of each operation one of another worker that it waits for though nothing recorded says so; -1 if none.
+        together: Of every transfer whether all begin it when the last of them could: they wait before it, not in it.
     """
 
     events: Int64
@@ -36,6 +37,7 @@ class Order(NamedTuple):
     share: Float
     members: list[Int64]
     awaited: Int64
+    together: Bool
 
 
 def find_order(operations: Operations) -> Order:
@@ -52,7 +54,9 @@ def find_order(operations: Operations) -> Order:
     inside, share = _inside(operations, start, end)
     # At one time what starts comes before what ends: a transfer needs all its starts.
     awaited = np.full(len(start), -1, dtype=np.int64)
-    return Order(codes[np.lexsort((codes < 0, at))], inside, share, members, awaited)
+    return Order(
+        codes[np.lexsort((codes < 0, at))], inside, share, members, awaited, np.zeros(len(members), dtype=np.bool_)
+    )
 
 
 def _inside(operations: Operations, start: Float, end: Float) -> tuple[Int64, Float]:
@@ -104,10 +108,10 @@ def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | N
     start, end = np.zeros(work_s.shape), np.zeros(work_s.shape)
     worker, group = operations.worker.tolist(), operations.group.tolist()
     inside, share, waits = order.inside.tolist(), order.share.tolist(), operations.is_waiting.tolist()
-    awaited = order.awaited.tolist()
+    awaited, workers = order.awaited.tolist(), _waited_before(operations, order)
     for event in order.events.tolist():
         if event >= 0:
-            now = free[worker[event]]
+            now = free[worker[event]] if event not in workers else free[workers[event]].max(axis=0)
             if inside[event] >= 0:
                 within = inside[event]
                 now = np.maximum(now, start[within] + share[event] * work_s[within])
@@ -123,6 +127,15 @@ def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | N
     return Replayed(start, end)
 
 
+def _waited_before(operations: Operations, order: Order) -> dict[int, Int64]:
+    """Return the workers that have to be free before an operation starts, of those that wait before a transfer."""
+    found: dict[int, Int64] = {}
+    for number in np.flatnonzero(order.together).tolist():
+        workers = operations.worker[order.members[number]]
+        found |= dict.fromkeys(order.members[number].tolist(), workers)
+    return found
+
+
 def find_gaps(operations: Operations, order: Order) -> tuple[Float, Bool]:
     """Return what passed before each operation started although it could, and which operations were a worker's first.
 
@@ -132,12 +145,14 @@ def find_gaps(operations: Operations, order: Order) -> tuple[Float, Bool]:
     free = np.zeros((len(operations.workers), len(operations.steps)))
     gaps, is_first = np.zeros(operations.start_s.shape), np.zeros(len(operations.worker), dtype=np.bool_)
     end, worker = operations.end_s, operations.worker.tolist()
+    workers = _waited_before(operations, order)
     has_begun = np.zeros(len(operations.workers), dtype=np.bool_)
     for event in order.events.tolist():
         if event >= 0:
             own = worker[event]
             if order.inside[event] < 0:
-                ready = free[own] if order.awaited[event] < 0 else np.maximum(free[own], end[order.awaited[event]])
+                free_s = free[own] if event not in workers else free[workers[event]].max(axis=0)
+                ready = free_s if order.awaited[event] < 0 else np.maximum(free_s, end[order.awaited[event]])
                 gaps[event] = np.maximum(operations.start_s[event] - ready, 0.0)
             is_first[event] = not has_begun[own]
             has_begun[own] = True
@@ -156,10 +171,13 @@ def with_unrecorded_waits(operations: Operations, order: Order, gap_s: Float) ->
     """Return the order with waits that nothing recorded: barriers of a framework, and synchronisations.
 
     Taken for lateness of the host they would hide who is waited for. A long gap is such a wait if another worker begins
-    the same kind of operation at the same time: what ended just before, on any other, was waited for.
+    the same kind of operation at the same time: what ended just before, on any other, was waited for. Where all begin a
+    transfer at once although some could have before, they wait for the last of them.
     """
+    order = order._replace(together=_begun_together(operations, order, gap_s))
     if len(operations.steps) < _LEAST_STEPS:
         return order
+    gap_s = find_gaps(operations, order)[0]
     awaited, end_s, start_s = order.awaited.copy(), operations.end_s, operations.start_s
     step_s, gap_mean_s = operations.step_time_s.mean(), gap_s.mean(axis=1)
     for late in np.flatnonzero(gap_mean_s >= _LONG_GAP * step_s).tolist():
@@ -173,3 +191,19 @@ def with_unrecorded_waits(operations: Operations, order: Order, gap_s: Float) ->
         if since_s.min() <= near_s:
             awaited[late] = int(since_s.argmin())
     return order._replace(awaited=awaited)
+
+
+_TOGETHER = 0.2
+"""Starts this near, over the times they could be at, are one: a reduction may begin with the last of its passes. Our
+choice."""
+
+
+def _begun_together(operations: Operations, order: Order, gap_s: Float) -> Bool:
+    """Return of every transfer whether its starts are far nearer to one another than the times they could be at."""
+    together = np.zeros(len(order.members), dtype=np.bool_)
+    for number, members in enumerate(order.members):
+        if len(members) > 1:
+            starts, gaps = operations.start_s[members], gap_s[members]
+            apart_s, could_be_s = (np.median(np.ptp(values, axis=0)) for values in (starts, starts - gaps))
+            together[number] = apart_s <= _TOGETHER * could_be_s
+    return together
