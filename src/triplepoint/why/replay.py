@@ -2,7 +2,8 @@
 
 An operation starts once all that its worker had ended before it have ended: the order in time of a recorded step is the
 order of dependencies, so pipeline schedules and overlapped communication need no rule of their own. Communication that
-begins while its worker computes begins at the same share of that computation. A transfer ends when the last that takes
+begins while its worker computes begins at the same share of that computation, and the
+pass of its direction that follows needs it. A transfer ends when the last that takes
 part has started and it has lasted as long as it did from there; a buffered send does not wait.
 
 Source:
@@ -29,6 +30,7 @@ class Order(NamedTuple):
         share: Share of that one that is over by then; same shape.
         members: Operations of every transfer.
         awaited: Of each operation one of another worker that it waits for though nothing recorded says so; -1 if none.
+        users: Of operations that run beside computation, the pass that first needs each; others hold up what follows.
         together: Of every transfer whether all begin it when the last of them could: they wait before it, not in it.
     """
 
@@ -37,6 +39,7 @@ class Order(NamedTuple):
     share: Float
     members: list[Int64]
     awaited: Int64
+    users: dict[int, int]
     together: Bool
 
 
@@ -54,8 +57,15 @@ def find_order(operations: Operations) -> Order:
     inside, share = _inside(operations, start, end)
     # At one time what starts comes before what ends: a transfer needs all its starts.
     awaited = np.full(len(start), -1, dtype=np.int64)
+    users = _users(operations, inside, start, end)
     return Order(
-        codes[np.lexsort((codes < 0, at))], inside, share, members, awaited, np.zeros(len(members), dtype=np.bool_)
+        codes[np.lexsort((codes < 0, at))],
+        inside,
+        share,
+        members,
+        awaited,
+        users,
+        np.zeros(len(members), dtype=np.bool_),
     )
 
 
@@ -75,6 +85,20 @@ def _inside(operations: Operations, start: Float, end: Float) -> tuple[Int64, Fl
         inside[comm[is_in]] = at[is_in]
         share[comm[is_in]] = (start[comm] - start[at])[is_in] / (end - start)[at][is_in]
     return inside, share
+
+
+def _users(operations: Operations, inside: Int64, start: Float, end: Float) -> dict[int, int]:
+    """Return the pass of the same direction that follows each transfer that runs beside computation."""
+    direction = np.array(
+        [name.split("-")[0] if "pp-comm" in name or "compute" in name else "" for name in operations.kinds]
+    )
+    found: dict[int, int] = {}
+    for one in np.flatnonzero((inside >= 0) & (direction[operations.kind] != "")).tolist():
+        is_user = (operations.worker == operations.worker[one]) & ~operations.is_comm & (start >= end[one])
+        later = np.flatnonzero(is_user & (direction[operations.kind] == direction[operations.kind[one]]))
+        if len(later):
+            found[one] = int(later[start[later].argmin()])
+    return found
 
 
 def _tolerance_s(duration_s: Float) -> Float:
@@ -108,13 +132,15 @@ def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | N
     start, end = np.zeros(work_s.shape), np.zeros(work_s.shape)
     worker, group = operations.worker.tolist(), operations.group.tolist()
     inside, share, waits = order.inside.tolist(), order.share.tolist(), operations.is_waiting.tolist()
-    awaited, workers = order.awaited.tolist(), _waited_before(operations, order)
+    awaited, workers, used = order.awaited.tolist(), _waited_before(operations, order), _used(order)
     for event in order.events.tolist():
         if event >= 0:
             now = free[worker[event]] if event not in workers else free[workers[event]].max(axis=0)
             if inside[event] >= 0:
                 within = inside[event]
                 now = np.maximum(now, start[within] + share[event] * work_s[within])
+            for one in used.get(event, ()):
+                now = np.maximum(now, end[one])
             if awaited[event] >= 0:
                 now = np.maximum(now, end[awaited[event]])
             start[event] = now if gap_s is None else now + gap_s[event]
@@ -123,8 +149,17 @@ def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | N
         members = order.members[group[one]]
         last = start[one] if len(members) == 1 or not waits[one] else start[members].max(axis=0)
         np.add(last, work_s[one], out=end[one])
-        np.maximum(free[worker[one]], end[one], out=free[worker[one]])
+        if one not in order.users:
+            np.maximum(free[worker[one]], end[one], out=free[worker[one]])
     return Replayed(start, end)
+
+
+def _used(order: Order) -> dict[int, list[int]]:
+    """Return what each pass needs of what ran beside computation."""
+    used: dict[int, list[int]] = {}
+    for one, user in order.users.items():
+        used.setdefault(user, []).append(one)
+    return used
 
 
 def _waited_before(operations: Operations, order: Order) -> dict[int, Int64]:
@@ -145,20 +180,23 @@ def find_gaps(operations: Operations, order: Order) -> tuple[Float, Bool]:
     free = np.zeros((len(operations.workers), len(operations.steps)))
     gaps, is_first = np.zeros(operations.start_s.shape), np.zeros(len(operations.worker), dtype=np.bool_)
     end, worker = operations.end_s, operations.worker.tolist()
-    workers = _waited_before(operations, order)
+    workers, used = _waited_before(operations, order), _used(order)
     has_begun = np.zeros(len(operations.workers), dtype=np.bool_)
     for event in order.events.tolist():
         if event >= 0:
             own = worker[event]
             if order.inside[event] < 0:
                 free_s = free[own] if event not in workers else free[workers[event]].max(axis=0)
+                for one in used.get(event, ()):
+                    free_s = np.maximum(free_s, end[one])
                 ready = free_s if order.awaited[event] < 0 else np.maximum(free_s, end[order.awaited[event]])
                 gaps[event] = np.maximum(operations.start_s[event] - ready, 0.0)
             is_first[event] = not has_begun[own]
             has_begun[own] = True
         else:
             own = worker[-1 - event]
-            np.maximum(free[own], end[-1 - event], out=free[own])
+            if -1 - event not in order.users:
+                np.maximum(free[own], end[-1 - event], out=free[own])
     return gaps, is_first
 
 
