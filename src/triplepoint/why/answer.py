@@ -123,7 +123,7 @@ def why_operations(path: Path) -> Answer:
     ranks = sorted(worker.rank for worker in operations.workers)
     between = int(np.diff(ranks).min()) if len(ranks) > 1 else 1
     num_gpus = max(ranks[-1] + between, len(ranks))
-    return _answer(path.name, "operations", operations, {}, num_gpus, lambda place: (), (note,))
+    return answer_of(path.name, "operations", operations, {}, num_gpus, lambda place: (), (note,))
 
 
 def why_run(run: Path) -> Answer:
@@ -156,7 +156,7 @@ def why_run(run: Path) -> Answer:
     ranks: dict[tuple[int, int], list[int]] = {}
     for rank in sensed:
         ranks.setdefault(place_of(rank), []).append(rank)
-    return _answer(run.name, source, operations, sensed, num_gpus, lambda place: ranks.get(place, ()), notes)
+    return answer_of(run.name, source, operations, sensed, num_gpus, lambda place: ranks.get(place, ()), notes)
 
 
 def _operations(
@@ -181,13 +181,24 @@ def why_traces(folder: Path) -> Answer:
     places = places_of_traces(folder)
     operations = operations_of_traces(folder, lambda rank: places[rank], len(places))
     note = "no telemetry beside the traces: causes are of time alone"
-    return _answer(folder.name, "traces", operations, {}, len(places), lambda place: (), (note,))
+    return answer_of(folder.name, "traces", operations, {}, len(places), lambda place: (), (note,))
 
 
-def _answer(
+def answer_of(
     name: str, source: str, operations: Operations, sensed: Mapping[int, Sensed], num_gpus: int,
     ranks_of: Callable[[tuple[int, int]], Sequence[int]], notes: tuple[str, ...],
 ) -> Answer:  # fmt: skip
+    """Return why a job is slow.
+
+    Args:
+        name: The job.
+        source: What operations are from.
+        operations: What its workers did.
+        sensed: What is known of its GPUs, by rank; may be empty.
+        num_gpus: Their number.
+        ranks_of: All ranks of a replica's stage, recorded or not.
+        notes: What could not be told.
+    """
     suspects, _ = find_suspects(operations)
     step_s = float(operations.step_time_s.mean())
     findings = explain(suspects, sensed, ranks_of, step_s)

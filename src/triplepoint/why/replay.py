@@ -31,7 +31,6 @@ class Order(NamedTuple):
         members: Operations of every transfer.
         awaited: Of each operation one of another worker that it waits for though nothing recorded says so; -1 if none.
         users: Of operations that run beside computation, the pass that first needs each; others hold up what follows.
-        together: Of every transfer whether all begin it when the last of them could: they wait before it, not in it.
     """
 
     events: Int64
@@ -40,7 +39,6 @@ class Order(NamedTuple):
     members: list[Int64]
     awaited: Int64
     users: dict[int, int]
-    together: Bool
 
 
 def find_order(operations: Operations) -> Order:
@@ -55,18 +53,12 @@ def find_order(operations: Operations) -> Order:
     by_group = np.argsort(operations.group, kind="stable")
     members = np.split(by_group, np.cumsum(np.bincount(operations.group))[:-1])
     inside, share = _inside(operations, start, end)
-    # At one time what starts comes before what ends: a transfer needs all its starts.
+    # At one time a transfer has all its starts before it ends, and what follows it starts after.
+    is_early = (np.bincount(operations.group)[operations.group] > 1) | (end == start)
+    turn = np.concatenate((np.where(is_early, 0, 2), np.ones(len(end))))
     awaited = np.full(len(start), -1, dtype=np.int64)
     users = _users(operations, inside, start, end)
-    return Order(
-        codes[np.lexsort((codes < 0, at))],
-        inside,
-        share,
-        members,
-        awaited,
-        users,
-        np.zeros(len(members), dtype=np.bool_),
-    )
+    return Order(codes[np.lexsort((turn, at))], inside, share, members, awaited, users)
 
 
 def _inside(operations: Operations, start: Float, end: Float) -> tuple[Int64, Float]:
@@ -109,6 +101,7 @@ class Replayed(NamedTuple):
     """Times of a replay; shape (num_operations, num_columns). Unit: s."""
 
     start_s: Float
+    """Of transfers when each could have started for its worker."""
     end_s: Float
 
     @property
@@ -132,10 +125,11 @@ def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | N
     start, end = np.zeros(work_s.shape), np.zeros(work_s.shape)
     worker, group = operations.worker.tolist(), operations.group.tolist()
     inside, share, waits = order.inside.tolist(), order.share.tolist(), operations.is_waiting.tolist()
-    awaited, workers, used = order.awaited.tolist(), _waited_before(operations, order), _used(order)
+    awaited, used = order.awaited.tolist(), _used(order)
+    is_shared = [len(order.members[number]) > 1 and waits[one] for one, number in enumerate(group)]
     for event in order.events.tolist():
         if event >= 0:
-            now = free[worker[event]] if event not in workers else free[workers[event]].max(axis=0)
+            now = free[worker[event]]
             if inside[event] >= 0:
                 within = inside[event]
                 now = np.maximum(now, start[within] + share[event] * work_s[within])
@@ -143,11 +137,15 @@ def replay(operations: Operations, order: Order, work_s: Float, gap_s: Float | N
                 now = np.maximum(now, end[one])
             if awaited[event] >= 0:
                 now = np.maximum(now, end[awaited[event]])
-            start[event] = now if gap_s is None else now + gap_s[event]
+            start[event] = now if gap_s is None or is_shared[event] else now + gap_s[event]
             continue
         one = -1 - event
-        members = order.members[group[one]]
-        last = start[one] if len(members) == 1 or not waits[one] else start[members].max(axis=0)
+        last = start[one]
+        if is_shared[one]:
+            members = order.members[group[one]]
+            last = start[members].max(axis=0)
+            if gap_s is not None:
+                last = last + gap_s[members].max(axis=0)
         np.add(last, work_s[one], out=end[one])
         if one not in order.users:
             np.maximum(free[worker[one]], end[one], out=free[worker[one]])
@@ -162,42 +160,33 @@ def _used(order: Order) -> dict[int, list[int]]:
     return used
 
 
-def _waited_before(operations: Operations, order: Order) -> dict[int, Int64]:
-    """Return the workers that have to be free before an operation starts, of those that wait before a transfer."""
-    found: dict[int, Int64] = {}
-    for number in np.flatnonzero(order.together).tolist():
-        workers = operations.worker[order.members[number]]
-        found |= dict.fromkeys(order.members[number].tolist(), workers)
-    return found
-
-
 def find_gaps(operations: Operations, order: Order) -> tuple[Float, Bool]:
     """Return what passed before each operation started although it could, and which operations were a worker's first.
+
+    A transfer can start when the last that takes part is free; what each waits for others until then is no gap.
 
     Returns:
         Shape (num_operations, num_steps), none below 0 (unit: s), and shape (num_operations,).
     """
     free = np.zeros((len(operations.workers), len(operations.steps)))
-    gaps, is_first = np.zeros(operations.start_s.shape), np.zeros(len(operations.worker), dtype=np.bool_)
-    end, worker = operations.end_s, operations.worker.tolist()
-    workers, used = _waited_before(operations, order), _used(order)
+    ready, is_first = operations.start_s.copy(), np.zeros(len(operations.worker), dtype=np.bool_)
+    end, worker, used = operations.end_s, operations.worker.tolist(), _used(order)
     has_begun = np.zeros(len(operations.workers), dtype=np.bool_)
     for event in order.events.tolist():
+        own = worker[event if event >= 0 else -1 - event]
         if event >= 0:
-            own = worker[event]
             if order.inside[event] < 0:
-                free_s = free[own] if event not in workers else free[workers[event]].max(axis=0)
-                for one in used.get(event, ()):
-                    free_s = np.maximum(free_s, end[one])
-                ready = free_s if order.awaited[event] < 0 else np.maximum(free_s, end[order.awaited[event]])
-                gaps[event] = np.maximum(operations.start_s[event] - ready, 0.0)
+                needed = [*used.get(event, ()), *([order.awaited[event]] if order.awaited[event] >= 0 else [])]
+                ready[event] = np.maximum.reduce([free[own], *(end[one] for one in needed)])
             is_first[event] = not has_begun[own]
             has_begun[own] = True
-        else:
-            own = worker[-1 - event]
-            if -1 - event not in order.users:
-                np.maximum(free[own], end[-1 - event], out=free[own])
-    return gaps, is_first
+        elif -1 - event not in order.users:
+            np.maximum(free[own], end[-1 - event], out=free[own])
+    for members in order.members:
+        waiting = members[operations.is_waiting[members]]
+        if len(members) > 1:
+            ready[waiting] = ready[members].max(axis=0)
+    return np.maximum(operations.start_s - ready, 0.0), is_first
 
 
 _LONG_GAP, _NEAR_GAP, _LEAST_STEPS = 0.005, 0.1, 8
@@ -209,13 +198,10 @@ def with_unrecorded_waits(operations: Operations, order: Order, gap_s: Float) ->
     """Return the order with waits that nothing recorded: barriers of a framework, and synchronisations.
 
     Taken for lateness of the host they would hide who is waited for. A long gap is such a wait if another worker begins
-    the same kind of operation at the same time: what ended just before, on any other, was waited for. Where all begin a
-    transfer at once although some could have before, they wait for the last of them.
+    the same kind of operation at the same time: what ended just before, on any other, was waited for.
     """
-    order = order._replace(together=_begun_together(operations, order, gap_s))
     if len(operations.steps) < _LEAST_STEPS:
         return order
-    gap_s = find_gaps(operations, order)[0]
     awaited, end_s, start_s = order.awaited.copy(), operations.end_s, operations.start_s
     step_s, gap_mean_s = operations.step_time_s.mean(), gap_s.mean(axis=1)
     for late in np.flatnonzero(gap_mean_s >= _LONG_GAP * step_s).tolist():
@@ -229,19 +215,3 @@ def with_unrecorded_waits(operations: Operations, order: Order, gap_s: Float) ->
         if since_s.min() <= near_s:
             awaited[late] = int(since_s.argmin())
     return order._replace(awaited=awaited)
-
-
-_TOGETHER = 0.2
-"""Starts this near, over the times they could be at, are one: a reduction may begin with the last of its passes. Our
-choice."""
-
-
-def _begun_together(operations: Operations, order: Order, gap_s: Float) -> Bool:
-    """Return of every transfer whether its starts are far nearer to one another than the times they could be at."""
-    together = np.zeros(len(order.members), dtype=np.bool_)
-    for number, members in enumerate(order.members):
-        if len(members) > 1:
-            starts, gaps = operations.start_s[members], gap_s[members]
-            apart_s, could_be_s = (np.median(np.ptp(values, axis=0)) for values in (starts, starts - gaps))
-            together[number] = apart_s <= _TOGETHER * could_be_s
-    return together
