@@ -7,7 +7,8 @@ run and replayed: what waits for them is moved by the same replay that `why` use
 """
 
 import shutil
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ import yaml
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import Plan, PlannedRun
 from triplepoint.config.point import Layout
+from triplepoint.manifest import read_manifest
 from triplepoint.plan import select
 from triplepoint.simulate.artefacts import simulate_run
 from triplepoint.simulate.heat import warm
@@ -27,8 +29,12 @@ from triplepoint.simulate.heat.machine import Machine
 from triplepoint.telemetry.align import align_run
 from triplepoint.trace.join import trace_run
 from triplepoint.trace.taxonomy import load_scheme
+from triplepoint.why.answer import Answer, answer_of
+from triplepoint.why.explain import CAUSES
 from triplepoint.why.operations import Operations
 from triplepoint.why.replay import find_gaps, find_order, replay
+from triplepoint.why.run_operations import operations_of_traces
+from triplepoint.why.sensed import sense
 
 CONFIG = Path("config")
 PP, DP, PER_NODE = 2, 8, 2
@@ -36,7 +42,7 @@ PP, DP, PER_NODE = 2, 8, 2
 CLUSTER = "h200x32"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fault:
     """What is wrong with a cluster.
 
@@ -122,3 +128,95 @@ def _planned(seed: int) -> PlannedRun:
     }
     point = run.point.model_copy(update=changes)
     return run.model_copy(update={"run": f"made-up-{seed}", "point": point, "digest": point.digest()})
+
+
+LATE: Mapping[str, str] = {
+    "network": "its transfers last so many times as long",
+    "launch": "so many seconds pass before each of its operations",
+    "data": "its step begins so many seconds later",
+    "computation": "its passes last so many times as long, at the clock of its peers",
+}
+"""Changes of operations."""
+NOISE = 0.01
+"""Standard deviation of every duration, relative."""
+
+
+def with_fault(operations: Operations, fault: Fault) -> Operations:
+    """Return operations of a sound run as they would be with a late worker, every duration with some noise."""
+    random = np.random.default_rng(fault.seed)
+    order = find_order(operations)
+    gap_s, is_first = find_gaps(operations, order)
+    work_s = operations.work_s * (1 + NOISE * random.standard_normal(operations.work_s.shape))
+    is_own = operations.of_worker("rank") == fault.rank
+    name, size = fault.late or ("launch", 0.0)
+    if name == "network":
+        work_s[np.isin(operations.group, operations.group[is_own & operations.is_comm])] *= size
+    elif name == "computation":
+        work_s[is_own & ~operations.is_comm] *= size
+    else:
+        gap_s = gap_s + np.where(is_own & (is_first == (name == "data")), size, 0.0)[:, None]
+    times = replay(operations, order, work_s, gap_s)
+    is_shared = np.bincount(operations.group)[operations.group] > 1
+    start_s = times.start_s + np.where(is_shared[:, None], gap_s, 0.0)
+    return replace(operations, start_s=start_s, duration_s=times.end_s - start_s)
+
+
+def _contact(node: int, gpu: int, factor: float, seed: int = 0) -> Fault:
+    return Fault("contact", (node, gpu), {"bad_contact": {f"node{node}.gpu{gpu}": factor}}, seed=seed)
+
+
+CLUSTERS: tuple[Fault, ...] = (
+    *(Fault(None, seed=seed) for seed in range(3)),
+    _contact(1, 1, 7),
+    _contact(4, 0, 3),
+    _contact(6, 1, 5, seed=4),
+    _contact(2, 0, 7, seed=5),
+    Fault("contact", (3, 0), {"blocked_airflow": {"node3.gpu0": 0.4}}),
+    Fault("heat", (2, 0), inlet_c=58.0),
+    Fault("heat", (6, 0), inlet_c=55.0, seed=6),
+    Fault("power limit", (5, 1), limit_w=450.0),
+    Fault("power limit", (0, 0), limit_w=550.0, seed=7),
+    Fault("power limit", (3, 1), limit_w=350.0),
+)
+"""Clusters whose heat, power and clocks are simulated."""
+
+LATE_CLUSTERS: tuple[Fault, ...] = (
+    *(Fault(None, seed=seed) for seed in range(10, 14)),
+    Fault("network", (1, 0), late=("network", 2.0), seed=14),
+    Fault("network", (5, 1), late=("network", 1.3), seed=15),
+    Fault("network", (6, 1), late=("network", 4.0), seed=16),
+    Fault("launch", (0, 1), late=("launch", 0.003), seed=17),
+    Fault("launch", (4, 1), late=("launch", 0.02), seed=18),
+    Fault("launch", (2, 0), late=("launch", 0.005), seed=19),
+    Fault("data", (2, 1), late=("data", 0.3), seed=20),
+    Fault("data", (0, 0), late=("data", 0.05), seed=21),
+    Fault("data", (3, 0), late=("data", 0.1), seed=22),
+    Fault("computation", (3, 1), late=("computation", 1.1), seed=23),
+    Fault("computation", (4, 0), late=("computation", 1.5), seed=24),
+)
+"""Clusters made of the first sound one: its operations with a fault and noise, its telemetry as it is."""
+
+
+def replica_and_stage(rank: int) -> tuple[int, int]:
+    """Return replica and stage of a rank."""
+    return rank % DP, rank // DP
+
+
+def why_late(run: Path, fault: Fault) -> Answer:
+    """Return why a sound run would be slow with a late worker."""
+    operations = with_fault(operations_of_traces(run, replica_and_stage, PER_NODE), fault)
+    manifest = read_manifest(run / "raw" / "manifest.json")
+    sensed = {one.rank: one for one in sense(run, manifest, lambda rank: replica_and_stage(rank)[1])}
+    return answer_of("late", "traces", operations, sensed, PP * DP, lambda place: (place[1] * DP + place[0],), ())
+
+
+def confusion_table(found: Sequence[tuple[str | None, str | None]]) -> list[str]:
+    """Return a Markdown table of clusters by their true cause and the cause that comes first, '' for none."""
+    causes = [*CAUSES, None]
+    kept = [cause for cause in causes if any(cause in pair for pair in found)]
+    names = [cause or "none" for cause in kept]
+    lines = [f"| true cause | {' | '.join(names)} |", "|---" * (len(kept) + 1) + "|"]
+    counts = Counter(found)
+    for cause, name in zip(kept, names, strict=True):
+        lines.append(f"| {name} | {' | '.join(str(counts[cause, said] or '') for said in kept)} |")
+    return lines

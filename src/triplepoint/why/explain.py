@@ -29,7 +29,7 @@ _LEAST_THROTTLED = 0.05
 """Share of the time by which a cause must hold a clock longer than those of peers."""
 _LOWER_LIMIT = 0.02
 _WORSE_CONTACT = 1.25
-"""Kelvin over inlet for each watt, over that of peers: parts differ by 4.5 % (config/heat/h200.yaml)."""
+"""Rise over the inlet for each watt, over that of peers: parts differ by 4.5 % (config/heat/h200.yaml)."""
 _HOTTER_K = 8.0
 """Temperature over that of peers from which leakage at the power limit is heat's. Our choice. Unit: K."""
 _LEAST_PART = 0.1
@@ -208,20 +208,29 @@ def cause_of_clock(one: Sensed, everyone: Mapping[int, Sensed]) -> tuple[str, st
 
 def _of_heat(one: Sensed, sensed: Mapping[int, Sensed], said: str) -> tuple[str, str]:
     """Return whether a hot GPU is ill cooled itself or stands in heat: by its rise over the inlet for each watt."""
-    rise = (one.temp_c - one.inlet_c) / one.power_w
+    rise = _rise(one, sensed)
     others = [other for other in sensed.values() if other.rank != one.rank]
     alike = [other for other in others if other.device == one.device]
     alike = alike if len(alike) >= _LEAST_PEERS else others
-    rises = [(other.temp_c - other.inlet_c) / other.power_w for other in alike]
+    rises = [_rise(other, sensed) for other in alike]
     known = [value for value in rises if math.isfinite(value)]
     usual_c = _usual("temp_c", one, sensed)
     said = f"{said}; {one.temp_c:.0f} degC against {usual_c:.0f}"
     if math.isfinite(rise) and known:
-        said += f", {rise:.3f} K/W over the inlet against {np.median(known):.3f}"
+        said += f", {rise:.3f} K/W over its inlet of {one.inlet_c:.0f} degC against {np.median(known):.3f}"
         return ("contact" if rise >= _WORSE_CONTACT * np.median(known) else "heat"), said
     usual_w = _usual("power_w", one, sensed)
     is_alone = one.temp_c - usual_c >= _HOTTER_K and one.power_w <= usual_w
     return ("contact" if is_alone else "heat"), f"{said} at {one.power_w:.0f} W against {usual_w:.0f}"
+
+
+def _rise(one: Sensed, sensed: Mapping[int, Sensed]) -> float:
+    """Return by how much a die is above its inlet for each watt, half of them its own, half its node's. Unit: K/W.
+
+    The air that reaches it was warmed by others of its node, which draw more than a GPU that is throttled.
+    """
+    of_node = [other.power_w for other in sensed.values() if other.node == one.node and math.isfinite(other.power_w)]
+    return (one.temp_c - one.inlet_c) / ((one.power_w + float(np.mean(of_node or [math.nan]))) / 2)
 
 
 def _beyond(one: Sensed, sensed: Mapping[int, Sensed], names: Sequence[str]) -> float:

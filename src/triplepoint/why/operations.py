@@ -43,6 +43,8 @@ class Operations:
         group: Number of its transfer, shared by those who take part; of computation one of its own; same shape.
         is_comm: Whether it is communication; same shape.
         alike: Number of the operations that last as long by design: of one kind, size and link; same shape.
+        rate_class: Number of the transfers that move as many bytes a second by design; same shape.
+        size_bytes: Bytes of a transfer, 1 where only equal ones are compared; same shape. Unit: byte.
         start_s: Start since the step's; shape (num_operations, num_steps). Unit: s.
         duration_s: Duration, waiting for others included; same shape. Unit: s.
     """
@@ -55,6 +57,8 @@ class Operations:
     group: Int64
     is_comm: Bool
     alike: Int64
+    rate_class: Int64
+    size_bytes: Float
     start_s: Float
     duration_s: Float
 

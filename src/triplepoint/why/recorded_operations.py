@@ -73,6 +73,8 @@ def read_operations(path: Path) -> Operations:
         group=_groups(kinds, dp, stage, sequence, kind),
         is_comm=np.array([name in _COMM for name in kinds])[kind],
         alike=kind,
+        rate_class=kind,
+        size_bytes=np.ones(len(kind)),
         start_s=times[0],
         duration_s=times[1],
     )

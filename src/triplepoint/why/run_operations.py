@@ -20,6 +20,8 @@ from triplepoint.why.operations import Operations, Worker, number_groups
 
 Row = Mapping[str, Any]
 
+_LARGE_BYTES = 16 * 2**20
+"""From so many bytes on the time of a transfer goes with them; smaller ones are compared with equal ones. Ours."""
 _PASSES = {"forward": "forward-compute", "backward": "backward-compute", "optimizer": "optimizer"}
 """Phases that are operations; those of reductions hold nothing but their collectives."""
 _INSIDE = frozenset({"tp", "cp", "ep", "etp"})
@@ -101,9 +103,11 @@ def _comm_rows(comm: pa.Table, offset_ns: int, gpus_per_node: int) -> list[dict[
         if row["group_name"] is None or (row["num_seen"] or 0) < 1:
             key = ("alone", rank, row["t_start_ns"])
         is_far = len({one // gpus_per_node for one in members}) > 1
-        times = {"start": row["t_start_ns"] - offset_ns, "duration": row["duration_ns"]}
-        alike = (name, row["size_bytes"], is_far)
-        rows.append({"rank": rank, "kind": name, "is_comm": True, "key": key, "alike": alike} | times)
+        times: dict[str, Any] = {"start": row["t_start_ns"] - offset_ns, "duration": row["duration_ns"]}
+        size, link = row["size_bytes"] or 0.0, (name, is_far, len(members))
+        is_large = size >= _LARGE_BYTES
+        times |= {"rate_class": link if is_large else (*link, size), "size_bytes": size if is_large else 1.0}
+        rows.append({"rank": rank, "kind": name, "is_comm": True, "key": key, "alike": (*link, size)} | times)
     return rows
 
 
@@ -126,6 +130,8 @@ def _operations(rows: list[dict[str, Any]], workers: list[Worker]) -> Operations
         group=number_groups([row["key"] for row in rows]),
         is_comm=np.array([row["is_comm"] for row in rows]),
         alike=number_groups([row["alike"] for row in rows]),
+        rate_class=number_groups([row.get("rate_class", row["alike"]) for row in rows]),
+        size_bytes=np.array([row.get("size_bytes", 1.0) for row in rows]),
         start_s=start[:, None],
         duration_s=duration[:, None],
     )
@@ -159,6 +165,8 @@ def operations_of_steps(run: Path, place: Callable[[int], tuple[int, int]]) -> O
         group=numbers,
         is_comm=zeros.astype(bool),
         alike=zeros,
+        rate_class=zeros,
+        size_bytes=np.ones(len(ranks)),
         start_s=np.zeros(duration_s.shape),
         duration_s=duration_s,
     )

@@ -161,7 +161,7 @@ def _late(scene: Scene, respect: Literal["launch", "data"]) -> Iterator[_Mended]
 def _slow_transfers(scene: Scene) -> Iterator[_Mended]:
     """Yield places whose transfers are slow with every partner, those with most time in them first."""
     operations = scene.operations
-    ratio, usual_s = _ratios(operations)
+    ratio, usual_s = _ratios(scene)
     lasts_s = operations.work_s.mean(axis=1)
     members = [frozenset(scene.place[of].tolist()) for of in scene.order.members]
     known = [number for number, of in enumerate(scene.order.members) if np.isfinite(ratio[of[0]]) and len(of) > 1]
@@ -181,14 +181,24 @@ def _slow_transfers(scene: Scene) -> Iterator[_Mended]:
         known = [number for number in known if at not in members[number]]
 
 
-def _ratios(operations: Operations) -> tuple[Float, Float]:
-    """Return each transfer's time over the median of equal ones, NaN of computation and under three, and the median."""
+def _ratios(scene: Scene) -> tuple[Float, Float]:
+    """Return each transfer's time over that of others at equal bytes, NaN of computation, and that time.
+
+    Of three groups of partners and more the usual time is the median over groups, of two that of the faster.
+    """
+    operations = scene.operations
     lasts_s = operations.work_s.mean(axis=1)
+    partners = np.empty(len(lasts_s), dtype=np.int64)
+    numbers: dict[frozenset[int], int] = {}
+    for of in scene.order.members:
+        partners[of] = numbers.setdefault(frozenset(scene.place[of].tolist()), len(numbers))
     ratio, usual_s = np.full(len(lasts_s), np.nan), np.zeros(len(lasts_s))
-    for alike in np.unique(operations.alike[operations.is_comm]):
-        own = np.flatnonzero((operations.alike == alike) & operations.is_comm)
-        usual_s[own] = np.median(lasts_s[own])
-        if len(np.unique(operations.group[own])) >= _LEAST_PEERS and usual_s[own[0]] > 0:
+    for alike in np.unique(operations.rate_class[operations.is_comm]):
+        own = np.flatnonzero((operations.rate_class == alike) & operations.is_comm)
+        among, per_byte = np.unique(partners[own]), lasts_s[own] / operations.size_bytes[own]
+        medians = [float(np.median(per_byte[partners[own] == one])) for one in among]
+        usual_s[own] = operations.size_bytes[own] * (np.median(medians) if len(among) >= _LEAST_PEERS else min(medians))
+        if len(among) > 1 and usual_s[own[0]] > 0:
             ratio[own] = lasts_s[own] / usual_s[own]
     return ratio, usual_s
 
