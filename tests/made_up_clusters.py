@@ -7,8 +7,10 @@ run and replayed: what waits for them is moved by the same replay that `why` use
 """
 
 import shutil
+import sys
+import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -29,7 +31,7 @@ from triplepoint.simulate.heat.machine import Machine
 from triplepoint.telemetry.align import align_run
 from triplepoint.trace.join import trace_run
 from triplepoint.trace.taxonomy import load_scheme
-from triplepoint.why.answer import Answer, answer_of
+from triplepoint.why.answer import Answer, answer_of, why_run
 from triplepoint.why.explain import CAUSES
 from triplepoint.why.operations import Operations
 from triplepoint.why.replay import find_gaps, find_order, replay
@@ -220,3 +222,52 @@ def confusion_table(found: Sequence[tuple[str | None, str | None]]) -> list[str]
     for cause, name in zip(kept, names, strict=True):
         lines.append(f"| {name} | {' | '.join(str(counts[cause, said] or '') for said in kept)} |")
     return lines
+
+
+def draw_faults(number: int, seed: int) -> list[Fault]:
+    """Return faults of drawn kind, place and size: from hardly to be seen to plain."""
+    random = np.random.default_rng(seed)
+    made: list[Fault] = []
+    for index in range(number):
+        node, gpu = int(random.integers(PP * DP // PER_NODE)), int(random.integers(PER_NODE))
+        part, own = f"node{node}.gpu{gpu}", {"gpu": (node, gpu), "seed": 100 + index}
+        kinds: list[Callable[[], Fault]] = [
+            lambda own=own: Fault(None, **own),
+            lambda own=own, part=part: Fault(
+                "contact", conditions={"bad_contact": {part: random.uniform(3, 8)}}, **own
+            ),
+            lambda own=own, part=part: Fault(
+                "contact", conditions={"blocked_airflow": {part: random.uniform(0.3, 0.5)}}, **own
+            ),
+            lambda own=own: Fault("heat", inlet_c=random.uniform(50, 60), **own),
+            lambda own=own: Fault("power limit", limit_w=random.uniform(300, 600), **own),
+            lambda own=own: Fault("network", late=("network", random.uniform(1.2, 4)), **own),
+            lambda own=own: Fault("launch", late=("launch", 10 ** random.uniform(-2.5, -1.5)), **own),
+            lambda own=own: Fault("data", late=("data", random.uniform(0.03, 0.5)), **own),
+            lambda own=own: Fault("computation", late=("computation", random.uniform(1.03, 1.5)), **own),
+        ]
+        made.append(kinds[index % len(kinds)]())
+    return made
+
+
+def main() -> None:
+    """Print the confusion table of drawn clusters: `python -m tests.made_up_clusters NUMBER SEED`."""
+    number, seed = map(int, sys.argv[1:3])
+    found: list[tuple[str | None, str | None]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        sound = write_cluster(Path(folder) / "sound", CLUSTERS[0])
+        for index, fault in enumerate(draw_faults(number, seed)):
+            if fault.late is None:
+                answer = why_run(write_cluster(Path(folder) / str(index), fault))
+            else:
+                answer = why_late(sound, fault)
+            first = answer.findings[0] if answer.findings else None
+            found.append((fault.cause, first.cause if first else None))
+            if found[-1][0] != found[-1][1] or (first and first.rank // PER_NODE != fault.gpu[0]):
+                sizes = [fault.conditions, fault.limit_w, fault.inlet_c, fault.late]
+                print(f"{fault.cause} of rank {fault.rank}, {[one for one in sizes if one]}: said {first}")
+    print("\n".join(confusion_table(found)))
+
+
+if __name__ == "__main__":
+    main()

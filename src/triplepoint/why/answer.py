@@ -17,6 +17,7 @@ from triplepoint.units import S_PER_HOUR
 from triplepoint.why.explain import CAUSES, OF_HEAT, Finding, explain, explain_clocks
 from triplepoint.why.operations import Float, Operations
 from triplepoint.why.recorded_operations import read_operations
+from triplepoint.why.replay import find_order
 from triplepoint.why.run_operations import operations_of_steps, operations_of_traces, places_of_traces
 from triplepoint.why.sensed import Sensed, sense
 from triplepoint.why.slowdown import Slowdown, find_slowdown
@@ -199,7 +200,8 @@ def answer_of(
         ranks_of: All ranks of a replica's stage, recorded or not.
         notes: What could not be told.
     """
-    suspects, _ = find_suspects(operations)
+    order = find_order(operations)
+    suspects = find_suspects(operations, order)
     step_s = float(operations.step_time_s.mean())
     findings = explain(suspects, sensed, ranks_of, step_s)
     seen = {one.rank for one in findings}
@@ -209,7 +211,7 @@ def answer_of(
     power_w = float(np.mean(powers)) if powers else math.nan
     heat = _heat(findings, sensed, step_s)
     num_steps = len(operations.steps)
-    slowdown = find_slowdown(operations)
+    slowdown = find_slowdown(operations, order)
     return Answer(name, source, num_gpus, num_steps, step_s, slowdown, findings, power_w, heat, notes)
 
 

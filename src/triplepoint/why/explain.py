@@ -155,9 +155,10 @@ def _of_computation(suspect: Suspect, rank: int, sensed: Mapping[int, Sensed]) -
         behind = _usual("clock_mhz", one, peers) / one.clock_mhz - 1
         if behind >= (_LEAST_CLOCK if suspect.has_peers else LEAST_EXCESS) and _is_odd(one, peers):
             share = min(1.0, behind / suspect.excess)
-            cause, why = cause_of_clock(one, sensed)
-            yield cause, share, f"{slow}; {why}"
-            left -= share
+            cause, why, is_plain = cause_of_clock(one, sensed)
+            if suspect.has_peers or is_plain:  # GPUs of other stages have other clocks by their work
+                yield cause, share, f"{slow}; {why}"
+                left -= share
         late_s = one.host_s - _usual("host_s", one, peers)
         if left > 0 and late_s >= _LEAST_PART * suspect.excess_s:
             share = min(left, late_s / suspect.excess_s)
@@ -175,8 +176,8 @@ def _is_odd(one: Sensed, peers: Mapping[int, Sensed]) -> bool:
     return bool(-scores[list(clocks).index(one.rank)] > LEAST_Z)
 
 
-def cause_of_clock(one: Sensed, everyone: Mapping[int, Sensed]) -> tuple[str, str]:
-    """Return why the clock of a GPU is below that of its peers, and what says so.
+def cause_of_clock(one: Sensed, everyone: Mapping[int, Sensed]) -> tuple[str, str, bool]:
+    """Return why the clock of a GPU is below that of its peers, what says so, and whether a counter or limit does.
 
     Args:
         one: The GPU.
@@ -188,22 +189,21 @@ def cause_of_clock(one: Sensed, everyone: Mapping[int, Sensed]) -> tuple[str, st
     brake, thermal = (_beyond(one, sensed, names) for names in (("power_brake",), ("sw_thermal", "hw_thermal")))
     limit_w = _usual("limit_w", one, sensed)
     if brake >= _LEAST_THROTTLED:
-        return "power limit", f"{behind}; its power brake held the clock {brake:.0%} of the time longer"
+        return "power limit", f"{behind}; its power brake held the clock {brake:.0%} of the time longer", True
     if thermal >= _LEAST_THROTTLED:
-        return _of_heat(one, everyone, f"{behind}; heat held the clock {thermal:.0%} of the time longer")
+        return *_of_heat(one, everyone, f"{behind}; heat held the clock {thermal:.0%} of the time longer"), True
     if one.limit_w < (1 - _LOWER_LIMIT) * limit_w:
-        return "power limit", f"{behind}; its power limit is {one.limit_w:.0f} W against {limit_w:.0f}"
+        return "power limit", f"{behind}; its power limit is {one.limit_w:.0f} W against {limit_w:.0f}", True
     hotter_k = one.temp_c - _usual("temp_c", one, sensed)
     is_capped = one.throttled.get("power_cap_share", 0.0) >= _LEAST_THROTTLED
     if hotter_k >= _HOTTER_K:
-        return _of_heat(
-            one, everyone, f"{behind}; {'hotter at its power limit, so it leaks more' if is_capped else ''}"
-        )
+        at_limit = "; hotter at its power limit, so it leaks more" if is_capped else ""
+        return *_of_heat(one, everyone, f"{behind}{at_limit}"), False
     if is_capped:
         capped = one.throttled["power_cap_share"]
         said = f"{behind}; at the same limit, held by it {capped:.0%} of the time: a part that needs more power"
-        return "power limit", said
-    return "computation", f"{behind}, and no cause counted"
+        return "power limit", said, False
+    return "computation", f"{behind}, and no cause counted", False
 
 
 def _of_heat(one: Sensed, sensed: Mapping[int, Sensed], said: str) -> tuple[str, str]:
@@ -262,7 +262,7 @@ def explain_clocks(sensed: Mapping[int, Sensed], step_s: float) -> list[Finding]
     found, last, shared = [], 0.0, 0.0
     for index, (size, at) in enumerate(slow):
         shared += (size - last) / (1 + slow[-1][0]) * step_s / (len(slow) - index)
-        cause, said = cause_of_clock(known[at], sensed)
+        cause, said, _ = cause_of_clock(known[at], sensed)
         found.append(Finding(known[at].rank, known[at].name, cause, shared, said, is_bound=True))
         last = size
     return found[::-1]

@@ -81,15 +81,18 @@ def _inside(operations: Operations, start: Float, end: Float) -> tuple[Int64, Fl
 
 def _users(operations: Operations, inside: Int64, start: Float, end: Float) -> dict[int, int]:
     """Return the pass of the same direction that follows each transfer that runs beside computation."""
-    direction = np.array(
-        [name.split("-")[0] if "pp-comm" in name or "compute" in name else "" for name in operations.kinds]
-    )
+    of_kind = [name.split("-")[0] if "pp-comm" in name or "compute" in name else "" for name in operations.kinds]
+    direction = np.array(of_kind)[operations.kind]
     found: dict[int, int] = {}
-    for one in np.flatnonzero((inside >= 0) & (direction[operations.kind] != "")).tolist():
-        is_user = (operations.worker == operations.worker[one]) & ~operations.is_comm & (start >= end[one])
-        later = np.flatnonzero(is_user & (direction[operations.kind] == direction[operations.kind[one]]))
-        if len(later):
-            found[one] = int(later[start[later].argmin()])
+    for worker in range(len(operations.workers)):
+        for way in ("forward", "backward"):
+            own = np.flatnonzero((operations.worker == worker) & (direction == way))
+            passes = own[~operations.is_comm[own]]
+            passes = passes[np.argsort(start[passes])]
+            beside = own[operations.is_comm[own] & (inside[own] >= 0)]
+            at = np.searchsorted(start[passes], end[beside])
+            has_user = at < len(passes)
+            found |= dict(zip(beside[has_user].tolist(), passes[at[has_user]].tolist(), strict=True))
     return found
 
 
@@ -190,25 +193,26 @@ def find_gaps(operations: Operations, order: Order) -> tuple[Float, Bool]:
 
 
 _LONG_GAP, _NEAR_GAP, _LEAST_STEPS = 0.005, 0.1, 8
-"""Share of the step from which a gap is looked into; share of it that may remain once it is explained; steps in which
-the same operation must end just before. Our choice."""
+"""Share of the step from which a gap is looked into; share of it that may remain once it is explained; steps from which
+two workers that begin at the same time are no accident, of fewer half of all are. Our choice."""
 
 
 def with_unrecorded_waits(operations: Operations, order: Order, gap_s: Float) -> Order:
     """Return the order with waits that nothing recorded: barriers of a framework, and synchronisations.
 
-    Taken for lateness of the host they would hide who is waited for. A long gap is such a wait if another worker begins
+    Taken for lateness of the host they would hide who is waited for. A long gap is such a wait if other workers begin
     the same kind of operation at the same time: what ended just before, on any other, was waited for.
     """
-    if len(operations.steps) < _LEAST_STEPS:
-        return order
+    num_workers = len(operations.workers)
+    least = 1 if len(operations.steps) >= _LEAST_STEPS else max(2, num_workers // 2)
     awaited, end_s, start_s = order.awaited.copy(), operations.end_s, operations.start_s
     step_s, gap_mean_s = operations.step_time_s.mean(), gap_s.mean(axis=1)
     for late in np.flatnonzero(gap_mean_s >= _LONG_GAP * step_s).tolist():
         near_s = _NEAR_GAP * gap_mean_s[late]
         is_other = operations.worker != operations.worker[late]
         apart_s = np.abs(np.median(start_s - start_s[late], axis=1))
-        if not (is_other & (operations.kind == operations.kind[late]) & (apart_s <= near_s)).any():
+        is_same = is_other & (operations.kind == operations.kind[late]) & (apart_s <= near_s)
+        if len(np.unique(operations.worker[is_same])) < least:
             continue
         since_s = np.median(start_s[late] - end_s, axis=1)
         since_s = np.where(is_other & (since_s >= 0), since_s, np.inf)

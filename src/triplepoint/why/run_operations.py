@@ -39,13 +39,15 @@ def operations_of_traces(run: Path, place: Callable[[int], tuple[int, int]], gpu
     Raises:
         UserError: If a table is missing or damaged, or no passes were traced.
     """
-    passes = TIMELINE.read(run / "timeline.parquet")
-    passes = passes.filter(pc.equal(passes["lane"], "phase")).to_pylist()
+    timeline = TIMELINE.read(run / "timeline.parquet")
+    passes = timeline.filter(pc.equal(timeline["lane"], "phase")).to_pylist()
     passes = [row for row in passes if row["label"] in _PASSES]
     if not passes:
         raise UserError(f"{run / 'timeline.parquet'}: no phases; forward and backward passes are needed of every rank")
     comm = _communication(run)
-    rows = [_pass_row(row) for row in passes] + _comm_rows(comm, _offset_ns(run, comm), gpus_per_node)
+    rows = [_pass_row(row) for row in passes] + _comm_rows(
+        comm, _offset_ns(timeline, comm) if len(comm) else 0, gpus_per_node
+    )
     ranks = sorted({row["rank"] for row in passes})
     rows = [row for row in rows if row["rank"] in ranks]
     return _operations(rows, [Worker(rank, *place(rank)) for rank in ranks])
@@ -60,24 +62,29 @@ def _communication(run: Path) -> pa.Table:
     return table.filter(pc.invert(inside))
 
 
-def _offset_ns(run: Path, comm: pa.Table) -> int:
-    """Return what to take off times of collectives: the timeline has the same ones since the step's start."""
-    drawn = TIMELINE.read(run / "timeline.parquet")
-    drawn = drawn.filter(pc.equal(drawn["lane"], "comm"))
-    for rank in pc.unique(comm["rank"]).to_pylist():
-        of_rank = drawn.filter(pc.equal(drawn["rank"], rank))
-        for kind in pc.unique(comm["kind"]).to_pylist():
-            first = [
-                table.filter(pc.and_(pc.equal(table["rank"], rank), pc.equal(table[name], kind)))
-                for table, name in ((comm, "kind"), (of_rank, "label"))
-            ]
-            groups = pc.unique(first[0]["group"])
-            drawn_ns, known_ns = (
-                pc.min(table.filter(pc.is_in(table["group"], groups))["t_start_ns"]).as_py() for table in first[::-1]
-            )
-            if drawn_ns is not None and known_ns is not None:
-                return int(known_ns - drawn_ns)
-    return 0
+def _offset_ns(passes_and_comm: pa.Table, comm: pa.Table) -> int:
+    """Return what to take off times of collectives: the timeline has the same ones since the step's start.
+
+    It may lack some, and join others, so those of one rank, kind, group and duration are paired where both tables have
+    as many; the median of their differences is taken.
+    """
+    drawn = passes_and_comm.filter(pc.equal(passes_and_comm["lane"], "comm"))
+    known, found = _starts(comm, "kind"), _starts(drawn, "label")
+    apart = [
+        one - other
+        for key, starts in known.items()
+        if len(starts) == len(found.get(key, ()))
+        for one, other in zip(sorted(starts), sorted(found[key]), strict=True)
+    ]
+    return int(np.median(apart)) if apart else int(min(map(min, known.values())))
+
+
+def _starts(table: pa.Table, kind: str) -> dict[tuple[Any, ...], list[int]]:
+    starts: dict[tuple[Any, ...], list[int]] = {}
+    columns = [table[name].to_pylist() for name in ("rank", kind, "group", "duration_ns", "t_start_ns")]
+    for *key, start in zip(*columns, strict=True):
+        starts.setdefault(tuple(key), []).append(start)
+    return starts
 
 
 def _pass_row(row: Row) -> dict[str, Any]:

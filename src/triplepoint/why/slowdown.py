@@ -84,9 +84,9 @@ def ideal_work_s(operations: Operations) -> Float:
     return ideal
 
 
-def find_slowdown(operations: Operations) -> Slowdown:
-    """Return what a job loses, by replay."""
-    order = find_order(operations)
+def find_slowdown(operations: Operations, order: Order | None = None) -> Slowdown:
+    """Return what a job loses, by replay; the order of its operations is found if not given."""
+    order = order or find_order(operations)
     ideal_s = ideal_work_s(operations)
     kinds = [PIPELINE_KINDS.get(name, name) for name in operations.kinds]
     dp, stage = operations.of_worker("dp"), operations.of_worker("stage")

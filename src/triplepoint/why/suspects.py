@@ -69,9 +69,8 @@ class _Mended:
 class Scene:
     """Operations with their order, gaps and places."""
 
-    def __init__(self, operations: Operations) -> None:
-        """Find order and gaps."""
-        order = find_order(operations)
+    def __init__(self, operations: Operations, order: Order) -> None:
+        """Find waits and gaps."""
         self.operations = operations
         self.order = with_unrecorded_waits(operations, order, find_gaps(operations, order)[0])
         self.gap_s, self.is_first = find_gaps(operations, self.order)
@@ -105,9 +104,9 @@ class Scene:
         return found
 
 
-def find_suspects(operations: Operations) -> tuple[list[Suspect], float]:
-    """Return the suspects with what each costs, most first, and the time of the step as replayed. Unit: s."""
-    scene = Scene(operations)
+def find_suspects(operations: Operations, order: Order | None = None) -> list[Suspect]:
+    """Return the suspects with what each costs, most first; the order of operations is found if not given."""
+    scene = Scene(operations, order or find_order(operations))
     found = [*_slow_computation(scene), *_slow_transfers(scene), *_late(scene, "launch"), *_late(scene, "data")]
     found = sorted(found, key=lambda one: -one.suspect.excess_s)[:_MOST]
     return _with_lost(scene, found)
@@ -224,8 +223,8 @@ def _slowest_partner(
     return at, slowest[at]
 
 
-def _with_lost(scene: Scene, found: Sequence[_Mended]) -> tuple[list[Suspect], float]:
-    """Return suspects with what each costs, and the step as replayed."""
+def _with_lost(scene: Scene, found: Sequence[_Mended]) -> list[Suspect]:
+    """Return suspects with what each costs of the step, most first."""
     as_is = _Mended(Suspect((0, 0), (), "computation", 0, 0, True), scene.operations.work_s, scene.gap_s)
     every = _all_but(as_is, found, None)
     cases = [as_is, every, *found, *(_all_but(as_is, found, index) for index in range(len(found)))]
@@ -238,7 +237,7 @@ def _with_lost(scene: Scene, found: Sequence[_Mended]) -> tuple[list[Suspect], f
     suspects = [
         Suspect(**{**one.suspect.__dict__, "lost_s": float(cost)}) for one, cost in zip(found, lost, strict=True)
     ]
-    return sorted(suspects, key=lambda one: -one.lost_s), float(original)
+    return sorted(suspects, key=lambda one: -one.lost_s)
 
 
 def _all_but(as_is: _Mended, found: Sequence[_Mended], kept: int | None) -> _Mended:
