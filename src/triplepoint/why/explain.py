@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from triplepoint.metrics import modified_z_scores
 from triplepoint.why.sensed import Sensed
-from triplepoint.why.suspects import LEAST_EXCESS, LEAST_Z, Suspect
+from triplepoint.why.suspects import LEAST_EXCESS, LEAST_Z, Suspect, outlier_scores
 
 CAUSES: Mapping[str, str] = {
     "power limit": "give it the power limit of its peers ('nvidia-smi -q -d POWER'), and look for a power brake",
@@ -172,8 +171,8 @@ def _of_computation(suspect: Suspect, rank: int, sensed: Mapping[int, Sensed]) -
 def _is_odd(one: Sensed, peers: Mapping[int, Sensed]) -> bool:
     """Return whether the clock of a GPU stands out from those of its peers, which differ as parts do."""
     clocks = {rank: other.clock_mhz for rank, other in peers.items() if math.isfinite(other.clock_mhz)}
-    scores = modified_z_scores(list(clocks.values()))
-    return bool(-scores[list(clocks).index(one.rank)] > LEAST_Z)
+    scores = outlier_scores(np.median(list(clocks.values())) / np.array(list(clocks.values())))
+    return bool(scores[list(clocks).index(one.rank)] > LEAST_Z)
 
 
 def cause_of_clock(one: Sensed, everyone: Mapping[int, Sensed]) -> tuple[str, str, bool]:
@@ -256,7 +255,7 @@ def explain_clocks(sensed: Mapping[int, Sensed], step_s: float) -> list[Finding]
     behind = np.array(
         [_usual("clock_mhz", one, peers) / one.clock_mhz - 1 for one, peers in zip(known, usual, strict=True)]
     )
-    z_scores = modified_z_scores(behind)
+    z_scores = outlier_scores(behind)
     is_slow = (behind >= LEAST_EXCESS) & (z_scores > LEAST_Z)
     slow = sorted(zip(behind[is_slow].tolist(), np.flatnonzero(is_slow).tolist(), strict=True))
     found, last, shared = [], 0.0, 0.0

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from triplepoint.metrics import modified_z_scores
+from triplepoint.metrics import robust_sigma
 from triplepoint.why.operations import Bool, Float, Operations
 from triplepoint.why.replay import Order, find_gaps, find_order, replay, with_unrecorded_waits
 
@@ -23,6 +23,8 @@ LEAST_EXCESS = 0.02
 """Computation beyond that of peers: below 2 % an outlier costs nobody much."""
 LEAST_Z = 3.5
 """Source: Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, chapter 3."""
+_LEAST_SIGMA = 0.002
+"""Workers that do the same differ by as much at least. Our choice."""
 _LEAST_SLOWER = 1.1
 """Time of transfers over that of equal ones, with every partner. Our choice: those of one network differ by a few %."""
 _LEAST_SHARE = 0.005
@@ -112,6 +114,14 @@ def find_suspects(operations: Operations, order: Order | None = None) -> list[Su
     return _with_lost(scene, found)
 
 
+def outlier_scores(values: Float) -> Float:
+    """Return how far values, relative ones, are above their median in robust standard deviations of 0.2 % at least.
+
+    Of four equal workers and one that is not the deviation would be 0.
+    """
+    return np.asarray((values - np.median(values)) / max(robust_sigma(values), _LEAST_SIGMA))
+
+
 def _slow_computation(scene: Scene) -> Iterator[_Mended]:
     operations = scene.operations
     work_s = scene.per_place(operations.work_s, ~operations.is_comm)
@@ -122,7 +132,7 @@ def _slow_computation(scene: Scene) -> Iterator[_Mended]:
             continue
         excess = work_s / usual_s - 1
         z_scores = np.zeros(len(work_s))
-        z_scores[group] = modified_z_scores(excess[group])
+        z_scores[group] = outlier_scores(excess[group])
         for at in np.flatnonzero(group & (excess >= LEAST_EXCESS) & (z_scores > LEAST_Z)).tolist():
             mended = operations.work_s.copy()
             mended[(scene.place == at) & ~operations.is_comm] /= 1 + excess[at]
@@ -145,7 +155,7 @@ def _late(scene: Scene, respect: Literal["launch", "data"]) -> Iterator[_Mended]
             continue
         usual_s = float(np.median(late_s[group]))
         z_scores = np.zeros(len(late_s))
-        z_scores[group] = modified_z_scores(late_s[group])
+        z_scores[group] = outlier_scores(late_s[group] / scene.step_s)
         share = (late_s - usual_s) / scene.step_s
         for at in np.flatnonzero(group & (share >= _LEAST_SHARE) & (z_scores > LEAST_Z)).tolist():
             gap_s = scene.gap_s.copy()
