@@ -225,3 +225,27 @@ def test_hook_leaves_the_environments_own_sitecustomize(tmp_path: Path) -> None:
     paths = {"PYTHONPATH": os.pathsep.join([str(hook), str(tmp_path)]), "TRIPLEPOINT_RECORD": str(tmp_path / "s")}
     done = subprocess.run([sys.executable, "-c", "pass"], env=os.environ | paths, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("own\n", "")
+
+
+def test_training_step_of_megatron_lm_is_a_mark(tmp_path: Path) -> None:
+    package = tmp_path / "lib" / "megatron" / "training"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    # As Megatron-LM has it: `train` finds `train_step` in its own module, which steps two optimizers.
+    (package / "training.py").write_text(
+        "import torch\n"
+        "def train_step(optimizers):\n    for one in optimizers: one.step()\n    return {}, 0\n"
+        "def train(optimizers, num):\n    for _ in range(num): train_step(optimizers)\n"
+    )
+    script = tmp_path / "pretrain_gpt.py"
+    script.write_text(
+        "import torch\nfrom megatron.training.training import train\n"
+        "train([torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1) for _ in range(2)], 9)\n"
+    )
+    words = command(tmp_path / "results", "--warmup", "0", "--", sys.executable, str(script))
+    paths = os.pathsep.join([str(tmp_path / "lib"), environment()["PYTHONPATH"]])
+    done = subprocess.run(words, env=environment() | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    _, manifest, steps = recorded(tmp_path / "results")
+    assert manifest.facts["steps_marked_by"] == "the training step of Megatron-LM or DeepSpeed"
+    assert len(steps) == 8
