@@ -151,7 +151,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         ranked = rank([prediction for _, prediction in rows], config)
         rows = [(keys | more, prediction) for (keys, prediction), more in zip(rows, ranked, strict=True)]
     text = _table(rows)
-    values = [keys | prediction.values() for keys, prediction in rows]
+    values = [{name: _value(name, cell) for name, cell in keys.items()} | it.values() for keys, it in rows]
     content = {"rows": [{k: None if v == "" else v for k, v in row.items()} for row in values], "out": arguments.target}
     if arguments.target is None:
         return Answer(content, text)
@@ -161,6 +161,13 @@ def run(arguments: argparse.Namespace) -> Answer:
     counts = Counter(str(prediction.status) for _, prediction in rows)
     words = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     return Answer(content, f"predict: {len(rows)} rows to {arguments.target}: {words}")
+
+
+def _value(name: str, cell: object) -> object:
+    """Return what a cell of the ranking says; a key of a row, which is text, stays as it is."""
+    if name == "tied_with_first" and cell:
+        return cell == "yes"
+    return float(str(cell)) if name.endswith("_fraction") and cell else cell
 
 
 def _check_apart(source: Path, target: Path) -> None:
