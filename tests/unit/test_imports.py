@@ -23,7 +23,7 @@ LAYERS = [
     {"published", "verdicts", "ranking", "effects"},
     {"doctor", "plan", "aggregate", "advise", "calibrate"},
     {"figures", "predictions"},
-    {"report", "compare", "whatif"},
+    {"report", "compare", "whatif", "exports"},
     {"workflow", "workflow_site", "cli"},
     {"__main__"},
 ]

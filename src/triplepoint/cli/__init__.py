@@ -34,6 +34,8 @@ COMMANDS = {
     "calibrate": "fit the constants of software stacks to measured step times",
     "characterise": "measure what the power sensors of a GPU do to the truth: a sensor card",
     "overhead": "measure what sampling costs the training it watches",
+    "export": "write the runs of a study as MLflow, W&B or Prometheus have them",
+    "completion": "print a script that completes commands and names in bash, zsh or fish",
 }
 """Subcommands in the order of the pipeline, then those alongside it, with their line in `--help`."""
 
@@ -48,6 +50,10 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its status: 0, 2 for what the user can mend, 1 for a failure, 130 for Ctrl-C."""
+    if "_ARGCOMPLETE" in os.environ and arguments is None:
+        from triplepoint.cli.completion import complete
+
+        complete(COMMANDS)
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help", "help"):
         print(_help())
