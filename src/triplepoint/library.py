@@ -175,7 +175,8 @@ class Results(Tables):
         folder = self._folder / "runs" / name
         if not (folder / "raw" / "manifest.json").is_file():
             known = [path.parent.parent.name for path in self._folder.glob("runs/*/raw/manifest.json")]
-            raise UserError(f"{self._folder}: no run {name!r}{nearest(name, known)}")
+            hint = nearest(name, known)  # all there are, if none is near: a line has no room for hundreds
+            raise UserError(f"{self._folder}: no run {name!r}{hint if len(known) < 5 or 'mean' in hint else ''}")
         return Run(folder)
 
 
