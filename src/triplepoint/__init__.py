@@ -13,6 +13,7 @@ MEASUREMENT_VERSION = 1
 _LIBRARY = {
     "predict": "triplepoint.predictions",
     "load": "triplepoint.library",
+    "record": "triplepoint.recorded.in_loop",
     "trace": "triplepoint.trace",
     "simulate": "triplepoint.simulate",
     "UserError": "triplepoint.errors",
