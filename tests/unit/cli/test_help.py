@@ -27,6 +27,7 @@ def test_help_has_examples_that_parse(command: str, tmp_path: Path, monkeypatch:
     assert lines
     for line in lines:
         words = shlex.split(line.partition("<")[0].partition(" > ")[0].partition(" >> ")[0])
+        words = words[words.index("triplepoint") :]
         assert words[:2] == ["triplepoint", command], line
         try:
             parser_of(command).parse_args([word.replace("/var/lib", str(tmp_path)) for word in words[2:]])
