@@ -1,6 +1,5 @@
 """The command line: one module per subcommand, imported only when called: the DAG starts it thousands of times."""
 
-import argparse
 import contextlib
 import importlib
 import importlib.abc
@@ -14,6 +13,8 @@ from triplepoint import __version__
 from triplepoint.errors import USER_ERROR, UserError, explain_os_error, nearest
 
 if TYPE_CHECKING:
+    import argparse
+
     from triplepoint.cli.answer import Answer
 
 COMMANDS = {
@@ -91,7 +92,9 @@ def _run(command: str, words: list[str]) -> int:
         return _fail("interrupted", INTERRUPTED)
 
 
-def _answer(command: str, run: "Callable[[argparse.Namespace], Answer | int | None]", words: argparse.Namespace) -> int:
+def _answer(
+    command: str, run: "Callable[[argparse.Namespace], Answer | int | None]", words: "argparse.Namespace"
+) -> int:
     """Run a subcommand and print its answer: as text, or as one JSON object; return its exit status."""
     from triplepoint.cli.answer import Answer
 
