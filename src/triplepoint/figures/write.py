@@ -4,10 +4,11 @@ from pathlib import Path
 
 from matplotlib import rc_context
 from pandas import DataFrame, isna
+from pandas.api.types import is_numeric_dtype
 
 from triplepoint.errors import UserError
 from triplepoint.figures import Need, load, spec_of, style
-from triplepoint.files import whole, write_text
+from triplepoint.files import guarded, whole, write_text
 from triplepoint.tables.studies import read_joined, require_tables
 from triplepoint.tables.whatif import WHATIF
 
@@ -64,5 +65,14 @@ def _drawable(points: DataFrame, need: Need, name: str) -> DataFrame:
 
 
 def to_csv(numbers: DataFrame) -> str:
-    """Return plotted numbers as CSV, to six digits: more than any figure shows, fewer than rounding disturbs."""
+    """Return plotted numbers as CSV, to six digits: more than any figure shows, fewer than rounding disturbs.
+
+    Text that a spreadsheet would take for a formula is guarded, see `files.guarded`.
+    """
+    texts = {
+        name: numbers[name].map(lambda cell: guarded(cell) if isinstance(cell, str) else cell)
+        for name in numbers
+        if not is_numeric_dtype(numbers[name])
+    }
+    numbers = numbers.assign(**texts)
     return str(numbers.to_csv(index=False, float_format="%.6g", lineterminator="\n"))

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from triplepoint.files import whole, write_text
+from triplepoint.files import guarded, whole, write_text
 from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS
 from triplepoint.trace import Bool
 from triplepoint.trace.compare import Comparison
@@ -365,7 +365,7 @@ def write_kernels(path: Path, kernels: pa.Table) -> None:
             count, total = one["count_sum"], one["sum_ns_sum"]
             mean = f"{total / NS_PER_US / count:.3f}"
             ends = (as_us(one["min_ns_min"]), as_us(one["max_ns_max"]))
-            rows.writerow([*(one[key] for key in _KEYS), count, as_us(total), mean, *ends])
+            rows.writerow([one["rank"], *(guarded(one[key]) for key in _KEYS[1:]), count, as_us(total), mean, *ends])
 
 
 def as_us(time_ns: int) -> str:

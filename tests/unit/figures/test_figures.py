@@ -52,6 +52,12 @@ def drawn(studies: dict[str, Path]) -> Drawn:
     return Drawn(studies)
 
 
+def test_to_csv_keeps_formulas_text() -> None:
+    assert to_csv(pd.DataFrame({"layout": ["=TP1", "-PP2", "TP4", None], "change": [-1.5, 2, 3, 4]})) == (
+        "layout,change\n'=TP1,-1.5\n'-PP2,2\nTP4,3\n,4\n"
+    )
+
+
 @pytest.mark.parametrize("study", ["smoke", "paper", "one"])
 @pytest.mark.parametrize("name", OF_RUNS)
 def test_draw_plots_golden_numbers(drawn: dict, name: str, study: str) -> None:
