@@ -187,12 +187,12 @@ _SPECS = (
         _GPUS,
         "scale_up_vs_out",
     ),
-    FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline", "gpus")),
+    FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline", "gpus", "step_samples")),
     FigureSpec(
         "timeline_h200",
         "When does which rank do what on 32 H200, and how warm is its GPU?",
         ("parallelism",),
-        ("points", "timeline", "gpus"),
+        ("points", "timeline", "gpus", "step_samples"),
         need=_GPUS,
     ),
     FigureSpec(
