@@ -246,6 +246,14 @@ _SPECS = (
         _GPUS,
     ),
     FigureSpec(
+        "power_swings",
+        "How far does the power of a whole job swing, and how fast?",
+        ("swings",),
+        ("points", "job_power", "published"),
+        need=_GPUS,
+        is_general=False,
+    ),
+    FigureSpec(
         "cooling",
         "What do inlet temperature and liquid cooling change in speed, power and clocks?",
         ("cooling",),

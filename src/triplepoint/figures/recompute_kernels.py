@@ -40,7 +40,8 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     numbers = points[shown].merge(parts, on="run", how="left", sort=False)
     numbers["published_kernel_sum_s"] = _published(tables.get("published"), numbers)
     rows = stacks.grid(groups)
-    page = stacks.new_page(rows, "\n".join(_answers(points)), NOTE)
+    note = NOTE + stacks.about_breaks(numbers, ("seconds",))
+    page = stacks.new_page(rows, "\n".join(_answers(points)), note)
     for row, axes_of_row in zip(rows, page.axes, strict=True):
         axes_of_row[0].set_ylabel("kernel seconds per step\nand rank (s)")
         for found, axes in zip(row, axes_of_row, strict=False):
