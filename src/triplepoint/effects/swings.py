@@ -1,6 +1,6 @@
 """Swings of the power of jobs: spectra of table `job_power`, and what runs of one point say together, as a title."""
 
-from pandas import DataFrame
+from pandas import DataFrame, Series
 
 from triplepoint import swings
 
@@ -29,10 +29,9 @@ def answer(repeats: DataFrame, published: DataFrame) -> str:
         repeats: Rows of table `points`: repeats of one point with a swing.
         published: Rows of table `published`, of any runs.
     """
-    swing, line = (_values(repeats, published, name) for name in (SWING, LINE))
-    return (
-        f"power swings by {_said(*swing, 100.0, '{:.1f}')} % of its mean, most at {_said(*line, 1.0, '{:.4f}')} Hz"
-    )
+    swing = _said(repeats[SWING], published_of(repeats, published, SWING), 100.0, "{:.1f} %")
+    line = _said(repeats[LINE], published_of(repeats, published, LINE), 1.0, "{:.4f} Hz")
+    return f"the power of the job swings by {swing}, most at {line}"
 
 
 def published_of(repeats: DataFrame, published: DataFrame, quantity: str) -> float:
@@ -41,11 +40,11 @@ def published_of(repeats: DataFrame, published: DataFrame, quantity: str) -> flo
     return float(found["published"].iloc[0]) if len(found) else float("nan")
 
 
-def _values(repeats: DataFrame, published: DataFrame, name: str) -> tuple[DataFrame, float]:
-    return repeats[name].astype(float).dropna(), published_of(repeats, published, name)
-
-
-def _said(values: DataFrame, beside: float, scale: float, digits: str) -> str:
-    low, middle, high = (digits.format(scale * value) for value in (values.min(), values.mean(), values.max()))
-    ends = f" [{low}, {high}]" if len(values) > 1 else ""
-    return f"{middle}{ends}" + (f" (published {digits.format(scale * beside)})" if beside == beside else "")
+def _said(values: Series, beside: float, scale: float, form: str) -> str:
+    """Return the mean over repeats with the lowest and the highest, and the published number."""
+    known = scale * values.astype(float).dropna()
+    bare = form.partition(" ")[0]
+    ends = f" [{bare.format(known.min())}, {bare.format(known.max())}]" if len(known) > 1 else ""
+    return (
+        form.format(known.mean()) + ends + (f" (published {form.format(scale * beside)})" if beside == beside else "")
+    )
