@@ -98,10 +98,10 @@ def answer_stages(totals: DataFrame) -> str:
         return said
     last = int(larger.index.max())
     wide = totals.pivot_table("total_s", ["layout", "stage"], "micro_batch_size")
-    changes = [
-        effects.over_settings([effects.Effect(float(change), nan, nan, "none", 1) for change in found])
-        for _, found in (wide[last] / wide[first] - 1).dropna().groupby(level="layout", sort=False)
-    ]
+    changes = {
+        (layout,): effects.over_settings([effects.Effect(float(change), nan, nan, "none", 1) for change in found])
+        for layout, found in (wide[last] / wide[first] - 1).dropna().groupby(level="layout", sort=False)
+    }
     return f"{said}; with {last} instead, kernel seconds {effects.summed_up(changes)}"
 
 

@@ -14,7 +14,7 @@ def spectrum(course: DataFrame) -> DataFrame:
         course: Rows of table `job_power` of one run.
 
     Returns:
-        Columns `frequency_hz` and `amplitude`, of a sine over mean power, from what the recording tells from a drift up.
+        Columns `frequency_hz` and `amplitude`, of a sine over mean power, above drifts.
     """
     power_w, period_s = course["job_power_w"].to_numpy(float), float(course["t_s"].diff().median())
     frequency, amplitude = swings.spectrum(power_w, period_s)

@@ -14,9 +14,9 @@ from triplepoint.verdicts.sum_up import VERDICTS, answer_directions, counts
 
 KINDS = ("trend", "sign", "order", "fits", "finding", "unknown")
 NOTE = (
-    "Bars: share of each claim's points by verdict; at the right how many agree of those that can be told, and where it is said. Cannot "
-    "tell: no such run, or a change within what either is known to. Findings are contradictions within the study "
-    "itself. * constants of the simulator were set by this figure."
+    "Bars: share of each claim's points by verdict; at the right how many agree of those that can be told, and "
+    "where it is said. Cannot tell: no such run, or a change within what either is known to. Findings are "
+    "contradictions within the study itself. * constants of the simulator were set by this figure."
 )
 _ROW_IN, _HEAD_IN = 0.155, 1.7
 _KIND_WORDS = {"trend": "trend of", "order": "order by"}

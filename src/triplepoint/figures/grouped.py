@@ -14,8 +14,9 @@ from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
 NOTE = (
-    "Title: mean over the layouts that ran as both, with its 90 % t interval over layouts; the range where it has no "
-    "sign. Lines with caps: 90 % interval of the model, or 10th to 90th percentile over measured steps."
+    "Title: mean over the layouts that ran as both, with its 90 % t interval over layouts; how many rise and "
+    "fall, with the largest of each, where that holds no change. Lines with caps: 90 % interval of the model, or "
+    "10th to 90th percentile over measured steps."
 )
 _NAMES = (
     "panel", "series", "layout", "model", "cluster", "gpu", "task", "num_gpus", "tp", "pp", "dp", "ep", "run", "repeat",

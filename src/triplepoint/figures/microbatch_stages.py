@@ -20,7 +20,7 @@ SOURCE = "figure 3"
 MOST_LAYOUTS, MOST_SIZES = 6, 5
 NOTE = (
     "A bar per pipeline stage, from the first: sum of kernel times per step, mean over the stage's traced ranks; "
-    "receiving includes waiting. Interval of the title: 90 % t interval over layouts, or the range."
+    "receiving includes waiting. Interval of the title: 90 % t interval over layouts, or how many rise and fall."
 )
 _BAND: dict[str, Any] = {"facecolor": "none", "edgecolor": marks.BLACK, "linewidth": 0.7, "linestyle": "--"}
 _BAND_NAME = "published: least to largest total of a stage"

@@ -1,6 +1,6 @@
 """What recomputation and overlap change in time, power, heat, energy and memory: a mark per layout and optimisation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ NOTE = (
     "Change from the same layout with neither; at the foot memory itself, hollow where it does not fit (predicted). "
     "Lines with caps: 90 % interval {basis}. Where both points' errors may be shared, which is not known, the "
     "interval is named, not drawn. Title: mean over layouts with its 90 % t interval, without "
-    "the model's own error, or the range where signs differ."
+    "the model's own error, or how many rise and fall where that holds no change."
 )
 
 
@@ -158,8 +158,11 @@ def _answer(numbers: DataFrame, changes: Sequence[Change]) -> str:
     return "\n".join(lines) or "No layout ran with and without recomputation or overlap"
 
 
-def _effects_of(known: DataFrame, column: str) -> list[effects.Effect]:
-    return [effects.Effect(value / 100, np.nan, np.nan, "none", 1) for value in known[f"{column}_change"]]
+def _effects_of(known: DataFrame, column: str) -> dict[tuple[Hashable, ...], effects.Effect]:
+    return {
+        (row["group"], row["layout"]): effects.Effect(row[f"{column}_change"] / 100, np.nan, np.nan, "none", 1)
+        for _, row in known.iterrows()
+    }
 
 
 def _draw_changes(axes: Axes, found: DataFrame, column: str, is_top: bool) -> None:

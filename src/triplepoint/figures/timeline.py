@@ -26,8 +26,8 @@ NOTE = (
 )
 _HEAT = " Right: mean power and temperature (bars: 10th to 90th percentile) of each rank's GPU over the other steps."
 _CURVES = (
-    " Below: mean of all GPUs (line) and lowest to highest GPU (band) in the steps without the profiler, laid over each "
-    "other."
+    " Below: mean of all GPUs (line) and lowest to highest GPU (band) in the steps without the profiler, laid "
+    "over each other."
 )
 NO_GPU = " No GPU, so no course of power, temperature and clock."
 _COURSES = {
