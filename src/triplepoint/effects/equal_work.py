@@ -44,7 +44,7 @@ def answer_pairs(
 
 
 def answer_order(points: DataFrame, by: Sequence[str], setting: str, column: str = "tokens_per_s_per_gpu") -> str:
-    """Return on how many of some groups the best of the layouts that ran with all values is the same one.
+    """Return on how many of some groups one layout is best with all values, of those that ran with all.
 
     Layouts whose intervals, paired where that is known, hold no difference from the best one are tied with it: where one
     value's best is only tied with another layout, that is said.

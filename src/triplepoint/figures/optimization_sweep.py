@@ -39,7 +39,7 @@ CHANGES = (
 MEMORY = "memory of\na {rank} (GiB)"
 _GIB = 2**30
 NOTE = (
-    "Change from the same layout with neither; at the foot memory itself, hollow where it does not fit (predicted). "
+    "Change from the same layout with neither; at the foot memory itself, predicted where it ran out of it. "
     "Lines with caps: 90 % interval {basis}. Where both points' errors may be shared, which is not known, the "
     "interval is named, not drawn. Title: mean over layouts with its 90 % t interval, without "
     "the model's own error, or how many rise and fall where that holds no change."
@@ -135,10 +135,14 @@ def _effect(base: DataFrame, found: DataFrame, column: str) -> effects.Effect | 
     return None if any(rows.empty for rows in both) else effects.compare(both[0], both[1], column)
 
 
-def _memory(row: Series) -> dict[str, float]:
+def _memory(row: Series) -> dict[str, Any]:
     """Return the memory of the fullest GPU, measured or simulated, and where it did not fit what would be needed."""
     value = row["peak_memory_bytes"] if row["status"] == Status.OK else row["needed_memory_bytes"]
-    return {"memory_gib": float(value) / _GIB, "memory_capacity_gib": float(row["memory_capacity_bytes"]) / _GIB}
+    return {
+        "may_not_fit": labels.may_not_fit(row),
+        "memory_gib": float(value) / _GIB,
+        "memory_capacity_gib": float(row["memory_capacity_bytes"]) / _GIB,
+    }
 
 
 def _answer(numbers: DataFrame, changes: Sequence[Change]) -> str:
@@ -226,14 +230,16 @@ def _name_layouts(axes: Axes, names: Sequence[str]) -> None:
 def _draw_memory(axes: Axes, found: DataFrame, is_first: bool) -> None:
     """Draw the memory of each point, and what there is; what did not fit is hollow."""
     names = list(dict.fromkeys(found["layout"]))
-    for _, row in found.iterrows():
+    could_run = found["status"] != Status.INVALID
+    for _, row in found[could_run].iterrows():
         at = names.index(row["layout"]) + _OFFSETS[row["switched"]]
         mark = marks.OPTIMIZATIONS[row["switched"]]
-        face = mark.colour if row["status"] == Status.OK else "none"
+        fill = "left" if row["may_not_fit"] else "full" if row["status"] == Status.OK else "none"
         if np.isfinite(row["memory_gib"]):
-            axes.plot([at], [row["memory_gib"]], mark.marker, color=mark.colour, markerfacecolor=face)
+            axes.plot([at], [row["memory_gib"]], mark.marker, color=mark.colour, fillstyle=fill, markerfacecoloralt="w")
+    _write_statuses(axes, found[~could_run], names)
     _name_layouts(axes, names)
-    axes.set_ylim(0, 1.12 * max(found["memory_gib"].max(), 1e-9))
+    axes.set_ylim(0, 1.12 * max(found.loc[could_run, "memory_gib"].max(), 1e-9))
     capacity = found["memory_capacity_gib"].max()
     if np.isfinite(capacity):
         style.draw_limit(axes, float(capacity), f"there are {capacity:.0f} GiB" if is_first else "")
@@ -242,7 +248,9 @@ def _draw_memory(axes: Axes, found: DataFrame, is_first: bool) -> None:
 def _legend(numbers: DataFrame) -> list[Artist]:
     switched = [name for name in marks.OPTIMIZATIONS if name in set(numbers["switched"])]
     found: list[Artist] = [style.as_line(marks.OPTIMIZATIONS[name], linestyle="none") for name in switched]
-    if (numbers["status"] != Status.OK).any():
-        how: dict[str, Any] = {"color": marks.GREY, "marker": "o", "markerfacecolor": "none", "linestyle": "none"}
-        found.append(Line2D([], [], label="did not run: needed memory", **how))
+    how: dict[str, Any] = {"color": marks.GREY, "marker": "o", "linestyle": "none", "markerfacecoloralt": "w"}
+    if (~numbers["status"].isin([Status.OK, Status.INVALID])).any():
+        found.append(Line2D([], [], label="out of memory: what it needs", fillstyle="none", **how))
+    if numbers["may_not_fit"].any():
+        found.append(Line2D([], [], label=labels.MAY_NOT_FIT, fillstyle="left", **how))
     return found
