@@ -1,7 +1,7 @@
 """Courses over a step: mean, lowest and highest GPU in equal parts of it, from table `step_samples`."""
 
 import numpy as np
-from pandas import DataFrame, cut
+from pandas import DataFrame
 
 MOST_PARTS = 60
 """Parts of a step: more could not be told apart in print."""
@@ -24,7 +24,7 @@ def over_step(samples: DataFrame, column: str, end_s: float) -> DataFrame:
         return DataFrame(columns=["t_start_s", "t_end_s", "mean", "lowest", "highest"])
     num = int(np.clip(known.groupby("rank").size().median(), 1, MOST_PARTS))
     edges = np.linspace(0.0, end_s, num + 1)
-    part = cut(known["t_s"], edges, labels=False, include_lowest=True).astype(int)
+    part = np.clip(np.searchsorted(edges, known["t_s"].to_numpy(float), side="right") - 1, 0, num - 1)
     of_gpus = known.groupby([part, "rank"])[column].mean().groupby(level=0)
     found = DataFrame({"mean": of_gpus.mean(), "lowest": of_gpus.min(), "highest": of_gpus.max()})
     places = found.index.to_numpy(int)

@@ -46,8 +46,7 @@ def answer_pairs(
 def answer_order(points: DataFrame, by: Sequence[str], setting: str, column: str = "tokens_per_s_per_gpu") -> str:
     """Return on how many of some groups one layout is best with all values, of those that ran with all.
 
-    Layouts whose intervals, paired where that is known, hold no difference from the best one are tied with it: where one
-    value's best is only tied with another layout, that is said.
+    Where one value's best is tied with the next layout, since the interval holds no difference, that is said.
 
     Args:
         points: Rows of table `points`, with column `layout`.
@@ -73,4 +72,4 @@ def answer_order(points: DataFrame, by: Sequence[str], setting: str, column: str
 def _is_tied(found: DataFrame, column: str) -> bool:
     """Return whether the best layout is tied with the next one."""
     first, second = found.groupby("layout")[column].mean().sort_values(ascending=False).index[:2]
-    return effects.compare(*(found[found["layout"] == name] for name in (first, second)), column).is_tie
+    return effects.compare(found[found["layout"] == first], found[found["layout"] == second], column).is_tie

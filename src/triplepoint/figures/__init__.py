@@ -34,14 +34,12 @@ class Need:
         on_gpus: Whether it draws points on GPUs alone.
         varied: Settings, `layout` for all degrees together, of which one must take two values on a model and cluster;
             any points do where none is named.
-        cluster: The one cluster it is about; None where it draws any.
         nothing: What it says where there is no such point.
     """
 
     tasks: frozenset[str] = TRAINING
     on_gpus: bool = False
     varied: tuple[str, ...] = ()
-    cluster: str | None = None
     nothing: str = "no point of training"
 
     def admits(self, task: str, gpu: str | None) -> bool:
@@ -50,11 +48,7 @@ class Need:
 
     def drawn(self, points: "Iterable[Point]") -> "list[Point]":
         """Return those of some points that it draws."""
-        return [
-            point
-            for point in points
-            if self.admits(point.task, point.cluster.gpu) and self.cluster in (None, point.cluster.name)
-        ]
+        return [point for point in points if self.admits(point.task, point.cluster.gpu)]
 
     def fits(self, points: "Iterable[Point]") -> bool:
         """Return whether a figure of some points says anything."""
@@ -81,6 +75,8 @@ class FigureSpec:
         need: Points it can draw.
         comparison: File of `config/whatif` that it draws, simulated for it, instead of tables of runs.
         is_general: Whether it can say something of a study of one's own, which then has it.
+        cluster: The cluster of its studies that it draws, '' for all. Without a point on it, a general figure draws the
+            others, and one that is not is left out. Of a study of one's own all clusters are drawn.
     """
 
     name: str
@@ -91,6 +87,7 @@ class FigureSpec:
     need: Need = Need()
     comparison: str | None = None
     is_general: bool = True
+    cluster: str = ""
 
 
 _GPUS = Need(on_gpus=True, nothing="no point of training on GPUs")
@@ -106,6 +103,7 @@ _SPECS = (
         ("points", "published"),
         "4",
         Need(varied=("layout",)),
+        cluster="h200x32",
     ),
     FigureSpec(
         "parallelism_sweep_h100",
@@ -113,7 +111,9 @@ _SPECS = (
         ("parallelism",),
         ("points", "published"),
         "4",
-        Need(varied=("layout",), cluster="h100x64"),
+        Need(varied=("layout",)),
+        is_general=False,
+        cluster="h100x64",
     ),
     FigureSpec(
         "microbatch_power",
@@ -145,6 +145,7 @@ _SPECS = (
         ("points",),
         None,
         Need(varied=("recompute", "overlap")),
+        cluster="h200x32",
     ),
     FigureSpec(
         "optimization_sweep_h100",
@@ -153,6 +154,8 @@ _SPECS = (
         ("points",),
         None,
         Need(on_gpus=True, varied=("recompute", "overlap")),
+        is_general=False,
+        cluster="h100x64",
     ),
     FigureSpec(
         "microbatch_stages",
@@ -194,6 +197,8 @@ _SPECS = (
         ("parallelism",),
         ("points", "timeline", "gpus", "step_samples"),
         need=_GPUS,
+        is_general=False,
+        cluster="h200x32",
     ),
     FigureSpec(
         "telemetry_validation",
@@ -220,6 +225,7 @@ _SPECS = (
         ("points", "gpus", "traffic"),
         None,
         _GPUS,
+        cluster="h200x32",
     ),
     FigureSpec(
         "traffic_heatmap_h100",
@@ -228,6 +234,8 @@ _SPECS = (
         ("points", "gpus", "traffic"),
         None,
         _GPUS,
+        is_general=False,
+        cluster="h100x64",
     ),
     FigureSpec(
         "throttling",

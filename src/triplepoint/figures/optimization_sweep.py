@@ -13,12 +13,9 @@ from pandas import DataFrame, Series, concat
 
 from triplepoint import effects
 from triplepoint.figures import labels, marks, style
-from triplepoint.figures.parallelism_sweep import share_y
+from triplepoint.figures.parallelism_sweep import fitting, share_y, title_of
 from triplepoint.figures.recompute_kernels import FREE
 from triplepoint.status import Status
-
-CLUSTER = "h200x32"
-"""Cluster of the figure; `optimization_sweep_h100` is that of the other."""
 
 
 @dataclass(frozen=True)
@@ -48,36 +45,27 @@ NOTE = (
 
 @style.styled
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
-    """Return the figure of 32 H200 and its numbers, one row per layout and optimisation: see `draw_cluster`."""
-    return draw_cluster(tables, CLUSTER)
-
-
-@style.styled
-def draw_cluster(tables: Mapping[str, DataFrame], cluster: str) -> tuple[Figure, DataFrame]:
-    """Return the figure of one cluster, of all others where it is not among the points, and its numbers.
+    """Return the figure and its numbers, one row per layout and optimisation.
 
     In each column only layout, recomputation and overlap differ.
 
     Args:
         tables: `points`.
-        cluster: Name of the cluster.
     """
-    points = tables["points"]
-    here = points[points["cluster"] == cluster]
-    groups = [
-        _chosen(found) for _, found in labels.prepare(points if here.empty else here).groupby("group", sort=False)
-    ]
+    groups, left_out = fitting(
+        [_chosen(found) for _, found in labels.prepare(tables["points"]).groupby("group", sort=False)]
+    )
     chosen = concat(groups, ignore_index=True)
     changes = [one for one in CHANGES if chosen[one.column].notna().any()] or list(CHANGES[:1])
     numbers, bases = _numbers(chosen, changes)
-    note = NOTE.format(basis=" or ".join(bases) or "none known")
+    note = NOTE.format(basis=" or ".join(bases) or "none known") + left_out
     page = style.new_page(
         _answer(numbers, changes), chosen, len(changes) + 1, len(groups),
         style.PAGE if len(groups) > 1 else style.COLUMN, 2.5 + 1.02 * (len(changes) + 1), note, sharex="col",
         width_ratios=[max(found["layout"].nunique(), 2) for found in groups],
     )  # fmt: skip
     for col, (group, found) in enumerate(numbers.groupby("group", sort=False)):
-        page.axes[0][col].set_title(str(group).split(" on ")[0])
+        page.axes[0][col].set_title(title_of(str(group), chosen))
         for row, one in enumerate(changes):
             _draw_changes(page.axes[row][col], DataFrame(found), one.column, is_top=not row)
         _draw_memory(page.axes[-1][col], DataFrame(found), is_first=not col)

@@ -64,7 +64,7 @@ def _fastest(found: DataFrame) -> DataFrame:
     """Return the repeats of the point with the shortest step."""
     best = found.sort_values("step_time_s", kind="stable").iloc[0]
     alike = found[labels.SETTING + labels.LAYOUT].apply(tuple, axis=1)
-    return found[alike == alike[best.name]].sort_values("repeat", kind="stable")
+    return found[alike == alike.loc[best.name]].sort_values("repeat", kind="stable")
 
 
 def _course(job_power: DataFrame, run: str) -> DataFrame:

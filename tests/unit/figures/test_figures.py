@@ -13,7 +13,7 @@ from tests.synthetic import CONFIG, read_tables
 from triplepoint import figures
 from triplepoint.errors import UserError
 from triplepoint.figures import style
-from triplepoint.figures.write import to_csv, write_figure
+from triplepoint.figures.write import on_cluster, to_csv, write_figure
 from triplepoint.tables.claims import CLAIMS
 from triplepoint.verdicts.judge import judge_claims
 
@@ -43,6 +43,7 @@ class Drawn(dict[tuple[str, str], tuple[Figure, pd.DataFrame]]):
     def __missing__(self, key: tuple[str, str]) -> tuple[Figure, pd.DataFrame]:
         name, study = key
         tables = {table: rows.copy() for table, rows in self._tables[study].items()}
+        tables["points"] = on_cluster(tables["points"], name)
         self[key] = figures.load(name).draw(tables)
         return self[key]
 
