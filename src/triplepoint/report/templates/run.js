@@ -127,7 +127,7 @@ function ground(chart) {
     const from = Math.max(chart.valToPos(start, "x", true), left), to = Math.min(chart.valToPos(end, "x", true), left + width);
     if (to <= from) continue;
     const pair = content.telemetry.grounds[kind];
-    if (pair) { context.fillStyle = `${shade(pair)}2e`; context.fillRect(from, top, to - from, height); }
+    if (pair && !chart.traced) { context.fillStyle = `${shade(pair)}2e`; context.fillRect(from, top, to - from, height); }
     // Steps are marked by a line at their start, and by their number where there is room.
     if (to - from < 4 * devicePixelRatio) continue;
     context.fillStyle = faint();
