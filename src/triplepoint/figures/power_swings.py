@@ -62,9 +62,9 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 def _fastest(found: DataFrame) -> DataFrame:
     """Return the repeats of the point with the shortest step."""
-    best = found.sort_values("step_time_s", kind="stable").iloc[0]
-    alike = found[labels.SETTING + labels.LAYOUT].apply(tuple, axis=1)
-    return found[alike == alike.loc[best.name]].sort_values("repeat", kind="stable")
+    ordered = found.sort_values("step_time_s", kind="stable")
+    setting = ordered[labels.SETTING + labels.LAYOUT].apply(tuple, axis=1)
+    return ordered[setting == setting.iloc[0]].sort_values("repeat", kind="stable")
 
 
 def _course(job_power: DataFrame, run: str) -> DataFrame:
