@@ -32,6 +32,7 @@ class Need:
     Attributes:
         tasks: Tasks of its points.
         on_gpus: Whether it draws points on GPUs alone.
+        pipelined: Whether it draws points of several pipeline stages alone.
         varied: Settings, `layout` for all degrees together, of which one must take two values on a model and cluster;
             any points do where none is named.
         nothing: What it says where there is no such point.
@@ -39,6 +40,7 @@ class Need:
 
     tasks: frozenset[str] = TRAINING
     on_gpus: bool = False
+    pipelined: bool = False
     varied: tuple[str, ...] = ()
     nothing: str = "no point of training"
 
@@ -48,7 +50,11 @@ class Need:
 
     def drawn(self, points: "Iterable[Point]") -> "list[Point]":
         """Return those of some points that it draws."""
-        return [point for point in points if self.admits(point.task, point.cluster.gpu)]
+        return [
+            point
+            for point in points
+            if self.admits(point.task, point.cluster.gpu) and (point.layout.pp > 1 or not self.pipelined)
+        ]
 
     def fits(self, points: "Iterable[Point]") -> bool:
         """Return whether a figure of some points says anything."""
@@ -163,7 +169,7 @@ _SPECS = (
         ("microbatch",),
         ("points", "breakdown", "published"),
         "3",
-        Need(varied=("micro_batch_size",)),
+        Need(pipelined=True, varied=("micro_batch_size",), nothing="no point of training in pipeline stages"),
     ),
     FigureSpec(
         "microbatch_network",
