@@ -64,7 +64,7 @@ def _fastest(found: DataFrame) -> DataFrame:
     """Return the repeats of the point with the shortest step."""
     ordered = found.sort_values("step_time_s", kind="stable")
     setting = ordered[labels.SETTING + labels.LAYOUT].apply(tuple, axis=1)
-    return ordered[setting == setting.iloc[0]].sort_values("repeat", kind="stable")
+    return DataFrame(ordered[setting == setting.iloc[0]].sort_values("repeat", kind="stable"))
 
 
 def _course(job_power: DataFrame, run: str) -> DataFrame:
@@ -79,7 +79,7 @@ def _page(groups: list[DataFrame], courses: list[DataFrame], published: DataFram
     runs = concat(groups)
     is_beside = published["run"].isin(runs.loc[runs["origin"] == "simulated", "run"]).any()
     page = style.new_page(
-        "\n".join(answers), concat(groups), 2, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN, 4.4,
+        "\n".join(answers), concat(groups), 2, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN, 4.9,
         NOTE.format(period=" or ".join(dict.fromkeys(periods))) + (_METERS if is_beside else ""),
     )  # fmt: skip
     for axes, found in zip(page.axes[0], groups, strict=True):
