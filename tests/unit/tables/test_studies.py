@@ -16,7 +16,7 @@ from triplepoint.tables.studies import OVER_ALL, planned_studies, read_joined, r
 
 ALONE, SHARED, LATER = (Spec("tiny-llama", layout) for layout in ({"dp": 2}, {"tp": 2}, {"pp": 2}))
 
-NOT_ON_CPU = {"step_energy", "traffic", "published"}
+NOT_ON_CPU = {"job_power", "published", "step_energy", "step_samples", "traffic"}
 """Tables that have no row of a tiny model on cpu."""
 
 
