@@ -98,9 +98,12 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 
 def fitting(groups: Sequence[DataFrame]) -> tuple[list[DataFrame], str]:
-    """Return the groups that have room on a page, and what a note says of the others."""
-    others = [str(found["group"].iloc[0]).removesuffix(", simulated") for found in groups[MOST_GROUPS:]]
-    return list(groups[:MOST_GROUPS]), f" No room for: {', '.join(others)}." if others else ""
+    """Return the groups that have room on a page, those of `STUDY` before others, and what a note says of the rest."""
+    is_own = [any(STUDY in studies for studies in found["studies"]) for found in groups]
+    first = sorted(range(len(groups)), key=lambda place: not is_own[place])[:MOST_GROUPS]
+    rest = [found for place, found in enumerate(groups) if place not in first]
+    names = ", ".join(str(found["group"].iloc[0]).removesuffix(", simulated") for found in rest)
+    return [groups[place] for place in sorted(first)], f" No room for: {names}." if rest else ""
 
 
 def title_of(group: str, points: DataFrame) -> str:

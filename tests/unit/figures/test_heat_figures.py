@@ -39,7 +39,7 @@ def test_thermal_heatmap_has_the_temperature_of_every_gpu(studies: dict[str, Pat
         assert by_rank.loc[9, "node"] == 1 and by_rank.loc[9, "number"] == 1
     title = " ".join(texts(figure)[0].split())
     assert title.startswith("h200x32: GPUs of one run are 14.0 K [14.0, 14.0] apart")
-    assert "Hottest at 66 °C: node 0 GPU 7" in title
+    assert "hottest at 66 °C: node 0 GPU 7" in title
 
 
 def test_thermal_heatmap_has_published_gpus_below_ours(studies: dict[str, Path]) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from triplepoint import figures
 from triplepoint.aggregate.points import unfinished_row
-from triplepoint.plan import select
 from triplepoint.figures.write import on_cluster
+from triplepoint.plan import select
 from triplepoint.tables.results import RESULT_TABLES
 
 CONFIG = Path(__file__).parents[3] / "config"
