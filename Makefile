@@ -8,12 +8,13 @@ TARGETS ?= all
 NATIVE := $(wildcard src/triplepoint/trace/kineto/scanner/*.[ch] src/triplepoint/telemetry/native/*.c)
 SMK := Snakefile $(wildcard rules/*.smk)
 
-.PHONY: all env test test-gangs test-rest check format lint types clean help
+.PHONY: all env test test-gangs test-rest check format lint types docs clean help
 
 help:
 	@echo "make all     make the environment, then every figure and report.html"
 	@echo "make test    make the environment, then run the tests"
 	@echo "make check   formatter, linter, type checker, snakefmt, snakemake --lint, tests: what CI runs"
+	@echo "make docs    make the environment, then the documentation as a site with search: site/index.html"
 	@echo "make env     only the environment, in $(VENV)"
 	@echo "make clean   remove results, figures and the report (asks first)"
 
@@ -43,7 +44,7 @@ test-gangs: env
 test-rest: env
 	$(BIN)/python -m pytest --ignore=tests/slurm --ignore=tests/unit/launch
 
-check: env format lint types test
+check: env format lint types docs test
 
 format: env
 	$(BIN)/ruff format --check src tests
@@ -55,6 +56,10 @@ lint: env
 
 types: env
 	$(BIN)/mypy
+
+# Offline and without telemetry; pages, links and anchors that are not there fail it.
+docs: env
+	$(BIN)/mkdocs --quiet build --strict
 
 clean:
 	@printf 'Remove results/, figs/, logs/, report/ and report.html? Measured runs are lost. [y/N] '; read answer; \
