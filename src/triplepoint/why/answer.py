@@ -11,6 +11,7 @@ import numpy as np
 
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.plan import read_planned_run
+from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.manifest import read_manifest
 from triplepoint.units import S_PER_HOUR
@@ -140,14 +141,7 @@ def why_run(run: Path) -> Answer:
         raise UserError(
             f"{run.name}: its status is {manifest.status}, so no rank took a step; name a run that finished"
         )
-    mesh = RankMesh(point.layout)
-
-    def place_of(rank: int) -> tuple[int, int]:
-        if mesh.num_ranks != num_gpus:  # of a job whose layout nobody told
-            return rank, 0
-        place = mesh.place(rank)
-        return place.dp, place.pp
-
+    place_of = _places(run, point, num_gpus)
     sensed = {one.rank: one for one in sense(run, manifest, lambda rank: place_of(rank)[1])}
     per_node = max(len(node.devices) for node in manifest.nodes)
     operations, source, notes = _operations(run, place_of, per_node)
@@ -160,17 +154,39 @@ def why_run(run: Path) -> Answer:
     return answer_of(run.name, source, operations, sensed, num_gpus, lambda place: ranks.get(place, ()), notes)
 
 
+def _places(run: Path, point: Point, num_gpus: int) -> Callable[[int], tuple[int, int]]:
+    """Return what tells replica and stage of a rank: the layout; of a job whose layout nobody told, its traces."""
+    mesh = RankMesh(point.layout)
+    if point.knows("tp", "pp", "cp") and mesh.num_ranks == num_gpus:
+        return lambda rank: (mesh.place(rank).dp, mesh.place(rank).pp)
+    traced: dict[int, tuple[int, int]] = {}
+    if (run / "timeline.parquet").is_file() and (run / "collectives.parquet").is_file():
+        traced = places_of_traces(run)
+    return lambda rank: traced.get(rank, (rank, 0))
+
+
 def _operations(
     run: Path, place_of: Callable[[int], tuple[int, int]], per_node: int
 ) -> tuple[Operations, str, tuple[str, ...]]:
+    steps = operations_of_steps(run, place_of)
     if (run / "timeline.parquet").is_file():
         try:
-            return operations_of_traces(run, place_of, per_node), "traces", ()
+            return operations_of_traces(run, place_of, per_node), "traces", _said_of_steps(steps)
         except UserError as error:
             note = f"traces are not used: {error}"
     else:
         note = "no traces: what ranks do inside of a step is not known"
-    return operations_of_steps(run, place_of), "step times", (note,)
+    return steps, "step times", (note, *_said_of_steps(steps))
+
+
+def _said_of_steps(steps: Operations) -> tuple[str, ...]:
+    """Return how measured steps differ, in one note; none of a single step."""
+    times_s = steps.step_time_s
+    usual_s, worst = float(np.median(times_s)), int(times_s.argmax())
+    if len(times_s) < 2:
+        return ()
+    over = f"step {steps.steps[worst]} takes {times_s[worst]:.4g} s ({times_s[worst] / usual_s - 1:+.1%})"
+    return (f"{len(times_s)} measured steps take {usual_s:.4g} s each (median); the slowest, {over}",)
 
 
 def why_traces(folder: Path) -> Answer:
