@@ -220,15 +220,21 @@ def answer_of(
     suspects = find_suspects(operations, order)
     step_s = float(operations.step_time_s.mean())
     findings = explain(suspects, sensed, ranks_of, step_s)
-    seen = {one.rank for one in findings}
     if not any(one.cause != "network" for one in findings):
-        findings += [one for one in explain_clocks(sensed, step_s) if one.rank not in seen]
+        traced = _traced_ranks(operations, ranks_of) if source == "traces" else set()
+        findings += [one for one in explain_clocks(sensed, step_s) if one.rank not in traced]
     powers = [one.power_w for one in sensed.values() if math.isfinite(one.power_w)]
     power_w = float(np.mean(powers)) if powers else math.nan
     heat = _heat(findings, sensed, step_s)
     num_steps = len(operations.steps)
     slowdown = find_slowdown(operations, order)
     return Answer(name, source, num_gpus, num_steps, step_s, slowdown, findings, power_w, heat, notes)
+
+
+def _traced_ranks(operations: Operations, ranks_of: Callable[[tuple[int, int]], Sequence[int]]) -> set[int]:
+    """Return the ranks whose slowness traces would show: of a tensor parallel group one trace shows all."""
+    places = {(worker.dp, worker.stage) for worker in operations.workers}
+    return {rank for place in places for rank in ranks_of(place)} | {worker.rank for worker in operations.workers}
 
 
 def _heat(findings: Sequence[Finding], sensed: Mapping[int, Sensed], step_s: float) -> str:
