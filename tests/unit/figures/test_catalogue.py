@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import os
 import re
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import yaml
 from triplepoint import figures
 from triplepoint.config.plan import Plan
 from triplepoint.errors import UserError
+from triplepoint.figures import reference
 from triplepoint.figures import FIGURES, NAMES, spec_of
 from triplepoint.figures.selection import figures_of, require_selected
 from triplepoint.figures.write import on_cluster, write_figure
@@ -51,19 +51,8 @@ def test_catalogue_has_every_figure_there_is() -> None:
     assert modules == set(NAMES)
 
 
-def test_readme_has_the_table_of_the_catalogue() -> None:
-    """Published figure, target, question, studies; with TRIPLEPOINT_WRITE_GOLDEN the rows are written."""
-    rows = "".join(
-        f"| {spec.paper or '–'} | `figs/{spec.name}.pdf` | {spec.question} | {', '.join(spec.studies)} |\n"
-        for spec in FIGURES.values()
-    )
-    readme = ROOT / "README.md"
-    heading = "| published figure | target | question | studies |\n|---|---|---|---|\n"
-    head, heading, rest = readme.read_text().partition(heading)
-    table, end, tail = rest.partition("\n\n")
-    if os.environ.get("TRIPLEPOINT_WRITE_GOLDEN"):
-        readme.write_text(head + heading + rows.rstrip("\n") + end + tail)
-    assert heading and table + "\n" == rows
+def test_reference_is_written_from_the_catalogue() -> None:
+    assert (ROOT / reference.PATH).read_text() == reference.reference(ROOT / figures.CAPTIONS), f"run '{reference.COMMAND}'"
 
 
 ON_REQUEST = ("network", "power_swings")
