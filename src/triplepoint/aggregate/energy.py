@@ -21,6 +21,8 @@ _FEWEST_IN_A_WINDOW = 2
 _MOST_UNSEEN = 0.2
 """Share of the step no window of the sensor ever falls in, above which its samples do not hold the step's mean."""
 _BINS = 50
+_AVERAGE_S = 1.0
+"""Window of the average power of NVML's drivers. Source: nvml.h, nvmlDeviceGetPowerUsage. Unit: s."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def _from_power(
     times_s, power_w = _known(samples, "gpu_power_w")
     inside = [(times_s >= start) & (times_s <= end) for start, end in windows_s]
     if not np.any(inside):
-        return None
+        return _from_average(samples, windows_s)
     sensor = (card or {}).get("sensors", {}).get("gpu_power_w", {})
     source = "mean of power samples; the sensor is not characterised"
     if "window_s" in sensor:
@@ -96,6 +98,22 @@ def _from_power(
             source = f"mean of power samples, the sensor sees {seen}"
     steps_w = np.array([power_w[chosen].mean() if chosen.any() else np.nan for chosen in inside])
     return DeviceEnergy(steps_w, float(power_w[np.any(inside, axis=0)].mean()), source)
+
+
+def _from_average(samples: Mapping[str, np.ndarray], windows_s: np.ndarray) -> DeviceEnergy | None:
+    """Return energy from power that the driver averages over about a second, where a recording has no other.
+
+    A reading is of the middle of its window. Steps shorter than that share readings: their mean holds, they do not.
+    """
+    if "gpu_power_average_w" not in samples:
+        return None
+    times_s, power_w = _known(samples, "gpu_power_average_w")
+    times_s = times_s - _AVERAGE_S / 2
+    inside = [(times_s >= start) & (times_s <= end) for start, end in windows_s]
+    if not np.any(inside):
+        return None
+    steps_w = np.array([power_w[chosen].mean() if chosen.any() else np.nan for chosen in inside])
+    return DeviceEnergy(steps_w, float(power_w[np.any(inside, axis=0)].mean()), "mean of power averaged over about 1 s")
 
 
 def _updates(times_s: np.ndarray, power_w: np.ndarray, period_s: float) -> Updates:

@@ -13,6 +13,7 @@ COMMANDS = {
     "plan": "expand studies to points, say which are valid, and write point.json of each run",
     "launch": "train one run as a gang, with telemetry and traces",
     "simulate": "simulate one run in place of a launch",
+    "import": "make a run of recordings that other tools made: telemetry, traces",
     "telemetry": "align one run's recordings: clocks, steps, gaps",
     "parse": "parse the Kineto traces of some ranks of a run",
     "trace": "analyse Kineto traces: kernels, intervals, collectives, critical path, timeline",

@@ -20,8 +20,8 @@ _MODULES = (
     "amd_smi",
     "rocm_smi",
     "wattameter",
-    "zeus",
     "charllm",
+    "zeus",
 )
 """In the order they are tried: a file is of the first format that recognises it."""
 

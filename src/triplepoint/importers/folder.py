@@ -2,7 +2,7 @@
 
 import stat
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -64,6 +64,8 @@ class Telemetry:
     notes: list[str]
     left_out: dict[str, str]
     """Columns that were not taken, each with the reason."""
+    shift_ns: int = 0
+    """What local times are ahead of UTC by, as the traces show; 0 where that was not needed. Unit: ns."""
 
 
 def list_folder(folder: Path, mapping: Path | None = None, skipped: Sequence[Path] = ()) -> Listing:
@@ -142,7 +144,8 @@ def read_telemetry(listing: Listing, folder: Path, wanted: Wanted, work: Span | 
     left_out = {name: why for one in found.values() for name, why in one.left_out.items()}
     for path, one in found.items():
         _give_times(path, one, wanted)
-    notes += _to_utc([one for one in found.values() if one.clock.is_naive], wanted, work)
+    shift_ns, said = _to_utc([one for one in found.values() if one.clock.is_naive], wanted, work)
+    notes += said
     silent = [path for path, one in found.items() if any(not series.host for series in one.series)]
     named = name_hosts(silent, folder if folder.is_dir() else folder.parent, wanted.host_pattern)
     by_host: dict[str, list[Series]] = defaultdict(list)
@@ -150,20 +153,31 @@ def read_telemetry(listing: Listing, folder: Path, wanted: Wanted, work: Span | 
     for path, one in found.items():
         for series in one.series:
             by_host[series.host or named[path]].append(series)
-        for (host, device), said in one.facts.items():
-            facts.setdefault((host or named[path], device), {}).update(said)
-    _shift(by_host, wanted.offsets)
+        for (host, device), known in one.facts.items():
+            facts.setdefault((host or named[path], device), {}).update(known)
+    _check_offsets(by_host, wanted.offsets)
     hosts = {}
     for host in in_order(list(by_host), wanted.hosts):
         products = {device: said.get("product", "") for (of, device), said in facts.items() if of == host}
         hosts[host] = assemble(by_host[host], products)
     notes += [f"{host}: {note}" for host, one in hosts.items() for note in one.notes]
     _check(hosts, wanted, work)
-    return Telemetry(hosts, facts, dict(Counter(one.name for _, one in listing.telemetry)), notes, left_out)
+    by_format = dict(Counter(one.name for _, one in listing.telemetry))
+    return Telemetry(hosts, facts, by_format, notes, left_out, shift_ns)
+
+
+def offset_ns(host: str, offsets: Mapping[str, float]) -> int:
+    """Return what is to be added to the clock of a host. Unit: ns."""
+    return round((offsets.get(host, 0.0) + offsets.get("", 0.0)) * NS_PER_S)
 
 
 def _check(hosts: Mapping[str, HostSamples], wanted: Wanted, work: Span | None) -> None:
-    parts = {host: one.parts for host, one in hosts.items() if one.parts}
+    """Refuse telemetry without values, and clocks that disagree, after the offsets the user gave."""
+    parts = {}
+    for host, one in hosts.items():
+        shift = offset_ns(host, wanted.offsets)
+        if one.parts:
+            parts[host] = [replace(part, t_ns=part.t_ns + shift) for part in one.parts]
     if hosts and not parts:
         raise UserError("no value in the telemetry; every cell is empty or N/A")
     if work is not None and parts:
@@ -172,12 +186,9 @@ def _check(hosts: Mapping[str, HostSamples], wanted: Wanted, work: Span | None) 
     check_hosts(parts, wanted.offsets)
 
 
-def _shift(by_host: Mapping[str, list[Series]], offsets: Mapping[str, float]) -> None:
-    if unknown := [host for host in offsets if host and host not in by_host]:
-        raise UserError(f"--offset {unknown[0]}=...: no such host; found {', '.join(sorted(by_host))}")
-    for host, several in by_host.items():
-        shift = round((offsets.get(host, 0.0) + offsets.get("", 0.0)) * NS_PER_S)
-        several[:] = [replace(one, t_ns=one.t_ns + shift) for one in several]
+def _check_offsets(hosts: Collection[str], offsets: Mapping[str, float]) -> None:
+    if unknown := [host for host in offsets if host and host not in hosts]:
+        raise UserError(f"--offset {unknown[0]}=...: no such host; found {', '.join(sorted(hosts))}")
 
 
 def _give_times(path: Path, one: Found, wanted: Wanted) -> None:
@@ -210,15 +221,15 @@ def _give_times(path: Path, one: Found, wanted: Wanted) -> None:
     one.clock = clock
 
 
-def _to_utc(naive: Sequence[Found], wanted: Wanted, work: Span | None) -> list[str]:
-    """Turn local times into UTC and return what is to be said of it.
+def _to_utc(naive: Sequence[Found], wanted: Wanted, work: Span | None) -> tuple[int, list[str]]:
+    """Turn local times into UTC and return by how much they were ahead of it, in ns, and what is to be said of it.
 
     Raises:
         UserError: If several zones fit.
     """
     series = [one for found in naive for one in found.series if one.t_ns.size]
     if not series:
-        return []
+        return 0, []
     zone: tzinfo = find_zone(wanted.timezone) if wanted.timezone else UTC
     shift_ns, notes = 0, []
     if wanted.timezone is None and work is not None:
@@ -234,7 +245,7 @@ def _to_utc(naive: Sequence[Found], wanted: Wanted, work: Span | None) -> list[s
         notes.append("times without a zone taken as UTC; say another with --timezone")
     for one in series:
         one.t_ns = to_utc(one.t_ns, zone) - shift_ns
-    return notes
+    return shift_ns, notes
 
 
 def _choose(shifts: Sequence[int]) -> int:

@@ -15,6 +15,8 @@ _WORDS = re.compile(
     re.IGNORECASE,
 )
 """Words of file names that are no hosts."""
+_HOST = re.compile(r"[A-Za-z][A-Za-z-]*\d[\w.-]*")
+"""What a host is called where nothing else tells: letters, then a number."""
 
 
 def name_hosts(paths: Sequence[Path], folder: Path, pattern: str | None) -> dict[Path, str]:
@@ -37,9 +39,10 @@ def name_hosts(paths: Sequence[Path], folder: Path, pattern: str | None) -> dict
         named = {path: _first_part(relative.parent, shared) for path, relative in below.items()}
         if len(set(named.values())) > 1:
             return {path: host or ONLY for path, host in named.items()}
-    words = {path: _words(path.name) for path in paths}
-    distinct = {path: "-".join(each) for path, each in words.items()}
-    return {path: host or ONLY for path, host in distinct.items()}
+    found = {path: "-".join(_words(path.name)) for path in paths}
+    if len(set(found.values())) == 1:  # nothing tells files apart: what they share is a host only if it looks like one
+        found = {path: host if _HOST.fullmatch(host) else "" for path, host in found.items()}
+    return {path: host or ONLY for path, host in found.items()}
 
 
 def _first_part(parent: Path, shared: Path) -> str:

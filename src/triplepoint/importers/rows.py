@@ -15,6 +15,8 @@ from triplepoint.units import NS_PER_S
 
 HOST = "host"
 _NUMBER = re.compile(r"(?:gpu|card|nvidia|device)?[ _-]?(\d{1,4})$", re.IGNORECASE)
+_IN_NAME = re.compile(r"(?:gpu|card)[-_]?(\d{1,3})(?!\d|x|gpus)", re.IGNORECASE)
+"""Number of a GPU in the name of a file of its own."""
 _NEAR = 0.8
 """Likeness of an unknown column to a known one from which on it is taken for misspelt."""
 _CLOSE = 0.25
@@ -138,7 +140,8 @@ def _devices(grid: Grid, declared: Format, t_ns: np.ndarray, clock: Clock, where
             f"{where}: several lines for one time and no column that tells the GPUs apart; record one of "
             f"{', '.join(declared.devices)} too, or import the GPUs from files of their own"
         )
-    return ["gpu0"] * len(t_ns)
+    in_name = _IN_NAME.search(where.replace("\\", "/").rsplit("/", 1)[-1])
+    return [f"gpu{int(in_name[1]) if in_name else 0}"] * len(t_ns)
 
 
 def is_of_several(t_ns: np.ndarray) -> bool:

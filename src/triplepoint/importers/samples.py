@@ -19,8 +19,11 @@ INSTANTANEOUS = re.compile(
 )
 """Products of GA100 and older chips, whose power draw NVML gives for an instant. Source: nvml.h."""
 _COLUMNS = {column.name: column for column in SAMPLES.columns}
-_SHARED = ("gpu_power_w", "gpu_power_average_w", "gpu_energy_j")
-"""Of a package of two dies; the secondary one reads 0."""
+_NEVER_ZERO = {
+    **dict.fromkeys(("gpu_power_w", "gpu_power_average_w", "gpu_energy_j"), "the secondary die of a package reads so"),
+    "gpu_memory_temp_c": "a GPU without that sensor reads so",
+}
+"""What is 0 throughout only where it is not measured, with why."""
 Key = tuple[str, str, str]
 """Device, metric and part."""
 
@@ -52,7 +55,7 @@ def assemble(series: Iterable[Series], products: Mapping[str, str]) -> HostSampl
         parts = [one for key, one in whole.items() if key[:2] == (device, metric)]
         by_device[device][metric] = _combine(parts)
     for device, columns in by_device.items():
-        _drop_secondary(device, columns, notes)
+        _drop_zeros(device, columns, notes)
     made = [_part(device, by_device[device]) for device in sorted(by_device, key=_place) if by_device[device]]
     return HostSamples([part for part in made if part.t_ns.size], _period_s(by_device), _counted(notes))
 
@@ -146,16 +149,16 @@ def _combine(parts: list[Series]) -> Series:
     return replace(parts[0], t_ns=t_ns, values=values.sum(axis=0) if is_counter else values.mean(axis=0), part="")
 
 
-def _drop_secondary(device: str, columns: dict[str, Series], notes: list[str]) -> None:
-    """Remove power and energy that are 0 throughout: a GPU that is on draws some."""
-    for metric in _SHARED:
+def _drop_zeros(device: str, columns: dict[str, Series], notes: list[str]) -> None:
+    """Remove columns that are 0 throughout and cannot be."""
+    for metric, why in _NEVER_ZERO.items():
         if metric not in columns:
             continue
         values = columns[metric].values
         known = values[np.isfinite(values)]
         if known.size and not known.any() and (metric != "gpu_energy_j" or known.size > 1):
             del columns[metric]
-            notes.append(f"{device}: {metric} is 0 throughout and is left out; the secondary die of a package reads so")
+            notes.append(f"{device}: {metric} is 0 throughout and is left out; {why}")
 
 
 def _part(device: str, columns: Mapping[str, Series]) -> Part:

@@ -96,9 +96,10 @@ def gather(
     numbered = [
         pair for pair in numbered if pair[1][0].strip() != first
     ]  # the header again: a log that was appended to
-    notes = [f"{len(said)} lines of error messages, the first in line {said[0][0]}: {shown(','.join(said[0][1]))}"] * (
-        len(said) > 0
-    )
+    notes = []
+    if said:
+        text = shown(",".join(said[0][1]))
+        notes.append(f"{len(said)} lines of error messages, the first in line {said[0][0]}: {text}")
     if numbered and content.is_cut:
         notes.append(f"line {numbered.pop()[0]}, the last, has no line end and is left out: it may be half of one")
     bad = [(number, cells) for number, cells in numbered if len(cells) != len(names)]

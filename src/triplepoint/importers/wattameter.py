@@ -15,7 +15,7 @@ _HEADER = re.compile(r"^#\s*timestamp\s+reading-time\[ns\]\s*(.*)$", re.MULTILIN
 _TAG = re.compile(r"(\S+?)\[([^\]]*)\]")
 _ONE_LINK = "one NVLink of all: asked for without a scope"
 _RAPL_RANGES = (65_532_610_987.0, 262_143_328_850.0)
-"""`max_energy_range_uj` of AMD's and Intel's processors: 2^32 units of 2^-16 and 2^-14 J. Unit: uJ. Source: Linux powercap."""
+"""`max_energy_range_uj` of AMD's and Intel's processors, 2^32 units of 2^-16 and 2^-14 J. Unit: uJ."""
 _COLUMNS = {
     "gpu mw": Source("gpu_power_average_w", "mW", is_draw=True),
     "gpu mj": Source("gpu_energy_j", "mJ"),

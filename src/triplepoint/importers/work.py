@@ -219,6 +219,9 @@ def join_steps(traced: Work, told: Work) -> tuple[list[Row], list[str]]:
     """
     if not traced.rows or not told.rows:
         return traced.rows + told.rows, []
+    ranks = {row["rank"] for row in traced.rows}
+    if len({row["rank"] for row in told.rows}) == 1:  # of the job as a whole
+        told = Work(rows=[row | {"rank": rank} for rank in sorted(ranks) for row in told.rows])
     shifts = {
         profiled["step"] - row["step"]
         for profiled in traced.rows
