@@ -65,17 +65,17 @@ _MESSAGES = (
     r"GPU is lost|^Unknown Error"
 )
 _STAMP = re.compile(r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{3}, *\S")
+_DEVICES = ("gpu", "index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id")
 _KNOWN = {*_COLUMNS, *_LEFT_OUT}
 
 
 def _matches(content: Content) -> bool:
     """Return whether the header has columns of --query-gpu, or lines begin with its time and have its units."""
     names = {split_name(cell)[0] for cell in content.first_line.split(",")}
-    if names & _KNOWN and "," in content.first_line + ",":
-        return (
-            bool({"timestamp", "index", "uuid", "gpu_uuid", "pci.bus_id", "name"} & names) or "[" in content.first_line
-        )
-    return _STAMP.match(content.first_line) is not None
+    has_units = "[" in content.first_line
+    if names & _KNOWN:
+        return has_units or bool(names & {"timestamp", *_DEVICES, "name"})
+    return ("timestamp" in names and has_units) or _STAMP.match(content.first_line) is not None
 
 
 def _read(content: Content, asked: Asked) -> Found:
@@ -98,7 +98,7 @@ FORMAT = Format(
     columns=_COLUMNS,
     left_out=_LEFT_OUT,
     times=("timestamp",),
-    devices=("gpu", "index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id"),
+    devices=_DEVICES,
     hosts=("hostname", "host", "node"),
     facts={"name": "product", "gpu_name": "product", "uuid": "uuid", "gpu_uuid": "uuid"},
     matches=_matches,
