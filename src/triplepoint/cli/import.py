@@ -1,6 +1,7 @@
 """`triplepoint import FOLDER`: make a run of recordings that other tools made."""
 
 import argparse
+import gc
 import json
 import re
 import sys
@@ -74,6 +75,7 @@ def run(arguments: argparse.Namespace) -> None:
     from triplepoint.importers.hosts import offsets_of
     from triplepoint.importers.run import Job, import_folder
 
+    gc.disable()  # millions of cells that are in no cycle, walked again and again
     catalogue, described = _describe(arguments)
     query = tuple(_listed(arguments.query_gpu))
     wanted = Wanted(
@@ -150,11 +152,9 @@ def _lines(done: "Imported") -> list[str]:
     lines = []
     for host in done.hosts:
         if host["num_samples"]:
-            lines.append(
-                f"{host['host']}: {host['num_gpus']} GPUs, {host['num_samples']} samples every {host['period_s']:.3g} "
-                "s, "
-                f"{host['start']} to {host['end']}: {', '.join(host['columns'])}"
-            )
+            gpus = f"{host['num_gpus']} GPU{'s' * (host['num_gpus'] != 1)}"
+            samples = f"{host['num_samples']} samples every {host['period_s']:.3g} s, {host['start']} to {host['end']}"
+            lines.append(f"{host['host']}: {gpus}, {samples}: {', '.join(host['columns'])}")
         else:
             lines.append(f"{host['host']}: no telemetry")
     steps = ", ".join(f"{num} {kind}" for kind, num in done.steps.items()) or "none: the recording is one window"

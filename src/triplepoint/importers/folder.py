@@ -1,6 +1,5 @@
 """Read a folder of recordings: which file is of which format and host, on one clock, as samples of each host."""
 
-import stat
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -74,7 +73,7 @@ def list_folder(folder: Path, mapping: Path | None = None, skipped: Sequence[Pat
     Args:
         folder: The folder, or one file.
         mapping: `--map`, which goes before the formats that are known.
-        skipped: Files that are something else.
+        skipped: Files and folders that are something else.
 
     Raises:
         UserError: If there is no such folder, or it has neither.
@@ -82,13 +81,14 @@ def list_folder(folder: Path, mapping: Path | None = None, skipped: Sequence[Pat
     if not folder.exists():
         raise UserError(f"{folder}: no such folder; expected one with recordings of a job")
     known = [*([read_mapping(mapping)] if mapping else []), *formats()]
-    ignored = {path.resolve() for path in (*skipped, *([mapping] if mapping else []))}
+    ignored = [path.resolve() for path in (*skipped, *([mapping] if mapping else []))]
     found = Listing()
     paths = (
         [folder] if folder.is_file() else sorted(path for path in folder.rglob("*") if not path.name.startswith("."))
     )
     for path in paths:
-        if not stat.S_ISREG(path.stat().st_mode) or path.resolve() in ignored or not path.stat().st_size:
+        where = path.resolve()
+        if not where.is_file() or not where.stat().st_size or any(where.is_relative_to(each) for each in ignored):
             continue
         _sort(path, known, found)
     if not found.telemetry and not found.traces:
@@ -105,7 +105,11 @@ def _sort(path: Path, known: Sequence[Format], found: Listing) -> None:
     if path.name.endswith((".json.zst", ".json.zstd")):
         found.traces.append(path)
         return
-    head = read_content(path, _HEAD_BYTES)
+    try:
+        head = read_content(path, _HEAD_BYTES)
+    except UserError:  # named .gz and is none: nothing that was recorded
+        found.others.append(path)
+        return
     if _is_trace(head):
         found.traces.append(path)
         return

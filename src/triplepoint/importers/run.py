@@ -80,7 +80,7 @@ def import_folder(
     Raises:
         UserError: If something cannot be read, is of another job or another time, or does not fit together.
     """
-    listing = list_folder(folder, wanted.mapping, [job.steps] if job.steps else [])
+    listing = list_folder(folder, wanted.mapping, [results, *([job.steps] if job.steps else [])])
     traced = read_traces(listing.traces, progress)
     told = read_steps(job.steps) if job.steps else Work()
     if wanted.timezone and told.is_naive:

@@ -86,37 +86,35 @@ def gather(
     content: Content, rows: Iterable[list[str]], header: Sequence[str] | None, skip_bad: bool, messages: str = r"(?!)"
 ) -> Grid:
     """Return rows of cells, one a line of the file, as columns; arguments and errors as of `split_csv`."""
-    numbered = [(number, cells) for number, cells in enumerate(rows, 1) if any(map(str.strip, cells))]
-    said = [(number, cells) for number, cells in numbered if re.search(messages, ",".join(cells))]
-    numbered = [pair for pair in numbered if pair not in said] if said else numbered
+    numbered = [
+        (number, cells) for number, cells in enumerate(rows, 1) if len(cells) > 1 or (cells and cells[0].strip())
+    ]
     if header is None and numbered:
         header = numbered.pop(0)[1]
     names = [split_name(cell) for cell in header or ()]
-    first = (header or [""])[0].strip()
-    numbered = [
-        pair for pair in numbered if pair[1][0].strip() != first
-    ]  # the header again: a log that was appended to
-    notes = []
+    first, num = (header or [""])[0].strip(), len(names)
+    notes: list[str] = []
+    if numbered and content.is_cut:
+        notes.append(f"line {numbered.pop()[0]}, the last, has no line end and is left out: it may be half of one")
+    bad = [(number, cells) for number, cells in numbered if len(cells) != num]
+    said = [(number, cells) for number, cells in bad if re.search(messages, ",".join(cells))]
     if said:
         text = shown(",".join(said[0][1]))
         notes.append(f"{len(said)} lines of error messages, the first in line {said[0][0]}: {text}")
-    if numbered and content.is_cut:
-        notes.append(f"line {numbered.pop()[0]}, the last, has no line end and is left out: it may be half of one")
-    bad = [(number, cells) for number, cells in numbered if len(cells) != len(names)]
-    if bad and bad[-1][0] == numbered[-1][0] and len(bad[-1][1]) < len(names):
+        bad = [pair for pair in bad if pair not in said]
+    if bad and bad[-1][0] == numbered[-1][0] and len(bad[-1][1]) < num:
         notes.append(f"line {bad.pop()[0]}, the last, is half a line and is left out")
-        numbered.pop()
     if bad and not skip_bad:
         number, cells = bad[0]
         raise UserError(
-            f"{content.path}:{number}: {len(cells)} cells, expected {len(names)} as in the header; "
-            f"{shown(','.join(cells))}"
+            f"{content.path}:{number}: {len(cells)} cells, expected {num} as in the header; {shown(','.join(cells))}"
             "; mend the line, or leave such lines out with --skip-bad"
         )
     if bad:
         notes.append(f"{len(bad)} lines with another number of cells left out, the first is line {bad[0][0]}")
-        numbered = [pair for pair in numbered if len(pair[1]) == len(names)]
-    columns = [list(column) for column in zip(*(cells for _, cells in numbered), strict=True)]
+    # Without the header again, of a log that was appended to.
+    whole = [cells for _, cells in numbered if len(cells) == num and cells[0].strip() != first]
+    columns = [list(column) for column in zip(*whole, strict=True)]
     if not columns:
         raise UserError(f"{content.path}: a header and no whole line below it; nothing was recorded")
     return Grid([name for name, _ in names], [unit for _, unit in names], columns, notes)

@@ -14,6 +14,7 @@ from triplepoint.units import NS_PER_S, NS_PER_US
 _DATE = re.compile(
     r"(\d{4})[-/](\d\d)[-/](\d\d)[ T_]+(\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\d*\s*(Z|UTC|GMT|[+-]\d\d:?\d\d)?"
 )
+_PLAIN = re.compile(r"\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d\.\d{3,9}")
 _TIME_OF_DAY = re.compile(r"(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
 _UNIX_DATE = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d(?: [AP]M)?(?: [A-Z]{2,5})? \d{4}")
 _ZONE = re.compile(r"([+-])(\d\d):?(\d\d)$")
@@ -70,6 +71,12 @@ def _epochs(cells: Sequence[str], where: str) -> np.ndarray:
 
 
 def _dates(cells: Sequence[str], where: str) -> tuple[np.ndarray, Clock]:
+    if _PLAIN.fullmatch(cells[0]):  # as nvidia-smi prints them: all at once
+        try:
+            stamps = np.array([cell.replace("/", "-") for cell in cells], "datetime64[ns]")
+            return stamps.astype(np.int64), Clock(is_naive=True)
+        except ValueError:
+            pass
     parts, zones = [], set()
     for cell in cells:
         match = _DATE.fullmatch(cell.strip())

@@ -130,9 +130,9 @@ def test_counters_that_wrap_and_restart_go_on(tmp_path: Path) -> None:
     [
         ("notes.txt", "nothing of use\n", "no telemetry and no traces; found notes.txt; known are nvidia-smi CSV, "),
         ("empty.csv", HEADER + "\n", "a header and no whole line below it"),
-        ("answer.json", '{"status":"success","data":{"result":[{"metric":{"x":"1"},"values":[[1,"2"]]}]}}', "a series without __name__"),
-        ("answer.json", '{"data":{"result":[{"metric":{"__name__":"up"},"values":[[1,"2"]]}]}}', "no metric that is known among: up"),
-        ("smi.csv", HEADER + "\nyesterday, 0, 300, 60\n", "column timestamp: 'yesterday' is no time; expected 2026-05-01"),
+        ("a.json", '{"data":{"result":[{"metric":{"x":"1"},"values":[[1,"2"]]}]}}', "a series without __name__"),
+        ("a.json", '{"data":{"result":[{"metric":{"__name__":"up"},"values":[[1,"2"]]}]}}', "is known among: up"),
+        ("smi.csv", HEADER + "\nyesterday, 0, 300, 60\n", "column timestamp: 'yesterday' is no time; expected 2026"),
         ("smi.csv", HEADER + "\n2026/02/31 10:00:00.000, 0, 300, 60\n", "no such date"),
     ],
 )  # fmt: skip

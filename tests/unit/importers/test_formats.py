@@ -59,8 +59,9 @@ def test_nvidia_smi_without_units_keeps_the_zone_of_its_times() -> None:
 
 
 def test_nvidia_smi_without_header_takes_the_columns_it_is_told() -> None:
-    query = "timestamp,utilization.gpu,utilization.memory,memory.used,memory.free,temperature.gpu,power.draw".split(",")
-    found = read(SAMPLES / "nvidia_smi_noheader.csv", Wanted(timezone="UTC", asked=Asked(query=tuple(query))))
+    use, memory = ("utilization.gpu", "utilization.memory"), ("memory.used", "memory.free")
+    asked = Asked(query=("timestamp", *use, *memory, "temperature.gpu", "power.draw"))
+    found = read(SAMPLES / "nvidia_smi_noheader.csv", Wanted(timezone="UTC", asked=asked))
     assert values(part(found), "gpu_utilisation").tolist() == [0, 0, 0.02, 0, 0, 0]
     assert values(part(found), "gpu_power_average_w")[2] == 31.73
     with pytest.raises(UserError, match="without a header, 7 cells a line; name its columns with --query-gpu"):
