@@ -15,6 +15,10 @@ from triplepoint.importers.mapped import read_mapping
 from triplepoint.importers.samples import HostSamples, assemble
 from triplepoint.importers.text import read_content
 from triplepoint.importers.times import find_zone, read_times, show_span, to_utc
+from triplepoint.trace.kineto.source import head as head_of
+from triplepoint.trace.profilers import rocprof_csv, rocprof_json
+from triplepoint.trace.profilers.database import MAGIC
+from triplepoint.trace.reader import read_parts
 from triplepoint.units import NS_PER_S
 
 _HEAD_BYTES = 1 << 16
@@ -105,6 +109,9 @@ def _sort(path: Path, known: Sequence[Format], found: Listing) -> None:
     if path.name.endswith((".json.zst", ".json.zstd")):
         found.traces.append(path)
         return
+    if _is_of_profiler(path):
+        found.traces.append(path)
+        return
     try:
         head = read_content(path, _HEAD_BYTES)
     except UserError:  # named .gz and is none: nothing that was recorded
@@ -118,6 +125,16 @@ def _sort(path: Path, known: Sequence[Format], found: Listing) -> None:
         found.others.append(path)
     else:
         found.telemetry.append((path, declared))
+
+
+def _is_of_profiler(path: Path) -> bool:
+    """Return whether a file is a trace of Nsight Systems or rocprof; of another SQLite file it is not."""
+    try:
+        start = head_of(path, 4096)
+        is_text = rocprof_json.JSON_START.match(start) is not None or rocprof_csv.is_kernel_csv(start)
+        return is_text or (start.startswith(MAGIC) and bool(read_parts(path)))
+    except UserError:
+        return False
 
 
 def _is_trace(head: Content) -> bool:

@@ -81,7 +81,7 @@ def import_folder(
         UserError: If something cannot be read, is of another job or another time, or does not fit together.
     """
     listing = list_folder(folder, wanted.mapping, [results, *([job.steps] if job.steps else [])])
-    traced = read_traces(listing.traces, progress)
+    traced = read_traces(listing.traces, progress, is_alone=not listing.telemetry and job.steps is None)
     told = read_steps(job.steps) if job.steps else Work()
     if wanted.timezone and told.is_naive:
         told = _moved(told, wanted)
@@ -92,6 +92,8 @@ def import_folder(
     rows, said = join_steps(traced, told)
     nodes = make_nodes(telemetry, traced, job, wanted)
     notes = [*telemetry.notes, *said]
+    if unplaced := [one.path.name for one in traced.traces.values() if not one.start_ns]:
+        notes.append(f"{unplaced[0]}: times since the start of the machine; its steps have no place in the telemetry")
     source = f"import of {', '.join(telemetry.formats) or 'traces'}"
     progress("writing the run")
     run = write_run(

@@ -11,13 +11,16 @@ import numpy as np
 
 from triplepoint.errors import UserError, nearest, shown
 from triplepoint.importers.times import read_times, show_span, show_time
-from triplepoint.trace.kineto import Category, Rows
-from triplepoint.trace.kineto.reader import read_trace
-from triplepoint.trace.parsing import check_ranks, find_traces, rank_of
+from triplepoint.trace.kineto import LAUNCH, Category, Rows
+from triplepoint.trace.parsing import TraceFile, check_ranks, find_traces, rank_of
+from triplepoint.trace.reader import read_trace
 from triplepoint.units import NS_PER_S
 
 Row = dict[str, Any]
-_STEP = re.compile(r"ProfilerStep#(\d+)$")
+_STEP = re.compile(r"(?:ProfilerStep#|(?:step|iteration)[ _#:]*)(\d+)$", re.IGNORECASE)
+"""Annotations that are steps, as `trace` takes them."""
+_WALL_NS = 10**8 * NS_PER_S
+"""Times from here on are since 1970, others since the start of the machine."""
 _KINDS = ("warmup", "measured", "profiled")
 _STEP_COLUMNS = ("step", "start", "end", "duration_s", "rank", "kind", "loss", "num_tokens")
 _APART_S = 3600.0
@@ -66,8 +69,14 @@ class Work:
         return said[0] if said else max(self.traces, default=-1) + 1 or None
 
 
-def read_traces(paths: Sequence[Path], progress: Callable[[str], None]) -> Work:
+def read_traces(paths: Sequence[Path], progress: Callable[[str], None], is_alone: bool = False) -> Work:
     """Return traces by rank, with profiled steps by the profiler's own marks.
+
+    Args:
+        paths: Traces.
+        progress: Called with what is being read.
+        is_alone: Whether there is nothing to put them in time with: then a clock that counts from the start of the
+            machine, as that of some profilers, does as well.
 
     Raises:
         UserError: If two are of one rank, or one is of another job.
@@ -78,7 +87,7 @@ def read_traces(paths: Sequence[Path], progress: Callable[[str], None]) -> Work:
     found = []
     for file in files:
         progress(f"trace {file.path.name}")
-        found.append(_read_one(file.path, lambda written, file=file: rank_of(file, written, len(files) == 1), progress))  # type: ignore[misc]
+        found.append(_read_one(file, len(files) == 1, is_alone, progress))
     check_ranks((one.path, one.rank) for one in found)
     traces = {one.rank: one for one in sorted(found, key=lambda one: one.rank)}
     _check_one_job(list(traces.values()))
@@ -91,38 +100,48 @@ def read_traces(paths: Sequence[Path], progress: Callable[[str], None]) -> Work:
     return Work(traces, rows)
 
 
-def _read_one(path: Path, name_rank: Callable[[int | None], int], progress: Callable[[str], None]) -> Trace:
+def _read_one(file: TraceFile, is_only: bool, is_alone: bool, progress: Callable[[str], None]) -> Trace:
     kept: list[Rows] = []
     bounds = [np.iinfo(np.int64).max, np.iinfo(np.int64).min]
 
     def take(rows: Rows, names: Any) -> None:
-        if rows.dtype.names and "duration" in rows.dtype.names and len(rows):
-            bounds[0] = min(bounds[0], int(rows["start"].min()))
-            bounds[1] = max(bounds[1], int((rows["start"] + rows["duration"]).max()))
-            kept.append(
-                rows[np.isin(rows["category"], (Category.ANNOTATION, Category.CPU_OP))][["start", "duration", "name"]]
-            )
+        if rows.dtype == LAUNCH or not len(rows):
+            return
+        bounds[0] = min(bounds[0], int(rows["start"].min()))
+        bounds[1] = max(bounds[1], int((rows["start"] + rows["duration"]).max()))
+        is_mark = np.isin(rows["category"], (Category.ANNOTATION, Category.CPU_OP))
+        kept.append(rows[is_mark][["start", "duration", "name"]])
 
-    header = read_trace(path, take, progress=progress)
+    header = read_trace(file.path, take, file.part, progress=progress)
     numbers = {place: int(match[1]) for place, name in enumerate(header.names) if (match := _STEP.match(name))}
     steps = {
         numbers[name]: (numbers[name], start + header.base_ns, start + duration + header.base_ns)
         for rows in kept
         for start, duration, name in rows[np.isin(rows["name"], list(numbers))].tolist()
     }
-    has_times = bounds[0] + header.base_ns > NS_PER_S * 10**8  # else they count from the start of the machine
+    has_rows = bounds[0] < bounds[1]
+    has_times = has_rows and (is_alone or bounds[0] + header.base_ns > _WALL_NS)
+    if not steps and has_times:  # as `trace` takes it: one step, from first to last work
+        steps = {0: (0, bounds[0] + header.base_ns, bounds[1] + header.base_ns)}
     said = header.metadata.get("distributedInfo") or {}
     gpus = header.metadata.get("deviceProperties") or [{}]
     return Trace(
-        path=path,
-        rank=name_rank(header.rank),
+        path=file.path,
+        rank=rank_of(file, header.rank, is_only),
         world_size=said.get("world_size") if isinstance(said, dict) else None,
         host=str(header.metadata.get("host_name") or ""),
-        product=str(gpus[0].get("name", "")) if isinstance(gpus, list) and isinstance(gpus[0], dict) else "",
+        product=_product(gpus, file),
         steps=tuple(steps[number] for number in sorted(steps)),
         start_ns=bounds[0] + header.base_ns if has_times else 0,
         end_ns=bounds[1] + header.base_ns if has_times else 0,
     )
+
+
+def _product(gpus: Any, file: TraceFile) -> str:
+    """Return the name of the first GPU that a trace lists; empty where it lists none."""
+    if file.part is not None and file.part.gpu_name:
+        return file.part.gpu_name
+    return str(gpus[0].get("name", "")) if isinstance(gpus, list) and isinstance(gpus[0], dict) else ""
 
 
 def _check_one_job(traces: Sequence[Trace]) -> None:
