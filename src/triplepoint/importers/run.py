@@ -14,7 +14,7 @@ from triplepoint.importers import formats
 from triplepoint.importers.folder import Telemetry, Wanted, list_folder, offset_ns, read_telemetry
 from triplepoint.importers.samples import HostSamples
 from triplepoint.importers.times import find_zone, show_span, show_time, to_utc
-from triplepoint.importers.work import Row, Work, join_steps, read_steps, read_traces
+from triplepoint.importers.work import WALL_NS, Row, Work, join_steps, read_steps, read_traces
 from triplepoint.power_sensor import find_updates
 from triplepoint.recorded.run import Description, Ending, RecordedGpu, RecordedNode, write_run
 from triplepoint.recorded.studies import RECORDED
@@ -89,12 +89,15 @@ def import_folder(
     telemetry = read_telemetry(listing, folder, wanted, known.span, progress)
     if told.is_naive and telemetry.shift_ns:
         told = Work(rows=[_shifted(row, -telemetry.shift_ns) for row in told.rows])
-    rows, said = join_steps(traced, told)
     nodes = make_nodes(telemetry, traced, job, wanted)
+    offsets = [node.wall_ns - node.monotonic_ns for node in nodes for _ in node.gpus or range(node.num_ranks or 1)]
+    rows, said = join_steps(traced, told, dict(enumerate(offsets)))
     notes = [*telemetry.notes, *said]
     if unplaced := [one.path.name for one in traced.traces.values() if not one.start_ns]:
         notes.append(f"{unplaced[0]}: times since the start of the machine; its steps have no place in the telemetry")
     source = f"import of {', '.join(telemetry.formats) or 'traces'}"
+    if any(0 < one.start_ns < WALL_NS for one in traced.traces.values()):
+        notes.append("times since the start of the machine: dates of this run say nothing")
     progress("writing the run")
     run = write_run(
         results / "runs",

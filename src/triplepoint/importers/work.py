@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from triplepoint.units import NS_PER_S
 Row = dict[str, Any]
 _STEP = re.compile(r"(?:ProfilerStep#|(?:step|iteration)[ _#:]*)(\d+)$", re.IGNORECASE)
 """Annotations that are steps, as `trace` takes them."""
-_WALL_NS = 10**8 * NS_PER_S
+WALL_NS = 10**8 * NS_PER_S
 """Times from here on are since 1970, others since the start of the machine."""
 _KINDS = ("warmup", "measured", "profiled")
 _STEP_COLUMNS = ("step", "start", "end", "duration_s", "rank", "kind", "loss", "num_tokens")
@@ -120,7 +120,7 @@ def _read_one(file: TraceFile, is_only: bool, is_alone: bool, progress: Callable
         for start, duration, name in rows[np.isin(rows["name"], list(numbers))].tolist()
     }
     has_rows = bounds[0] < bounds[1]
-    has_times = has_rows and (is_alone or bounds[0] + header.base_ns > _WALL_NS)
+    has_times = has_rows and (is_alone or bounds[0] + header.base_ns > WALL_NS)
     if not steps and has_times:  # as `trace` takes it: one step, from first to last work
         steps = {0: (0, bounds[0] + header.base_ns, bounds[1] + header.base_ns)}
     said = header.metadata.get("distributedInfo") or {}
@@ -227,7 +227,7 @@ def _number(text: str, path: Path, line: int, column: str) -> float:
         raise UserError(f"{path}:{line}: column {column}: {shown(str(text))} is no number; mend the cell") from None
 
 
-def join_steps(traced: Work, told: Work) -> tuple[list[Row], list[str]]:
+def join_steps(traced: Work, told: Work, ahead_ns: Mapping[int, int] | None = None) -> tuple[list[Row], list[str]]:
     """Return the steps of traces and of a CSV as rows of one numbering, and what is to be said of it.
 
     A step of the CSV in whose time the profiler worked is the profiled one; where numbers differ there, all of the CSV
@@ -240,7 +240,7 @@ def join_steps(traced: Work, told: Work) -> tuple[list[Row], list[str]]:
         return traced.rows + told.rows, []
     ranks = {row["rank"] for row in traced.rows}
     if len({row["rank"] for row in told.rows}) == 1:  # of the job as a whole
-        told = Work(rows=[row | {"rank": rank} for rank in sorted(ranks) for row in told.rows])
+        told = Work(rows=[_on(row, rank, ahead_ns or {}) for rank in sorted(ranks) for row in told.rows])
     shifts = {
         profiled["step"] - row["step"]
         for profiled in traced.rows
@@ -264,6 +264,12 @@ def join_steps(traced: Work, told: Work) -> tuple[list[Row], list[str]]:
         )
     said = [f"steps of --steps moved by {shift} to the profiler's numbers"] if shift else []
     return traced.rows + kept, said
+
+
+def _on(row: Row, rank: int, ahead_ns: Mapping[int, int]) -> Row:
+    """Return a step of one rank as another's, on the clock of its host."""
+    moved = ahead_ns.get(row["rank"], 0) - ahead_ns.get(rank, 0)
+    return row | {"rank": rank} | {name: row[name] + moved for name in ("t_start_ns", "t_end_ns")}
 
 
 def _overlap(one: Row, other: Row) -> float:

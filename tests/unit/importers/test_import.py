@@ -227,6 +227,22 @@ def test_import_joins_steps_with_the_profilers(tmp_path: Path) -> None:
     ]
 
 
+def test_import_puts_steps_of_the_job_on_the_clock_of_each_host(tmp_path: Path) -> None:
+    """Host n1's clock is 100 s ahead: its samples and steps lie so, and the manifest puts them right."""
+    folder = job(tmp_path / "logs")
+    path = folder / "n1" / "smi.csv"
+    header, *lines = path.read_text().splitlines()
+    later = [
+        f"{stamp(second + 100)}, {line.split(', ', 1)[1]}" for line, second in zip(lines[::2], range(120), strict=True)
+    ]
+    path.write_text("\n".join([header, *later]) + "\n")
+    words = (folder, "--steps", folder / "steps.csv", "--timezone", "UTC", "--gpus", "0", "--results", tmp_path / "r")
+    assert do(*words) == 2, "n1 is 100 s ahead"
+    assert do(*words, "--offset", "n1=-100") == 0
+    row = point(tmp_path / "r")
+    assert row["job_gpu_power_w"] == pytest.approx(2 * 600 + 10, rel=0.01)
+
+
 def test_import_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["import", "--help"])
