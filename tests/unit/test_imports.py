@@ -22,7 +22,7 @@ LAYERS = [
     {"launch", "telemetry", "trace", "simulate"},
     {"published", "verdicts", "ranking", "effects", "recorded"},
     {"doctor", "plan", "aggregate", "advise", "calibrate", "importers"},
-    {"figures", "predictions"},
+    {"figures", "predictions", "why"},
     {"report", "compare", "whatif"},
     {"workflow", "workflow_site", "cli"},
     {"__main__"},

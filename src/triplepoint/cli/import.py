@@ -4,21 +4,17 @@ import argparse
 import gc
 import json
 import re
-import sys
-import time
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triplepoint.cli.arguments import add_config, add_results, in_file, make_parser, seconds, whole_number
+from triplepoint.cli.progress import Progress
 from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
     from triplepoint.importers.run import Imported
 
-_QUIET_S = 1.0
-"""Nothing is said of progress before. Unit: s."""
 _MOST_LISTED = 12
 _EXAMPLE = (
     "Examples: triplepoint import ~/runs/llama70b; triplepoint import logs --describe job.yaml --steps steps.csv "
@@ -89,7 +85,8 @@ def run(arguments: argparse.Namespace) -> None:
         asked=Asked(query, arguments.gpus_per_node, arguments.skip_bad),
     )
     job = Job(described, _numbers(arguments.gpus), arguments.steps, arguments.study)
-    done = import_folder(arguments.folder, arguments.results, job, wanted, catalogue, _progress())
+    with Progress("looking at files") as progress:
+        done = import_folder(arguments.folder, arguments.results, job, wanted, catalogue, progress)
     if arguments.json:
         print(json.dumps(asdict(done), indent=2))
     else:
@@ -124,27 +121,6 @@ def _numbers(text: str | None) -> tuple[int, ...]:
             raise UserError(f"import: --gpus {text!r}: expected numbers such as 0-3,6")
         found += range(int(match[1]), int(match[2] or match[1]) + 1)
     return tuple(found)
-
-
-def _progress() -> Callable[[str], None]:
-    """Return what tells of progress from one second on: in place on a terminal, else a line now and then."""
-    began, shown = time.monotonic(), 0.0
-    is_terminal = sys.stderr.isatty()
-
-    def tell(line: str) -> None:
-        nonlocal shown
-        now = time.monotonic()
-        if now - began < _QUIET_S or now - shown < (0.1 if is_terminal else 5.0):
-            return
-        shown = now
-        print(
-            f"\r\x1b[K{line[:100]}" if is_terminal else line,
-            end="" if is_terminal else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    return tell
 
 
 def _lines(done: "Imported") -> list[str]:

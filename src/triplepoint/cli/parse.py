@@ -44,7 +44,7 @@ def load_rules(arguments: argparse.Namespace) -> Scheme:
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("parse", "Parse the Kineto traces of some ranks of a run; `triplepoint trace --run` joins them.")
+    made = make_parser("parse", "Parse the traces of some ranks of a run; `triplepoint trace --run` joins them.")
     add_run(made)
     made.add_argument("part", metavar="FIRST-LAST", help="first and last of the ranks, such as 0-7")
     made.add_argument(
