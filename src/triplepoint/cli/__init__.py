@@ -35,7 +35,7 @@ COMMANDS = {
 
 _INTERNAL = ("sample",)
 
-_WITHOUT_PANDAS = ("simulate", "telemetry", "parse", "trace", "aggregate", "claims", "compare", "why")
+_WITHOUT_PANDAS = ("simulate", "import", "telemetry", "parse", "trace", "aggregate", "claims", "compare", "why")
 """Subcommands that are called for every run, or handle what all of them wrote; those that draw use pandas."""
 
 FAILED = 1

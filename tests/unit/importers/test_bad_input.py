@@ -1,5 +1,6 @@
 """What a recording can have wrong: one line that says what, where, and what to do, or a note and what is whole."""
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from tests.importing import part, read, values
 from triplepoint.errors import UserError
 from triplepoint.importers.declaration import Asked
-from triplepoint.importers.folder import Wanted
+from triplepoint.importers.folder import Wanted, list_folder
 
 HEADER = "timestamp, index, power.draw [W], temperature.gpu"
 UTC = Wanted(timezone="UTC")
@@ -141,6 +142,32 @@ def test_files_that_hold_nothing_are_refused(tmp_path: Path, name: str, content:
     with pytest.raises(UserError) as refused:
         read(tmp_path, UTC)
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_packed_and_utf16_files_are_read(tmp_path: Path) -> None:
+    text = "\n".join([HEADER, line(0), line(1)]) + "\n"
+    (tmp_path / "smi_n1.csv.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "smi_n2.csv").write_bytes(text.encode("utf-16"))
+    found = read(tmp_path, UTC)
+    assert [len(part(found, host=host).t_ns) for host in ("n1", "n2")] == [2, 2]
+
+
+def test_files_of_other_kinds_are_named_and_not_read(tmp_path: Path) -> None:
+    smi(tmp_path, line(0), line(1))
+    (tmp_path / "model.pt").write_bytes(b"PK\x03\x04" + bytes(range(256)) * 40)
+    (tmp_path / "not_packed.csv.gz").write_text("hello\n")
+    (tmp_path / "run.db").write_bytes(b"SQLite format 3\0" + b"\0" * 100)
+    (tmp_path / "config.json").write_text('{"hidden_size": 4096}')
+    listing = list_folder(tmp_path)
+    assert [path.name for path, _ in listing.telemetry] == ["smi.csv"] and not listing.traces
+    assert {path.name for path in listing.others} == {"model.pt", "not_packed.csv.gz", "run.db", "config.json"}
+
+
+def test_results_within_the_folder_are_not_read_again(tmp_path: Path) -> None:
+    smi(tmp_path, line(0), line(1))
+    (tmp_path / "results").mkdir()
+    smi(tmp_path / "results", line(0))
+    assert len(list_folder(tmp_path, skipped=[tmp_path / "results"]).telemetry) == 1
 
 
 def test_no_folder_is_refused(tmp_path: Path) -> None:
