@@ -46,9 +46,8 @@ def main(seconds: int) -> None:
         import_s = time.perf_counter() - began
         num = sum(len(part.t_ns) for part in read.hosts["node0"].parts)
     print(f"{size_mb:.1f} MB, {num} samples of {len(columns)} columns")
-    print(
-        f"split cells: {split_s:.2f} s, {size_mb / split_s:.1f} MB/s; import: {import_s:.2f} s, {size_mb / import_s:.1f} MB/s"
-    )
+    print(f"split cells: {split_s:.2f} s, {size_mb / split_s:.1f} MB/s")
+    print(f"import: {import_s:.2f} s, {size_mb / import_s:.1f} MB/s")
 
 
 if __name__ == "__main__":

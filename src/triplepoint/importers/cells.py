@@ -57,19 +57,16 @@ def read_numbers(cells: Sequence[str], source: Source, unit: str, where: str) ->
         return np.array(cells, float) * factor
     except ValueError:
         pass
-    if (unit_last := _shared_end(cells)) and (last := source.factor(unit_last)) is not None:
+    end = cells[0].rpartition(" ")[2] if cells else ""
+    shared = source.factor(end) if end else None
+    text = "\n".join(cells) + "\n"
+    if shared is not None and text.count(f" {end}\n") == len(cells):  # all in one unit, as nvidia-smi prints them
         try:
-            return np.array([cell[: -len(unit_last)] for cell in cells], float) * last
+            return np.array(text.replace(f" {end}\n", "\n").split("\n")[:-1], float) * shared
         except ValueError:
             pass
     distinct, places = np.unique(np.array(cells, str), return_inverse=True)
     return np.array([_read_cell(str(cell), source, factor, where) for cell in distinct])[places.reshape(-1)]
-
-
-def _shared_end(cells: Sequence[str]) -> str:
-    """Return the unit that all cells end with after a space; empty where they do not."""
-    _, _, end = cells[0].rpartition(" ") if cells else ("", "", "")
-    return end if end and all(cell.endswith(f" {end}") for cell in cells) else ""
 
 
 def _read_cell(cell: str, source: Source, factor: float, where: str) -> float:
