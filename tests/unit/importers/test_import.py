@@ -102,6 +102,14 @@ def test_import_of_some_gpus_and_hosts(tmp_path: Path) -> None:
     ]
 
 
+def test_import_names_gpus_that_did_no_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample = ROOT / "tests" / "data" / "importers" / "amd_smi_metric.csv"
+    assert do(sample, "--results", tmp_path / "r") == 0
+    assert "node0: gpu4 drew at most 241 W, others 956 W; if they were not the job's" in capsys.readouterr().out
+    assert do(sample, "--gpus", "0-3", "--results", tmp_path / "r") == 0
+    assert "drew at most" not in capsys.readouterr().out
+
+
 def test_import_of_a_described_job_has_its_model(tmp_path: Path) -> None:
     folder = job(tmp_path / "logs")
     (tmp_path / "job.yaml").write_text(
