@@ -12,8 +12,9 @@ from triplepoint.errors import UserError
 from triplepoint.importers.folder import Listing, Telemetry, Wanted, list_folder, offset_ns, read_telemetry
 from triplepoint.importers.samples import HostSamples
 from triplepoint.importers.shows import account_of, idle_gpus, shows_of
+from triplepoint.importers.steps import join_steps, read_log, read_steps
 from triplepoint.importers.times import find_zone, to_utc
-from triplepoint.importers.work import WALL_NS, Row, Work, join_steps, read_steps, read_traces
+from triplepoint.importers.work import WALL_NS, Row, Work, read_traces
 from triplepoint.recorded.run import Description, Ending, RecordedGpu, RecordedNode, write_run
 from triplepoint.recorded.studies import RECORDED
 from triplepoint.tables.telemetry import GPU_METRICS
@@ -31,6 +32,9 @@ class Job:
     """GPUs of each host that worked for it; empty for all."""
     steps: Path | None = None
     """`--steps`: a CSV of its steps."""
+    log: Path | None = None
+    """`--log`: a training log whose lines mark steps, by `step_pattern`."""
+    step_pattern: str = ""
     study: str = RECORDED
 
 
@@ -75,8 +79,9 @@ def import_folder(
     Raises:
         UserError: If something cannot be read, is of another job or another time, or does not fit together.
     """
-    listing = list_folder(folder, wanted.mapping, [results, *([job.steps] if job.steps else [])])
-    traced = read_traces(listing.traces, progress, is_alone=not listing.telemetry and job.steps is None)
+    marked = [path for path in (job.steps, job.log) if path is not None]
+    listing = list_folder(folder, wanted.mapping, [results, *marked])
+    traced = read_traces(listing.traces, progress, is_alone=not listing.telemetry and not marked)
     telemetry, told = _read(listing, folder, job, wanted, traced, progress)
     nodes = make_nodes(telemetry, traced, job, wanted)
     offsets = [node.wall_ns - node.monotonic_ns for node in nodes for _ in node.gpus or range(node.num_ranks or 1)]
@@ -112,6 +117,8 @@ def _read(
 ) -> tuple[Telemetry, Work]:
     """Return telemetry and steps that a CSV tells, both in UTC."""
     told = read_steps(job.steps) if job.steps else Work()
+    if job.log is not None:
+        told = read_log(job.log, job.step_pattern)
     if wanted.timezone and told.is_naive:
         told = _moved(told, wanted)
     known = traced if told.is_naive else Work(traced.traces, traced.rows + told.rows)
