@@ -1,6 +1,7 @@
 """`docs/extending.md`: its worked example runs, and everything it names exists."""
 
 import importlib
+import json
 import os
 import re
 import shutil
@@ -8,10 +9,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 import triplepoint
+from tests import synthetic_studies
+from tests.synthetic import CONFIG, build
+from triplepoint.aggregate import aggregate
 from triplepoint.cli import COMMANDS
 from triplepoint.recording import read_recording
 
@@ -107,6 +114,70 @@ def test_extending_example_adds_an_importer(tmp_path: Path) -> None:
     samples = read_recording(run / "raw" / "telemetry" / "node0.arrow").samples
     assert samples["gpu_power_w"].to_pylist() == [600.25, 610.5, None]
     assert samples["gpu_energy_j"].to_pylist() == [0, 600, 1210], "over a wrap of its 32 bits"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with the configuration and the profiles."""
+    for name in ("config", "profiles"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def test_extending_example_adds_a_model(project: Path) -> None:
+    done = do(script_of("A model"), project)
+    assert "3 points: 2 valid, 1 invalid" in done.stdout
+    rows = pd.read_csv(project / "size.csv")
+    assert rows["status"].tolist() == ["ok", "ok", "invalid"]
+    assert rows["step_time_s"][:2].between(0.01, 10).all()
+
+
+def test_extending_example_adds_a_cluster(project: Path) -> None:
+    done = do(script_of("A cluster"), project)
+    assert " 0 broken" in done.stdout and " on pair, " in done.stdout
+    assert "0 valid" not in done.stdout
+    assert yaml.safe_load((project / "mine/clusters.yaml").read_text())["clusters"] == ["pair"]
+
+
+def test_extending_example_adds_an_engine(project: Path) -> None:
+    done = do(script_of("An engine"), project)
+    assert "the linear engine has data parallelism only; set tp: 1" in done.stdout
+    (raw,) = project.glob("results/runs/*/raw")
+    facts = json.loads((raw / "manifest.json").read_text())
+    assert facts["status"] == "ok"
+    steps = pq.read_table(raw / "steps.parquet").to_pandas()
+    assert set(steps["rank"]) == {0, 1} and set(steps["kind"]) == {"warmup", "measured", "profiled"}
+    assert steps["loss"].iloc[-1] < steps["loss"].iloc[0]
+    assert len(list(raw.glob("traces/rank*.json.gz"))) == 2
+
+
+def test_extending_example_adds_a_sensor(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chip = project / "sys/class/hwmon/hwmon3"
+    chip.mkdir(parents=True)
+    (chip / "name").write_text("coolant\n")
+    (chip / "temp1_input").write_text("31500\n")
+    monkeypatch.setenv("TRIPLEPOINT_SYSFS", str(project / "sys"))
+    do(script_of("A sensor"), project)
+    (recording,) = project.glob("results/runs/*/raw/telemetry/node0.arrow")
+    # This process knows no such column: the file is read as what it is.
+    read = pa.ipc.open_stream(recording).read_all()["coolant_temp_c"].drop_null().to_pylist()
+    assert read and set(read) == {31.5}
+
+
+def test_extending_example_adds_a_figure(project: Path) -> None:
+    aggregate(build(project / "results", synthetic_studies.cpu_smoke()), project / "results", CONFIG)
+    do(script_of("A figure"), project)
+    assert (project / "figs/step_time.pdf").is_file()
+    assert pd.read_csv(project / "figs/step_time.csv")["step_time_s"].is_monotonic_increasing
+
+
+def test_extending_example_adds_a_kernel_rule(project: Path) -> None:
+    (rules,) = re.findall(r"```yaml\n(device: .*?)```", TEXT, flags=re.DOTALL)
+    (project / "mine.yaml").write_text(rules)
+    do(script_of("A kernel rule"), project)
+    kernels = pq.read_table(project / "out" / "kernels.parquet").to_pandas().set_index("name")["category"]
+    found = {name.partition("_")[0]: category for name, category in kernels.items()}
+    assert found == {"my": "attention", "selective": "ssm", "sm90": "gemm", "ncclDevKernel": "comm"}
 
 
 def test_extending_example_adds_a_gpu_with_power(tmp_path: Path) -> None:
