@@ -40,11 +40,15 @@ def run(arguments: argparse.Namespace) -> None:
     from triplepoint.figures.selection import figures_of
     from triplepoint.plan import select, write_plan
 
-    # What was recorded costs nothing any more, and is written along.
-    plan = select(arguments.config, *_selection(arguments), arguments.results if arguments.write else None)
+    plan = select(arguments.config, *_selection(arguments), arguments.results)
     figures_of(plan)  # refuses a figure there is not, before anything is launched for it
     if not arguments.write:
-        _show(plan, arguments)
+        # What was recorded costs nothing any more.
+        ahead = tuple(entry for entry in plan.entries if entry.planned.point.recorded is None)
+        if ahead:
+            _show(plan.model_copy(update={"entries": ahead}), arguments)
+        else:
+            print(f"{len(plan.entries)} recorded runs: nothing is ahead")
         return
     with claim_results(arguments.results).acquire_or_refuse():
         write_plan(plan, arguments.results)
