@@ -3,9 +3,10 @@
 All times are nanoseconds since 1970 by the rank's clock.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -132,6 +133,36 @@ class Account(msgspec.Struct, frozen=True):
     exposed: int
 
 
+class Job(msgspec.Struct, frozen=True):
+    """What a trace says of its job.
+
+    Attributes:
+        gpu: Product name of the GPU; None where the trace names none.
+        num_gpus: Ranks of the job; None where not told.
+        backend: Library of its collectives, as torch names it; None where not told.
+        is_simulated: Whether the trace says that it was simulated.
+    """
+
+    gpu: str | None = None
+    num_gpus: int | None = None
+    backend: str | None = None
+    is_simulated: bool = False
+
+
+def job_of(metadata: Mapping[str, Any]) -> Job:
+    """Return what the members of a trace beside its events say of its job; what is of another type is not told."""
+    devices, group = metadata.get("deviceProperties"), metadata.get("distributedInfo")
+    first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
+    group = group if isinstance(group, dict) else {}
+    name, size, backend = first.get("name"), group.get("world_size"), group.get("backend")
+    return Job(
+        name if isinstance(name, str) else None,
+        size if isinstance(size, int) else None,
+        backend if isinstance(backend, str) else None,
+        metadata.get("simulated") is True,
+    )
+
+
 class RankSummary(msgspec.Struct, frozen=True):
     """One analysed trace.
 
@@ -147,6 +178,7 @@ class RankSummary(msgspec.Struct, frozen=True):
         num_damaged_events: Events without a usable time, or saved from damaged text.
         num_duplicate_events: GPU events left out because they are equal to another in everything.
         is_truncated: Whether the file ended early.
+        job: What the trace says of its job.
     """
 
     path: str
@@ -160,6 +192,7 @@ class RankSummary(msgspec.Struct, frozen=True):
     num_damaged_events: int
     num_duplicate_events: int
     is_truncated: bool
+    job: Job = Job()
 
     def exposed(self, category: str) -> int:
         """Return the exposed time of a category. Unit: ns."""

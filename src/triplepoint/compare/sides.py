@@ -1,0 +1,165 @@
+"""One side of a comparison as read from disk: runs with their rows of table `points`, or loose traces."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import pyarrow.compute as pc
+
+from triplepoint.aggregate import point_row
+from triplepoint.aggregate.steps import explain
+from triplepoint.compare.subjects import Subject
+from triplepoint.compare.traced import Traced, of_repeats, of_spans, of_tables
+from triplepoint.config.plan import PlannedRun, read_planned_run
+from triplepoint.errors import UserError
+from triplepoint.manifest import Manifest, read_manifest
+from triplepoint.status import Status
+from triplepoint.tables import CATEGORIES, INTERVALS, KERNELS, RANKS, TELEMETRY, TIMELINE
+from triplepoint.telemetry.align import align_run
+from triplepoint.trace.join import join_ranks, trace_run
+from triplepoint.trace.lanes import Job
+from triplepoint.trace.parsing import check_ranks, find_traces, parse_traces
+from triplepoint.trace.taxonomy import Scheme
+
+Progress = Callable[[str], None]
+Origin = Literal["measured", "simulated"]
+
+_OF_TRACES = tuple(f"{table.name}.parquet" for table in (INTERVALS, CATEGORIES, KERNELS, RANKS, TIMELINE))
+"""Tables of a run that its traces give."""
+CONDITIONS = {"inlet_temp_c": "Air at the inlet", "gpu_power_limit_w": "Power limit as set"}
+"""Columns of telemetry that say what the GPUs were given, with what they are called."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that finished.
+
+    Attributes:
+        planned: Its point.
+        manifest: What came of it.
+        row: Its row of table `points`.
+        conditions: Means of `CONDITIONS` over measured steps, of those that were measured.
+    """
+
+    planned: PlannedRun
+    manifest: Manifest
+    row: Mapping[str, Any]
+    conditions: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison.
+
+    Attributes:
+        word: As the user named it.
+        runs: Repeats of one point; none for loose traces.
+        traced: What the traces say; None without any.
+        jobs: What each of loose traces says of its job.
+    """
+
+    word: str
+    runs: Sequence[Run]
+    traced: Traced | None
+    jobs: Sequence[Job] = ()
+
+    @property
+    def origin(self) -> Origin:
+        """Return whether devices were measured or a model was run."""
+        if self.runs:
+            return self.runs[0].manifest.origin
+        return "simulated" if any(job.is_simulated for job in self.jobs) else "measured"
+
+    @property
+    def tokens_per_gpu(self) -> float | None:
+        """Return tokens of a step over GPUs; None where they are not known."""
+        point = self.runs[0].planned.point if self.runs else None
+        return point.num_tokens / point.num_gpus if point else None
+
+
+def read_side(subject: Subject, results: Path, config: Path, scheme: Scheme, progress: Progress) -> Side:
+    """Return a side of a comparison.
+
+    Args:
+        subject: What was named.
+        results: Folder of the results, for `sensors/`.
+        config: Folder of the configuration.
+        scheme: Rules that sort kernels of traces that are not parsed yet.
+        progress: Called with a line now and then.
+
+    Raises:
+        UserError: If a run did not finish or is incomplete, or there are no traces where they were named.
+    """
+    if subject.traces:
+        return _read_traces(subject, scheme, progress)
+    found = [_read_run(folder, results, config, scheme, progress) for folder in subject.runs]
+    # A point with repeats of two origins does not exist: the engine is a setting.
+    traced = [traced for _, traced in found if traced is not None]
+    return Side(subject.word, [run for run, _ in found], of_repeats(traced))
+
+
+def _read_traces(subject: Subject, scheme: Scheme, progress: Progress) -> Side:
+    files = find_traces(subject.traces)
+    with TemporaryDirectory(prefix="triplepoint-compare-") as scratch:
+        folders = [Path(scratch, str(index)) for index in range(len(files))]
+        summaries = parse_traces(files, folders, scheme, progress)
+        check_ranks((one.path, one.rank) for one in summaries)
+        tables = Path(scratch, "tables")
+        join_ranks(folders, tables)
+        traced = of_tables(tables) or of_spans(tables, summaries)
+    if not sum(sum(step.values()) for step in traced.steps):
+        raise UserError(f"{subject.word}: no work in the traces; expected kernels, or operators on the CPU")
+    return Side(subject.word, [], traced, [one.job for one in summaries])
+
+
+def _read_run(
+    folder: Path, results: Path, config: Path, scheme: Scheme, progress: Progress
+) -> tuple[Run, Traced | None]:
+    planned = read_planned_run(folder / "point.json")
+    manifest = _read_result(folder, planned)
+    has_traces = planned.point.steps.profiled > 0
+    with _parsed(folder, has_traces, scheme, progress) as parsed:
+        row = point_row(planned, manifest, parsed, results, config)
+        traced = of_tables(parsed, planned.point.repeat) if has_traces else None
+        return Run(planned, manifest, row, _conditions(parsed / "telemetry.parquet")), traced
+
+
+def _read_result(folder: Path, planned: PlannedRun) -> Manifest:
+    """Return the manifest of a run that finished; any other is refused with what became of it."""
+    path = folder / "raw" / "manifest.json"
+    if not path.is_file():
+        raise UserError(f"{planned.run}: has not run, {path} is missing; run it with 'snakemake all', or name another")
+    manifest = read_manifest(path)
+    if manifest.status != Status.OK:
+        raise UserError(f"{planned.run}: {manifest.status.label}: {explain(manifest)}; name a run that finished")
+    if manifest.digest != planned.digest:
+        raise UserError(f"{planned.run}: measured for another point than point.json has; launch it again")
+    return manifest
+
+
+@contextlib.contextmanager
+def _parsed(folder: Path, has_traces: bool, scheme: Scheme, progress: Progress) -> Iterator[Path]:
+    """Yield a folder with a run's telemetry and tables of traces; those of raw runs are made in a scratch folder."""
+    names = ("telemetry.parquet", *(_OF_TRACES if has_traces else ()))
+    if all((folder / name).is_file() for name in names):
+        yield folder
+        return
+    progress(f"compare: {folder.name}: reading raw telemetry and traces")
+    with TemporaryDirectory(prefix="triplepoint-compare-") as text:
+        scratch = Path(text)
+        for name in ("point.json", "raw"):
+            (scratch / name).symlink_to((folder / name).resolve())
+        align_run(scratch / "raw", scratch / "telemetry.parquet")
+        if has_traces:
+            trace_run(scratch, scheme, progress)
+        yield scratch
+
+
+def _conditions(path: Path) -> dict[str, float]:
+    telemetry = TELEMETRY.read(path)
+    measured = telemetry.filter(pc.equal(telemetry["kind"], "measured"))
+    means = {name: pc.mean(measured[name]).as_py() for name in CONDITIONS}
+    return {name: mean for name, mean in means.items() if mean is not None}
