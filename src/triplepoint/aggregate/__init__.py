@@ -121,8 +121,8 @@ def point_row(planned: PlannedRun, manifest: Manifest, folder: Path, results: Pa
     name = planned.point.cluster.gpu
     types = {name: read(GpuConfig, config / "gpus" / f"{name}.yaml")} if name else {}
     rows, _ = _rows_of(_Task(entry, manifest, folder, types, read_sensors(results / "sensors"), config))
-    (row,) = rows["points"]
-    return row
+    (row,) = RESULT_TABLES["points"].from_rows(rows["points"]).to_pylist()
+    return dict(row)
 
 
 class _Task(NamedTuple):

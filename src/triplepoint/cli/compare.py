@@ -1,15 +1,27 @@
-"""`triplepoint compare TABLE.csv`."""
+"""`triplepoint compare A B` and `triplepoint compare TABLE.csv`."""
 
 import argparse
 import csv
 import io
+import json
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from triplepoint.cli.arguments import add_config, add_results, in_file, make_parser, out_file, say
+from triplepoint.cli.parse import add_rules, load_rules
+from triplepoint.errors import UserError
 
 _ABOUT = """\
+A and B are each one of
+  RUN          run id, a folder in RESULTS/runs, or its beginning; the beginning of several repeats means all of them
+  FOLDER       a run's folder, parsed or raw, wherever it is
+  TRACES       a trace, or a folder of the traces of one job, of any vendor that 'triplepoint trace' reads
+  STUDY:POINT  all repeats of a point: settings (parallelism:model=gpt3-175b,tp=8,pp=4) or the beginning of its runs
+What is printed says in a sentence why B is slower or hotter, what changed, which parts of the step the time went into,
+which kernels, and power, clocks, heat and energy. The parts add up to the difference of the step, and so do kernels.
+
 TABLE.csv is your own measurements, one configuration a row:
   settings      as 'triplepoint predict' reads them (docs/config.md): model, cluster and global_batch_size, and
                 what else says which point it is: tp, pp, micro_batch_size, recompute, engine, ... ; id is optional
@@ -21,7 +33,9 @@ A row is held against the run in RESULTS that has the settings it states; the ot
 several points. Where there is no such run it is held against the prediction, with the defaults of 'predict'.
 agrees: the intervals of both overlap; differs: they do not; cannot tell: there is no number of ours (docs/claims.md).
 
-example:
+examples:
+  triplepoint compare llama3-70b_h100x64_tp2-pp16-dp2 my_runs/slow --html why.html
+  triplepoint compare traces_a100/ traces_mi300x/ --json
   triplepoint compare measured.csv -o compared.csv
 """
 _WIDEST = 40
@@ -29,26 +43,68 @@ _WIDEST = 40
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("compare", "Judge a table of measured values by the results, or by the prediction.")
+    made = make_parser(
+        "compare", "Compare two runs or traces: why is B slower or hotter than A. Or judge a table of own values."
+    )
     made.formatter_class = argparse.RawDescriptionHelpFormatter
     made.epilog = _ABOUT
-    made.add_argument("source", type=in_file, metavar="TABLE.csv", help="measured values, one configuration a row")
-    made.add_argument("-o", "--out", type=out_file, metavar="OUT", help="CSV to write (default: only print a table)")
+    made.add_argument("first", metavar="A|TABLE.csv", help="run, folder, traces or STUDY:POINT; or measured values alone")
+    made.add_argument("other", nargs="?", metavar="B", help="what is compared with A (default: A is a table)")
+    made.add_argument("--json", action="store_true", help="print all of it as JSON (default: a page of text)")
+    made.add_argument("--html", type=out_file, metavar="FILE", help="with A and B: page to write (default: none)")
+    made.add_argument("-o", "--out", type=out_file, metavar="OUT", help="of a table: CSV to write (default: none)")
+    add_rules(made)
     add_results(made)
     add_config(made)
     return made
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Compare the rows of a table."""
-    from triplepoint.compare import COLUMNS, compare_table
+    """Compare two sides, or the rows of a table."""
+    if arguments.other is None:
+        _run_table(arguments)
+    elif arguments.out is not None:
+        raise UserError("compare: --out is of a table alone; use --json, or --html FILE, with A and B")
+    else:
+        _run_two(arguments)
+
+
+def _run_two(arguments: argparse.Namespace) -> None:
+    from triplepoint import __version__
+    from triplepoint.compare.comparison import compare_two
+    from triplepoint.compare.text import render
+
+    if arguments.html is not None and arguments.html.suffix not in (".html", ".htm"):
+        raise UserError(f"{arguments.html}: expected a name that ends in .html")
+    found = compare_two(
+        arguments.first, arguments.other, arguments.results, arguments.config, load_rules(arguments), say
+    )
+    if arguments.html is not None:
+        from triplepoint.report.comparison import write_comparison
+
+        write_comparison(found, arguments.html)
+        say(f"compare: page written to {arguments.html}")
+    if arguments.json:
+        print(json.dumps({"command": "compare", "version": __version__, **found.content()}, indent=1))
+    else:
+        print(render(found))
+
+
+def _run_table(arguments: argparse.Namespace) -> None:
+    from triplepoint.compare.own_values import COLUMNS, compare_table
     from triplepoint.files import write_text
 
-    _check_apart(arguments)
-    rows = compare_table(arguments.source, arguments.results, arguments.config, say)
-    print(_table(rows))
-    counts = Counter(str(row["verdict"]) for row in rows)
-    print(f"compare: {len(rows)} values: {', '.join(f'{count} {word}' for word, count in sorted(counts.items()))}")
+    source = _table_file(arguments)
+    _check_apart(source, arguments.out)
+    rows = compare_table(source, arguments.results, arguments.config, say)
+    if arguments.json:
+        from triplepoint import __version__
+
+        print(json.dumps({"command": "compare", "version": __version__, "rows": rows}, indent=1))
+    else:
+        print(_table(rows))
+        counts = Counter(str(row["verdict"]) for row in rows)
+        print(f"compare: {len(rows)} values: {', '.join(f'{count} {word}' for word, count in sorted(counts.items()))}")
     if arguments.out is not None:
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
@@ -57,14 +113,22 @@ def run(arguments: argparse.Namespace) -> None:
         write_text(arguments.out, text.getvalue())
 
 
-def _check_apart(arguments: argparse.Namespace) -> None:
-    from triplepoint.errors import UserError
+def _table_file(arguments: argparse.Namespace) -> Path:
+    """Return the table that was named alone; a lone run or trace needs another."""
+    if arguments.html is not None:
+        raise UserError("compare: --html needs two runs or traces, A and B")
+    path = Path(arguments.first)
+    if path.is_dir() or path.name.endswith((".json", ".json.gz", ".json.zst")) or not (path.exists() or path.suffix):
+        raise UserError(f"compare: {path} alone: name what it is compared with, 'triplepoint compare A B'")
+    try:
+        return in_file(arguments.first)
+    except argparse.ArgumentTypeError as error:
+        raise UserError(f"compare: {error}") from None
 
-    source, out = arguments.source, arguments.out
+
+def _check_apart(source: Path, out: Path | None) -> None:
     if out is not None and source.exists() and out.exists() and source.samefile(out):
         raise UserError(f"{out}: is the file that is read, {source}; name another one to write")
-
-
 def _table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as aligned text."""
     lines = [["id", "quantity", "measured", "ours", "interval of ours", "difference", "verdict", "by"]]

@@ -20,7 +20,7 @@ Match = Literal["name", "shape", "kind", "operation", "one side", "no kernel"]
 ABOUT: Mapping[Match, str] = {
     "name": "same name",
     "shape": "same operation, type and shape",
-    "kind": "same operation and type, other shapes",
+    "kind": "same operation and type",
     "operation": "same operation, other type or layout",
     "one side": "no counterpart",
     "no kernel": "time without a kernel",
@@ -38,7 +38,7 @@ class KernelDifference:
         title: What they are called: their name, or what they do.
         match: By what they were matched.
         names: Names in the traces, of either side.
-        counts: Occurrences in a step.
+        counts: Occurrences in a step, of the other side scaled: a single one takes as long as it did.
         sums_s: Summed duration in a step, of the other side scaled. Unit: s.
         steps_s: What they take of the step, of the other side scaled. Unit: s.
     """
@@ -148,7 +148,7 @@ def _difference(
     counts, sums, steps = [], [], []
     for kernels, one, exposed, factor in zip(members, traced, share, (1.0, scale), strict=True):
         sum_s = factor * sum(one.kernels[kernel].sum_s for kernel in kernels)
-        counts.append(sum(one.kernels[kernel].count for kernel in kernels))
+        counts.append(factor * sum(one.kernels[kernel].count for kernel in kernels))
         sums.append(sum_s)
         steps.append(sum_s * exposed.get(key[0], 0.0))
     names = tuple(tuple(kernel.name for kernel in kernels) for kernels in members)

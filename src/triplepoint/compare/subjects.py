@@ -41,8 +41,8 @@ def find_subject(word: str, results: Path) -> Subject:
     """Return what a word means.
 
     Args:
-        word: A run id or its beginning, a folder of a run, a trace, a folder of traces, or `STUDY:POINT`, where POINT is
-            the beginning of run ids or settings such as `tp=8,pp=4`.
+        word: A run id or its beginning, a folder of a run, a trace, a folder of traces, or `STUDY:POINT`, where POINT
+            is the beginning of run ids or settings such as `tp=8,pp=4`.
         results: Folder of the results.
 
     Raises:
@@ -65,20 +65,20 @@ def check_apart(first: Subject, other: Subject) -> None:
     """
     if both := first.paths & other.paths:
         name = min(path.name for path in both)
-        raise UserError(f"compare: {shown(first.word)} and {shown(other.word)} both mean {name}; name two different runs")
+        raise UserError(f"{shown(first.word)} and {shown(other.word)} both mean {name}; name two different runs")
 
 
 def _of_path(word: str, path: Path) -> Subject:
     if path.is_file():
         if path.name.endswith(_TABLES):
-            raise UserError(f"{path}: a table is judged alone, by 'triplepoint compare {path}'; expected a run or a trace")
+            raise UserError(f"{path}: a table is compared alone: 'triplepoint compare {path}'; expected a run or trace")
         return Subject(word, traces=(path,))
     folder = path.parent if path.resolve().name == "raw" else path
     if (folder / "point.json").is_file():
         return Subject(word, (folder,))
     if (path / "manifest.json").is_file() or (path / "raw" / "manifest.json").is_file():
         raise UserError(
-            f"{folder / 'point.json'}: no such file, and a run needs it; copy it too, or name the run's folder of traces"
+            f"{folder / 'point.json'}: no such file, and a run needs it; copy it too, or name the folder of traces"
         )
     return Subject(word, traces=(path,))
 

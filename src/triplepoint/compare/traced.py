@@ -15,7 +15,6 @@ from triplepoint.trace.rank.accounting import ALL
 from triplepoint.trace.taxonomy import Kernel
 from triplepoint.units import ns_to_s
 
-
 _Key = TypeVar("_Key")
 
 
