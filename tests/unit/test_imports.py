@@ -20,7 +20,7 @@ LAYERS = [
     {"metrics", "slow_nodes", "swings"},
     {"flops"},
     {"launch", "telemetry", "trace", "simulate"},
-    {"published", "verdicts", "ranking", "effects"},
+    {"published", "verdicts", "ranking", "effects", "recorded"},
     {"doctor", "plan", "aggregate", "advise", "calibrate"},
     {"figures", "predictions"},
     {"report", "compare", "whatif"},
