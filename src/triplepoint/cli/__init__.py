@@ -1,13 +1,20 @@
 """The command line: one module per subcommand, imported only when called: the DAG starts it thousands of times."""
 
+import argparse
+import contextlib
 import importlib
 import importlib.abc
+import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from triplepoint import __version__
 from triplepoint.errors import USER_ERROR, UserError, explain_os_error, nearest
+
+if TYPE_CHECKING:
+    from triplepoint.cli.answer import Answer
 
 COMMANDS = {
     "plan": "expand studies to points, say which are valid, and write point.json of each run",
@@ -61,7 +68,7 @@ def _run(command: str, words: list[str]) -> int:
     module = importlib.import_module(f"triplepoint.cli.{command}")
     parser = module.parser()
     try:
-        return int(module.run(parser.parse_args(words)) or 0)
+        return _answer(command, module.run, parser.parse_args(words))
     except UserError as error:
         return _fail(str(error), USER_ERROR)
     except BrokenPipeError:  # the reader of our output has gone: `triplepoint plan | head`
@@ -74,6 +81,24 @@ def _run(command: str, words: list[str]) -> int:
         return _fail(line, USER_ERROR)
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
+
+
+def _answer(command: str, run: "Callable[[argparse.Namespace], Answer | int | None]", words: argparse.Namespace) -> int:
+    """Run a subcommand and print its answer: as text, or as one JSON object; return its exit status."""
+    from triplepoint.cli.answer import Answer
+
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed) if words.json else contextlib.nullcontext():
+        found = run(words)
+    if words.json:
+        answer = found if isinstance(found, Answer) else Answer.of_printed(printed.getvalue(), found or 0)
+        print(answer.as_json(command))
+        return answer.status
+    if not isinstance(found, Answer):
+        return found or 0
+    if found.text:
+        sys.stdout.write(found.text if found.text.endswith("\n") else f"{found.text}\n")
+    return found.status
 
 
 class _NoPandas(importlib.abc.MetaPathFinder):

@@ -15,6 +15,8 @@ import yaml
 from triplepoint.config.base import Section, parse
 from triplepoint.errors import UserError, nearest
 
+STANDARD_INPUT = Path("-")
+"""Name of standard input where a table or a file of configurations is read."""
 MOST_BYTES = 1 << 20
 """Largest file that is read: forty times the largest one here."""
 MOST_LEVELS = 100
@@ -125,28 +127,46 @@ def read_csv(path: Path, known: Collection[str], errors: str = "strict") -> tupl
     """Return the header of a CSV file and its rows; blank ones are left out.
 
     Args:
-        path: The file.
+        path: The file, or `STANDARD_INPUT`.
         known: Columns there may be. The delimiter, of comma, semicolon and tab, is the one that gives most of them.
         errors: What becomes of bytes that are not UTF-8, as of `open`.
 
     Raises:
         UserError: If the file is missing, is a folder, or is not CSV.
     """
+    try:
+        return parse_csv(read_text(path, errors), path, known)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a folder, expected a CSV file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not readable as CSV: {error}") from None
+
+
+def read_text(path: Path, errors: str = "strict") -> str:
+    """Return the text of a file, or of standard input; `errors` is what becomes of bytes that are not UTF-8.
+
+    Raises:
+        OSError: If the file cannot be read.
+        UnicodeDecodeError: If it is not UTF-8.
+    """
+    content = sys.stdin.buffer.read() if path == STANDARD_INPUT else path.read_bytes()
+    return content.decode("utf-8-sig", errors).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def parse_csv(text: str, where: Path, known: Collection[str]) -> tuple[list[str], Rows]:
+    """Return header and rows of the text of a CSV file, as `read_csv`. Raises `UserError` if it is not CSV."""
     csv.field_size_limit(sys.maxsize)
     try:
-        text = path.read_text(encoding="utf-8-sig", errors=errors)
         delimiter = max(",;\t", key=lambda found: len({*_header(text, found)} & {*known}))
         reader, rows, line = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [], 1
         for row in reader:
             if any(cell.strip() for cell in row):
                 rows.append((line, row))
             line = reader.line_num + 1
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a folder, expected a CSV file") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path}: not readable as CSV: {error}") from None
+    except csv.Error as error:
+        raise UserError(f"{where}: not readable as CSV: {error}") from None
     return _header(text, delimiter), rows[1:]
 
 
