@@ -23,7 +23,8 @@ LAYERS = [
     {"published", "verdicts", "ranking", "effects", "recorded"},
     {"doctor", "plan", "aggregate", "advise", "calibrate"},
     {"figures", "predictions"},
-    {"report", "compare", "whatif"},
+    {"compare", "whatif"},
+    {"report"},
     {"workflow", "workflow_site", "cli"},
     {"__main__"},
 ]

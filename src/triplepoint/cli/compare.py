@@ -3,17 +3,17 @@
 import argparse
 import csv
 import io
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_config, add_results, in_file, make_parser, out_file, say
 from triplepoint.cli.parse import add_rules, load_rules
 from triplepoint.errors import UserError
 
-_ABOUT = """\
+_DETAILS = """\
 A and B are each one of
   RUN          run id, a folder in RESULTS/runs, or its beginning; the beginning of several repeats means all of them
   FOLDER       a run's folder, parsed or raw, wherever it is
@@ -21,6 +21,7 @@ A and B are each one of
   STUDY:POINT  all repeats of a point: settings (parallelism:model=gpt3-175b,tp=8,pp=4) or the beginning of its runs
 What is printed says in a sentence why B is slower or hotter, what changed, which parts of the step the time went into,
 which kernels, and power, clocks, heat and energy. The parts add up to the difference of the step, and so do kernels.
+docs/compare.md says how.
 
 TABLE.csv is your own measurements, one configuration a row:
   settings      as 'triplepoint predict' reads them (docs/config.md): model, cluster and global_batch_size, and
@@ -32,26 +33,38 @@ TABLE.csv is your own measurements, one configuration a row:
 A row is held against the run in RESULTS that has the settings it states; the others may be any, but must not leave
 several points. Where there is no such run it is held against the prediction, with the defaults of 'predict'.
 agrees: the intervals of both overlap; differs: they do not; cannot tell: there is no number of ours (docs/claims.md).
-
-examples:
-  triplepoint compare llama3-70b_h100x64_tp2-pp16-dp2 my_runs/slow --html why.html
-  triplepoint compare traces_a100/ traces_mi300x/ --json
-  triplepoint compare measured.csv -o compared.csv
 """
+_EXAMPLES = (
+    "triplepoint compare llama3-70b_h200x32_tp4-pp4-dp2 llama3-70b_h100x64_tp4-pp8-dp2 --html why.html",
+    "triplepoint compare traces_a100/ traces_mi300x/ --json",
+    "triplepoint compare measured.csv -o compared.csv",
+)
+_ANSWER = {
+    "sentence": "why B is slower or hotter; of A and B, as all keys but rows",
+    "first": "what A is: its word, origin, runs, traced ranks, profiled steps",
+    "other": "the same of B",
+    "changes": "what differs: area, name, and both values as text",
+    "step": "the difference of the step and its parts, which add up to it; null without step times (s)",
+    "kernels": "matched kernels, with counts, summed time and what they add to the step (s)",
+    "quantities": "columns of table points of both, change with interval, and whether it is beyond the spread",
+    "notes": "what has to be known to read the numbers",
+    "rows": "of TABLE.csv: the judged values, as the columns of OUT",
+}
 _WIDEST = 40
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
-        "compare", "Compare two runs or traces: why is B slower or hotter than A. Or judge a table of own values."
+        "compare",
+        "Say why one run or trace is slower or hotter than another; or judge a table of own measured values.",
+        _EXAMPLES,
+        _DETAILS,
+        _ANSWER,
     )
-    made.formatter_class = argparse.RawDescriptionHelpFormatter
-    made.epilog = _ABOUT
-    made.add_argument("first", metavar="A|TABLE.csv", help="run, folder, traces or STUDY:POINT; or measured values alone")
-    made.add_argument("other", nargs="?", metavar="B", help="what is compared with A (default: A is a table)")
-    made.add_argument("--json", action="store_true", help="print all of it as JSON (default: a page of text)")
-    made.add_argument("--html", type=out_file, metavar="FILE", help="with A and B: page to write (default: none)")
+    made.add_argument("first", metavar="A|TABLE.csv", help="run, folder, traces or STUDY:POINT; or a table, alone")
+    made.add_argument("other", nargs="?", metavar="B", help="what is compared with A (default: none, A is a table)")
+    made.add_argument("--html", type=out_file, metavar="FILE", help="page of A and B to write (default: none)")
     made.add_argument("-o", "--out", type=out_file, metavar="OUT", help="of a table: CSV to write (default: none)")
     add_rules(made)
     add_results(made)
@@ -59,18 +72,16 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer:
     """Compare two sides, or the rows of a table."""
     if arguments.other is None:
-        _run_table(arguments)
-    elif arguments.out is not None:
-        raise UserError("compare: --out is of a table alone; use --json, or --html FILE, with A and B")
-    else:
-        _run_two(arguments)
+        return _compare_table(arguments)
+    if arguments.out is not None:
+        raise UserError("compare: --out is of a table alone; with A and B use --json or --html FILE")
+    return _compare_two(arguments)
 
 
-def _run_two(arguments: argparse.Namespace) -> None:
-    from triplepoint import __version__
+def _compare_two(arguments: argparse.Namespace) -> Answer:
     from triplepoint.compare.comparison import compare_two
     from triplepoint.compare.text import render
 
@@ -83,34 +94,26 @@ def _run_two(arguments: argparse.Namespace) -> None:
         from triplepoint.report.comparison import write_comparison
 
         write_comparison(found, arguments.html)
-        say(f"compare: page written to {arguments.html}")
-    if arguments.json:
-        print(json.dumps({"command": "compare", "version": __version__, **found.content()}, indent=1))
-    else:
-        print(render(found))
+        say(f"compare: page in {arguments.html}")
+    return Answer(found.content(), render(found))
 
 
-def _run_table(arguments: argparse.Namespace) -> None:
+def _compare_table(arguments: argparse.Namespace) -> Answer:
     from triplepoint.compare.own_values import COLUMNS, compare_table
     from triplepoint.files import write_text
 
     source = _table_file(arguments)
     _check_apart(source, arguments.out)
     rows = compare_table(source, arguments.results, arguments.config, say)
-    if arguments.json:
-        from triplepoint import __version__
-
-        print(json.dumps({"command": "compare", "version": __version__, "rows": rows}, indent=1))
-    else:
-        print(_table(rows))
-        counts = Counter(str(row["verdict"]) for row in rows)
-        print(f"compare: {len(rows)} values: {', '.join(f'{count} {word}' for word, count in sorted(counts.items()))}")
     if arguments.out is not None:
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         write_text(arguments.out, text.getvalue())
+    counts = Counter(str(row["verdict"]) for row in rows)
+    whole = f"compare: {len(rows)} values: {', '.join(f'{count} {word}' for word, count in sorted(counts.items()))}"
+    return Answer({"rows": rows}, f"{_table(rows)}\n{whole}")
 
 
 def _table_file(arguments: argparse.Namespace) -> Path:
@@ -118,8 +121,9 @@ def _table_file(arguments: argparse.Namespace) -> Path:
     if arguments.html is not None:
         raise UserError("compare: --html needs two runs or traces, A and B")
     path = Path(arguments.first)
-    if path.is_dir() or path.name.endswith((".json", ".json.gz", ".json.zst")) or not (path.exists() or path.suffix):
-        raise UserError(f"compare: {path} alone: name what it is compared with, 'triplepoint compare A B'")
+    is_trace = path.name.endswith((".json", ".json.gz", ".json.zst"))
+    if path.is_dir() or is_trace or not (path.exists() or path.suffix == ".csv"):
+        raise UserError(f"compare: {path} alone; name what it is compared with, 'triplepoint compare A B'")
     try:
         return in_file(arguments.first)
     except argparse.ArgumentTypeError as error:
@@ -129,6 +133,8 @@ def _table_file(arguments: argparse.Namespace) -> Path:
 def _check_apart(source: Path, out: Path | None) -> None:
     if out is not None and source.exists() and out.exists() and source.samefile(out):
         raise UserError(f"{out}: is the file that is read, {source}; name another one to write")
+
+
 def _table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as aligned text."""
     lines = [["id", "quantity", "measured", "ours", "interval of ours", "difference", "verdict", "by"]]

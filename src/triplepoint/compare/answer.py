@@ -1,6 +1,7 @@
 """One sentence that says why one side is slower or faster, and hotter or cooler, than the other."""
 
 from collections.abc import Mapping, Sequence
+from typing import TypeGuard
 
 from triplepoint.compare.changes import Change
 from triplepoint.compare.parts import Contribution, StepDifference
@@ -18,7 +19,7 @@ _MOST_CHANGES = 3
 _NO_CHANGE = 0.001
 """Steps that differ by less than a thousandth are called as fast where no interval is known."""
 _WARMER_K = 0.5
-_MORE_POWER = 0.01
+_MOVED = 0.01
 
 _NAMES: Mapping[tuple[str, str], str] = {
     ("idle", "host"): "waiting for launches from the CPU",
@@ -45,7 +46,7 @@ def answer(
     first: Side,
     other: Side,
     changes: Sequence[Change],
-    step: StepDifference,
+    step: StepDifference | None,
     quantities: Sequence[QuantityDifference],
 ) -> str:
     """Return the sentence; A is the first side and B the other.
@@ -54,12 +55,13 @@ def answer(
         first: One side.
         other: The other.
         changes: What changed.
-        step: The difference of the steps, of the other side scaled to equal work.
+        step: The difference of the steps, of the other side scaled to equal work; None without step times.
         quantities: Differences of quantities; none of loose traces.
     """
     by_name = {one.name: one for one in quantities}
     marks = "" if first.origin == other.origin == "measured" else f" ({_origins(first, other)})"
-    clauses = [f"{_setting(changes)}{_speed(step, by_name)}{marks}", *_reasons(step), *_heat(by_name)]
+    speed = _speed(step, by_name) if step else "the two sides have no step times to compare"
+    clauses = [f"{_setting(changes)}{speed}{marks}", *(_reasons(step) if step else []), *_heat(by_name)]
     return f"{clauses[0][0].upper()}{clauses[0][1:]}{''.join(clauses[1:])}."
 
 
@@ -133,7 +135,7 @@ def _reasons(step: StepDifference) -> list[str]:
 def _heat(by_name: Mapping[str, QuantityDifference]) -> list[str]:
     """Return how much hotter the hottest GPU is and what goes with it: power, air, clocks."""
     heats = [by_name[name] for name in ("gpu_temp_max_c", "gpu_temp_c") if name in by_name]
-    heat = next((one for one in heats if one.verdict != "within spread"), None)
+    heat = next((one for one in heats if one.is_clear), None)
     power, clock = by_name.get("gpu_power_w"), by_name.get("sm_clock_mhz")
     found = []
     if heat and abs(heat.effect.value) >= _WARMER_K:
@@ -141,17 +143,22 @@ def _heat(by_name: Mapping[str, QuantityDifference]) -> list[str]:
         which = "its hottest GPU is" if heat.name == "gpu_temp_max_c" else "its GPUs are"
         found.append(f"; {which} {abs(heat.effect.value):.1f} K {word}")
         found.append(_why_hot(heat.effect.value > 0, power, by_name.get("inlet_temp_c")))
-    elif power and power.effect.is_relative and abs(power.effect.value) >= _MORE_POWER and power.verdict != "within spread":
+    elif _is_said(power):
         found.append(f"; a GPU draws {_power(power)}")
-    if clock and clock.effect.is_relative and abs(clock.effect.value) >= _MORE_POWER and clock.verdict != "within spread":
+    if _is_said(clock):
         found.append(f", at a clock {abs(clock.effect.value):.1%} {'higher' if clock.effect.value > 0 else 'lower'}")
     return found
+
+
+def _is_said(one: QuantityDifference | None) -> TypeGuard[QuantityDifference]:
+    """Return whether a quantity changed by enough, and not within its spread, to be in the sentence."""
+    return one is not None and one.is_clear and one.effect.is_relative and abs(one.effect.value) >= _MOVED
 
 
 def _why_hot(is_hotter: bool, power: QuantityDifference | None, inlet: QuantityDifference | None) -> str:
     sign = 1 if is_hotter else -1
     reasons = []
-    if power and power.effect.is_relative and sign * power.effect.value >= _MORE_POWER:
+    if power and power.effect.is_relative and sign * power.effect.value >= _MOVED:
         reasons.append(f"a GPU draws {_power(power)}")
     if inlet and sign * inlet.effect.value >= _WARMER_K:
         reasons.append(f"the air at the inlet is {abs(inlet.effect.value):.1f} K {'warmer' if is_hotter else 'colder'}")

@@ -69,20 +69,21 @@ def _of_traces(side: Side) -> Iterator[tuple[tuple[Area, str], str]]:
 
 
 def _settings(point: Point) -> Iterator[tuple[str, str]]:
-    yield "model", point.model.name
-    for name, value in _flat(point.model.model_dump(mode="json", exclude={"name", "source"})):
-        yield f"model.{name}", value
+    if point.knows("model"):
+        yield "model", point.model.name
+        for name, value in _flat(point.model.model_dump(mode="json", exclude={"name", "source"})):
+            yield f"model.{name}", value
     yield "cluster", point.cluster.name
     yield "num_gpus", str(point.num_gpus)
     values = settings_of(point)
     for name in SETTINGS:
-        if name not in _OF_MEASUREMENT:
+        if name not in _OF_MEASUREMENT and point.knows(name):
             yield name, setting_text(values[name])
 
 
 def _measurement(point: Point, runs: Sequence[Run]) -> Iterator[tuple[str, str]]:
     values = settings_of(point)
-    for name in _OF_MEASUREMENT:
+    for name in filter(point.knows, _OF_MEASUREMENT):
         yield name, setting_text(values[name])
     yield "measurement_version", str(point.measurement_version)
     yield "origin", runs[0].manifest.origin
@@ -101,8 +102,7 @@ def _hardware(manifests: Sequence[Manifest], point: Point) -> Iterator[tuple[str
     nodes = [node for manifest in manifests for node in manifest.nodes]
     products = Counter(device.product or _UNKNOWN for node in manifests[0].nodes for device in node.devices)
     yield "device", ", ".join(sorted(products))
-    for name, value in _flat(point.cluster.model_dump(mode="json", exclude={"name", "device", "gpu"})):
-        yield name, value
+    yield from _flat(point.cluster.model_dump(mode="json", exclude={"name", "device", "gpu"}))
     yield "nodes", str(len(manifests[0].nodes))
     yield "hosts", _listed(sorted({node.host for node in nodes}))
     yield "processors of a node", _joined(node.num_cores or None for node in nodes)

@@ -9,7 +9,7 @@ from typing import Any
 from triplepoint.compare.answer import answer
 from triplepoint.compare.changes import Change, find_changes
 from triplepoint.compare.kernels import ABOUT, KernelDifference, kernel_differences
-from triplepoint.compare.parts import StepDifference, step_difference
+from triplepoint.compare.parts import StepDifference, scale_of, step_difference
 from triplepoint.compare.quantities import QuantityDifference, quantity_differences
 from triplepoint.compare.sides import Progress, Side, read_side
 from triplepoint.compare.subjects import check_apart, find_subject
@@ -25,7 +25,7 @@ class Comparison:
     first: Side
     other: Side
     changes: list[Change]
-    step: StepDifference
+    step: StepDifference | None
     kernels: list[KernelDifference]
     quantities: list[QuantityDifference]
     notes: list[str]
@@ -37,22 +37,12 @@ class Comparison:
 
     def content(self) -> dict[str, Any]:
         """Return all of it as plain values: times in seconds, other quantities in the unit of their column."""
-        step = self.step
         return {
             "sentence": self.sentence,
             "first": _side(self.first),
             "other": _side(self.other),
             "changes": [change._asdict() for change in self.changes],
-            "step": {
-                "first_s": step.first_s, "other_s": step.other_s, "difference_s": step.difference_s,
-                "scale": step.scale, "is_profiled": step.is_profiled,
-                "parts": [
-                    one.part._asdict() | {"first_s": one.first_s, "other_s": one.other_s}
-                    | {"difference_s": one.effect.value, "lo_s": _known(one.effect.low), "hi_s": _known(one.effect.high)}
-                    | {"interval": ABOUT_BASIS[one.effect.basis]}
-                    for one in step.parts
-                ],
-            },
+            "step": _step(self.step) if self.step else None,
             "kernels": [
                 one.part._asdict()
                 | {"title": one.title, "matched_by": ABOUT[one.match], "first_names": one.names[0]}
@@ -69,6 +59,19 @@ class Comparison:
             ],
             "notes": self.notes,
         }  # fmt: skip
+
+
+def _step(step: StepDifference) -> dict[str, Any]:
+    return {
+        "first_s": step.first_s, "other_s": step.other_s, "difference_s": step.difference_s, "scale": step.scale,
+        "is_profiled": step.is_profiled,
+        "parts": [
+            one.part._asdict() | {"first_s": one.first_s, "other_s": one.other_s}
+            | {"difference_s": one.effect.value, "lo_s": _known(one.effect.low), "hi_s": _known(one.effect.high)}
+            | {"interval": ABOUT_BASIS[one.effect.basis]}
+            for one in step.parts
+        ],
+    }  # fmt: skip
 
 
 def _known(value: float) -> float | None:
@@ -108,21 +111,21 @@ def compare_two(first: str, other: str, results: Path, config: Path, scheme: Sch
                 f"{side.word}: has no traces, and {against.word} has nothing else; compare two runs, or two traces"
             )
     step = step_difference(one, two)
-    kernels = kernel_differences(one.traced, two.traced, step) if one.traced and two.traced else []
+    kernels = kernel_differences(one.traced, two.traced, step) if one.traced and two.traced and step else []
     quantities = quantity_differences(one, two)
-    notes = [*_notes(one, two, step), *_about_intervals(step, quantities)]
+    notes = [*_notes(one, two), *_about_intervals(step, quantities)]
     return Comparison(one, two, find_changes(one, two), step, kernels, quantities, notes)
 
 
-def _about_intervals(step: StepDifference, quantities: Sequence[QuantityDifference]) -> Iterator[str]:
+def _about_intervals(step: StepDifference | None, quantities: Sequence[QuantityDifference]) -> Iterator[str]:
     """Yield what the intervals of parts and of quantities are over."""
-    for what, found in (("parts", step.parts), ("quantities", quantities)):
+    for what, found in (("parts", step.parts if step else []), ("quantities", quantities)):
         bases = dict.fromkeys(one.effect.basis for one in found if one.effect.basis != "none")
         if bases:
             yield f"intervals of {what}: {'; '.join(ABOUT_BASIS[basis] for basis in bases)}"
 
 
-def _notes(first: Side, other: Side, step: StepDifference) -> Iterator[str]:
+def _notes(first: Side, other: Side) -> Iterator[str]:
     """Yield what has to be known to read the numbers."""
     if first.origin != other.origin:
         yield (
@@ -134,10 +137,10 @@ def _notes(first: Side, other: Side, step: StepDifference) -> Iterator[str]:
             "both are simulated: intervals are those of the model without what both share, where that is known; none "
             "are known of single parts and kernels"
         )
-    if step.scale != 1:
-        yield f"a GPU of B has 1/{step.scale:.4g} of the tokens of A's in a step: times of B are times {step.scale:.4g}"
+    if (scale := scale_of(first, other)) != 1:
+        yield f"a GPU of B has {1 / scale:.4g} times the tokens of A's in a step: times of B are times {scale:.4g}"
     elif not (first.tokens_per_gpu and other.tokens_per_gpu):
-        yield "the work of a step is not known of traces: their times are compared step by step as they are"
+        yield "the work of a step is not known on both sides: times are compared step by step as they are"
     if first.runs and other.runs and first.runs[0].planned.point.model.name != other.runs[0].planned.point.model.name:
         yield "the models differ: a token is not the same work on both sides"
     yield from _notes_of_traces(first, other)

@@ -148,7 +148,7 @@ def _difference(
     counts, sums, steps = [], [], []
     for kernels, one, exposed, factor in zip(members, traced, share, (1.0, scale), strict=True):
         sum_s = factor * sum(one.kernels[kernel].sum_s for kernel in kernels)
-        counts.append(factor * sum(one.kernels[kernel].count for kernel in kernels))
+        counts.append(factor * sum(one.kernels[kernel].num_calls for kernel in kernels))
         sums.append(sum_s)
         steps.append(sum_s * exposed.get(key[0], 0.0))
     names = tuple(tuple(kernel.name for kernel in kernels) for kernels in members)
@@ -168,8 +168,6 @@ def _without_kernels(first: Traced, other: Traced, step: StepDifference) -> list
             nothing: tuple[str, ...] = ()
             match: Match = "no kernel"
             found.append(
-                KernelDifference(
-                    one.part, "", match, (nothing, nothing), (0.0, 0.0), (0.0, 0.0), (bare[0], bare[1])
-                )
+                KernelDifference(one.part, "", match, (nothing, nothing), (0.0, 0.0), (0.0, 0.0), (bare[0], bare[1]))
             )
     return found

@@ -61,41 +61,35 @@ def scale_of(first: Side, other: Side) -> float:
     return one / two if one and two else 1.0
 
 
-def step_difference(first: Side, other: Side) -> StepDifference:
-    """Return the difference of two steps by part.
+def step_difference(first: Side, other: Side) -> StepDifference | None:
+    """Return the difference of two steps by part; None where the two sides have no times of one kind.
 
     Args:
         first: One side, runs or traces.
-        other: The other; where one side has runs without traces, the other must have runs too.
+        other: The other.
     """
-    scale = scale_of(first, other)
-    are_runs = bool(first.runs and other.runs)
-    has_parts = first.traced is not None and other.traced is not None
-    both = [_step_s(side, are_runs) for side in (first, other)]
-    parts = _parts(first, other, scale, are_runs) if has_parts else []
-    return StepDifference(both[0], both[1] * scale, scale, not are_runs, parts)
+    scale, one, two = scale_of(first, other), first.traced, other.traced
+    measured = (first.step_s, other.step_s)
+    if measured[0] is not None and measured[1] is not None:
+        steps_s, is_profiled = (measured[0], measured[1]), False
+    elif one and two:
+        steps_s, is_profiled = (one.step_s, two.step_s), True
+    else:
+        return None
+    parts = _parts(one, two, scale, first.origin == other.origin == "measured") if one and two else []
+    if one and two and not is_profiled:
+        rest = (steps_s[0] - one.step_s, scale * (steps_s[1] - two.step_s))
+        parts.append(Contribution(UNPROFILED, rest[0], rest[1], unpaired([rest[0]], [rest[1]], "none")))
+    parts.sort(key=lambda contribution: -abs(contribution.effect.value))
+    return StepDifference(steps_s[0], steps_s[1] * scale, scale, is_profiled, parts)
 
 
-def _step_s(side: Side, is_measured: bool) -> float:
-    if is_measured or side.traced is None:
-        return float(np.mean([run.row["step_time_s"] for run in side.runs]))
-    return side.traced.step_s
-
-
-def _parts(first: Side, other: Side, scale: float, is_measured: bool) -> list[Contribution]:
-    one, two = first.traced, other.traced
-    assert one is not None and two is not None
+def _parts(one: Traced, two: Traced, scale: float, is_sampled: bool) -> list[Contribution]:
     names = dict.fromkeys(part for traced in (one, two) for step in traced.steps for part in step)
-    is_sampled = first.origin == other.origin == "measured"
-    found = [
+    return [
         Contribution(part, one.mean_s(part), two.mean_s(part) * scale, _effect(part, one, two, scale, is_sampled))
         for part in names
     ]
-    if is_measured:
-        rest = [_step_s(side, True) - traced.step_s for side, traced in ((first, one), (other, two))]
-        effect = unpaired(rest[:1], [rest[1] * scale], "none")
-        found.append(Contribution(UNPROFILED, rest[0], rest[1] * scale, effect))
-    return sorted(found, key=lambda contribution: -abs(contribution.effect.value))
 
 
 def _effect(part: Part, one: Traced, two: Traced, scale: float, is_sampled: bool) -> Effect:

@@ -58,13 +58,18 @@ class QuantityDifference:
         return "within spread" if self.effect.is_tie else "differs"
 
     @property
+    def is_clear(self) -> bool:
+        """Return whether the change is not known to be within its spread."""
+        return self.verdict in ("differs", "not known")
+
+    @property
     def shown(self) -> tuple[float | None, float | None]:
         """Return both values in the unit shown."""
         return shown_value(self.name, self.first), shown_value(self.name, self.other)
 
 
 def quantity_differences(first: Side, other: Side) -> list[QuantityDifference]:
-    """Return the quantities that both sides have, in the order of `NAMES`, and what the GPUs were given; none of traces."""
+    """Return the quantities that both sides have, in the order of `NAMES`, then conditions; none of traces."""
     if not (first.runs and other.runs):
         return []
     tables = [_table(side.runs) for side in (first, other)]

@@ -77,7 +77,15 @@ class Side:
     def tokens_per_gpu(self) -> float | None:
         """Return tokens of a step over GPUs; None where they are not known."""
         point = self.runs[0].planned.point if self.runs else None
-        return point.num_tokens / point.num_gpus if point else None
+        if point is None or not point.knows("global_batch_size", "sequence_length"):
+            return None
+        return point.num_tokens / point.num_gpus
+
+    @property
+    def step_s(self) -> float | None:
+        """Return the time of measured steps, mean over repeats; None where there are none. Unit: s."""
+        times = [run.row["step_time_s"] for run in self.runs if run.row["step_time_s"] is not None]
+        return sum(times) / len(times) if times else None
 
 
 def read_side(subject: Subject, results: Path, config: Path, scheme: Scheme, progress: Progress) -> Side:

@@ -8,7 +8,7 @@ from triplepoint.compare.answer import part_name, seconds, step_effect
 from triplepoint.compare.changes import Change
 from triplepoint.compare.comparison import Comparison
 from triplepoint.compare.kernels import ABOUT, KernelDifference
-from triplepoint.compare.parts import Contribution
+from triplepoint.compare.parts import Contribution, StepDifference
 from triplepoint.compare.quantities import QuantityDifference
 from triplepoint.compare.sides import Side
 from triplepoint.effects import Effect
@@ -27,7 +27,7 @@ def render(found: Comparison) -> str:
         textwrap.wrap(found.sentence, _WIDTH),
         [f"A  {describe_side(found.first)}", f"B  {describe_side(found.other)}"],
         ["What changed", *_table(change_lines(found.changes)[:MOST_CHANGES])],
-        [step_title(found), *_table(part_lines(found))],
+        [step_title(found.step), *_table(part_lines(found, found.step))] if found.step else [],
         ["Kernels, by what they add to the step", *_table(kernel_lines(found.kernels))] if found.kernels else [],
         ["Power, clocks, heat, energy", *_table(quantity_lines(found.quantities))] if found.quantities else [],
         ["Notes", *(f"  {note}" for note in found.notes)] if found.notes else [],
@@ -57,18 +57,17 @@ def change_lines(changes: Sequence[Change]) -> Lines:
     return [[change.name, f"{_short(change.first)} -> {_short(change.other)}"] for change in changes]
 
 
-def step_title(found: Comparison) -> str:
+def step_title(step: StepDifference) -> str:
     """Return the heading of the parts of the step, with what the times are of."""
-    what = "profiled steps" if found.step.is_profiled else "measured steps"
-    scaled = f"; B times {found.step.scale:.4g} for equal tokens per GPU" if found.step.scale != 1 else ""
+    what = "profiled steps" if step.is_profiled else "measured steps"
+    scaled = f"; B times {step.scale:.4g} for equal tokens per GPU" if step.scale != 1 else ""
     return f"Where the step's time went: {what}, exposed time, mean over traced ranks{scaled}"
 
 
-def part_lines(found: Comparison) -> Lines:
+def part_lines(found: Comparison, step: StepDifference, most: int = MOST_PARTS) -> Lines:
     """Return the parts of the step as rows of cells with a heading; the whole stands last."""
-    step = found.step
     lines = [["", "A", "B", "B - A", "of it", "90 % interval"]]
-    shown, rest = step.parts[:MOST_PARTS], step.parts[MOST_PARTS:]
+    shown, rest = step.parts[:most], step.parts[most:]
     lines += [_part_line(one, step.difference_s) for one in shown]
     if rest:
         sums = [sum(getattr(one, name) for one in rest) for name in ("first_s", "other_s")]
@@ -76,7 +75,7 @@ def part_lines(found: Comparison) -> Lines:
             [f"{len(rest)} smaller parts", *map(seconds, sums), *_difference(sums[1] - sums[0], step.difference_s), ""]
         )
     whole = _difference(step.difference_s, step.difference_s)
-    lines.append(["step", seconds(step.first_s), seconds(step.other_s), *whole, _whole_interval(found)])
+    lines.append(["step", seconds(step.first_s), seconds(step.other_s), *whole, _whole_interval(found, step)])
     waits = [side.traced.waited_s if side.traced else {} for side in (found.first, found.other)]
     if all(waits):
         for name, title in (("bubble", "in it waiting for stages"), ("straggler", "in it waiting for late ranks")):
@@ -102,8 +101,8 @@ def interval_text(effect: Effect) -> str:
     return f"{signed(effect.low)} to {signed(effect.high)}{' (within spread)' if effect.is_tie else ''}"
 
 
-def _whole_interval(found: Comparison) -> str:
-    effect = step_effect(found.step, {one.name: one for one in found.quantities})
+def _whole_interval(found: Comparison, step: StepDifference) -> str:
+    effect = step_effect(step, {one.name: one for one in found.quantities})
     return f"{effect.size}{effect.ends}{' (within spread)' if effect.is_tie else ''}" if effect else ""
 
 

@@ -38,7 +38,7 @@ class KernelName(NamedTuple):
 class KernelTime(NamedTuple):
     """Kernels of one name in a step, means over steps and ranks: occurrences, and summed duration (s)."""
 
-    count: float
+    num_calls: float
     sum_s: float
 
 
