@@ -18,6 +18,8 @@ _LEAST = 0.05
 _MOST_CHANGES = 3
 _NO_CHANGE = 0.001
 """Steps that differ by less than a thousandth are called as fast where no interval is known."""
+_LEAST_S = 1e-9
+"""Traces resolve no less."""
 _WARMER_K = 0.5
 _MOVED = 0.01
 
@@ -100,7 +102,7 @@ def _speed(step: StepDifference, by_name: Mapping[str, QuantityDifference]) -> s
         size = f"{1 + change:.3g} times as long as"
     ends = effect.ends.strip() if effect else ""
     is_tie = effect is not None and effect.is_tie
-    spread = f", within the spread {ends}" if is_tie else f" {ends}" if ends else ""
+    spread = f", within the spread {ends} %" if is_tie else f" {ends} %" if ends else ""
     return f"{what} takes {size} one of A{spread}: {times}"
 
 
@@ -177,6 +179,8 @@ def _power(power: QuantityDifference) -> str:
 def seconds(value_s: float) -> str:
     """Return a time with a unit that suits it, to four digits."""
     size = abs(value_s)
+    if size < _LEAST_S:
+        return "0 s"
     return f"{value_s:.4g} s" if size >= 1 else f"{value_s * 1e3:.4g} ms" if size >= 1e-3 else f"{value_s * 1e6:.3g} us"
 
 

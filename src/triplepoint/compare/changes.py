@@ -66,6 +66,8 @@ def _of_traces(side: Side) -> Iterator[tuple[tuple[Area, str], str]]:
         yield ("settings", "num_gpus"), ", ".join(map(str, sizes))
     if backends := sorted({job.backend for job in side.jobs if job.backend}):
         yield ("software", "collective backend"), ", ".join(backends)
+    for name in sorted({name for job in side.jobs for name in job.versions}):
+        yield ("software", name), _joined(job.versions.get(name) for job in side.jobs)
 
 
 def _settings(point: Point) -> Iterator[tuple[str, str]]:

@@ -91,7 +91,7 @@ def _part_line(one: Contribution, whole_s: float) -> list[str]:
 
 
 def _difference(value_s: float, whole_s: float) -> list[str]:
-    return [signed(value_s), f"{value_s / whole_s:.0%}" if whole_s else ""]
+    return [signed(value_s), f"{value_s / whole_s + 0.0:.0%}".replace("-0%", "0%") if whole_s else ""]
 
 
 def interval_text(effect: Effect) -> str:

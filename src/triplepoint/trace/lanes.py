@@ -15,6 +15,8 @@ from triplepoint.errors import UserError
 from triplepoint.files import write_text
 from triplepoint.trace import Int64
 
+_VERSION = "_version"
+"""End of the names of versions."""
 SUMMARY = "rank.json"
 """Name of the file in the rank's folder."""
 
@@ -141,12 +143,14 @@ class Job(msgspec.Struct, frozen=True):
         num_gpus: Ranks of the job; None where not told.
         backend: Library of its collectives, as torch names it; None where not told.
         is_simulated: Whether the trace says that it was simulated.
+        versions: Versions of software, by name: `nccl`, `hip_driver`, `cuda_runtime`, ...
     """
 
     gpu: str | None = None
     num_gpus: int | None = None
     backend: str | None = None
     is_simulated: bool = False
+    versions: dict[str, str] = {}
 
 
 def job_of(metadata: Mapping[str, Any]) -> Job:
@@ -160,6 +164,11 @@ def job_of(metadata: Mapping[str, Any]) -> Job:
         size if isinstance(size, int) else None,
         backend if isinstance(backend, str) else None,
         metadata.get("simulated") is True,
+        {
+            name.removesuffix(_VERSION): str(value)
+            for name, value in (metadata | group).items()
+            if name.endswith(_VERSION) and isinstance(value, str | int | float)
+        },
     )
 
 
