@@ -27,6 +27,7 @@ COMMANDS = {
     "claims": "judge what is published by the tables",
     "figure": "draw one figure from the tables",
     "report": "write the self-contained report",
+    "record": "watch a job of your own: its steps, power and heat, as a run like any other",
     "doctor": "check a machine, or all nodes of a cluster, before GPU hours are spent",
     "predict": "predict step time, memory and bottleneck of any configurations, one a row of a CSV",
     "whatif": "say what each factor costs a point, or makes of the difference of two points",
