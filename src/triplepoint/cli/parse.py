@@ -18,6 +18,24 @@ def add_rules(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_steps(parser: argparse.ArgumentParser) -> None:
+    """Add `--steps`, how the annotations that are the steps are called."""
+    parser.add_argument(
+        "--steps",
+        type=_pattern,
+        metavar="PATTERN",
+        help="regular expression of the names of ranges (NVTX, ROCTX, record_function) that are the steps, with their "
+        "number in a group where they have one (default: ProfilerStep#N, else 'step N' or 'iteration N')",
+    )
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+
+
 def load_rules(arguments: argparse.Namespace) -> Scheme:
     """Return the scheme that was asked for.
 

@@ -62,7 +62,7 @@ def _of_traces(side: Side) -> Iterator[tuple[tuple[Area, str], str]]:
     gpus = sorted({job.gpu for job in side.jobs if job.gpu})
     if gpus:
         yield ("hardware", "device"), ", ".join(gpus)
-    if sizes := sorted({job.num_gpus for job in side.jobs if job.num_gpus}):
+    if sizes := sorted({one.world_size for one in side.summaries if one.world_size}):
         yield ("settings", "num_gpus"), ", ".join(map(str, sizes))
     if backends := sorted({job.backend for job in side.jobs if job.backend}):
         yield ("software", "collective backend"), ", ".join(backends)

@@ -11,7 +11,7 @@ from triplepoint.compare.changes import Change, find_changes
 from triplepoint.compare.kernels import ABOUT, KernelDifference, kernel_differences
 from triplepoint.compare.parts import StepDifference, scale_of, step_difference
 from triplepoint.compare.quantities import QuantityDifference, quantity_differences
-from triplepoint.compare.sides import Progress, Side, read_side
+from triplepoint.compare.sides import Progress, Side, check_finished, read_side
 from triplepoint.compare.subjects import check_apart, find_subject
 from triplepoint.effects import ABOUT as ABOUT_BASIS
 from triplepoint.errors import UserError
@@ -104,6 +104,8 @@ def compare_two(first: str, other: str, results: Path, config: Path, scheme: Sch
     """
     subjects = [find_subject(word, results) for word in (first, other)]
     check_apart(*subjects)
+    for subject in subjects:
+        check_finished(subject)
     one, two = (read_side(subject, results, config, scheme, progress) for subject in subjects)
     for side, against in ((one, two), (two, one)):
         if side.traced is None and not against.runs:

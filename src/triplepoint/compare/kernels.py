@@ -19,7 +19,7 @@ Match = Literal["name", "shape", "kind", "operation", "one side", "no kernel"]
 
 ABOUT: Mapping[Match, str] = {
     "name": "same name",
-    "shape": "same operation, type and shape",
+    "shape": "same operation and shape",
     "kind": "same operation and type",
     "operation": "same operation, other type or layout",
     "one side": "no counterpart",
@@ -66,7 +66,7 @@ def _by_name(kernel: KernelName) -> str | None:
 
 def _by_shape(kernel: KernelName) -> str | None:
     shape = _SHAPE.search(kernel.name)
-    return f"{_by_kind(kernel)} {shape[1]}" if shape else None
+    return f"{_by_operation(kernel)} {shape[1]}" if shape else None
 
 
 def _by_kind(kernel: KernelName) -> str | None:

@@ -17,18 +17,18 @@ from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.status import Status
-from triplepoint.tables import CATEGORIES, INTERVALS, KERNELS, RANKS, TELEMETRY, TIMELINE
+from triplepoint.tables import CATEGORIES, INTERVALS, KERNELS, TELEMETRY, TIMELINE
 from triplepoint.telemetry.align import align_run
 from triplepoint.trace.join import join_ranks, trace_run
-from triplepoint.trace.lanes import Job
+from triplepoint.trace.lanes import Job, RankSummary
 from triplepoint.trace.parsing import check_ranks, find_traces, parse_traces
 from triplepoint.trace.taxonomy import Scheme
 
 Progress = Callable[[str], None]
 Origin = Literal["measured", "simulated"]
 
-_OF_TRACES = tuple(f"{table.name}.parquet" for table in (INTERVALS, CATEGORIES, KERNELS, RANKS, TIMELINE))
-"""Tables of a run that its traces give."""
+_OF_TRACES = tuple(f"{table.name}.parquet" for table in (INTERVALS, CATEGORIES, KERNELS, TIMELINE))
+"""Tables of a run that its traces give, and without which there is nothing to read."""
 CONDITIONS = {"inlet_temp_c": "Air at the inlet", "gpu_power_limit_w": "Power limit as set"}
 """Columns of telemetry that say what the GPUs were given, with what they are called."""
 
@@ -58,13 +58,18 @@ class Side:
         word: As the user named it.
         runs: Repeats of one point; none for loose traces.
         traced: What the traces say; None without any.
-        jobs: What each of loose traces says of its job.
+        summaries: Of loose traces, one a rank.
     """
 
     word: str
     runs: Sequence[Run]
     traced: Traced | None
-    jobs: Sequence[Job] = ()
+    summaries: Sequence[RankSummary] = ()
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Return what each of loose traces says of its job."""
+        return [one.job for one in self.summaries]
 
     @property
     def origin(self) -> Origin:
@@ -92,14 +97,14 @@ def read_side(subject: Subject, results: Path, config: Path, scheme: Scheme, pro
     """Return a side of a comparison.
 
     Args:
-        subject: What was named.
+        subject: What was named; its runs finished, see `check_finished`.
         results: Folder of the results, for `sensors/`.
         config: Folder of the configuration.
         scheme: Rules that sort kernels of traces that are not parsed yet.
         progress: Called with a line now and then.
 
     Raises:
-        UserError: If a run did not finish or is incomplete, or there are no traces where they were named.
+        UserError: If a run is incomplete, or there are no traces where they were named.
     """
     if subject.traces:
         return _read_traces(subject, scheme, progress)
@@ -120,14 +125,13 @@ def _read_traces(subject: Subject, scheme: Scheme, progress: Progress) -> Side:
         traced = of_tables(tables) or of_spans(tables, summaries)
     if not sum(sum(step.values()) for step in traced.steps):
         raise UserError(f"{subject.word}: no work in the traces; expected kernels, or operators on the CPU")
-    return Side(subject.word, [], traced, [one.job for one in summaries])
+    return Side(subject.word, [], traced, summaries)
 
 
 def _read_run(
     folder: Path, results: Path, config: Path, scheme: Scheme, progress: Progress
 ) -> tuple[Run, Traced | None]:
-    planned = read_planned_run(folder / "point.json")
-    manifest = _read_result(folder, planned)
+    planned, manifest = read_planned_run(folder / "point.json"), read_manifest(folder / "raw" / "manifest.json")
     has_traces = planned.point.steps.profiled > 0
     with _parsed(folder, has_traces, scheme, progress) as parsed:
         row = point_row(planned, manifest, parsed, results, config)
@@ -135,17 +139,21 @@ def _read_run(
         return Run(planned, manifest, row, _conditions(parsed / "telemetry.parquet")), traced
 
 
-def _read_result(folder: Path, planned: PlannedRun) -> Manifest:
-    """Return the manifest of a run that finished; any other is refused with what became of it."""
-    path = folder / "raw" / "manifest.json"
-    if not path.is_file():
-        raise UserError(f"{planned.run}: has not run, {path} is missing; run it with 'snakemake all', or name another")
-    manifest = read_manifest(path)
-    if manifest.status != Status.OK:
-        raise UserError(f"{planned.run}: {manifest.status.label}: {explain(manifest)}; name a run that finished")
-    if manifest.digest != planned.digest:
-        raise UserError(f"{planned.run}: measured for another point than point.json has; launch it again")
-    return manifest
+def check_finished(subject: Subject) -> None:
+    """Refuse runs that did not finish.
+
+    Raises:
+        UserError: With what became of the run.
+    """
+    for folder in subject.runs:
+        planned, path = read_planned_run(folder / "point.json"), folder / "raw" / "manifest.json"
+        if not path.is_file():
+            raise UserError(f"{planned.run}: has not run, {path} is missing; run 'snakemake all', or name another run")
+        manifest = read_manifest(path)
+        if manifest.status != Status.OK:
+            raise UserError(f"{planned.run}: {manifest.status.label}: {explain(manifest)}; name a run that finished")
+        if manifest.digest != planned.digest:
+            raise UserError(f"{planned.run}: measured for another point than point.json has; launch it again")
 
 
 @contextlib.contextmanager
@@ -160,9 +168,12 @@ def _parsed(folder: Path, has_traces: bool, scheme: Scheme, progress: Progress) 
         scratch = Path(text)
         for name in ("point.json", "raw"):
             (scratch / name).symlink_to((folder / name).resolve())
-        align_run(scratch / "raw", scratch / "telemetry.parquet")
+        align_run(folder / "raw", scratch / "telemetry.parquet")
         if has_traces:
-            trace_run(scratch, scheme, progress)
+            try:
+                trace_run(scratch, scheme, progress)
+            except UserError as error:
+                raise UserError(str(error).replace(text, str(folder))) from None
         yield scratch
 
 

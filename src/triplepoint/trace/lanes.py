@@ -140,14 +140,12 @@ class Job(msgspec.Struct, frozen=True):
 
     Attributes:
         gpu: Product name of the GPU; None where the trace names none.
-        num_gpus: Ranks of the job; None where not told.
         backend: Library of its collectives, as torch names it; None where not told.
         is_simulated: Whether the trace says that it was simulated.
         versions: Versions of software, by name: `nccl`, `hip_driver`, `cuda_runtime`, ...
     """
 
     gpu: str | None = None
-    num_gpus: int | None = None
     backend: str | None = None
     is_simulated: bool = False
     versions: dict[str, str] = {}
@@ -158,10 +156,9 @@ def job_of(metadata: Mapping[str, Any]) -> Job:
     devices, group = metadata.get("deviceProperties"), metadata.get("distributedInfo")
     first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
     group = group if isinstance(group, dict) else {}
-    name, size, backend = first.get("name"), group.get("world_size"), group.get("backend")
+    name, backend = first.get("name"), group.get("backend")
     return Job(
         name if isinstance(name, str) else None,
-        size if isinstance(size, int) else None,
         backend if isinstance(backend, str) else None,
         metadata.get("simulated") is True,
         {
@@ -188,6 +185,7 @@ class RankSummary(msgspec.Struct, frozen=True):
         num_duplicate_events: GPU events left out because they are equal to another in everything.
         is_truncated: Whether the file ended early.
         job: What the trace says of its job.
+        world_size: Ranks of the job, as the file says; None where it does not.
     """
 
     path: str
@@ -202,6 +200,7 @@ class RankSummary(msgspec.Struct, frozen=True):
     num_duplicate_events: int
     is_truncated: bool
     job: Job = Job()
+    world_size: int | None = None
 
     def exposed(self, category: str) -> int:
         """Return the exposed time of a category. Unit: ns."""

@@ -21,17 +21,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from triplepoint.errors import UserError
 from triplepoint.files import whole, write_text
 from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS
 from triplepoint.trace import Bool
 from triplepoint.trace.compare import Comparison
 from triplepoint.trace.join import Together, join_ranks
 from triplepoint.trace.kineto import HAS_STREAM, ROW, Rows
-from triplepoint.trace.kineto.reader import Header, read_trace
+from triplepoint.trace.kineto.reader import Header, read_kineto
 from triplepoint.trace.lanes import RankSummary
 from triplepoint.trace.parsing import TraceFile, check_ranks, find_traces, parse_traces, rank_of
-from triplepoint.trace.perfetto import FILE_NAME, write_merged
+from triplepoint.trace.perfetto import FILE_NAME, CounterTrack, cut_track, rank_process, write_merged
+from triplepoint.trace.pipes import spooled
 from triplepoint.trace.rank import intervals
+from triplepoint.trace.reader import read_counters
 from triplepoint.trace.taxonomy import Scheme, load_scheme
 from triplepoint.units import MS_PER_S, NS_PER_S, NS_PER_US
 
@@ -129,35 +132,56 @@ def trace_files(
     *,
     csv: bool = False,
     num_jobs: int | None = None,
+    steps: re.Pattern[str] | None = None,
 ) -> str:
     """Write the tables of the traces of one job.
 
     Args:
-        arguments: Traces, or folders of traces.
+        arguments: Traces, pipes that traces come through (`-` for standard input), or folders of traces.
         out: Folder the tables are written to.
         scheme: Rules of the taxonomy.
         progress: Called with a line now and then.
         csv: Write CSV files too.
         num_jobs: Processes to parse with; None for one a core.
+        steps: Names of the annotations that are the steps; None for those that profilers and frameworks give them.
 
     Returns:
         A readable summary.
 
     Raises:
-        UserError: If there are no traces, one cannot be read, has no rank, or shares its rank with another.
+        UserError: If there are no traces, one cannot be read, has no rank, shares its rank with another, or is of
+            another job.
         OSError: If the disk is full. Nothing is written in either case.
     """
-    files = find_traces(arguments)
     with _scratch(out) as scratch:
+        files = find_traces(spooled(arguments, scratch / "pipes", progress))
         folders = [scratch / str(index) for index in range(len(files))]
-        summaries = parse_traces(files, folders, scheme, progress, num_jobs)
+        summaries = parse_traces(files, folders, scheme, progress, num_jobs, steps=steps)
         check_ranks((one.path, one.rank) for one in summaries)
+        progress(f"joining {_plural(len(files), 'rank')}")
         tables = scratch / _TABLES
         together = join_ranks(folders, tables)
-        write_merged(tables / FILE_NAME, tables / "timeline.parquet", together.drawn, [], lambda rank: f"rank {rank}")
+        counters = [
+            track for file, one in zip(files, summaries, strict=True) for track in _counters(file, one, together)
+        ]
+        write_merged(
+            tables / FILE_NAME, tables / "timeline.parquet", together.drawn, counters, lambda rank: f"rank {rank}"
+        )
         if csv:
             _write_csv(tables, together)
     return summarise(together.summaries, together.comparison)
+
+
+def _counters(file: TraceFile, summary: RankSummary, together: Together) -> Iterator[CounterTrack]:
+    """Yield what the profiler sampled of a rank's GPU while the drawn step ran, on the common clock."""
+    if file.part is None:
+        return
+    clock = together.comparison.clocks[summary.rank]
+    for one in read_counters(file.path, file.part):
+        process = rank_process(summary.rank, f"rank {summary.rank}")
+        track = CounterTrack(process, one.name, one.unit, clock.aligned(one.t_ns), one.value)
+        if len((kept := cut_track(track, *together.drawn)).t_ns):
+            yield kept
 
 
 def trace_files_as_hta(arguments: list[Path], out: Path, progress: Progress) -> str:
@@ -166,9 +190,9 @@ def trace_files_as_hta(arguments: list[Path], out: Path, progress: Progress) -> 
     Raises:
         UserError: As `trace_files`.
     """
-    ranks = read_hta(find_traces(arguments), progress)
-    rows = [hta_breakdown_row(one) for one in ranks]
     with _scratch(out) as scratch:
+        ranks = read_hta(find_traces(spooled(arguments, scratch / "pipes", progress)), progress)
+        rows = [hta_breakdown_row(one) for one in ranks]
         write_breakdown(scratch / _TABLES / "breakdown.csv", rows)
         write_kernels(scratch / _TABLES / "kernels.csv", kernel_table(ranks))
     return "\n".join("  ".join(f"{name} {value}" for name, value in row.items()) for row in rows)
@@ -214,6 +238,8 @@ def read_hta(files: Sequence[TraceFile], progress: Callable[[str], None]) -> lis
     """
     read = []
     for file in files:
+        if file.part is not None:
+            raise UserError(f"{file.path}: --parity hta reads traces of Kineto only, as HTA does; leave it out")
         header, rows = _read(file.path, progress)
         read.append((rank_of(file, header.rank, len(files) == 1), header, rows))
     check_ranks((header.path, rank) for rank, header, _ in read)
@@ -227,7 +253,7 @@ def read_hta(files: Sequence[TraceFile], progress: Callable[[str], None]) -> lis
 
 def _read(path: Path, progress: Callable[[str], None]) -> tuple[Header, Rows]:
     parts: list[Rows] = [np.empty(0, dtype=ROW)]
-    header = read_trace(path, lambda rows, names: parts.append(rows), streams=True, progress=progress)
+    header = read_kineto(path, lambda rows, names: parts.append(rows), streams=True, progress=progress)
     return header, np.concatenate(parts)
 
 

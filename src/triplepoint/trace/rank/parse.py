@@ -188,6 +188,7 @@ class _Parsing:
             num_duplicate_events=self._num_duplicates,
             is_truncated=header.is_truncated,
             job=job_of(header.metadata),
+            world_size=header.world_size,
         )
 
     def _add_idle(self, begin: int, end: int, following: Rows) -> None:

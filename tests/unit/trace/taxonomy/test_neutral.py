@@ -80,12 +80,12 @@ def test_neutral_name_same_work(expected: str, nvidia: str, amd: str) -> None:
             Neutral("elementwise mul", "", "int64"),
         ),
         (
-            "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float, float>, "
+            "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float>, "
             "unsigned int, float, 4> >(x)",
             Neutral("reduction mean", "", "fp32"),
         ),
         (
-            "void cublasLt::splitKreduce_kernel<32, 16, int, float, float>(x)",
+            "void cublasLt::splitKreduce_kernel<32, int, float>(x)",
             Neutral("gemm split_k_reduce", "", "fp32"),
         ),
         (
