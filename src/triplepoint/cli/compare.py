@@ -10,7 +10,8 @@ from typing import Any
 
 from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_config, add_results, in_file, make_parser, out_file, say
-from triplepoint.cli.parse import add_rules, load_rules
+from triplepoint.cli.parse import add_rules, add_steps, load_rules
+from triplepoint.cli.progress import Progress
 from triplepoint.errors import UserError
 
 _DETAILS = """\
@@ -66,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("other", nargs="?", metavar="B", help="what is compared with A (default: none, A is a table)")
     made.add_argument("--html", type=out_file, metavar="FILE", help="page of A and B to write (default: none)")
     made.add_argument("-o", "--out", type=out_file, metavar="OUT", help="of a table: CSV to write (default: none)")
+    add_steps(made)
     add_rules(made)
     add_results(made)
     add_config(made)
@@ -83,13 +85,14 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 def _compare_two(arguments: argparse.Namespace) -> Answer:
     from triplepoint.compare.comparison import compare_two
+    from triplepoint.compare.sides import Context
     from triplepoint.compare.text import render
 
     if arguments.html is not None and arguments.html.suffix not in (".html", ".htm"):
         raise UserError(f"{arguments.html}: expected a name that ends in .html")
-    found = compare_two(
-        arguments.first, arguments.other, arguments.results, arguments.config, load_rules(arguments), say
-    )
+    with Progress("reading both sides") as progress:
+        context = Context(arguments.results, arguments.config, load_rules(arguments), arguments.steps, progress)
+        found = compare_two(arguments.first, arguments.other, context)
     if arguments.html is not None:
         from triplepoint.report.comparison import write_comparison
 

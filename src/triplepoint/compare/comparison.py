@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from triplepoint.compare.answer import answer
@@ -11,11 +10,10 @@ from triplepoint.compare.changes import Change, find_changes
 from triplepoint.compare.kernels import ABOUT, KernelDifference, kernel_differences
 from triplepoint.compare.parts import StepDifference, scale_of, step_difference
 from triplepoint.compare.quantities import QuantityDifference, quantity_differences
-from triplepoint.compare.sides import Progress, Side, check_finished, read_side
+from triplepoint.compare.sides import Context, Side, check_finished, read_side
 from triplepoint.compare.subjects import check_apart, find_subject
 from triplepoint.effects import ABOUT as ABOUT_BASIS
 from triplepoint.errors import UserError
-from triplepoint.trace.taxonomy import Scheme
 
 
 @dataclass(frozen=True)
@@ -87,26 +85,23 @@ def _side(side: Side) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def compare_two(first: str, other: str, results: Path, config: Path, scheme: Scheme, progress: Progress) -> Comparison:
+def compare_two(first: str, other: str, context: Context) -> Comparison:
     """Return the comparison of what two words mean.
 
     Args:
         first: What the differences are to, see `find_subject`.
         other: What differs from it.
-        results: Folder of the results.
-        config: Folder of the configuration.
-        scheme: Rules that sort kernels of traces that are not parsed yet.
-        progress: Called with a line now and then.
+        context: Folders of results and configuration, and how traces are read.
 
     Raises:
         UserError: If a word means nothing or several, both mean the same, a run did not finish, or the two have
             nothing in common that could be compared.
     """
-    subjects = [find_subject(word, results) for word in (first, other)]
+    subjects = [find_subject(word, context.results) for word in (first, other)]
     check_apart(*subjects)
     for subject in subjects:
         check_finished(subject)
-    one, two = (read_side(subject, results, config, scheme, progress) for subject in subjects)
+    one, two = (read_side(subject, context) for subject in subjects)
     for side, against in ((one, two), (two, one)):
         if side.traced is None and not against.runs:
             raise UserError(

@@ -1,6 +1,7 @@
 """One side of a comparison as read from disk: runs with their rows of table `points`, or loose traces."""
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +23,34 @@ from triplepoint.telemetry.align import align_run
 from triplepoint.trace.join import join_ranks, trace_run
 from triplepoint.trace.lanes import Job, RankSummary
 from triplepoint.trace.parsing import check_ranks, find_traces, parse_traces
+from triplepoint.trace.pipes import spooled
 from triplepoint.trace.taxonomy import Scheme
 
-Progress = Callable[[str], None]
 Origin = Literal["measured", "simulated"]
 
 _OF_TRACES = tuple(f"{table.name}.parquet" for table in (INTERVALS, CATEGORIES, KERNELS, TIMELINE))
 """Tables of a run that its traces give, and without which there is nothing to read."""
 CONDITIONS = {"inlet_temp_c": "Air at the inlet", "gpu_power_limit_w": "Power limit as set"}
 """Columns of telemetry that say what the GPUs were given, with what they are called."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What sides are read with.
+
+    Attributes:
+        results: Folder of the results.
+        config: Folder of the configuration.
+        scheme: Rules that sort kernels of traces that are not parsed yet.
+        steps: Names of the annotations that are the steps of loose traces; None for the usual ones.
+        progress: Called with a line now and then.
+    """
+
+    results: Path
+    config: Path
+    scheme: Scheme
+    steps: re.Pattern[str] | None = None
+    progress: Callable[[str], None] = lambda line: None
 
 
 @dataclass(frozen=True)
@@ -93,34 +113,32 @@ class Side:
         return sum(times) / len(times) if times else None
 
 
-def read_side(subject: Subject, results: Path, config: Path, scheme: Scheme, progress: Progress) -> Side:
+def read_side(subject: Subject, context: Context) -> Side:
     """Return a side of a comparison.
 
     Args:
         subject: What was named; its runs finished, see `check_finished`.
-        results: Folder of the results, for `sensors/`.
-        config: Folder of the configuration.
-        scheme: Rules that sort kernels of traces that are not parsed yet.
-        progress: Called with a line now and then.
+        context: What it is read with.
 
     Raises:
         UserError: If a run is incomplete, or there are no traces where they were named.
     """
     if subject.traces:
-        return _read_traces(subject, scheme, progress)
-    found = [_read_run(folder, results, config, scheme, progress) for folder in subject.runs]
+        return _read_traces(subject, context)
+    found = [_read_run(folder, context) for folder in subject.runs]
     # A point with repeats of two origins does not exist: the engine is a setting.
     traced = [traced for _, traced in found if traced is not None]
     return Side(subject.word, [run for run, _ in found], of_repeats(traced))
 
 
-def _read_traces(subject: Subject, scheme: Scheme, progress: Progress) -> Side:
-    files = find_traces(subject.traces)
-    with TemporaryDirectory(prefix="triplepoint-compare-") as scratch:
-        folders = [Path(scratch, str(index)) for index in range(len(files))]
-        summaries = parse_traces(files, folders, scheme, progress)
+def _read_traces(subject: Subject, context: Context) -> Side:
+    with TemporaryDirectory(prefix="triplepoint-compare-") as text:
+        scratch = Path(text)
+        files = find_traces(spooled(subject.traces, scratch / "pipes", context.progress))
+        folders = [scratch / str(index) for index in range(len(files))]
+        summaries = parse_traces(files, folders, context.scheme, context.progress, steps=context.steps)
         check_ranks((one.path, one.rank) for one in summaries)
-        tables = Path(scratch, "tables")
+        tables = scratch / "tables"
         join_ranks(folders, tables)
         traced = of_tables(tables) or of_spans(tables, summaries)
     if not sum(sum(step.values()) for step in traced.steps):
@@ -128,13 +146,11 @@ def _read_traces(subject: Subject, scheme: Scheme, progress: Progress) -> Side:
     return Side(subject.word, [], traced, summaries)
 
 
-def _read_run(
-    folder: Path, results: Path, config: Path, scheme: Scheme, progress: Progress
-) -> tuple[Run, Traced | None]:
+def _read_run(folder: Path, context: Context) -> tuple[Run, Traced | None]:
     planned, manifest = read_planned_run(folder / "point.json"), read_manifest(folder / "raw" / "manifest.json")
     has_traces = planned.point.steps.profiled > 0
-    with _parsed(folder, has_traces, scheme, progress) as parsed:
-        row = point_row(planned, manifest, parsed, results, config)
+    with _parsed(folder, has_traces, context) as parsed:
+        row = point_row(planned, manifest, parsed, context.results, context.config)
         traced = of_tables(parsed, planned.point.repeat) if has_traces else None
         return Run(planned, manifest, row, _conditions(parsed / "telemetry.parquet")), traced
 
@@ -157,13 +173,13 @@ def check_finished(subject: Subject) -> None:
 
 
 @contextlib.contextmanager
-def _parsed(folder: Path, has_traces: bool, scheme: Scheme, progress: Progress) -> Iterator[Path]:
+def _parsed(folder: Path, has_traces: bool, context: Context) -> Iterator[Path]:
     """Yield a folder with a run's telemetry and tables of traces; those of raw runs are made in a scratch folder."""
     names = ("telemetry.parquet", *(_OF_TRACES if has_traces else ()))
     if all((folder / name).is_file() for name in names):
         yield folder
         return
-    progress(f"compare: {folder.name}: reading raw telemetry and traces")
+    context.progress(f"{folder.name}: reading raw telemetry and traces")
     with TemporaryDirectory(prefix="triplepoint-compare-") as text:
         scratch = Path(text)
         for name in ("point.json", "raw"):
@@ -171,7 +187,7 @@ def _parsed(folder: Path, has_traces: bool, scheme: Scheme, progress: Progress) 
         align_run(folder / "raw", scratch / "telemetry.parquet")
         if has_traces:
             try:
-                trace_run(scratch, scheme, progress)
+                trace_run(scratch, context.scheme, context.progress)
             except UserError as error:
                 raise UserError(str(error).replace(text, str(folder))) from None
         yield scratch

@@ -11,8 +11,11 @@ from triplepoint.config import RUN_PATTERN
 from triplepoint.config.plan import PlanEntry, read_plan
 from triplepoint.config.point import Point, settings_of
 from triplepoint.errors import UserError, nearest, shown
+from triplepoint.trace.pipes import STDIN
+from triplepoint.trace.reader import read_parts
 
 _TABLES = (".csv", ".tsv", ".xlsx", ".yaml", ".yml", ".txt")
+"""Ends of files that are no traces, but for kernel traces in CSV."""
 _MOST_NAMED = 4
 """Settings or runs that a message names."""
 
@@ -41,15 +44,15 @@ def find_subject(word: str, results: Path) -> Subject:
     """Return what a word means.
 
     Args:
-        word: A run id or its beginning, a folder of a run, a trace, a folder of traces, or `STUDY:POINT`, where POINT
-            is the beginning of run ids or settings such as `tp=8,pp=4`.
+        word: A run id or its beginning, a folder of a run, a trace or a pipe it comes through, a folder of traces, or
+            `STUDY:POINT`, where POINT is the beginning of run ids or settings such as `tp=8,pp=4`.
         results: Folder of the results.
 
     Raises:
         UserError: If it means nothing, or several points.
     """
     path = Path(word)
-    if path.exists():
+    if path == STDIN or path.exists():
         return _of_path(word, path)
     study, has_colon, point = word.partition(":")
     if has_colon and "/" not in study:
@@ -70,8 +73,10 @@ def check_apart(first: Subject, other: Subject) -> None:
 
 def _of_path(word: str, path: Path) -> Subject:
     if path.is_file():
-        if path.name.endswith(_TABLES):
+        if path.name.endswith(_TABLES) and not read_parts(path):
             raise UserError(f"{path}: a table is compared alone: 'triplepoint compare {path}'; expected a run or trace")
+        return Subject(word, traces=(path,))
+    if not path.is_dir():  # a pipe
         return Subject(word, traces=(path,))
     folder = path.parent if path.resolve().name == "raw" else path
     if (folder / "point.json").is_file():

@@ -163,7 +163,7 @@ def job_of(metadata: Mapping[str, Any]) -> Job:
         metadata.get("simulated") is True,
         {
             name.removesuffix(_VERSION): str(value)
-            for name, value in (metadata | group).items()
+            for name, value in (*metadata.items(), *group.items())
             if name.endswith(_VERSION) and isinstance(value, str | int | float)
         },
     )

@@ -11,6 +11,11 @@ import pytest
 from tests.synthetic import CONFIG, H200, Spec, build
 from triplepoint.cli import main
 from triplepoint.compare.comparison import Comparison, compare_two
+from triplepoint.compare.sides import Context
+from triplepoint.plan import select
+from triplepoint.simulate.artefacts.simulate_run import simulate_run
+from triplepoint.telemetry.align import align_run
+from triplepoint.trace.join import trace_run
 from triplepoint.trace.taxonomy import load_scheme
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
@@ -35,7 +40,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compare(first: object, other: object, results: Path) -> Comparison:
-    return compare_two(str(first), str(other), results, CONFIG, load_scheme(), lambda line: None)
+    return compare_two(str(first), str(other), Context(results, CONFIG, load_scheme()))
 
 
 def command(*words: object) -> int:
@@ -72,7 +77,9 @@ def test_two_runs_by_hand(results: Path) -> None:
     assert quantities["step_time_s"].effect.value == pytest.approx(0.2)
     assert quantities["step_time_s"].verdict == "differs"
     assert quantities["gpu_power_w"].verdict == "equal"
-    assert found.sentence.startswith("With recompute full instead of none, a step of B takes 20.0% longer than one of A")
+    assert found.sentence.startswith(
+        "With recompute full instead of none, a step of B takes 20.0% longer than one of A"
+    )
     assert "mostly gemm (+" in found.sentence
 
 
@@ -132,15 +139,51 @@ def test_traces_of_two_vendors(tmp_path: Path) -> None:
     assert time > 0.85 * sum(sum(one.sums_s) for one in found.kernels)
 
 
-def test_raw_run_gives_what_the_parsed_one_gives(results: Path, tmp_path: Path) -> None:
-    """Of a run whose traces are there, tables are made in a scratch folder; the run's own folder stays as it is."""
-    folder = tmp_path / "copy"
-    shutil.copytree(results / "runs" / TP8.run, folder)
-    (folder / "telemetry.parquet").unlink()
-    before = sorted(folder.rglob("*"))
-    with pytest.raises(Exception, match="telemetry"):  # the made-up run has no recordings to make it from
-        compare(folder, FULL.run, results)
-    assert sorted(folder.rglob("*")) == before
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Return simulated runs of Llama-3 70B on 32 H200: TP4 PP4 as its launch left it, TP2 PP8 parsed."""
+    folder, plan = tmp_path_factory.mktemp("raw"), select(CONFIG, ["parallelism"], ["cpu-local"], ["h200x32"])
+    found = []
+    for layout in ("tp4-pp4-dp2", "tp2-pp8-dp2"):
+        entry = next(one for one in plan.valid if f"llama3-70b_h200x32_{layout}" in one.run)
+        run = folder / "runs" / entry.run
+        run.mkdir(parents=True)
+        (run / "point.json").write_text(entry.planned.model_dump_json())
+        simulate_run(entry.planned, run / "raw", CONFIG)
+        found.append(run)
+    parse(found[1])
+    return found
+
+
+def parse(run: Path) -> None:
+    align_run(run / "raw", run / "telemetry.parquet")
+    trace_run(run, load_scheme(), lambda line: None, 1)
+
+
+def test_a_raw_run_gives_what_a_parsed_one_gives(simulated: list[Path], tmp_path: Path) -> None:
+    """Tables are made in a scratch folder; the run's own folder stays as it is."""
+    before = sorted(path for run in simulated for path in run.rglob("*"))
+    found = compare(simulated[0] / "raw", simulated[1], tmp_path)
+    assert sorted(path for run in simulated for path in run.rglob("*")) == before
+    assert parts_add_up(found)
+    # Of simulated runs the profiled step is the measured one.
+    assert found.step is not None and found.step.difference_s == pytest.approx(
+        sum(part.effect.value for part in found.step.parts if part.part.category != "unprofiled"), rel=1e-3
+    )
+    assert {change.name for change in found.changes} >= {"tp", "pp"}
+    assert {one.effect.basis for one in found.quantities if one.name in ("step_time_s", "gpu_temp_c")} == {"model"}
+    parsed = tmp_path / simulated[0].name
+    shutil.copytree(simulated[0], parsed)
+    parse(parsed)
+    assert compare(parsed, simulated[1], tmp_path).content() == found.content() | {
+        "first": found.content()["first"] | {"word": str(parsed)}
+    }
+
+
+def test_traces_of_a_simulated_run_are_marked(simulated: list[Path], tmp_path: Path) -> None:
+    found = compare(simulated[0] / "raw" / "traces", A100, tmp_path)
+    assert "(A simulated, B measured)" in found.sentence and parts_add_up(found)
+    assert all(part.effect.basis == "none" for part in found.step.parts) if found.step else False
 
 
 @pytest.mark.parametrize("as_folder", ["", "raw"])
@@ -200,7 +243,9 @@ def test_words_that_mean_nothing_are_refused(results: Path, capsys: pytest.Captu
 def test_the_same_twice_is_refused(results: Path, capsys: pytest.CaptureFixture) -> None:
     line = refusal(capsys, TP8.run, results / "runs" / TP8.run, "--results", results)
     assert line.endswith(f"both mean {TP8.run}; name two different runs")
-    assert "both mean" in refusal(capsys, "synthetic:model=tiny-llama,micro_batch_size=1", TINY[1].run, "--results", results)
+    assert "both mean" in refusal(
+        capsys, "synthetic:model=tiny-llama,micro_batch_size=1", TINY[1].run, "--results", results
+    )
     assert "both mean ddp_a100_rank0.json.gz" in refusal(capsys, A100, A100)
 
 
