@@ -98,11 +98,12 @@ def _speed(step: StepDifference, by_name: Mapping[str, QuantityDifference]) -> s
     if abs(change) < _NO_CHANGE:
         return f"{what} takes as long as one of A: {times}"
     size = f"{abs(change):.1%} {'longer than' if change > 0 else 'less than'}"
+    ends = f"{effect.ends.strip()} %" if effect and effect.ends else ""
     if change >= 1:
         size = f"{1 + change:.3g} times as long as"
-    ends = effect.ends.strip() if effect else ""
+        ends = f"[{1 + effect.low:.3g}, {1 + effect.high:.3g}]" if effect and ends else ""
     is_tie = effect is not None and effect.is_tie
-    spread = f", within the spread {ends} %" if is_tie else f" {ends} %" if ends else ""
+    spread = f", within the spread {ends}" if is_tie else f" {ends}" if ends else ""
     return f"{what} takes {size} one of A{spread}: {times}"
 
 
