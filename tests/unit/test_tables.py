@@ -23,6 +23,7 @@ SHOWN = {
     "tables/reference.py",
     "report/__init__.py",
     "report/runs.py",
+    "tables/shown.py",
     "tables/results.py",
     "config/reference.py",
 }

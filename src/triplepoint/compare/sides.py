@@ -22,7 +22,7 @@ from triplepoint.tables import CATEGORIES, INTERVALS, KERNELS, TELEMETRY, TIMELI
 from triplepoint.telemetry.align import align_run
 from triplepoint.trace.join import join_ranks, trace_run
 from triplepoint.trace.lanes import Job, RankSummary
-from triplepoint.trace.parsing import check_ranks, find_traces, parse_traces
+from triplepoint.trace.parsing import TraceFile, check_ranks, find_traces, parse_traces
 from triplepoint.trace.pipes import spooled
 from triplepoint.trace.taxonomy import Scheme
 
@@ -134,7 +134,7 @@ def read_side(subject: Subject, context: Context) -> Side:
 def _read_traces(subject: Subject, context: Context) -> Side:
     with TemporaryDirectory(prefix="triplepoint-compare-") as text:
         scratch = Path(text)
-        files = find_traces(spooled(subject.traces, scratch / "pipes", context.progress))
+        files = _find(subject, spooled(subject.traces, scratch / "pipes", context.progress))
         folders = [scratch / str(index) for index in range(len(files))]
         summaries = parse_traces(files, folders, context.scheme, context.progress, steps=context.steps)
         check_ranks((one.path, one.rank) for one in summaries)
@@ -144,6 +144,14 @@ def _read_traces(subject: Subject, context: Context) -> Side:
     if not sum(sum(step.values()) for step in traced.steps):
         raise UserError(f"{subject.word}: no work in the traces; expected kernels, or operators on the CPU")
     return Side(subject.word, [], traced, summaries)
+
+
+def _find(subject: Subject, paths: Sequence[Path]) -> list[TraceFile]:
+    """Return the traces of a side; that a folder has none is said of it by name."""
+    try:
+        return find_traces(paths)
+    except UserError as error:
+        raise UserError(f"{subject.word}: {error}" if Path(subject.word).is_dir() else str(error)) from None
 
 
 def _read_run(folder: Path, context: Context) -> tuple[Run, Traced | None]:

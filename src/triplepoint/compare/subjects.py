@@ -51,6 +51,8 @@ def find_subject(word: str, results: Path) -> Subject:
     Raises:
         UserError: If it means nothing, or several points.
     """
+    if not word.strip():
+        raise UserError("an empty word names no run; expected a run id, a folder, a trace or STUDY:POINT")
     path = Path(word)
     if path == STDIN or path.exists():
         return _of_path(word, path)

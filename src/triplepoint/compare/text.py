@@ -123,9 +123,11 @@ def kernel_lines(kernels: Sequence[KernelDifference], most: int = MOST_KERNELS) 
 
 def kernel_title(one: KernelDifference) -> str:
     """Return a short name of matched kernels, with kind and group of a collective."""
-    title = _short(one.title.removeprefix("void ").split("(")[0])
-    if one.part.category == "comm" and one.part.group:
-        title += f": {one.part.kind} of {one.part.group}"
+    title = _short(one.title.removeprefix("void ").replace("(anonymous namespace)::", "").split("(")[0])
+    if one.part.category == "comm" and one.part.kind not in title:
+        title += f": {one.part.kind}"
+    if one.part.group:
+        title += f" of {one.part.group}"
     several = max(len(names) for names in one.names)
     return f"{title} ({several} kernels)" if several > 1 else title
 
