@@ -103,7 +103,7 @@ def _setup_of(arguments: argparse.Namespace) -> dict[str, Any]:
             raise UserError(f"record: --set {text!r}: expected KEY=VALUE, such as tp=8")
         settings[key] = load(value, f"--set {key}")
     return make_setup(
-        _command(arguments),
+        _job_of(arguments),
         arguments.config,
         study=arguments.study,
         describe=arguments.describe,
@@ -116,6 +116,17 @@ def _setup_of(arguments: argparse.Namespace) -> dict[str, Any]:
 def _command(arguments: argparse.Namespace) -> list[str]:
     words: list[str] = arguments.command
     return words[1:] if words[:1] == ["--"] else words
+
+
+def _job_of(arguments: argparse.Namespace) -> list[str]:
+    """Return the command of the job that is meant, that of a process as the kernel has it."""
+    if arguments.pid is None:
+        return _command(arguments)
+    try:
+        words = Path(f"/proc/{arguments.pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+    return [word for word in words if word]
 
 
 def _watch(arguments: argparse.Namespace, command: list[str], setup: dict[str, Any]) -> int:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 import traceback
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,9 @@ from triplepoint.recorded.setup import ask_for_window, make_setup, read_window
 
 if TYPE_CHECKING:
     from triplepoint.recorded.session import Session
+
+_READY_S = 20.0
+"""How long a loop waits for its watcher, which imports for a second; it then goes on, and is sampled later."""
 
 
 class LoopRecorder:
@@ -71,6 +75,9 @@ class LoopRecorder:
             command += ["--config", str(self._config)]
             # In a session of its own: Ctrl-C is for the loop, whose end the watcher then sees.
             self._watcher = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+            deadline = time.monotonic() + _READY_S
+            while not session.has_begun() and self._watcher.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.02)
         return session
 
 

@@ -32,7 +32,7 @@ def step_pattern(text: str) -> re.Pattern[str]:
     if re.fullmatch(r"[A-Za-z]+", text) and text.lower() not in PATTERNS:
         raise UserError(
             f"--step-pattern: {text!r} is no framework{nearest(text, PATTERNS)}; expected {', '.join(PATTERNS)}, or a "
-            " regular expression, such as 'iter (?P<step>\\d+)'"
+            "regular expression, such as 'iter (?P<step>\\d+)'"
         )
     try:
         return re.compile(PATTERNS.get(text.lower(), text))

@@ -135,7 +135,6 @@ class _Beside:
     def __enter__(self) -> "_Beside":
         session, how = self._session, self._how
         if session.claim_node():
-            session.begin_node(how.device)
             self._sampler = Sampler(
                 session.folder / "telemetry" / f"{session.host}.arrow",
                 session.folder / "logs" / f"sampler-{session.host}.log",
@@ -143,6 +142,7 @@ class _Beside:
                 how.period_s,
                 how.fast_period_s,
             )
+            session.begin_node(how.device)
         return self
 
     def watch(self) -> None:

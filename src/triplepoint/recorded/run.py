@@ -20,6 +20,7 @@ from triplepoint.config.plan import Limits, PlannedRun, run_id
 from triplepoint.config.point import Point, PointCluster, Recorded, Steps
 from triplepoint.errors import UserError
 from triplepoint.files import write_text
+from triplepoint.launch.watch import slow_steps
 from triplepoint.manifest import Evidence, Manifest, Node, Telemetry, write_manifest
 from triplepoint.provenance import git_state
 from triplepoint.recorded.description import Description, find_type, point_of, type_of
@@ -214,6 +215,7 @@ def _manifest(point: Point, job: Job, marked: MarkedSteps, ending: Ending) -> Ma
         ended_at=datetime.fromtimestamp(end_ns / NS_PER_S, UTC).isoformat(),
         duration_s=max(0.0, (end_ns - start_ns) / NS_PER_S),
         nodes=nodes,
+        slow_steps=slow_steps(marked.rows, frozenset()) if marked.has_steps else None,
         facts={"recorded_by": job.source, **ending.facts},
     )
 

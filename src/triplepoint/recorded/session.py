@@ -152,6 +152,10 @@ class Session:
         }
         write_json(self.folder / "nodes" / f"{self.host}.json", report)
 
+    def has_begun(self) -> bool:
+        """Return whether this node is sampled."""
+        return (self.folder / "nodes" / f"{self.host}.json").is_file()
+
     def end_node(self, sampler_ends: list[dict[str, Any]]) -> None:
         """Note that nothing more comes from this node."""
         path = self.folder / "nodes" / f"{self.host}.json"
