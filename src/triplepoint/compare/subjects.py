@@ -11,6 +11,7 @@ from triplepoint.config import RUN_PATTERN
 from triplepoint.config.plan import PlanEntry, read_plan
 from triplepoint.config.point import Point, settings_of
 from triplepoint.errors import UserError, nearest, shown
+from triplepoint.recorded.studies import read_recorded
 from triplepoint.trace.pipes import STDIN
 from triplepoint.trace.reader import read_parts
 
@@ -124,7 +125,9 @@ def _near(word: str, known: Sequence[str], results: Path) -> str:
 
 def _of_study(study: str, point: str, results: Path) -> tuple[Path, ...]:
     """Return the folders of all repeats of one point of a study."""
-    plan = read_plan(results / "plan.json")
+    plan = read_recorded(results)
+    if study not in plan.studies:
+        plan = read_plan(results / "plan.json")
     if study not in plan.studies:
         raise UserError(f"{shown(study)}: no such study in {results / 'plan.json'}{nearest(study, plan.studies)}")
     entries = plan.of_study(study).entries

@@ -117,8 +117,11 @@ def compare(first: DataFrame, other: DataFrame, column: str, is_relative: bool |
     basis: Basis = "mixed" if len(origins) > 1 else "model" if origins == {"simulated"} else "steps"
     if math.isnan(sigma):
         basis = "none"
-    counts = [rows["num_measured_steps"].iloc[0] for rows in (first, other) if rows["origin"].iloc[0] == "measured"]
-    return _effect(middle[1] - middle[0], Z90 * sigma, basis, int(min(counts, default=1)), is_relative)
+    counts = [
+        _number(rows.iloc[0], "num_measured_steps") for rows in (first, other) if rows["origin"].iloc[0] == "measured"
+    ]
+    num = min((int(count) for count in counts if math.isfinite(count)), default=1)
+    return _effect(middle[1] - middle[0], Z90 * sigma, basis, num, is_relative)
 
 
 def over_settings(effects: Sequence[Effect]) -> Effect:

@@ -6,17 +6,23 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.synthetic import CONFIG, H200, Spec, build
 from triplepoint.cli import main
 from triplepoint.compare.comparison import Comparison, compare_two
 from triplepoint.compare.sides import Context
+from triplepoint.config.catalogue import Catalogue
 from triplepoint.plan import select
+from triplepoint.recorded.description import Description
+from triplepoint.recorded.run import RecordedGpu, RecordedNode, write_run
+from triplepoint.recording import Part
 from triplepoint.simulate.artefacts.simulate_run import simulate_run
 from triplepoint.telemetry.align import align_run
 from triplepoint.trace.join import trace_run
 from triplepoint.trace.taxonomy import load_scheme
+from triplepoint.units import NS_PER_S
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
 A100, MI300X = TRACES / "ddp_a100_rank0.json.gz", TRACES / "ddp_mi300x_rank0.json.gz"
@@ -291,3 +297,48 @@ def test_options_that_do_not_belong_are_refused(results: Path, tmp_path: Path, c
     table = tmp_path / "own.csv"
     table.write_text("model\n")
     assert "a table is compared alone" in refusal(capsys, TP8.run, table, "--results", results)
+
+
+def record(results: Path, host: str, power_w: float, step_s: float | None) -> str:
+    """Write a recorded run of eight GPUs sampled for 120 s, of which nothing but its steps is known."""
+    t_ns = 1_790_000_000_000_000_000 + np.arange(120) * NS_PER_S
+    values = np.column_stack([np.full(120, power_w), np.full(120, 40 + power_w / 20)])
+    parts = [Part(f"gpu{i}", t_ns, np.zeros(120, int), ("gpu_power_w", "gpu_temp_c"), values) for i in range(8)]
+    gpus = [RecordedGpu(f"gpu{i}", "NVIDIA H100 80GB HBM3", f"GPU-{host}-{i}") for i in range(8)]
+    starts = t_ns[0] + (10 + np.arange(21) * (step_s or 0)) * NS_PER_S
+    rows = [
+        {"rank": rank, "step": step, "kind": "measured", "t_start_ns": int(start)}
+        | {"t_end_ns": int(start + (step_s or 0) * NS_PER_S)}
+        for rank in range(8)
+        for step, start in enumerate(starts)
+    ]
+    node = RecordedNode(host, gpus, parts, period_s=1.0)
+    return write_run(
+        results / "runs", Description(), [node], {}, rows if step_s else [], source="test", catalogue=Catalogue(CONFIG)
+    )
+
+
+def test_recorded_runs_have_what_is_known_of_them(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """B takes 2.5 s a step instead of 2 s and draws 600 W instead of 500 W, at 70 degC instead of 65."""
+    runs = [record(tmp_path, "a", 500.0, 2.0), record(tmp_path, "b", 600.0, 2.5)]
+    found = compare(runs[0], f"recorded:{runs[1]}", tmp_path)
+    assert found.step is not None and found.step.difference_s == pytest.approx(0.5) and not found.step.parts
+    assert found.step.scale == 1
+    quantities = {one.name: one for one in found.quantities}
+    assert quantities["gpu_power_w"].effect.value == pytest.approx(0.2)
+    assert quantities["gpu_temp_max_c"].effect.value == pytest.approx(5)
+    assert "tokens_per_s_per_gpu" not in quantities
+    assert (
+        "25.0% longer" in found.sentence
+        and "its hottest GPU is 5.0 K hotter as a GPU draws 20.0% more" in found.sentence
+    )
+    assert {change.area for change in found.changes} == {"hardware"}
+    assert command(*runs, "--results", tmp_path) == 0
+    assert "A has no traces" in capsys.readouterr().out
+
+
+def test_recordings_without_steps_have_power_and_heat(tmp_path: Path) -> None:
+    found = compare(record(tmp_path, "a", 500.0, None), record(tmp_path, "b", 600.0, None), tmp_path)
+    assert found.step is None and not found.kernels
+    assert found.sentence.startswith("The two sides have no step times to compare; its hottest GPU is 5.0 K hotter")
+    assert found.content()["step"] is None
