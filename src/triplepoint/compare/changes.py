@@ -19,6 +19,7 @@ _FACTS = {
     "collective_settings": "collective settings", "flops_formula": "formula of model FLOPs",
 }  # fmt: skip
 """What an engine says of its software, with what it is called."""
+_IDENTITY = "devices by identity"
 _UNKNOWN = "not known"
 _MOST_HOSTS = 4
 
@@ -41,9 +42,17 @@ def find_changes(first: Side, other: Side) -> list[Change]:
         one, two = (facts.get((area, name)) for facts in both)
         # What one side cannot know is no change.
         if one is not None and two is not None and one != two:
-            found.append(Change(area, name, one, two))
+            found.append(_by_number(one, two) if name == _IDENTITY else Change(area, name, one, two))
     order = ("settings", "measurement", "software", "hardware")
     return sorted(found, key=lambda change: order.index(change.area))
+
+
+def _by_number(first: str, other: str) -> Change:
+    """Return how many devices each side has, and how many of them both have."""
+    sides = [set(identities.split()) for identities in (first, other)]
+    alike = len(sides[0] & sides[1])
+    one, two = (f"{len(side)}, {alike} of them on both sides" for side in sides)
+    return Change("hardware", _IDENTITY, one, two)
 
 
 def _facts(side: Side) -> dict[tuple[Area, str], str]:
@@ -110,7 +119,7 @@ def _hardware(manifests: Sequence[Manifest], point: Point) -> Iterator[tuple[str
     yield "processors of a node", _joined(node.num_cores or None for node in nodes)
     yield "memory of a node", _joined(node.memory_bytes and f"{node.memory_bytes / GIB:.0f} GiB" for node in nodes)
     if identities := sorted({device.uuid for node in nodes for device in node.devices if device.uuid}):
-        yield "devices by identity", _listed(identities)
+        yield _IDENTITY, " ".join(identities)
     if switches := sorted({node.placement.switches for node in nodes if node.placement and node.placement.switches}):
         yield "switches", _listed(switches)
     yield from _checks(nodes)

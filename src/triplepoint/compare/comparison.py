@@ -166,6 +166,7 @@ def _notes_of_runs(first: Side, other: Side) -> Iterator[str]:
                 lines[line] = [*lines.get(line, []), letter]
     for line, letters in lines.items():
         yield f"{' and '.join(dict.fromkeys(letters))}: {line}"
-    if all(side.runs and side.runs[0].planned.point.cluster.gpu for side in (first, other)):
+    points = [side.runs[0].planned.point for side in (first, other) if side.runs]
+    if len(points) == 2 and all(point.cluster.gpu and point.knows("model", "tp") for point in points):
         runs = " ".join(side.runs[0].planned.run for side in (first, other))
         yield f"what each factor makes of the difference, by the model: triplepoint whatif {runs}"

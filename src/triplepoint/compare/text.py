@@ -59,6 +59,8 @@ def change_lines(changes: Sequence[Change]) -> Lines:
 
 def step_title(step: StepDifference) -> str:
     """Return the heading of the parts of the step, with what the times are of."""
+    if not step.parts:
+        return "The step: measured steps, median"
     what = "profiled steps" if step.is_profiled else "measured steps"
     scaled = f"; B times {step.scale:.4g} for equal tokens per GPU" if step.scale != 1 else ""
     return f"Where the step's time went: {what}, exposed time, mean over traced ranks{scaled}"

@@ -145,6 +145,19 @@ def test_traces_of_two_vendors(tmp_path: Path) -> None:
     assert time > 0.85 * sum(sum(one.sums_s) for one in found.kernels)
 
 
+def test_one_model_on_two_vendors_has_the_same_kernels(tmp_path: Path) -> None:
+    """BERT on H100 and MI300X: nearly all time has a counterpart, called as often on either side."""
+    found = compare(TRACES / "bert_h100.json.gz", TRACES / "bert_mi300x.json.gz", tmp_path)
+    assert parts_add_up(found)
+    for which in (0, 1):
+        whole = sum(one.sums_s[which] for one in found.kernels)
+        matched = [one for one in found.kernels if all(one.names)]
+        assert sum(one.sums_s[which] for one in matched) > 0.99 * whole
+        alike = [one for one in matched if one.counts[0] == pytest.approx(one.counts[1])]
+        assert sum(one.sums_s[which] for one in alike) > 0.5 * whole
+    assert "On AMD Instinct MI300X VF instead of NVIDIA H100 80GB HBM3" in found.sentence
+
+
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Return simulated runs of Llama-3 70B on 32 H200: TP4 PP4 as its launch left it, TP2 PP8 parsed."""
