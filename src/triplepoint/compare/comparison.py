@@ -134,6 +134,12 @@ def _notes(first: Side, other: Side) -> Iterator[str]:
             "both are simulated: intervals are those of the model without what both share, where that is known; none "
             "are known of single parts and kernels"
         )
+        points = [side.runs[0].planned.point for side in (first, other) if side.runs]
+        if len(points) == 2 and points[0].layout == points[1].layout:
+            yield (
+                "both have one layout, so that more of the model's error is shared than the interval of the step "
+                "leaves out: it is too wide"
+            )
     if (scale := scale_of(first, other)) != 1:
         yield f"a GPU of B has {1 / scale:.4g} times the tokens of A's in a step: times of B are times {scale:.4g}"
     elif not (first.tokens_per_gpu and other.tokens_per_gpu):
