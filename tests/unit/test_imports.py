@@ -22,7 +22,7 @@ LAYERS = [
     {"launch", "telemetry", "trace", "simulate"},
     {"published", "verdicts", "ranking", "effects", "recorded"},
     {"doctor", "plan", "aggregate", "advise", "calibrate"},
-    {"figures", "predictions"},
+    {"figures", "predictions", "why"},
     {"compare", "whatif"},
     {"report"},
     {"workflow", "workflow_site", "cli"},

@@ -21,8 +21,8 @@ COMMANDS = {
     "launch": "train one run as a gang, with telemetry and traces",
     "simulate": "simulate one run in place of a launch",
     "telemetry": "align one run's recordings: clocks, steps, gaps",
-    "parse": "parse the Kineto traces of some ranks of a run",
-    "trace": "analyse Kineto traces: kernels, intervals, collectives, critical path, timeline",
+    "parse": "parse the traces of some ranks of a run",
+    "trace": "analyse traces of PyTorch, Nsight Systems or rocprof: kernels, collectives, critical path, timeline",
     "aggregate": "join the runs of each study into tables",
     "claims": "judge what is published by the tables",
     "figure": "draw one figure from the tables",
@@ -31,6 +31,7 @@ COMMANDS = {
     "doctor": "check a machine, or all nodes of a cluster, before GPU hours are spent",
     "predict": "predict step time, memory and bottleneck of any configurations, one a row of a CSV",
     "whatif": "say what each factor costs a point, or makes of the difference of two points",
+    "why": "say why a job is slow, per GPU and per step: causes, what each costs, what to do",
     "compare": "say why one run or trace is slower or hotter than another; or judge a table of own measured values",
     "calibrate": "fit the constants of software stacks to measured step times",
     "characterise": "measure what the power sensors of a GPU do to the truth: a sensor card",
@@ -40,7 +41,7 @@ COMMANDS = {
 
 _INTERNAL = ("sample",)
 
-_WITHOUT_PANDAS = ("simulate", "telemetry", "parse", "trace", "aggregate", "claims")
+_WITHOUT_PANDAS = ("simulate", "telemetry", "parse", "trace", "aggregate", "claims", "why")
 """Subcommands that are called for every run, or handle what all of them wrote; those that draw use pandas."""
 
 FAILED = 1

@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "parse",
-        "Parse the Kineto traces of some ranks of a run; `triplepoint trace --run` joins them.",
+        "Parse the traces of some ranks of a run; `triplepoint trace --run` joins them.",
         ["triplepoint parse RUN 0-7"],
         answer={"folder": "folder with the tables of each rank"},
     )

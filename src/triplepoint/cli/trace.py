@@ -23,7 +23,8 @@ def parser() -> argparse.ArgumentParser:
         nargs="*",
         type=Path,
         metavar="FILE|FOLDER|-",
-        help="traces, folders of them, or pipes ('-': standard input); with --run, folders of parsed ranks (default: all of the run)",
+        help="traces, folders of them, or pipes ('-': standard input); with --run, folders of parsed ranks (default: "
+        "all of the run)",
     )
     made.add_argument("--out", type=out_folder, metavar="DIR", help="folder for the tables")
     made.add_argument("--csv", action="store_true", help="write breakdown.csv, kernels.csv and the tables as CSV too")

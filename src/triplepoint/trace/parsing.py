@@ -184,9 +184,8 @@ def rank_of(file: TraceFile, written: int | None, is_only: bool) -> int:
         return written
     if is_only:
         return 0
-    raise UserError(
-        f"{file.path}: neither its name (rank<N>) nor its distributedInfo says which rank it is of; rename it"
-    )
+    inside = "its distributedInfo" if file.part is None else "what is in it"
+    raise UserError(f"{file.path}: neither its name (rank<N>) nor {inside} says which rank it is of; rename it")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from pathlib import Path
 from types import ModuleType
 
 from triplepoint.errors import UserError
-from triplepoint.trace.kineto.reader import Header, Sink, read_kineto
+from triplepoint.trace.kineto.reader import Header, Sink
+from triplepoint.trace.kineto.reader import read_trace as read_kineto
 from triplepoint.trace.kineto.source import Source, head
 from triplepoint.trace.profilers import Counter, Facts, Part, nsight, rocpd, rocprof_csv, rocprof_json
 from triplepoint.trace.profilers.database import MAGIC, Database, opened

@@ -158,7 +158,7 @@ class Header:
         return size if isinstance(size, int) and size > 0 else None
 
 
-def read_kineto(
+def read_trace(
     path: Path,
     sink: Sink,
     *,

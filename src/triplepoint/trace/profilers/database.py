@@ -1,7 +1,7 @@
 """A SQLite file of a profiler, read by columns of integers, a batch of rows at a time."""
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -48,20 +48,27 @@ class Database:
         cursor = self._connection.execute(query, values)
         width = len(cursor.description)
         while batch := cursor.fetchmany(_BATCH):
-            flat = np.fromiter(chain.from_iterable(batch), dtype=np.int64, count=len(batch) * width)
-            yield flat.reshape(-1, width)
+            yield _integers(chain.from_iterable(batch), len(batch) * width).reshape(-1, width)
 
-    def columns_of(self, query: str, *values: int | str) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield a result of anything by columns, a batch of rows at a time."""
+    def columns_of(self, query: str, num_integers: int, *values: int | str) -> Iterator[list[Any]]:
+        """Yield a result by columns, a batch of rows at a time: first those of integers, then tuples of texts."""
         cursor = self._connection.execute(query, values)
         while batch := cursor.fetchmany(_BATCH):
-            yield list(zip(*batch, strict=True))
+            columns = list(zip(*batch, strict=True))
+            yield [*(_integers(one, len(batch)) for one in columns[:num_integers]), *columns[num_integers:]]
 
     def select(self, table: str, wanted: Sequence[str], known: frozenset[str] | None = None) -> str:
         """Return `SELECT` of columns as integers, -1 where null or where the table has none of that name."""
         known = self.columns(table) if known is None else known
         parts = [f"ifnull({_quoted(one)}, -1)" if one in known else "-1" for one in wanted]
         return f"SELECT {', '.join(parts)} FROM {_quoted(table)}"
+
+
+def _integers(values: Iterable[Any], count: int) -> Int64:
+    try:
+        return np.fromiter(values, dtype=np.int64, count=count)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise sqlite3.DatabaseError(f"a column of integers holds something else: {error}") from None
 
 
 class Texts:
@@ -111,5 +118,5 @@ def opened(path: Path) -> Iterator[Database]:
             connection.close()
     except sqlite3.OperationalError as error:
         raise UserError(f"{path.name}: cannot be read ({error}); is the profiler still writing it?") from None
-    except (sqlite3.DatabaseError, OverflowError, TypeError) as error:
+    except sqlite3.DatabaseError as error:
         raise UserError(f"{path.name}: damaged database ({error}); export it again") from None

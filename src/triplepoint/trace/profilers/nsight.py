@@ -17,7 +17,7 @@ from triplepoint.trace import Int64
 from triplepoint.trace.kineto import Category
 from triplepoint.trace.profilers import Counter, Facts, Part
 from triplepoint.trace.profilers.database import Database, Texts
-from triplepoint.trace.profilers.emitter import Emitter, Times, named_range, numbers
+from triplepoint.trace.profilers.emitter import Emitter, Times, named_range
 
 KNOWN_BY = "StringIds"
 """Table that only these files have."""
@@ -164,9 +164,9 @@ def _read_ranges(database: Database, part: Part, emitter: Emitter) -> None:
         f"SELECT start, \"end\", globalTid, coalesce({', '.join([*texts, 'NULL'])}, '') FROM NVTX_EVENTS "
         f'WHERE "end" IS NOT NULL AND eventType IN ({_PUSH_POP}, {_START_END}) AND globalTid & {_PROCESS} = ?'
     )
-    for start, end, thread, text in database.columns_of(query, part.process & _PROCESS):
+    for start, end, thread, text in database.columns_of(query, 3, part.process & _PROCESS):
         names = np.array([emitter.name(named_range(one)) for one in text], dtype=np.int64)
-        emitter.ranges(numbers(start), numbers(end), names, numbers(thread))
+        emitter.ranges(start, end, names, thread)
 
 
 def _start_ns(database: Database) -> int:

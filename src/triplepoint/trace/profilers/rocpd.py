@@ -157,13 +157,13 @@ def copy_name(text: str) -> str:
 def _read_rocpd_regions(database: Database, part: Part, emitter: Emitter) -> None:
     """Give calls of HIP as launches; markers and calls of RCCL as ranges."""
     query = (
-        'SELECT R.start, R."end", R.tid, ifnull(E.stack_id, -1), C.string, '
+        'SELECT R.start, R."end", ifnull(R.tid, -1), ifnull(E.stack_id, -1), C.string, '
         "coalesce(json_extract(E.extdata, '$.message'), json_extract(R.extdata, '$.message'), S.string) "
         "FROM rocpd_region R LEFT JOIN rocpd_event E ON E.id = R.event_id AND E.guid = R.guid "
         "LEFT JOIN rocpd_string C ON C.id = E.category_id AND C.guid = E.guid "
         "LEFT JOIN rocpd_string S ON S.id = R.name_id AND S.guid = R.guid WHERE R.pid = ?"
     )
-    for columns in database.columns_of(query, part.process):
+    for columns in database.columns_of(query, 4, part.process):
         give_regions(emitter, Regions(*columns))
 
 
@@ -221,10 +221,10 @@ def _read_rpd(database: Database, part: Part, emitter: Emitter) -> None:
         geometry = emitter.geometry(np.column_stack((grid, sizes_of[:, 3:], np.full((len(rows), 2), -1))))
         _give_ops(emitter, Times(start, end, correlation), texts.numbers(named), queue, geometry)
     calls = (
-        "SELECT start, \"end\", tid, id, CASE N.string WHEN 'UserMarker' THEN 'MARKER' ELSE 'HIP' END, A.string "
-        "FROM rocpd_api JOIN rocpd_string N ON N.id = apiName_id JOIN rocpd_string A ON A.id = args_id"
+        "SELECT start, \"end\", tid, rocpd_api.id, CASE N.string WHEN 'UserMarker' THEN 'MARKER' ELSE 'HIP' END, "
+        "A.string FROM rocpd_api JOIN rocpd_string N ON N.id = apiName_id JOIN rocpd_string A ON A.id = args_id"
     )
-    for columns in database.columns_of(calls.replace(" id,", " rocpd_api.id,")):
+    for columns in database.columns_of(calls, 4):
         give_regions(emitter, Regions(*columns))
 
 
@@ -249,18 +249,17 @@ def _read_results(database: Database, part: Part, emitter: Emitter) -> None:
             start, end, queue, correlation, name = columns
             names = numbers([emitter.name(_op_name(str(text))) for text in name])
             unknown = np.full(len(names), -1)
-            times = Times(numbers(start), numbers(end), numbers(correlation))
-            _give_ops(emitter, times, names, numbers(queue), unknown)
+            _give_ops(emitter, Times(start, end, correlation), names, queue, unknown)
     if "HIP" in database.tables:
         calls = "SELECT BeginNs, EndNs, tid, \"Index\", 'HIP', Name FROM HIP WHERE pid = ?"
-        for columns in database.columns_of(calls, part.process):
+        for columns in database.columns_of(calls, 4, part.process):
             give_regions(emitter, Regions(*columns))
 
 
-def _result_columns(database: Database, table: str, part: Part) -> Iterator[list[tuple[Any, ...]]]:
+def _result_columns(database: Database, table: str, part: Part) -> Iterator[list[Any]]:
     if table not in database.tables:
         return iter([])
     columns = 'BeginNs, EndNs, "queue-id", "Index", Name'
     return database.columns_of(
-        f'SELECT {columns} FROM {table} WHERE pid = ? AND "dev-id" = ?', part.process, part.device
+        f'SELECT {columns} FROM {table} WHERE pid = ? AND "dev-id" = ?', 4, part.process, part.device
     )

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
-from triplepoint.errors import UserError, nearest
+from triplepoint.errors import UserError, nearest, shown
 from triplepoint.trace import Int64
 from triplepoint.trace.kineto import Category
 from triplepoint.trace.profilers import Facts, Part
@@ -97,13 +97,23 @@ def _table(path: Path, columns: list[str]) -> pa.Table:
     return table.append_column("damaged", pa.nulls(table.num_rows)) if damaged else table
 
 
-def _integers(table: pa.Table, column: str | None) -> Int64:
-    """Return a column as integers, -1 where it has none; of a text (`Agent 4`) its number."""
+def _integers(path: Path, table: pa.Table, column: str | None) -> Int64:
+    """Return a column as integers, -1 where it has none; of an agent (`Agent 4`) its number.
+
+    Raises:
+        UserError: If it holds anything else.
+    """
     if column is None or column not in table.column_names:
         return np.full(table.num_rows, -1)
     values = table[column]
     if pa.types.is_string(values.type):
-        values = pc.struct_field(pc.extract_regex(values, r"(?P<number>-?\d+)"), "number")
+        numbered = pc.struct_field(pc.extract_regex(values, r"^(?:Agent )?(?P<number>-?\d{1,18})$"), "number")
+        odd = values.filter(pc.and_(pc.is_null(numbered), pc.is_valid(values)))
+        if len(odd):
+            raise UserError(
+                f"{path.name}: column {column} holds {shown(odd[0].as_py())}, expected whole numbers; export it again"
+            )
+        values = numbered
     return np.asarray(pc.fill_null(pc.cast(values, pa.int64(), safe=False), -1).to_numpy(), dtype=np.int64)
 
 
@@ -114,7 +124,7 @@ def parts(path: Path) -> list[Part]:
     if not wanted:
         return [Part(0, 0)]
     table = _table(path, wanted)
-    processes, devices = (_integers(table, columns.get(one)) for one in ("process", "device"))
+    processes, devices = (_integers(path, table, columns.get(one)) for one in ("process", "device"))
     names = _gpu_names(path)
     found = sorted(set(zip(devices.tolist(), processes.tolist(), strict=True)))
     return [Part(process, device, names.get(device, "")) for device, process in found]
@@ -144,7 +154,7 @@ def read(path: Path, part: Part, emitter: Emitter) -> Facts:
     """Give the events of a part to an emitter: kernels, and what stands in the files beside."""
     columns = _columns(path)
     table = _table(path, list(columns.values()))
-    held = {key: _integers(table, columns.get(key)) for key in _ALIASES if key != "name"}
+    held = {key: _integers(path, table, columns.get(key)) for key in _ALIASES if key != "name"}
     own = np.flatnonzero((held["device"] == part.device) & (held["process"] == part.process))
     name = _name_numbers(table[columns["name"]].take(own), emitter)
     sizes = np.column_stack([held[one][own] for one in _SIZES])
@@ -174,11 +184,11 @@ def _read_copies(path: Path, part: Part, emitter: Emitter) -> None:
     table = _table(copies, _header(copies))
     if table.num_rows == 0:
         return
-    source, target = (_integers(table, f"{side}_Agent_Id") for side in ("Source", "Destination"))
+    source, target = (_integers(path, table, f"{side}_Agent_Id") for side in ("Source", "Destination"))
     to_host = np.array([str(one).endswith("TO_HOST") for one in table["Direction"].to_pylist()], dtype=bool)
     own = np.flatnonzero(np.where(to_host, source, target) == part.device)
     name = numbers([emitter.name(copy_name(str(one))) for one in table["Direction"].take(own).to_pylist()])
-    times = Times(*(_integers(table, one)[own] for one in ("Start_Timestamp", "End_Timestamp", "Correlation_Id")))
+    times = Times(*(_integers(path, table, one)[own] for one in ("Start_Timestamp", "End_Timestamp", "Correlation_Id")))
     # A copy has no queue; those of a direction follow one another.
     emitter.work(Category.MEMCPY, times, name, -1 - name)
 
@@ -189,7 +199,7 @@ def _read_regions(path: Path, emitter: Emitter) -> None:
         if beside is None:
             continue
         table = _table(beside, _header(beside))
-        start, end, thread, correlation = (_integers(table, one) for one in _CALL_COLUMNS)
+        start, end, thread, correlation = (_integers(path, table, one) for one in _CALL_COLUMNS)
         domain, name = (table[one].to_pylist() for one in ("Domain", "Function"))
         give_regions(emitter, Regions(start, end, thread, correlation, domain, name))
 

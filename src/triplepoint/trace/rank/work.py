@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from triplepoint.errors import UserError
 from triplepoint.trace import Int64
 from triplepoint.trace.kineto import LAUNCH, ROW, Category, Rows, is_device
 from triplepoint.trace.kineto.external_sort import Sorter
@@ -342,6 +343,8 @@ def read_work(path: Path, record: GroupRecord, how: Reading) -> Work:
     """
     found = Found(how.scratch, how.steps)
     header = read_trace(path, found.take, how.part, progress=how.progress)
+    if found.device.count == 0 and how.part is not None:
+        raise UserError(f"{path.name}: no work of a GPU that ends after it begins; export it again")
     if found.device.count == 0:
         found = Found(how.scratch, how.steps)
         header = read_trace(path, found.take, host=True, progress=how.progress)

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.trace.traces import ALL_REDUCE, BASE_NS, document, event, kernel, launch, note, write_trace
 from triplepoint.errors import UserError
 from triplepoint.trace.kineto import LAUNCH, ROW, Category, Rows, reader, source
-from triplepoint.trace.kineto.reader import Geometry, Header, Message, read_kineto
+from triplepoint.trace.kineto.reader import Geometry, Header, Message, read_trace
 
 
 class Read(NamedTuple):
@@ -37,7 +37,7 @@ def read(path: Path, **options: Any) -> Read:
         assert rows.dtype == LAUNCH or rows["name"].max() < len(names), "names come before the rows that need them"
         taken[rows.dtype].append(rows.copy())
 
-    header = read_kineto(path, sink, **options)
+    header = read_trace(path, sink, **options)
     return Read(header, np.concatenate(taken[ROW]), np.concatenate(taken[LAUNCH]))
 
 
@@ -47,7 +47,7 @@ def read_text(folder: Path, text: str | bytes, **options: Any) -> Read:
     return read(path, **options)
 
 
-def test_read_kineto_header_of_a_whole_file(tmp_path: Path) -> None:
+def test_read_trace_header_of_a_whole_file(tmp_path: Path) -> None:
     events = [kernel("k", 1.5, 2), launch(1, 5), note("forward", 0, 9), {"ph": "M", "name": "x", "pid": 1}]
     path = write_trace(tmp_path / "t.json.gz", events, distributedInfo={"rank": 3, "backend": "nccl"}, host_name="h{1}")
     header, rows, launches = read(path)
@@ -60,7 +60,7 @@ def test_read_kineto_header_of_a_whole_file(tmp_path: Path) -> None:
     assert launches[["correlation", "start"]].tolist() == [(5, 1_000)]
 
 
-def test_read_kineto_absolute_times_without_base(tmp_path: Path) -> None:
+def test_read_trace_absolute_times_without_base(tmp_path: Path) -> None:
     events = [kernel("a", 1694128201426556, 7), kernel("b", 1711964646000000.25, 2.5), kernel("c", 0.5, 0)]
     found = read_text(tmp_path, json.dumps({"traceEvents": events}))
     assert found.header.base_ns == 0
@@ -71,14 +71,14 @@ def test_read_kineto_absolute_times_without_base(tmp_path: Path) -> None:
     ]
 
 
-def test_read_kineto_list_without_document(tmp_path: Path) -> None:
+def test_read_trace_list_without_document(tmp_path: Path) -> None:
     found = read_text(tmp_path, json.dumps([kernel("k", 1, 2)]))
     assert found.spans == [("k", 1_000, 2_000)]
     assert (found.header.rank, found.header.metadata, found.header.is_truncated) == (None, {}, False)
 
 
 @pytest.mark.parametrize("piece", [1, 7, 100])
-def test_read_kineto_however_the_text_comes_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+def test_read_trace_however_the_text_comes_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
     events = [kernel(f'k"{i}"', i, 1, **{"Group size": i}) for i in range(50)] + [launch(i, i + 1) for i in range(50)]
     text = json.dumps(document(events, distributedInfo={"rank": 3})).replace('k\\"9', 'k"9').encode()
     whole = read_text(tmp_path, text)
@@ -95,7 +95,7 @@ def test_read_kineto_however_the_text_comes_in(tmp_path: Path, monkeypatch: pyte
     assert pieces.launches.tolist() == whole.launches.tolist()
 
 
-def test_read_kineto_keeps_only_what_it_is_asked_for(tmp_path: Path) -> None:
+def test_read_trace_keeps_only_what_it_is_asked_for(tmp_path: Path) -> None:
     others = [
         {"ph": "M", "name": "process_name", "pid": "Spans", "tid": 0, "args": {"name": "python"}},
         {"ph": "s", "cat": "ac2g", "name": "ac2g", "ts": 1, "pid": 0, "tid": 7, "id": 5},
@@ -110,7 +110,7 @@ def test_read_kineto_keeps_only_what_it_is_asked_for(tmp_path: Path) -> None:
     assert read(path).header.num_events == 6
 
 
-def test_read_kineto_events_without_usable_time_are_counted(tmp_path: Path) -> None:
+def test_read_trace_events_without_usable_time_are_counted(tmp_path: Path) -> None:
     no_duration = kernel("a", 1, 1)
     del no_duration["dur"]
     events = [no_duration, kernel("b", 1, -5), kernel("c", 1, 1e15), kernel("d", 1e16, 1), kernel("e", -2, 1)]
@@ -119,7 +119,7 @@ def test_read_kineto_events_without_usable_time_are_counted(tmp_path: Path) -> N
     assert found.header.num_damaged == 4
 
 
-def test_read_kineto_names_are_unescaped(tmp_path: Path) -> None:
+def test_read_trace_names_are_unescaped(tmp_path: Path) -> None:
     name = 'a "b" \\ /c\n\u00e9\U0001f600'
     assert read_text(tmp_path, json.dumps([kernel(name, 1, 1)])).header.names == [name]
     text = json.dumps([kernel("plain \u00e9", 1, 1)], ensure_ascii=False)
@@ -129,7 +129,7 @@ def test_read_kineto_names_are_unescaped(tmp_path: Path) -> None:
     assert len(half.header.names) == 1
 
 
-def test_read_kineto_names_that_are_no_utf8_count_as_damaged_each_time(tmp_path: Path) -> None:
+def test_read_trace_names_that_are_no_utf8_count_as_damaged_each_time(tmp_path: Path) -> None:
     events = [kernel("bad", 1, 1), kernel("bad", 2, 1), kernel("good", 3, 1)]
     found = read_text(tmp_path, json.dumps(events).encode().replace(b"bad", b"\xff\xfe"))
     assert found.header.names == [r"\xff\xfe", "good"]
@@ -137,7 +137,7 @@ def test_read_kineto_names_that_are_no_utf8_count_as_damaged_each_time(tmp_path:
     assert found.header.num_damaged == 2
 
 
-def test_read_kineto_damaged_events_are_saved_and_counted(tmp_path: Path) -> None:
+def test_read_trace_damaged_events_are_saved_and_counted(tmp_path: Path) -> None:
     events = [kernel(f"k{i}", i, 1, correlation=i) for i in range(5)]
     text = json.dumps(document(events)).replace('"k1"', '"k"1"').replace('"k3"', '"k\n3"')
     found = read_text(tmp_path, text)
@@ -149,7 +149,7 @@ def test_read_kineto_damaged_events_are_saved_and_counted(tmp_path: Path) -> Non
     assert not found.header.is_truncated
 
 
-def test_read_kineto_begins_and_ends_are_whole_rows(tmp_path: Path) -> None:
+def test_read_trace_begins_and_ends_are_whole_rows(tmp_path: Path) -> None:
     begin = {"ph": "B", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 2, "args": {"stream": 7}}
     outer = {"ph": "B", "cat": "python_function", "name": "f", "pid": 0, "tid": 7, "ts": 1}
     end = {"ph": "E", "pid": 0, "tid": 7}
@@ -160,7 +160,7 @@ def test_read_kineto_begins_and_ends_are_whole_rows(tmp_path: Path) -> None:
     assert (found.header.num_events, found.header.num_damaged) == (5, 1)
 
 
-def test_read_kineto_messages_and_geometries_are_kept_once_each(tmp_path: Path) -> None:
+def test_read_trace_messages_and_geometries_are_kept_once_each(tmp_path: Path) -> None:
     said = {"Collective name": "allreduce", "Process Group Ranks": "[0, 1]", "Group size": 2, "dtype": "Float"}
     shape = {"grid": [8, 2, 1], "block": [128, 1, 1], "est. achieved occupancy %": 50}
     events = [kernel(ALL_REDUCE, i, 1, **said, **shape) for i in range(3)] + [
@@ -175,7 +175,7 @@ def test_read_kineto_messages_and_geometries_are_kept_once_each(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("bad", ["nan", "-Infinity", r'"\ud83d"', '"\\u0000"', "[[[1]]]", "{}"])
-def test_read_kineto_odd_values_among_arguments_refuse_nothing(tmp_path: Path, bad: str) -> None:
+def test_read_trace_odd_values_among_arguments_refuse_nothing(tmp_path: Path, bad: str) -> None:
     text = json.dumps([kernel("k", 1, 1, grid=0, **{"In msg nelems": 1})]).replace(": 0", f": {bad}", 1)
     found = read_text(tmp_path, text.replace('elems": 1', f'elems": {bad}'))
     assert found.spans == [("k", 1_000, 1_000)]
@@ -195,14 +195,14 @@ def test_read_kineto_odd_values_among_arguments_refuse_nothing(tmp_path: Path, b
         ('"distributedInfo": nan, "baseTimeNanoseconds": 1.5', None, 0),
     ],
 )
-def test_read_kineto_metadata_that_cannot_be_is_left_out(
+def test_read_trace_metadata_that_cannot_be_is_left_out(
     tmp_path: Path, members: str, rank: int | None, base_ns: int
 ) -> None:
     header = read_text(tmp_path, f'{{"traceEvents": [], {members}}}').header
     assert (header.rank, header.base_ns) == (rank, base_ns)
 
 
-def test_read_kineto_metadata_is_found_in_damaged_text(tmp_path: Path) -> None:
+def test_read_trace_metadata_is_found_in_damaged_text(tmp_path: Path) -> None:
     events = json.dumps([kernel("k", 1, 1)])
     info = '"distributedInfo": {"backend": "nccl", "rank": 12}, "baseTimeNanoseconds": 17'
     for text in (
@@ -219,7 +219,7 @@ GOOD = json.dumps(document([kernel(f"op{i}", i, 1) for i in range(400)])).encode
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_read_kineto_cut_short_keeps_what_stood_before(tmp_path: Path, packed: bool) -> None:
+def test_read_trace_cut_short_keeps_what_stood_before(tmp_path: Path, packed: bool) -> None:
     text = GOOD[: GOOD.index(b'"op200"') + 20]
     found = read_text(tmp_path, gzip.compress(text) if packed else text)
     assert len(found.rows) == 200
@@ -232,17 +232,17 @@ def test_read_kineto_cut_short_keeps_what_stood_before(tmp_path: Path, packed: b
 
 
 @pytest.mark.parametrize("text", ['{"schemaVersion": 1}', "{}", '{"traceEvents": {"a": 1}}', "{nothing"])
-def test_read_kineto_without_events_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
+def test_read_trace_without_events_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     with pytest.raises(UserError, match=r"^t\.json: no `traceEvents` in it, expected a Kineto trace; .*$"):
         read_text(tmp_path, text)
 
 
-def test_read_kineto_empty_list_of_events_is_a_trace(tmp_path: Path) -> None:
+def test_read_trace_empty_list_of_events_is_a_trace(tmp_path: Path) -> None:
     found = read_text(tmp_path, '{"traceEvents": []}')
     assert (len(found.rows), found.header.num_events, found.header.is_truncated) == (0, 0, False)
 
 
-def test_read_kineto_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_trace_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_PROGRESS_PERIOD_S", -1.0)
     monkeypatch.setattr(source, "_PIECE", len(GOOD) // 4 + 1)
     lines: list[str] = []
@@ -251,7 +251,7 @@ def test_read_kineto_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Mon
     assert lines[-1].endswith(" of 0 MB, 400 events")
 
 
-def test_read_kineto_of_a_short_file_tells_nothing(tmp_path: Path) -> None:
+def test_read_trace_of_a_short_file_tells_nothing(tmp_path: Path) -> None:
     lines: list[str] = []
     read_text(tmp_path, GOOD, progress=lines.append)
     assert lines == []
