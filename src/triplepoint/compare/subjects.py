@@ -88,6 +88,8 @@ def _of_path(word: str, path: Path) -> Subject:
         raise UserError(
             f"{folder / 'point.json'}: no such file, and a run needs it; copy it too, or name the folder of traces"
         )
+    if (path / "intervals.parquet").is_file():
+        raise UserError(f"{path}: tables that 'triplepoint trace' made, expected a run or the traces they are of")
     return Subject(word, traces=(path,))
 
 

@@ -297,6 +297,9 @@ def test_sides_without_anything_in_common_are_refused(
     assert "has no traces" in line or "profiled" in line
     (tmp_path / "empty").mkdir()
     assert "no trace files" in refusal(capsys, tmp_path / "empty", A100)
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "intervals.parquet").touch()
+    assert "tables that 'triplepoint trace' made" in refusal(capsys, tmp_path / "tables", A100)
     (tmp_path / "rank0.json").write_text('{"traceEvents": []}')
     assert "no work in the traces" in refusal(capsys, tmp_path / "rank0.json", A100)
 
