@@ -88,7 +88,8 @@ def predict(
         with_rank: Whether layouts of one training are ranked.
 
     Returns:
-        Columns as `triplepoint predict --help` names them, in their units; NaN where there is nothing.
+        Columns as `triplepoint predict --help` names them, NaN where there is nothing; `attrs["units"]` has the unit of
+        each, '1' for ratios and '' for text.
 
     Raises:
         UserError: If a setting is not known or wrong, or the configuration is.
@@ -113,7 +114,21 @@ def predict(
     ranked = rank(found, config) if with_rank else [{} for _ in found]
     columns = [*rows[0], *ranked[0], *COLUMNS] if rows else ["id", "run", *COLUMNS]
     table = [keys | more | one.cells() for keys, more, one in zip(rows, ranked, found, strict=True)]
-    return pd.DataFrame(table, columns=columns).apply(_numbers)
+    predicted = pd.DataFrame(table, columns=columns).apply(_numbers)
+    predicted.attrs["units"] = {name: _unit_of(name) for name in columns}
+    return predicted
+
+
+_UNITS = {
+    "tokens_per_s_per_gpu": "token/s", "_per_token_j": "J/token", "_s": "s", "_w": "W", "_c": "degC", "_mhz": "MHz",
+    "_gib": "GiB", "_fraction": "1", "mfu": "1", "rank": "1", "num_ranked": "1",
+}  # fmt: skip
+"""Unit of a column of predictions, by the end of its name without that of an interval."""
+
+
+def _unit_of(name: str) -> str:
+    bare = name.replace("_lo_", "_").replace("_hi_", "_")
+    return next((unit for end, unit in _UNITS.items() if bare.endswith(end)), "")
 
 
 def _numbers(column: "pd.Series[Any]") -> "pd.Series[Any]":

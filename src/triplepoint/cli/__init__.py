@@ -1,6 +1,5 @@
 """The command line: one module per subcommand, imported only when called: the DAG starts it thousands of times."""
 
-import argparse
 import contextlib
 import importlib
 import importlib.abc
@@ -14,6 +13,8 @@ from triplepoint import __version__
 from triplepoint.errors import USER_ERROR, UserError, explain_os_error, nearest
 
 if TYPE_CHECKING:
+    import argparse
+
     from triplepoint.cli.answer import Answer
 
 COMMANDS = {
@@ -36,6 +37,8 @@ COMMANDS = {
     "calibrate": "fit the constants of software stacks to measured step times",
     "characterise": "measure what the power sensors of a GPU do to the truth: a sensor card",
     "overhead": "measure what sampling costs the training it watches",
+    "export": "write the runs of a study as MLflow, W&B or Prometheus have them",
+    "completion": "print a script that completes commands and names in bash, zsh or fish",
 }
 """Subcommands in the order of the pipeline, then those alongside it, with their line in `--help`."""
 
@@ -50,6 +53,10 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its status: 0, 2 for what the user can mend, 1 for a failure, 130 for Ctrl-C."""
+    if "_ARGCOMPLETE" in os.environ and arguments is None:
+        from triplepoint.cli.completion import complete
+
+        complete(COMMANDS)
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help", "help"):
         print(_help())
@@ -85,7 +92,9 @@ def _run(command: str, words: list[str]) -> int:
         return _fail("interrupted", INTERRUPTED)
 
 
-def _answer(command: str, run: "Callable[[argparse.Namespace], Answer | int | None]", words: argparse.Namespace) -> int:
+def _answer(
+    command: str, run: "Callable[[argparse.Namespace], Answer | int | None]", words: "argparse.Namespace"
+) -> int:
     """Run a subcommand and print its answer: as text, or as one JSON object; return its exit status."""
     from triplepoint.cli.answer import Answer
 

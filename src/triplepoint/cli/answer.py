@@ -63,6 +63,8 @@ def plain(value: Any) -> Any:
         return [plain(one) for one in (sorted(value) if isinstance(value, set | frozenset) else value)]
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
+    if hasattr(value, "model_dump"):  # a section of pydantic, which is not imported for it
+        return plain(value.model_dump(mode="json"))
     if hasattr(value, "tolist"):  # numbers and arrays of numpy, which is not imported for it
         return plain(value.tolist())
     if isinstance(value, Path) or hasattr(value, "isoformat"):

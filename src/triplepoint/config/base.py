@@ -119,6 +119,9 @@ StageLayers = Annotated[int, Field(ge=0, le=10_000, strict=True)]
 
 MOST_ERRORS = 12
 """Errors of one section that a line names: more are counted."""
+MOST_LETTERS = 200
+"""Length of such a line, but for keys that are known, from which it names no further one."""
+_KNOWN = " (known: "
 
 
 class Strict(BaseModel):
@@ -219,11 +222,13 @@ def _explain(section: type[BaseModel], error: ValidationError) -> str:
     errors = sorted(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     told: list[str] = []
     for num_told, found in enumerate(errors):
-        if len(told) == MOST_ERRORS:
+        if num_told == MOST_ERRORS or sum(len(line.partition(_KNOWN)[0]) for line in told) > MOST_LETTERS:
             return f"{'; '.join(told)}; and {len(errors) - num_told} more"
         # A misspelt key is both unknown and missing; the first of the two says what to do.
         is_hinted = found["type"] == "missing" and any(f"did you mean {found['loc'][-1]!r}" in line for line in told)
         line = _explain_one(section, found)
+        if any(_KNOWN in before for before in told):  # all keys there are, named once
+            line = line.partition(_KNOWN)[0]
         if not is_hinted and line not in told:
             told.append(line)
     return "; ".join(told)

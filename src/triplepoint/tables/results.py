@@ -91,6 +91,11 @@ _POINT = (
     text("variant", "What sets it apart from points alike in all of this; null where there are none.", True),
 )
 
+SETTINGS_OF_POINT = tuple(
+    column.name for column in _POINT if column.name not in ("run", "studies", "status", "reason", "origin")
+)
+"""Columns of table `points` that say what was run."""
+
 
 def _percentiles(of: str) -> dict[str, str]:
     return {f"p{percent}": f"{percent}th percentile {of}." for percent in (10, 90)}
