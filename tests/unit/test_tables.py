@@ -18,13 +18,14 @@ from triplepoint.tables.why import WHY
 
 PACKAGE = Path(triplepoint.__file__).parent
 ROOT = Path(__file__).parents[2]
-TABLES = [*RESULT_TABLES.values(), WHATIF, WHY, *reference._OF_RUN.values()]
+TABLES = [*RESULT_TABLES.values(), WHATIF, WHY, *reference.FILES_OF_RUN.values()]
 SHOWN = {
     "tables/schema.py",
     "tables/reference.py",
     "report/__init__.py",
     "report/runs.py",
     "tables/shown.py",
+    "library.py",
     "tables/results.py",
     "config/reference.py",
 }
