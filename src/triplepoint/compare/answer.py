@@ -97,7 +97,7 @@ def _speed(step: StepDifference, by_name: Mapping[str, QuantityDifference]) -> s
     change = effect.value if effect else step.other_s / step.first_s - 1
     if abs(change) < _NO_CHANGE:
         return f"{what} takes as long as one of A: {times}"
-    size = f"{abs(change):.1%} {'longer than' if change > 0 else 'less than'}"
+    size = f"{_percent(change)} {'longer than' if change > 0 else 'less than'}"
     ends = f"{effect.ends.strip()} %" if effect and effect.ends else ""
     if change >= 1:
         size = f"{1 + change:.3g} times as long as"
@@ -149,7 +149,7 @@ def _heat(by_name: Mapping[str, QuantityDifference]) -> list[str]:
     elif _is_said(power):
         found.append(f"; a GPU draws {_power(power)}")
     if _is_said(clock):
-        found.append(f", at a clock {abs(clock.effect.value):.1%} {'higher' if clock.effect.value > 0 else 'lower'}")
+        found.append(f", at a clock {_percent(clock.effect.value)} {'higher' if clock.effect.value > 0 else 'lower'}")
     return found
 
 
@@ -174,7 +174,7 @@ def _why_hot(is_hotter: bool, power: QuantityDifference | None, inlet: QuantityD
 
 def _power(power: QuantityDifference) -> str:
     word = "more" if power.effect.value > 0 else "less"
-    return f"{abs(power.effect.value):.1%} {word} ({power.other:.0f} W against {power.first:.0f} W)"
+    return f"{_percent(power.effect.value)} {word} ({power.other:.0f} W against {power.first:.0f} W)"
 
 
 def seconds(value_s: float) -> str:
@@ -187,3 +187,7 @@ def seconds(value_s: float) -> str:
 
 def _signed(value_s: float) -> str:
     return f"{'+' if value_s > 0 else '-'}{seconds(abs(value_s))}"
+
+
+def _percent(change: float) -> str:
+    return f"{abs(change):.1%}".replace("%", " %")

@@ -47,8 +47,8 @@ def test_largest_parts_are_named_until_most_of_the_difference_is() -> None:
     """Of 1 s more, 0.9 s is communication: that is enough. What went the other way is named too."""
     found = step((GEMM, 1.0, 0.8), (GATHER, 0.1, 1.0), (IDLE, 0.1, 0.4))
     assert say(found) == (
-        "A step of B takes 83.3% longer than one of A: 2.2 s against 1.2 s, mostly exposed all_gather of tp (+900 ms), "
-        "against gemm (-200 ms)."
+        "A step of B takes 83.3 % longer than one of A: 2.2 s against 1.2 s, mostly exposed all_gather of tp (+900 "
+        "ms), against gemm (-200 ms)."
     )
 
 
@@ -60,11 +60,11 @@ def test_twice_as_long_is_said_as_a_factor() -> None:
 
 def test_interval_and_tie_are_said() -> None:
     found = step((GEMM, 1.0, 1.1), is_profiled=False)
-    assert "takes 10.0% longer than one of A [5.0, 15.0] %: 1.1 s" in say(
+    assert "takes 10.0 % longer than one of A [5.0, 15.0] %: 1.1 s" in say(
         found, quantity("step_time_s", 1, 1.1, 0.05, 0.15)
     )
     tie = say(found, quantity("step_time_s", 1, 1.1, -0.05, 0.25))
-    assert "takes 10.0% longer than one of A, within the spread [-5.0, 25] %: 1.1 s" in tie
+    assert "takes 10.0 % longer than one of A, within the spread [-5.0, 25] %: 1.1 s" in tie
 
 
 def test_equal_steps_are_said_to_be_equal() -> None:
@@ -75,19 +75,19 @@ def test_equal_work_is_said_with_the_step_as_it_ran() -> None:
     """Half the tokens per GPU in 0.6 s: 1.2 s for as many, of which the rate tells the interval."""
     found = step((GEMM, 1.0, 1.2), scale=2.0, is_profiled=False)
     said = say(found, quantity("tokens_per_s_per_gpu", 120.0, 100.0, 1 / 1.3 - 1, 1 / 1.1 - 1))
-    assert said.startswith("For equal tokens per GPU a step of B takes 20.0% longer than one of A [10.0, 30] %: ")
+    assert said.startswith("For equal tokens per GPU a step of B takes 20.0 % longer than one of A [10.0, 30] %: ")
     assert "1.2 s against 1 s, 600 ms as it ran" in said
 
 
 @pytest.mark.parametrize(
     ("quantities", "expected"),
     [
-        ([("gpu_temp_max_c", 60, 70), ("gpu_power_w", 500, 600)], "as a GPU draws 20.0% more (600 W against 500 W)"),
+        ([("gpu_temp_max_c", 60, 70), ("gpu_power_w", 500, 600)], "as a GPU draws 20.0 % more (600 W against 500 W)"),
         ([("gpu_temp_max_c", 60, 70), ("inlet_temp_c", 20, 28)], "as the air at the inlet is 8.0 K warmer"),
         ([("gpu_temp_max_c", 60, 70), ("gpu_power_w", 500, 480)], "though it draws no more: look at air, contact"),
-        ([("gpu_temp_max_c", 70, 60), ("gpu_power_w", 500, 400)], "is 10.0 K cooler as a GPU draws 20.0% less"),
-        ([("gpu_temp_max_c", 60, 60.2), ("gpu_power_w", 500, 600)], "; a GPU draws 20.0% more"),
-        ([("sm_clock_mhz", 1980, 1485)], ", at a clock 25.0% lower"),
+        ([("gpu_temp_max_c", 70, 60), ("gpu_power_w", 500, 400)], "is 10.0 K cooler as a GPU draws 20.0 % less"),
+        ([("gpu_temp_max_c", 60, 60.2), ("gpu_power_w", 500, 600)], "; a GPU draws 20.0 % more"),
+        ([("sm_clock_mhz", 1980, 1485)], ", at a clock 25.0 % lower"),
     ],
 )
 def test_heat_is_said_with_its_reason(quantities: list[tuple[str, float, float]], expected: str) -> None:

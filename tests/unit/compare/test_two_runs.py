@@ -84,7 +84,7 @@ def test_two_runs_by_hand(results: Path) -> None:
     assert quantities["step_time_s"].verdict == "differs"
     assert quantities["gpu_power_w"].verdict == "equal"
     assert found.sentence.startswith(
-        "With recompute full instead of none, a step of B takes 20.0% longer than one of A"
+        "With recompute full instead of none, a step of B takes 20.0 % longer than one of A"
     )
     assert "mostly gemm (+" in found.sentence
 
@@ -345,8 +345,8 @@ def test_recorded_runs_have_what_is_known_of_them(tmp_path: Path, capsys: pytest
     assert quantities["gpu_temp_max_c"].effect.value == pytest.approx(5)
     assert "tokens_per_s_per_gpu" not in quantities
     assert (
-        "25.0% longer" in found.sentence
-        and "its hottest GPU is 5.0 K hotter as a GPU draws 20.0% more" in found.sentence
+        "25.0 % longer" in found.sentence
+        and "its hottest GPU is 5.0 K hotter as a GPU draws 20.0 % more" in found.sentence
     )
     assert {change.area for change in found.changes} == {"hardware"}
     assert command(*runs, "--results", tmp_path) == 0
