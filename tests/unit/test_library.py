@@ -175,7 +175,7 @@ def test_notebook_has_the_outputs_of_all_its_cells() -> None:
 def test_blocks_of_the_page_run_one_after_the_other(paper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(paper)
     names: dict[str, object] = {}
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/library.md").read_text(), flags=re.DOTALL)
+    blocks = re.findall(r"~~~python\n(.*?)~~~", (ROOT / "docs/library.md").read_text(), flags=re.DOTALL)
     for block in blocks:
         exec(block, names)
     assert len(blocks) == 4 and len(names["predicted"]) == 2  # type: ignore[arg-type]

@@ -28,8 +28,10 @@ SHOWN = {
     "library.py",
     "tables/results.py",
     "config/reference.py",
+    "library.py",
+    "exports/prometheus.py",
 }
-"""Modules that pass descriptions on to readers: as metadata of a file, as a tooltip of the page."""
+"""Modules that pass descriptions on to readers: as metadata of a file, as a tooltip of the page, as help of a metric."""
 
 ROW = {"rank": 0, "step": 0, "kind": "measured", "t_start_ns": 1, "t_end_ns": 2, "num_tokens": 8}
 

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import textwrap
 from pathlib import Path
 
 from triplepoint.cli import COMMANDS
@@ -60,7 +61,7 @@ def _chapter(name: str, parser: Parser) -> str:
     rows = "\n".join(_row(parser, action) for action in arguments_of(parser))
     keys = "\n".join(f"| `{key}` | {_cell(about)} |" for key, about in parser.answer.items())
     epilog = (parser.epilog or "").strip("\n")
-    details = f"\n\n```text\n{epilog.replace('%%', '%')}\n```" if epilog else ""
+    details = f"\n\n{textwrap.indent(epilog, '    ')}" if epilog else ""
     return (
         f"## {name}\n\n{' '.join((parser.description or '').split())}\n\n"
         f"| argument | meaning |\n|---|---|\n{rows}\n\n| key of the JSON | what it holds |\n|---|---|\n{keys}{details}"

@@ -1,6 +1,10 @@
 """Bad files and places, for every command that takes one: one line, exit status 2, no traceback, nothing printed."""
 
+import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -140,3 +144,34 @@ def test_export_into_a_place_that_cannot_be_made(kind: str, tmp_path: Path, capf
     (tmp_path / "file").write_text("in the way")
     line = refused(capfd, "export", "smoke", "--to", kind, "--out", str(tmp_path / "file" / "below"))
     assert "is no folder; move it away" in line
+
+
+AS_USER = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
+"""Root may read and write anywhere; without these capabilities it is held to the modes of files."""
+
+
+@pytest.mark.skipif(bool(AS_USER) and shutil.which("setpriv") is None, reason="root without setpriv may read anything")
+@pytest.mark.parametrize(
+    "command",
+    [
+        "predict {}/file.yaml",
+        "calibrate {}/file.csv",
+        "trace {}/file.json --out {}/out",
+        "plan --write --results {}/locked/results",
+        "figure timeline --results {}/locked",
+        "export smoke --to mlflow --results {}/locked",
+        "overhead {}/locked/out.json",
+        "doctor --files --config {}/locked",
+    ],
+)
+def test_file_or_folder_without_permission(command: str, tmp_path: Path) -> None:
+    for name in ("file.yaml", "file.csv", "file.json"):
+        (tmp_path / name).write_text("{}")
+        (tmp_path / name).chmod(0)
+    (tmp_path / "locked").mkdir(mode=0)
+    words = [*AS_USER, sys.executable, "-m", "triplepoint", *command.replace("{}", str(tmp_path)).split()]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    (tmp_path / "locked").chmod(0o700)
+    (line,) = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.search("permission", line, re.IGNORECASE) and str(tmp_path) in line
