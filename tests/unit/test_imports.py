@@ -23,7 +23,8 @@ LAYERS = [
     {"published", "verdicts", "ranking", "effects", "recorded"},
     {"doctor", "plan", "aggregate", "advise", "calibrate"},
     {"figures", "predictions", "why"},
-    {"report", "compare", "whatif", "exports"},
+    {"compare", "whatif", "exports"},
+    {"report"},
     {"workflow", "workflow_site", "cli", "library"},
     {"__main__"},
 ]

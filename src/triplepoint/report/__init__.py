@@ -5,13 +5,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import docutils.core  # type: ignore[import-untyped]
 import docutils.utils  # type: ignore[import-untyped]
-import jinja2
 from markupsafe import Markup
 
 from triplepoint.config.plan import read_plan
@@ -23,6 +21,7 @@ from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.report.claims import sum_up_claims
 from triplepoint.report.findings import FIRST, find
 from triplepoint.report.machines import describe_machines, describe_provenance, sum_up
+from triplepoint.report.pages import environment, template, vendored
 from triplepoint.report.payload import compress
 from triplepoint.report.pictures import read_picture
 from triplepoint.report.run_pages import link_to, write_run_pages
@@ -79,7 +78,7 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
     manifests = [
         read_manifest(results / "runs" / one["run"] / "raw" / "manifest.json") for one in points if one["host"]
     ]
-    templates, folder = _environment(), out.with_suffix("")
+    templates, folder = environment(), out.with_suffix("")
     shown, colours = _figures(names, figs, captions, out.parent)
     page = templates.get_template("front.html").render(
         **_front(points, words, manifests, results, folder.name),
@@ -115,9 +114,9 @@ def _front(points: Sequence[Row], words: Mapping[str, Words], manifests: Sequenc
         "predictions": sum_up(points),
         "methodology": _methodology(points),
         "provenance": describe_provenance(manifests, str(results)),
-        "style": Markup(_vendored("tabulator_simple.min.css") + _template("report.css")),
-        "library": Markup(_vendored("tabulator.min.js")),
-        "script": Markup(_template("front.js")),
+        "style": Markup(vendored("tabulator_simple.min.css") + template("report.css")),
+        "library": Markup(vendored("tabulator.min.js")),
+        "script": Markup(template("front.js")),
         "data": Markup(_json(data)),
     }
 
@@ -127,27 +126,12 @@ def _json(data: Any) -> str:
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _environment() -> jinja2.Environment:
-    texts = {name: _template(name) for name in ("front.html", "run.html", "claims.html")}
-    return jinja2.Environment(loader=jinja2.DictLoader(texts), autoescape=True, undefined=jinja2.StrictUndefined)
-
-
-def _template(name: str) -> str:
-    return (resources.files("triplepoint.report") / "templates" / name).read_text(encoding="utf-8")
-
-
-def _vendored(name: str) -> str:
-    """Return a library without the comment that names its source map, which is not there."""
-    text = (resources.files("triplepoint.report") / "vendor" / name).read_text(encoding="utf-8")
-    return re.sub(r"\n?(//# sourceMappingURL=\S+|/\*# sourceMappingURL=\S+ \*/)\s*$", "\n", text)
-
-
 def _write_assets(folder: Path) -> None:
     """Write what the pages of runs share; licences stand beside the libraries."""
     for name in (*_ASSETS, "tabulator.LICENSE", "uPlot.LICENSE"):
-        write_text_if_changed(folder / name, _vendored(name))
+        write_text_if_changed(folder / name, vendored(name))
     for name in ("report.css", "run.js"):
-        write_text_if_changed(folder / name, _template(name))
+        write_text_if_changed(folder / name, template(name))
 
 
 def _remove_others(folder: Path, names: set[str]) -> None:
