@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from triplepoint.cli.arguments import add_run, make_parser, run_folder, say, whole_number
+from triplepoint.cli.progress import Progress
 from triplepoint.errors import UserError
 from triplepoint.trace.taxonomy import SCHEMES, Scheme, load_scheme
 
@@ -59,7 +60,8 @@ def run(arguments: argparse.Namespace) -> None:
     from triplepoint.trace.parsing import parse_part
 
     ranks = _ranks(arguments.part)
-    parse_part(run_folder(arguments), ranks, load_rules(arguments), say, arguments.jobs)
+    with Progress(f"parsing traces of ranks {arguments.part}") as progress:
+        parse_part(run_folder(arguments), ranks, load_rules(arguments), progress, arguments.jobs, note=say)
 
 
 def _ranks(part: str) -> range:

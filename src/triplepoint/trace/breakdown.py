@@ -1,4 +1,4 @@
-"""`breakdown.csv` and `kernels.csv`: where each rank's time went, and what ran. Times in us, exact to the nanosecond."""
+"""`breakdown.csv` and `kernels.csv`: where each rank's time went, and what ran. Times are in us, exact to the ns."""
 
 import csv
 from collections.abc import Sequence
