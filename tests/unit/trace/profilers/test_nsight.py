@@ -192,3 +192,17 @@ def test_wrong_types_are_damage(tmp_path: Path) -> None:
     change(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'")
     with pytest.raises(UserError, match=r"^report\.sqlite: damaged database \(.*\); export it again$"):
         trace(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("report.nsys-rep", r"or its export by 'nsys export --type sqlite'$"),
+        ("results.pftrace", r"or what 'rocprofv3 --output-format csv' writes$"),
+        ("8_hip_api_trace.csv", r"or a kernel trace of rocprof \(\*_kernel_trace\.csv, results\.csv\)$"),
+    ],
+)
+def test_other_files_of_profilers_are_refused_with_what_to_do(tmp_path: Path, name: str, advice: str) -> None:
+    (tmp_path / name).write_bytes(b'"Domain","Function","Process_Id"\n')
+    with pytest.raises(UserError, match=advice):
+        trace(tmp_path / name, tmp_path / "out")
