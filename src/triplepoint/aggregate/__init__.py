@@ -20,7 +20,7 @@ from triplepoint.aggregate.points import (
 from triplepoint.aggregate.power import measure_power
 from triplepoint.aggregate.predicted import add_need, set_beside
 from triplepoint.aggregate.samples import Samples
-from triplepoint.aggregate.steps import read_outcomes, read_steps
+from triplepoint.aggregate.steps import explain, read_outcomes, read_steps
 from triplepoint.aggregate.traces import read_timeline, read_traces
 from triplepoint.aggregate.traffic import traffic_rows
 from triplepoint.config.gpu import GpuConfig
@@ -122,6 +122,8 @@ def _rows_of(task: _Task) -> tuple[_Rows, pa.Table | None]:
         rows_of_run, timeline = _join(task, manifest)
         set_beside(entry.planned.point, manifest, rows_of_run["points"][0], rows_of_run["gpus"], task.config)
         add_need(entry.planned.point, rows_of_run["points"][0], task.config)
+        if manifest.status != Status.OK:
+            rows_of_run["points"][0]["reason"] = explain(manifest)
         return rows_of_run, timeline
     row = unfinished_row(entry, manifest)
     if manifest is not None:

@@ -36,7 +36,7 @@ def prepare(points: DataFrame) -> DataFrame:
     Groups keep the order of the table; inside a group layouts stand in numeric order, sharded ones last.
     """
     named = points.copy()
-    named["unknown"] = [_unknown(row) for _, row in points.iterrows()]
+    named["unknown"] = Series([_unknown(row) for _, row in points.iterrows()], points.index, dtype=object)
     for column in (*LAYOUT, *SETTING):
         named[column] = _without_nulls(points[column], DEFAULTS.get(column), has_names=column in _LISTS)
     named["place"] = [place_name(row) for _, row in named.iterrows()]

@@ -9,7 +9,7 @@ from typing import Any
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
 from triplepoint.launch.collect import devices_of_ranks
-from triplepoint.launch.outcome import HOST_MEMORY, classify, describe_exit
+from triplepoint.launch.outcome import HOST_MEMORY, LOG_TAIL_LINES, classify, describe_exit
 from triplepoint.manifest import Evidence
 from triplepoint.recorded.description import read_description
 from triplepoint.recorded.marks import SOURCES
@@ -196,7 +196,10 @@ def _ending(
     if status is Status.CANCELLED and any(row["kind"] == "measured" for row in rows):
         return Ending(facts=facts, versions=versions)
     evidence = Evidence(
-        rank=end["rank"] if len(ends) > 1 else None, host=end["host"], message=message, log_tail=tuple(end["log_tail"])
+        rank=end["rank"] if len(ends) > 1 else None,
+        host=end["host"],
+        message=message,
+        log_tail=tuple(end["log_tail"][-LOG_TAIL_LINES:]),
     )
     return Ending(status, evidence, facts, versions)
 

@@ -122,10 +122,8 @@ def find_run_traces(folder: Path) -> list[TraceFile]:
     found: list[TraceFile] = []
     for path in sorted(folder.glob("rank*")):
         match = _RUN_TRACE.fullmatch(path.name)
-        if match and match[1] is not None:
-            found.append(TraceFile(path, int(match[1])))
-        elif match:
-            found += _split(path, int(match["first"]))
+        if match:
+            found += _split(path, int(match[1] or match["first"]))
     check_ranks((file.path, file.rank) for file in found)
     return sorted(found, key=lambda file: file.rank or 0)
 
