@@ -37,6 +37,10 @@ def parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="the same, one setting; repeatable"
     )
     made.add_argument("--steps", type=in_file, metavar="CSV", help="steps of the job: columns step, start, end")
+    made.add_argument("--log", type=in_file, metavar="FILE", help="training log whose lines mark steps, with times")
+    made.add_argument(
+        "--step-pattern", metavar="NAME|REGEX", help="lines of --log that end a step: megatron, torchtitan, ..."
+    )
     made.add_argument("--map", type=in_file, metavar="FILE", help="YAML that names the columns of CSV files")
     _add_clocks(made)
     _add_places(made)
@@ -84,7 +88,7 @@ def run(arguments: argparse.Namespace) -> None:
         host_pattern=arguments.host_pattern,
         asked=Asked(query, arguments.gpus_per_node, arguments.skip_bad),
     )
-    job = Job(described, _numbers(arguments.gpus), arguments.steps, arguments.study)
+    job = Job(described, _numbers(arguments.gpus), *_steps(arguments), study=arguments.study)
     with Progress("looking at files") as progress:
         done = import_folder(arguments.folder, arguments.results, job, wanted, catalogue, progress)
     if arguments.json:
@@ -107,6 +111,15 @@ def _describe(arguments: argparse.Namespace) -> tuple[Any, Any]:
             raise UserError(f"import: --set {text!r}: expected KEY=VALUE, such as tp=8")
         settings[key] = load(value, f"--set {key}")
     return catalogue, read_description(arguments.describe, settings, catalogue)
+
+
+def _steps(arguments: argparse.Namespace) -> tuple[Path | None, Path | None, str]:
+    """Return what tells the steps: a CSV, or a log with its pattern."""
+    if (arguments.log is None) != (arguments.step_pattern is None):
+        raise UserError("import: --log and --step-pattern go together; name the log and the lines that end a step")
+    if arguments.log is not None and arguments.steps is not None:
+        raise UserError("import: steps are told either by --steps or by --log; leave one out")
+    return arguments.steps, arguments.log, arguments.step_pattern or ""
 
 
 def _listed(text: str | None) -> list[str]:

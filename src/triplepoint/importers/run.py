@@ -1,6 +1,5 @@
 """Make a run of a folder of recordings: hosts, GPUs and ranks put together, and what its sensors can show."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,21 +9,18 @@ import numpy as np
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
-from triplepoint.importers import formats
-from triplepoint.importers.folder import Telemetry, Wanted, list_folder, offset_ns, read_telemetry
+from triplepoint.importers.folder import Listing, Telemetry, Wanted, list_folder, offset_ns, read_telemetry
 from triplepoint.importers.samples import HostSamples
-from triplepoint.importers.times import find_zone, show_span, show_time, to_utc
-from triplepoint.importers.work import WALL_NS, Row, Work, join_steps, read_steps, read_traces
-from triplepoint.power_sensor import find_updates
+from triplepoint.importers.shows import account_of, idle_gpus, shows_of
+from triplepoint.importers.steps import join_steps, read_log, read_steps
+from triplepoint.importers.times import find_zone, to_utc
+from triplepoint.importers.work import WALL_NS, Row, Work, read_traces
 from triplepoint.recorded.run import Description, Ending, RecordedGpu, RecordedNode, write_run
 from triplepoint.recorded.studies import RECORDED
 from triplepoint.tables.telemetry import GPU_METRICS
-from triplepoint.units import NS_PER_S
 
 USUAL_GPUS = 8
 """GPUs of a node where only traces are there and nothing is said."""
-_AVERAGE_S = 1.0
-"""Window of NVML's average. Source: nvml.h."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +32,9 @@ class Job:
     """GPUs of each host that worked for it; empty for all."""
     steps: Path | None = None
     """`--steps`: a CSV of its steps."""
+    log: Path | None = None
+    """`--log`: a training log whose lines mark steps, by `step_pattern`."""
+    step_pattern: str = ""
     study: str = RECORDED
 
 
@@ -80,24 +79,13 @@ def import_folder(
     Raises:
         UserError: If something cannot be read, is of another job or another time, or does not fit together.
     """
-    listing = list_folder(folder, wanted.mapping, [results, *([job.steps] if job.steps else [])])
-    traced = read_traces(listing.traces, progress, is_alone=not listing.telemetry and job.steps is None)
-    told = read_steps(job.steps) if job.steps else Work()
-    if wanted.timezone and told.is_naive:
-        told = _moved(told, wanted)
-    known = traced if told.is_naive else Work(traced.traces, traced.rows + told.rows)
-    telemetry = read_telemetry(listing, folder, wanted, known.span, progress)
-    if told.is_naive and telemetry.shift_ns:
-        told = Work(rows=[_shifted(row, -telemetry.shift_ns) for row in told.rows])
+    marked = [path for path in (job.steps, job.log) if path is not None]
+    listing = list_folder(folder, wanted.mapping, [results, *marked])
+    traced = read_traces(listing.traces, progress, is_alone=not listing.telemetry and not marked)
+    telemetry, told = _read(listing, folder, job, wanted, traced, progress)
     nodes = make_nodes(telemetry, traced, job, wanted)
     offsets = [node.wall_ns - node.monotonic_ns for node in nodes for _ in node.gpus or range(node.num_ranks or 1)]
     rows, said = join_steps(traced, told, dict(enumerate(offsets)))
-    notes = [*telemetry.notes, *said]
-    if unplaced := [one.path.name for one in traced.traces.values() if not one.start_ns]:
-        notes.append(f"{unplaced[0]}: times since the start of the machine; its steps have no place in the telemetry")
-    source = f"import of {', '.join(telemetry.formats) or 'traces'}"
-    if any(0 < one.start_ns < WALL_NS for one in traced.traces.values()):
-        notes.append("times since the start of the machine: dates of this run say nothing")
     progress("writing the run")
     run = write_run(
         results / "runs",
@@ -105,7 +93,7 @@ def import_folder(
         nodes,
         {rank: one.path for rank, one in traced.traces.items()},
         rows,
-        source=source,
+        source=f"import of {', '.join(telemetry.formats) or 'traces'}",
         catalogue=catalogue,
         study=job.study,
         ending=Ending(facts=_facts(telemetry)),
@@ -113,15 +101,41 @@ def import_folder(
     kinds = {kind: sum(row["rank"] == rows[0]["rank"] and row["kind"] == kind for row in rows) for kind in _kinds(rows)}
     return Imported(
         run=run,
-        hosts=[_account(node) for node in nodes],
+        hosts=[account_of(node) for node in nodes],
         num_traces=len(traced.traces),
         steps=kinds,
         formats=telemetry.formats,
-        shows=_shows(telemetry, rows),
-        notes=notes,
+        shows=shows_of(telemetry, rows),
+        notes=[*telemetry.notes, *said, *_times_of(traced), *idle_gpus(nodes)],
         left_out=telemetry.left_out,
         others=[str(path) for path in listing.others],
     )
+
+
+def _read(
+    listing: Listing, folder: Path, job: Job, wanted: Wanted, traced: Work, progress: Callable[[str], None]
+) -> tuple[Telemetry, Work]:
+    """Return telemetry and steps that a CSV tells, both in UTC."""
+    told = read_steps(job.steps) if job.steps else Work()
+    if job.log is not None:
+        told = read_log(job.log, job.step_pattern)
+    if wanted.timezone and told.is_naive:
+        told = _moved(told, wanted)
+    known = traced if told.is_naive else Work(traced.traces, traced.rows + told.rows)
+    telemetry = read_telemetry(listing, folder, wanted, known.span, progress)
+    if told.is_naive and telemetry.shift_ns:
+        told = Work(rows=[_shifted(row, -telemetry.shift_ns) for row in told.rows])
+    return telemetry, told
+
+
+def _times_of(traced: Work) -> list[str]:
+    """Return what is to be said of traces whose clock counts from the start of the machine."""
+    traces = traced.traces.values()
+    if unplaced := [one.path.name for one in traces if not one.start_ns]:
+        return [f"{unplaced[0]}: times since the start of the machine; its steps have no place in the telemetry"]
+    if any(one.start_ns < WALL_NS for one in traces):
+        return ["times since the start of the machine: dates of this run say nothing"]
+    return []
 
 
 def _kinds(rows: Sequence[Row]) -> list[str]:
@@ -220,55 +234,3 @@ def _from_traces(traced: Work, product: str, wanted: Wanted) -> list[RecordedNod
 
 def _facts(telemetry: Telemetry) -> dict[str, int | float | str | bool | None]:
     return {"imported_formats": ", ".join(f"{name} ({num})" for name, num in telemetry.formats.items()) or "traces"}
-
-
-def _account(node: RecordedNode) -> dict[str, Any]:
-    t_ns = [int(time) for part in node.parts for time in (part.t_ns[0], part.t_ns[-1])]
-    columns = dict.fromkeys(name for part in node.parts for name in part.columns)
-    return {
-        "host": node.host,
-        "num_gpus": len(node.gpus),
-        "num_samples": sum(len(part.t_ns) for part in node.parts),
-        "period_s": node.period_s if node.parts else None,
-        "start": show_time(min(t_ns)) if t_ns else None,
-        "end": show_time(max(t_ns)) if t_ns else None,
-        "columns": list(columns),
-    }
-
-
-def _shows(telemetry: Telemetry, rows: Sequence[Row]) -> list[str]:
-    """Return what the sensors can and cannot show: of their formats, and of these recordings."""
-    known = {declared.name: declared.shows for declared in formats()}
-    lines = [f"{name}: {known[name]}" for name in telemetry.formats if name in known]
-    measured = {name for one in telemetry.hosts.values() for part in one.parts for name in part.columns}
-    if renewed := _renewal(telemetry):
-        lines.append(renewed)
-    if "gpu_power_average_w" in measured and not {"gpu_power_w", "gpu_energy_j"} & measured:
-        lines.append("power is a running mean alone: its highest value is no peak, and energy is that of the mean")
-        steps_s = [(row["t_end_ns"] - row["t_start_ns"]) / NS_PER_S for row in rows if row["kind"] == "measured"]
-        if steps_s and float(np.median(steps_s)) < 2 * _AVERAGE_S:
-            lines.append(
-                f"steps of {show_span(float(np.median(steps_s)))} are no longer than two windows of that mean: power "
-                "of all "
-                "steps together is told, that of single steps is not"
-            )
-    if rows and not any(row["kind"] == "measured" for row in rows):
-        lines.append("steps are the profiler's alone, which slows them: times of measured steps need --steps")
-    return lines
-
-
-def _renewal(telemetry: Telemetry) -> str:
-    """Return how often the power of the first GPU is renewed, as its readings show; empty where they do not."""
-    for one in telemetry.hosts.values():
-        for part in one.parts:
-            name = next((each for each in part.columns if re.match(r"gpu_power_(average_)?w$", each)), None)
-            if name is None:
-                continue
-            values = part.values[:, list(part.columns).index(name)]
-            known = np.isfinite(values)
-            try:
-                updates = find_updates(part.t_ns[known] / NS_PER_S, values[known])
-            except (ValueError, IndexError):
-                return ""
-            return f"{name} of {part.device} is renewed every {updates.period_s:.3g} s, read every {one.period_s:.3g} s"
-    return ""

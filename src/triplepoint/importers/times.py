@@ -11,12 +11,13 @@ from triplepoint.errors import UserError, shown
 from triplepoint.importers.declaration import Clock
 from triplepoint.units import NS_PER_S, NS_PER_US
 
-_DATE = re.compile(
+DATE = re.compile(
     r"(\d{4})[-/](\d\d)[-/](\d\d)[ T_]+(\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?\d*\s*(Z|UTC|GMT|[+-]\d\d:?\d\d)?"
 )
+"""A date with a time, as most tools write it, and its zone where it has one."""
 _PLAIN = re.compile(r"\d{4}[-/]\d\d[-/]\d\d \d\d:\d\d:\d\d\.\d{3,9}")
 _TIME_OF_DAY = re.compile(r"(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?")
-_UNIX_DATE = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d(?: [AP]M)?(?: [A-Z]{2,5})? \d{4}")
+_UNIXDATE = re.compile(r"[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d(?: [AP]M)?(?: [A-Z]{2,5})? \d{4}")
 _ZONE = re.compile(r"([+-])(\d\d):?(\d\d)$")
 _UTC_NAMES = ("Z", "UTC", "GMT")
 _EPOCHS = ((1e8, NS_PER_S), (1e11, 1_000_000), (1e14, NS_PER_US), (1e17, 1))
@@ -39,9 +40,9 @@ def read_times(cells: Sequence[str], where: str) -> tuple[np.ndarray, Clock]:
         return _epochs(cells, where), Clock()
     if _TIME_OF_DAY.fullmatch(first):
         return _days(cells, where), Clock(is_naive=True, lacks="date")
-    if _UNIX_DATE.fullmatch(first):
+    if _UNIXDATE.fullmatch(first):
         return _unix_dates(cells, where)
-    if _DATE.fullmatch(first):
+    if DATE.fullmatch(first):
         return _dates(cells, where)
     raise _unknown(first, where)
 
@@ -79,7 +80,7 @@ def _dates(cells: Sequence[str], where: str) -> tuple[np.ndarray, Clock]:
             pass
     parts, zones = [], set()
     for cell in cells:
-        match = _DATE.fullmatch(cell.strip())
+        match = DATE.fullmatch(cell.strip())
         if match is None:
             raise _unknown(cell, where)
         year, month, day, clock, fraction, zone = match.groups()
@@ -95,7 +96,7 @@ def _dates(cells: Sequence[str], where: str) -> tuple[np.ndarray, Clock]:
         raise UserError(f"{where}: some times have a zone and some have none; give all of them one")
     if len(zones) == 1:
         return t_ns - _zone_ns(zones.pop()), Clock()
-    return t_ns - np.array([_zone_ns(_DATE.fullmatch(cell.strip())[6]) for cell in cells]), Clock()  # type: ignore[index]
+    return t_ns - np.array([_zone_ns(DATE.fullmatch(cell.strip())[6]) for cell in cells]), Clock()  # type: ignore[index]
 
 
 def _zone_ns(zone: str | None) -> int:

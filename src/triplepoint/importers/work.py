@@ -1,16 +1,15 @@
 """What a recorded job did: its traces by rank, and its steps, by the profiler's own marks or by a CSV."""
 
-import csv
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from triplepoint.errors import UserError, nearest, shown
-from triplepoint.importers.times import read_times, show_span, show_time
+from triplepoint.errors import UserError
+from triplepoint.importers.times import show_span, show_time
 from triplepoint.trace.kineto import LAUNCH, Category, Rows
 from triplepoint.trace.parsing import TraceFile, check_ranks, find_traces, rank_of
 from triplepoint.trace.reader import read_trace
@@ -21,8 +20,6 @@ _STEP = re.compile(r"(?:ProfilerStep#|(?:step|iteration)[ _#:]*)(\d+)$", re.IGNO
 """Annotations that are steps, as `trace` takes them."""
 WALL_NS = 10**8 * NS_PER_S
 """Times from here on are since 1970, others since the start of the machine."""
-_KINDS = ("warmup", "measured", "profiled")
-_STEP_COLUMNS = ("step", "start", "end", "duration_s", "rank", "kind", "loss", "num_tokens")
 _APART_S = 3600.0
 """Traces that begin farther apart are of several jobs: ranks profile the same steps. Our choice. Unit: s."""
 
@@ -164,116 +161,3 @@ def _check_one_job(traces: Sequence[Trace]) -> None:
                 "import the "
                 "traces of one job"
             )
-
-
-def read_steps(path: Path) -> Work:
-    """Return steps that a CSV tells: columns `step`, `start` and `end` or `duration_s`, and `rank`, `kind` where known.
-
-    Raises:
-        UserError: If a column is missing or unknown, or a cell cannot be read.
-    """
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = list(csv.DictReader(file, skipinitialspace=True))
-    except (FileNotFoundError, IsADirectoryError):
-        raise UserError(f"--steps {path}: no such file; expected a CSV with columns step, start and end") from None
-    names = list(lines[0]) if lines else []
-    for name in names:
-        if name not in _STEP_COLUMNS:
-            raise UserError(f"{path}: unknown column {shown(str(name))}{nearest(str(name), _STEP_COLUMNS)}")
-    if not {"step", "start"} <= set(names) or not {"end", "duration_s"} & set(names):
-        raise UserError(
-            f"{path}: expected columns step, start and end or duration_s, and lines below them; found {names}"
-        )
-    starts, clock = read_times([line["start"] for line in lines], f"{path}: column start")
-    if clock.lacks:
-        raise UserError(f"{path}: column start: times of day without a date; give dates too")
-    if "end" in names:
-        ends, _ = read_times([line["end"] for line in lines], f"{path}: column end")
-    else:
-        lasts = [_number(line["duration_s"], path, number, "duration_s") for number, line in enumerate(lines, 2)]
-        ends = starts + np.rint(np.array(lasts) * NS_PER_S).astype(np.int64)
-    rows = [
-        _row(line, int(start), int(end), path, number)
-        for number, (line, start, end) in enumerate(zip(lines, starts, ends, strict=True), 2)
-    ]
-    return Work({}, rows, clock.is_naive)
-
-
-def _row(line: dict[str, str], start: int, end: int, path: Path, number: int) -> Row:
-    kind = (line.get("kind") or "measured").strip()
-    if kind not in _KINDS:
-        raise UserError(f"{path}:{number}: kind {shown(kind)}, expected {', '.join(_KINDS)}{nearest(kind, _KINDS)}")
-    if end <= start:
-        raise UserError(f"{path}:{number}: the step ends before it starts; mend the line")
-    row: Row = {
-        "rank": int(_number(line.get("rank") or "0", path, number, "rank")),
-        "step": int(_number(line["step"], path, number, "step")),
-        "kind": kind,
-        "t_start_ns": start,
-        "t_end_ns": end,
-    }
-    if line.get("loss"):
-        row["loss"] = _number(line["loss"], path, number, "loss")
-    if line.get("num_tokens"):
-        row["num_tokens"] = int(_number(line["num_tokens"], path, number, "num_tokens"))
-    return row
-
-
-def _number(text: str, path: Path, line: int, column: str) -> float:
-    try:
-        return float(text)
-    except (ValueError, TypeError):
-        raise UserError(f"{path}:{line}: column {column}: {shown(str(text))} is no number; mend the cell") from None
-
-
-def join_steps(traced: Work, told: Work, ahead_ns: Mapping[int, int] | None = None) -> tuple[list[Row], list[str]]:
-    """Return the steps of traces and of a CSV as rows of one numbering, and what is to be said of it.
-
-    A step of the CSV in whose time the profiler worked is the profiled one; where numbers differ there, all of the CSV
-    are moved to the profiler's.
-
-    Raises:
-        UserError: If a number means steps of different times, with nothing that tells how they belong together.
-    """
-    if not traced.rows or not told.rows:
-        return traced.rows + told.rows, []
-    ranks = {row["rank"] for row in traced.rows}
-    if len({row["rank"] for row in told.rows}) == 1:  # of the job as a whole
-        told = Work(rows=[_on(row, rank, ahead_ns or {}) for rank in sorted(ranks) for row in told.rows])
-    shifts = {
-        profiled["step"] - row["step"]
-        for profiled in traced.rows
-        for row in told.rows
-        if row["rank"] == profiled["rank"] and _overlap(row, profiled) > 0.5
-    }
-    if len(shifts) > 1:
-        raise UserError(
-            f"--steps: numbers differ from the profiler's by {sorted(shifts)}; number them as ProfilerStep does"
-        )
-    shift = shifts.pop() if shifts else 0
-    profiled_steps = {(row["rank"], row["step"]) for row in traced.rows}
-    rows = [row | {"step": row["step"] + shift} for row in told.rows]
-    kept = [row for row in rows if (row["rank"], row["step"]) not in profiled_steps]
-    clash = next((row for row in rows if (row["rank"], row["step"]) in profiled_steps), None)
-    if clash is not None and not any(_overlap(clash, each) > 0 for each in traced.rows):
-        raise UserError(
-            f"--steps: step {clash['step']} is at {show_time(clash['t_start_ns'])}, ProfilerStep#{clash['step']} of "
-            "the trace at "
-            "another time; number the steps as the profiler does, or give --timezone"
-        )
-    said = [f"steps of --steps moved by {shift} to the profiler's numbers"] if shift else []
-    return traced.rows + kept, said
-
-
-def _on(row: Row, rank: int, ahead_ns: Mapping[int, int]) -> Row:
-    """Return a step of one rank as another's, on the clock of its host."""
-    moved = ahead_ns.get(row["rank"], 0) - ahead_ns.get(rank, 0)
-    return row | {"rank": rank} | {name: row[name] + moved for name in ("t_start_ns", "t_end_ns")}
-
-
-def _overlap(one: Row, other: Row) -> float:
-    """Return the time two steps share, as a share of the shorter one."""
-    shared = min(one["t_end_ns"], other["t_end_ns"]) - max(one["t_start_ns"], other["t_start_ns"])
-    shorter = min(one["t_end_ns"] - one["t_start_ns"], other["t_end_ns"] - other["t_start_ns"])
-    return max(0.0, shared / shorter) if shorter > 0 else 0.0

@@ -102,6 +102,14 @@ def test_import_of_some_gpus_and_hosts(tmp_path: Path) -> None:
     ]
 
 
+def test_import_names_gpus_that_did_no_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sample = ROOT / "tests" / "data" / "importers" / "amd_smi_metric.csv"
+    assert do(sample, "--results", tmp_path / "r") == 0
+    assert "node0: gpu4 drew at most 241 W, others 956 W; if they were not the job's" in capsys.readouterr().out
+    assert do(sample, "--gpus", "0-3", "--results", tmp_path / "r") == 0
+    assert "drew at most" not in capsys.readouterr().out
+
+
 def test_import_of_a_described_job_has_its_model(tmp_path: Path) -> None:
     folder = job(tmp_path / "logs")
     (tmp_path / "job.yaml").write_text(
@@ -207,7 +215,8 @@ def test_import_refuses_steps_with_a_mistake(
 
 
 def test_import_joins_steps_with_the_profilers(tmp_path: Path) -> None:
-    from triplepoint.importers.work import Work, join_steps
+    from triplepoint.importers.steps import join_steps
+    from triplepoint.importers.work import Work
 
     def row(rank: int, step: int, start: int, kind: str = "measured") -> dict[str, object]:
         return {
@@ -241,6 +250,23 @@ def test_import_puts_steps_of_the_job_on_the_clock_of_each_host(tmp_path: Path) 
     assert do(*words, "--offset", "n1=-100") == 0
     row = point(tmp_path / "r")
     assert row["job_gpu_power_w"] == pytest.approx(2 * 600 + 10, rel=0.01)
+
+
+def test_import_takes_steps_from_a_training_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = job(tmp_path / "logs")
+    lines = [
+        f" [{datetime.fromtimestamp(T0_S + 14 + STEP_S * n, UTC):%Y-%m-%d %H:%M:%S}] iteration {n + 1:8d}/ 25 | loss"
+        for n in range(24)
+    ]
+    (folder / "train.log").write_text("\n".join(["building the model", *lines]) + "\n")
+    words = (folder, "--log", folder / "train.log", "--timezone", "UTC", "--results", tmp_path / "r")
+    assert do(*words, "--step-pattern", "megatron") == 0
+    assert "steps: 2 warmup, 21 measured" in capsys.readouterr().out, "the first line ends a step that began unseen"
+    assert point(tmp_path / "r")["step_time_s"] == pytest.approx(STEP_S)
+    assert "no line matches --step-pattern torchtitan" in refused(capsys, *words, "--step-pattern", "torchtitan")
+    (folder / "train.log").write_text("iteration 1/ 25 | loss: 9\n")
+    assert "train.log:1: a step without date and time" in refused(capsys, *words, "--step-pattern", "megatron")
+    assert "--log and --step-pattern go together" in refused(capsys, *words)
 
 
 def test_import_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
