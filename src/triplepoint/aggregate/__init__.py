@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from triplepoint.aggregate.checks import run_checks, sensor_checks
+from triplepoint.aggregate.courses import job_power_rows, step_sample_rows
 from triplepoint.aggregate.energy import Sensors, read_sensors
 from triplepoint.aggregate.machines import read_machines
 from triplepoint.aggregate.nodes import node_rows
@@ -158,6 +159,8 @@ def _join(task: _Task, manifest: Manifest) -> tuple[_Rows, pa.Table]:
         "traffic": traffic_rows(entry.run, samples, machines) if machines else [],
         "telemetry_checks": run_checks(entry.planned, manifest, telemetry, power),
         "step_energy": step_energy_rows(entry.run, manifest, steps, power),
+        "step_samples": step_sample_rows(entry.run, samples),
+        "job_power": job_power_rows(entry.run, samples),
         "phases": traces.phases,
         "breakdown": traces.breakdown,
         "kernels": traces.kernels,

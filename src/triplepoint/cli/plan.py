@@ -1,13 +1,15 @@
 """`triplepoint plan [STUDY...]`."""
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_config, add_results, make_parser, say
 from triplepoint.errors import UserError
 from triplepoint.figures import spec_of
 
 if TYPE_CHECKING:
+    from triplepoint.advise import RunCost
     from triplepoint.config.plan import Plan
     from triplepoint.config.study import Names
 
@@ -15,17 +17,32 @@ if TYPE_CHECKING:
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
-        "plan", "Expand studies to points and show which can run and why others cannot, and what they will cost."
+        "plan",
+        "Expand studies to points and show which can run and why others cannot, and what they will cost.",
+        ["triplepoint plan microbatch", "triplepoint plan parallelism --simulated h200x32 --summary"],
+        "Without --cluster, --simulated and --all-clusters, CONFIG/config.yaml decides, as in snakemake.",
+        answer={
+            "points": "each point: run, studies, why it is invalid, and of a valid one what exists and its cost",
+            "summary": "lines on what exists and what lies ahead; with --write what was written",
+        },
     )
-    made.epilog = "Without --cluster, --simulated and --all-clusters, CONFIG/config.yaml decides, as in snakemake."
     made.add_argument("studies", nargs="*", metavar="STUDY", help="studies in CONFIG/studies (default: all)")
-    made.add_argument("--cluster", action="append", metavar="NAME", help="only points on this cluster; repeatable")
     made.add_argument(
-        "--simulated", action="append", metavar="NAME", help="simulate points on this cluster; repeatable"
+        "--cluster",
+        action="append",
+        metavar="NAME",
+        help="only points on this cluster (default: CONFIG/config.yaml); repeatable",
     )
+    made.add_argument(
+        "--simulated", action="append", metavar="NAME",
+        help="simulate points on this cluster (default: CONFIG/config.yaml); repeatable",
+    )  # fmt: skip
     made.add_argument("--all-clusters", action="store_true", help="points on all others too, reached or not")
     made.add_argument(
-        "--figure", action="append", metavar="[STUDY/]NAME", help="only the studies of this figure; repeatable"
+        "--figure",
+        action="append",
+        metavar="[STUDY/]NAME",
+        help="only the studies of this figure (default: all); repeatable",
     )
     add_config(made)
     made.add_argument("--write", action="store_true", help="write RESULTS/plan.json and point.json of each run")
@@ -34,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer:
     """Show the plan with what it costs, or write it."""
     from triplepoint.claims import claim_results
     from triplepoint.figures.selection import figures_of
@@ -44,11 +61,13 @@ def run(arguments: argparse.Namespace) -> None:
     plan = select(arguments.config, *_selection(arguments), arguments.results if arguments.write else None)
     figures_of(plan)  # refuses a figure there is not, before anything is launched for it
     if not arguments.write:
-        _show(plan, arguments)
-        return
+        return _answer(plan, arguments)
     with claim_results(arguments.results).acquire_or_refuse():
         write_plan(plan, arguments.results)
-    say(f"plan: {len(plan.entries)} points, {len(plan.valid)} runs to have")
+    line = f"{len(plan.entries)} points, {len(plan.valid)} runs to have"
+    say(f"plan: {line}")
+    points = [_point(entry.run, entry.studies, entry.invalid_because) for entry in plan.entries]
+    return Answer({"points": points, "summary": [line]})
 
 
 def _selection(arguments: argparse.Namespace) -> "tuple[Names | None, Names | None, Names]":
@@ -69,12 +88,36 @@ def _selection(arguments: argparse.Namespace) -> "tuple[Names | None, Names | No
     return studies or chosen.studies, chosen.clusters, chosen.simulated
 
 
-def _show(plan: "Plan", arguments: argparse.Namespace) -> None:
+def _answer(plan: "Plan", arguments: argparse.Namespace) -> Answer:
     from triplepoint.advise import HEADINGS, cells, note, plan_cost, summarise
     from triplepoint.plan import Columns, render
 
     costs = plan_cost(plan, arguments.results, arguments.config)
+    summary = summarise(costs)
+    of_run = {cost.entry.run: cost for cost in costs}
+    points = [_point(it.run, it.studies, it.invalid_because, of_run.get(it.run)) for it in plan.entries]
+    text = summary
     if not arguments.summary:
         notes = {cost.entry.run: told for cost in costs if (told := note(cost))}
-        print(render(plan, Columns(HEADINGS, {cost.entry.run: cells(cost) for cost in costs}, notes)), end="\n\n")
-    print(summarise(costs))
+        table = render(plan, Columns(HEADINGS, {cost.entry.run: cells(cost) for cost in costs}, notes))
+        text = f"{table}\n\n{summary}"
+    return Answer({"points": points, "summary": summary.splitlines()}, text)
+
+
+def _point(run: str, studies: tuple[str, ...], reason: str | None, cost: "RunCost | None" = None) -> dict[str, Any]:
+    """Return one point of the plan as JSON has it."""
+    point: dict[str, Any] = {"run": run, "studies": studies, "invalid_because": reason}
+    if cost is None:
+        return point
+    prediction = cost.prediction
+    return point | {
+        "have": cost.existing.state,
+        "status": cost.existing.status or None,
+        "predicted": prediction.status,
+        "reason": prediction.reason or None,
+        "step_time_s": prediction.step_time_s,
+        "memory_gib": prediction.memory_gib,
+        "wall_s": cost.wall_s,
+        "gpu_hours": 0.0 if cost.is_simulated else cost.gpu_hours,
+        "board_energy_kwh": 0.0 if cost.is_simulated else cost.board_energy_kwh,
+    }

@@ -1,6 +1,5 @@
 """Why a job is slow: of a run, of a folder of trace tables, or of a table of operations."""
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -82,10 +81,10 @@ class Answer:
             )
         return found
 
-    def as_json(self) -> str:
-        """Return all of it as JSON; what is not known is null."""
+    def content(self) -> dict[str, Any]:
+        """Return all of it as plain data, keys `CONTENT`; None for what is not known."""
         slow = self.slowdown
-        content = {
+        return {
             "name": self.name,
             "source": self.source,
             "num_gpus": self.num_gpus,
@@ -106,7 +105,6 @@ class Answer:
             "causes": self.rows(),
             "notes": self.notes,
         }
-        return json.dumps(content, indent=1)
 
 
 def _known(value: float) -> float | None:

@@ -172,12 +172,15 @@ def test_job_of_slurm_is_watched_on_its_nodes(tmp_path: Path, monkeypatch: pytes
     srun = tmp_path / "bin" / "srun"
     srun.parent.mkdir()
     # As srun does at the end of a job, it ends its step after a while.
-    srun.write_text('#!/bin/sh\necho "$@" > "$0.said"\nshift 4\n"$@" &\nsleep 6\nkill $!\nwait\n')
-    srun.chmod(0o755)
+    srun.write_text('#!/bin/sh\necho "$@" > "$0.said"\nshift 5\n"$@" &\nsleep 6\nkill $!\nwait\n')
+    squeue = srun.with_name("squeue")
+    squeue.write_text("#!/bin/sh\necho 1\n")
+    for program in (srun, squeue):
+        program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{srun.parent}{os.pathsep}{os.environ['PATH']}")
     done = run(tmp_path, "--job", "4711")
     assert done.returncode == 0, done.stderr
-    assert (srun.parent / "srun.said").read_text().startswith("--jobid=4711 --overlap --ntasks-per-node=1")
+    assert (srun.parent / "srun.said").read_text().startswith("--jobid=4711 --overlap --nodes=1 --ntasks-per-node=1")
     folder, manifest, _ = recorded(tmp_path)
     assert not read_planned_run(folder / "point.json").point.recorded.has_steps  # type: ignore[union-attr]
     assert manifest.duration_s > 2
