@@ -13,6 +13,7 @@ import pytest
 
 import triplepoint
 from triplepoint.cli import COMMANDS
+from triplepoint.recording import read_recording
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "extending.md").read_text()
@@ -22,8 +23,10 @@ EXAMPLES = {
     *MADE_UP.values(),
     "{value, unit, source}",
     "ln -s profiles/mine mine",
+    "--map",
     "reduce_kernel",
     "results/runs/<run>/telemetry.parquet",
+    "wattlog",
 }
 
 
@@ -73,15 +76,42 @@ def test_has_attribute_of_a_class_that_went_is_noticed() -> None:
     assert not has_attribute("triplepoint.telemetry.sensor.Device")
 
 
-def test_extending_example_adds_a_gpu_with_power(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "config", tmp_path / "config")
-    (script,) = re.findall(r"```bash\n(.*?)```", TEXT, flags=re.DOTALL)
+def script_of(heading: str) -> str:
+    """Return the example of a section."""
+    (section,) = re.findall(rf"^## {heading}$(.*?)(?=^## |\Z)", TEXT, flags=re.DOTALL | re.MULTILINE)
+    (script,) = re.findall(r"```bash\n(.*?)```", section, flags=re.DOTALL)
+    return str(script)
+
+
+def do(script: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    """Run an example in a folder."""
     source = str(Path(triplepoint.__file__).parents[1])
-    command = f'triplepoint() {{ "{sys.executable}" -m triplepoint "$@"; }}\n{script}'
+    functions = (
+        f'triplepoint() {{ "{sys.executable}" -m triplepoint "$@"; }}\npython() {{ "{sys.executable}" "$@"; }}\n'
+    )
     done = subprocess.run(
-        ["bash", "-euc", command], cwd=tmp_path, env=os.environ | {"PYTHONPATH": source}, capture_output=True, text=True
+        ["bash", "-euc", functions + script],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": source},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_extending_example_adds_an_importer(tmp_path: Path) -> None:
+    done = do(script_of("An importer"), tmp_path)
+    assert "n1: 1 GPU, 3 samples every 1 s" in done.stdout and "left out: volts (no counterpart)" in done.stdout
+    (run,) = (tmp_path / "results" / "runs").iterdir()
+    samples = read_recording(run / "raw" / "telemetry" / "node0.arrow").samples
+    assert samples["gpu_power_w"].to_pylist() == [600.25, 610.5, None]
+    assert samples["gpu_energy_j"].to_pylist() == [0, 600, 1210], "over a wrap of its 32 bits"
+
+
+def test_extending_example_adds_a_gpu_with_power(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "config", tmp_path / "config")
+    done = do(script_of("A GPU"), tmp_path)
     assert " 0 broken" in done.stdout
     missing = [line for line in done.stdout.splitlines() if line.startswith("missing")]
     assert [line.split()[3] for line in missing] == ["calibration"], "every file but that of measured runs is there"
@@ -94,7 +124,7 @@ def test_extending_example_adds_a_gpu_with_power(tmp_path: Path) -> None:
 
 def test_extending_lists_the_files_of_its_example() -> None:
     listed = set(re.findall(r"^\| `(config/\S+)` \|", TEXT, flags=re.MULTILINE))
-    (script,) = re.findall(r"```bash\n(.*?)```", TEXT, flags=re.DOTALL)
+    script = script_of("A GPU")
     copied = {f"config/{folder}/<{part}>.yaml" for folder, part in _copies(script)}
     assert copied == listed - {"config/calibration/fitted.yaml"}
 

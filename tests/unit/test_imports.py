@@ -21,7 +21,7 @@ LAYERS = [
     {"flops"},
     {"launch", "telemetry", "trace", "simulate"},
     {"published", "verdicts", "ranking", "effects", "recorded"},
-    {"doctor", "plan", "aggregate", "advise", "calibrate"},
+    {"doctor", "plan", "aggregate", "advise", "calibrate", "importers"},
     {"figures", "predictions", "why"},
     {"compare", "whatif", "exports"},
     {"report"},

@@ -21,6 +21,10 @@ _FEWEST_IN_A_WINDOW = 2
 _MOST_UNSEEN = 0.2
 """Share of the step no window of the sensor ever falls in, above which its samples do not hold the step's mean."""
 _BINS = 50
+_SELDOM = 1.5
+"""Periods of a sensor between two reads, from which on some of what it published was not read."""
+_AVERAGE_S = 1.0
+"""Window of the average power of NVML's drivers. Source: nvml.h, nvmlDeviceGetPowerUsage. Unit: s."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +83,13 @@ def _from_power(
     times_s, power_w = _known(samples, "gpu_power_w")
     inside = [(times_s >= start) & (times_s <= end) for start, end in windows_s]
     if not np.any(inside):
-        return None
+        return _from_average(samples, windows_s, card)
     sensor = (card or {}).get("sensors", {}).get("gpu_power_w", {})
     source = "mean of power samples; the sensor is not characterised"
     if "window_s" in sensor:
         period_s, window_s, lag_s = sensor["period_s"], sensor["window_s"], sensor["lag_s"]
         seen = f"{window_s * 1e3:.0f} ms of every {period_s * 1e3:.0f} ms"
-        if window_s >= _FEWEST_IN_A_WINDOW * period_s:
+        if window_s >= _FEWEST_IN_A_WINDOW * period_s and _is_read_often(times_s, period_s):
             updates = _updates(times_s, power_w, period_s)
             times_s, power_w = undo_average(times_s, power_w, updates, window_s)
             times_s = times_s - lag_s - period_s / 2
@@ -96,6 +100,38 @@ def _from_power(
             source = f"mean of power samples, the sensor sees {seen}"
     steps_w = np.array([power_w[chosen].mean() if chosen.any() else np.nan for chosen in inside])
     return DeviceEnergy(steps_w, float(power_w[np.any(inside, axis=0)].mean()), source)
+
+
+def _from_average(
+    samples: Mapping[str, np.ndarray], windows_s: np.ndarray, card: Mapping[str, Any] | None
+) -> DeviceEnergy | None:
+    """Return energy from power that the driver averages over about a second, where a recording has no other.
+
+    A reading is of the middle of its window. Steps shorter than that share readings: their mean holds, they do not.
+    Where the sensor card gives window and period, and it was read often enough, the average is undone.
+    """
+    if "gpu_power_average_w" not in samples:
+        return None
+    times_s, power_w = _known(samples, "gpu_power_average_w")
+    sensor = (card or {}).get("sensors", {}).get("gpu_power_average_w", {})
+    window_s, period_s = sensor.get("window_s", _AVERAGE_S), sensor.get("period_s", np.inf)
+    source = f"mean of power that the driver averages over about {window_s:.2g} s"
+    if window_s >= _FEWEST_IN_A_WINDOW * period_s and _is_read_often(times_s, period_s):
+        times_s, power_w = undo_average(times_s, power_w, _updates(times_s, power_w, period_s), window_s)
+        times_s = times_s - sensor.get("lag_s", 0.0) - period_s / 2
+        source = f"power samples, running mean of {window_s * 1e3:.0f} ms undone"
+    else:
+        times_s = times_s - window_s / 2
+    inside = [(times_s >= start) & (times_s <= end) for start, end in windows_s]
+    if not np.any(inside):
+        return None
+    steps_w = np.array([power_w[chosen].mean() if chosen.any() else np.nan for chosen in inside])
+    return DeviceEnergy(steps_w, float(power_w[np.any(inside, axis=0)].mean()), source)
+
+
+def _is_read_often(times_s: np.ndarray, period_s: float) -> bool:
+    """Return whether a sensor was read as often as it publishes: else what was published between is not known."""
+    return times_s.size > 1 and float(np.median(np.diff(times_s))) <= _SELDOM * period_s
 
 
 def _updates(times_s: np.ndarray, power_w: np.ndarray, period_s: float) -> Updates:

@@ -21,6 +21,7 @@ COMMANDS = {
     "plan": "expand studies to points, say which are valid, and write point.json of each run",
     "launch": "train one run as a gang, with telemetry and traces",
     "simulate": "simulate one run in place of a launch",
+    "import": "make a run of recordings that other tools made: telemetry, traces",
     "telemetry": "align one run's recordings: clocks, steps, gaps",
     "parse": "parse the traces of some ranks of a run",
     "trace": "analyse traces of PyTorch, Nsight Systems or rocprof: kernels, collectives, critical path, timeline",
@@ -44,7 +45,7 @@ COMMANDS = {
 
 _INTERNAL = ("sample",)
 
-_WITHOUT_PANDAS = ("simulate", "telemetry", "parse", "trace", "aggregate", "claims", "why")
+_WITHOUT_PANDAS = ("simulate", "import", "telemetry", "parse", "trace", "aggregate", "claims", "why")
 """Subcommands that are called for every run, or handle what all of them wrote; those that draw use pandas."""
 
 FAILED = 1

@@ -29,7 +29,11 @@ from triplepoint.recorded.studies import RECORDED, add_to_study, check_study
 from triplepoint.recording import Recorder, Recording, again_path, fast_path, read_recording
 from triplepoint.status import Status
 from triplepoint.tables import STEPS
+from triplepoint.trace.profilers.rocprof_csv import files_beside
 from triplepoint.units import NS_PER_S
+
+_KEPT_SUFFIXES = (".json.zst", "_kernel_trace.csv", ".sqlite", ".db", ".rpd", ".csv")
+"""Ends of names that a copy keeps; traces of Kineto end in `.json.gz` else."""
 
 __all__ = ["Description", "Ending", "RecordedGpu", "RecordedNode", "write_run"]
 
@@ -83,8 +87,9 @@ def write_run(
     runs_folder.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=runs_folder))
     try:
-        for rank, path in traces.items():
-            _copy_trace(path, scratch / "raw" / "traces", rank)
+        for path in dict.fromkeys(traces.values()):
+            ranks = [rank for rank, of in traces.items() if of == path]
+            _copy_trace(path, scratch / "raw" / "traces", ranks)
         recordings = [_write_recording(scratch / "raw", number, node) for number, node in enumerate(nodes)]
         job = Job(description, nodes, seat_ranks(nodes), recordings, source)
         marked = mark_steps(list(steps), job)
@@ -124,9 +129,20 @@ def _write_recording(raw: Path, number: int, node: RecordedNode) -> Recording | 
     return read_recording(out)
 
 
-def _copy_trace(path: Path, folder: Path, rank: int) -> None:
+def _copy_trace(path: Path, folder: Path, ranks: Sequence[int]) -> None:
+    """Copy a trace under the name by which the ranks in it are known: one of Kineto, several of other profilers."""
     folder.mkdir(parents=True, exist_ok=True)
-    out = folder / f"rank{rank}.json.gz"
+    name = path.name.removesuffix(".gz")
+    suffix = next((end for end in _KEPT_SUFFIXES if name.endswith(end)), None)
+    if suffix is not None:
+        called = f"rank{min(ranks)}{f'-{max(ranks)}' if len(ranks) > 1 else ''}"
+        for end, beside in files_beside(path).items():
+            shutil.copyfile(beside, folder / f"{called}{end}")
+        out = folder / f"{called}{suffix}"
+        with gzip.open(path, "rb") if name != path.name else path.open("rb") as trace, out.open("wb") as copy:
+            shutil.copyfileobj(trace, copy)
+        return
+    out = folder / f"rank{ranks[0]}.json.gz"
     with path.open("rb") as trace:
         is_compressed = trace.read(2) == b"\x1f\x8b"
         trace.seek(0)

@@ -236,3 +236,34 @@ def test_measure_energy_undoes_a_running_mean(tmp_path: Path) -> None:
     assert undone.source == "power samples, running mean of 1000 ms undone"
     assert np.abs(naive.power_w - true_w).max() > 50
     assert np.abs(undone.power_w - true_w).max() < 30
+
+
+def averaged(period_s: float, num: int) -> dict[str, np.ndarray]:
+    """Return readings of a running mean of 1 s over power that goes from 100 W to 500 W after 10 s."""
+    times_s = np.arange(num) * period_s
+    power_w = np.interp(times_s, [10, 11], [100.0, 500.0])
+    nothing = np.full(num, np.nan)
+    return {
+        "t_ns": (times_s * 1e9).astype(np.int64),
+        "gpu_power_w": nothing,
+        "gpu_energy_j": nothing,
+        "gpu_power_average_w": power_w,
+    }
+
+
+def test_measure_energy_of_averaged_power_alone() -> None:
+    """A reading is of the middle of its second: the first 10 s are at 100 W, those after at 500 W."""
+    windows = np.array([[2.0, 9.4], [10.6, 18.0]]) * 1e9
+    energy = measure_energy(averaged(0.1, 200), windows, None)
+    assert energy is not None and energy.source == "mean of power that the driver averages over about 1 s"
+    assert energy.power_w == pytest.approx([100.0, 500.0], abs=1.0)
+
+
+def test_measure_energy_undoes_the_average_where_it_was_read_often_enough() -> None:
+    card = {"sensors": {"gpu_power_average_w": {"window_s": 1.0, "period_s": 0.1, "lag_s": 0.0}}}
+    windows = np.array([[9.0, 9.9], [10.2, 10.9]]) * 1e9
+    energy = measure_energy(averaged(0.1, 200), windows, card)
+    assert energy is not None and "undone" in energy.source
+    assert energy.power_w == pytest.approx([100.0, 500.0], abs=20.0)
+    seldom = measure_energy(averaged(1.0, 20), np.array([[2.0, 9.4]]) * 1e9, card)
+    assert seldom is not None and "undone" not in seldom.source

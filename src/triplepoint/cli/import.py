@@ -1,0 +1,162 @@
+"""`triplepoint import FOLDER`: make a run of recordings that other tools made."""
+
+import argparse
+import gc
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triplepoint.cli.arguments import add_config, add_results, in_file, make_parser, seconds, whole_number
+from triplepoint.cli.progress import Progress
+from triplepoint.errors import UserError
+
+if TYPE_CHECKING:
+    from triplepoint.importers.run import Imported
+
+_MOST_LISTED = 12
+_EXAMPLE = (
+    "Examples: triplepoint import ~/runs/llama70b; triplepoint import logs --describe job.yaml --steps steps.csv "
+    "--timezone Europe/Berlin; triplepoint import power.csv --map map.yaml. Formats and mappings: docs/import.md."
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the subcommand's parser."""
+    made = make_parser(
+        "import",
+        "Make a run of recordings of your own: telemetry of nvidia-smi, DCGM, Prometheus, rocm-smi, amd-smi, Omnistat, "
+        "WattAMeter, Zeus or any CSV, and Kineto traces, as they lie in a folder. Formats are told by what files hold.",
+    )
+    made.epilog = _EXAMPLE
+    made.add_argument("folder", type=Path, metavar="FOLDER", help="folder of recordings of one job, or one file")
+    made.add_argument("--study", default="recorded", metavar="NAME", help="study of recorded runs it belongs to")
+    made.add_argument("--describe", type=in_file, metavar="FILE", help="YAML of what is known of the job")
+    made.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="the same, one setting; repeatable"
+    )
+    made.add_argument("--steps", type=in_file, metavar="CSV", help="steps of the job: columns step, start, end")
+    made.add_argument("--log", type=in_file, metavar="FILE", help="training log whose lines mark steps, with times")
+    made.add_argument(
+        "--step-pattern", metavar="NAME|REGEX", help="lines of --log that end a step: megatron, torchtitan, ..."
+    )
+    made.add_argument("--map", type=in_file, metavar="FILE", help="YAML that names the columns of CSV files")
+    _add_clocks(made)
+    _add_places(made)
+    made.add_argument("--query-gpu", metavar="LIST", help="columns of nvidia-smi CSV files without a header")
+    made.add_argument("--skip-bad", action="store_true", help="leave out lines that have too few or too many cells")
+    made.add_argument("--json", action="store_true", help="print what was imported as JSON")
+    add_config(made)
+    add_results(made)
+    return made
+
+
+def _add_clocks(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--timezone", metavar="ZONE", help="zone of times without one: Europe/Berlin, UTC, +08:00")
+    made.add_argument(
+        "--offset", action="append", default=[], metavar="[HOST=]S", help="seconds to add to a host's clock; repeatable"
+    )
+    made.add_argument("--start", metavar="TIME", help="time of the first sample, for recordings without times")
+    made.add_argument("--period", type=seconds(0.001, 3600), metavar="S", help="seconds between samples of those")
+
+
+def _add_places(made: argparse.ArgumentParser) -> None:
+    made.add_argument("--hosts", metavar="LIST", help="hosts in the order of ranks (default: of their names)")
+    made.add_argument("--host-pattern", metavar="REGEX", help="finds the host in paths of files, in its group")
+    made.add_argument("--gpus", metavar="LIST", help="GPUs of each host that worked for the job: 0-3,6 (default: all)")
+    made.add_argument("--gpus-per-node", type=whole_number(), metavar="N", help="where files are named by rank alone")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Import the folder and say what came of it."""
+    from triplepoint.importers.declaration import Asked
+    from triplepoint.importers.folder import Wanted
+    from triplepoint.importers.hosts import offsets_of
+    from triplepoint.importers.run import Job, import_folder
+
+    gc.disable()  # millions of cells that are in no cycle, walked again and again
+    catalogue, described = _describe(arguments)
+    query = tuple(_listed(arguments.query_gpu))
+    wanted = Wanted(
+        mapping=arguments.map,
+        timezone=arguments.timezone,
+        offsets=offsets_of(arguments.offset),
+        start=arguments.start,
+        period_s=arguments.period,
+        hosts=tuple(_listed(arguments.hosts)),
+        host_pattern=arguments.host_pattern,
+        asked=Asked(query, arguments.gpus_per_node, arguments.skip_bad),
+    )
+    job = Job(described, _numbers(arguments.gpus), *_steps(arguments), study=arguments.study)
+    with Progress("looking at files") as progress:
+        done = import_folder(arguments.folder, arguments.results, job, wanted, catalogue, progress)
+    if arguments.json:
+        print(json.dumps(asdict(done), indent=2))
+    else:
+        print("\n".join(_lines(done)))
+
+
+def _describe(arguments: argparse.Namespace) -> tuple[Any, Any]:
+    """Return the configuration, None where there is none, and what is known of the job."""
+    from triplepoint.config.catalogue import Catalogue
+    from triplepoint.config.yaml_file import load
+    from triplepoint.recorded.description import read_description
+
+    catalogue = Catalogue(arguments.config) if arguments.config.is_dir() else None
+    settings: dict[str, Any] = {}
+    for text in arguments.set:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"import: --set {text!r}: expected KEY=VALUE, such as tp=8")
+        settings[key] = load(value, f"--set {key}")
+    return catalogue, read_description(arguments.describe, settings, catalogue)
+
+
+def _steps(arguments: argparse.Namespace) -> tuple[Path | None, Path | None, str]:
+    """Return what tells the steps: a CSV, or a log with its pattern."""
+    if (arguments.log is None) != (arguments.step_pattern is None):
+        raise UserError("import: --log and --step-pattern go together; name the log and the lines that end a step")
+    if arguments.log is not None and arguments.steps is not None:
+        raise UserError("import: steps are told either by --steps or by --log; leave one out")
+    return arguments.steps, arguments.log, arguments.step_pattern or ""
+
+
+def _listed(text: str | None) -> list[str]:
+    return [word.strip() for word in (text or "").split(",") if word.strip()]
+
+
+def _numbers(text: str | None) -> tuple[int, ...]:
+    found: list[int] = []
+    for word in _listed(text):
+        match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", word)
+        if match is None:
+            raise UserError(f"import: --gpus {text!r}: expected numbers such as 0-3,6")
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return tuple(found)
+
+
+def _lines(done: "Imported") -> list[str]:
+    """Return what was imported, to be read."""
+    lines = []
+    for host in done.hosts:
+        if host["num_samples"]:
+            gpus = f"{host['num_gpus']} GPU{'s' * (host['num_gpus'] != 1)}"
+            samples = f"{host['num_samples']} samples every {host['period_s']:.3g} s, {host['start']} to {host['end']}"
+            lines.append(f"{host['host']}: {gpus}, {samples}: {', '.join(host['columns'])}")
+        else:
+            lines.append(f"{host['host']}: no telemetry")
+    steps = ", ".join(f"{num} {kind}" for kind, num in done.steps.items()) or "none: the recording is one window"
+    lines.append(f"traces: {done.num_traces}; steps: {steps}")
+    lines += [f"note: {note}" for note in done.notes[:_MOST_LISTED]]
+    if len(done.notes) > _MOST_LISTED:
+        lines.append(f"note: {len(done.notes) - _MOST_LISTED} more; --json lists them all")
+    lines += [f"shows: {line}" for line in done.shows]
+    if done.left_out:
+        lines.append(
+            "left out: " + "; ".join(f"{name} ({why})" for name, why in list(done.left_out.items())[:_MOST_LISTED])
+        )
+    if done.others:
+        lines.append(f"not read: {', '.join(done.others[:_MOST_LISTED])}")
+    lines.append(f"run: {done.run}")
+    return lines

@@ -1,0 +1,113 @@
+"""amd-smi metric and amd-smi monitor, as CSV or JSON, once or watched (-w).
+
+Source: ROCm/amdsmi, amdsmi_cli/amdsmi_commands.py; memory is in MiB, printed as MB. The power is
+current_socket_power where the GPU has it (MI300 and newer), else average_socket_power.
+"""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+
+from triplepoint.importers.declaration import Asked, Content, Format, Found, Source
+from triplepoint.importers.json_rows import gather_gpus
+from triplepoint.importers.rows import read_rows
+from triplepoint.importers.text import Grid, split_csv
+
+_VRAM = Source("gpu_memory_used_bytes", "MiB", printed="MB")
+_CLOCK, _MEMORY_CLOCK = Source("sm_clock_mhz", "MHz"), Source("memory_clock_mhz", "MHz")
+_METRIC = {
+    "socket_power": Source("gpu_power_w", "W"),
+    "total_energy_consumption": Source("gpu_energy_j", "J"),
+    "hotspot": Source("gpu_temp_c", "C"),
+    "edge": Source("gpu_edge_temp_c", "C"),
+    "mem": Source("gpu_memory_temp_c", "C"),
+    "gfx_clk": _CLOCK,
+    "mem_0_clk": _MEMORY_CLOCK,
+    "gfx_activity": Source("gpu_utilisation", "%"),
+    "umc_activity": Source("gpu_memory_utilisation", "%"),
+    "used_vram": _VRAM,
+}
+_MONITOR = {
+    "power_usage": Source("gpu_power_w", "W"),
+    "hotspot_temperature": Source("gpu_temp_c", "C"),
+    "memory_temperature": Source("gpu_memory_temp_c", "C"),
+    "gfx_clock": _CLOCK,
+    "gfx_clk": _CLOCK,
+    "mem_clock": _MEMORY_CLOCK,
+    "gfx": Source("gpu_utilisation", "%"),
+    "mem": Source("gpu_memory_utilisation", "%"),
+    "vram_used": _VRAM,
+    "max_power": Source("gpu_power_limit_w", "W"),
+}
+_OTHER = re.compile(
+    r"_(min|max)_clk$|_clk_locked$|_deep_sleep$|^(vclk|dclk|fclk|socclk|jpeg|vcn|mm|gfx_busy|\w+_voltage)"
+)
+_CLOCKS = re.compile(r"gfx_\d+_clk$")
+
+
+def _gather(content: Content, asked: Asked) -> Grid:
+    """Return the columns, with the mean of the clocks of all dies as `gfx_clk`."""
+    grid = gather_gpus(content) if content.head.lstrip()[:1] in "[{" else split_csv(content, None, asked.skip_bad)
+    clocks = [place for place, name in enumerate(grid.names) if _CLOCKS.match(name)]
+    if clocks and "gfx_clk" not in grid.names:
+        numbers = np.array([[_number(cell) for cell in grid.columns[place]] for place in clocks])
+        is_known = np.isfinite(numbers)
+        means = np.where(is_known, numbers, 0).sum(axis=0) / np.maximum(is_known.sum(axis=0), 1)
+        grid.columns.append(
+            [str(mean) if known else "N/A" for mean, known in zip(means, is_known.any(axis=0), strict=True)]
+        )
+        grid.names.append("gfx_clk")
+        grid.units.append("")
+    kept = [place for place, name in enumerate(grid.names) if place not in clocks and not _OTHER.search(name)]
+    return Grid(
+        [grid.names[place] for place in kept],
+        [grid.units[place] for place in kept],
+        [grid.columns[place] for place in kept],
+        grid.notes,
+    )
+
+
+def _number(cell: str) -> float:
+    match = re.match(r"\s*(\d+(?:\.\d+)?)", cell)
+    return float(match[1]) if match else np.nan
+
+
+def _read(content: Content, asked: Asked) -> Found:
+    grid = _gather(content, asked)
+    is_monitor = "power_usage" in grid.names or "gfx" in grid.names
+    return read_rows(grid, replace(FORMAT, columns=_MONITOR if is_monitor else _METRIC), str(content.path))
+
+
+def _matches(content: Content) -> bool:
+    if content.head.lstrip()[:1] in ("[", "{"):
+        return '"gpu"' in content.head and bool(
+            re.search(r'"(socket_power|power_usage|hotspot|gfx_activity)"', content.head)
+        )
+    names = {cell.strip().lower() for cell in content.first_line.split(",")}
+    known = {"socket_power", "gfx_activity", "power_usage", "hotspot_temperature", "hotspot", "used_vram"}
+    return "gpu" in names and bool(names & known)
+
+
+FORMAT = Format(
+    name="amd-smi",
+    recorded_by="amd-smi metric -p -c -t -u -E -w 1 --csv",
+    columns={**_MONITOR, **_METRIC},
+    left_out={
+        "throttle_status": "no counterpart in words",
+        "power_management": "no counterpart",
+        "xcp": "partitions of a GPU are not told apart",
+        "vram_total": "does not change while a job runs",
+        "total_vram": "does not change while a job runs",
+    },
+    times=("timestamp",),
+    devices=("gpu",),
+    hosts=("hostname", "host", "node"),
+    matches=_matches,
+    read=_read,
+    shows=(
+        "Times in whole seconds, power in whole watts. Power is the driver's present socket power on MI300 and newer, "
+        "its "
+        "average before; only the primary die of an MI250 has one. The energy counter (-E) is exact."
+    ),
+)

@@ -1,0 +1,57 @@
+"""Omnistat: CSV files of `omnistat-query --export`: three lines of header, then one line for each time.
+
+Source: ROCm/omnistat, docs/installation/user-mode.md and omnistat/query.py (export_metrics). The header's lines
+are metric, instance and card. Times are local ones of the machine that exported.
+"""
+
+import csv
+import re
+
+from triplepoint.errors import UserError
+from triplepoint.importers.cells import read_numbers
+from triplepoint.importers.declaration import Asked, Content, Format, Found
+from triplepoint.importers.prometheus import COLUMNS, LEFT_OUT, OMNISTAT
+from triplepoint.importers.rows import HOST
+from triplepoint.importers.text import gather
+from triplepoint.importers.times import read_times
+
+_FIRST = re.compile(r"metric,(rocm|omnistat|rmsjob|node)_")
+
+
+def _read(content: Content, asked: Asked) -> Found:
+    lines = list(csv.reader(content.text.splitlines()))
+    heads = {row[0]: row[1:] for row in lines[:4] if row}
+    if not {"metric", "instance"} <= set(heads):
+        raise UserError(
+            f"{content.path}: expected lines `metric` and `instance` above the times; export with omnistat-query"
+        )
+    start = next((number for number, row in enumerate(lines) if row and row[0] == "timestamp"), len(heads) - 1)
+    rows: list[list[str]] = [[]] * (start + 1) + lines[start + 1 :]
+    grid = gather(content, rows, ["timestamp", *map(str, range(len(heads["metric"])))], asked.skip_bad)
+    t_ns, clock = read_times(grid.columns[0], f"{content.path}: column timestamp")
+    found = Found([], clock, notes=grid.notes)
+    cards = heads.get("card", [""] * len(heads["metric"]))
+    for place, (name, host, card) in enumerate(zip(heads["metric"], heads["instance"], cards, strict=True)):
+        source = COLUMNS.get(name)
+        if source is None:
+            found.left_out[name] = LEFT_OUT.get(name, "not known")
+            continue
+        values = read_numbers(grid.columns[place + 1], source, "", f"{content.path}: {name}, card {card}")
+        device = f"gpu{int(card)}" if card else HOST
+        found.series.append(source.series(host.rsplit(":", 1)[0], device, t_ns, values))
+    return found
+
+
+FORMAT = Format(
+    name="Omnistat",
+    recorded_by="omnistat-query --job JOB --interval 1 --export DIR",
+    columns=OMNISTAT,
+    left_out=LEFT_OUT,
+    times=("timestamp",),
+    matches=lambda content: _FIRST.match(content.first_line) is not None,
+    read=_read,
+    shows=(
+        "One value each interval of the query, as the exporter last read it. Power is the driver's socket power; "
+        "rocm_energy_joules, where it was collected, is exact. Several temperatures of one card come as one column."
+    ),
+)

@@ -1,0 +1,120 @@
+"""Read text files of recordings: packed, in several encodings, cut off; and split them into cells."""
+
+import csv
+import gzip
+import lzma
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from triplepoint.errors import UserError, shown
+from triplepoint.importers.declaration import Content
+
+_ENCODINGS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"), (b"\xef\xbb\xbf", "utf-8-sig"))
+_MOST_BYTES = 4 << 30
+_PACKED = {".gz": gzip.open, ".xz": lzma.open}
+_HEADER = re.compile(r"^(.*?)\s*[\[(]([^\[\]()]*)[\])]$")
+
+
+def read_content(path: Path, most_bytes: int = _MOST_BYTES) -> Content:
+    """Return the text of a file, unpacked.
+
+    Args:
+        path: The file: plain, `.gz` or `.xz`.
+        most_bytes: How much of it is read. Unit: byte.
+
+    Raises:
+        UserError: If it is damaged, too large or no text.
+    """
+    opened: Any = _PACKED.get(path.suffix.lower(), open)
+    try:
+        with opened(path, "rb") as file:
+            found: bytes = file.read(most_bytes)
+    except (gzip.BadGzipFile, lzma.LZMAError, EOFError) as error:
+        raise UserError(f"{path}: damaged ({error}); unpack it by hand and import what is whole") from None
+    if len(found) == _MOST_BYTES:
+        raise UserError(f"{path}: larger than {_MOST_BYTES >> 30} GiB; split it by time and import the part of the job")
+    encoding = next((name for mark, name in _ENCODINGS if found.startswith(mark)), "utf-8")
+    # A node that lost power leaves zeros at the end of what it was writing.
+    text = found.decode(encoding, errors="replace").rstrip("\0")
+    return Content(path, text, is_cut=bool(text) and not text.endswith("\n"))
+
+
+@dataclass
+class Grid:
+    """A text file as columns of cells."""
+
+    names: list[str]
+    """Names of the columns in lower case, without units."""
+    units: list[str]
+    """Unit the header gives each; empty where it gives none."""
+    columns: list[list[str]]
+    """Cells by column. Each of shape (num_rows,)."""
+    notes: list[str]
+
+    def find(self, names: Iterable[str]) -> int | None:
+        """Return the place of the first of some columns that is there, None if none is."""
+        return next((self.names.index(name) for name in names if name in self.names), None)
+
+
+def split_name(cell: str) -> tuple[str, str]:
+    """Return name and unit of a column: of `Temperature (Sensor edge) (C)` the last in brackets."""
+    match = _HEADER.match(cell.strip())
+    return (match[1].strip().lower(), match[2].strip()) if match else (cell.strip().lower(), "")
+
+
+def split_csv(content: Content, header: Sequence[str] | None, skip_bad: bool, messages: str = r"(?!)") -> Grid:
+    """Return the cells of a CSV.
+
+    Args:
+        content: The file.
+        header: Names of its columns where it has none itself.
+        skip_bad: Whether lines with another number of cells are left out; else only a half one at the end is.
+        messages: Regular expression of lines that the tool writes in between when it fails.
+
+    Raises:
+        UserError: If a line has another number of cells.
+    """
+    lines = content.text.splitlines()
+    rows = csv.reader((line.replace("\0", "") for line in lines), skipinitialspace=True)
+    return gather(content, rows, header, skip_bad, messages)
+
+
+def gather(
+    content: Content, rows: Iterable[list[str]], header: Sequence[str] | None, skip_bad: bool, messages: str = r"(?!)"
+) -> Grid:
+    """Return rows of cells, one a line of the file, as columns; arguments and errors as of `split_csv`."""
+    numbered = [
+        (number, cells) for number, cells in enumerate(rows, 1) if len(cells) > 1 or (cells and cells[0].strip())
+    ]
+    if header is None and numbered:
+        header = numbered.pop(0)[1]
+    names = [split_name(cell) for cell in header or ()]
+    first, num = (header or [""])[0].strip(), len(names)
+    notes: list[str] = []
+    if numbered and content.is_cut:
+        notes.append(f"line {numbered.pop()[0]}, the last, has no line end and is left out: it may be half of one")
+    bad = [(number, cells) for number, cells in numbered if len(cells) != num]
+    said = [(number, cells) for number, cells in bad if re.search(messages, ",".join(cells))]
+    if said:
+        text = shown(",".join(said[0][1]))
+        notes.append(f"{len(said)} lines of error messages, the first in line {said[0][0]}: {text}")
+        bad = [pair for pair in bad if pair not in said]
+    if bad and bad[-1][0] == numbered[-1][0] and len(bad[-1][1]) < num:
+        notes.append(f"line {bad.pop()[0]}, the last, is half a line and is left out")
+    if bad and not skip_bad:
+        number, cells = bad[0]
+        raise UserError(
+            f"{content.path}:{number}: {len(cells)} cells, expected {num} as in the header; {shown(','.join(cells))}"
+            "; mend the line, or leave such lines out with --skip-bad"
+        )
+    if bad:
+        notes.append(f"{len(bad)} lines with another number of cells left out, the first is line {bad[0][0]}")
+    # Without the header again, of a log that was appended to.
+    whole = [cells for _, cells in numbered if len(cells) == num and cells[0].strip() != first]
+    columns = [list(column) for column in zip(*whole, strict=True)]
+    if not columns:
+        raise UserError(f"{content.path}: a header and no whole line below it; nothing was recorded")
+    return Grid([name for name, _ in names], [unit for _, unit in names], columns, notes)

@@ -1,0 +1,216 @@
+"""What a recording can have wrong: one line that says what, where, and what to do, or a note and what is whole."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.importing import part, read, values
+from triplepoint.errors import UserError
+from triplepoint.importers.declaration import Asked
+from triplepoint.importers.folder import Wanted, list_folder
+
+HEADER = "timestamp, index, power.draw [W], temperature.gpu"
+UTC = Wanted(timezone="UTC")
+
+
+def smi(tmp_path: Path, *lines: str, end: str = "\n", header: str = HEADER) -> Path:
+    (tmp_path / "smi.csv").write_text("\n".join([header, *lines]) + end)
+    return tmp_path
+
+
+def line(second: int, power: str = "300.00 W", index: int = 0, temp: str = "60") -> str:
+    return f"2026/05/01 10:{second // 60:02}:{second % 60:02}.000, {index}, {power}, {temp}"
+
+
+def test_half_line_at_the_end_is_left_out_and_said(tmp_path: Path) -> None:
+    found = read(smi(tmp_path, *(line(n) for n in range(149)), "2026/05/01 10:02:29.000, 0, 30", end=""), UTC)
+    assert len(part(found).t_ns) == 149
+    assert found.notes == ["smi.csv: line 151, the last, has no line end and is left out: it may be half of one"]
+
+
+def test_half_line_with_its_end_is_left_out_too(tmp_path: Path) -> None:
+    found = read(smi(tmp_path, line(0), line(1), "2026/05/01 10:00:02"), UTC)
+    assert len(part(found).t_ns) == 2 and "line 4, the last, is half a line" in found.notes[0]
+
+
+def test_zeros_of_a_crashed_node_are_the_end(tmp_path: Path) -> None:
+    path = smi(tmp_path, line(0), line(1), line(2))
+    (path / "smi.csv").write_bytes((path / "smi.csv").read_bytes()[:-3] + b"\0" * 512)
+    assert len(part(read(path, UTC)).t_ns) == 2
+
+
+def test_line_with_too_few_cells_in_the_middle_is_refused_or_skipped(tmp_path: Path) -> None:
+    path = smi(tmp_path, line(0), "2026/05/01 10:00:01.000, 0", line(2))
+    with pytest.raises(UserError, match=r"smi.csv:3: 2 cells, expected 4 as in the header; .*--skip-bad") as refused:
+        read(path, UTC)
+    assert "\n" not in str(refused.value)
+    found = read(path, Wanted(timezone="UTC", asked=Asked(skip_bad=True)))
+    assert len(part(found).t_ns) == 2 and "1 lines with another number of cells left out" in found.notes[0]
+
+
+def test_words_for_no_value_are_gaps(tmp_path: Path) -> None:
+    found = read(
+        smi(tmp_path, line(0), line(1, "[N/A]"), line(2, "ERR!"), line(3, "nan", temp="[Unknown Error]"), line(4)), UTC
+    )
+    power_w = values(part(found), "gpu_power_average_w")
+    assert np.isnan(power_w[1:3]).all() and len(power_w) == 4, "a line without any value is no sample"
+
+
+def test_cell_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"column power.draw: '3x0 W' is no number; mend the cell"):
+        read(smi(tmp_path, line(0), line(1, "3x0 W")), UTC)
+
+
+def test_unit_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"the unit 'MHz' does not fit gpu_power_average_w; expected W"):
+        read(smi(tmp_path, line(0, "300 MHz")), UTC)
+
+
+def test_messages_of_the_tool_in_between_are_said(tmp_path: Path) -> None:
+    found = read(
+        smi(tmp_path, line(0), "Unable to determine the device handle for GPU 0000:1B:00.0: GPU is lost.", line(9)), UTC
+    )
+    assert len(part(found).t_ns) == 2
+    assert "1 lines of error messages, the first in line 3: 'Unable to determine" in found.notes[0]
+
+
+def test_header_again_in_the_middle_is_a_log_that_was_appended_to(tmp_path: Path) -> None:
+    assert len(part(read(smi(tmp_path, line(0), HEADER, line(1)), UTC)).t_ns) == 2
+
+
+def test_doubled_and_unsorted_lines_are_put_right_and_said(tmp_path: Path) -> None:
+    found = read(
+        smi(tmp_path, line(2, "302 W"), line(0, "300 W"), line(1, "301 W"), line(1, "301 W"), line(2, "9 W")), UTC
+    )
+    assert values(part(found), "gpu_power_average_w").tolist() == [300, 301, 302]
+    assert "2 times come twice for gpu_power_average_w, 1 of them with another value" in found.notes[0]
+
+
+def test_values_that_cannot_be_are_left_out_and_said(tmp_path: Path) -> None:
+    found = read(smi(tmp_path, line(0), line(1, temp="65535")), UTC)
+    assert np.isnan(values(part(found), "gpu_temp_c")[1])
+    assert "1 values of gpu_temp_c outside of -60 to 150 degC left out, the first is 65535" in found.notes[0]
+
+
+def test_gpus_that_nothing_tells_apart_are_refused(tmp_path: Path) -> None:
+    lines = [f"2026/05/01 10:00:{n:02}.{gpu:03}, 300 W" for n in range(5) for gpu in range(8)]
+    with pytest.raises(UserError, match="no column that tells the GPUs apart; record one of gpu, index, uuid"):
+        read(smi(tmp_path, *lines, header="timestamp, power.draw [W]"), UTC)
+
+
+def test_misspelt_columns_are_named_with_the_nearest(tmp_path: Path) -> None:
+    found = read(
+        smi(tmp_path, "2026/05/01 10:00:00.000, 0, 60, 300", header="timestamp, index, temperature.gpu, power.drw"), UTC
+    )
+    assert found.left_out == {"power.drw": "not known (did you mean 'power.draw'?)"}
+    with pytest.raises(
+        UserError, match=r"no column of nvidia-smi CSV that is known among .* \(did you mean 'power.draw'\?\)"
+    ):
+        read(smi(tmp_path, "2026/05/01 10:00:00.000, 0, 300", header="timestamp, index, power.drw [W]"), UTC)
+
+
+def test_counters_that_wrap_and_restart_go_on(tmp_path: Path) -> None:
+    header = "# timestamp reading-time[ns] cpu-0[uJ]\n"
+    raw = [262143328000, 262143328850 - 850, 150, 1000150]
+    (tmp_path / "rapl.log").write_text(
+        header + "".join(f"  2026-05-01_10:00:0{n}.0 9 {x}\n" for n, x in enumerate(raw))
+    )
+    assert values(part(read(tmp_path, UTC), "host"), "cpu_energy_j") == pytest.approx([0, 0, 1e-3, 1.001], abs=1e-6)
+    (tmp_path / "rapl.log").unlink()
+    (tmp_path / "dcgm.log").write_text(
+        "#Entity   TOTEC\nID        mJ\nGPU 0     9000\nGPU 0     9500\nGPU 0     100\nGPU 0     400\n"
+    )
+    found = read(tmp_path, Wanted(start="2026-05-01 10:00:00", period_s=1))
+    assert values(part(found), "gpu_energy_j") == pytest.approx([0, 0.5, 0.5, 0.8]), "a driver that was loaded again"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("notes.txt", "nothing of use\n", "no telemetry and no traces; found notes.txt; known are nvidia-smi CSV, "),
+        ("empty.csv", HEADER + "\n", "a header and no whole line below it"),
+        ("a.json", '{"data":{"result":[{"metric":{"x":"1"},"values":[[1,"2"]]}]}}', "a series without __name__"),
+        ("a.json", '{"data":{"result":[{"metric":{"__name__":"up"},"values":[[1,"2"]]}]}}', "is known among: up"),
+        ("smi.csv", HEADER + "\nyesterday, 0, 300, 60\n", "column timestamp: 'yesterday' is no time; expected 2026"),
+        ("smi.csv", HEADER + "\n2026/02/31 10:00:00.000, 0, 300, 60\n", "no such date"),
+    ],
+)  # fmt: skip
+def test_files_that_hold_nothing_are_refused(tmp_path: Path, name: str, content: str, said: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError) as refused:
+        read(tmp_path, UTC)
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_packed_and_utf16_files_are_read(tmp_path: Path) -> None:
+    text = "\n".join([HEADER, line(0), line(1)]) + "\n"
+    (tmp_path / "smi_n1.csv.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "smi_n2.csv").write_bytes(text.encode("utf-16"))
+    found = read(tmp_path, UTC)
+    assert [len(part(found, host=host).t_ns) for host in ("n1", "n2")] == [2, 2]
+
+
+def test_files_of_other_kinds_are_named_and_not_read(tmp_path: Path) -> None:
+    smi(tmp_path, line(0), line(1))
+    (tmp_path / "model.pt").write_bytes(b"PK\x03\x04" + bytes(range(256)) * 40)
+    (tmp_path / "not_packed.csv.gz").write_text("hello\n")
+    (tmp_path / "run.db").write_bytes(b"SQLite format 3\0" + b"\0" * 100)
+    (tmp_path / "config.json").write_text('{"hidden_size": 4096}')
+    listing = list_folder(tmp_path)
+    assert [path.name for path, _ in listing.telemetry] == ["smi.csv"] and not listing.traces
+    assert {path.name for path in listing.others} == {"model.pt", "not_packed.csv.gz", "run.db", "config.json"}
+
+
+def test_results_within_the_folder_are_not_read_again(tmp_path: Path) -> None:
+    smi(tmp_path, line(0), line(1))
+    (tmp_path / "results").mkdir()
+    smi(tmp_path / "results", line(0))
+    assert len(list_folder(tmp_path, skipped=[tmp_path / "results"]).telemetry) == 1
+
+
+def test_no_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere: no such folder; expected one with recordings"):
+        read(tmp_path / "nowhere")
+
+
+def mapped(tmp_path: Path, text: str) -> Wanted:
+    (tmp_path / "map.yaml").write_text(text)
+    (tmp_path / "rack7.csv").write_text("when;dev;Watt;Temp\n01.05.2026 10:00:00;a;0,5;60\n")
+    (tmp_path / "rack7.csv").write_text(
+        "when;dev;Watt;Temp\n01.05.2026 10:00:00;a;0.5;60\n01.05.2026 10:00:01;b;0.6;61\n"
+    )
+    return Wanted(mapping=tmp_path / "map.yaml", timezone="UTC")
+
+
+MAP = """
+separator: ";"
+time: when
+time_format: "%d.%m.%Y %H:%M:%S"
+device: dev
+columns:
+  gpu_power_w: {column: Watt, unit: kW}
+"""
+
+
+def test_map_reads_a_csv_of_any_tool(tmp_path: Path) -> None:
+    found = read(tmp_path, mapped(tmp_path, MAP))
+    assert list(found.hosts) == ["rack7"] and found.left_out == {"temp": "not mapped"}
+    assert values(part(found, "gpu1"), "gpu_power_w").tolist() == [600.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("gpu_power_w", "gpu_powr_w"), "gpu_powr_w is no column of telemetry (did you mean 'gpu_power_w'?)"),
+        (("kW", "MHz"), "the unit 'MHz' does not fit gpu_power_w"),
+        (("column: Watt", "column: Wat"), "no column 'Wat', which --map names (did you mean 'watt'?)"),
+        (("%d.%m.%Y", "%m-%d-%Y"), "'01.05.2026 10:00:00' is no time of the format"),
+        (("time: when", "tim: when"), "tim"),
+    ],
+)
+def test_map_with_a_mistake_is_refused(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        read(tmp_path, mapped(tmp_path, MAP.replace(*change)))
+    assert said in str(refused.value) and "\n" not in str(refused.value)
