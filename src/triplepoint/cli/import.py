@@ -2,12 +2,12 @@
 
 import argparse
 import gc
-import json
 import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_config, add_results, in_file, make_parser, seconds, whole_number
 from triplepoint.cli.progress import Progress
 from triplepoint.errors import UserError
@@ -16,10 +16,22 @@ if TYPE_CHECKING:
     from triplepoint.importers.run import Imported
 
 _MOST_LISTED = 12
-_EXAMPLE = (
-    "Examples: triplepoint import ~/runs/llama70b; triplepoint import logs --describe job.yaml --steps steps.csv "
-    "--timezone Europe/Berlin; triplepoint import power.csv --map map.yaml. Formats and mappings: docs/import.md."
+_EXAMPLES = (
+    "triplepoint import ~/runs/llama70b",
+    "triplepoint import logs --describe job.yaml --steps steps.csv --timezone Europe/Berlin",
+    "triplepoint import power.csv --map map.yaml",
 )
+_ANSWER = {
+    "run": "name of the run",
+    "hosts": "by host: GPUs, samples, period, times, columns",
+    "num_traces": "traces copied",
+    "steps": "steps of a rank by kind",
+    "formats": "files by format",
+    "shows": "what the sensors can and cannot show",
+    "notes": "what was put right or left out of files",
+    "left_out": "columns not taken, with why",
+    "others": "files not read",
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,55 +39,93 @@ def parser() -> argparse.ArgumentParser:
     made = make_parser(
         "import",
         "Make a run of recordings of your own: telemetry of nvidia-smi, DCGM, Prometheus, rocm-smi, amd-smi, Omnistat, "
-        "WattAMeter, Zeus or any CSV, and Kineto traces, as they lie in a folder. Formats are told by what files hold.",
+        "WattAMeter, Zeus or any CSV, and Kineto traces, as they lie in a folder. Formats are told by what files hold. "
+        "See docs/import.md.",
+        _EXAMPLES,
+        answer=_ANSWER,
     )
-    made.epilog = _EXAMPLE
     made.add_argument("folder", type=Path, metavar="FOLDER", help="folder of recordings of one job, or one file")
     made.add_argument("--study", default="recorded", metavar="NAME", help="study of recorded runs it belongs to")
-    made.add_argument("--describe", type=in_file, metavar="FILE", help="YAML of what is known of the job")
     made.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="the same, one setting; repeatable"
+        "--describe", type=in_file, metavar="FILE", help="YAML of what is known of the job (default: none)"
     )
-    made.add_argument("--steps", type=in_file, metavar="CSV", help="steps of the job: columns step, start, end")
-    made.add_argument("--log", type=in_file, metavar="FILE", help="training log whose lines mark steps, with times")
     made.add_argument(
-        "--step-pattern", metavar="NAME|REGEX", help="lines of --log that end a step: megatron, torchtitan, ..."
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="the same, one setting; repeatable (default: none)",
     )
-    made.add_argument("--map", type=in_file, metavar="FILE", help="YAML that names the columns of CSV files")
+    made.add_argument(
+        "--steps", type=in_file, metavar="CSV", help="steps of the job: columns step, start, end (default: none)"
+    )
+    made.add_argument(
+        "--log", type=in_file, metavar="FILE", help="training log whose lines mark steps, with times (default: none)"
+    )
+    made.add_argument(
+        "--step-pattern",
+        metavar="NAME|REGEX",
+        help="lines of --log that end a step: megatron, torchtitan, ... (no default)",
+    )
+    made.add_argument(
+        "--map", type=in_file, metavar="FILE", help="YAML that names the columns of CSV files (default: none)"
+    )
     _add_clocks(made)
     _add_places(made)
-    made.add_argument("--query-gpu", metavar="LIST", help="columns of nvidia-smi CSV files without a header")
+    made.add_argument(
+        "--query-gpu", metavar="LIST", help="columns of nvidia-smi CSV files without a header (no default)"
+    )
     made.add_argument("--skip-bad", action="store_true", help="leave out lines that have too few or too many cells")
-    made.add_argument("--json", action="store_true", help="print what was imported as JSON")
     add_config(made)
     add_results(made)
     return made
 
 
 def _add_clocks(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--timezone", metavar="ZONE", help="zone of times without one: Europe/Berlin, UTC, +08:00")
     made.add_argument(
-        "--offset", action="append", default=[], metavar="[HOST=]S", help="seconds to add to a host's clock; repeatable"
+        "--timezone",
+        metavar="ZONE",
+        help="zone of times without one: Europe/Berlin, UTC, +08:00 (default: found by the traces and steps, else UTC)",
     )
-    made.add_argument("--start", metavar="TIME", help="time of the first sample, for recordings without times")
-    made.add_argument("--period", type=seconds(0.001, 3600), metavar="S", help="seconds between samples of those")
+    made.add_argument(
+        "--offset",
+        action="append",
+        default=[],
+        metavar="[HOST=]S",
+        help="seconds to add to a host's clock; repeatable (default: none)",
+    )
+    made.add_argument(
+        "--start", metavar="TIME", help="time of the first sample, for recordings without times (no default)"
+    )
+    made.add_argument(
+        "--period", type=seconds(0.001, 3600), metavar="S", help="seconds between samples of those (no default)"
+    )
 
 
 def _add_places(made: argparse.ArgumentParser) -> None:
     made.add_argument("--hosts", metavar="LIST", help="hosts in the order of ranks (default: of their names)")
-    made.add_argument("--host-pattern", metavar="REGEX", help="finds the host in paths of files, in its group")
+    made.add_argument(
+        "--host-pattern",
+        metavar="REGEX",
+        help="finds the host in paths of files, in its group (default: by column, folder or file name)",
+    )
     made.add_argument("--gpus", metavar="LIST", help="GPUs of each host that worked for the job: 0-3,6 (default: all)")
-    made.add_argument("--gpus-per-node", type=whole_number(), metavar="N", help="where files are named by rank alone")
+    made.add_argument(
+        "--gpus-per-node", type=whole_number(), metavar="N", help="where files are named by rank alone (default: 8)"
+    )
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer:
     """Import the folder and say what came of it."""
     from triplepoint.importers.declaration import Asked
     from triplepoint.importers.folder import Wanted
     from triplepoint.importers.hosts import offsets_of
     from triplepoint.importers.run import Job, import_folder
+    from triplepoint.importers.times import find_zone
 
     gc.disable()  # millions of cells that are in no cycle, walked again and again
+    if arguments.timezone:
+        find_zone(arguments.timezone)
     catalogue, described = _describe(arguments)
     query = tuple(_listed(arguments.query_gpu))
     wanted = Wanted(
@@ -91,10 +141,7 @@ def run(arguments: argparse.Namespace) -> None:
     job = Job(described, _numbers(arguments.gpus), *_steps(arguments), study=arguments.study)
     with Progress("looking at files") as progress:
         done = import_folder(arguments.folder, arguments.results, job, wanted, catalogue, progress)
-    if arguments.json:
-        print(json.dumps(asdict(done), indent=2))
-    else:
-        print("\n".join(_lines(done)))
+    return Answer(asdict(done), "\n".join(_lines(done)))
 
 
 def _describe(arguments: argparse.Namespace) -> tuple[Any, Any]:
