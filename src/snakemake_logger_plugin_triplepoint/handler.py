@@ -34,16 +34,22 @@ LINE_S = 30.0
 """Between two lines on the progress where nothing can be redrawn: an hour of CI is 120 lines."""
 SUMMARY = "summary.txt"
 """File of the report's folder with what was found, in a line or two."""
+_CLOCK_S = 2.0
+"""By which a file system's clock may be behind that of this machine. Our choice."""
 _MOST_FILES = 3
 
 _NOISE = (
     "Building DAG of jobs", "Assuming unrestricted shared", "Using shell", "Provided ", "Rules claiming more",
     "Conda environments: ignored", "Singularity containers: ignored", "Group jobs: inactive", "Select jobs to execute",
     "Execute ", "Elapsed time", "SLURM run ID", "Successfully deleted", "Cleaning up SLURM", "Job stats:",
-    "At least one job did not complete", "Exiting because a job execution failed", "Removing output files of failed",
     "Finished jobid", "Job ", "No wall time information",
 )  # fmt: skip
 """Begins of messages that say nothing to a user; all of them are in Snakemake's log file."""
+_AFTER_FAILURE = (
+    "WorkflowError:\nAt least one job did not complete", "At least one job did not complete", "Exiting because a job",
+    "Removing output files of failed", "Cannot restore ",
+)  # fmt: skip
+"""Begins of messages that follow a failure that was said already."""
 _COMPLETE = "Complete log(s): "
 _NOTHING = "Nothing to be done"
 _OF_A_JOB = ("CalledProcessError", "RuleException")
@@ -81,7 +87,7 @@ class LogHandler(LogHandlerBase):
         self._progress: Progress | None = None
         self._begun_s = time.monotonic()
         self._cores: int | None = None
-        self._errors: list[str] = []
+        self._has_failed = False
         self._report: tuple[str, ...] = ()
         self._drawn: list[str] = []
         self._log = ""
@@ -146,7 +152,8 @@ class LogHandler(LogHandlerBase):
         if self._progress is None:
             return
         name = " ".join(str(value) for value in dict(record.wildcards or {}).values())
-        job = Job(record.rule_name, name, tuple(record.log), tuple(record.output), now_s, int(record.threads or 1))
+        logs, outputs = tuple(map(str, record.log)), tuple(map(str, record.output))
+        job = Job(record.rule_name, name, logs, outputs, now_s, int(record.threads or 1), record.created - _CLOCK_S)
         self._progress.start(record.jobid, job)
         if job.stage == "launch" and self._period_s == LINE_S:
             self._screen.say(f"launch: {name}: started")
@@ -172,11 +179,9 @@ class LogHandler(LogHandlerBase):
 
     def _error(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        is_said = self._progress is not None and bool(self._progress.failed)
-        if text.startswith(_NOISE) or (getattr(record, "exception", "") in _OF_A_JOB and self._progress is not None):
-            return
-        self._errors.append(text)
-        if not is_said or "did not complete" not in text:
+        is_of_job = getattr(record, "exception", "") in _OF_A_JOB or text.startswith(_AFTER_FAILURE)
+        if self._progress is None or not is_of_job:
+            self._has_failed = True
             self._screen.say(text, is_failure=True)
 
     def _tell(self, record: logging.LogRecord) -> None:
@@ -185,6 +190,8 @@ class LogHandler(LogHandlerBase):
         self._is_idle = self._is_idle or text.startswith(_NOTHING)
         if text.startswith(_COMPLETE):
             self._log = text.removeprefix(_COMPLETE)
+        elif text.startswith(_AFTER_FAILURE) and self._progress is not None:
+            return
         elif text and text != "None" and (record.levelno >= logging.WARNING or not text.startswith(_NOISE)):
             self._screen.say(text, is_failure=record.levelno >= logging.ERROR)
 
@@ -211,10 +218,10 @@ class LogHandler(LogHandlerBase):
     def _conclude(self) -> None:
         """Say what was done, what failed, and what was found and where."""
         progress = self._progress
-        if progress is not None:
+        if progress is not None and progress.has_begun:
             write_usual(progress.mean_seconds())
             self._screen.say(_ending(progress, time.monotonic() - self._begun_s, self._log))
-        if self._errors or (progress is not None and progress.failed):
+        if self._has_failed or (progress is not None and progress.failed):
             return
         if self._report or self._is_idle:
             pages = self._report or ("report.html", "report")
@@ -233,7 +240,7 @@ def _ending(progress: Progress, took_s: float, log: str) -> str:
     waiting = progress.total - progress.done - sum(progress.failed.values())
     if progress.failed:
         stages = ", ".join(f"{name} {number}" for name, number in progress.failed.items())
-        done += f"; failed: {stages}; not begun for that: {waiting}; the same command tries only these again"
+        done += f"; failed: {stages}; {waiting} wait for them; the same command tries only these again"
     return f"{done}; log of Snakemake: {log}" if log else done
 
 

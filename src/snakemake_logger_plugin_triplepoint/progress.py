@@ -30,6 +30,8 @@ class Job:
     started_s: float
     """On the clock of the caller. Unit: s."""
     threads: int = 1
+    written_from: float = 0.0
+    """Time of the wall clock before which its log is that of an earlier one. Unit: s."""
 
 
 @dataclass
@@ -111,6 +113,11 @@ class Progress:
         }
         self._cores = cores
         self._jobs: dict[int, Job] = {}
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a job has started."""
+        return bool(self._jobs)
 
     @property
     def done(self) -> int:

@@ -1,5 +1,6 @@
 """Lines of the progress: durations, bars, why a job failed, how far a launch is."""
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,10 +29,12 @@ def bar(done: int, total: int, width: int = _BAR_WIDTH, is_plain: bool = False) 
     return ("#" if is_plain else "█") * full + ("." if is_plain else "░") * (width - full)
 
 
-def tail(path: str | Path) -> bytes:
-    """Return the end of a log, empty where it cannot be read."""
+def tail(path: str | Path, written_from: float = 0.0) -> bytes:
+    """Return the end of a log, empty where it cannot be read or was last written to before a time of the wall clock."""
     try:
         with Path(path).open("rb") as file:
+            if os.fstat(file.fileno()).st_mtime < written_from:
+                return b""
             file.seek(0, 2)
             file.seek(max(0, file.tell() - _TAIL_BYTES))
             return file.read()
@@ -39,16 +42,21 @@ def tail(path: str | Path) -> bytes:
         return b""
 
 
+def _last_step(job: Job) -> re.Match[bytes] | None:
+    found = [match for log in job.logs for match in _STEP.finditer(tail(log, job.written_from))]
+    return found[-1] if found else None
+
+
 def steps_in(job: Job) -> tuple[int, int] | None:
     """Return how many steps a launch has done and of how many, by the last line of its log that says so."""
-    found = [match for log in job.logs for match in _STEP.finditer(tail(log))]
-    return (int(found[-1][2]), int(found[-1][3])) if found else None
+    found = _last_step(job)
+    return (int(found[2]), int(found[3])) if found else None
 
 
 def now_at(job: Job) -> str:
     """Return where a launch is, such as `step 5/12 (measured)`; empty where it says nothing yet."""
-    found = [match for log in job.logs for match in _STEP.finditer(tail(log))]
-    return found[-1][1].decode() if found else ""
+    found = _last_step(job)
+    return found[1].decode() if found else ""
 
 
 def last_lines(logs: Sequence[str], most: int = 1) -> list[str]:

@@ -80,7 +80,8 @@ def bind(config: Mapping[str, Any], base: str, asked: Sequence[str] = ()) -> "Bi
         sys.exit(USER_ERROR)
     of_runs = [name for name in asked if not figures.spec_of(name).comparison]
     if of_runs or not asked:
-        tell_cost(" ".join([binding.arguments, *(f"--figure {name}" for name in of_runs)]))
+        budget = f"--max-gpu-hours {selection.max_gpu_hours}"
+        tell_cost(" ".join([binding.arguments, budget, *(f"--figure {name}" for name in of_runs)]))
     return binding
 
 
@@ -217,6 +218,24 @@ class Binding:
         except (OSError, UserError) as error:
             line = explain_os_error(error) if isinstance(error, OSError) else None
             print(f"triplepoint: {line or error}", file=sys.stderr)
+            sys.exit(USER_ERROR)
+
+    def check_budget(self, runs: Sequence[str]) -> None:
+        """End the process with one line and status 2 if launches go beyond the budget and no study is named.
+
+        Args:
+            runs: Runs that are about to be launched.
+        """
+        if not runs or self._selection.studies is not None:
+            return
+        from triplepoint.advise import plan_cost
+        from triplepoint.budget import over_budget
+
+        meant = set(runs)
+        launched = Plan(entries=tuple(entry for entry in self._plan.valid if entry.run in meant))
+        line = over_budget(plan_cost(launched, _RESULTS, Path("config")), self._selection.max_gpu_hours)
+        if line is not None:
+            print(f"triplepoint: {line}", file=sys.stderr)
             sys.exit(USER_ERROR)
 
     def outdated(self) -> set[str]:

@@ -28,6 +28,12 @@ def parser() -> argparse.ArgumentParser:
         "--figure", action="append", metavar="[STUDY/]NAME", help="only the studies of this figure; repeatable"
     )
     add_config(made)
+    made.add_argument(
+        "--max-gpu-hours",
+        type=float,
+        metavar="H",
+        help="budget of launches whose study is not named (default: max_gpu_hours of CONFIG/config.yaml)",
+    )
     made.add_argument("--write", action="store_true", help="write RESULTS/plan.json and point.json of each run")
     made.add_argument("--summary", action="store_true", help="only what exists, and what is ahead will cost")
     add_results(made)
@@ -70,6 +76,8 @@ def _selection(arguments: argparse.Namespace) -> "tuple[Names | None, Names | No
 
 def _show(plan: "Plan", arguments: argparse.Namespace) -> None:
     from triplepoint.advise import HEADINGS, cells, note, plan_cost, summarise
+    from triplepoint.budget import over_budget
+    from triplepoint.config.study import read_selection
     from triplepoint.plan import Columns, render
 
     costs = plan_cost(plan, arguments.results, arguments.config)
@@ -77,3 +85,8 @@ def _show(plan: "Plan", arguments: argparse.Namespace) -> None:
         notes = {cost.entry.run: told for cost in costs if (told := note(cost))}
         print(render(plan, Columns(HEADINGS, {cost.entry.run: cells(cost) for cost in costs}, notes)), end="\n\n")
     print(summarise(costs))
+    chosen = read_selection(arguments.config)
+    budget = chosen.max_gpu_hours if arguments.max_gpu_hours is None else arguments.max_gpu_hours
+    line = None if arguments.studies or chosen.studies else over_budget(costs, budget)
+    if line is not None:
+        print(f"beyond the budget, snakemake will ask before it launches: {line}")
