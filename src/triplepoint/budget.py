@@ -29,7 +29,7 @@ def over_budget(costs: Sequence[RunCost], max_gpu_hours: float) -> str | None:
 
 
 def _of_study(study: str, costs: Sequence[RunCost]) -> str:
-    return f"{study} {_gpu_hours(costs):,.1f} h of {len(costs)}"
+    return f"{study} {_gpu_hours(costs):,.1f} h in {len(costs)}"
 
 
 def _launches(costs: Sequence[RunCost]) -> str:

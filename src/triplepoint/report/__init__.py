@@ -38,6 +38,7 @@ from triplepoint.report.runs import (
 )
 from triplepoint.status import RESULTS
 from triplepoint.tables.studies import read_joined, require_tables
+from triplepoint.verdicts.judge import judge
 
 Row = Mapping[str, Any]
 
@@ -61,7 +62,7 @@ LIMIT_BYTES = 1_000_000
 
 
 def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Sequence[str] | None = None,
-                 num_jobs: int = 1) -> None:  # fmt: skip
+                 num_jobs: int = 1, judged_from: Path | None = None) -> None:  # fmt: skip
     """Write the front page, and the pages of runs into the folder beside it that has its name.
 
     Args:
@@ -71,15 +72,21 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
         out: File to write.
         names: Figures, in order. None: those of the plan.
         num_jobs: Processes that write pages of runs.
+        judged_from: Folder of the configuration whose claims are judged by the studies of the plan alone. None: they
+            are read from the table of all studies.
 
     Raises:
         UserError: If a table, a figure, a caption or a manifest is missing or damaged.
     """
     plan = read_plan(results / "plan.json")
     require_tables(results, plan.studies, "report", "snakemake report.html")
-    names = figures_of(plan) if names is None else names
+    names = figures_of(plan, is_alone=judged_from is not None) if names is None else names
     points = in_order(read_joined(results, plan.studies, "points").to_pylist())
     words = name_settings(points)
+    if judged_from is None:
+        claims = read_joined(results, plan.studies, "claims")
+    else:
+        claims = judge(results, plan.studies, judged_from)
     manifests = [
         read_manifest(results / "runs" / one["run"] / "raw" / "manifest.json") for one in points if one["host"]
     ]
@@ -88,7 +95,7 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
     shown, colours = _figures(names, figs, captions, out.parent)
     page = templates.get_template("front.html").render(
         **_front(points, words, manifests, results, folder.name),
-        claims=sum_up_claims(read_joined(results, plan.studies, "claims").to_pylist()),
+        claims=sum_up_claims(claims.to_pylist()),
         findings=found,
         num_first=FIRST,
         figures=shown,
