@@ -29,8 +29,9 @@ TRACES = sorted((ROOT / "tests/data/traces").glob("gloo_rank?.json.gz"))
 """Of two ranks of one job."""
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^(?:\$ )?((?:triplepoint|snakemake|make) .*?)(?:\s{2,}#.*|\s+#.*)?$", re.MULTILINE)
-_NEEDS_A_MACHINE = re.compile(r"triplepoint (?!plan|predict|whatif|compare|trace|doctor --files)|<|snakemake|make")
+_NEEDS_A_MACHINE = re.compile(r"triplepoint (?!plan|predict|whatif|compare|trace|doctor --files)|<|snakemake|make|scale_up")
 """Commands that need a GPU, a cluster, results or minutes: these are parsed only."""
+_TESTED_ELSEWHERE = ("extending.md", "bash")
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (table,) = [block.text for block in of_language("csv")]
     files = {
         "point.yaml": point,
-        "FILE": point,
         "h100.yaml": point,
         "h200.yaml": point.replace("h100x64", "h200x32"),
         "mine.yaml": rules,
@@ -155,18 +155,25 @@ def test_command_in_the_text_is_one(span: str) -> None:
     assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known
 
 
-RUNNABLE = [one for one in COMMAND_LINES if not _NEEDS_A_MACHINE.search(str(one.values[0]))]
+RUNNABLE = [
+    pytest.param(command, id=f"{block}: {command}")
+    for block in BLOCKS
+    for command in _COMMAND.findall(block.text)
+    if not _NEEDS_A_MACHINE.search(command) and (block.page, block.language) != _TESTED_ELSEWHERE
+]
 
 
 @pytest.mark.parametrize("command", RUNNABLE)
 def test_command_of_a_block_runs(command: str, folder: Path) -> None:
-    _, *words = shlex.split(command)
+    _, *words = shlex.split(command.replace(" FILE", " point.yaml"))
     files = [str(path) for word in words for path in sorted(folder.glob(word)) if "*" in word]
     run([*(word for word in words if "*" not in word), *files] if files else words, folder)
 
 
 @pytest.mark.parametrize("block", of_language("yaml"), ids=str)
-def test_yaml_of_a_block_is_read(block: Block, folder: Path, tmp_path: Path) -> None:
+def test_yaml_of_a_block_is_read(
+    block: Block, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = yaml.safe_load(io.StringIO(block.text))
     if "sweeps" in content:
         (folder / "config/studies/of-a-page.yaml").write_text(block.text)
@@ -175,7 +182,8 @@ def test_yaml_of_a_block_is_read(block: Block, folder: Path, tmp_path: Path) -> 
     elif "gangs" in content:
         path = tmp_path / "site.yaml"
         path.write_text(block.text)
-        assert read_site(path).gangs.keys() == content["gangs"].keys()
+        monkeypatch.setenv("TRIPLEPOINT_SITE", str(path))
+        assert read_site().gangs.keys() == content["gangs"].keys()
     elif "claims" in content:
         _check_claims(block, folder)
     elif "like" in content:

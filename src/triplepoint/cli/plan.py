@@ -78,6 +78,7 @@ def _show(plan: "Plan", arguments: argparse.Namespace) -> None:
     from triplepoint.advise import HEADINGS, cells, note, plan_cost, summarise
     from triplepoint.budget import over_budget
     from triplepoint.config.study import read_selection
+    from triplepoint.doctor.config_files import gaps
     from triplepoint.plan import Columns, render
 
     costs = plan_cost(plan, arguments.results, arguments.config)
@@ -85,8 +86,16 @@ def _show(plan: "Plan", arguments: argparse.Namespace) -> None:
         notes = {cost.entry.run: told for cost in costs if (told := note(cost))}
         print(render(plan, Columns(HEADINGS, {cost.entry.run: cells(cost) for cost in costs}, notes)), end="\n\n")
     print(summarise(costs))
+    for gap in gaps(_machines(plan), arguments.config):
+        print(gap)
     chosen = read_selection(arguments.config)
     budget = chosen.max_gpu_hours if arguments.max_gpu_hours is None else arguments.max_gpu_hours
     line = None if arguments.studies or chosen.studies else over_budget(costs, budget)
     if line is not None:
         print(f"beyond the budget, snakemake will ask before it launches: {line}")
+
+
+def _machines(plan: "Plan") -> list[str]:
+    """Return the GPU types and clusters of a plan, those of processors left out."""
+    clusters = [entry.planned.point.cluster for entry in plan.valid]
+    return list(dict.fromkeys(name for one in clusters if one.gpu is not None for name in (one.gpu, one.name)))
