@@ -16,7 +16,8 @@ class _Short(DefaultFormatter):  # type: ignore[misc]
     """Snakemake's formatter, with long lists of files cut."""
 
     def format_job_info(self, msg: dict[str, Any]) -> str:
-        short = {name: _cut(msg[name]) for name in _LISTS if msg.get(name)}
+        """Return the paragraph of a job."""
+        short: dict[str, Any] = {name: _cut(msg[name]) for name in _LISTS if msg.get(name)}
         reason = str(msg.get("reason") or "")
         if len(reason) > _MOST_REASON:
             short["reason"] = f"{reason[:_MOST_REASON]} ..."
@@ -31,7 +32,9 @@ def _cut(files: list[str]) -> list[str]:
 def jobs_handler(common: Any, stream: TextIO) -> logging.Handler:
     """Return a handler that writes as Snakemake does; with --verbose nothing is cut."""
     handler: logging.Handler = ColorizingTextHandler(nocolor=common.nocolor, stream=stream)
-    handler.addFilter(DefaultFilter(common.quiet, common.debug_dag, common.verbose, common.dryrun, common.printshellcmds))
+    handler.addFilter(
+        DefaultFilter(common.quiet, common.debug_dag, common.verbose, common.dryrun, common.printshellcmds)
+    )
     formatter = DefaultFormatter if common.verbose else _Short
     handler.setFormatter(formatter(common.quiet, common.show_failed_logs))
     return handler

@@ -109,7 +109,9 @@ class Progress:
         """
         names = [*(name for name in STAGES if name in counts), *(name for name in counts if name not in STAGES)]
         self.stages = {
-            name: Stage(name, counts[name], usual_s=usual_s.get(name)) for name in names if name not in (TARGET, "total")
+            name: Stage(name, counts[name], usual_s=usual_s.get(name))
+            for name in names
+            if name not in (TARGET, "total")
         }
         self._cores = cores
         self._jobs: dict[int, Job] = {}
@@ -191,7 +193,9 @@ def write_usual(seconds: Mapping[str, float], path: Path = USUAL) -> None:
     if not seconds:
         return
     try:
-        path.write_text(json.dumps(read_usual(path) | {name: round(value, 3) for name, value in seconds.items()}) + "\n")
+        path.write_text(
+            json.dumps(read_usual(path) | {name: round(value, 3) for name, value in seconds.items()}) + "\n"
+        )
     except OSError:
         return
 

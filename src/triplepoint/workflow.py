@@ -148,7 +148,9 @@ class Binding:
     def report(self) -> str:
         """Front page of the report without its end: `report`, or `report-STUDY` of studies that are named."""
         name = "-".join(["report", *(self.studies if self.is_alone else ())])
-        return name if len(name) <= _MOST_NAME else f"{name[:_MOST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+        return (
+            name if len(name) <= _MOST_NAME else f"{name[:_MOST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+        )
 
     @property
     def report_arguments(self) -> str:

@@ -29,7 +29,9 @@ TRACES = sorted((ROOT / "tests/data/traces").glob("gloo_rank?.json.gz"))
 """Of two ranks of one job."""
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^(?:\$ )?((?:triplepoint|snakemake|make) .*?)(?:\s{2,}#.*|\s+#.*)?$", re.MULTILINE)
-_NEEDS_A_MACHINE = re.compile(r"triplepoint (?!plan|predict|whatif|compare|trace|doctor --files)|<|snakemake|make|scale_up")
+_NEEDS_A_MACHINE = re.compile(
+    r"triplepoint (?!plan|predict|whatif|compare|trace|doctor --files)|<|snakemake|make|scale_up"
+)
 """Commands that need a GPU, a cluster, results or minutes: these are parsed only."""
 _TESTED_ELSEWHERE = ("extending.md", "bash")
 
@@ -60,11 +62,7 @@ COMMAND_LINES = [
     pytest.param(command, id=f"{block}: {command}") for block in BLOCKS for command in _COMMAND.findall(block.text)
 ]
 SPANS = sorted(
-    {
-        span
-        for page in PAGES
-        for span in re.findall(r"`(triplepoint [a-z][^`\n]*)`", _BLOCK.sub("", page.read_text()))
-    }
+    {span for page in PAGES for span in re.findall(r"`(triplepoint [a-z][^`\n]*)`", _BLOCK.sub("", page.read_text()))}
 )
 
 
@@ -131,7 +129,8 @@ def test_command_of_a_block_is_one(command: str) -> None:
 
 def _with_files(words: list[str]) -> list[str]:
     """Return arguments with files of the repository that arguments which must be files can be checked with."""
-    return [str(ROOT / "README.md") if re.fullmatch(r"FILE|TABLE\.csv|.*/collectives\.csv", word) else word for word in words]
+    is_file = re.compile(r"FILE|TABLE\.csv|.*/collectives\.csv")
+    return [str(ROOT / "README.md") if is_file.fullmatch(word) else word for word in words]
 
 
 def _check_snakemake(words: list[str]) -> None:
@@ -171,9 +170,7 @@ def test_command_of_a_block_runs(command: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("block", of_language("yaml"), ids=str)
-def test_yaml_of_a_block_is_read(
-    block: Block, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_yaml_of_a_block_is_read(block: Block, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = yaml.safe_load(io.StringIO(block.text))
     if "sweeps" in content:
         (folder / "config/studies/of-a-page.yaml").write_text(block.text)

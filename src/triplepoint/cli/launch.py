@@ -31,7 +31,9 @@ def parser() -> argparse.ArgumentParser:
     )
     add_run(made)
     add_config(made)
-    made.add_argument("--log", type=Path, metavar="FILE", help="file to write what is said to, in place of standard error")
+    made.add_argument(
+        "--log", type=Path, metavar="FILE", help="file to write what is said to, in place of standard error"
+    )
     made.add_argument("--force", action="store_true", help="launch again even if the result is there")
     return made
 
