@@ -1,8 +1,7 @@
-"""Every block of README.md and docs/: YAML and CSV are read as what they are, commands are parsed, and run where a machine
-without GPU and Slurm can.
+"""Every block of README.md and docs/: YAML and CSV are read as what they are, commands are parsed.
 
-Blocks that are tested elsewhere: the worked example of docs/extending.md (test_extending.py), the study of README.md from
-its launch to its report (tests/workflow/test_readme.py).
+Commands that a machine without GPU and Slurm can run are run. The worked example of docs/extending.md is tested in
+test_extending.py, the study of README.md through Snakemake in tests/workflow/test_readme.py.
 """
 
 import importlib

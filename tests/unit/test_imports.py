@@ -22,7 +22,7 @@ LAYERS = [
     {"launch", "telemetry", "trace", "simulate"},
     {"published", "verdicts", "ranking", "effects"},
     {"doctor", "plan", "aggregate", "advise", "calibrate"},
-    {"figures", "predictions"},
+    {"figures", "predictions", "budget"},
     {"report", "compare", "whatif"},
     {"workflow", "workflow_site", "cli"},
     {"__main__"},

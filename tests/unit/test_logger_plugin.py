@@ -1,5 +1,6 @@
 """Snakemake's logger plugin: counts, time left, what a terminal and a pipe are shown, and what is said of failures."""
 
+import contextlib
 import io
 import logging
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 from snakemake_interface_logger_plugins.registry import LoggerPluginRegistry
 
-from snakemake_logger_plugin_triplepoint import LogHandler, LogHandlerSettings, handler
+from snakemake_logger_plugin_triplepoint import LogHandler, LogHandlerSettings
 from snakemake_logger_plugin_triplepoint.progress import Job, Progress, read_usual, sum_left, write_usual
 from snakemake_logger_plugin_triplepoint.screen import Screen
 from snakemake_logger_plugin_triplepoint.words import bar, duration, failure, now_at, steps_in
@@ -166,17 +167,16 @@ def started(job_id: int, stage: str, name: str, *outputs: str, log: str = "none.
 @pytest.fixture
 def stream(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> io.StringIO:
     monkeypatch.chdir(tmp_path)
-    made = io.StringIO()
-    monkeypatch.setattr(handler.sys, "stderr", made)
-    return made
+    return io.StringIO()
 
 
-def begin(**changed: Any) -> LogHandler:
-    return LogHandler(common(**changed), LogHandlerSettings())  # type: ignore[arg-type]
+def begin(stream: io.StringIO, **changed: Any) -> LogHandler:
+    with contextlib.redirect_stderr(stream):
+        return LogHandler(common(**changed), LogHandlerSettings())  # type: ignore[arg-type]
 
 
 def test_handler_on_a_pipe_says_stages_and_what_was_found(stream: io.StringIO, tmp_path: Path) -> None:
-    shown = begin()
+    shown = begin(stream)
     shown.emit(record(None, "Building DAG of jobs..."))
     shown.emit(record(LogEvent.RUN_INFO, stats={"simulate": 2, "report": 1, "all": 1, "total": 4}))
     for job_id in (1, 2):
@@ -199,7 +199,7 @@ def test_handler_on_a_pipe_says_stages_and_what_was_found(stream: io.StringIO, t
 
 def test_handler_says_a_failure_once_with_its_reason(stream: io.StringIO, tmp_path: Path) -> None:
     (tmp_path / "one.log").write_text("triplepoint: no room on the disk\n")
-    shown = begin()
+    shown = begin(stream)
     shown.emit(record(LogEvent.RUN_INFO, stats={"simulate": 2, "all": 1, "total": 3}))
     shown.emit(started(1, "simulate", "run1", "m.json", log="one.log"))
     shown.emit(
@@ -219,7 +219,7 @@ def test_handler_says_a_failure_once_with_its_reason(stream: io.StringIO, tmp_pa
 
 
 def test_handler_says_errors_before_the_first_job(stream: io.StringIO) -> None:
-    shown = begin()
+    shown = begin(stream)
     shown.emit(record(LogEvent.ERROR, "MissingRuleException: no rule to produce x", logging.ERROR, exception="Missing"))
     shown.close()
     assert stream.getvalue() == "MissingRuleException: no rule to produce x\n"
@@ -229,12 +229,11 @@ def test_handler_on_a_terminal_draws_a_line_for_each_stage(
     stream: io.StringIO, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     terminal = Terminal()
-    monkeypatch.setattr(handler.sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setenv("COLUMNS", "140")
     monkeypatch.setenv("LINES", "40")
-    shown = begin()
+    shown = begin(terminal)
     shown.emit(record(LogEvent.RUN_INFO, stats={"launch": 1, "trace": 2, "all": 1, "total": 4}))
     shown.emit(started(1, "launch", "run1", "m.json", log="one.log"))
     (tmp_path / "one.log").write_text("run1: step 2/9 (warmup)\n")
@@ -247,7 +246,7 @@ def test_handler_on_a_terminal_draws_a_line_for_each_stage(
 
 @pytest.mark.parametrize("changed", [{"dryrun": True}, {"verbose": True}, {"printshellcmds": True}])
 def test_handler_leaves_snakemake_its_own_text(stream: io.StringIO, changed: dict[str, bool]) -> None:
-    shown = begin(**changed)
+    shown = begin(stream, **changed)
     shown.emit(record(None, "Building DAG of jobs..."))
     shown.close()
     assert stream.getvalue() == "Building DAG of jobs...\n"
@@ -259,7 +258,7 @@ def test_jobs_have_long_lists_cut(stream: io.StringIO) -> None:
         "input": [f"file{n}" for n in range(3000)], "is_checkpoint": False, "local": True, "rule_msg": None,
         "benchmark": None, "reason": "r" * 5000, "priority": 0, "resources": {}, "indent": False,
     }  # fmt: skip
-    shown = begin(dryrun=True)
+    shown = begin(stream, dryrun=True)
     shown.emit(info)
     said = stream.getvalue()
     assert "input: file0, file1, file2, file3, and 2996 more" in said

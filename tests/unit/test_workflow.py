@@ -145,7 +145,7 @@ def test_binding_tables_of_a_study_are_those_its_rule_writes(binding: Binding) -
 
 def test_binding_figure_of_one_study_reads_that_study_alone(binding: Binding) -> None:
     assert binding.figure_tables("timeline") == [
-        f"results/tables/smoke/{name}" for name in ("points.parquet", "timeline.parquet", "plan.json")
+        f"results/tables/smoke/{name}" for name in ("points.parquet", "timeline.parquet", "gpus.parquet", "plan.json")
     ]
     assert set(binding.figure_tables("s/timeline")) < set(binding.table_files)
     pattern = re.compile(binding.figure_pattern)

@@ -70,7 +70,8 @@ sweeps:
 ```
 
 Editors with a YAML language server check a file and offer its keys where its first line names the schema:
-`# yaml-language-server: $schema=../../workflow/schemas/study.schema.json`, or `model`, `cluster`, `gpu` in place of `study`.
+`# yaml-language-server: $schema=../../workflow/schemas/study.schema.json`, with `model`, `cluster` or `gpu` in place of
+`study` for those.
 
 `triplepoint plan STUDY` shows the points, which of them can run, and why the others cannot. Settings that can do
 nothing in a point (sequence parallelism at tp 1, overlap of a communication that does not happen) are taken out of it,
