@@ -1,4 +1,4 @@
-"""What a user is shown: a run on a pipe, a failure, a dry run, the end, and what is asked before GPU hours are spent."""
+"""What a user is shown: a run on a pipe, a failure, a dry run, the end, and what is asked before GPU hours go."""
 
 import os
 import subprocess
