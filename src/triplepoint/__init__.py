@@ -12,4 +12,6 @@ def __getattr__(name: str) -> object:
     """Return what the library offers, imported where it is first asked for: commands start without it."""
     if name == "predict":
         return import_module("triplepoint.predictions").predict
+    if name == "record":
+        return import_module("triplepoint.recorded.in_loop").record
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

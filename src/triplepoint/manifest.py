@@ -238,10 +238,10 @@ class Node(Strict):
     """Monotonic clock at one instant. Unit: ns."""
     wall_ns: int
     """Wall clock (Unix) at the same instant; the pair aligns nodes. Unit: ns."""
-    num_cores: int
-    """Logical processors."""
-    memory_bytes: int
-    """Host memory."""
+    num_cores: int | None
+    """Logical processors; None where not known."""
+    memory_bytes: int | None
+    """Host memory; None where not known."""
     devices: tuple[Device, ...]
     """Devices of the node's ranks."""
     telemetry: Telemetry | None
@@ -300,8 +300,8 @@ class Manifest(Strict):
     """Commit of the project; None outside a repository."""
     git_dirty: bool | None
     """Whether tracked files differed from that commit; None outside a repository."""
-    seed: int
-    """Seed of weights and data."""
+    seed: int | None
+    """Seed of weights and data; None where not known."""
     started_at: str
     """UTC, ISO 8601."""
     ended_at: str

@@ -18,6 +18,7 @@ from triplepoint.errors import UserError
 from triplepoint.files import write_text_if_changed
 from triplepoint.launch.engines import get_engine
 from triplepoint.manifest import read_manifest
+from triplepoint.recorded.studies import RECORDED, read_recorded
 
 _HEADINGS = ("layout", "mbs", "gbs", "micro-batches", "recompute", "overlap", "state", "run")
 MOST_TRACED_STAGES = 32
@@ -35,14 +36,17 @@ def select(
     studies: Sequence[str] | None = None,
     clusters: Sequence[str] | None = None,
     simulated: Sequence[str] = (),
+    results: Path | None = None,
 ) -> Plan:
-    """Return the points of some studies, checked, without duplicates.
+    """Return the points of some studies, checked, without duplicates, and recorded runs in their own studies.
 
     Args:
         config_dir: Folder of the configuration, with `studies/`, `models/`, `clusters/` and `gpus/`.
         studies: Names of studies. None: all.
         clusters: Names of clusters; points on others are left out. None: all.
         simulated: Names of clusters whose points are simulated, but for those named in `clusters`.
+        results: Folder of results, whose recorded runs are taken along, whatever studies and clusters are named. None:
+            none of them.
 
     Raises:
         UserError: If a name is unknown, a file is wrong, or a study has no point or none that can run.
@@ -53,8 +57,10 @@ def select(
     if clusters is not None:
         simulated = [name for name in simulated if name not in clusters]
         clusters = (*clusters, *simulated)
-    collected = _Collected()
+    collected, recorded = _Collected(), Plan(entries=()) if results is None else read_recorded(results)
     for name in dict.fromkeys(catalogue.studies if studies is None else studies):
+        if name in recorded.studies:
+            continue
         found = _expand_study(catalogue, name, None if clusters is None else set(clusters), set(simulated))
         if studies is not None and not found.entries:
             raise UserError(
@@ -62,14 +68,20 @@ def select(
                 "name that with --cluster, or in config.yaml"
             )
         collected.add(name, found)
-    if not collected.entries:
+    if not (collected.entries or recorded.entries):
         raise UserError(f"{Path(config_dir) / 'studies'}: no study has a point on {_names(clusters)}")
+    if both := set(collected.order) & set(recorded.order):
+        name = min(both)
+        raise UserError(
+            f"{catalogue.path_of_study(name)}: {results}/{RECORDED}/{name}.json is a study of recorded runs of the "
+            "same name; rename one of the two files"
+        )
     named = {study: catalogue.study(study).figures for study in collected.order}
     return Plan(
-        entries=tuple(collected.entries.values()),
+        entries=(*collected.entries.values(), *recorded.entries),
         num_folded=collected.num_folded,
         figures={study: figures for study, figures in named.items() if figures is not None},
-        order=collected.order,
+        order=collected.order | recorded.order,
     )
 
 

@@ -74,7 +74,7 @@ def bind(config: Mapping[str, Any], base: str, asked: Sequence[str] = ()) -> "Bi
         selection = parse(Selection, dict(config), "config/config.yaml or --config")
         if selection.trace_rules is not None and not Path(selection.trace_rules).is_file():
             raise UserError(f"config/config.yaml or --config: trace_rules: no file {selection.trace_rules!r}")
-        plan = select(Path("config"), selection.studies, selection.clusters, selection.simulated)
+        plan = select(Path("config"), selection.studies, selection.clusters, selection.simulated, _RESULTS)
         require_selected(asked, plan, Path("config"))
         binding = Binding(selection, Path(base), plan)
     except UserError as error:
@@ -231,8 +231,10 @@ class Binding:
 
     @property
     def launched_pattern(self) -> str:
-        """The same of the runs that are launched."""
-        return self._pattern(lambda entry: entry.planned.point.engine != "simulated")
+        """The same of the runs that are launched; those that were recorded are not made again."""
+        return self._pattern(
+            lambda entry: entry.planned.point.engine != "simulated" and entry.planned.point.recorded is None
+        )
 
     def write_plan(self) -> None:
         """Claim the results and write `plan.json` and all `point.json`, or end with one line and status 2.

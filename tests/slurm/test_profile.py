@@ -106,10 +106,11 @@ def test_interrupted_snakemake_cancels_its_gangs(project: Project) -> None:
     snakemake.send_signal(signal.SIGINT)
     snakemake.wait(60)
     wait_until(lambda: no_ranks(run), "the ranks end", 30)
-    rows = subprocess.run(
-        ["sacct", "-X", "-n", "-P", "-j", note["job_id"], "-o", "State"], capture_output=True, text=True
+    state = ["sacct", "-X", "-n", "-P", "-j", note["job_id"], "-o", "State"]
+    ended = ("CANCELLED", "COMPLETED")  # COMPLETED where its agents had ended first
+    wait_until(
+        lambda: subprocess.run(state, capture_output=True, text=True).stdout.startswith(ended), "it is cancelled"
     )
-    assert rows.stdout.startswith(("CANCELLED", "COMPLETED"))  # COMPLETED where its agents had ended first
     assert not [p for p in psutil.process_iter(["cmdline"]) if str(run) in " ".join(p.info["cmdline"] or [])]
 
 

@@ -14,10 +14,11 @@ from triplepoint.tables import SAMPLES, STEPS, TELEMETRY, reference
 from triplepoint.tables.results import POINTS, RESULT_TABLES
 from triplepoint.tables.schema import Column, Kind, Table
 from triplepoint.tables.whatif import WHATIF
+from triplepoint.tables.why import WHY
 
 PACKAGE = Path(triplepoint.__file__).parent
 ROOT = Path(__file__).parents[2]
-TABLES = [*RESULT_TABLES.values(), WHATIF, *reference._OF_RUN.values()]
+TABLES = [*RESULT_TABLES.values(), WHATIF, WHY, *reference._OF_RUN.values()]
 SHOWN = {
     "tables/schema.py",
     "tables/reference.py",

@@ -174,4 +174,4 @@ def test_dry_run_of_the_published_grid_plans_every_run() -> None:
     outcome = project.snakemake("--profile", "slurm-h200", "-n", "all")
     assert outcome.status == 0, outcome.output
     planned = project.triplepoint("plan", "--cluster", "h200x32")
-    assert f"{len(set(outcome.of('launch')))} valid" in planned.stdout
+    assert f"in all: {len(set(outcome.of('launch')))} launches ahead" in planned.stdout

@@ -118,7 +118,7 @@ class _Task(NamedTuple):
 def _rows_of(task: _Task) -> tuple[_Rows, pa.Table | None]:
     """Return the rows of one entry by table, and the timeline of a finished run."""
     entry, manifest = task.entry, task.manifest
-    if manifest is not None and manifest.status == Status.OK:
+    if manifest is not None and (manifest.status == Status.OK or _has_steps(task)):
         rows_of_run, timeline = _join(task, manifest)
         set_beside(entry.planned.point, manifest, rows_of_run["points"][0], rows_of_run["gpus"], task.config)
         add_need(entry.planned.point, rows_of_run["points"][0], task.config)
@@ -128,6 +128,12 @@ def _rows_of(task: _Task) -> tuple[_Rows, pa.Table | None]:
         set_beside(entry.planned.point, manifest, row, [], task.config)
     add_need(entry.planned.point, row, task.config)
     return {"points": [row]}, None
+
+
+def _has_steps(task: _Task) -> bool:
+    """Return whether a recorded run that did not end well left steps: they are as good as those of one that did."""
+    recorded = task.entry.planned.point.recorded
+    return recorded is not None and recorded.has_steps
 
 
 def _join(task: _Task, manifest: Manifest) -> tuple[_Rows, pa.Table]:

@@ -48,21 +48,21 @@ def finished_row(
 ) -> dict[str, Any]:
     """Return the row of a run that finished, without what its traces say."""
     point = entry.planned.point
-    times = _spread("step_time", steps.step_time_s)
-    throughput = metrics.tokens_per_s(steps.num_tokens, times["step_time_s"])
-    flops = model_flops_per_token(point)
+    times = _spread("step_time", steps.step_time_s) if steps.has_steps else {}
+    throughput = metrics.tokens_per_s(steps.num_tokens, times["step_time_s"]) if times and steps.num_tokens else None
+    flops = model_flops_per_token(point) if point.knows("model", "sequence_length") else None
     memory = [found for found in steps.peak_memory_bytes.values() if found is not None]
     row = (
         _planned(entry)
         | _launched(manifest)
         | {
-            "num_measured_steps": len(steps.measured),
+            "num_measured_steps": len(steps.measured) if steps.has_steps else None,
             "num_interrupted_steps": len(manifest.interrupted_steps) or None,
             "step_notes": "; ".join(manifest.step_notes) or None,
             **times,
             **_known_to(manifest),
             "tokens_per_s": throughput,
-            "tokens_per_s_per_gpu": throughput / point.num_gpus,
+            "tokens_per_s_per_gpu": throughput and throughput / point.num_gpus,
             "flops_per_token": flops,
             "mfu": _mfu(entry.run, point, gpu, throughput, flops),
             **_limits(gpu),
@@ -72,7 +72,7 @@ def finished_row(
             "reserved_memory_bytes": max(filter(None, steps.reserved_memory_bytes.values()), default=None),
             **_tokens_apart(point, steps),
         }
-        | _power_columns(power, throughput, point, times["step_time_s"])
+        | _power_columns(power, throughput, point, times.get("step_time_s"))
         | _facts_of_model(manifest)
     )
     return row | _per_gpu_and_token(row, point.num_gpus, steps.num_tokens)
@@ -86,7 +86,7 @@ def _limits(gpu: GpuConfig | None) -> dict[str, float]:
     return {"gpu_power_limit_w": gpu.package_power_limit.value / gpu.gpus_per_package, **throttled}
 
 
-def _per_gpu_and_token(row: Mapping[str, Any], num_gpus: int, num_tokens: int) -> dict[str, Any]:
+def _per_gpu_and_token(row: Mapping[str, Any], num_gpus: int, num_tokens: int | None) -> dict[str, Any]:
     """Return throughput, power of a GPU and energy per token at every end of step time and power that is known.
 
     Of energy both are taken at the same end, as if they went together: the model's interval is then more than 90 %.
@@ -95,13 +95,13 @@ def _per_gpu_and_token(row: Mapping[str, Any], num_gpus: int, num_tokens: int) -
     if (power_w := row.get("job_gpu_power_w")) is not None:
         columns["gpu_power_w"] = power_w / num_gpus
     for end, opposite in (("p10", "p90"), ("p90", "p10"), ("lo", "hi"), ("hi", "lo")):
-        if opposite_s := row.get(f"step_time_{opposite}_s"):
+        if num_tokens and (opposite_s := row.get(f"step_time_{opposite}_s")):
             columns[f"tokens_per_s_{end}"] = num_tokens / opposite_s
             columns[f"tokens_per_s_per_gpu_{end}"] = num_tokens / num_gpus / opposite_s
         if (power_w := row.get(f"job_gpu_power_{end}_w")) is None:
             continue
         columns[f"gpu_power_{end}_w"] = power_w / num_gpus
-        if (time_s := row.get(f"step_time_{end}_s")) is not None:
+        if num_tokens and (time_s := row.get(f"step_time_{end}_s")) is not None:
             columns[f"gpu_energy_per_token_{end}_j"] = power_w * time_s / num_tokens
     return columns
 
@@ -162,13 +162,17 @@ def gpu_rows(
                 {
                     "run": planned.run,
                     "rank": device.rank,
-                    "stage": mesh.place(device.rank).pp,
+                    "stage": mesh.place(device.rank).pp if planned.point.knows("pp") else None,
                     "node": node.node,
                     "host": node.host,
                     "device": device.device,
                     "slot": device.slot,
                     "uuid": device.uuid,
-                    **_spread("step_time", steps.rank_time_s[device.rank]),
+                    **(
+                        _spread("step_time", steps.rank_time_s[device.rank])
+                        if steps.has_steps and device.rank in steps.marked_ranks
+                        else {}
+                    ),
                     "peak_memory_bytes": steps.peak_memory_bytes[device.rank],
                     "reserved_memory_bytes": steps.reserved_memory_bytes[device.rank],
                     **_device_columns(power, (node.node, device.device)),
@@ -197,7 +201,9 @@ def _planned(entry: PlanEntry) -> dict[str, Any]:
         "cluster": point.cluster.name,
         "gpu": point.cluster.gpu,
         "num_gpus": point.num_gpus,
-        "num_microbatches": point.num_microbatches,
+        "num_microbatches": (
+            point.num_microbatches if point.knows("global_batch_size", "micro_batch_size", "dp") else None
+        ),
         "repeat": point.repeat,
     }
 
@@ -214,9 +220,9 @@ def _launched(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _mfu(run: str, point: Point, gpu: GpuConfig | None, throughput: float, flops: float) -> float | None:
-    peak = None if gpu is None else peak_flops(gpu, point.precision)
-    if gpu is None or peak is None:
+def _mfu(run: str, point: Point, gpu: GpuConfig | None, throughput: float | None, flops: float | None) -> float | None:
+    peak = None if gpu is None or not point.knows("precision") else peak_flops(gpu, point.precision)
+    if gpu is None or peak is None or throughput is None or flops is None:
         return None
     found = metrics.mfu(throughput, flops, point.num_gpus, peak)
     if found > 1:
@@ -227,7 +233,7 @@ def _mfu(run: str, point: Point, gpu: GpuConfig | None, throughput: float, flops
     return found
 
 
-def _power_columns(power: Power, throughput: float, point: Point, step_time_s: float) -> dict[str, Any]:
+def _power_columns(power: Power, throughput: float | None, point: Point, step_time_s: float | None) -> dict[str, Any]:
     columns: dict[str, Any] = {"power_absent": power.absent, "gpu_power_source": power.gpu_source}
     columns |= power.heat | power.plug
     for name, mean_w, found in (
@@ -236,10 +242,11 @@ def _power_columns(power: Power, throughput: float, point: Point, step_time_s: f
     ):
         if mean_w is not None:
             columns[f"job_{name}_power_w"] = mean_w
-            columns[f"{name}_energy_per_token_j"] = metrics.energy_per_token_j(mean_w, throughput)
+            if throughput is not None:
+                columns[f"{name}_energy_per_token_j"] = metrics.energy_per_token_j(mean_w, throughput)
         if found is not None:
             columns |= {f"job_{name}_power_p10_w": found.p10, f"job_{name}_power_p90_w": found.p90}
-    if power.gpu_power_w:
+    if power.gpu_power_w and step_time_s is not None and point.knows("global_batch_size"):
         columns["job_gpu_samples_per_s_mj"] = metrics.samples_per_s_mj(
             point.global_batch_size, step_time_s, power.gpu_power_w
         )
@@ -253,7 +260,9 @@ def _power_columns(power: Power, throughput: float, point: Point, step_time_s: f
 
 def step_energy_rows(run: str, manifest: Manifest, steps: RunSteps, power: Power) -> list[dict[str, Any]]:
     """Return rows of table `step_energy`: none of GPUs without power, nor of steps without samples."""
-    rows = []
+    rows: list[dict[str, Any]] = []
+    if not steps.has_steps:
+        return rows
     for node, device in _ranks(manifest):
         energy = power.device_energy.get((node.node, device.device))
         if energy is None:

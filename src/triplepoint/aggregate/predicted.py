@@ -4,7 +4,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from triplepoint.config.point import Point
+from triplepoint.config.point import PREDICTED_BY, Point
+from triplepoint.config.rules import fold
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest
 from triplepoint.simulate.predict.point import allocated_by_rank, layout_sigma, needed_memory, predict_if_configured
@@ -27,6 +28,10 @@ def set_beside(point: Point, manifest: Manifest, row: Row, ranks: list[Row], con
         if manifest.status == Status.OK and point.inference is None:
             row["step_time_layout_sigma"] = layout_sigma(point, config)
         return
+    if unknown := unknown_to_predict(point):
+        row["prediction_absent"] = unknown
+        return
+    point = as_planned(point)
     step = predict_if_configured(point, config)
     if step.status in (PredictionStatus.UNSUPPORTED, PredictionStatus.INVALID):
         row["prediction_absent"] = step.reason
@@ -43,6 +48,18 @@ def set_beside(point: Point, manifest: Manifest, row: Row, ranks: list[Row], con
     for one in ranks:
         predicted = allocated_bytes[one["rank"]]
         one |= {"predicted_memory_bytes": predicted, "memory_error": _error(predicted, one["peak_memory_bytes"])}
+
+
+def as_planned(point: Point) -> Point:
+    """Return the point of a recorded run as a study would have it: what is not known is as usual."""
+    return point if point.recorded is None else fold(point.model_copy(update={"recorded": None}))
+
+
+def unknown_to_predict(point: Point) -> str | None:
+    """Return what a prediction of a recorded run lacks; None where it lacks nothing."""
+    if point.recorded is None or not (missing := [name for name in PREDICTED_BY if not point.knows(name)]):
+        return None
+    return f"not known of this job: {', '.join(missing)}; describe it, see docs/own_job.md"
 
 
 def _known(value: float) -> float | None:
@@ -65,6 +82,10 @@ def add_need(point: Point, row: Row, config: Path) -> None:
     if point.cluster.device == "cpu":
         row["needed_memory_absent"] = "memory of processes is not modelled"
         return
+    if unknown := unknown_to_predict(point):
+        row["needed_memory_absent"] = unknown
+        return
+    point = as_planned(point)
     try:
         need = needed_memory(point, config)
     except UserError as error:

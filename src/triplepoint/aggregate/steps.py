@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from triplepoint.config.plan import Plan, PlanEntry
+from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.tables import STEPS
@@ -35,8 +36,12 @@ class RunSteps:
     Shape (num_measured, 2). Unit: ns."""
     profiled_time_s: float | None
     """Time of the first profiled step, that of the slowest rank; None where none was profiled. Unit: s."""
-    num_tokens: int
-    """Tokens of the global batch."""
+    num_tokens: int | None
+    """Tokens of the global batch; None where not known."""
+    has_steps: bool
+    """Whether these are steps; if not, the one measured step is a window on the whole recording of a run."""
+    marked_ranks: frozenset[int]
+    """Ranks whose times are their own: of a recorded run some may have those of another."""
     losses: tuple[float | None, float | None]
     """Of the first and the last step. Unit: nat."""
     peak_memory_bytes: dict[int, int | None]
@@ -79,11 +84,19 @@ def read_steps(entry: PlanEntry, manifest: Manifest, path: Path) -> RunSteps:
         windows_ns=windows,
         profiled_time_s=_first_time_s(profiled),
         num_tokens=_num_tokens(entry, measured),
+        has_steps=point.recorded is None or point.recorded.has_steps,
+        marked_ranks=_marked(point),
         losses=(_loss(table, table["step"][0].as_py()), _loss(table, table["step"][-1].as_py())),
         peak_memory_bytes=_highest(table, "peak_memory_bytes"),
         reserved_memory_bytes=_highest(table, "reserved_memory_bytes"),
         first_token_s=_first_token_s(measured, shape, kept),
     )
+
+
+def _marked(point: Point) -> frozenset[int]:
+    """Return the ranks whose times of steps are their own."""
+    marked = "all" if point.recorded is None else point.recorded.marked_ranks
+    return frozenset(range(point.num_gpus) if marked == "all" else marked)
 
 
 def _gang_time_s(windows_ns: dict[int, np.ndarray], rank_time_s: dict[int, np.ndarray]) -> np.ndarray:
@@ -148,8 +161,10 @@ def _ranks_by_node(entry: PlanEntry, manifest: Manifest) -> dict[int, list[int]]
     return {node: on_node for node, on_node in nodes.items() if on_node}
 
 
-def _num_tokens(entry: PlanEntry, measured: pa.Table) -> int:
+def _num_tokens(entry: PlanEntry, measured: pa.Table) -> int | None:
     point = entry.planned.point
+    if not point.knows("global_batch_size", "sequence_length"):
+        return None
     planned = point.num_tokens
     found = set(pc.unique(measured["num_tokens"]).to_pylist())
     if found != {planned}:
@@ -224,7 +239,7 @@ def _check(entry: PlanEntry, manifest: Manifest) -> None:
             f"run {entry.run}: measured for another point (digest {manifest.digest[:12]}, planned "
             f"{entry.planned.digest[:12]}); launch it again: run 'snakemake all'"
         )
-    if not manifest.is_result:
+    if not manifest.is_result and entry.planned.point.recorded is None:
         raise UserError(
             f"run {entry.run}: {manifest.status}: {explain(manifest)}; that is a failure, not a result: launch it again"
         )

@@ -65,7 +65,7 @@ def read_traces(entry: PlanEntry, profiled: tuple[int, ...], folder: Path) -> Tr
     intervals = INTERVALS.read(folder / "intervals.parquet")
     breakdown = _mean_times(entry.run, intervals, [*_OF_PHASE, "kind", "group"], len(profiled))
     for row in breakdown:
-        row["stage"] = mesh.place(row["rank"]).pp
+        row["stage"] = mesh.place(row["rank"]).pp if entry.planned.point.knows("pp") else None
     # Those between the steps have no step.
     kernels = kernels.filter(pc.is_in(kernels["step"], pa.array(profiled, pa.int64())))
     sums = _sum_by_rank(kernels, len(profiled))

@@ -14,15 +14,17 @@ COMMANDS = {
     "launch": "train one run as a gang, with telemetry and traces",
     "simulate": "simulate one run in place of a launch",
     "telemetry": "align one run's recordings: clocks, steps, gaps",
-    "parse": "parse the Kineto traces of some ranks of a run",
-    "trace": "analyse Kineto traces: kernels, intervals, collectives, critical path, timeline",
+    "parse": "parse the traces of some ranks of a run",
+    "trace": "analyse traces of PyTorch, Nsight Systems or rocprof: kernels, collectives, critical path, timeline",
     "aggregate": "join the runs of each study into tables",
     "claims": "judge what is published by the tables",
     "figure": "draw one figure from the tables",
     "report": "write the self-contained report",
+    "record": "watch a job of your own: its steps, power and heat, as a run like any other",
     "doctor": "check a machine, or all nodes of a cluster, before GPU hours are spent",
     "predict": "predict step time, memory and bottleneck of any configurations, one a row of a CSV",
     "whatif": "say what each factor costs a point, or makes of the difference of two points",
+    "why": "say why a job is slow, per GPU and per step: causes, what each costs, what to do",
     "compare": "judge a table of your own measured values by the results, or by the prediction",
     "calibrate": "fit the constants of software stacks to measured step times",
     "characterise": "measure what the power sensors of a GPU do to the truth: a sensor card",
@@ -32,7 +34,7 @@ COMMANDS = {
 
 _INTERNAL = ("sample",)
 
-_WITHOUT_PANDAS = ("simulate", "telemetry", "parse", "trace", "aggregate", "claims", "compare")
+_WITHOUT_PANDAS = ("simulate", "telemetry", "parse", "trace", "aggregate", "claims", "compare", "why")
 """Subcommands that are called for every run, or handle what all of them wrote; those that draw use pandas."""
 
 FAILED = 1

@@ -15,6 +15,24 @@ def add_rules(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rules", type=Path, metavar="FILE", help="YAML file of rules that go before the scheme's")
 
 
+def add_steps(parser: argparse.ArgumentParser) -> None:
+    """Add `--steps`, how the annotations that are the steps are called."""
+    parser.add_argument(
+        "--steps",
+        type=_pattern,
+        metavar="PATTERN",
+        help="regular expression of the names of ranges (NVTX, ROCTX, record_function) that are the steps, with their "
+        "number in a group where they have one (default: ProfilerStep#N, else 'step N' or 'iteration N')",
+    )
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+
+
 def load_rules(arguments: argparse.Namespace) -> Scheme:
     """Return the scheme that was asked for.
 
@@ -26,7 +44,7 @@ def load_rules(arguments: argparse.Namespace) -> Scheme:
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("parse", "Parse the Kineto traces of some ranks of a run; `triplepoint trace --run` joins them.")
+    made = make_parser("parse", "Parse the traces of some ranks of a run; `triplepoint trace --run` joins them.")
     add_run(made)
     made.add_argument("part", metavar="FIRST-LAST", help="first and last of the ranks, such as 0-7")
     made.add_argument(

@@ -46,7 +46,8 @@ def run(arguments: argparse.Namespace) -> None:
     from triplepoint.figures.selection import figures_of
     from triplepoint.plan import select, write_plan
 
-    plan = select(arguments.config, *_selection(arguments))
+    # What was recorded costs nothing any more, and is written along.
+    plan = select(arguments.config, *_selection(arguments), arguments.results if arguments.write else None)
     figures_of(plan)  # refuses a figure there is not, before anything is launched for it
     if not arguments.write:
         _show(plan, arguments)

@@ -5,7 +5,8 @@ import gc
 from pathlib import Path
 
 from triplepoint.cli.arguments import add_results, make_parser, out_folder, run_folder, say, whole_number
-from triplepoint.cli.parse import add_rules, load_rules
+from triplepoint.cli.parse import add_rules, add_steps, load_rules
+from triplepoint.cli.progress import Progress
 from triplepoint.errors import UserError
 
 
@@ -13,15 +14,17 @@ def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
         "trace",
-        "Analyse Kineto traces, one per rank of a job: where each rank's time went, which kernels ran, which "
-        "collectives waited for whom, and what the step's time hangs on.",
+        "Analyse traces of PyTorch (Kineto), Nsight Systems (nsys export --type sqlite) or rocprof, one per rank of a "
+        "job: where each rank's time went, which kernels ran, which collectives waited for whom, and what the step's "
+        "time depends on. Example: triplepoint trace report.sqlite --out out --csv",
     )
     made.add_argument(
         "traces",
         nargs="*",
         type=Path,
-        metavar="FILE|FOLDER",
-        help="traces, or folders of them; with --run, folders of parsed ranks (default: all of the run)",
+        metavar="FILE|FOLDER|-",
+        help="traces, folders of them, or pipes ('-': standard input); with --run, folders of parsed ranks (default: "
+        "all of the run)",
     )
     made.add_argument("--out", type=out_folder, metavar="DIR", help="folder for the tables")
     made.add_argument("--csv", action="store_true", help="write breakdown.csv, kernels.csv and the tables as CSV too")
@@ -33,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
         choices=["hta"],
         help="instead of the tables, breakdown.csv and kernels.csv with the rows and classes that HTA would take",
     )
+    add_steps(made)
     made.add_argument("--run", metavar="RUN", help="join the parsed ranks of a run of the pipeline instead")
     made.add_argument("--parse", action="store_true", help="with --run: parse the run's traces first")
     add_rules(made)
@@ -60,8 +64,10 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("trace: --out DIR is missing; the tables need a folder")
     from triplepoint.trace.loose_traces import trace_files, trace_files_as_hta
 
-    if arguments.parity:
-        print(trace_files_as_hta(arguments.traces, arguments.out, say))
-    else:
-        scheme = load_rules(arguments)
-        print(trace_files(arguments.traces, arguments.out, scheme, say, csv=arguments.csv, num_jobs=arguments.jobs))
+    how = {"csv": arguments.csv, "num_jobs": arguments.jobs, "steps": arguments.steps}
+    with Progress("reading traces") as progress:
+        if arguments.parity:
+            summary = trace_files_as_hta(arguments.traces, arguments.out, progress)
+        else:
+            summary = trace_files(arguments.traces, arguments.out, load_rules(arguments), progress, **how)
+    print(summary)

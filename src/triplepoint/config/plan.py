@@ -138,7 +138,8 @@ def run_label(point: Point) -> str:
     """
     names = ["schedule", *Measured.model_fields, *ModelChoices.model_fields]
     texts = _texts(point, names)
-    return "_".join([point.model.name, point.cluster.name, layout_label(point), *texts, f"r{point.repeat}"])
+    parts = [point.model.name, point.cluster.name, layout_label(point), *texts, f"r{point.repeat}"]
+    return "_".join(part for part in parts if part)
 
 
 def layout_label(point: Point) -> str:
@@ -152,6 +153,6 @@ def _texts(point: Point, names: list[str]) -> list[str]:
     for name in names:
         setting = SETTINGS[name]
         usual = setting.usual(point) if callable(setting.usual) else setting.usual
-        if usual is None or values[name] != usual:
+        if point.knows(name) and (usual is None or values[name] != usual):
             texts.append(write(name, setting.label, values))
     return [text for text in texts if text]

@@ -306,6 +306,28 @@ class Contents(Featured):
     """Of the `tokenizer.json`."""
 
 
+PREDICTED_BY = (
+    "model", "tp", "pp", "cp", "dp", "micro_batch_size", "global_batch_size", "sequence_length", "precision",
+)  # fmt: skip
+"""What must be known of a recorded job for a prediction; other settings are then taken as in a study."""
+
+
+class Recorded(Strict):
+    """That a point was not planned: a job that something else started was watched, or its recordings were read."""
+
+    source: Annotated[str, Field(min_length=1)]
+    """What it was recorded by: `triplepoint record`, or the format it was imported from."""
+    identity: Annotated[str, Field(min_length=1)]
+    """What tells it from every other recording, such as its hosts and its time."""
+    unknown: tuple[str, ...] = ()
+    """Settings, and `model`, that nobody knows: what stands in the point for them has no meaning, tables have null."""
+    has_steps: bool = True
+    """Whether the beginnings and ends of its steps are known. If not, its one measured step is the whole recording:
+    power and heat are its means, and there is no step time."""
+    marked_ranks: Literal["all"] | tuple[int, ...] = "all"
+    """Ranks whose own times of steps are known; the others have those of one of them."""
+
+
 class Measured(Software):
     """Settings that a study and a point have under the same key, other than the layout."""
 
@@ -458,7 +480,7 @@ class Point(Measured):
     The digest of these fields is the identity of a run: when it changes the run is launched again, and only then.
     """
 
-    features: ClassVar[frozenset[str]] = frozenset({"lora", "inference", "contents", "engine_revision"})
+    features: ClassVar[frozenset[str]] = frozenset({"lora", "inference", "contents", "engine_revision", "recorded"})
 
     measurement_version: int = MEASUREMENT_VERSION
     """Way of measuring; raised by the project when it changes."""
@@ -485,6 +507,12 @@ class Point(Measured):
     """Ranks that write a trace of the profiled steps."""
     repeat: Positive = 1
     """Which repeat of the same measurement this is, from 1."""
+    recorded: Recorded | None = None
+    """What is known of a job that something else started; none of a point that was planned."""
+
+    def knows(self, *names: str) -> bool:
+        """Return whether the values of some settings, or `model`, are known: of a planned point all are."""
+        return self.recorded is None or not set(names) & set(self.recorded.unknown)
 
     @property
     def num_microbatches(self) -> int:
@@ -544,7 +572,7 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 
 
 def settings_of(point: Point) -> dict[str, Any]:
-    """Return the values of all settings of a point by name, as table `points` has them."""
+    """Return the values of all settings of a point by name, as table `points` has them; None of those not known."""
     none = dict.fromkeys([*(name for name, _ in declared(Lora, "lora_")), *(name for name, _ in declared(Inference))])
     lora = {f"lora_{name}": value for name, value in point.lora or ()}
     values = (
@@ -557,4 +585,4 @@ def settings_of(point: Point) -> dict[str, Any]:
         | dict(point.inference or ())
     )
     values["pipeline_layers"] = layers_label(point.layout.pipeline_layers) or None
-    return {name: values[name] for name in SETTINGS}
+    return {name: values[name] if point.knows(name) else None for name in SETTINGS}

@@ -172,15 +172,16 @@ def published_parts(published: DataFrame | None, source: str) -> DataFrame:
     return concat([named[["run", "part", "published_s"]], others], ignore_index=True)
 
 
-def _parts(is_comm: Series, classes: Series, kinds: Series) -> list[str]:
-    parts = []
+def _parts(is_comm: Series, classes: Series, kinds: Series) -> Series:
+    parts: list[str] = []
     for comm, name, kind in zip(is_comm, classes, kinds, strict=True):
         if comm:
             one = _ONE_KIND.get(kind, kind)
             parts.append(one if one in _KINDS else OTHER_COMM)
         else:
             parts.append(name if name in CLASSES else OTHER)
-    return parts
+    # Text also where there is none: a table without rows is joined to others.
+    return Series(parts, index=classes.index, dtype="str")
 
 
 def _without_small(sums: DataFrame, by: list[str], columns: list[str]) -> DataFrame:

@@ -32,6 +32,7 @@ class Need:
     Attributes:
         tasks: Tasks of its points.
         on_gpus: Whether it draws points on GPUs alone.
+        pipelined: Whether it draws points of several pipeline stages alone.
         varied: Settings, `layout` for all degrees together, of which one must take two values on a model and cluster;
             any points do where none is named.
         cluster: The one cluster it is about; None where it draws any.
@@ -40,6 +41,7 @@ class Need:
 
     tasks: frozenset[str] = TRAINING
     on_gpus: bool = False
+    pipelined: bool = False
     varied: tuple[str, ...] = ()
     cluster: str | None = None
     nothing: str = "no point of training"
@@ -53,7 +55,9 @@ class Need:
         return [
             point
             for point in points
-            if self.admits(point.task, point.cluster.gpu) and self.cluster in (None, point.cluster.name)
+            if self.admits(point.task, point.cluster.gpu)
+            and self.cluster in (None, point.cluster.name)
+            and (point.layout.pp > 1 or not self.pipelined)
         ]
 
     def fits(self, points: "Iterable[Point]") -> bool:
@@ -160,7 +164,7 @@ _SPECS = (
         ("microbatch",),
         ("points", "breakdown", "published"),
         "3",
-        Need(varied=("micro_batch_size",)),
+        Need(pipelined=True, varied=("micro_batch_size",), nothing="no point of training in pipeline stages"),
     ),
     FigureSpec(
         "microbatch_network",

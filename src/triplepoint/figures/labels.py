@@ -8,7 +8,7 @@ from pandas.api.types import is_numeric_dtype
 
 from triplepoint.config.base import Setting, write
 from triplepoint.config.choices import ModelChoices
-from triplepoint.config.point import SETTINGS, Layout, Measured, Sharding
+from triplepoint.config.point import DEFAULTS, SETTINGS, Layout, Measured, Sharding
 from triplepoint.config.task import TARGETS
 
 SIZES = ["micro_batch_size", "global_batch_size", "sequence_length"]
@@ -19,6 +19,9 @@ _OF_GROUPS = {"task", "engine"}
 _CHOSEN = [*Measured.model_fields, *ModelChoices.model_fields]
 SETTING = [name for name in _CHOSEN if SETTINGS[name].has_column and name not in _OF_GROUPS] + ["variant"]
 """Settings of a point other than its layout."""
+
+UNKNOWN_LAYOUT = "layout\u00a0not\u00a0known"
+"""Of a recorded job that nobody described; one word, since what follows the first blank of a label is its sharding."""
 
 _APART = ("data_parallel_sharding", "sequence_parallel", "schedule")
 """Settings of the layout that have a place of their own in its label, or none where all points share them."""
@@ -33,8 +36,9 @@ def prepare(points: DataFrame) -> DataFrame:
     Groups keep the order of the table; inside a group layouts stand in numeric order, sharded ones last.
     """
     named = points.copy()
+    named["unknown"] = [_unknown(row) for _, row in points.iterrows()]
     for column in (*LAYOUT, *SETTING):
-        named[column] = _without_nulls(points[column], has_names=column in _LISTS)
+        named[column] = _without_nulls(points[column], DEFAULTS.get(column), has_names=column in _LISTS)
     named["place"] = [place_name(row) for _, row in named.iterrows()]
     named["group"] = named["model"] + [_adapters(row) for _, row in named.iterrows()] + " on " + named["place"]
     order = {name: index for index, name in enumerate(dict.fromkeys(named["group"]))}
@@ -48,13 +52,23 @@ def prepare(points: DataFrame) -> DataFrame:
     return named
 
 
-def _without_nulls(values: Series, has_names: bool) -> Series:
-    """Return the values of a setting as they are grouped by: nulls as 0 or no text, lists of names as tuples."""
+def _unknown(row: Series) -> frozenset[str]:
+    """Return the settings of a point that nobody knows: null where a planned point has a value."""
+    needed = [name for name in (*LAYOUT, *SETTING) if DEFAULTS.get(name) not in (None, ()) or name in SIZES]
+    lists = [name for name in _LISTS if name in row]
+    return frozenset(name for name in (*needed, *lists) if row[name] is None or (name in needed and isna(row[name])))
+
+
+def _without_nulls(values: Series, default: Any, has_names: bool) -> Series:
+    """Return the values of a setting as they are grouped by: nulls as the default, as 0 or as no text; lists as tuples.
+
+    Labels leave out what is unknown, so a default that stands for it is never shown.
+    """
     if has_names:
-        return Series([tuple(names) for names in values], values.index, dtype=object)
+        return Series([() if names is None else tuple(names) for names in values], values.index, dtype=object)
     if not is_numeric_dtype(values):
-        return values.astype(object).where(values.notna(), "")
-    filled = values.fillna(0)
+        return values.astype(object).where(values.notna(), default if isinstance(default, (str, bool, int)) else "")
+    filled = values.fillna(default if isinstance(default, int) else 0)
     # Nulls make numbers of a column floats, whole ones too.
     return filled.astype(int) if values.isna().any() and (filled % 1 == 0).all() else filled
 
@@ -62,7 +76,7 @@ def _without_nulls(values: Series, has_names: bool) -> Series:
 def _adapters(row: Series) -> str:
     if isna(row["lora_rank"]):
         return ""
-    targets = tuple(row["lora_targets"])
+    targets = TARGETS if row["lora_targets"] is None else tuple(row["lora_targets"])
     names = "" if targets == TARGETS else " " + "+".join(name.removeprefix("linear_") for name in targets)
     return f" LoRA {int(row['lora_rank'])}{names}"
 
@@ -76,7 +90,7 @@ def setting_text(row: Series, without: tuple[str, ...] = ()) -> str:
     """Return a point's setting without its layout in words, but for the columns in `without`."""
     texts, values = [], dict(row)
     for name in SETTING:
-        if name not in without:
+        if name not in without and name not in row.get("unknown", ()):
             setting = SETTINGS.get(name, _VARIANT)
             texts.append(write(name, setting.words or setting.label, values))
     return ", ".join(filter(None, texts))
@@ -131,7 +145,10 @@ def _plainness(name: str, value: Any) -> tuple:
 def _short(row: Series) -> dict[str, str]:
     """Return the short text of each setting other than the layout."""
     values = dict(row)
-    return {name: write(name, SETTINGS.get(name, _VARIANT).label, values) for name in SETTING}
+    unknown = values.get("unknown", ())
+    return {
+        name: "" if name in unknown else write(name, SETTINGS.get(name, _VARIANT).label, values) for name in SETTING
+    }
 
 
 def _sort_key(row: Series) -> tuple:
@@ -159,6 +176,8 @@ def _layout_labels(members: DataFrame) -> dict[Any, str]:
 
 
 def _degrees(row: Series) -> str:
+    if "tp" in row.get("unknown", ()):
+        return UNKNOWN_LAYOUT
     sharding = write("data_parallel_sharding", SETTINGS["data_parallel_sharding"].words, dict(row))
     parts = [f"{degree.upper()}{row[degree]}" for degree, usual in DEGREES.items() if row[degree] > usual]
     parts += _switches(row)

@@ -70,7 +70,8 @@ def _page(points: DataFrame, chosen: DataFrame, ranks: tuple[int, int], heat: Ma
     same = labels.common_setting(points[points["group"] == point["group"]])
     is_compared = point["run"] in set(same["run"])
     part = "" if ranks[0] == ranks[1] else f", {ranks[0]} of {ranks[1]} traced ranks"
-    model = f"{point['group']}, micro-batch {point['micro_batch_size']}{part}"
+    size = "" if "micro_batch_size" in point["unknown"] else f", micro-batch {point['micro_batch_size']}"
+    model = f"{point['group']}{size}{part}"
     answer = f"{point['layout']} takes {point['step_time_s']:.3g} s a step: {model}"
     if is_compared:
         answer += f"\n{effects.answer_best(same)}"

@@ -144,7 +144,13 @@ def run_node(raw: Path, launcher: Launcher | None) -> None:
     _begin(raw, report)
     kills = count_host_kills()
     doctor = _start_doctor(raw, node, planned)
-    sampler = Sampler(raw, node, planned)
+    sampler = Sampler(
+        raw / "telemetry" / f"node{node}.arrow",
+        raw / "logs" / f"sampler{node}.log",
+        planned.point.cluster.device,
+        planned.point.telemetry_period_s,
+        planned.limits.fast_telemetry_period_s,
+    )
     ranks = _ranks_of(node, planned)
     zeus = _start_zeus(raw, node, planned, ranks)
     clock = NodeClock(node, planned.point.num_nodes)

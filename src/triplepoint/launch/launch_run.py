@@ -135,6 +135,8 @@ def launch(folder: Path, say: Say, force: bool = False, wall_s: float | None = N
         LaunchFailed: If the gang crashed, hung, or was lost.
     """
     planned = read_planned_run(folder / "point.json")
+    if planned.point.recorded is not None:
+        raise UserError(f"{planned.run}: recorded by {planned.point.recorded.source}, not launched; record it again")
     if reason := refusal(planned.point, limits=get_engine(planned.point.engine).LIMITS):
         raise UserError(f"{planned.run}: {reason}")
     options = gang_of(planned.point.cluster.name, read_site())

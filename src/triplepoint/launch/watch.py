@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from triplepoint.config.plan import PlannedRun
 from triplepoint.launch.outcome import Failure, describe_exit, find_hung, log_tail
 from triplepoint.manifest import SLOW, Interruption, SlowStep, SlowSteps
 from triplepoint.recording import again_path
@@ -47,13 +46,20 @@ STOP_S = 3.0
 class Sampler:
     """The sampler, started again once where it ends by itself; `ends` tells each time it did."""
 
-    def __init__(self, raw: Path, node: int, planned: PlannedRun) -> None:
+    def __init__(self, out: Path, log: Path, device: str, period_s: float, fast_period_s: float) -> None:
+        """Start it.
+
+        Args:
+            out: Recording to write.
+            log: File for what it says.
+            device: What the ranks compute on: cpu, cuda or rocm.
+            period_s: Time between samples. Unit: s.
+            fast_period_s: The same of the GPUs' fast sensors. Unit: s.
+        """
         self.ends: list[dict[str, Any]] = []
         """As `manifest.SamplerEnd`."""
-        self._log = raw / "logs" / f"sampler{node}.log"
-        self._out = raw / "telemetry" / f"node{node}.arrow"
-        self._options = ["--device", planned.point.cluster.device, "--period", str(planned.point.telemetry_period_s)]
-        self._options += ["--fast-period", str(planned.limits.fast_telemetry_period_s)]
+        self._log, self._out = log, out
+        self._options = ["--device", device, "--period", str(period_s), "--fast-period", str(fast_period_s)]
         self._process: subprocess.Popen[bytes] | None = self._start(self._out)
 
     def watch(self) -> None:

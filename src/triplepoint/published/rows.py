@@ -268,22 +268,22 @@ def _check(point: Point, gpu: GpuConfig) -> None:
     if not layout.pipeline_layers and stages > 1 and layers >= stages - len(get_args(PipelineEnd)):
         layout = layout.model_copy(update={"pipeline_layers": lighter_ends(layers, stages)})
     stated = point.model_copy(update={"layout": layout})
-    _check_experts(point)
     if reason := refusal(fold(stated) if point.inference else stated, gpu=gpu):
-        raise UnreadableError(reason)
+        raise _experts_on_context_ranks(point, reason) or UnreadableError(reason)
     if reason := check_order(point) or check_offload(point, gpu):
         raise UnsupportedError(reason)
 
 
-def _check_experts(point: Point) -> None:
-    """Refuse expert parallel ranks that are taken from context parallel ones too, as Megatron-LM can take them."""
+def _experts_on_context_ranks(point: Point, reason: str) -> UnsupportedError | None:
+    """Return what is refused where experts are on context parallel ranks too, as Megatron-LM can have them."""
     layout = point.layout
     ranks = layout.dp * layout.tp // layout.expert_tp
-    if point.model.moe and ranks % layout.ep and ranks * layout.cp % layout.ep == 0:
-        raise UnsupportedError(
+    if "is not divisible by ep" in reason and ranks % layout.ep and ranks * layout.cp % layout.ep == 0:
+        return UnsupportedError(
             f"ep {layout.ep} on cp*dp*tp/etp = {ranks * layout.cp} ranks: experts on context parallel ranks are not "
             f"simulated; ep that divides dp*tp/etp = {ranks} is"
         )
+    return None
 
 
 def _read_model(cells: Cells, config: Path) -> ModelConfig:

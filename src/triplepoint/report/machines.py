@@ -84,7 +84,7 @@ def describe_provenance(manifests: Sequence[Manifest], results: str) -> list[Lin
         ("First launch", starts[0] if starts else "none"),
         ("Last end", ends[-1] if ends else "none"),
         ("Launch time", f"{sum(manifest.duration_s for manifest in manifests):.0f} s over {len(manifests)} runs"),
-        ("Seeds", _different(str(manifest.seed) for manifest in manifests)),
+        ("Seeds", _different("not known" if manifest.seed is None else str(manifest.seed) for manifest in manifests)),
         *((name, ", ".join(sorted(found))) for name, found in sorted(versions.items())),
         *describe_facts(manifests),
     ]

@@ -18,6 +18,7 @@ from triplepoint.report.machines import describe_provenance
 from triplepoint.report.payload import pack_largest
 from triplepoint.report.runs import Words, compared, interval, page_name, shown_value
 from triplepoint.report.telemetry import describe_telemetry, num_samples
+from triplepoint.report.why import describe_why
 from triplepoint.status import Status
 from triplepoint.tables.traces import KERNELS
 from triplepoint.trace.perfetto import FILE_NAME
@@ -49,8 +50,8 @@ def write_run_pages(points: Sequence[Row], words: Mapping[str, Words], results: 
     """
     tasks = [_Task(results / "runs" / point["run"], folder, page_name(point["run"])) for point in points]
     written = in_processes(_write_data, tasks, num_jobs, "writing pages of runs")
-    for point, task, has_data in zip(points, tasks, written, strict=True):
-        facts = _facts(point, words, _manifest(task.run), task.run, folder)
+    for point, task, (has_data, why) in zip(points, tasks, written, strict=True):
+        facts = {"why": why} | _facts(point, words, _manifest(task.run), task.run, folder)
         page = template.render(front=front, data=f"{task.name}.js" if has_data else "", **facts)
         write_text_if_changed(folder / f"{task.name}.html", page)
 
@@ -69,13 +70,14 @@ def _manifest(run: Path) -> Manifest | None:
     return read_manifest(path) if path.is_file() else None
 
 
-def _write_data(task: _Task) -> bool:
-    """Write a run's data beside its page, and return whether it has any."""
+def _write_data(task: _Task) -> tuple[bool, dict[str, Any] | None]:
+    """Write a run's data beside its page, and return whether it has any, and why the run is slow."""
     manifest = _manifest(task.run)
     data = "" if manifest is None else _data(task.run, manifest)
     if data:
         write_text_if_changed(task.folder / f"{task.name}.js", data)
-    return bool(data)
+    has_steps = manifest is not None and manifest.status is Status.OK
+    return bool(data), describe_why(task.run) if has_steps else None
 
 
 def _data(folder: Path, manifest: Manifest) -> str:

@@ -4,7 +4,7 @@ from triplepoint.tables.schema import Column, Table, amount, count, text
 from triplepoint.tables.traces import GEOMETRY, GROUP, RANK, RUN, STEP
 
 SHARED = " (of a package, on its first GPU, where GPUs share a sensor)"
-_STAGE = count("stage", "Pipeline stage of the rank, from 0.")
+_STAGE = count("stage", "Pipeline stage of the rank, from 0; null where the layout is not known.", True)
 _PHASE = text("phase", "forward, backward, optimizer or other.")
 _CATEGORY = text("category", "compute, comm, memory or idle.")
 

@@ -19,6 +19,7 @@ from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.tables.schema import Column, Table
 from triplepoint.tables.truth import TRUE_CRITICAL_PATH, TRUE_TIMES, TRUE_TRAFFIC
 from triplepoint.tables.whatif import WHATIF
+from triplepoint.tables.why import WHY
 
 COMMAND = "python -m triplepoint.tables.reference"
 PATH = "docs/tables.md"
@@ -62,6 +63,8 @@ def reference() -> str:
     parts += [_chapter(f"`{name}`", table) for name, table in RESULT_TABLES.items()]
     parts += ["## Comparisons", "Written by `whatif` as `results/whatif/<comparison>.parquet`."]
     parts.append(_chapter("`whatif`", WHATIF))
+    parts += ["## Slow GPUs", "Written by `triplepoint why --out`."]
+    parts.append(_chapter("`why`", WHY))
     parts += ["## Files of a run", "In `results/runs/<run>/`; those in `raw/truth/` are of simulated runs alone."]
     parts += [_chapter(f"`{path}`", table) for path, table in _OF_RUN.items()]
     return "\n\n".join(part.strip() for part in parts) + "\n"

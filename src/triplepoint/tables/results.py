@@ -38,15 +38,18 @@ TELEMETRY_CHECKS = Table(
 
 
 def _settings() -> Iterator[Column]:
-    """Yield a column for each setting of a point that has one; settings of a task are null without it."""
+    """Yield a column for each setting of a point that has one.
+
+    Settings of a task are null without it, all of them where nobody knows what a recorded job was set to.
+    """
     for section, prefix in ((Layout, ""), (Measured, ""), (ModelChoices, ""), (Lora, "lora_"), (Inference, "")):
         for name, setting in declared(section, prefix):
             if setting.has_column:
                 annotation = section.model_fields[name.removeprefix(prefix)].annotation
-                yield _column(name, setting, annotation, section in (Lora, Inference))
+                yield _column(name, setting, annotation)
 
 
-def _column(name: str, setting: Setting, annotation: Any, is_nullable: bool) -> Column:
+def _column(name: str, setting: Setting, annotation: Any) -> Column:
     """Return the column of a setting.
 
     Raises:
@@ -54,21 +57,21 @@ def _column(name: str, setting: Setting, annotation: Any, is_nullable: bool) -> 
     """
     members = [member for member in get_args(annotation) if member is not NoneType]
     if len(members) < len(get_args(annotation)):
-        annotation, is_nullable = members[0], True
+        annotation = members[0]
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if get_origin(annotation) is tuple:
         if get_origin(get_args(annotation)[0]) is Literal:
-            return Column(name, "names", setting.unit, setting.about)
+            return Column(name, "names", setting.unit, setting.about, True)
         return text(name, setting.about, True)
     if annotation is int:
-        return count(name, setting.about, is_nullable)
+        return count(name, setting.about, True)
     if annotation is float:
-        return Column(name, "float", setting.unit, setting.about, is_nullable)
+        return Column(name, "float", setting.unit, setting.about, True)
     if annotation is bool:
-        return Column(name, "bool", setting.unit, setting.about, is_nullable)
+        return Column(name, "bool", setting.unit, setting.about, True)
     if annotation is str or get_origin(annotation) is Literal:
-        return text(name, setting.about, is_nullable)
+        return text(name, setting.about, True)
     raise TypeError(f"setting {name}: no column for values of type {annotation}; set has_column=False")
 
 
@@ -82,7 +85,7 @@ _POINT = (
     text("cluster", "Cluster name."),
     text("gpu", "GPU type; null on cpu.", True),
     count("num_gpus", "World size; on cpu, processes."),
-    count("num_microbatches", "Micro-batches per rank and step."),
+    count("num_microbatches", "Micro-batches per rank and step; null where the batch is not known.", True),
     *_settings(),
     count("repeat", "Repeat of the same measurement, from 1."),
     text("variant", "What sets it apart from points alike in all of this; null where there are none.", True),
@@ -268,7 +271,7 @@ _OF_GPU = (
     text("host", "Host of the rank."),
     text("device", "Device of the rank: cpu, or gpu0, gpu1, ... on its host."),
     Column("slot", "int", "1", "Physical slot of the device; null where not known.", True, 0),
-    count("stage", "Pipeline stage of the rank, from 0."),
+    count("stage", "Pipeline stage of the rank, from 0; null where the layout is not known.", True),
     text(
         "airflow", "Airflow of the node, a file in `config/heat/airflow/`; null where the chassis is not known.", True
     ),
@@ -276,7 +279,7 @@ _OF_GPU = (
     count("airflow_lane", "Place in that row, from 0; null as above.", True),
     text("airflow_place", "front, middle or rear; null as above, and where no GPU stands behind another.", True),
     text("uuid", "Identity of the device; null where it has none.", True),
-    amount("step_time_s", "s", "Median over measured steps.", False),
+    amount("step_time_s", "s", "Median over measured steps; null where a recording has none of this rank."),
     amount("peak_memory_bytes", "byte", "Highest memory: allocated on a GPU, resident on cpu."),
     amount("reserved_memory_bytes", "byte", "Highest memory torch held of the GPU; null on cpu."),
     amount("predicted_memory_bytes", "byte", "Predicted peak of the allocator; null on cpu and where simulated."),

@@ -16,7 +16,7 @@ STEPS = Table(
         duration("t_start_ns", "Start on the node's monotonic clock."),
         duration("t_end_ns", "End on the node's monotonic clock, device work finished."),
         Column("loss", "float", "nat", "Mean loss of the global batch; null on ranks without the last stage.", True),
-        count("num_tokens", "Tokens of the global batch; in inference, tokens made."),
+        count("num_tokens", "Tokens of the global batch; in inference, tokens made; null where not known.", True),
         count("peak_memory_bytes", "Highest memory of the rank so far: allocated on a GPU, resident on cpu.", True),
         Column(
             "reserved_memory_bytes",

@@ -20,7 +20,7 @@ from triplepoint.trace import Int64
 from triplepoint.trace.clocks import Arrivals, Clock
 from triplepoint.trace.compare import Comparison, compare_ranks, path_rows
 from triplepoint.trace.lanes import SUMMARY, CollectiveKey, Collectives, Lane, RankSummary, read_summary
-from triplepoint.trace.parsing import PARTS, Progress, check_ranks, parse_part
+from triplepoint.trace.parsing import PARTS, Progress, check_one_job, check_ranks, parse_part
 from triplepoint.trace.perfetto import FILE_NAME, CounterTrack, rank_title, telemetry_counters, write_merged
 from triplepoint.trace.taxonomy import Scheme
 from triplepoint.trace.timeline import Drawn, DrawnRank, write_timeline
@@ -53,6 +53,7 @@ def join_ranks(folders: Sequence[Path], out: Path) -> Together:
     """
     by_rank = sorted(((read_summary(folder), folder) for folder in folders), key=lambda one: one[0].rank)
     summaries, folders = [one for one, _ in by_rank], [folder for _, folder in by_rank]
+    check_one_job(summaries)
     for table in (KERNELS, INTERVALS, CATEGORIES):
         with table.writer(out / f"{table.name}.parquet") as append:
             for folder in folders:

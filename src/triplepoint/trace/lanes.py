@@ -147,6 +147,7 @@ class RankSummary(msgspec.Struct, frozen=True):
         num_damaged_events: Events without a usable time, or saved from damaged text.
         num_duplicate_events: GPU events left out because they are equal to another in everything.
         is_truncated: Whether the file ended early.
+        world_size: Ranks of the job, as the file says; None where it does not.
     """
 
     path: str
@@ -160,6 +161,7 @@ class RankSummary(msgspec.Struct, frozen=True):
     num_damaged_events: int
     num_duplicate_events: int
     is_truncated: bool
+    world_size: int | None = None
 
     def exposed(self, category: str) -> int:
         """Return the exposed time of a category. Unit: ns."""

@@ -1,5 +1,6 @@
 """Trace files: which to read, the rank of each, and parsing them into folders of rank tables: `triplepoint parse`."""
 
+import itertools
 import os
 import re
 import shutil
@@ -14,26 +15,40 @@ from triplepoint.manifest import read_manifest
 from triplepoint.processes import in_processes
 from triplepoint.status import Status
 from triplepoint.trace.lanes import RankSummary
+from triplepoint.trace.profilers import SUFFIXES, Part
 from triplepoint.trace.rank.parse import parse_rank
 from triplepoint.trace.rank.process_groups import read_groups
 from triplepoint.trace.rank.work import Reading
+from triplepoint.trace.reader import read_parts
 from triplepoint.trace.taxonomy import Scheme
+from triplepoint.units import NS_PER_S, S_PER_HOUR
 
 Progress = Callable[[str], None]
 
 PARTS = "ranks"
 """Folder of a run that holds its parts, each of which holds a folder for each rank."""
 _RANK_IN_NAME = re.compile(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
-_RUN_TRACE = re.compile(r"rank(\d{1,9})\.json(\.gz|\.zst)?$")
+_RUN_TRACE = re.compile(
+    r"rank(\d{1,9})\.json(\.gz|\.zst)?$|ranks?(?P<first>\d{1,9})(-\d{1,9})?(\.(sqlite|db|rpd|csv)|_kernel_trace\.csv)$"
+)
+"""A trace of Kineto, or one of another profiler with the first of its ranks."""
 _TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
 _RECORD_SUFFIX = ".groups.json"
+_SHOWN_SUFFIXES = (*_TRACE_SUFFIXES[:3], *SUFFIXES)
 
 
 class TraceFile(NamedTuple):
-    """A trace, the rank its name says it is of (None where it does not), and where the launcher's record would be."""
+    """A trace, or the part of one rank of a trace of many.
+
+    Attributes:
+        path: The file.
+        rank: Rank its name says it is of; of a part, the rank of the part; None where nothing tells.
+        part: What of the file is this rank's; None for a trace of Kineto.
+    """
 
     path: Path
     rank: int | None
+    part: Part | None = None
 
     @property
     def record(self) -> Path:
@@ -42,28 +57,59 @@ class TraceFile(NamedTuple):
 
 
 def find_traces(arguments: Iterable[Path]) -> list[TraceFile]:
-    """Return the traces among files and folders.
+    """Return the traces among files and folders, one a rank.
 
     Raises:
-        UserError: If there are none, one is no regular file, or two names say the same rank.
+        UserError: If there are none, one is no regular file, or two are of the same rank.
     """
     paths: list[Path] = []
     for path in arguments:
         inside = sorted(path.iterdir()) if path.is_dir() else [path]
-        paths += [p for p in inside if not path.is_dir() or (p.name.endswith(_TRACE_SUFFIXES) and p.is_file())]
+        paths += [p for p in inside if not path.is_dir() or (_may_be_trace(p.name) and p.is_file())]
     paths = [path for path in paths if not path.name.endswith(_RECORD_SUFFIX)]
-    for path in paths:
-        if path.exists() and not path.is_file():
-            # The rank is in the name, and what is packed is known by how it begins, read before the rest.
-            raise UserError(f"{path}: a pipe or device, expected a file; save what comes through it as rank<N>.json")
     if not paths:
-        raise UserError("no trace files (*.json, *.json.gz, *.json.zst) among the arguments")
-    found = []
-    for path in paths:
+        raise UserError(f"no trace files ({', '.join(f'*{one}' for one in _SHOWN_SUFFIXES)}) among the arguments")
+    found: list[TraceFile] = []
+    for path in sorted(paths, key=lambda one: _natural(one.name)) if len(paths) > 1 else paths:
         named = _RANK_IN_NAME.findall(path.name)
-        found.append(TraceFile(path, int(named[-1]) if named else None))
+        found += _split(path, int(named[-1]) if named else None)
+    found = _with_ranks(found)
     check_ranks((file.path, file.rank) for file in found if file.rank is not None)
     return found
+
+
+def _may_be_trace(name: str) -> bool:
+    return name.endswith((*_TRACE_SUFFIXES, *SUFFIXES)) and not name.endswith("stats.csv")
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Return a key by which `node10` stands behind `node9`."""
+    return [(int(word), "") if word.isdigit() else (-1, word) for word in re.split(r"(\d{1,18})", name)]
+
+
+def _split(path: Path, named: int | None) -> list[TraceFile]:
+    """Return the traces in a file: one, or one a GPU; of several the name gives the first rank."""
+    parts = read_parts(path)
+    if len(parts) <= 1:
+        part = parts[0] if parts else None
+        told = part.rank if part and named is None else named
+        return [TraceFile(path, told, part)]
+    if all(part.rank is not None for part in parts):
+        return [TraceFile(path, part.rank, part) for part in parts]
+    return [TraceFile(path, named + index if named is not None else None, part) for index, part in enumerate(parts)]
+
+
+def _with_ranks(files: list[TraceFile]) -> list[TraceFile]:
+    """Give parts without a rank one: in the order of their files and GPUs, or of GPUs where each has a file alone."""
+    unknown = [file for file in files if file.part is not None and file.rank is None]
+    if not unknown or len(unknown) < len(files):
+        return files
+    devices = [file.part.device for file in unknown if file.part is not None]
+    has_own_files = len({file.path for file in unknown}) == len(unknown)
+    if has_own_files and len(set(devices)) < len(devices):
+        return files  # several nodes' GPUs of one number: nothing tells them apart
+    by_rank = [files[index] for index in sorted(range(len(files)), key=devices.__getitem__)] if has_own_files else files
+    return [file._replace(rank=rank) for rank, file in enumerate(by_rank)]
 
 
 def find_run_traces(folder: Path) -> list[TraceFile]:
@@ -72,8 +118,13 @@ def find_run_traces(folder: Path) -> list[TraceFile]:
     Raises:
         UserError: If a rank has two.
     """
-    matches = [(path, _RUN_TRACE.fullmatch(path.name)) for path in sorted(folder.glob("rank*.json*"))]
-    found = [TraceFile(path, int(match[1])) for path, match in matches if match]
+    found: list[TraceFile] = []
+    for path in sorted(folder.glob("rank*")):
+        match = _RUN_TRACE.fullmatch(path.name)
+        if match and match[1] is not None:
+            found.append(TraceFile(path, int(match[1])))
+        elif match:
+            found += _split(path, int(match["first"]))
     check_ranks((file.path, file.rank) for file in found)
     return sorted(found, key=lambda file: file.rank or 0)
 
@@ -91,6 +142,36 @@ def check_ranks(files: Iterable[tuple[Path | str, int | None]]) -> None:
         seen[rank] = path
 
 
+_LONGEST_GAP_NS = NS_PER_S * S_PER_HOUR
+"""Between the work of two ranks of one job: their hosts' clocks may be minutes apart, and their profiled steps, too."""
+_FIRST_WALL_NS = 10**18
+"""Earlier times, before September 2001, are of a clock that began with the machine."""
+
+
+def check_one_job(summaries: Sequence[RankSummary]) -> None:
+    """Refuse traces of different jobs.
+
+    Raises:
+        UserError: If two say different numbers of ranks, a rank is none of its job's, or their work is hours apart.
+    """
+    sized = [one for one in summaries if one.world_size is not None]
+    for one in sized:
+        if one.world_size != sized[0].world_size:
+            raise UserError(
+                f"{one.path}: of a job of {one.world_size} ranks, {sized[0].path} of one of {sized[0].world_size}; "
+                "pass the traces of one job"
+            )
+        if one.world_size is not None and one.rank >= one.world_size:
+            raise UserError(f"{one.path}: rank {one.rank} of a job of {one.world_size} ranks; correct the file's name")
+    timed = sorted((one for one in summaries if one.span[0] > _FIRST_WALL_NS), key=lambda one: one.span)
+    for before, after in itertools.pairwise(timed):
+        gap = after.span[0] - before.span[1]
+        if gap > _LONGEST_GAP_NS:
+            raise UserError(
+                f"{after.path}: recorded {gap / _LONGEST_GAP_NS:.1f} h after {before.path}; pass the traces of one job"
+            )
+
+
 def rank_of(file: TraceFile, written: int | None, is_only: bool) -> int:
     """Return the rank of a trace: by its name, else by what is written in it, else 0 if it is the only one.
 
@@ -103,9 +184,8 @@ def rank_of(file: TraceFile, written: int | None, is_only: bool) -> int:
         return written
     if is_only:
         return 0
-    raise UserError(
-        f"{file.path}: neither its name (rank<N>) nor its distributedInfo says which rank it is of; rename it"
-    )
+    inside = "its distributedInfo" if file.part is None else "what is in it"
+    raise UserError(f"{file.path}: neither its name (rank<N>) nor {inside} says which rank it is of; rename it")
 
 
 @dataclass(frozen=True)
@@ -116,6 +196,7 @@ class Task:
     folder: Path
     scheme: Scheme
     is_only: bool
+    steps: re.Pattern[str] | None = None
 
 
 def parse_traces(
@@ -126,6 +207,7 @@ def parse_traces(
     num_jobs: int | None = None,
     *,
     is_whole_job: bool = True,
+    steps: re.Pattern[str] | None = None,
 ) -> list[RankSummary]:
     """Write the tables of every rank.
 
@@ -136,6 +218,7 @@ def parse_traces(
         progress: Called every few seconds of a long trace; with several processes, after each trace instead.
         num_jobs: Processes to use; None for as many as cores may be used.
         is_whole_job: Whether the job has no other traces, so that one alone is not prepared for joining.
+        steps: Names of the annotations that are the steps; None for those that profilers and frameworks give them.
 
     Returns:
         The summary of every trace, in the order of the files.
@@ -144,7 +227,7 @@ def parse_traces(
         UserError: If one of them cannot be read.
     """
     is_only = is_whole_job and len(files) == 1
-    tasks = [Task(file, folder, scheme, is_only) for file, folder in zip(files, folders, strict=True)]
+    tasks = [Task(file, folder, scheme, is_only, steps) for file, folder in zip(files, folders, strict=True)]
     num_jobs = min(num_jobs or len(os.sched_getaffinity(0)), len(tasks))
     if num_jobs <= 1:
         return [_parse(task, _numbered(progress, index, len(tasks))) for index, task in enumerate(tasks)]
@@ -164,7 +247,7 @@ def _parse_elsewhere(task: Task) -> RankSummary:
 
 
 def _parse(task: Task, progress: Progress) -> RankSummary:
-    how = Reading(task.scheme, task.folder, task.is_only, progress)
+    how = Reading(task.scheme, task.folder, task.is_only, progress, task.file.part, task.steps)
     return parse_rank(
         task.file.path,
         lambda written: rank_of(task.file, written, task.is_only),

@@ -257,7 +257,7 @@ def telemetry_counters(telemetry: pa.Table, manifest: Manifest, start_ns: int, e
         end_ns: End of the stretch. Unit: ns since 1970.
     """
     tracks = [track for node in manifest.nodes for track in _node_tracks(telemetry, manifest, node)]
-    cut = (_cut(track, start_ns, end_ns) for track in tracks)
+    cut = (cut_track(track, start_ns, end_ns) for track in tracks)
     return [track for track in cut if np.isfinite(track.value).any()]
 
 
@@ -292,7 +292,7 @@ def _values(samples: pa.Table, column: str) -> Floats:
     return np.asarray(samples[column].to_numpy(zero_copy_only=False), dtype=np.float64)
 
 
-def _cut(track: CounterTrack, start_ns: int, end_ns: int) -> CounterTrack:
+def cut_track(track: CounterTrack, start_ns: int, end_ns: int) -> CounterTrack:
     """Return the samples of a stretch of time, and the last measured one before it at its start."""
     measured = np.isfinite(track.value)
     t_ns, value = track.t_ns[measured], track.value[measured]

@@ -238,13 +238,13 @@ def test_aggregate_does_not_depend_on_row_order(tmp_path: Path, seed: object) ->
     plan = build(tmp_path, [Spec("tiny-llama", {"pp": 2, "dp": 2, "schedule": "1f1b"}, cluster=CPU)])
     path = tmp_path / "runs" / plan.entries[0].run / "raw/steps.parquet"
     aggregate(plan, tmp_path, CONFIG)
-    before = (tmp_path / "tables/points.csv").read_bytes()
+    before = (tmp_path / "tables/synthetic/points.csv").read_bytes()
     table = STEPS.read(path)
     order = list(range(table.num_rows))
     seed.shuffle(order)  # type: ignore[attr-defined]
     STEPS.write(path, table.take(pa.array(order)))
     aggregate(plan, tmp_path, CONFIG)
-    assert (tmp_path / "tables/points.csv").read_bytes() == before
+    assert (tmp_path / "tables/synthetic/points.csv").read_bytes() == before
 
 
 def test_aggregate_highest_power_of_measured_gpus_is_their_highest_sample(tmp_path: Path) -> None:

@@ -110,25 +110,6 @@ def test_folder_that_is_no_table(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert str(tmp_path) in refused(capsys, "calibrate", option, tmp_path)
 
 
-def test_trace_of_a_pipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """One that nobody writes into, too, which would be waited for."""
-    pipe = tmp_path / "rank0.json"
-    os.mkfifo(pipe)
-    line = refused(capsys, "trace", pipe, "--out", tmp_path / "out")
-    assert f"{pipe}: a pipe or device, expected a file; save what comes through it as rank<N>.json" in line
-    assert not (tmp_path / "out").exists()
-
-
-def test_trace_of_a_pipe_of_the_shell(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    reader, writer = os.pipe()
-    try:
-        os.write(writer, b"{}")
-        assert "a pipe or device" in refused(capsys, "trace", f"/dev/fd/{reader}", "--out", tmp_path / "out")
-    finally:
-        os.close(reader)
-        os.close(writer)
-
-
 def test_trace_into_a_folder_made_for_it(tmp_path: Path) -> None:
     trace = shutil.copy(TRACE, tmp_path)
     assert main(["trace", str(trace), "--out", str(tmp_path / "new" / "out"), "--jobs", "1"]) == 0

@@ -32,25 +32,25 @@ def test_defaults_are_those_of_a_study() -> None:
 
 
 @pytest.mark.parametrize(
-    ("annotation", "type_", "nullable"),
+    ("annotation", "type_"),
     [
-        (int, "int", False),
-        (float, "float", False),
-        (float | None, "float", True),
-        (bool, "bool", False),
-        (Literal["a", "b"], "str", False),
-        (tuple[Literal["a", "b"], ...], "names", False),
-        (tuple[int, ...], "str", True),
+        (int, "int"),
+        (float, "float"),
+        (float | None, "float"),
+        (bool, "bool"),
+        (Literal["a", "b"], "str"),
+        (tuple[Literal["a", "b"], ...], "names"),
+        (tuple[int, ...], "str"),
     ],
 )
-def test_column_of_a_setting_has_its_type(annotation: Any, type_: str, nullable: bool) -> None:
-    column = _column("dropout", Setting("Share of activations left out."), annotation, False)
-    assert (column.type, column.nullable, column.about) == (type_, nullable, "Share of activations left out.")
+def test_column_of_a_setting_has_its_type(annotation: Any, type_: str) -> None:
+    column = _column("dropout", Setting("Share of activations left out."), annotation)
+    assert (column.type, column.nullable, column.about) == (type_, True, "Share of activations left out.")
 
 
 def test_column_of_an_unknown_type_is_refused_when_it_is_declared() -> None:
     with pytest.raises(TypeError, match="setting extra: no column for values of type dict"):
-        _column("extra", Setting("More."), dict[str, int], False)
+        _column("extra", Setting("More."), dict[str, int])
 
 
 def test_switch_of_the_layout_is_in_labels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def test_check_files_of_a_cluster_of_another_vendors_gpu_is_broken(config: Path)
         ("heat/h100.yaml", "sensors:\n", "sensors:\n  power_die: 1\n", "heat", "gpus_per_package of h100 is 1"),
         ("power/nodes/hgx-8.yaml", "name: hgx-8", "nome: hgx-8", "node power", "nome"),
         ("collectives/links/nvlink4.yaml", "is_network: false", "is_network: 3", "link", "is_network"),
-        ("calibration/fitted.yaml", "quantile:", "quantil:", "calibration", "quantil"),
+        ("calibration/fitted.yaml", "fitted_to:", "fited_to:", "calibration", "fited_to"),
     ],
 )
 def test_check_files_broken_file_is_named(config: Path, file: str, old: str, new: str, part: str, message: str) -> None:

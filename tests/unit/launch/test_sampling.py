@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attempts import tiny_run, wait_until
+from tests.attempts import wait_until
 from triplepoint.launch import watch
 from triplepoint.launch.watch import Sampler
 
@@ -39,7 +39,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def sampler(tmp_path: Path) -> Sampler:
     (tmp_path / "logs").mkdir()
-    return Sampler(tmp_path, 0, tiny_run())
+    return Sampler(tmp_path / "telemetry" / "node0.arrow", tmp_path / "logs" / "sampler0.log", "cpu", 0.1, 0.05)
 
 
 def ends(watched: Sampler, number: int) -> list[tuple[str, bool]]:

@@ -98,7 +98,7 @@ def test_experts_are_repeated_with_their_exchange() -> None:
     [
         ({}, "every_other"),
         ({"framework": "Megatron-Core r0.8"}, "core_attn"),
-        ({"recompute": "selective (layernorm, moe_act)"}, "layernorm moe_act"),
+        ({"recompute": "selective (layernorm, mlp)"}, "layernorm mlp"),
         ({"recompute_modules": "mlp core_attn"}, "core_attn mlp"),
         ({"recompute": "full"}, ""),
     ],

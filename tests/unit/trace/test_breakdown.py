@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.trace.rank.parsed import parse
 from tests.unit.trace.traces import ALL_REDUCE, COPY, GEMM, event, kernel
-from triplepoint.trace.loose_traces import as_us, breakdown_row, write_breakdown, write_kernels
+from triplepoint.trace.breakdown import as_us, breakdown_row, write_breakdown, write_kernels
 
 COLUMNS = ("rank", "class", "kind", "name", "count", "sum_ns", "min_ns", "max_ns")
 

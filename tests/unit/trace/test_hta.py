@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.trace.traces import ALL_REDUCE, COPY, GEMM, event, kernel, launch, note, write_trace
 from triplepoint.errors import UserError
-from triplepoint.trace.loose_traces import hta_breakdown_row, kernel_table, read_hta
+from triplepoint.trace.hta import hta_breakdown_row, kernel_table, read_hta
 from triplepoint.trace.parsing import find_traces
 
 

@@ -74,7 +74,7 @@ def sense_host(simulated: Recorded, course: Course, node: int, t_ns: Int64, peri
         return np.empty((len(t_ns), 0))
     parts = heated.node
     cpu = parts.cpu_idle.value + (parts.cpu_busy.value - parts.cpu_idle.value) * _CPU_UTILISATION
-    inlet = np.full_like(sample_s, heated.machine.inlet_c[0])
+    inlet = np.full_like(sample_s, heated.machine.inlet_c[node])
     node_w = course.nodes_w[:, node : node + 1]
     meter = Counter(node_w * course.trace.period_s, course.trace)
     power = meter.window_mean(course.trace_s(t_ns)[:, None], period_s, node_w[0])[:, 0]

@@ -83,7 +83,7 @@ def _object(members: dict[bytes, bytes]) -> bytes:
 Sink = Callable[[Rows, list[str]], None]
 """Takes rows, and the names known so far."""
 
-_PROGRESS_PERIOD_S = 5.0
+_PROGRESS_PERIOD_S = 0.5
 _PIECES_AT_ONCE = 32
 """Pieces of text to scan before their rows are taken: each taking has a price, and their rows are few."""
 _LOST_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})(?!\d)')
@@ -150,6 +150,13 @@ class Header:
     num_damaged: int
     is_truncated: bool
 
+    @property
+    def world_size(self) -> int | None:
+        """Return the number of ranks of the job, None where the file does not say."""
+        info = self.metadata.get("distributedInfo")
+        size = info.get("world_size") if isinstance(info, dict) else None
+        return size if isinstance(size, int) and size > 0 else None
+
 
 def read_trace(
     path: Path,
@@ -167,7 +174,7 @@ def read_trace(
             `LAUNCH`.
         host: Give operators on the CPU too, not only those that communicate.
         streams: Give every event that carries a stream or a correlation.
-        progress: Called every few seconds with what was read so far.
+        progress: Called twice a second with what was read so far.
 
     Returns:
         What the rows refer to.

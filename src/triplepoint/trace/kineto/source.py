@@ -46,7 +46,7 @@ class Source:
             UserError: If the file is missing, empty, or no trace at all.
         """
         is_first = True
-        for piece in self._unpacked():
+        for piece in self.unpacked():
             if is_first and piece.strip():
                 _check_is_json(self.path, piece)
                 is_first = False
@@ -54,7 +54,8 @@ class Source:
         if is_first:
             raise UserError(f"{self.path.name}: the file is empty, expected a Kineto trace; {_ADVICE}")
 
-    def _unpacked(self) -> Iterator[bytes]:
+    def unpacked(self) -> Iterator[bytes]:
+        """Yield the bytes of the file, whatever they are, unpacked."""
         try:
             self.size = self.path.stat().st_size
             with self.path.open("rb") as file:
@@ -99,6 +100,20 @@ class Source:
                     yield piece
             except OSError:
                 self.is_truncated = True
+
+
+def head(path: Path, size: int) -> bytes:
+    """Return the first bytes of a file, unpacked.
+
+    Raises:
+        UserError: If the file is missing.
+    """
+    start = b""
+    for piece in Source(path).unpacked():
+        start += piece
+        if len(start) >= size:
+            break
+    return start[:size]
 
 
 def _check_is_json(path: Path, text: bytes) -> None:

@@ -67,7 +67,7 @@ class Events:
         index = self.rows["message"][event]
         return self.header.messages[index] if index >= 0 else Message()
 
-    def named(self, category: Category, pattern: str) -> Int64:
+    def named(self, category: Category, pattern: str | re.Pattern[str]) -> Int64:
         """Return the events of a category whose name matches a pattern from its start, by start time."""
         of_category = np.flatnonzero(self.rows["category"] == category)
         names = self.rows["name"][of_category]

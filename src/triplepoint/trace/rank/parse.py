@@ -187,6 +187,7 @@ class _Parsing:
             num_damaged_events=header.num_damaged,
             num_duplicate_events=self._num_duplicates,
             is_truncated=header.is_truncated,
+            world_size=header.world_size,
         )
 
     def _add_idle(self, begin: int, end: int, following: Rows) -> None:

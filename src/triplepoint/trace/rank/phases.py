@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from triplepoint.errors import UserError
 from triplepoint.trace import Int64
 from triplepoint.trace.kineto import Category, Rows
 from triplepoint.trace.lanes import Step
@@ -42,6 +43,19 @@ _FOREIGN = (
     r"|(?P<model>DistributedDataParallel\.forward)$|(?P<step>Optimizer\.step#)"
 )
 _STEP = re.compile(r"ProfilerStep#(\d+)$")
+_NUMBERED_STEP = re.compile(r"(?:train(?:ing)?[ _-]?)?(?:step|iteration|iter)[ _#:=-]*(\d{1,15})$", re.IGNORECASE)
+"""What training loops call a step in NVTX and ROCTX, where no profiler named it: `iteration 12`, `train_step_12`."""
+
+
+def is_mark(name: str, steps: re.Pattern[str] | None) -> bool:
+    """Return whether anything is made of annotations of a name.
+
+    Args:
+        name: Of annotations, or of operators.
+        steps: Names of those that are the steps, where the user said.
+    """
+    patterns = (MARKS, _NUMBERED_STEP) if steps is None else (MARKS, steps)
+    return any(pattern.match(name) for pattern in patterns)
 
 
 class Tag(NamedTuple):
@@ -65,30 +79,56 @@ class Phases(NamedTuple):
     tags: list[Tag]
 
 
-def find_steps(marks: Events, first: int, last: int, *, is_device: bool) -> list[Step]:
-    """Return the steps of a trace by number; a trace without `ProfilerStep#` is one step 0, from first to last work.
+def find_steps(
+    marks: Events, first: int, last: int, *, is_device: bool, pattern: re.Pattern[str] | None = None
+) -> list[Step]:
+    """Return the steps of a trace by number; a trace without any is one step 0, from first to last work.
 
-    The last step of a GPU lasts until its last work is done: the device lags behind the annotation.
+    Steps are the annotations `ProfilerStep#<N>`, else those called `step <N>` or `iteration <N>`. The last step of a
+    GPU lasts until its last work is done: the device lags behind the annotation.
 
     Args:
         marks: Annotations of the trace.
         first: Start of the first work. Unit: ns as the file counts, as the steps are.
         last: End of the last work.
         is_device: Whether the work is a GPU's.
+        pattern: Of the names of the annotations that are the steps instead; what its first group matches is the number,
+            without one they are numbered as they begin, from 0.
+
+    Raises:
+        UserError: If nothing is called as `pattern` says.
     """
-    found = {}
-    for category in (Category.CPU_OP, Category.ANNOTATION):
-        for event in marks.named(category, _STEP.pattern).tolist():
-            match = _STEP.match(marks.name(event))
-            assert match is not None
-            number = int(match[1])
-            found[number] = Step(number, int(marks.start[event]), int(marks.end[event]))
+    for one in (_STEP, _NUMBERED_STEP) if pattern is None else (pattern,):
+        if found := _named_steps(marks, one):
+            break
+    if not found and pattern is not None:
+        raise UserError(
+            f"{marks.header.path.name}: no range is called like {pattern.pattern!r} (--steps, matched from the "
+            "start of a name); look names up in the profiler, or leave --steps out"
+        )
     if not found:
         return [Step(0, first, last)] if last > first else []
     steps = [found[number] for number in sorted(found)]
     if is_device and last > steps[-1].end:
         steps[-1] = steps[-1]._replace(end=last)
     return steps
+
+
+def _named_steps(marks: Events, pattern: re.Pattern[str]) -> dict[int, Step]:
+    """Return the annotations that match as steps, by number; one within another, of whichever thread, is none."""
+    found: dict[int, Step] = {}
+    latest = np.iinfo(np.int64).min
+    for category in (Category.CPU_OP, Category.ANNOTATION):
+        for event in marks.named(category, pattern).tolist():
+            match = pattern.match(marks.name(event))
+            assert match is not None
+            start, end = int(marks.start[event]), int(marks.end[event])
+            if pattern is not _STEP and start < latest:
+                continue
+            latest = end
+            number = int(match[1]) if match.groups() and (match[1] or "").isdigit() else len(found)
+            found[number] = Step(number, start, end)
+    return found
 
 
 def host_phases(marks: Events) -> Phases:

@@ -22,16 +22,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from triplepoint.errors import UserError
 from triplepoint.trace import Int64
 from triplepoint.trace.kineto import LAUNCH, ROW, Category, Rows, is_device
 from triplepoint.trace.kineto.external_sort import Sorter
-from triplepoint.trace.kineto.reader import Geometry, Header, read_trace
+from triplepoint.trace.kineto.reader import Geometry, Header
 from triplepoint.trace.lanes import Step
+from triplepoint.trace.profilers import Part
 from triplepoint.trace.rank.collectives import DeviceOperations, host_collectives
 from triplepoint.trace.rank.events import Events, Operation, Operations, as_launches, join_launches, not_launched, slabs
 from triplepoint.trace.rank.intervals import self_segments
-from triplepoint.trace.rank.phases import MARKS, DevicePhases, Phases, find_steps, host_phases
+from triplepoint.trace.rank.phases import DevicePhases, Phases, find_steps, host_phases, is_mark
 from triplepoint.trace.rank.process_groups import GroupRecord, Groups
+from triplepoint.trace.reader import read_trace
 from triplepoint.trace.taxonomy import Kernel, Scheme
 
 COLUMNS = (
@@ -183,19 +186,24 @@ class Reading:
         scheme: Rules of the taxonomy.
         scratch: Folder for what does not fit in memory.
         is_alone: Whether the job has no other trace, so that nothing is kept for an analysis across ranks.
-        progress: Called every few seconds of reading.
+        progress: Called now and then while reading.
+        part: Which part of the file is this rank's; None for a trace of Kineto.
+        steps: Names of the annotations that are the steps; None for those that profilers and frameworks give them.
     """
 
     scheme: Scheme
     scratch: Path
     is_alone: bool = False
     progress: Callable[[str], None] = lambda line: None
+    part: Part | None = None
+    steps: re.Pattern[str] | None = None
 
 
 class Found:
     """The rows of a trace by what they are for."""
 
-    def __init__(self, scratch: Path) -> None:
+    def __init__(self, scratch: Path, steps: re.Pattern[str] | None = None) -> None:
+        self._steps = steps
         self.device = Sorter("correlation", scratch)
         """Kernels, copies and fills: rows of `ROW`."""
         self.launches = Sorter("correlation", scratch)
@@ -217,7 +225,7 @@ class Found:
         self.operators.add(not_launched(rest[rest["category"] == Category.CPU_OP]))
         self.launches.add(as_launches(rest[rest["category"] == Category.RUNTIME]))
         if len(rest):
-            new = [MARKS.match(name) is not None for name in names[len(self._is_mark) :]]
+            new = [is_mark(name, self._steps) for name in names[len(self._is_mark) :]]
             self._is_mark = np.concatenate((self._is_mark, np.array(new, dtype=bool)))
             self._keep(rest[self._is_mark[rest["name"]]])
 
@@ -280,7 +288,7 @@ def host_work(found: Found, groups: Groups, how: Reading) -> Work:
         done["duration"] = done["exposed"]
         finished.add(done)
     first, last = _span(rows)
-    steps = find_steps(marks, first, last, is_device=False)
+    steps = find_steps(marks, first, last, is_device=False, pattern=how.steps)
     totals = KernelTotals(operations, steps, geometry_values(marks.header.geometries))
     totals.add(communication)
     for block in finished.blocks():
@@ -333,10 +341,12 @@ def read_work(path: Path, record: GroupRecord, how: Reading) -> Work:
     Raises:
         UserError: If the file is no trace.
     """
-    found = Found(how.scratch)
-    header = read_trace(path, found.take, progress=how.progress)
+    found = Found(how.scratch, how.steps)
+    header = read_trace(path, found.take, how.part, progress=how.progress)
+    if found.device.count == 0 and how.part is not None:
+        raise UserError(f"{path.name}: no work of a GPU that ends after it begins; export it again")
     if found.device.count == 0:
-        found = Found(how.scratch)
+        found = Found(how.scratch, how.steps)
         header = read_trace(path, found.take, host=True, progress=how.progress)
         return host_work(found, Groups(record, header), how)
     return _device_work(found, Groups(record, header), how)
@@ -356,7 +366,7 @@ def _device_work(found: Found, groups: Groups, how: Reading) -> Work:
         first = min(first, int(rows["start"].min()))
         last = max(last, int((rows["start"] + rows["duration"]).max()))
         by_start.add(rows)
-    steps = find_steps(marks, first, last, is_device=True)
+    steps = find_steps(marks, first, last, is_device=True, pattern=how.steps)
     totals = KernelTotals(operations, steps, geometry_values(marks.header.geometries))
     return Work(_without_named(marks), True, operations, by_start, steps, phases.finish(), totals, (first, last))
 

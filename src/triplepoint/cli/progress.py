@@ -1,0 +1,84 @@
+"""Progress of a command on standard error: one line that is rewritten on a terminal, plain lines elsewhere."""
+
+import contextlib
+import os
+import shutil
+import sys
+import threading
+import time
+from types import TracebackType
+
+_QUIET_S = 1.0
+"""What takes no longer shows nothing."""
+_PLAIN_PERIOD_S = 5.0
+"""Between two lines of a log."""
+_CLEAR = "\r\x1b[K"
+
+
+class Progress:
+    """Shows the latest of the lines it is called with, from one second on, while the block runs.
+
+    The lines are written by a thread, and past Python's buffers: a process that is forked meanwhile inherits no lock.
+    """
+
+    def __init__(self, doing: str = "") -> None:
+        """Show nothing yet.
+
+        Args:
+            doing: What is shown until the first call.
+        """
+        self._line = doing
+        self._shown = ""
+        self._shown_s = 0.0
+        self._began_s = time.monotonic()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._file = sys.stderr.fileno() if _has_file() else None
+        self._is_terminal = self._file is not None and os.isatty(self._file)
+
+    def __call__(self, line: str) -> None:
+        """Say how far it is."""
+        self._line = line
+
+    def __enter__(self) -> "Progress":
+        """Begin."""
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave a clean line behind on a terminal."""
+        self._done.set()
+        self._thread.join()
+        if self._is_terminal and self._shown:
+            self._write(_CLEAR)
+
+    def _run(self) -> None:
+        while not self._done.wait(_QUIET_S):
+            self._show(time.monotonic())
+
+    def _show(self, now_s: float) -> None:
+        line = self._line
+        if not line:
+            return
+        if self._is_terminal:
+            width = shutil.get_terminal_size().columns - 1
+            self._write(_CLEAR + f"{line}, {now_s - self._began_s:.0f} s"[:width])
+        elif line == self._shown or (self._shown and now_s - self._shown_s < _PLAIN_PERIOD_S):
+            return
+        else:
+            self._write(line + "\n")
+        self._shown, self._shown_s = line, now_s
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # nobody reads it
+            os.write(self._file if self._file is not None else 2, text.encode(errors="replace"))
+
+
+def _has_file() -> bool:
+    try:
+        sys.stderr.fileno()
+    except (OSError, ValueError, AttributeError):
+        return False
+    return True

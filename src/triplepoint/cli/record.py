@@ -1,0 +1,229 @@
+"""`triplepoint record -- COMMAND`: watch a job of one's own, and make a run of it."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from triplepoint.cli.arguments import add_config, add_results, in_file, make_parser, say, seconds, whole_number
+from triplepoint.errors import UserError
+
+if TYPE_CHECKING:
+    from triplepoint.recorded.record import Watching
+    from triplepoint.recorded.session import Session
+
+_MOST_STEPS = 1_000_000
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the subcommand's parser."""
+    made = make_parser(
+        "record",
+        "Watch a job of your own: a sampler on each node, times of its steps, a profiled window, and a run like any "
+        "other in RESULTS/runs, with the prediction beside it where the job is described. The command's exit status "
+        "is passed on.",
+    )
+    made.epilog = (
+        "Examples: triplepoint record -- torchrun --nproc-per-node 8 train.py; "
+        "srun triplepoint record --describe job.yaml -- python pretrain_gpt.py ...; "
+        "triplepoint record --pid 4711 --log train.log --step-pattern megatron. See docs/own_job.md."
+    )
+    _add_targets(made)
+    made.add_argument("--study", default="recorded", metavar="NAME", help="study of recorded runs it belongs to")
+    made.add_argument("--name", metavar="NAME", help="what the job is called (default: its script)")
+    made.add_argument("--describe", type=in_file, metavar="FILE", help="YAML of what is known of the job")
+    made.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="the same, one setting; repeatable"
+    )
+    made.add_argument(
+        "--steps",
+        choices=("auto", "calls", "framework", "profiler", "optimizer", "none"),
+        default="auto",
+        help="what may mark steps inside the job's Python processes; auto: the most certain of them that does",
+    )
+    made.add_argument(
+        "--step-pattern", metavar="NAME|REGEX", help="mark steps by lines of the log: megatron, deepspeed, ..."
+    )
+    made.add_argument("--log", type=Path, metavar="FILE", help="with --pid: log that --step-pattern is looked for in")
+    made.add_argument("--warmup", type=int, default=2, metavar="N", help="first marked steps that are not measured")
+    made.add_argument("--profile", metavar="FIRST:LAST", help="steps to profile, such as 20:22")
+    made.add_argument("--device", choices=("cpu", "cuda", "rocm"), help="what it computes on (default: as found here)")
+    made.add_argument("--period", type=seconds(0.001, 3600), default=0.1, metavar="S", help="seconds between samples")
+    made.add_argument(
+        "--fast-period", type=seconds(0.001, 3600), default=0.05, metavar="S", help="seconds between samples of power"
+    )
+    add_config(made)
+    add_results(made)
+    made.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the job")
+    return made
+
+
+def _add_targets(made: argparse.ArgumentParser) -> None:
+    """Add what says which job is meant, where it is no command."""
+    made.add_argument("--pid", type=whole_number(2**22), metavar="PID", help="follow a process that runs already")
+    made.add_argument("--job", metavar="ID", help="follow a job of Slurm: on each of its nodes, until it ends")
+    made.add_argument(
+        "--finish", nargs="?", const="", metavar="FOLDER", help="make runs of recordings whose watcher was killed"
+    )
+    made.add_argument(
+        "--profile-now", type=whole_number(_MOST_STEPS), metavar="STEPS", help="profile steps of a recording under way"
+    )
+    made.add_argument("--session", metavar="FOLDER", help="recording that --profile-now or --pid joins")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Watch the job; return its exit status."""
+    command = _command(arguments)
+    meant = [name for name in ("pid", "job", "finish", "profile_now") if getattr(arguments, name) is not None]
+    if len(meant) + bool(command) != 1:
+        raise UserError(
+            "record: expected either -- COMMAND or one of --pid, --job, --finish, --profile-now; see 'triplepoint "
+            "record --help'"
+        )
+    if arguments.finish is not None:
+        return _finish_all(arguments)
+    if arguments.profile_now is not None:
+        return _profile_now(arguments)
+    setup = _setup_of(arguments)
+    if arguments.job is not None:
+        from triplepoint.recorded.slurm_job import record_job
+
+        return record_job(arguments.job, arguments.results, setup, _watching(arguments), _finish_one(arguments))
+    return _watch(arguments, command, setup)
+
+
+def _setup_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    from triplepoint.config.yaml_file import load
+    from triplepoint.recorded.setup import make_setup
+
+    settings: dict[str, Any] = {}
+    for text in arguments.set:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"record: --set {text!r}: expected KEY=VALUE, such as tp=8")
+        settings[key] = load(value, f"--set {key}")
+    return make_setup(
+        _job_of(arguments),
+        arguments.config,
+        study=arguments.study,
+        describe=arguments.describe,
+        settings=settings,
+        name=arguments.name,
+        warmup=arguments.warmup,
+    )
+
+
+def _command(arguments: argparse.Namespace) -> list[str]:
+    words: list[str] = arguments.command
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def _job_of(arguments: argparse.Namespace) -> list[str]:
+    """Return the command of the job that is meant, that of a process as the kernel has it."""
+    if arguments.pid is None:
+        return _command(arguments)
+    try:
+        words = Path(f"/proc/{arguments.pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+    return [word for word in words if word]
+
+
+def _watch(arguments: argparse.Namespace, command: list[str], setup: dict[str, Any]) -> int:
+    from triplepoint.processes import start_ticks
+    from triplepoint.recorded.record import record_command, record_process
+    from triplepoint.recorded.session import Session, job_key
+    from triplepoint.recorded.setup import ask_for_window, read_window
+
+    how, status = _watching(arguments), 0
+    window = None if arguments.profile is None else read_window(arguments.profile)
+    if arguments.pid is not None and start_ticks(arguments.pid) is None:
+        raise UserError(f"record: --pid {arguments.pid}: no such process on this node")
+    if command:
+        _check_program(command[0])
+    if arguments.session and arguments.pid is not None:
+        session = _open_sessions(arguments, arguments.session)[0]
+    else:
+        session = Session.join(arguments.results, setup, job_key() if command else None)
+    if window is not None:
+        ask_for_window(session.folder, *window)
+    if command:
+        status = record_command(session, command, how)
+    else:
+        record_process(session, arguments.pid, how, arguments.log)
+    if session.is_over() and session.claim_finish():
+        _finish_one(arguments)(session)
+    return status
+
+
+def _finish_one(arguments: argparse.Namespace) -> Any:
+    """Return what makes a run of a recording and says so; a job's exit status is not changed by what it finds wrong."""
+
+    def finish_session(session: "Session") -> None:
+        from triplepoint.recorded.finish import finish
+
+        try:
+            run_name = finish(session, arguments.results, arguments.config)
+        except UserError as error:
+            (session.folder / "finish").rmdir()
+            say(f"triplepoint: {error}; kept in {session.folder}, make a run of it with 'triplepoint record --finish'")
+            return
+        say(f"triplepoint: recorded as {arguments.results / 'runs' / run_name}; see it with 'snakemake report.html'")
+
+    return finish_session
+
+
+def _watching(arguments: argparse.Namespace) -> "Watching":
+    from triplepoint.recorded.patterns import step_pattern
+    from triplepoint.recorded.record import Watching, find_device
+
+    if arguments.step_pattern is not None:
+        step_pattern(arguments.step_pattern)
+    if arguments.log is not None and (arguments.pid is None or arguments.step_pattern is None):
+        raise UserError("record: --log is read with --pid and --step-pattern; a command's own output is read anyway")
+    device = arguments.device or find_device()
+    return Watching(device, arguments.period, arguments.fast_period, arguments.steps, arguments.step_pattern)
+
+
+def _check_program(program: str) -> None:
+    import shutil
+
+    if shutil.which(program) is None:
+        raise UserError(f"record: no program {program!r}; expected a command after --, such as -- torchrun train.py")
+
+
+def _open_sessions(arguments: argparse.Namespace, named: str | None) -> "list[Session]":
+    from triplepoint.recorded.session import SETUP, Session, open_folder
+
+    if named:
+        if not (Path(named) / SETUP).is_file():
+            raise UserError(f"record: {named}: no recording; expected a folder in {open_folder(arguments.results)}")
+        return [Session(Path(named))]
+    return [Session(path.parent) for path in sorted(open_folder(arguments.results).glob(f"*/{SETUP}"))]
+
+
+def _finish_all(arguments: argparse.Namespace) -> int:
+    """Make runs of recordings whose processes have gone."""
+    sessions = _open_sessions(arguments, arguments.finish or None)
+    left = [session for session in sessions if arguments.finish or session.is_left()]
+    if not left:
+        say(f"record: nothing to finish in {arguments.results}; {len(sessions)} recordings are under way")
+    for session in left:
+        session.claim_finish()
+        _finish_one(arguments)(session)
+    return int(any(session.folder.exists() for session in left))
+
+
+def _profile_now(arguments: argparse.Namespace) -> int:
+    """Ask the ranks of a recording under way for a profiled window, a few steps ahead so that all begin at one step."""
+    from triplepoint.recorded.finish import next_common_step
+    from triplepoint.recorded.setup import ask_for_window
+
+    sessions = _open_sessions(arguments, arguments.session)
+    if len(sessions) != 1:
+        names = ", ".join(session.folder.name for session in sessions) or "none"
+        raise UserError(f"record: --profile-now: recordings under way: {names}; name one with --session FOLDER")
+    first = next_common_step(sessions[0].folder)
+    ask_for_window(sessions[0].folder, first, first + arguments.profile_now)
+    print(f"steps {first} to {first + arguments.profile_now - 1} will be profiled", file=sys.stderr)
+    return 0

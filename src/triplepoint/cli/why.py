@@ -1,0 +1,86 @@
+"""`triplepoint why RUN|FOLDER|FILE.parquet`."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from triplepoint.cli.arguments import add_results, make_parser, out_file, say
+from triplepoint.errors import UserError
+
+if TYPE_CHECKING:
+    from triplepoint.why.answer import Answer
+
+_WRITTEN = (".parquet", ".csv")
+_ABOUT = """\
+RUN|FOLDER|FILE is one of
+  RUN           run id, a folder in RESULTS/runs
+  FOLDER        folder of a run, or one that 'triplepoint trace --out' wrote
+  FILE.parquet  operations of all workers and steps, as StragglerAnalysis publishes them (docs/why.md)
+
+The slowdown is the step's time over that of an ideal job, in which equal operations last equally long, by what-if
+replay. Each slow GPU's cause is ranked from its clock, power, temperature, transfers, launches and data.
+
+examples:
+  triplepoint why llama3-70b_h200x32_tp4-pp4-dp2_mbs1_r1
+  triplepoint why trace-AR.parquet --json
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the subcommand's parser."""
+    made = make_parser("why", "Say why a job is slow, per GPU and per step: causes, what each costs, what to do.")
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
+    made.epilog = _ABOUT
+    made.add_argument("source", metavar="RUN|FOLDER|FILE", help="what is asked about, see below")
+    made.add_argument("--json", action="store_true", help="print all of it as JSON (default: text)")
+    made.add_argument("-o", "--out", type=out_file, metavar="OUT", help="table 'why' to write, .parquet or .csv")
+    add_results(made)
+    return made
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Say why a job is slow."""
+    from triplepoint.why.text import render
+
+    out: Path | None = arguments.out
+    if out is not None and out.suffix not in _WRITTEN:
+        raise UserError(f"{out}: found {out.suffix or 'no ending'}, expected one of {', '.join(_WRITTEN)}")
+    answer = _answer(arguments)
+    print(answer.as_json() if arguments.json else render(answer))
+    if out is not None:
+        _write(out, answer)
+        say(f"why: {len(answer.rows())} rows in {out}")
+
+
+def _answer(arguments: argparse.Namespace) -> "Answer":
+    from triplepoint.cli.arguments import run_folder
+    from triplepoint.why.answer import why_operations, why_run, why_traces
+
+    source = Path(arguments.source)
+    if source.is_file() or source.suffix == ".parquet":
+        return why_operations(source)
+    if (source / "point.json").is_file():
+        return why_run(source.resolve())
+    if (source / "timeline.parquet").is_file():
+        return why_traces(source.resolve())
+    if source.is_dir():
+        raise UserError(
+            f"{source}: neither a run (point.json) nor tables of traces (timeline.parquet); make those with "
+            f"'triplepoint trace {source} --out DIR'"
+        )
+    arguments.run = arguments.source
+    return why_run(run_folder(arguments))
+
+
+def _write(out: Path, answer: "Answer") -> None:
+    from triplepoint.files import whole
+    from triplepoint.tables.why import WHY
+
+    table = WHY.from_rows(answer.rows())
+    if out.suffix == ".parquet":
+        WHY.write(out, table)
+        return
+    import pyarrow.csv
+
+    with whole(out) as scratch:
+        pyarrow.csv.write_csv(table, scratch)

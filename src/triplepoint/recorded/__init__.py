@@ -1,0 +1,1 @@
+"""Recorded runs: jobs that something else started, watched as they run or read from their recordings."""

@@ -1,0 +1,233 @@
+"""Make a run of a recording that is over, or of what is left of one whose processes were killed."""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.errors import UserError
+from triplepoint.launch.collect import devices_of_ranks
+from triplepoint.launch.outcome import HOST_MEMORY, classify, describe_exit
+from triplepoint.manifest import Evidence
+from triplepoint.recorded.description import read_description
+from triplepoint.recorded.marks import SOURCES
+from triplepoint.recorded.run import Ending, RecordedGpu, RecordedNode, write_run
+from triplepoint.recorded.session import Session
+from triplepoint.recorded.studies import RECORDED
+from triplepoint.recording import read_recording
+from triplepoint.status import Status
+from triplepoint.units import NS_PER_S
+
+SOURCE = "triplepoint record"
+_MARKED_BY = SOURCES | {"log": "lines of its log that match --step-pattern"}
+_STOPPED = (130, 143, -2, -15)
+"""Exit statuses of a job that was told to end: Ctrl-C, SIGTERM."""
+
+
+def finish(session: Session, results: Path, config: Path) -> str:
+    """Write the run of a recording, remove the recording, and return the run's name.
+
+    Args:
+        session: The recording.
+        results: Folder of results.
+        config: Folder of the configuration; models and GPU types are not known where it is missing.
+
+    Raises:
+        UserError: If nothing was recorded, or what is described contradicts it.
+    """
+    setup = session.setup()
+    catalogue = Catalogue(config) if config.is_dir() else None
+    described = read_description(None, setup.get("describe", {}), catalogue)
+    rows, marked_by = steps_of(session.folder, int(setup.get("warmup", 0)))
+    nodes = nodes_of(session)
+    traces = {
+        int(path.name.split(".")[0].removeprefix("rank")): path for path in session.folder.glob("traces/rank*.gz")
+    }
+    if not traces:
+        rows = [row | {"kind": "warmup"} if row["kind"] == "profiled" else row for row in rows]
+    versions: dict[str, str] = next((rank["versions"] for rank in session.ranks()), {})
+    run = write_run(
+        results / "runs",
+        described,
+        nodes,
+        traces,
+        rows,
+        source=SOURCE,
+        catalogue=catalogue,
+        study=setup.get("study", RECORDED),
+        ending=_ending(_ends(session.folder), rows, marked_by, versions, setup),
+    )
+    shutil.copytree(session.folder / "logs", results / "runs" / run / "raw" / "logs", dirs_exist_ok=True)
+    shutil.rmtree(session.folder, ignore_errors=True)
+    return run
+
+
+def steps_of(folder: Path, num_warmup: int) -> tuple[list[dict[str, Any]], str | None]:
+    """Return the steps that ranks marked, by the most certain of what marked them, and what that was.
+
+    Args:
+        folder: Folder of the recording.
+        num_warmup: First steps that are warm-up.
+    """
+    rows = [row for path in sorted(folder.glob("steps/*.jsonl")) for row in _lines(path)]
+    for source in ("log", *SOURCES):
+        chosen = [row for row in rows if row["by"] == source]
+        if not chosen:
+            continue
+        first = min(row["step"] for row in chosen)
+        kinds: dict[int, str] = {}
+        for row in chosen:
+            kinds[row["step"]] = _strongest(row["kind"], kinds.get(row["step"], "measured"))
+        for row in chosen:
+            is_early = row["step"] < first + num_warmup and kinds[row["step"]] == "measured"
+            row["kind"] = "warmup" if is_early else kinds[row["step"]]
+        return [{name: value for name, value in row.items() if name != "by"} for row in chosen], source
+    return [], None
+
+
+def _strongest(kind: str, other: str) -> str:
+    return max(kind, other, key=("measured", "warmup", "profiled").index)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a file; a last one that a kill cut off is left out."""
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            yield json.loads(line)
+        except json.JSONDecodeError:
+            return
+
+
+def nodes_of(session: Session) -> list[RecordedNode]:
+    """Return the nodes of a recording, with the GPUs of their ranks.
+
+    Raises:
+        UserError: If no node began.
+    """
+    reports = session.nodes()
+    if not reports:
+        raise UserError(f"{session.folder}: no process of this recording began to sample; remove the folder")
+    ranks = session.ranks()
+    by_host = {report["host"]: [rank for rank in ranks if rank["host"] == report["host"]] for report in reports}
+    found = []
+    for report in reports:
+        path = session.folder / "telemetry" / f"{report['host']}.arrow"
+        gpus: list[RecordedGpu] = []
+        if path.is_file() and report["device"] != "cpu":
+            facts = read_recording(path).facts.get("gpus", [])
+            gpus = _gpus(facts, by_host[report["host"]], report["visible"])
+        found.append(
+            RecordedNode(
+                host=report["host"],
+                gpus=gpus,
+                recording=path if path.is_file() else None,
+                monotonic_ns=report["monotonic_ns"],
+                wall_ns=report["wall_ns"],
+                num_ranks=max(1, len(by_host[report["host"]])),
+                num_cores=report["num_cores"],
+                memory_bytes=report["memory_bytes"],
+            )
+        )
+    seated = [gpu.rank for node in found for gpu in node.gpus]
+    if sorted(rank for rank in seated if rank is not None) != list(range(len(seated))):
+        # Of some nobody knows which rank they served: by host and device, then, as launchers do.
+        return [_unranked(node) for node in found]
+    return found
+
+
+def _unranked(node: RecordedNode) -> RecordedNode:
+    gpus = [RecordedGpu(gpu.device, gpu.product, gpu.uuid, gpu.slot) for gpu in node.gpus]
+    return RecordedNode(**{**vars(node), "gpus": gpus})
+
+
+def _gpus(
+    facts: Sequence[Mapping[str, Any]], ranks: Sequence[Mapping[str, Any]], visible: Sequence[str] | None
+) -> list[RecordedGpu]:
+    """Return the GPUs of a node that its ranks computed on, all that are visible where ranks did not say."""
+    known = {gpu["device"]: gpu for gpu in facts if "unusable" not in gpu}
+    places: dict[str, int | None] = {}
+    for rank in ranks:
+        index = rank["local_rank"] if rank["device"] is None else rank["device"]
+        names = rank["visible"].split(",") if rank["visible"] else None
+        wanted = [names[index % len(names)]] if names else [str(index)]
+        places[devices_of_ranks(wanted, facts, 1)[0][0]] = rank["rank"]
+    if not places:
+        places = dict.fromkeys(devices_of_ranks(visible, facts, len(visible))[0] if visible else known)
+    return [
+        RecordedGpu(device, known[device].get("product"), known[device].get("uuid"), _slot(known[device]), rank)
+        for device, rank in places.items()
+        if device in known
+    ]
+
+
+def _slot(gpu: Mapping[str, Any]) -> int | None:
+    slot = gpu.get("slot")
+    return int(str(slot)) if str(slot).isdigit() else None
+
+
+def _ends(folder: Path) -> list[dict[str, Any]]:
+    return sorted((json.loads(path.read_text()) for path in folder.glob("ends/*.json")), key=lambda end: end["rank"])
+
+
+def _ending(
+    ends: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]],
+    marked_by: str | None,
+    versions: Mapping[str, str],
+    setup: Mapping[str, Any],
+) -> Ending:
+    """Return how a job ended: ill where a process of it did, unless it was only told to end after measured steps."""
+    facts: dict[str, Any] = {
+        "command": " ".join(setup.get("command") or (ends[0]["command"] if ends else ["unknown"])),
+        "steps_marked_by": _MARKED_BY[marked_by] if marked_by else "nothing",
+    }
+    failed = [end for end in ends if end["status"] not in (0, None)]
+    if not ends:
+        facts["ending"] = "not known: what watched the job was killed too"
+        return Ending(facts=facts, versions=versions)
+    facts["exit_status"] = failed[0]["status"] if failed else ends[0]["status"]
+    if not failed:
+        return Ending(facts=facts, versions=versions)
+    judged = [(_status_of(end), end) for end in failed]
+    status, end = min(judged, key=lambda pair: (pair[0] is not Status.OOM, pair[0] is Status.CANCELLED))
+    facts["ending"] = message = _message(status, end)
+    if status is Status.CANCELLED and any(row["kind"] == "measured" for row in rows):
+        return Ending(facts=facts, versions=versions)
+    evidence = Evidence(
+        rank=end["rank"] if len(ends) > 1 else None, host=end["host"], message=message, log_tail=tuple(end["log_tail"])
+    )
+    return Ending(status, evidence, facts, versions)
+
+
+def _status_of(end: Mapping[str, Any]) -> Status:
+    """Return what the exit status and the last words of a process stand for."""
+    if end["status"] in _STOPPED:
+        return Status.CANCELLED
+    if end["status"] in (-9, 137) and end["num_host_kills"] > 0:
+        return Status.OOM
+    return classify("\n".join(end["log_tail"]))
+
+
+def _message(status: Status, end: Mapping[str, Any]) -> str:
+    """Return in one line how a process ended: the line of its log that says it, else its exit status."""
+    if status is Status.OOM and end["status"] in (-9, 137):
+        return f"{HOST_MEMORY}: the kernel ended it; {describe_exit(end['status'])}"
+    said = [line.strip() for line in end["log_tail"] if status is not Status.CRASHED and classify(line) is status]
+    errors = [line.strip() for line in end["log_tail"] if "Error" in line]
+    return str((said or errors[-1:] or [describe_exit(end["status"])])[0][:1000])
+
+
+def next_common_step(folder: Path) -> int:
+    """Return a step that no rank has reached and all will learn of in time: a second ahead, at least three steps.
+
+    Raises:
+        UserError: If no rank marks its steps.
+    """
+    rows = [row for path in folder.glob("steps/*.jsonl") for row in list(_lines(path))[-20:]]
+    if not rows:
+        raise UserError(f"{folder}: no rank has marked a step yet; the window starts at a step, see docs/own_job.md")
+    length_ns = max(1, min(row["t_end_ns"] - row["t_start_ns"] for row in rows))
+    last = max(int(row["step"]) for row in rows)
+    return last + max(3, -(-NS_PER_S // int(length_ns)))

@@ -1,0 +1,249 @@
+"""Write a recorded run: the raw folder, manifest and `point.json` of a job that something else started.
+
+What comes out is a run like any other, and the stages after `launch` work on it unchanged.
+"""
+
+import gzip
+import json
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.plan import Limits, PlannedRun, run_id
+from triplepoint.config.point import Point, PointCluster, Recorded, Steps
+from triplepoint.errors import UserError
+from triplepoint.files import write_text
+from triplepoint.launch.watch import slow_steps
+from triplepoint.manifest import Evidence, Manifest, Node, Telemetry, write_manifest
+from triplepoint.provenance import git_state
+from triplepoint.recorded.description import Description, find_type, point_of, type_of
+from triplepoint.recorded.job import Job, MarkedSteps, RecordedGpu, RecordedNode, Row, mark_steps, seat_ranks
+from triplepoint.recorded.studies import RECORDED, add_to_study, check_study
+from triplepoint.recording import Recorder, Recording, again_path, fast_path, read_recording
+from triplepoint.status import Status
+from triplepoint.tables import STEPS
+from triplepoint.units import NS_PER_S
+
+__all__ = ["Description", "Ending", "RecordedGpu", "RecordedNode", "write_run"]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a recorded job ended, as far as that is known."""
+
+    status: Status = Status.OK
+    evidence: Evidence | None = None
+    """Why not ok."""
+    facts: Mapping[str, int | float | str | bool | None] = field(default_factory=dict)
+    """More that is known of it: command, exit code, what marked its steps."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Versions of its software."""
+
+
+def write_run(
+    runs_folder: Path,
+    description: Description,
+    nodes: Sequence[RecordedNode],
+    traces: Mapping[int, Path],
+    steps: Iterable[Row],
+    *,
+    source: str,
+    catalogue: Catalogue | None = None,
+    study: str = RECORDED,
+    ending: Ending | None = None,
+) -> str:
+    """Write a recorded run with its `point.json`, add it to its study, and return its name.
+
+    Args:
+        runs_folder: `results/runs`.
+        description: What is known of the job.
+        nodes: Hosts, in the order of ranks.
+        traces: Kineto traces by rank; copied. Profiled steps of theirs are rows of `steps` under the same numbers.
+        steps: Rows of any ranks. A rank without rows gets those of the first rank with some. None at all: the whole
+            recording is one window instead.
+        source: What it was recorded by: `triplepoint record`, or the format it was imported from.
+        catalogue: The configuration, for models, clusters and GPU types; None where there is none.
+        study: Study of recorded runs.
+        ending: How the job ended; None for well, as far as is known.
+
+    Raises:
+        UserError: If there is no host, nothing was recorded, or what is described contradicts the recording.
+    """
+    check_study(study)
+    if not nodes:
+        raise UserError(f"{source}: no host in the recording; nothing to write a run of")
+    ending = ending or Ending()
+    runs_folder.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".partial-", dir=runs_folder))
+    try:
+        for rank, path in traces.items():
+            _copy_trace(path, scratch / "raw" / "traces", rank)
+        recordings = [_write_recording(scratch / "raw", number, node) for number, node in enumerate(nodes)]
+        job = Job(description, nodes, seat_ranks(nodes), recordings, source)
+        marked = mark_steps(list(steps), job)
+        point = _point(job, catalogue, marked, sorted(traces), ending)
+        for row in marked.rows:
+            row["num_tokens"] = point.num_tokens if point.knows("global_batch_size", "sequence_length") else None
+        STEPS.write(scratch / "raw" / "steps.parquet", STEPS.from_rows(marked.rows))
+        manifest = _manifest(point, job, marked, ending)
+        write_manifest(scratch / "raw" / "manifest.json", manifest)
+        planned = PlannedRun(
+            run=manifest.run, digest=manifest.digest, point=point, limits=_limits(manifest.duration_s, recordings)
+        )
+        write_text(scratch / "point.json", planned.model_dump_json(indent=2) + "\n")
+        scratch.chmod(0o755)
+        shutil.rmtree(runs_folder / manifest.run, ignore_errors=True)
+        scratch.replace(runs_folder / manifest.run)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    add_to_study(runs_folder.parent, study, manifest.run)
+    return manifest.run
+
+
+def _write_recording(raw: Path, number: int, node: RecordedNode) -> Recording | None:
+    """Put the samples of one host into the run and return them; None where there are none."""
+    out = raw / "telemetry" / f"node{number}.arrow"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if node.recording is not None:
+        for of in (node.recording, fast_path(node.recording), again_path(node.recording)):
+            if of.is_file():
+                shutil.copyfile(of, out.with_name(of.name.replace(node.recording.stem, out.stem, 1)))
+    elif node.parts:
+        recorder = Recorder(out, node.period_s, dict(node.absent), facts={"gpus": [vars(gpu) for gpu in node.gpus]})
+        recorder.write(node.parts)
+        recorder.close()
+    else:
+        return None
+    return read_recording(out)
+
+
+def _copy_trace(path: Path, folder: Path, rank: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    out = folder / f"rank{rank}.json.gz"
+    with path.open("rb") as trace:
+        is_compressed = trace.read(2) == b"\x1f\x8b"
+        trace.seek(0)
+        with out.open("wb") if is_compressed else gzip.open(out, "wb") as copy:
+            shutil.copyfileobj(trace, copy)
+
+
+def _point(job: Job, catalogue: Catalogue | None, marked: MarkedSteps, traced: Sequence[int], ending: Ending) -> Point:
+    described = job.described
+    products = [seat.device.product for seat in job.seats]
+    gpu = find_type(described.gpu, catalogue) if described.gpu and catalogue else type_of(products, catalogue)
+    num_gpus, cluster = len(job.seats), described.cluster
+    device: Literal["cpu", "cuda", "rocm"] = described.device or (
+        "cpu" if not any(node.gpus for node in job.nodes) else _make_of(products)
+    )
+    known = catalogue.cluster(cluster) if cluster and catalogue else None
+    if known is not None and gpu is not None and known.gpu not in (None, gpu):
+        raise UserError(
+            f"the job is described on cluster {cluster}, whose GPUs are {known.gpu}; its recording has {gpu}"
+        )
+    per_node = described.gpus_per_node or max(Counter(seat.node for seat in job.seats).values())
+    place = PointCluster(
+        name=known.name if known else f"own-{gpu or device}x{num_gpus}",
+        device=known.device if known else device,
+        gpu=known.gpu if known else gpu,
+        gpus_per_node=known.gpus_per_node if known else per_node,
+    )
+    kinds = Counter(row["kind"] for row in marked.rows if row["rank"] == 0)
+    recorded = Recorded(
+        source=job.source,
+        identity=_identity(job, marked, ending),
+        has_steps=marked.has_steps,
+        marked_ranks=marked.ranks,
+    )
+    return point_of(
+        described,
+        place,
+        num_gpus,
+        catalogue,
+        recorded=recorded,
+        steps=Steps(**{kind: kinds[kind] for kind in ("warmup", "measured", "profiled")}),
+        trace_ranks=tuple(traced),
+        telemetry_period_s=max(0.001, min((found.period_s for found in job.recordings if found), default=1.0)),
+    )
+
+
+def _make_of(products: Sequence[str | None]) -> Literal["cuda", "rocm"]:
+    text = " ".join(product or "" for product in products).lower()
+    return "rocm" if "amd" in text or "instinct" in text or "mi2" in text or "mi3" in text else "cuda"
+
+
+def _identity(job: Job, marked: MarkedSteps, ending: Ending) -> str:
+    """Return what tells a recording from every other: its hosts, when it began and what was marked."""
+    first = min(job.start_ns(number, marked.rows) for number in range(len(job.nodes)))
+    hosts = ",".join(node.host for node in job.nodes)
+    spans = [(row["rank"], row["step"], row["t_start_ns"], row["t_end_ns"]) for row in marked.rows]
+    content = json.dumps([hosts, first, spans, dict(ending.facts)], sort_keys=True)
+    return f"{hosts} {datetime.fromtimestamp(first / NS_PER_S, UTC).isoformat()} {sha256(content.encode()).hexdigest()}"
+
+
+def _limits(duration_s: float, recordings: Sequence[Recording | None]) -> Limits:
+    """Return the limits of a run that was not launched: it took what it took."""
+    fast = [found.fast_period_s for found in recordings if found is not None and found.fast_period_s]
+    longest_s = max(duration_s, 1.0)
+    limits = Limits(executor="local", time_limit_s=longest_s, hang_timeout_s=longest_s)
+    return limits.model_copy(update={"fast_telemetry_period_s": min(fast)}) if fast else limits
+
+
+def _manifest(point: Point, job: Job, marked: MarkedSteps, ending: Ending) -> Manifest:
+    start_ns = min(job.start_ns(number, marked.rows) for number in range(len(job.nodes)))
+    end_ns = max(job.end_ns(number, marked.rows) for number in range(len(job.nodes)))
+    nodes = tuple(_node(number, node, job) for number, node in enumerate(job.nodes))
+    commit, dirty = git_state(Path(__file__).parent)
+    return Manifest(
+        run=run_id(point),
+        digest=point.digest(),
+        status=ending.status,
+        evidence=ending.evidence,
+        origin="measured",
+        engine=point.engine if point.knows("engine") else RECORDED,
+        versions=dict(ending.versions),
+        git_commit=commit,
+        git_dirty=dirty,
+        seed=point.seed if point.knows("seed") else None,
+        started_at=datetime.fromtimestamp(start_ns / NS_PER_S, UTC).isoformat(),
+        ended_at=datetime.fromtimestamp(end_ns / NS_PER_S, UTC).isoformat(),
+        duration_s=max(0.0, (end_ns - start_ns) / NS_PER_S),
+        nodes=nodes,
+        slow_steps=slow_steps(marked.rows, frozenset()) if marked.has_steps else None,
+        facts={"recorded_by": job.source, **ending.facts},
+    )
+
+
+def _node(number: int, node: RecordedNode, job: Job) -> Node:
+    recording = job.recordings[number]
+    return Node(
+        node=number,
+        host=node.host,
+        monotonic_ns=node.monotonic_ns,
+        wall_ns=node.wall_ns,
+        num_cores=node.num_cores,
+        memory_bytes=node.memory_bytes,
+        devices=tuple(seat.device for seat in job.seats if seat.node == number),
+        telemetry=None if recording is None else account_of(recording),
+        telemetry_absent=None if recording is not None else "nothing was recorded of this host",
+        checks=node.checks,
+        clock_absent="recorded without round trips between hosts: as good as their wall clocks agree",
+        zeus_absent="recorded, not launched",
+    )
+
+
+def account_of(found: Recording) -> Telemetry:
+    """Return what a manifest says of a recording."""
+    return Telemetry(
+        period_s=found.period_s,
+        num_samples=found.samples.num_rows,
+        measured=found.measured,
+        absent={metric: reason for metric, reason in found.absent.items() if metric not in found.measured},
+        stale=found.stale,
+    )

@@ -1,0 +1,71 @@
+"""What a recording is told before its job starts, checked: its study, what is known of the job, warm-up, command."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.yaml_file import read_yaml
+from triplepoint.errors import UserError
+from triplepoint.files import write_json
+from triplepoint.recorded.description import read_description
+from triplepoint.recorded.marks import REQUEST
+from triplepoint.recorded.studies import check_study
+
+
+def make_setup(
+    command: Sequence[str],
+    config: Path,
+    *,
+    study: str,
+    describe: Path | None,
+    settings: Mapping[str, Any],
+    name: str | None,
+    warmup: int,
+) -> dict[str, Any]:
+    """Return what stands in `session.json`.
+
+    Args:
+        command: The job, for its name and the record.
+        config: Folder of the configuration, for models and clusters that are named.
+        study: Study of recorded runs it belongs to.
+        describe: YAML file of what is known of the job; None for none.
+        settings: The same as single settings, which go before the file's.
+        name: What the job is called; None: as its script.
+        warmup: First marked steps that are not measured.
+
+    Raises:
+        UserError: If one of them is wrong.
+    """
+    check_study(study)
+    if warmup < 0:
+        raise UserError(f"record: --warmup {warmup}: expected 0 or more steps")
+    content = (read_yaml(describe) if describe else {}) | dict(settings)
+    content["name"] = name or content.get("name") or name_of(command)
+    read_description(describe, content, Catalogue(config) if config.is_dir() else None)
+    return {"study": study, "describe": content, "warmup": warmup, "command": list(command)}
+
+
+def name_of(command: Sequence[str]) -> str:
+    """Return the name of the script that a command runs."""
+    script = next((word for word in command if word.endswith(".py")), command[0] if command else "job")
+    name = re.sub(r"[^a-z0-9.-]+", "-", Path(script).name.removesuffix(".py").lower()).strip(".-")
+    return name[:40] or "job"
+
+
+def read_window(text: str) -> tuple[int, int]:
+    """Return the first step of a window and the one after its last.
+
+    Raises:
+        UserError: If the text is no window.
+    """
+    found = re.fullmatch(r"(\d{1,7}):(\d{1,7})", text)
+    if not found or int(found[1]) >= int(found[2]):
+        raise UserError(f"record: --profile {text[:40]!r}: expected FIRST:LAST, such as 20:22 for steps 20 and 21")
+    return int(found[1]), int(found[2])
+
+
+def ask_for_window(session: Path, first: int, last: int) -> None:
+    """Ask the ranks of a recording to profile the steps from `first` up to, not including, `last`."""
+    write_json(session / REQUEST, {"first": first, "num": last - first, "ranks": None})

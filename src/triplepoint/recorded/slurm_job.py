@@ -1,0 +1,56 @@
+"""Follow a job of Slurm that runs already: a watcher on each of its nodes, started inside the job."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from triplepoint.errors import UserError
+from triplepoint.recorded.record import Watching
+from triplepoint.recorded.session import Session
+
+
+def record_job(
+    job_id: str, results: Path, setup: Mapping[str, Any], how: Watching, finish: Callable[[Session], None]
+) -> int:
+    """Watch every node of a job until the job ends, then make a run of it.
+
+    The watchers are a step of the job that overlaps with its others (srun --overlap), so Slurm ends them with the job.
+    Source: srun(1) of Slurm 22.05, --jobid, --overlap.
+
+    Args:
+        job_id: Its number.
+        results: Folder of results, on a file system that all nodes share.
+        setup: What the command line says.
+        how: How it is watched.
+        finish: Makes a run of a recording.
+
+    Raises:
+        UserError: If there is no srun, or no such job runs.
+    """
+    if not re.fullmatch(r"\d+(_\d+)?", job_id):
+        raise UserError(f"record: --job {job_id!r}: expected the number of a job of Slurm, such as 4711")
+    if shutil.which("srun") is None:
+        raise UserError("record: --job: no srun on this machine; run it where jobs are submitted from")
+    session = Session.join(results, {**setup, "command": [f"Slurm job {job_id}"]}, None)
+    watcher = [sys.executable, "-m", "triplepoint.recorded.slurm_job", str(session.folder), json.dumps(vars(how))]
+    command = ["srun", f"--jobid={job_id}", "--overlap", "--ntasks-per-node=1", "--cpus-per-task=1", *watcher]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL)
+    if not session.nodes():
+        shutil.rmtree(session.folder, ignore_errors=True)
+        raise UserError(
+            f"record: --job {job_id}: srun started no watcher (exit status {ended.returncode}); is it running?"
+        )
+    if session.claim_finish():
+        finish(session)
+    return 0
+
+
+if __name__ == "__main__":
+    from triplepoint.recorded.record import watch_node
+
+    watch_node(Session(Path(sys.argv[1])), Watching(**json.loads(sys.argv[2])))

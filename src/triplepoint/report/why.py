@@ -1,0 +1,59 @@
+"""What a run's page says of why it is slow."""
+
+from pathlib import Path
+from typing import Any
+
+from triplepoint.errors import UserError
+from triplepoint.units import S_PER_HOUR
+from triplepoint.why.answer import Answer, why_run
+
+_MOST = 8
+"""Causes that a page names."""
+_J_PER_KWH = 1e3 * S_PER_HOUR
+
+
+def describe_why(run: Path) -> dict[str, Any] | None:
+    """Return what a page says of why a run is slow; None where its steps do not tell.
+
+    Args:
+        run: Folder of a run that finished.
+    """
+    try:
+        answer = why_run(run)
+    except UserError:  # no measured step that all ranks have, say: the page has all else
+        return None
+    slow = answer.slowdown
+    return {
+        "slowdown": f"{slow.slowdown:.3f}",
+        "step_s": f"{answer.step_s:.4g}",
+        "ideal_s": f"{slow.ideal_s.mean():.4g}",
+        "source": answer.source,
+        "causes": [_cause(row) for row in answer.rows()[:_MOST]],
+        "heat": answer.heat,
+        "notes": list(answer.notes),
+        "parts": _parts(answer),
+    }
+
+
+def _cause(row: dict[str, Any]) -> dict[str, str]:
+    energy_j = row["lost_energy_per_day_j"]
+    return {
+        "gpu": row["gpu"],
+        "cause": row["cause"],
+        "lost": f"{'up to ' * row['is_bound']}{row['lost_share']:.1%}",
+        "gpu_hours": f"{row['lost_gpu_hours_per_day']:.3g}",
+        "kwh": "" if energy_j is None else f"{energy_j / _J_PER_KWH:.3g}",
+        "evidence": row["evidence"],
+        "advice": row["advice"],
+    }
+
+
+def _parts(answer: Answer) -> str:
+    """Return the parts of the slowdown, largest of each first, in one sentence; '' where there is none."""
+    slow = answer.slowdown
+    found = []
+    for what, by in (("kind", slow.by_kind), ("stage", slow.by_stage), ("replica", slow.by_dp)):
+        key, value = next(iter(by.items()))
+        if len(by) > 1 and value >= 1.001:
+            found.append(f"{what} {key} {value:.3f}")
+    return f"With ideal durations of all others: {', '.join(found)}." if found else ""

@@ -1,0 +1,65 @@
+"""Why a job is slow, as text."""
+
+from collections.abc import Iterator
+
+from triplepoint.units import S_PER_HOUR
+from triplepoint.why.answer import Answer
+
+_MOST_CAUSES, _MOST_PARTS = 10, 4
+_J_PER_KWH = 1e3 * S_PER_HOUR
+_LEAST_PART = 0.001
+"""A slowdown nearer to 1 is not named."""
+
+
+def render(answer: Answer) -> str:
+    """Return an answer as lines of text."""
+    return "\n".join([*_job(answer), "", *_causes(answer), "", answer.heat, *answer.notes])
+
+
+def _job(answer: Answer) -> Iterator[str]:
+    slow = answer.slowdown
+    steps = f"{answer.num_steps} step{'s' * (answer.num_steps > 1)}"
+    yield f"{answer.name}: {answer.num_gpus} GPUs, {steps} of {answer.step_s:.4g} s, from {answer.source}"
+    yield (
+        f"  slowdown {slow.slowdown:.3f}: {slow.replayed_s.mean():.4g} s, "
+        f"{slow.ideal_s.mean():.4g} s if equal operations lasted equally long"
+    )
+    if answer.num_steps > 1:
+        worst = int(slow.of_steps.argmax())
+        yield f"  per step: {slow.of_steps.min():.3f} to {slow.of_steps[worst]:.3f}"
+    for what, by in (("by kind", slow.by_kind), ("by stage", slow.by_stage), ("by replica", slow.by_dp)):
+        large = [(key, value) for key, value in by.items() if value - 1 >= _LEAST_PART][:_MOST_PARTS]
+        if large and len(by) > 1:
+            yield f"  {what}: {', '.join(f'{key} {value:.3f}' for key, value in large)}"
+    if slow.slowdown - 1 >= _LEAST_PART:
+        worker = ", ".join(f"replica {dp} stage {stage}" for dp, stage in slow.top_workers)
+        yield f"  share of what is lost: slowest workers ({worker}) {slow.share_of_workers:.0%}{_last(answer)}"
+    yield f"  late starts of operations: {slow.launch_slowdown - 1:.2%} of the step"
+
+
+def _last(answer: Answer) -> str:
+    share = answer.slowdown.share_of_last_stage
+    return "" if share != share else f", last stage {share:.0%}"
+
+
+def _causes(answer: Answer) -> Iterator[str]:
+    rows = answer.rows()
+    if not rows:
+        yield "No GPU is slow: none stands out from its peers by 2 % or more."
+        return
+    yield "causes, with what each costs the whole job:"
+    lines = [["GPU", "cause", "step %", "GPU h/day", "kWh/day"]]
+    for row in rows[:_MOST_CAUSES]:
+        energy_j = row["lost_energy_per_day_j"]
+        lines.append([
+            row["gpu"], row["cause"], f"{'up to ' * row['is_bound']}{100 * row['lost_share']:.1f}",
+            f"{row['lost_gpu_hours_per_day']:.3g}", "" if energy_j is None else f"{energy_j / _J_PER_KWH:.3g}",
+        ])  # fmt: skip
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for number, line in enumerate(lines):
+        yield ("  " + "  ".join(map(str.ljust, line, widths))).rstrip()
+        if number:
+            yield f"      {rows[number - 1]['evidence']}"
+            yield f"      to do: {rows[number - 1]['advice']}"
+    if len(rows) > _MOST_CAUSES:
+        yield f"  and {len(rows) - _MOST_CAUSES} smaller ones: --json has all"

@@ -1,0 +1,79 @@
+"""Progress of a command: nothing in the first second, one line rewritten on a terminal, plain lines in a log."""
+
+import os
+import pty
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from triplepoint.cli import progress as module
+from triplepoint.cli.progress import Progress
+
+
+class Clocked(Progress):
+    """Shows when told to, at the time told, instead of every second."""
+
+    def show(self, now_s: float) -> None:
+        self._show(self._began_s + now_s)
+
+
+def log_of(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sys, "stderr", (folder / "log").open("w"))
+    return folder / "log"
+
+
+def test_log_has_plain_lines_five_seconds_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = log_of(tmp_path, monkeypatch)
+    progress = Clocked("reading")
+    progress.show(1)
+    progress("10 %")
+    progress.show(2)
+    progress.show(6.5)
+    progress.show(20)
+    progress("90 %")
+    progress.show(21)
+    assert log.read_text() == "reading\n10 %\n90 %\n"
+
+
+def test_nothing_is_said_in_the_first_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = log_of(tmp_path, monkeypatch)
+    with Progress("reading") as progress:
+        progress("10 %")
+    assert log.read_text() == ""
+
+
+def test_first_line_comes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = log_of(tmp_path, monkeypatch)
+    monkeypatch.setattr(module, "_QUIET_S", 0.01)
+    with Progress("reading") as progress:
+        deadline_s = time.monotonic() + 10
+        while not log.read_text() and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        progress("unseen: five seconds have not passed")
+    assert log.read_text() == "reading\n"
+
+
+def test_terminal_has_one_line_that_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setenv("COLUMNS", "20")
+        with Clocked("reading a trace of a long name") as progress:
+            progress.show(1)
+            progress("90 %")
+            progress.show(2)
+        written = os.read(ours, 1000).decode()
+    os.close(ours)
+    assert written == "\r\x1b[Kreading a trace of \r\x1b[K90 %, 2 s\r\x1b[K"
+
+
+def test_standard_error_may_be_closed_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    progress = Clocked("reading")
+    reader, writer = os.pipe()
+    os.close(reader)
+    progress._file = writer
+    progress.show(1)
+    os.close(writer)

@@ -1,0 +1,227 @@
+"""`triplepoint record` around real training loops on this machine's processors."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.attempts import wait_until
+from tests.synthetic import CONFIG
+from triplepoint.cli import main
+from triplepoint.config.plan import read_planned_run
+from triplepoint.manifest import Manifest, read_manifest
+from triplepoint.recorded.session import job_key
+from triplepoint.recorded.studies import read_recorded
+from triplepoint.tables import STEPS
+from triplepoint.trace.parsing import find_run_traces
+
+ROOT = Path(__file__).parents[3]
+LOOPS = ROOT / "tests" / "loops"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def command(results: Path, *words: str) -> list[str]:
+    return [
+        sys.executable, "-m", "triplepoint", "record", "--results", str(results), "--config", str(CONFIG), *words,
+    ]  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    ours = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": ours, "OMP_NUM_THREADS": "1"}
+
+
+def run(results: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(results, *words), capture_output=True, text=True, env=environment(), timeout=300)
+
+
+def recorded(results: Path) -> tuple[Path, Manifest, list[dict[str, Any]]]:
+    """Return folder, manifest and steps of the only run there is."""
+    (entry,) = read_recorded(results).entries
+    folder = results / "runs" / entry.run
+    assert not list((results / "recorded" / "open").iterdir())
+    steps = STEPS.read(folder / "raw" / "steps.parquet").to_pylist()
+    return folder, read_manifest(folder / "raw" / "manifest.json"), steps
+
+
+def test_command_under_torchrun_becomes_a_run_with_steps_telemetry_and_traces(tmp_path: Path) -> None:
+    done = run(tmp_path, "--profile", "5:7", "--", *TORCHRUN, str(LOOPS / "plain.py"), "30", "0.05")
+    assert done.returncode == 0, done.stderr
+    assert "iteration       30/      30" in done.stdout
+    folder, manifest, steps = recorded(tmp_path)
+    assert manifest.facts["steps_marked_by"] == "steps of the optimizer"
+    assert Counter((row["rank"], row["kind"]) for row in steps) == {
+        (rank, kind): num for rank in (0, 1) for kind, num in (("warmup", 3), ("measured", 24), ("profiled", 2))
+    }
+    point = read_planned_run(folder / "point.json").point
+    assert (point.num_gpus, point.model.name, point.traced_ranks) == (2, "plain", [0, 1])
+    assert [trace.rank for trace in find_run_traces(folder / "raw" / "traces")] == [0, 1]
+    telemetry = manifest.nodes[0].telemetry
+    assert telemetry is not None and "cpu_utilisation" in telemetry.measured
+    for words in (["telemetry", folder.name], ["parse", folder.name, "0-1"], ["trace", "--run", folder.name]):
+        assert main([*words, "--results", str(tmp_path)]) == 0
+    assert (folder / "categories.parquet").is_file()
+
+
+def test_command_of_each_rank_has_one_sampler_a_node(tmp_path: Path) -> None:
+    words = command(tmp_path, "--step-pattern", "megatron", "--", sys.executable, str(LOOPS / "plain.py"), "20", "0.02")
+    done = subprocess.run(
+        [*TORCHRUN, "--no-python", *words], capture_output=True, text=True, env=environment(), timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    folder, manifest, steps = recorded(tmp_path)
+    assert manifest.facts["steps_marked_by"] == "lines of its log that match --step-pattern"
+    assert [device.rank for device in manifest.nodes[0].devices] == [0, 1]
+    assert len(list((folder / "raw" / "telemetry").iterdir())) == 1
+    assert read_planned_run(folder / "point.json").point.recorded.marked_ranks == (0,)  # type: ignore[union-attr]
+    assert len(steps) == 2 * 19
+
+
+def test_loop_that_records_itself(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(LOOPS / "in_loop.py"), str(tmp_path), "30"],
+        capture_output=True, text=True, env=environment(), timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    _, manifest, steps = recorded(tmp_path)
+    assert manifest.facts["steps_marked_by"] == "calls of recorder.step()"
+    assert Counter(row["kind"] for row in steps) == {"warmup": 1, "measured": 29}
+    assert list(read_recorded(tmp_path).order) == ["mine"]
+    assert all(row["t_end_ns"] - row["t_start_ns"] >= 20_000_000 for row in steps)
+
+
+def test_process_that_runs_already_is_followed_by_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    script = "import time\nfor i in range(60): print(f'iteration {i}/ 60', flush=True); time.sleep(0.1)"
+    with log.open("w") as out:
+        process = subprocess.Popen([sys.executable, "-c", script], stdout=out)
+    done = run(tmp_path, "--pid", str(process.pid), "--log", str(log), "--step-pattern", "megatron")
+    process.wait()
+    assert done.returncode == 0, done.stderr
+    _, manifest, steps = recorded(tmp_path)
+    lengths = sorted((row["t_end_ns"] - row["t_start_ns"]) / 1e9 for row in steps)
+    assert lengths[len(lengths) // 2] == pytest.approx(0.1, abs=0.03)
+    assert manifest.facts["exit_status"] is None
+
+
+def test_out_of_memory_is_the_outcome_and_steps_before_it_are_kept(tmp_path: Path) -> None:
+    done = run(tmp_path, "--", *TORCHRUN, str(LOOPS / "plain.py"), "20", "0.01", "crash")
+    assert done.returncode == 1
+    _, manifest, steps = recorded(tmp_path)
+    assert manifest.status == "oom" and manifest.evidence is not None
+    assert "CUDA out of memory" in manifest.evidence.message
+    assert len(steps) == 2 * 9
+
+
+def test_recording_whose_watcher_was_killed_is_finished_later(tmp_path: Path) -> None:
+    loop = "import time\nimport torch\nw = torch.nn.Linear(4, 4)\no = torch.optim.SGD(w.parameters(), 0.1)\n"
+    loop += "for _ in range(400): w(torch.ones(4)).sum().backward(); o.step(); time.sleep(0.02)"
+    watcher = subprocess.Popen(command(tmp_path, "--", sys.executable, "-c", loop), env=environment())
+    steps = tmp_path / "recorded" / "open"
+    wait_until(lambda: any(len(p.read_text()) > 2000 for p in steps.glob("*/steps/rank0.jsonl")), "steps", 60)
+    (session,) = steps.iterdir()
+    os.kill(watcher.pid, signal.SIGKILL)
+    watcher.wait()
+    done = run(tmp_path, "--finish")
+    assert done.returncode == 0, done.stderr
+    _, manifest, rows = recorded(tmp_path)
+    assert len(rows) > 15
+    assert manifest.facts["ending"] == "not known: what watched the job was killed too"
+    assert manifest.nodes[0].telemetry is not None
+    assert not session.exists()
+
+
+def test_window_is_asked_for_from_outside(tmp_path: Path) -> None:
+    watcher = subprocess.Popen(
+        command(tmp_path, "--", *TORCHRUN, str(LOOPS / "plain.py"), "150", "0.05"),
+        env=environment(), stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    files = (tmp_path / "recorded" / "open").glob
+    wait_until(lambda: any(path.read_text().count("\n") > 5 for path in files("*/steps/rank0.jsonl")), "steps", 60)
+    asked = run(tmp_path, "--profile-now", "2")
+    assert asked.returncode == 0, asked.stderr
+    assert watcher.wait(120) == 0
+    folder, _, steps = recorded(tmp_path)
+    assert Counter(row["rank"] for row in steps if row["kind"] == "profiled") == {0: 2, 1: 2}
+    assert [trace.rank for trace in find_run_traces(folder / "raw" / "traces")] == [0, 1]
+
+
+@pytest.mark.parametrize("loop", ["megatron_core_loop", "deepspeed_loop"])
+def test_loops_of_frameworks(tmp_path: Path, loop: str) -> None:
+    pytest.importorskip({"megatron_core_loop": "megatron.core", "deepspeed_loop": "deepspeed"}[loop])
+    done = run(tmp_path, "--profile", "4:5", "--", *TORCHRUN, str(LOOPS / f"{loop}.py"), "12")
+    assert done.returncode == 0, done.stderr[-2000:]
+    _, manifest, steps = recorded(tmp_path)
+    expected = {"megatron_core_loop": "steps of the optimizer"}
+    assert manifest.facts["steps_marked_by"] == expected.get(loop, "the training step of Megatron-LM or DeepSpeed")
+    assert Counter(row["kind"] for row in steps) == {"warmup": 2 * 3, "measured": 2 * 7, "profiled": 2}
+
+
+def test_job_of_slurm_is_watched_on_its_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    srun = tmp_path / "bin" / "srun"
+    srun.parent.mkdir()
+    # As srun does at the end of a job, it ends its step after a while.
+    srun.write_text('#!/bin/sh\necho "$@" > "$0.said"\nshift 4\n"$@" &\nsleep 6\nkill $!\nwait\n')
+    srun.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{srun.parent}{os.pathsep}{os.environ['PATH']}")
+    done = run(tmp_path, "--job", "4711")
+    assert done.returncode == 0, done.stderr
+    assert (srun.parent / "srun.said").read_text().startswith("--jobid=4711 --overlap --ntasks-per-node=1")
+    folder, manifest, _ = recorded(tmp_path)
+    assert not read_planned_run(folder / "point.json").point.recorded.has_steps  # type: ignore[union-attr]
+    assert manifest.duration_s > 2
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "expected either -- COMMAND or one of"),
+        (["--", "nosuchprogram"], "no program 'nosuchprogram'"),
+        (["--pid", "4194303"], "no such process on this node"),
+        (["--job", "x1"], "expected the number of a job of Slurm"),
+        (["--profile", "7:5", "--", "true"], "expected FIRST:LAST"),
+        (["--step-pattern", "megatro", "--", "true"], "no framework"),
+        (["--set", "tp", "--", "true"], "expected KEY=VALUE"),
+        (["--set", "tpp=3", "--", "true"], "tpp"),
+        (["--set", "model=llama3-7b", "--", "true"], "did you mean 'llama3-70b'"),
+        (["--set", "steps={}", "--", "true"], "steps cannot be described"),
+        (["--log", "x", "--", "true"], "--log is read with --pid"),
+        (["--study", "My Study", "--", "true"], "--study 'My Study'"),
+        (["--warmup", "-1", "--", "true"], "expected 0 or more steps"),
+        (["--profile-now", "2"], "recordings under way: none"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], words: list[str], expected: str
+) -> None:
+    assert main(["record", "--results", str(tmp_path), "--config", str(CONFIG), *words]) == 2
+    said = capfd.readouterr().err
+    assert expected in said and said.count("\n") == 1
+    assert not list(tmp_path.glob("recorded/open/*"))
+
+
+@pytest.mark.parametrize(
+    ("variables", "key"),
+    [
+        ({}, None),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, None),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1"}, "7-0"),
+        ({"RANK": "1", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}, "n1-29500"),
+        ({"OMPI_COMM_WORLD_RANK": "1", "PMIX_NAMESPACE": "prterun-n1-77@1"}, "prterun-n1-77-1"),
+    ],
+)
+def test_ranks_of_a_job_find_one_recording(variables: dict[str, str], key: str | None) -> None:
+    assert job_key(variables) == key
+
+
+def test_hook_leaves_the_environments_own_sitecustomize(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('own')")
+    hook = ROOT / "src" / "triplepoint" / "recorded" / "hook"
+    paths = {"PYTHONPATH": os.pathsep.join([str(hook), str(tmp_path)]), "TRIPLEPOINT_RECORD": str(tmp_path / "s")}
+    done = subprocess.run([sys.executable, "-c", "pass"], env=os.environ | paths, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("own\n", "")

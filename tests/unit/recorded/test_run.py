@@ -1,0 +1,152 @@
+"""Recorded runs: written from samples and steps, then through telemetry and aggregate like any other."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.synthetic import CONFIG
+from triplepoint.aggregate import aggregate
+from triplepoint.cli import main
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.plan import read_planned_run
+from triplepoint.errors import UserError
+from triplepoint.manifest import read_manifest
+from triplepoint.plan import select, write_plan
+from triplepoint.recorded.description import Description
+from triplepoint.recorded.run import RecordedGpu, RecordedNode, write_run
+from triplepoint.recorded.studies import read_recorded
+from triplepoint.recording import Part
+from triplepoint.tables.results import RESULT_TABLES
+from triplepoint.tables.traces import STEPS
+from triplepoint.telemetry.align import align_run
+
+T0_NS = 1_790_000_000_000_000_000
+"""Wall clock of the first sample: 2026. Unit: ns."""
+S = 1_000_000_000
+COLUMNS = ("gpu_power_w", "gpu_temp_c", "sm_clock_mhz")
+PRODUCT = "NVIDIA H100 80GB HBM3"
+
+
+def node(host: str, power_w: float, num_gpus: int = 8, seconds: int = 120) -> RecordedNode:
+    """Return a host sampled once a second at constant power."""
+    t_ns = T0_NS + np.arange(seconds) * S
+    values = np.tile([power_w, 60.0, 1980.0], (seconds, 1))
+    parts = [Part(f"gpu{i}", t_ns, np.zeros(seconds, int), COLUMNS, values) for i in range(num_gpus)]
+    gpus = [RecordedGpu(f"gpu{i}", PRODUCT, f"GPU-{host}-{i}") for i in range(num_gpus)]
+    return RecordedNode(host, gpus, parts, period_s=1.0)
+
+
+def steps(ranks: range, num: int, length_s: float = 2.0) -> list[dict[str, object]]:
+    """Return back-to-back steps from 10 s on, the first a warm-up."""
+    starts = [T0_NS + 10 * S + round(number * length_s * S) for number in range(num)]
+    return [
+        {"rank": rank, "step": number, "kind": "measured" if number else "warmup"}
+        | {"t_start_ns": start, "t_end_ns": start + round(length_s * S)}
+        for rank in ranks
+        for number, start in enumerate(starts)
+    ]
+
+
+def through(results: Path, run: str) -> dict[str, object]:
+    """Return the row of `points` that a recorded run comes to."""
+    plan = read_recorded(results)
+    align_run(results / "runs" / run / "raw", results / "runs" / run / "telemetry.parquet")
+    aggregate(plan, results, CONFIG)
+    rows = RESULT_TABLES["points"].read(results / "tables" / "recorded" / "points.parquet").to_pylist()
+    return next(row for row in rows if row["run"] == run)
+
+
+def test_write_run_without_description_leaves_settings_unknown(tmp_path: Path) -> None:
+    run = write_run(
+        tmp_path / "runs", Description(), [node("a", 500.0), node("b", 600.0)], {}, steps(range(16), 21),
+        source="import: test", catalogue=Catalogue(CONFIG),
+    )  # fmt: skip
+    row = through(tmp_path, run)
+    assert (row["gpu"], row["num_gpus"], row["status"], row["origin"]) == ("h100", 16, "ok", "measured")
+    assert [row[name] for name in ("tp", "micro_batch_size", "precision", "recompute", "overlap", "mfu")] == [None] * 6
+    assert row["tokens_per_s"] is None and row["num_microbatches"] is None and row["flops_per_token"] is None
+    assert row["step_time_s"] == pytest.approx(2.0)
+    assert row["job_gpu_power_w"] == pytest.approx(8 * 500 + 8 * 600)
+    assert "model, tp" in str(row["prediction_absent"])
+
+
+def test_write_run_without_steps_has_power_but_no_step_time(tmp_path: Path) -> None:
+    run = write_run(
+        tmp_path / "runs", Description(), [node("a", 500.0)], {}, [], source="import: test", catalogue=Catalogue(CONFIG)
+    )
+    row = through(tmp_path, run)
+    assert row["step_time_s"] is None and row["num_measured_steps"] is None
+    assert row["gpu_power_w"] == pytest.approx(500.0)
+
+
+def test_write_run_described_whole_has_a_prediction_beside_it(tmp_path: Path) -> None:
+    described = Description(
+        model="llama3-70b", cluster="h100x64", tp=8, pp=8, micro_batch_size=1, global_batch_size=128,
+        sequence_length=8192, precision="bf16", engine="megatron",
+    )  # fmt: skip
+    nodes = [node(f"n{i}", 500.0) for i in range(8)]
+    run = write_run(
+        tmp_path / "runs", described, nodes, {}, steps(range(1), 21, 20.0), source="triplepoint record",
+        catalogue=Catalogue(CONFIG),
+    )  # fmt: skip
+    point = read_planned_run(tmp_path / "runs" / run / "point.json").point
+    assert (point.layout.tp, point.layout.pp, point.layout.dp) == (8, 8, 1)
+    assert point.knows("tp", "dp", "cp") and not point.knows("recompute")
+    row = through(tmp_path, run)
+    assert row["prediction_absent"] is None and row["predicted_step_time_s"] > 1
+    assert row["tokens_per_s"] == pytest.approx(128 * 8192 / 20.0)
+    assert row["recompute"] is None
+
+
+def test_write_run_gives_ranks_without_marks_those_of_another_on_their_own_clock(tmp_path: Path) -> None:
+    nodes = [
+        RecordedNode("a", num_ranks=1, monotonic_ns=1_000 * S, wall_ns=T0_NS),
+        RecordedNode("b", num_ranks=1, monotonic_ns=5_000 * S, wall_ns=T0_NS + 2 * S),
+    ]
+    rows = [
+        {"rank": 0, "step": step, "kind": "measured", "t_start_ns": (1_010 + step) * S, "t_end_ns": (1_011 + step) * S}
+        for step in range(3)
+    ]
+    run = write_run(tmp_path / "runs", Description(), nodes, {}, rows, source="test")
+    table = STEPS.read(tmp_path / "runs" / run / "raw" / "steps.parquet").to_pylist()
+    assert [row["t_start_ns"] // S for row in table if row["rank"] == 1] == [5_008, 5_009, 5_010]
+    row = through(tmp_path, run)
+    assert row["step_time_s"] == pytest.approx(1.0)
+    gpus = RESULT_TABLES["gpus"].read(tmp_path / "tables" / "recorded" / "gpus.parquet").to_pylist()
+    assert [gpu["step_time_s"] for gpu in gpus] == [pytest.approx(1.0), None]
+
+
+@pytest.mark.parametrize(
+    ("described", "rows", "expected"),
+    [
+        (Description(tp=3, pp=1), [], "tp 3, pp 1, cp 1, its recording has 8 ranks"),
+        (Description(num_gpus=64), [], "num_gpus 64, its recording has 8"),
+        (Description(), steps(range(9), 3), "steps of rank 8, the recording has 8 ranks"),
+        (Description(cluster="h200x32"), [], "whose GPUs are h200; its recording has h100"),
+    ],
+)
+def test_write_run_contradictions_are_refused(
+    tmp_path: Path, described: Description, rows: list[dict[str, object]], expected: str
+) -> None:
+    with pytest.raises(UserError, match=expected):
+        write_run(tmp_path / "runs", described, [node("a", 500.0)], {}, rows, source="x", catalogue=Catalogue(CONFIG))
+    assert not list((tmp_path / "runs").iterdir()) and not (tmp_path / "recorded").exists()
+
+
+def test_recorded_runs_are_taken_along_and_leave_other_studies_as_they_were(tmp_path: Path) -> None:
+    before = select(CONFIG, ["smoke"], ["cpu-local"], ())
+    run = write_run(tmp_path / "runs", Description(), [node("a", 500.0)], {}, [], source="x", study="mine")
+    plan = select(CONFIG, ["smoke"], ["cpu-local"], (), tmp_path)
+    assert plan.of_study("smoke").digest() == before.of_study("smoke").digest()
+    assert [entry.run for entry in plan.of_study("mine").entries] == [run]
+    text = (tmp_path / "runs" / run / "point.json").read_text()
+    write_plan(plan, tmp_path)
+    assert (tmp_path / "runs" / run / "point.json").read_text() == text
+    assert read_manifest(tmp_path / "runs" / run / "raw" / "manifest.json").run == run
+
+
+def test_launch_of_a_recorded_run_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "runs", Description(), [node("a", 500.0)], {}, [], source="triplepoint record")
+    assert main(["launch", run, "--results", str(tmp_path), "--force"]) == 2
+    assert "recorded by triplepoint record, not launched" in capfd.readouterr().err

@@ -1,0 +1,66 @@
+"""`triplepoint why`: text, JSON, tables, and what users get wrong."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from triplepoint.cli import main
+from triplepoint.errors import USER_ERROR
+from triplepoint.tables.why import WHY
+
+DATA = Path(__file__).parents[2] / "data" / "stragglers"
+
+
+def test_text_of_a_table_of_operations(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", str(DATA / "trace-AR.parquet")]) == 0
+    text = capsys.readouterr().out
+    assert "64 GPUs, 44 steps of 46.65 s" in text
+    assert "slowdown 1.976" in text
+    assert "rank 0  computation  50.5" in text
+
+
+def test_json_and_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "why.parquet"
+    assert main(["why", str(DATA / "trace-ST.parquet"), "--json", "-o", str(out)]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["share_of_last_stage"] == pytest.approx(1.22, rel=0.01)
+    assert [(row["gpu"], row["cause"]) for row in content["causes"]] == [("stage 3", "layers")]
+    assert content["causes"][0]["lost_energy_per_day_j"] is None
+    assert WHY.read(out).to_pylist() == content["causes"]
+
+
+def test_gpu_hours_are_of_the_whole_job(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["why", str(DATA / "trace-AR.parquet"), "--json"])
+    (row,) = json.loads(capsys.readouterr().out)["causes"]
+    assert row["lost_gpu_hours_per_day"] == pytest.approx(row["lost_share"] * 64 * 24)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path: None, "no such file"),
+        (lambda path: path.write_text("dp_rank,stage"), "no readable Parquet file"),
+        (lambda path: pq.write_table(pa.table({"stage": [1]}), path), "no column dp_rank"),
+        (lambda path: pq.write_table(pq.read_table(DATA / "trace-ST.parquet").slice(1), path), "6783 rows"),
+        (lambda path: pq.write_table(pq.read_table(DATA / "trace-ST.parquet").slice(0, 0), path), "no rows"),
+    ],
+)
+def test_bad_table_is_one_line(make, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path / "trace.parquet"
+    make(path)
+    assert main(["why", str(path)]) == USER_ERROR
+    error = capsys.readouterr().err
+    assert said in error and str(path) in error and error.count("\n") == 1
+
+
+def test_folder_that_is_no_run_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", str(tmp_path)]) == USER_ERROR
+    assert "triplepoint trace" in capsys.readouterr().err
+
+
+def test_ending_of_a_table_is_checked_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", "nothing", "-o", str(tmp_path / "a.txt")]) == USER_ERROR
+    assert ".parquet" in capsys.readouterr().err

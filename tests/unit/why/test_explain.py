@@ -1,0 +1,73 @@
+"""Causes from what sensors say, GPU by GPU."""
+
+from dataclasses import replace
+
+import pytest
+
+from triplepoint.why.explain import cause_of_clock, explain, explain_clocks
+from triplepoint.why.sensed import Sensed
+from triplepoint.why.suspects import Suspect
+
+SOUND = Sensed(
+    0, "n0", "gpu0", 0, clock_mhz=1900.0, power_w=600.0, limit_w=700.0, temp_c=60.0, inlet_c=25.0,
+    throttled={"power_cap_share": 0.0, "sw_thermal_share": 0.0}, compute_s=1.0, host_s=0.0,
+)  # fmt: skip
+
+
+def gpus(**odd: object) -> dict[int, Sensed]:
+    """Return GPUs of four nodes of two, of which rank 3 is as said."""
+    made = {rank: replace(SOUND, rank=rank, device=f"gpu{rank % 2}", node=rank // 2) for rank in range(8)}
+    made = {rank: replace(one, clock_mhz=one.clock_mhz + rank % 3) for rank, one in made.items()}
+    return made | {3: replace(made[3], **odd)}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("odd", "cause"),
+    [
+        ({"limit_w": 500.0}, "power limit"),
+        ({"throttled": {"power_brake_share": 0.5}}, "power limit"),
+        ({"throttled": {"power_cap_share": 0.9}}, "power limit"),
+        ({"throttled": {"sw_thermal_share": 0.8}, "temp_c": 87.0}, "contact"),
+        ({"throttled": {"hw_thermal_share": 0.8}, "temp_c": 87.0, "inlet_c": 52.0}, "heat"),
+        ({}, "computation"),
+    ],
+)
+def test_cause_of_clock(odd: dict[str, object], cause: str) -> None:
+    sensed = gpus(clock_mhz=1500.0, **odd)
+    assert cause_of_clock(sensed[3], sensed)[0] == cause
+
+
+def test_cause_of_clock_without_counters_or_inlet_goes_by_temperature() -> None:
+    sensed = gpus(clock_mhz=1500.0, throttled={}, temp_c=85.0, power_w=400.0)
+    sensed = {rank: replace(one, inlet_c=float("nan")) for rank, one in sensed.items()}
+    assert cause_of_clock(sensed[3], sensed)[0] == "contact"
+
+
+def test_excess_beyond_the_clock_is_computation() -> None:
+    suspect = Suspect((3, 0), (3,), "computation", 0.5, 0.5, has_peers=True, lost_s=0.5)
+    sensed = gpus(clock_mhz=1901.0 / 1.1, limit_w=500.0)
+    found = explain([suspect], sensed, lambda place: (place[0],), 2.0)
+    assert [one.cause for one in found] == ["computation", "power limit"]
+    assert [one.lost_s for one in found] == pytest.approx([0.4, 0.1], rel=0.01)
+
+
+def test_late_launches_are_told_from_slow_kernels() -> None:
+    suspect = Suspect((3, 0), (3,), "computation", 0.2, 0.2, has_peers=True, lost_s=0.2)
+    (found,) = explain([suspect], gpus(host_s=0.2), lambda place: (place[0],), 2.0)
+    assert (found.rank, found.cause) == (3, "launch")
+
+
+def test_stage_without_peers_is_the_division_of_layers() -> None:
+    suspects = [Suspect((dp, 1), (2 + dp,), "computation", 0.3, 0.3, has_peers=False, lost_s=0.1) for dp in range(2)]
+    (found,) = explain(suspects, {}, lambda place: (), 2.0)
+    assert (found.name, found.cause, found.lost_s) == ("stage 1", "layers", pytest.approx(0.2))
+
+
+def test_clocks_alone_give_a_bound() -> None:
+    (found,) = explain_clocks(gpus(clock_mhz=1520.0, limit_w=500.0), 10.0)
+    assert (found.rank, found.cause, found.is_bound) == (3, "power limit", True)
+    assert found.lost_s == pytest.approx(10 * (1 - 1520 / 1901), rel=0.01)
+
+
+def test_clocks_that_differ_as_parts_do_explain_nothing() -> None:
+    assert explain_clocks(gpus(), 10.0) == []

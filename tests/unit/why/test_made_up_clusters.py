@@ -1,0 +1,80 @@
+"""Causes of slow GPUs on simulated clusters whose truth is known."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from tests.made_up_clusters import (
+    CLUSTERS,
+    LATE_CLUSTERS,
+    PER_NODE,
+    Fault,
+    confusion_table,
+    replica_and_stage,
+    why_late,
+    with_fault,
+    write_cluster,
+)
+from triplepoint.why.answer import Answer, why_run
+from triplepoint.why.run_operations import operations_of_traces
+
+DOCS = Path("docs/why.md")
+
+
+class Judged(NamedTuple):
+    fault: Fault
+    answer: Answer
+    lost_s: float
+    """What the fault makes of the step; NaN where no sound twin was simulated."""
+
+    @property
+    def said(self) -> str | None:
+        return self.answer.findings[0].cause if self.answer.findings else None
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> list[Judged]:
+    runs = {fault: write_cluster(tmp_path_factory.mktemp("cluster"), fault) for fault in CLUSTERS}
+    answers = {fault: why_run(run) for fault, run in runs.items()}
+    sound_s = {fault.seed: answers[fault].step_s for fault in CLUSTERS if fault.cause is None}
+    found = [Judged(fault, one, one.step_s - sound_s.get(fault.seed, np.nan)) for fault, one in answers.items()]
+    operations = operations_of_traces(runs[CLUSTERS[0]], replica_and_stage, PER_NODE)
+    for fault in LATE_CLUSTERS:
+        usual = float(with_fault(operations, Fault(None, seed=fault.seed)).step_time_s.mean())
+        answer = why_late(runs[CLUSTERS[0]], fault)
+        found.append(Judged(fault, answer, answer.step_s - usual))
+    return found
+
+
+def test_every_cause_is_told_and_sound_clusters_have_none(judged: list[Judged]) -> None:
+    assert len(judged) >= 20
+    assert [(one.fault.cause, one.said) for one in judged if one.said != one.fault.cause] == []
+
+
+def test_the_slow_gpu_is_named(judged: list[Judged]) -> None:
+    for one in judged:
+        if one.fault.cause == "heat":  # both of a node
+            assert one.answer.findings[0].rank // PER_NODE == one.fault.gpu[0]
+        elif one.fault.cause is not None:
+            assert one.answer.findings[0].rank == one.fault.rank, one.fault
+
+
+def test_what_a_gpu_costs_is_what_its_fault_made_of_the_step(judged: list[Judged]) -> None:
+    known = [one for one in judged if one.fault.cause is not None and np.isfinite(one.lost_s)]
+    assert len(known) >= 15
+    for one in known:
+        told_s = sum(finding.lost_s for finding in one.answer.findings)
+        assert told_s == pytest.approx(one.lost_s, rel=0.25, abs=0.01 * one.answer.step_s), one.fault
+
+
+def test_where_heat_explains_nothing_it_is_said(judged: list[Judged]) -> None:
+    for one in judged:
+        is_of_heat = one.fault.cause in ("heat", "contact")
+        assert one.answer.heat.startswith("Heat explains nothing here") == (not is_of_heat), one.fault
+
+
+def test_documented_confusion_table(judged: list[Judged]) -> None:
+    table = confusion_table([(one.fault.cause, one.said) for one in judged])
+    assert "\n".join(table) in DOCS.read_text(), "\n".join(table)
