@@ -52,6 +52,19 @@ def whole_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+FORMULA_SIGNS = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet takes a cell that begins with one of these for a formula."""
+
+
+def guarded(text: str) -> str:
+    """Return text for a cell of a CSV file, with a ' in front where a spreadsheet would take it for a formula.
+
+    Source:
+        OWASP, CSV Injection, https://owasp.org/www-community/attacks/CSV_Injection
+    """
+    return f"'{text}" if text.startswith(FORMULA_SIGNS) else text
+
+
 def write_text(path: Path, text: str, is_private: bool = False) -> None:
     """Write `text` to `path` in one piece."""
     with whole(path, is_private) as scratch:

@@ -268,7 +268,8 @@ def as_simulated(point: Point, cluster: ClusterConfig) -> Point:
     return point.model_copy(update=changed)
 
 
-def _make_entry(point: Point, cluster: ClusterConfig, catalogue: Catalogue, study: str) -> PlanEntry:
+def plan_point(point: Point, cluster: ClusterConfig) -> PlannedRun:
+    """Return the run of a point, with the limits of its cluster."""
     limits = Limits(
         executor=cluster.executor,
         time_limit_s=cluster.time_limit_s,
@@ -276,7 +277,11 @@ def _make_entry(point: Point, cluster: ClusterConfig, catalogue: Catalogue, stud
         fast_telemetry_period_s=cluster.fast_telemetry_period_s,
         slots=cluster.slots,
     )
-    planned = PlannedRun(run=run_id(point), digest=point.digest(), point=point, limits=limits)
+    return PlannedRun(run=run_id(point), digest=point.digest(), point=point, limits=limits)
+
+
+def _make_entry(point: Point, cluster: ClusterConfig, catalogue: Catalogue, study: str) -> PlanEntry:
+    planned = plan_point(point, cluster)
     return PlanEntry(run=planned.run, studies=(study,), invalid_because=refusal_of(point, catalogue), planned=planned)
 
 

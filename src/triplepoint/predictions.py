@@ -1,7 +1,7 @@
 """Predictions of configurations written in a study's words: CSV, YAML or JSON, or a study."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from triplepoint.config.plan import run_id
 from triplepoint.config.point import Engine, Point
 from triplepoint.config.rules import without_effect
 from triplepoint.config.study import Settings, Study, expand
-from triplepoint.config.yaml_file import load, read_any, read_csv
+from triplepoint.config.yaml_file import STANDARD_INPUT, Rows, load, parse_csv, read_any, read_csv, read_text
 from triplepoint.errors import UserError
 from triplepoint.plan import points_of, refusal_of
 from triplepoint.processes import on_all_cores
@@ -88,7 +88,8 @@ def predict(
         with_rank: Whether layouts of one training are ranked.
 
     Returns:
-        Columns as `triplepoint predict --help` names them, in their units; NaN where there is nothing.
+        Columns as `triplepoint predict --help` names them, NaN where there is nothing; `attrs["units"]` has the unit of
+        each, '1' for ratios and '' for text.
 
     Raises:
         UserError: If a setting is not known or wrong, or the configuration is.
@@ -113,7 +114,21 @@ def predict(
     ranked = rank(found, config) if with_rank else [{} for _ in found]
     columns = [*rows[0], *ranked[0], *COLUMNS] if rows else ["id", "run", *COLUMNS]
     table = [keys | more | one.cells() for keys, more, one in zip(rows, ranked, found, strict=True)]
-    return pd.DataFrame(table, columns=columns).apply(_numbers)
+    predicted = pd.DataFrame(table, columns=columns).apply(_numbers)
+    predicted.attrs["units"] = {name: _unit_of(name) for name in columns}
+    return predicted
+
+
+_UNITS = {
+    "tokens_per_s_per_gpu": "token/s", "_per_token_j": "J/token", "_s": "s", "_w": "W", "_c": "degC", "_mhz": "MHz",
+    "_gib": "GiB", "_fraction": "1", "mfu": "1", "rank": "1", "num_ranked": "1",
+}  # fmt: skip
+"""Unit of a column of predictions, by the end of its name without that of an interval."""
+
+
+def _unit_of(name: str) -> str:
+    bare = name.replace("_lo_", "_").replace("_hi_", "_")
+    return next((unit for end, unit in _UNITS.items() if bare.endswith(end)), "")
 
 
 def _numbers(column: "pd.Series[Any]") -> "pd.Series[Any]":
@@ -212,15 +227,44 @@ def _as_usual(settings: Settings, stack: Stack) -> Settings:
 def _read_settings(source: Path) -> Iterator[tuple[str | Path, Settings]]:
     """Yield the settings of each configuration with the place they stand at, for errors."""
     suffix = source.suffix.lower()
-    if suffix in _TABLES:
-        for line, row in read_cells(source):
-            where = f"{source}: line {line}"
-            yield where, parse(Configuration, row, where)
-        return
-    if suffix not in _TREES:
+    if source == STANDARD_INPUT:
+        yield from _of_standard_input()
+    elif suffix in _TABLES:
+        yield from _of_cells(source, read_cells(source))
+    elif suffix in _TREES:
+        yield from _of_tree(source, read_any(source, _MOST_BYTES))
+    else:
         known = ", ".join((*_TABLES, *_TREES))
         raise UserError(f"{source}: unknown kind of file {suffix!r}; expected a name that ends in one of {known}")
-    content = read_any(source, _MOST_BYTES)
+
+
+def _of_standard_input() -> Iterator[tuple[str | Path, Settings]]:
+    """Yield the settings in standard input: YAML or JSON if that is what it holds, else a table."""
+    try:
+        text = read_text(STANDARD_INPUT)
+    except UnicodeDecodeError as error:
+        raise UserError(f"standard input: not text: {error}") from None
+    try:
+        content = load(text, "standard input") if len(text) <= _MOST_BYTES else None
+    except UserError:
+        if text.lstrip()[:1] in ("{", "["):
+            raise
+        content = None
+    if isinstance(content, dict | list):
+        return _of_tree(STANDARD_INPUT, content)
+    return _of_cells(
+        STANDARD_INPUT, cells_of(STANDARD_INPUT, *parse_csv(text, STANDARD_INPUT, Configuration.model_fields))
+    )
+
+
+def _of_cells(source: Path, rows: Iterable[tuple[int, dict[str, Any]]]) -> Iterator[tuple[str | Path, Settings]]:
+    for line, row in rows:
+        where = f"{source}: line {line}"
+        yield where, parse(Configuration, row, where)
+
+
+def _of_tree(source: Path, content: Any) -> Iterator[tuple[str | Path, Settings]]:
+    """Yield the settings of what YAML or JSON holds: one configuration, a list of them, or a study."""
     if isinstance(content, dict) and "sweeps" in content:
         for settings in expand(parse(Study, content, source), source):
             yield source, settings
@@ -238,8 +282,12 @@ def read_cells(source: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     Raises:
         UserError: If the file cannot be read, a column stands twice, or a row has more or fewer cells than the header.
     """
+    yield from cells_of(source, *read_csv(source, Configuration.model_fields))
+
+
+def cells_of(source: Path, header: Sequence[str], rows: Rows) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the rows of a CSV that was read, as `read_cells`."""
     values: dict[str, Any] = {}
-    header, rows = read_csv(source, Configuration.model_fields)
     if twice := next((name for name in header if header.count(name) > 1), None):
         raise UserError(f"{source}: column {twice!r} stands {header.count(twice)} times; keep one")
     if "gpu" in header and "cluster" not in header:

@@ -91,11 +91,11 @@ class Binding:
     """The selection as the rules see it."""
 
     tables = (
-        "points", "gpus", "nodes", "traffic", "step_energy", "phases", "breakdown", "kernels", "telemetry_checks",
-        "published", "timeline",
+        "points", "gpus", "nodes", "traffic", "step_energy", "step_samples", "job_power", "phases", "breakdown",
+        "kernels", "telemetry_checks", "published", "timeline",
     )  # fmt: skip
     """Tables that every study has."""
-    parquet_only = ("breakdown", "timeline")
+    parquet_only = ("breakdown", "job_power", "step_samples", "timeline")
     over_all = ("claims",)
     """Tables of all studies together."""
     trace_products = (*(f"{name}.parquet" for name in TRACE_TABLES), "perfetto.json.gz")

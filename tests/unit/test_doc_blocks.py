@@ -20,6 +20,7 @@ import yaml
 from triplepoint.cli import COMMANDS
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.site import read_site
+from triplepoint.config.study import Settings
 from triplepoint.plan import select
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,7 @@ TRACES = sorted((ROOT / "tests/data/traces").glob("gloo_rank?.json.gz"))
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^(?:\$ )?((?:triplepoint|snakemake|make) .*?)(?:\s{2,}#.*|\s+#.*)?$", re.MULTILINE)
 _NEEDS_A_MACHINE = re.compile(
-    r"triplepoint (?!plan|predict|whatif|compare|trace|doctor --files)|<|snakemake|make|scale_up"
+    r"triplepoint (?!plan|predict|whatif|compare|trace|doctor --files)|<|snakemake|make|scale_up|report\.sqlite|4711"
 )
 """Commands that need a GPU, a cluster, results or minutes: these are parsed only."""
 _TESTED_ELSEWHERE = ("extending.md", "bash")
@@ -105,7 +106,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_blocks_are_all_of_a_known_kind() -> None:
     assert len(BLOCKS) > 15
-    known = {"yaml": True, "csv": True, "bash": True}
+    known = ("yaml", "csv", "bash", "python", "json")
     unknown = [
         str(block)
         for block in BLOCKS
@@ -146,7 +147,7 @@ def _check_snakemake(words: list[str]) -> None:
 
 @pytest.mark.parametrize("span", SPANS)
 def test_command_in_the_text_is_one(span: str) -> None:
-    command, *words = span.split()[1:]
+    command, *words = span.partition(" -- ")[0].split()[1:]
     assert command in COMMANDS
     parser = importlib.import_module(f"triplepoint.cli.{command}").parser()
     known = {option for action in parser._actions for option in action.option_strings}
@@ -185,9 +186,16 @@ def test_yaml_of_a_block_is_read(block: Block, folder: Path, tmp_path: Path, mon
     elif "like" in content:
         (folder / f"config/gpus/{content['name']}.yaml").write_text(block.text)
         assert Catalogue(folder / "config").gpu(content["name"]).name == content["name"]
+    elif block.text.startswith("# job.yaml"):
+        assert content.keys() <= Settings.model_fields.keys()
     else:
         # Points and rules of kernels: files that commands of the pages read.
         assert block.text in [path.read_text() for path in folder.glob("*.yaml")]
+
+
+@pytest.mark.parametrize("block", of_language("python"), ids=str)
+def test_python_of_a_block_compiles(block: Block) -> None:
+    compile(block.text, str(block), "exec")
 
 
 def _check_claims(block: Block, folder: Path) -> None:

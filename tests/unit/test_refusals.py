@@ -90,6 +90,8 @@ def test_plan_predict_and_simulate_refuse_with_the_same_line(
     # A published table may leave out how layers were split unevenly; a study may not.
     assume(point.model.num_layers % num_stages == 0 or point.model.num_layers < num_stages)
     reason, row, predicted = planned_because(point), row_of(**given_), predict_point(point, CONFIG)
+    # Published jobs may have experts on context parallel ranks; a study may not.
+    assume("on context parallel ranks" not in row.reason)
     assert row.reason == (reason or "")
     if reason is None:
         assert predicted.status in ("ok", "oom", "undecided")

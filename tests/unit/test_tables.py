@@ -18,7 +18,7 @@ from triplepoint.tables.why import WHY
 
 PACKAGE = Path(triplepoint.__file__).parent
 ROOT = Path(__file__).parents[2]
-TABLES = [*RESULT_TABLES.values(), WHATIF, WHY, *reference._OF_RUN.values()]
+TABLES = [*RESULT_TABLES.values(), WHATIF, WHY, *reference.FILES_OF_RUN.values()]
 SHOWN = {
     "tables/schema.py",
     "tables/reference.py",
@@ -26,8 +26,10 @@ SHOWN = {
     "report/runs.py",
     "tables/results.py",
     "config/reference.py",
+    "library.py",
+    "exports/prometheus.py",
 }
-"""Modules that pass descriptions on to readers: as metadata of a file, as a tooltip of the page."""
+"""Modules that pass descriptions on to readers: as metadata of a file, as a tooltip of the page, as help of a metric."""
 
 ROW = {"rank": 0, "step": 0, "kind": "measured", "t_start_ns": 1, "t_end_ns": 2, "num_tokens": 8}
 

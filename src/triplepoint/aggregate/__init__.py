@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from triplepoint.aggregate.checks import run_checks, sensor_checks
+from triplepoint.aggregate.courses import job_power_rows, step_sample_rows
 from triplepoint.aggregate.energy import Sensors, read_sensors
 from triplepoint.aggregate.machines import read_machines
 from triplepoint.aggregate.nodes import node_rows
@@ -20,7 +21,7 @@ from triplepoint.aggregate.points import (
 from triplepoint.aggregate.power import measure_power
 from triplepoint.aggregate.predicted import add_need, set_beside
 from triplepoint.aggregate.samples import Samples
-from triplepoint.aggregate.steps import read_outcomes, read_steps
+from triplepoint.aggregate.steps import explain, read_outcomes, read_steps
 from triplepoint.aggregate.traces import read_timeline, read_traces
 from triplepoint.aggregate.traffic import traffic_rows
 from triplepoint.config.gpu import GpuConfig
@@ -122,6 +123,8 @@ def _rows_of(task: _Task) -> tuple[_Rows, pa.Table | None]:
         rows_of_run, timeline = _join(task, manifest)
         set_beside(entry.planned.point, manifest, rows_of_run["points"][0], rows_of_run["gpus"], task.config)
         add_need(entry.planned.point, rows_of_run["points"][0], task.config)
+        if manifest.status != Status.OK:
+            rows_of_run["points"][0]["reason"] = explain(manifest)
         return rows_of_run, timeline
     row = unfinished_row(entry, manifest)
     if manifest is not None:
@@ -156,6 +159,8 @@ def _join(task: _Task, manifest: Manifest) -> tuple[_Rows, pa.Table]:
         "traffic": traffic_rows(entry.run, samples, machines) if machines else [],
         "telemetry_checks": run_checks(entry.planned, manifest, telemetry, power),
         "step_energy": step_energy_rows(entry.run, manifest, steps, power),
+        "step_samples": step_sample_rows(entry.run, samples),
+        "job_power": job_power_rows(entry.run, samples),
         "phases": traces.phases,
         "breakdown": traces.breakdown,
         "kernels": traces.kernels,

@@ -35,13 +35,10 @@ def plug_columns(nodes: Sequence[Readings]) -> dict[str, float]:
     if not nodes or any(len(node.t_ns) < 2 for node in nodes):
         return {}
     columns = {"node_power_w": float(np.mean([mean_w(node) for node in nodes]))}
-    period_s = max(float(np.median(np.diff(node.t_ns))) for node in nodes) / NS_PER_S
-    start_ns = max(int(node.t_ns[0]) for node in nodes)
-    lasts_s = (min(int(node.t_ns[-1]) for node in nodes) - start_ns) / NS_PER_S
-    if lasts_s < _LEAST_SAMPLES * period_s:
+    course = together(nodes)
+    if course is None:
         return columns
-    grid_s = np.arange(0.0, lasts_s, period_s)
-    job_w = np.sum([np.interp(grid_s, (node.t_ns - start_ns) / NS_PER_S, node.power_w) for node in nodes], axis=0)
+    job_w, period_s = course
     highest_hz = swings.highest_hz(period_s)
     line = swings.strongest_line(job_w, period_s, swings.LOWEST_PERIODS / (len(job_w) * period_s), highest_hz)
     return columns | {
@@ -50,6 +47,27 @@ def plug_columns(nodes: Sequence[Readings]) -> dict[str, float]:
         "job_power_line_fraction": line.amplitude_w / float(job_w.mean()),
         "job_power_seen_hz": highest_hz,
     }
+
+
+def together(nodes: Sequence[Readings]) -> tuple[np.ndarray, float] | None:
+    """Return power of all nodes at even times, and the time between them; None where a swing cannot be told of it.
+
+    Args:
+        nodes: Readings of every node.
+
+    Returns:
+        Power, shape (num_samples,), unit W, and its period, unit s: that of the node read least often.
+    """
+    if not nodes or any(len(node.t_ns) < 2 for node in nodes):
+        return None
+    period_s = max(float(np.median(np.diff(node.t_ns))) for node in nodes) / NS_PER_S
+    start_ns = max(int(node.t_ns[0]) for node in nodes)
+    lasts_s = (min(int(node.t_ns[-1]) for node in nodes) - start_ns) / NS_PER_S
+    if lasts_s < _LEAST_SAMPLES * period_s:
+        return None
+    grid_s = np.arange(0.0, lasts_s, period_s)
+    readings = [np.interp(grid_s, (node.t_ns - start_ns) / NS_PER_S, node.power_w) for node in nodes]
+    return np.sum(readings, axis=0), period_s
 
 
 def mean_w(node: Readings) -> float:

@@ -1,6 +1,5 @@
 """Calibrates links to measured collectives: those of a cluster to its own table, for `triplepoint calibrate`."""
 
-import csv
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from triplepoint.calibrate.protocol import rounded, to_yaml
+from triplepoint.calibrate.protocol import positive, rounded, to_yaml
 from triplepoint.config.base import Strict, parse
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.config.yaml_file import read_yaml
+from triplepoint.config.yaml_file import read_measured, read_yaml
 from triplepoint.errors import UserError, nearest
 from triplepoint.metrics import bus_factor, robust_sigma
 from triplepoint.simulate.collectives.links import Link, load_link
@@ -217,8 +216,10 @@ def read_rows(fabrics: Mapping[str, MeasuredFabric], path: Path) -> list[Row]:
     Raises:
         UserError: If a row names an unknown fabric or has no number where one is due.
     """
-    with path.open(encoding="utf-8", newline="") as file:
-        return [_row(cells, fabrics, f"{path}:{line}") for line, cells in enumerate(csv.DictReader(file), 2)]
+    return [_row(cells, fabrics, f"{path}:{line}") for line, cells in read_measured(path, _COLUMNS)]
+
+
+_COLUMNS = ("fabric", "kind", "num_gpus", "num_bytes", "value", "unit", "read_error", "source")
 
 
 def _row(cells: Mapping[str, str], fabrics: Mapping[str, MeasuredFabric], where: str) -> Row:
@@ -226,9 +227,9 @@ def _row(cells: Mapping[str, str], fabrics: Mapping[str, MeasuredFabric], where:
         if cells[column] not in known:
             raise UserError(f"{where}: unknown {column} {cells[column]!r}{nearest(cells[column], known)}")
     try:
-        num_gpus, num_bytes, value = int(cells["num_gpus"]), int(cells["num_bytes"]), float(cells["value"])
+        num_gpus, num_bytes, value = int(cells["num_gpus"]), int(cells["num_bytes"]), positive(cells["value"])
         read_error = float(cells["read_error"] or 0) / value
-    except (ValueError, ZeroDivisionError) as error:
+    except ValueError as error:
         raise UserError(f"{where}: {error}; expected numbers in num_gpus, num_bytes, value and read_error") from None
     kind = cast(CommKind, cells["kind"])
     time_s = value / US_PER_S
@@ -336,14 +337,10 @@ def _descend(link: Link, parameters: Sequence[str], loss: Callable[[Link], float
 
 
 def _fabrics_named(table: Path) -> set[str]:
-    """Return the fabrics a table names. Raises `UserError` if there is no such file."""
-    try:
-        with table.open(encoding="utf-8", newline="") as file:
-            return {row.get("fabric") or "" for row in csv.DictReader(file)}
-    except FileNotFoundError:
-        raise UserError(
-            f"{table}: no such file; write one with 'triplepoint doctor --cluster NAME --measure'"
-        ) from None
+    """Return the fabrics a table names. Raises `UserError` if there is no such file, or it is no such table."""
+    if not table.exists():
+        raise UserError(f"{table}: no such file; write one with 'triplepoint doctor --cluster NAME --measure'")
+    return {row["fabric"] for _, row in read_measured(table, _COLUMNS)}
 
 
 def _of_cluster(names: set[str], table: Path, config: Path) -> Measured:

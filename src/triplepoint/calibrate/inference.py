@@ -3,7 +3,6 @@
 No constant is fitted to them: times are those of the tables of kernels and collectives.
 """
 
-import csv
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -11,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast, get_args
 
-from triplepoint.calibrate.protocol import conformal_quantile, to_yaml
+from triplepoint.calibrate.protocol import conformal_quantile, positive, to_yaml
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import Layout, Precision
+from triplepoint.config.yaml_file import read_measured
 from triplepoint.errors import UserError
 from triplepoint.published.architecture import find_model
 from triplepoint.published.fabric import usual_fabric
@@ -104,18 +104,19 @@ def read_cases(table: Path, config: Path) -> list[ServingCase]:
         UserError: If the table is missing, or a row is not complete or of an unknown model.
     """
     catalogue = Catalogue(config)
-    try:
-        with table.open(encoding="utf-8", newline="") as lines:
-            rows = list(enumerate(csv.DictReader(lines), 2))
-    except FileNotFoundError:
-        raise UserError(f"{table}: no such file") from None
     cases = []
-    for line, row in rows:
+    for line, row in read_measured(table, _COLUMNS):
         try:
             cases.append(_case(row, catalogue, config))
-        except (KeyError, ValueError, TypeError) as error:
+        except ValueError as error:
             raise UserError(f"{table}:{line}: {error}; see the columns of tests/data/inference") from None
     return cases
+
+
+_COLUMNS = (
+    *("gpu", "precision", "model", "batch_size", "tp", "prompt_tokens", "output_tokens", "tokens_per_s_per_gpu"),
+    *("time_to_first_token_s", "framework", "left_out"),
+)
 
 
 def _case(row: dict[str, str], catalogue: Catalogue, config: Path) -> ServingCase:
@@ -135,9 +136,9 @@ def _case(row: dict[str, str], catalogue: Catalogue, config: Path) -> ServingCas
     serving = Serving(prompt, output, batch, cache_element=1 if precision == "fp8" else 2)
     step = predict_inference(job, serving, config=config)
     if first_token_s := row["time_to_first_token_s"]:
-        log_error = math.log(step.prefill_s / float(first_token_s))
+        log_error = math.log(step.prefill_s / positive(first_token_s))
     else:
-        log_error = math.log(float(row["tokens_per_s_per_gpu"]) * tp / step.tokens_per_s)
+        log_error = math.log(positive(row["tokens_per_s_per_gpu"]) * tp / step.tokens_per_s)
     return ServingCase(job, serving, step, log_error, bool(first_token_s), row["left_out"])
 
 

@@ -1,6 +1,5 @@
 """Calibrates the kernels of a GPU type to measured times, for `triplepoint calibrate --kernels`."""
 
-import csv
 import math
 import statistics
 from collections import defaultdict
@@ -11,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from triplepoint.calibrate.protocol import rounded, to_yaml
+from triplepoint.calibrate.protocol import positive, rounded, to_yaml
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.gpu import GpuConfig
+from triplepoint.config.yaml_file import read_measured
 from triplepoint.errors import UserError
 from triplepoint.simulate.kernels.formula import Gemm, Machine, attention_s, gemm_s
 from triplepoint.simulate.kernels.parameters import (
@@ -152,9 +152,33 @@ class Measurement:
 
 
 def read_measurements(path: Path) -> list[Measurement]:
-    """Return the rows of a table of measured kernels."""
-    with path.open(encoding="utf-8", newline="") as lines:
-        return [_measurement(row) for row in csv.DictReader(line for line in lines if not line.startswith("#"))]
+    """Return the rows of a table of measured kernels.
+
+    Raises:
+        UserError: If it is missing or no such table, or a row has no number where one is due.
+    """
+    measured = []
+    for line, row in read_measured(path, _COLUMNS):
+        try:
+            measured.append(_measurement(row))
+        except ValueError as error:
+            raise UserError(f"{path}:{line}: {error}") from None
+    return measured
+
+
+_COLUMNS = (
+    "gpu",
+    "library",
+    "cls",
+    "kind",
+    "flops",
+    "num_bytes",
+    "shape",
+    "precision",
+    "is_causal",
+    "time_us",
+    "source",
+)
 
 
 def _measurement(row: dict[str, str]) -> Measurement:
@@ -163,7 +187,7 @@ def _measurement(row: dict[str, str]) -> Measurement:
         row["cls"], row["kind"], float(row["flops"]), float(row["num_bytes"]), shape, row["precision"],
         row["is_causal"] == "1",
     )  # fmt: skip
-    return Measurement(row["gpu"], row["library"], kernel, float(row["time_us"]) * 1e-6, row["source"])
+    return Measurement(row["gpu"], row["library"], kernel, positive(row["time_us"]) * 1e-6, row["source"])
 
 
 @dataclass(frozen=True)

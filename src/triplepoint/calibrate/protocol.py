@@ -67,6 +67,14 @@ def to_yaml(content: dict[str, Any], *, width: int = 120, flow: bool | None = Fa
     return str(yaml.safe_dump(content, sort_keys=False, width=width, allow_unicode=True, default_flow_style=flow))
 
 
+def positive(text: str) -> float:
+    """Return a number that was measured. Raises `ValueError` if it is none, not above 0, or not finite."""
+    value = float(text)
+    if not (0 < value < float("inf")):
+        raise ValueError(f"found {text!r}, expected a number above 0")
+    return value
+
+
 def rounded(value: float, digits: int) -> float:
     """Return a number to so many significant digits."""
     return float(f"{value:.{digits}g}")

@@ -1,13 +1,21 @@
 """The command line: one module per subcommand, imported only when called: the DAG starts it thousands of times."""
 
+import contextlib
 import importlib
 import importlib.abc
+import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from triplepoint import __version__
 from triplepoint.errors import USER_ERROR, UserError, explain_os_error, nearest
+
+if TYPE_CHECKING:
+    import argparse
+
+    from triplepoint.cli.answer import Answer
 
 COMMANDS = {
     "plan": "expand studies to points, say which are valid, and write point.json of each run",
@@ -29,6 +37,8 @@ COMMANDS = {
     "calibrate": "fit the constants of software stacks to measured step times",
     "characterise": "measure what the power sensors of a GPU do to the truth: a sensor card",
     "overhead": "measure what sampling costs the training it watches",
+    "export": "write the runs of a study as MLflow, W&B or Prometheus have them",
+    "completion": "print a script that completes commands and names in bash, zsh or fish",
 }
 """Subcommands in the order of the pipeline, then those alongside it, with their line in `--help`."""
 
@@ -43,6 +53,10 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its status: 0, 2 for what the user can mend, 1 for a failure, 130 for Ctrl-C."""
+    if "_ARGCOMPLETE" in os.environ and arguments is None:
+        from triplepoint.cli.completion import complete
+
+        complete(COMMANDS)
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in ("-h", "--help", "help"):
         print(_help())
@@ -63,7 +77,7 @@ def _run(command: str, words: list[str]) -> int:
     module = importlib.import_module(f"triplepoint.cli.{command}")
     parser = module.parser()
     try:
-        return int(module.run(parser.parse_args(words)) or 0)
+        return _answer(command, module.run, parser.parse_args(words))
     except UserError as error:
         return _fail(str(error), USER_ERROR)
     except BrokenPipeError:  # the reader of our output has gone: `triplepoint plan | head`
@@ -76,6 +90,26 @@ def _run(command: str, words: list[str]) -> int:
         return _fail(line, USER_ERROR)
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
+
+
+def _answer(
+    command: str, run: "Callable[[argparse.Namespace], Answer | int | None]", words: "argparse.Namespace"
+) -> int:
+    """Run a subcommand and print its answer: as text, or as one JSON object; return its exit status."""
+    from triplepoint.cli.answer import Answer
+
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed) if words.json else contextlib.nullcontext():
+        found = run(words)
+    if words.json:
+        answer = found if isinstance(found, Answer) else Answer.of_printed(printed.getvalue(), found or 0)
+        print(answer.as_json(command))
+        return answer.status
+    if not isinstance(found, Answer):
+        return found or 0
+    if found.text:
+        sys.stdout.write(found.text if found.text.endswith("\n") else f"{found.text}\n")
+    return found.status
 
 
 class _NoPandas(importlib.abc.MetaPathFinder):

@@ -2,26 +2,35 @@
 
 import argparse
 
+from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_config, add_results, make_parser, say, whole_number
 from triplepoint.errors import UserError, nearest
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("aggregate", "Join the runs of each study into RESULTS/tables/STUDY; refuse incomplete ones.")
+    made = make_parser(
+        "aggregate",
+        "Join the runs of each study into RESULTS/tables/STUDY; refuse incomplete ones.",
+        ["triplepoint aggregate smoke --jobs 4"],
+        answer={"studies": "folder of tables by study"},
+    )
     made.add_argument("studies", nargs="*", metavar="STUDY", help="studies of RESULTS/plan.json (default: all)")
     add_config(made)
-    made.add_argument("--plan", metavar="DIGEST", help="refuse another plan of the study than that with this digest")
+    made.add_argument(
+        "--plan", metavar="DIGEST", help="refuse another plan of the study than that with this digest (default: any)"
+    )
     made.add_argument("--jobs", type=whole_number(), default=1, metavar="N", help="runs to read at once")
     add_results(made)
     return made
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer:
     """Write the tables."""
     from triplepoint.aggregate import aggregate_study
     from triplepoint.claims import claim_results
     from triplepoint.config.plan import read_plan
+    from triplepoint.tables.studies import tables_folder
 
     path = arguments.results / "plan.json"
     plan = read_plan(path)
@@ -38,3 +47,4 @@ def run(arguments: argparse.Namespace) -> None:
     with claim_results(arguments.results).acquire_or_refuse():
         for study, of_study in plans.items():
             aggregate_study(of_study, study, arguments.results, arguments.config, say, arguments.jobs)
+    return Answer({"studies": {study: tables_folder(arguments.results, study) for study in plans}})

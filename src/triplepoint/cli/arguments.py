@@ -5,8 +5,9 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NoReturn
 
 from triplepoint.config import RUN_PATTERN
@@ -14,20 +15,78 @@ from triplepoint.errors import UserError, nearest
 
 MOST_PROCESSES = 4096
 
+RUN_ANSWER = MappingProxyType(
+    {
+        "run": "run id",
+        "folder": "its folder",
+        "status": "how it ended (docs/methodology.md#outcomes)",
+        "evidence": "what says so, where it is not ok",
+    }
+)
+"""JSON of commands that make a run."""
 
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are those of the user: one line, without the usage."""
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are those of the user: one line, without the usage.
+
+    Attributes:
+        answer: Keys of the command's JSON beside `command` and `version`, with what they hold.
+        examples: Command lines in its help.
+    """
+
+    answer: Mapping[str, str] = MappingProxyType({})
+    examples: Sequence[str] = ()
 
     def error(self, message: str) -> NoReturn:
         """Raise `UserError`."""
         raise UserError(f"{self.prog.removeprefix('triplepoint ')}: {message}; see '{self.prog} --help'")
 
 
-def make_parser(command: str, about: str) -> argparse.ArgumentParser:
-    """Return the parser of one subcommand."""
-    return _Parser(
-        prog=f"triplepoint {command}", description=about, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help that wraps paragraphs, leaves tables as they are, and says the default of an option that has one."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return super()._fill_text(text, width, indent)
+        return argparse.HelpFormatter._fill_text(self, text, width, indent)
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        says_it = "default" in (action.help or "") or action.required or action.default == argparse.SUPPRESS
+        is_plain = action.default is None or action.default is False or action.default == []
+        return f"{action.help}{'' if says_it or is_plain else ' (default: %(default)s)'}"
+
+
+def make_parser(
+    command: str,
+    about: str,
+    examples: Sequence[str] = (),
+    details: str = "",
+    answer: Mapping[str, str] | None = None,
+) -> Parser:
+    """Return the parser of one subcommand.
+
+    Args:
+        command: Its name.
+        about: What it does, a sentence or two.
+        examples: Whole command lines, shown at the end of the help.
+        details: Lines shown before them as they stand.
+        answer: Keys of its JSON with what they hold; None: `lines`, what it prints as text.
+    """
+    heading = ["example:" if len(examples) == 1 else "examples:"] if examples else []
+    lines = [*([details.strip("\n"), ""] if details else []), *heading, *(f"  {line}" for line in examples)]
+    # Lines that are not wrapped: the formatter knows them by their line break.
+    epilog = "\n".join([*lines, ""]) if lines else None
+    made = Parser(
+        prog=f"triplepoint {command}",
+        description=about,
+        epilog=epilog,
+        formatter_class=_Help,
+        conflict_handler="resolve",
     )
+    made.examples, made.answer = tuple(examples), dict(answer or {"lines": "what is printed without --json"})
+    keys = ", ".join(("command", "version", *made.answer))
+    made.add_argument("--json", action="store_true", help=f"print one JSON object: {keys} (docs/cli.md)")
+    return made
 
 
 def whole_number(most: int = MOST_PROCESSES) -> Callable[[str], int]:
@@ -63,6 +122,16 @@ def out_file(text: str) -> Path:
         raise argparse.ArgumentTypeError(f"{path} is a folder, expected a file to write")
     _check_folder(path.parent)
     return path
+
+
+def in_table(text: str) -> Path:
+    """Return an argument that is a table to read, or `-` for standard input."""
+    return Path(text) if text == "-" else in_file(text)
+
+
+def out_table(text: str) -> Path | None:
+    """Return an argument that is a table to write, or None: `-` is standard output."""
+    return None if text == "-" else out_file(text)
 
 
 def in_file(text: str) -> Path:

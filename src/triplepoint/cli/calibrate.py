@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from triplepoint.cli.arguments import add_config, in_file, make_parser, out_file, say, whole_number
+from triplepoint.cli.answer import Answer
+from triplepoint.cli.arguments import add_config, in_file, in_table, make_parser, out_file, say, whole_number
 
 if TYPE_CHECKING:
     from triplepoint.calibrate.protocol import Procedure
@@ -18,38 +19,57 @@ def parser() -> argparse.ArgumentParser:
         "Fit what GPU types and software stacks make of kernel times, and what is not known, to measured step times. "
         "Kernels and collectives are fitted to tables of their own, which 'triplepoint doctor --measure' writes, power "
         "and cooling to a recording, the heat of a cluster to runs on it.",
+        [
+            "triplepoint calibrate measured.csv",
+            "triplepoint calibrate --collectives results/doctor/h200x32/20260101T000000/collectives.csv",
+            "triplepoint calibrate --heat results/runs/RUN",
+        ],
+        answer={"report": "lines on what was fitted, and its error where held out"},
     )
     made.add_argument(
-        "tables", nargs="*", type=in_file, metavar="IN.csv", help="columns of 'predict --published' and step_time_s"
-    )
+        "tables", nargs="*", type=in_table, metavar="IN.csv",
+        help="columns of 'predict --published' and step_time_s; - for standard input",
+    )  # fmt: skip
     made.add_argument(
         "--anew", action="store_true",
         help="fit everything to the tables alone (default: their stacks are added to what is fitted)",
     )  # fmt: skip
-    made.add_argument("--stack", action="append", metavar="WORDS", help="only frameworks with these words; repeatable")
-    made.add_argument("--max-gpus", type=whole_number(1_000_000), metavar="N", help="only rows of N GPUs or fewer")
     made.add_argument(
-        "--collectives", type=in_file, metavar="FILE", help="fit links of a cluster to its collectives.csv"
+        "--stack", action="append", metavar="WORDS", help="only frameworks with these words (default: all)"
     )
-    made.add_argument("--kernels", type=in_file, metavar="FILE", help="fit kernels of a GPU type to its kernels.csv")
+    made.add_argument(
+        "--max-gpus", type=whole_number(1_000_000), metavar="N", help="only rows of N GPUs or fewer (default: all)"
+    )
+    made.add_argument(
+        "--collectives",
+        type=in_file,
+        metavar="FILE",
+        help="fit links of a cluster to collectives.csv (default: left)",
+    )
+    made.add_argument(
+        "--kernels", type=in_file, metavar="FILE", help="fit kernels of a GPU type to its kernels.csv (default: left)"
+    )
     made.add_argument(
         "--power", type=Path, metavar="DIR",
         help="fit power and cooling of a GPU type to a recording of kernels and of a step from rest to load, "
-        "as triplepoint characterise --record writes it",
+        "as triplepoint characterise --record writes it (default: left)",
     )  # fmt: skip
     made.add_argument(
         "--heat", type=Path, nargs="+", metavar="RUN",
         help="learn inlet, resistances, preheat and fans of a cluster from runs on it, folders results/runs/RUN after "
         "the telemetry stage ('triplepoint telemetry RUN'); runs of different loads tell more. Writes "
-        "CONFIG/clusters/CLUSTER-learned.yaml and its airflow",
+        "CONFIG/clusters/CLUSTER-learned.yaml and its airflow (default: left)",
     )  # fmt: skip
     made.add_argument(
         "--inference",
         type=in_file,
         metavar="FILE",
-        help="intervals of inference from measured batches, columns as in tests/data/inference/tensorrt_llm.csv",
+        help="intervals of inference from measured batches, columns as in tests/data/inference/tensorrt_llm.csv "
+        "(default: left)",
     )
-    made.add_argument("--gpu", metavar="NAME", help="GPU type of that recording, a file in CONFIG/gpus")
+    made.add_argument(
+        "--gpu", metavar="NAME", help="GPU type of the recording of --power, a file in CONFIG/gpus (no default)"
+    )
     add_config(made)
     made.add_argument(
         "--out",
@@ -60,8 +80,9 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer:
     """Fit and write the constants."""
+    from triplepoint.config.yaml_file import STANDARD_INPUT
     from triplepoint.errors import UserError
 
     sources = (arguments.collectives, arguments.kernels, arguments.power, arguments.heat, arguments.inference)
@@ -74,10 +95,12 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError("calibrate: --power and --gpu go together; name the recording and the GPU type it is of")
     if arguments.out and not arguments.tables:
         raise UserError("calibrate: --out is for constants fitted to tables IN.csv; others are written into --config")
+    if arguments.tables.count(STANDARD_INPUT) > 1:
+        raise UserError("calibrate: '-' stands twice; standard input can be read once")
     from triplepoint.calibrate.protocol import calibrate
 
-    for procedure in _procedures(arguments):
-        print("\n".join(calibrate(procedure)))
+    lines = [line for procedure in _procedures(arguments) for line in calibrate(procedure)]
+    return Answer({"report": lines}, "\n".join(lines))
 
 
 def _procedures(arguments: argparse.Namespace) -> "Iterator[Procedure[Any, Any]]":

@@ -3,12 +3,18 @@
 import argparse
 from pathlib import Path
 
+from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import make_parser, out_file, out_folder, say, seconds
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("characterise", "Measure what the power sensors of a GPU do to the truth; write a sensor card.")
+    made = make_parser(
+        "characterise",
+        "Measure what the power sensors of a GPU do to the truth; write a sensor card.",
+        ["triplepoint characterise results/sensors/h200.json --record recording"],
+        answer={"card": "file that was written", "sensors": "period, window and lag by sensor (docs/methodology.md)"},
+    )
     made.add_argument("out", type=out_file, metavar="CARD", help="JSON file to write")
     made.add_argument("--device", choices=("cuda", "rocm"), default="cuda", help="kind of GPU")
     made.add_argument("--gpu", default="gpu0", help="which GPU of this node; the load runs on the first one torch sees")
@@ -22,15 +28,20 @@ def parser() -> argparse.ArgumentParser:
         "--record",
         type=out_folder,
         metavar="FOLDER",
-        help="run kernels and heating too, and keep in FOLDER what --from, overhead --from and calibrate --power read",
+        help="run kernels and heating too, and keep in FOLDER what --from, overhead --from and calibrate --power read "
+        "(default: nothing is kept)",
     )
     made.add_argument(
-        "--from", dest="source", type=Path, metavar="FOLDER", help="use samples.parquet and windows.parquet of FOLDER"
+        "--from",
+        dest="source",
+        type=Path,
+        metavar="FOLDER",
+        help="use samples.parquet and windows.parquet of FOLDER (default: measure)",
     )
     return made
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer:
     """Load a GPU and watch its sensors, or read what was recorded before."""
     from triplepoint.files import write_json
     from triplepoint.telemetry.characterise import from_folder, from_gpu
@@ -44,9 +55,13 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         card = from_gpu(arguments.device, arguments.gpu, arguments.seconds or 60.0)
     write_json(arguments.out, card)
+    lines = []
     for name, sensor in card["sensors"].items():
         if "unknown" in sensor:
-            print(f"{name}: {sensor['unknown']}")
+            lines.append(f"{name}: {sensor['unknown']}")
         else:
             window = f"window {sensor['window_s'] * 1e3:.0f} ms (duty {sensor['duty']:.0%})"
-            print(f"{name}: period {sensor['period_s'] * 1e3:.1f} ms, {window}, lag {sensor['lag_s'] * 1e3:.0f} ms")
+            lines.append(
+                f"{name}: period {sensor['period_s'] * 1e3:.1f} ms, {window}, lag {sensor['lag_s'] * 1e3:.0f} ms"
+            )
+    return Answer({"card": arguments.out, "sensors": card["sensors"]}, "\n".join(lines))

@@ -2,19 +2,27 @@
 
 import argparse
 
+from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_config, add_results, make_parser, say
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("claims", "Judge the published claims by the tables of studies: RESULTS/tables/claims.parquet.")
-    made.add_argument("studies", nargs="*", metavar="STUDY", default=[], help="studies of RESULTS/plan.json")
+    made = make_parser(
+        "claims",
+        "Judge the published claims by the tables of studies: RESULTS/tables/claims.parquet.",
+        ["triplepoint claims parallelism"],
+        answer={"num_rows": "rows of table claims", "table": "its file"},
+    )
+    made.add_argument(
+        "studies", nargs="*", metavar="STUDY", default=[], help="studies of RESULTS/plan.json (default: all)"
+    )
     add_config(made)
     add_results(made)
     return made
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer:
     """Write the table of claims."""
     from triplepoint.claims import claim_results
     from triplepoint.errors import UserError, nearest
@@ -29,3 +37,4 @@ def run(arguments: argparse.Namespace) -> None:
     with claim_results(arguments.results).acquire_or_refuse():
         num_rows = write_claims(arguments.results, studies, arguments.config)
     say(f"claims: {num_rows} rows")
+    return Answer({"num_rows": num_rows, "table": arguments.results / "tables" / "claims.parquet"})

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_config, add_results, make_parser, say, seconds, whole_number
 
 if TYPE_CHECKING:
@@ -21,35 +22,45 @@ def parser() -> argparse.ArgumentParser:
         "Check this machine, or all nodes of a cluster, before GPU hours are spent. Nothing is changed on them. "
         "Exit status 0: nothing failed; 1: something did; 2: something you can mend. With --files check the "
         "configuration instead.",
+        ["triplepoint doctor", "triplepoint doctor --cluster h200x32 --measure 60", "triplepoint doctor --files h200"],
+        answer={
+            "name": "cluster, or host name of this machine",
+            "checked_at": "time of the check, UTC, ISO 8601",
+            "has_failed": "whether a check failed",
+            "checks": "name, status, what was found and what was expected of each check",
+            "nodes": "what was read of every node",
+            "wrote": "files that were written",
+            "files": "with --files: the files of the configuration, and what is wrong or missing",
+        },
     )
     made.add_argument(
         "--files",
         nargs="*",
         metavar="NAME",
-        help="check the files of these GPU types and clusters of CONFIG, all if no NAME, and say what a missing one "
+        help="check the files of these GPU types and clusters of CONFIG (default: all), and say what a missing one "
         "costs; exit status 2 if a file is broken",
     )
-    made.add_argument("--cluster", metavar="NAME", help="a cluster of CONFIG/clusters; this machine as it is if none")
-    made.add_argument("--nodes", type=whole_number(), metavar="N", help="only N of the cluster's nodes")
+    made.add_argument("--cluster", metavar="NAME", help="a cluster of CONFIG/clusters (default: this machine)")
+    made.add_argument("--nodes", type=whole_number(), metavar="N", help="only N of the cluster's nodes (default: all)")
     made.add_argument(
         "--measure",
         type=seconds(0.001, 86400),
         metavar="SECONDS",
-        help="also measure collectives for about so long, and every GPU",
+        help="also measure collectives for about so long, and every GPU (default: no measurement)",
     )
-    made.add_argument("--ranks", type=whole_number(), metavar="N", help="ranks of the measurement on each node")
+    made.add_argument(
+        "--ranks", type=whole_number(), metavar="N", help="ranks of the measurement on each node (default: one a GPU)"
+    )
     made.add_argument(
         "--largest", type=whole_number(MOST_MIB), default=256, metavar="MIB", help="largest message of the measurement"
     )
-    made.add_argument("--json", action="store_true", help="print JSON in place of a table")
     add_config(made)
     add_results(made)
     return made
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Check and tell; return 1 if something failed, 2 if a file of the configuration is broken."""
-    import json
+def run(arguments: argparse.Namespace) -> Answer:
+    """Check and tell; the exit status is 1 if something failed, 2 if a file of the configuration is broken."""
     import socket
     from datetime import UTC, datetime
 
@@ -69,17 +80,14 @@ def run(arguments: argparse.Namespace) -> int:
     diagnosis = diagnose(folder, plan.num_nodes, expected)
     report = as_json(diagnosis, name, started.isoformat(timespec="seconds"))
     write_json(folder / "report.json", report)
-    print(json.dumps(report, indent=2) if arguments.json else as_text(diagnosis))
     tables = write_tables(diagnosis, folder, name, expected, f"doctor-{name}-{started:%Y-%m-%d}")
-    for path in (folder / "report.json", *tables):
+    wrote = [folder / "report.json", *tables]
+    for path in wrote:
         say(f"doctor: wrote {path}")
-    return int(diagnosis.has_failed)
+    return Answer(report | {"wrote": wrote}, as_text(diagnosis), int(diagnosis.has_failed))
 
 
-def _check_files(arguments: argparse.Namespace) -> int:
-    import json
-    from dataclasses import asdict
-
+def _check_files(arguments: argparse.Namespace) -> Answer:
     from triplepoint.doctor.config_files import as_table, check_files
     from triplepoint.errors import USER_ERROR, UserError
 
@@ -88,8 +96,8 @@ def _check_files(arguments: argparse.Namespace) -> int:
             "--files checks the configuration, not machines; give the other options in a command without it"
         )
     checks = check_files(arguments.files, arguments.config)
-    print(json.dumps([asdict(check) for check in checks], indent=2) if arguments.json else as_table(checks))
-    return USER_ERROR if any(check.status == "broken" for check in checks) else 0
+    status = USER_ERROR if any(check.status == "broken" for check in checks) else 0
+    return Answer({"files": checks}, as_table(checks), status)
 
 
 def _expected(arguments: argparse.Namespace) -> "Expected":

@@ -4,6 +4,7 @@ import argparse
 import re
 from pathlib import Path
 
+from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_results, make_parser, out_folder
 from triplepoint.config.base import NAME_PATTERN
 from triplepoint.errors import UserError
@@ -12,14 +13,19 @@ from triplepoint.figures import NAMES, spec_of
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("figure", "Draw one figure from RESULTS/tables as PDF and PNG, and its numbers as CSV.")
+    made = make_parser(
+        "figure",
+        "Draw one figure from RESULTS/tables as PDF, SVG and PNG, and its numbers as CSV.",
+        ["triplepoint figure microbatch_power", "triplepoint figure mine/timeline --out figs/mine"],
+        answer={"files": "files that were written"},
+    )
     made.add_argument("name", metavar="[STUDY/]NAME", help=f"of its studies, or of one study: {', '.join(NAMES)}")
     made.add_argument("--out", type=out_folder, default=Path("figs"), metavar="DIR", help="folder for the figure")
     add_results(made)
     return made
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer:
     """Draw the figure."""
     spec_of(arguments.name)
     study, slash, _ = arguments.name.rpartition("/")
@@ -28,3 +34,4 @@ def run(arguments: argparse.Namespace) -> None:
     from triplepoint.figures.write import write_figure
 
     write_figure(arguments.name, arguments.results, arguments.out)
+    return Answer({"files": [arguments.out / f"{arguments.name}.{kind}" for kind in ("pdf", "svg", "png", "csv")]})

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-from triplepoint.cli.arguments import add_config, add_run, make_parser, run_folder, say
+from triplepoint.cli.answer import Answer, answer_of_run
+from triplepoint.cli.arguments import RUN_ANSWER, add_config, add_run, make_parser, run_folder, say
 
 STDERR = 2
 WALL_MARGIN = 2.0
@@ -28,28 +29,30 @@ def parser() -> argparse.ArgumentParser:
         "Train one run as a gang through submitit. A result that is already there is kept; a job of Slurm whose "
         "launcher was killed is gone on with. "
         "Exit status 0: a result (ok, oom, invalid); 1: it crashed, hung or was lost; 2: something you can mend.",
+        ["triplepoint launch RUN"],
+        answer=RUN_ANSWER,
     )
     add_run(made)
     add_config(made)
     made.add_argument(
-        "--log", type=Path, metavar="FILE", help="file to write what is said to, in place of standard error"
+        "--log", type=Path, metavar="FILE", help="file to write what is said to (default: standard error)"
     )
     made.add_argument("--force", action="store_true", help="launch again even if the result is there")
     return made
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Launch the run; return 1 if it ended without a result."""
+def run(arguments: argparse.Namespace) -> Answer:
+    """Launch the run; the exit status is 1 if it ended without a result."""
     sys.stderr = tell(arguments.log)
     folder = run_folder(arguments)
     from triplepoint.launch.launch_run import LaunchFailed, launch
 
     try:
-        launch(folder, say, arguments.force, _wall_s(folder, arguments.results, arguments.config))
+        manifest = launch(folder, say, arguments.force, _wall_s(folder, arguments.results, arguments.config))
     except LaunchFailed as error:
         print(f"triplepoint: {error}", file=sys.stderr)
-        return 1
-    return 0
+        return Answer({"run": arguments.run, "folder": folder, "status": "failed", "evidence": str(error)}, status=1)
+    return answer_of_run(folder, manifest)
 
 
 class _Tell(io.RawIOBase):

@@ -3,12 +3,18 @@
 import argparse
 from pathlib import Path
 
+from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import make_parser, out_file, seconds, whole_number
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("overhead", "Time training steps with the sampler running and stopped, in random order.")
+    made = make_parser(
+        "overhead",
+        "Time training steps with the sampler running and stopped, in random order.",
+        ["triplepoint overhead results/sensors/overhead.json --device cpu --pairs 10"],
+        answer={"file": "file that was written", "loops": "by loop: change of step time, its interval, pairs"},
+    )
     made.add_argument("out", type=out_file, metavar="FILE", help="JSON file to write")
     made.add_argument("--device", choices=("cpu", "cuda", "rocm"), default="cuda", help="what trains")
     made.add_argument(
@@ -17,11 +23,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--fast-period", type=seconds(0.001, 60), default=0.05, metavar="S", help="seconds between samples of power"
     )
-    made.add_argument("--from", dest="source", type=Path, metavar="FOLDER", help="use overhead.parquet of FOLDER")
+    made.add_argument(
+        "--from", dest="source", type=Path, metavar="FOLDER", help="use overhead.parquet of FOLDER (default: measure)"
+    )
     return made
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer:
     """Compare, write and say."""
     from dataclasses import asdict
 
@@ -32,7 +40,10 @@ def run(arguments: argparse.Namespace) -> None:
         found = from_folder(arguments.source)
     else:
         found = from_loop(arguments.device, arguments.pairs, arguments.fast_period)
-    write_json(arguments.out, {loop: asdict(overhead) for loop, overhead in found.items()})
+    loops = {loop: asdict(overhead) for loop, overhead in found.items()}
+    write_json(arguments.out, loops)
+    lines = []
     for loop, overhead in found.items():
         interval = f"95 % interval {overhead.low:+.3%} to {overhead.high:+.3%}"
-        print(f"{loop}: step time {overhead.change:+.3%}, {interval}, {overhead.num_pairs} pairs")
+        lines.append(f"{loop}: step time {overhead.change:+.3%}, {interval}, {overhead.num_pairs} pairs")
+    return Answer({"file": arguments.out, "loops": loops}, "\n".join(lines))

@@ -4,6 +4,7 @@ import argparse
 import re
 from pathlib import Path
 
+from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_run, make_parser, run_folder, say, whole_number
 from triplepoint.errors import UserError
 from triplepoint.trace.taxonomy import SCHEMES, Scheme, load_scheme
@@ -12,7 +13,9 @@ from triplepoint.trace.taxonomy import SCHEMES, Scheme, load_scheme
 def add_rules(parser: argparse.ArgumentParser) -> None:
     """Add `--scheme` and `--rules`, what kernels are told apart by."""
     parser.add_argument("--scheme", choices=SCHEMES, default="default", help="classes to sort kernels into")
-    parser.add_argument("--rules", type=Path, metavar="FILE", help="YAML file of rules that go before the scheme's")
+    parser.add_argument(
+        "--rules", type=Path, metavar="FILE", help="YAML file of rules that go before the scheme's (default: none)"
+    )
 
 
 def add_steps(parser: argparse.ArgumentParser) -> None:
@@ -44,7 +47,12 @@ def load_rules(arguments: argparse.Namespace) -> Scheme:
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("parse", "Parse the traces of some ranks of a run; `triplepoint trace --run` joins them.")
+    made = make_parser(
+        "parse",
+        "Parse the traces of some ranks of a run; `triplepoint trace --run` joins them.",
+        ["triplepoint parse RUN 0-7"],
+        answer={"folder": "folder with the tables of each rank"},
+    )
     add_run(made)
     made.add_argument("part", metavar="FIRST-LAST", help="first and last of the ranks, such as 0-7")
     made.add_argument(
@@ -54,12 +62,13 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer:
     """Parse one part of a run's traces."""
-    from triplepoint.trace.parsing import parse_part
+    from triplepoint.trace.parsing import PARTS, parse_part
 
-    ranks = _ranks(arguments.part)
-    parse_part(run_folder(arguments), ranks, load_rules(arguments), say, arguments.jobs)
+    folder, ranks = run_folder(arguments), _ranks(arguments.part)
+    parse_part(folder, ranks, load_rules(arguments), say, arguments.jobs)
+    return Answer({"folder": folder / PARTS / f"{ranks[0]}-{ranks[-1]}"})
 
 
 def _ranks(part: str) -> range:

@@ -1,13 +1,16 @@
 """`triplepoint plan [STUDY...]`."""
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_config, add_results, make_parser, say
 from triplepoint.errors import UserError
 from triplepoint.figures import spec_of
 
 if TYPE_CHECKING:
+    from triplepoint.advise import RunCost
     from triplepoint.config.plan import Plan
     from triplepoint.config.study import Names
 
@@ -15,17 +18,32 @@ if TYPE_CHECKING:
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
-        "plan", "Expand studies to points and show which can run and why others cannot, and what they will cost."
+        "plan",
+        "Expand studies to points and show which can run and why others cannot, and what they will cost.",
+        ["triplepoint plan microbatch", "triplepoint plan parallelism --simulated h200x32 --summary"],
+        "Without --cluster, --simulated and --all-clusters, CONFIG/config.yaml decides, as in snakemake.",
+        answer={
+            "points": "each point: run, studies, why it is invalid, and of a valid one what exists and its cost",
+            "summary": "lines on what exists and what lies ahead; with --write what was written",
+        },
     )
-    made.epilog = "Without --cluster, --simulated and --all-clusters, CONFIG/config.yaml decides, as in snakemake."
     made.add_argument("studies", nargs="*", metavar="STUDY", help="studies in CONFIG/studies (default: all)")
-    made.add_argument("--cluster", action="append", metavar="NAME", help="only points on this cluster; repeatable")
     made.add_argument(
-        "--simulated", action="append", metavar="NAME", help="simulate points on this cluster; repeatable"
+        "--cluster",
+        action="append",
+        metavar="NAME",
+        help="only points on this cluster (default: CONFIG/config.yaml); repeatable",
     )
+    made.add_argument(
+        "--simulated", action="append", metavar="NAME",
+        help="simulate points on this cluster (default: CONFIG/config.yaml); repeatable",
+    )  # fmt: skip
     made.add_argument("--all-clusters", action="store_true", help="points on all others too, reached or not")
     made.add_argument(
-        "--figure", action="append", metavar="[STUDY/]NAME", help="only the studies of this figure; repeatable"
+        "--figure",
+        action="append",
+        metavar="[STUDY/]NAME",
+        help="only the studies of this figure (default: all); repeatable",
     )
     add_config(made)
     made.add_argument(
@@ -40,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer:
     """Show the plan with what it costs, or write it."""
     from triplepoint.claims import claim_results
     from triplepoint.figures.selection import figures_of
@@ -50,11 +68,13 @@ def run(arguments: argparse.Namespace) -> None:
     plan = select(arguments.config, *_selection(arguments), arguments.results if arguments.write else None)
     figures_of(plan)  # refuses a figure there is not, before anything is launched for it
     if not arguments.write:
-        _show(plan, arguments)
-        return
+        return _answer(plan, arguments)
     with claim_results(arguments.results).acquire_or_refuse():
         write_plan(plan, arguments.results)
-    say(f"plan: {len(plan.entries)} points, {len(plan.valid)} runs to have")
+    line = f"{len(plan.entries)} points, {len(plan.valid)} runs to have"
+    say(f"plan: {line}")
+    points = [_point(entry.run, entry.studies, entry.invalid_because) for entry in plan.entries]
+    return Answer({"points": points, "summary": [line]})
 
 
 def _selection(arguments: argparse.Namespace) -> "tuple[Names | None, Names | None, Names]":
@@ -75,28 +95,54 @@ def _selection(arguments: argparse.Namespace) -> "tuple[Names | None, Names | No
     return studies or chosen.studies, chosen.clusters, chosen.simulated
 
 
-def _show(plan: "Plan", arguments: argparse.Namespace) -> None:
+def _answer(plan: "Plan", arguments: argparse.Namespace) -> Answer:
     from triplepoint.advise import HEADINGS, cells, note, plan_cost, summarise
-    from triplepoint.budget import over_budget
-    from triplepoint.config.study import read_selection
     from triplepoint.doctor.config_files import gaps
     from triplepoint.plan import Columns, render
 
     costs = plan_cost(plan, arguments.results, arguments.config)
+    summary = "\n".join([summarise(costs), *gaps(_machines(plan), arguments.config), *_beyond_budget(costs, arguments)])
+    of_run = {cost.entry.run: cost for cost in costs}
+    points = [_point(it.run, it.studies, it.invalid_because, of_run.get(it.run)) for it in plan.entries]
+    text = summary
     if not arguments.summary:
         notes = {cost.entry.run: told for cost in costs if (told := note(cost))}
-        print(render(plan, Columns(HEADINGS, {cost.entry.run: cells(cost) for cost in costs}, notes)), end="\n\n")
-    print(summarise(costs))
-    for gap in gaps(_machines(plan), arguments.config):
-        print(gap)
-    chosen = read_selection(arguments.config)
-    budget = chosen.max_gpu_hours if arguments.max_gpu_hours is None else arguments.max_gpu_hours
-    line = None if arguments.studies or chosen.studies else over_budget(costs, budget)
-    if line is not None:
-        print(f"beyond the budget, snakemake will ask before it launches: {line}")
+        table = render(plan, Columns(HEADINGS, {cost.entry.run: cells(cost) for cost in costs}, notes))
+        text = f"{table}\n\n{summary}"
+    return Answer({"points": points, "summary": summary.splitlines()}, text)
 
 
 def _machines(plan: "Plan") -> list[str]:
     """Return the GPU types and clusters of a plan, those of processors left out."""
     clusters = [entry.planned.point.cluster for entry in plan.valid]
     return list(dict.fromkeys(name for one in clusters if one.gpu is not None for name in (one.gpu, one.name)))
+
+
+def _beyond_budget(costs: "Sequence[RunCost]", arguments: argparse.Namespace) -> list[str]:
+    """Return what Snakemake will ask before it launches so much, a line if anything."""
+    from triplepoint.budget import over_budget
+    from triplepoint.config.study import read_selection
+
+    chosen = read_selection(arguments.config)
+    budget = chosen.max_gpu_hours if arguments.max_gpu_hours is None else arguments.max_gpu_hours
+    line = None if arguments.studies or chosen.studies else over_budget(costs, budget)
+    return [] if line is None else [f"beyond the budget, snakemake will ask before it launches: {line}"]
+
+
+def _point(run: str, studies: tuple[str, ...], reason: str | None, cost: "RunCost | None" = None) -> dict[str, Any]:
+    """Return one point of the plan as JSON has it."""
+    point: dict[str, Any] = {"run": run, "studies": studies, "invalid_because": reason}
+    if cost is None:
+        return point
+    prediction = cost.prediction
+    return point | {
+        "have": cost.existing.state,
+        "status": cost.existing.status or None,
+        "predicted": prediction.status,
+        "reason": prediction.reason or None,
+        "step_time_s": prediction.step_time_s,
+        "memory_gib": prediction.memory_gib,
+        "wall_s": cost.wall_s,
+        "gpu_hours": 0.0 if cost.is_simulated else cost.gpu_hours,
+        "board_energy_kwh": 0.0 if cost.is_simulated else cost.board_energy_kwh,
+    }

@@ -3,12 +3,12 @@
 import argparse
 import csv
 import io
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from triplepoint.cli.arguments import add_config, in_file, make_parser, out_file, say
+from triplepoint.cli.answer import Answer
+from triplepoint.cli.arguments import add_config, in_table, make_parser, out_table, say
 from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
@@ -85,28 +85,35 @@ take the default; other columns are named and passed over, but one that looks li
   notes         memory of the GPU and LoRA are read of them, nothing else
 A row that contradicts itself, or has a setting that can have no effect in it, is invalid. Where a word could mean
 something else, or says nothing, `reason` says what was taken for what.
-
-examples:
-  triplepoint predict config/studies/parallelism.yaml predicted.csv
-  triplepoint predict --published tests/data/throughput/training_throughput.csv predicted.csv
 """
+_EXAMPLES = (
+    "triplepoint predict config/studies/parallelism.yaml predicted.csv",
+    "triplepoint predict --published tests/data/throughput/training_throughput.csv predicted.csv",
+    "triplepoint predict - --time-only --json < point.yaml",
+)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("predict", "Predict time, memory, power and bottleneck of configurations before they are run.")
-    made.formatter_class = argparse.RawDescriptionHelpFormatter
-    made.epilog = _ABOUT
-    made.add_argument(
-        "source", type=in_file, metavar="FILE", help="configurations: .csv, .tsv, .txt, .yaml, .yml or .json"
+    made = make_parser(
+        "predict",
+        "Predict time, memory, power and bottleneck of configurations before they are run.",
+        _EXAMPLES,
+        _ABOUT,
+        answer={"rows": "columns of OUT, null where a cell is blank", "out": "file that was written, or null"},
     )
     made.add_argument(
-        "target", type=out_file, nargs="?", metavar="OUT", help="CSV to write, whole or not (default: standard output)"
-    )
+        "source", type=in_table, metavar="FILE",
+        help="configurations: .csv, .tsv, .txt, .yaml, .yml or .json; - for standard input",
+    )  # fmt: skip
+    made.add_argument(
+        "target", type=out_table, nargs="?", metavar="OUT",
+        help="CSV to write, whole or not (default: -, standard output)",
+    )  # fmt: skip
     made.add_argument("--published", action="store_true", help="FILE is a table of training runs in others' words")
     made.add_argument(
         "--simulated", action="append", default=[], metavar="NAME",
-        help="points on this cluster are those of 'plan --simulated NAME'; repeatable",
+        help="points on this cluster are those of 'plan --simulated NAME'; repeatable (default: none)",
     )  # fmt: skip
     made.add_argument(
         "--time-only", action="store_true",
@@ -120,7 +127,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer:
     """Predict the rows of a file."""
     source, config = arguments.source, arguments.config
     if arguments.target is not None:
@@ -144,15 +151,23 @@ def run(arguments: argparse.Namespace) -> None:
         ranked = rank([prediction for _, prediction in rows], config)
         rows = [(keys | more, prediction) for (keys, prediction), more in zip(rows, ranked, strict=True)]
     text = _table(rows)
+    values = [{name: _value(name, cell) for name, cell in keys.items()} | it.values() for keys, it in rows]
+    content = {"rows": [{k: None if v == "" else v for k, v in row.items()} for row in values], "out": arguments.target}
     if arguments.target is None:
-        sys.stdout.write(text)
-        return
+        return Answer(content, text)
     from triplepoint.files import write_text
 
     write_text(arguments.target, text)
     counts = Counter(str(prediction.status) for _, prediction in rows)
     words = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    print(f"predict: {len(rows)} rows to {arguments.target}: {words}")
+    return Answer(content, f"predict: {len(rows)} rows to {arguments.target}: {words}")
+
+
+def _value(name: str, cell: object) -> object:
+    """Return what a cell of the ranking says; a key of a row, which is text, stays as it is."""
+    if name == "tied_with_first" and cell:
+        return cell == "yes"
+    return float(str(cell)) if name.endswith("_fraction") and cell else cell
 
 
 def _check_apart(source: Path, target: Path) -> None:

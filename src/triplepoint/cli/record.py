@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_config, add_results, in_file, make_parser, say, seconds, whole_number
 from triplepoint.errors import UserError
 
@@ -22,18 +23,26 @@ def parser() -> argparse.ArgumentParser:
         "Watch a job of your own: a sampler on each node, times of its steps, a profiled window, and a run like any "
         "other in RESULTS/runs, with the prediction beside it where the job is described. The command's exit status "
         "is passed on.",
-    )
-    made.epilog = (
-        "Examples: triplepoint record -- torchrun --nproc-per-node 8 train.py; "
-        "srun triplepoint record --describe job.yaml -- python pretrain_gpt.py ...; "
-        "triplepoint record --pid 4711 --log train.log --step-pattern megatron. See docs/own_job.md."
+        [
+            "triplepoint record -- torchrun --nproc-per-node 8 train.py",
+            "srun triplepoint record --describe job.yaml -- python pretrain_gpt.py",
+            "triplepoint record --pid 4711 --log train.log --step-pattern megatron",
+        ],
+        "See docs/own_job.md.",
+        answer={"exit_status": "of the job"},
     )
     _add_targets(made)
     made.add_argument("--study", default="recorded", metavar="NAME", help="study of recorded runs it belongs to")
     made.add_argument("--name", metavar="NAME", help="what the job is called (default: its script)")
-    made.add_argument("--describe", type=in_file, metavar="FILE", help="YAML of what is known of the job")
     made.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="the same, one setting; repeatable"
+        "--describe", type=in_file, metavar="FILE", help="YAML of what is known of the job (default: none)"
+    )
+    made.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="the same, one setting; repeatable (default: none)",
     )
     made.add_argument(
         "--steps",
@@ -42,11 +51,15 @@ def parser() -> argparse.ArgumentParser:
         help="what may mark steps inside the job's Python processes; auto: the most certain of them that does",
     )
     made.add_argument(
-        "--step-pattern", metavar="NAME|REGEX", help="mark steps by lines of the log: megatron, deepspeed, ..."
+        "--step-pattern",
+        metavar="NAME|REGEX",
+        help="mark steps by lines of the log: megatron, deepspeed, ... (default: none)",
     )
-    made.add_argument("--log", type=Path, metavar="FILE", help="with --pid: log that --step-pattern is looked for in")
+    made.add_argument(
+        "--log", type=Path, metavar="FILE", help="with --pid: log that --step-pattern is looked for in (default: none)"
+    )
     made.add_argument("--warmup", type=int, default=2, metavar="N", help="first marked steps that are not measured")
-    made.add_argument("--profile", metavar="FIRST:LAST", help="steps to profile, such as 20:22")
+    made.add_argument("--profile", metavar="FIRST:LAST", help="steps to profile, such as 20:22 (default: none)")
     made.add_argument("--device", choices=("cpu", "cuda", "rocm"), help="what it computes on (default: as found here)")
     made.add_argument("--period", type=seconds(0.001, 3600), default=0.1, metavar="S", help="seconds between samples")
     made.add_argument(
@@ -60,19 +73,40 @@ def parser() -> argparse.ArgumentParser:
 
 def _add_targets(made: argparse.ArgumentParser) -> None:
     """Add what says which job is meant, where it is no command."""
-    made.add_argument("--pid", type=whole_number(2**22), metavar="PID", help="follow a process that runs already")
-    made.add_argument("--job", metavar="ID", help="follow a job of Slurm: on each of its nodes, until it ends")
     made.add_argument(
-        "--finish", nargs="?", const="", metavar="FOLDER", help="make runs of recordings whose watcher was killed"
+        "--pid",
+        type=whole_number(2**22),
+        metavar="PID",
+        help="follow a process that runs already (default: the job of COMMAND)",
     )
     made.add_argument(
-        "--profile-now", type=whole_number(_MOST_STEPS), metavar="STEPS", help="profile steps of a recording under way"
+        "--job", metavar="ID", help="follow a job of Slurm: on each of its nodes, until it ends (default: none)"
     )
-    made.add_argument("--session", metavar="FOLDER", help="recording that --profile-now or --pid joins")
+    made.add_argument(
+        "--finish",
+        nargs="?",
+        const="",
+        metavar="FOLDER",
+        help="make runs of recordings whose watcher was killed (default: all)",
+    )
+    made.add_argument(
+        "--profile-now",
+        type=whole_number(_MOST_STEPS),
+        metavar="STEPS",
+        help="profile steps of a recording under way (default: none)",
+    )
+    made.add_argument(
+        "--session", metavar="FOLDER", help="recording that --profile-now or --pid joins (default: the only one)"
+    )
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Watch the job; return its exit status."""
+def run(arguments: argparse.Namespace) -> Answer:
+    """Watch the job; its exit status is that of the command."""
+    status = _record(arguments)
+    return Answer({"exit_status": status}, status=status)
+
+
+def _record(arguments: argparse.Namespace) -> int:
     command = _command(arguments)
     meant = [name for name in ("pid", "job", "finish", "profile_now") if getattr(arguments, name) is not None]
     if len(meant) + bool(command) != 1:

@@ -3,13 +3,17 @@
 import argparse
 from pathlib import Path
 
+from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_config, add_results, make_parser, out_file, whole_number
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
-        "report", "Write a self-contained front page with findings, figures and runs, and a page for each run."
+        "report",
+        "Write a self-contained front page with findings, figures and runs, and a page for each run.",
+        ["triplepoint report --jobs 4"],
+        answer={"file": "front page", "folder": "pages of runs"},
     )
     made.add_argument("--figs", type=Path, default=Path("figs"), metavar="DIR", help="folder of the figures")
     made.add_argument(
@@ -33,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer:
     """Write the report."""
     from triplepoint.report import write_report
 
@@ -45,3 +49,4 @@ def run(arguments: argparse.Namespace) -> None:
         num_jobs=arguments.jobs,
         judged_from=arguments.config if arguments.alone else None,
     )
+    return Answer({"file": arguments.out, "folder": arguments.out.with_suffix("")})

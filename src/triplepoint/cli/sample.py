@@ -9,7 +9,11 @@ from triplepoint.cli.arguments import make_parser, out_file, seconds
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("sample", "Sample this node's sensors into Arrow streams until SIGTERM.")
+    made = make_parser(
+        "sample",
+        "Sample this node's sensors into Arrow streams until SIGTERM.",
+        ["triplepoint sample node0.arrow --device cuda"],
+    )
     made.add_argument("out", type=out_file, metavar="FILE", help="Arrow stream to write; GPUs add FILE.fast beside it")
     made.add_argument("--device", choices=("cpu", "cuda", "rocm"), default="cpu", help="what the ranks compute on")
     made.add_argument(

@@ -2,21 +2,25 @@
 
 import argparse
 
-from triplepoint.cli.arguments import add_config, add_run, make_parser, run_folder, say
+from triplepoint.cli.answer import Answer, answer_of_run
+from triplepoint.cli.arguments import RUN_ANSWER, add_config, add_run, make_parser, run_folder, say
 from triplepoint.errors import UserError
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
     made = make_parser(
-        "simulate", "Simulate one run: what a launch would leave, with the step time and the traces of the model."
+        "simulate",
+        "Simulate one run: what a launch would leave, with the step time and the traces of the model.",
+        ["triplepoint simulate RUN"],
+        answer=RUN_ANSWER,
     )
     add_run(made)
     add_config(made)
     return made
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer:
     """Simulate the run, whatever is there already."""
     folder = run_folder(arguments)
     from triplepoint.config.plan import read_planned_run
@@ -29,3 +33,4 @@ def run(arguments: argparse.Namespace) -> None:
     with whole_folder(folder / "raw") as raw:
         manifest = simulate_run(planned, raw, arguments.config)
     say(f"{planned.run}: {manifest.status}")
+    return answer_of_run(folder, manifest)

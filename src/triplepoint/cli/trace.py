@@ -4,6 +4,7 @@ import argparse
 import gc
 from pathlib import Path
 
+from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_results, make_parser, out_folder, run_folder, say, whole_number
 from triplepoint.cli.parse import add_rules, add_steps, load_rules
 from triplepoint.cli.progress import Progress
@@ -16,7 +17,9 @@ def parser() -> argparse.ArgumentParser:
         "trace",
         "Analyse traces of PyTorch (Kineto), Nsight Systems (nsys export --type sqlite) or rocprof, one per rank of a "
         "job: where each rank's time went, which kernels ran, which collectives waited for whom, and what the step's "
-        "time depends on. Example: triplepoint trace report.sqlite --out out --csv",
+        "time depends on.",
+        ["triplepoint trace traces/ --out out", "triplepoint trace report.sqlite --out out --csv"],
+        answer={"folder": "folder of the tables", "summary": "lines of the summary; of --run those on slow GPUs"},
     )
     made.add_argument(
         "traces",
@@ -26,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
         help="traces, folders of them, or pipes ('-': standard input); with --run, folders of parsed ranks (default: "
         "all of the run)",
     )
-    made.add_argument("--out", type=out_folder, metavar="DIR", help="folder for the tables")
+    made.add_argument("--out", type=out_folder, metavar="DIR", help="folder for the tables (no default)")
     made.add_argument("--csv", action="store_true", help="write breakdown.csv, kernels.csv and the tables as CSV too")
     made.add_argument(
         "--jobs", type=whole_number(), metavar="N", help="traces to parse at once (default: one per core)"
@@ -34,17 +37,18 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--parity",
         choices=["hta"],
-        help="instead of the tables, breakdown.csv and kernels.csv with the rows and classes that HTA would take",
+        help="instead of the tables, breakdown.csv and kernels.csv with the rows and classes that HTA would take "
+        "(default: the tables)",
     )
     add_steps(made)
-    made.add_argument("--run", metavar="RUN", help="join the parsed ranks of a run of the pipeline instead")
+    made.add_argument("--run", metavar="RUN", help="join the parsed ranks of a run of the pipeline (default: files)")
     made.add_argument("--parse", action="store_true", help="with --run: parse the run's traces first")
     add_rules(made)
     add_results(made)
     return made
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer:
     """Analyse loose files, or join the parsed ranks of a run."""
     gc.disable()  # millions of objects that are in no cycle, walked again and again
     if not (arguments.run or arguments.traces):
@@ -57,9 +61,10 @@ def run(arguments: argparse.Namespace) -> None:
             trace_run(run_folder(arguments), load_rules(arguments), say, arguments.jobs)
         else:
             join_run(run_folder(arguments), arguments.traces)
-        for line in note_slow_gpus(run_folder(arguments)):
+        slow = list(note_slow_gpus(run_folder(arguments)))
+        for line in slow:
             say(f"{arguments.run}: {line}; launches will do without it where they can")
-        return
+        return Answer({"folder": run_folder(arguments), "summary": slow})
     if arguments.out is None:
         raise UserError("trace: --out DIR is missing; the tables need a folder")
     from triplepoint.trace.loose_traces import trace_files, trace_files_as_hta
@@ -70,4 +75,4 @@ def run(arguments: argparse.Namespace) -> None:
             summary = trace_files_as_hta(arguments.traces, arguments.out, progress)
         else:
             summary = trace_files(arguments.traces, arguments.out, load_rules(arguments), progress, **how)
-    print(summary)
+    return Answer({"folder": arguments.out, "summary": summary.splitlines()}, summary)

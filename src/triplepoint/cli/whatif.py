@@ -1,11 +1,11 @@
 """`triplepoint whatif POINTS [OTHER] [-f FACTOR ...]`."""
 
 import argparse
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_config, add_results, make_parser, out_file, say
 
 if TYPE_CHECKING:
@@ -30,22 +30,31 @@ Intervals hold 90 %: of kernels, links, power and inlet as calibrated; what both
 
 factors, as NAME or NAME=VALUE:
 {factors}
-
-examples:
-  triplepoint whatif point.yaml
-  triplepoint whatif point.yaml -f adapters=8x400 -f cooling=liquid --price-kwh 0.15 --price-gpu-hour 2.5
-  triplepoint whatif h200.yaml h100.yaml -f network -f pipeline -f memory --json
-  triplepoint whatif config/whatif/scale_up_vs_out.yaml --out results/tables/whatif.parquet
 """
+_EXAMPLES = (
+    "triplepoint whatif point.yaml",
+    "triplepoint whatif point.yaml -f adapters=8x400 -f cooling=liquid --price-kwh 0.15 --price-gpu-hour 2.5",
+    "triplepoint whatif h200.yaml h100.yaml -f network -f pipeline -f memory --json",
+    "triplepoint whatif config/whatif/scale_up_vs_out.yaml --out results/tables/whatif.parquet",
+)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("whatif", "Say what each factor costs a point, or makes of the difference of two points.")
-    made.formatter_class = argparse.RawDescriptionHelpFormatter
-    made.epilog = _ABOUT.format(factors=_factors())
+    made = make_parser(
+        "whatif",
+        "Say what each factor costs a point, or makes of the difference of two points.",
+        _EXAMPLES,
+        _ABOUT.format(factors=_factors()),
+        answer={"rows": "rows of table whatif (docs/tables.md)"},
+    )
     made.add_argument("points", metavar="POINTS", help="points, a run or a comparison, see below")
-    made.add_argument("other", metavar="OTHER", nargs="?", help="the point whose difference from POINTS is explained")
+    made.add_argument(
+        "other",
+        metavar="OTHER",
+        nargs="?",
+        help="point whose difference from POINTS is explained (default: none)",
+    )
     made.add_argument(
         "-f", "--factor", action="append", default=[], metavar="FACTOR",
         help="factor to change, repeatable (default: network, scale_up, pipeline, memory, power_limit, cooling)",
@@ -57,7 +66,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--no-shapley", action="store_true", help="leave combinations of factors out: an eighth of the time of six"
     )
-    made.add_argument("--json", action="store_true", help="print rows of table whatif as JSON (default: a text table)")
     made.add_argument("--out", type=out_file, metavar="OUT", help="file to write, .parquet or .csv (default: none)")
     add_results(made)
     add_config(made)
@@ -84,7 +92,7 @@ def _price(text: str) -> float:
     return value
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer:
     """Explain points, the difference of two, or a comparison."""
     from triplepoint.errors import UserError
     from triplepoint.whatif.case import Prices
@@ -96,12 +104,11 @@ def run(arguments: argparse.Namespace) -> None:
     rows = _rows(arguments, prices)
     if out is not None:
         _write(rows, out)
-    if arguments.json:
-        print(json.dumps({"rows": rows}, indent=1))
-    elif out is None:
-        from triplepoint.whatif.text import render
+    if arguments.json or out is not None:
+        return Answer({"rows": rows})
+    from triplepoint.whatif.text import render
 
-        print(render(rows))
+    return Answer({"rows": rows}, render(rows))
 
 
 def _rows(arguments: argparse.Namespace, prices: "Prices") -> list[dict[str, Any]]:

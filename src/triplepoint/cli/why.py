@@ -4,11 +4,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_results, make_parser, out_file, say
 from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
-    from triplepoint.why.answer import Answer
+    from triplepoint.why.answer import Answer as Why
 
 _WRITTEN = (".parquet", ".csv")
 _ABOUT = """\
@@ -19,40 +20,66 @@ RUN|FOLDER|FILE is one of
 
 The slowdown is the step's time over that of an ideal job, in which equal operations last equally long, by what-if
 replay. Each slow GPU's cause is ranked from its clock, power, temperature, transfers, launches and data.
-
-examples:
-  triplepoint why llama3-70b_h200x32_tp4-pp4-dp2_mbs1_r1
-  triplepoint why trace-AR.parquet --json
 """
+_ANSWER = {
+    "name": "the job",
+    "source": "what it was told from: traces, step times or operations",
+    "num_gpus": "GPUs of the job",
+    "num_steps": "steps behind it",
+    "step_time_s": "mean time of a step",
+    "ideal_step_time_s": "the same of the ideal job",
+    "slowdown": "of the job over its ideal",
+    "launch_slowdown": "of late launches alone",
+    "slowdown_of_steps": "of each step",
+    "slowdown_by_kind": "of each kind of operation",
+    "slowdown_by_dp_rank": "of each data parallel rank",
+    "slowdown_by_stage": "of each pipeline stage",
+    "slowest_workers": "dp_rank and stage of each",
+    "share_of_slowest_workers": "of the slowdown, 0 to 1",
+    "share_of_last_stage": "the same",
+    "gpu_power_w": "mean power of a GPU",
+    "heat": "what heat explains, in a sentence",
+    "causes": "rows of table why (docs/tables.md)",
+    "notes": "what could not be told, and why",
+}
+_EXAMPLES = (
+    "triplepoint why llama3-70b_h200x32_tp4-pp4-dp2_mbs1_r1",
+    "triplepoint why trace-AR.parquet --json",
+)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("why", "Say why a job is slow, per GPU and per step: causes, what each costs, what to do.")
-    made.formatter_class = argparse.RawDescriptionHelpFormatter
-    made.epilog = _ABOUT
+    made = make_parser(
+        "why",
+        "Say why a job is slow, per GPU and per step: causes, what each costs, what to do.",
+        _EXAMPLES,
+        _ABOUT,
+        answer=_ANSWER,
+    )
     made.add_argument("source", metavar="RUN|FOLDER|FILE", help="what is asked about, see below")
-    made.add_argument("--json", action="store_true", help="print all of it as JSON (default: text)")
-    made.add_argument("-o", "--out", type=out_file, metavar="OUT", help="table 'why' to write, .parquet or .csv")
+    made.add_argument(
+        "-o", "--out", type=out_file, metavar="OUT", help="table 'why' to write, .parquet or .csv (default: none)"
+    )
     add_results(made)
     return made
 
 
-def run(arguments: argparse.Namespace) -> None:
+def run(arguments: argparse.Namespace) -> Answer:
     """Say why a job is slow."""
     from triplepoint.why.text import render
 
     out: Path | None = arguments.out
     if out is not None and out.suffix not in _WRITTEN:
         raise UserError(f"{out}: found {out.suffix or 'no ending'}, expected one of {', '.join(_WRITTEN)}")
-    answer = _answer(arguments)
-    print(answer.as_json() if arguments.json else render(answer))
+    why = _why(arguments)
     if out is not None:
-        _write(out, answer)
-        say(f"why: {len(answer.rows())} rows in {out}")
+        _write(out, why)
+        say(f"why: {len(why.rows())} rows in {out}")
+    return Answer(why.content(), render(why))
 
 
-def _answer(arguments: argparse.Namespace) -> "Answer":
+def _why(arguments: argparse.Namespace) -> "Why":
     from triplepoint.cli.arguments import run_folder
     from triplepoint.why.answer import why_operations, why_run, why_traces
 
@@ -72,7 +99,7 @@ def _answer(arguments: argparse.Namespace) -> "Answer":
     return why_run(run_folder(arguments))
 
 
-def _write(out: Path, answer: "Answer") -> None:
+def _write(out: Path, answer: "Why") -> None:
     from triplepoint.files import whole
     from triplepoint.tables.why import WHY
 

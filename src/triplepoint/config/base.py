@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+    from pydantic_core import ErrorDetails
 import datetime
 import json
 from pathlib import Path
@@ -116,6 +117,13 @@ StageLayers = Annotated[int, Field(ge=0, le=10_000, strict=True)]
 """Layers of a stage, which may have none."""
 
 
+MOST_ERRORS = 12
+"""Errors of one section that a line names: more are counted."""
+MOST_LETTERS = 200
+"""Length of such a line, but for keys that are known, from which it names no further one."""
+_KNOWN = " (known: "
+
+
 class Strict(BaseModel):
     """A section of the configuration: unknown keys are refused and values cannot be changed after reading.
 
@@ -181,7 +189,7 @@ def parse(section: type[Section], content: Any, where: str | Path) -> Section:
         where: File named in the error.
 
     Raises:
-        UserError: One line with file, key, what was found and what is expected.
+        UserError: One line with the file, and of every error the key, what was found and what is expected.
     """
     try:
         return section.model_validate(content)
@@ -210,23 +218,37 @@ def read_json(section: type[Section], path: Path, advice: str) -> Section:
 
 
 def _explain(section: type[BaseModel], error: ValidationError) -> str:
-    # A misspelt key is both unknown and missing; the first of the two says what to do.
-    first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    place = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        known = _keys_at(section, first["loc"][:-1])
-        return f"unknown key '{place}'{nearest(str(first['loc'][-1]), known) if known else ''}{more}"
-    if first["type"] == "missing":
-        return f"key '{place}' is missing{more}"
-    message = first["msg"].removeprefix("Value error, ")
-    if first.get("ctx", {}).get("pattern") == NAME_PATTERN:
+    """Return all errors of a section in one line, unknown keys first."""
+    errors = sorted(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
+    told: list[str] = []
+    for num_told, found in enumerate(errors):
+        if num_told == MOST_ERRORS or sum(len(line.partition(_KNOWN)[0]) for line in told) > MOST_LETTERS:
+            return f"{'; '.join(told)}; and {len(errors) - num_told} more"
+        # A misspelt key is both unknown and missing; the first of the two says what to do.
+        is_hinted = found["type"] == "missing" and any(f"did you mean {found['loc'][-1]!r}" in line for line in told)
+        line = _explain_one(section, found)
+        if any(_KNOWN in before for before in told):  # all keys there are, named once
+            line = line.partition(_KNOWN)[0]
+        if not is_hinted and line not in told:
+            told.append(line)
+    return "; ".join(told)
+
+
+def _explain_one(section: type[BaseModel], error: "ErrorDetails") -> str:
+    place = ".".join(str(part) for part in error["loc"])
+    if error["type"] == "extra_forbidden":
+        known = _keys_at(section, error["loc"][:-1])
+        return f"unknown key '{place}'{nearest(str(error['loc'][-1]), known) if known else ''}"
+    if error["type"] == "missing":
+        return f"key '{place}' is missing"
+    message = error["msg"].removeprefix("Value error, ")
+    if error.get("ctx", {}).get("pattern") == NAME_PATTERN:
         message = NAME_EXPECTED
-    found = first["input"]
-    if first["type"] in ("tuple_type", "list_type") and isinstance(found, str | int | float):
+    found = error["input"]
+    if error["type"] in ("tuple_type", "list_type") and isinstance(found, str | int | float):
         message = f"expected a list; write [{found}]"
     shown = f", found {_short(found)}" if isinstance(found, str | int | float | bool | datetime.date) else ""
-    return f"{place + ': ' if place else ''}{message}{shown}{more}"
+    return f"{place + ': ' if place else ''}{message}{shown}"
 
 
 def _short(found: str | int | float | datetime.date) -> str:

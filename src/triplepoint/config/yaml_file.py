@@ -15,6 +15,8 @@ import yaml
 from triplepoint.config.base import Section, parse
 from triplepoint.errors import UserError, nearest
 
+STANDARD_INPUT = Path("-")
+"""Name of standard input where a table or a file of configurations is read."""
 MOST_BYTES = 1 << 20
 """Largest file that is read: forty times the largest one here."""
 MOST_LEVELS = 100
@@ -121,32 +123,73 @@ Rows = list[tuple[int, list[str]]]
 """Cells of rows, each with the line the row begins in."""
 
 
-def read_csv(path: Path, known: Collection[str], errors: str = "strict") -> tuple[list[str], Rows]:
+def read_csv(path: Path, known: Collection[str], errors: str = "strict", comment: str = "") -> tuple[list[str], Rows]:
     """Return the header of a CSV file and its rows; blank ones are left out.
 
     Args:
-        path: The file.
+        path: The file, or `STANDARD_INPUT`.
         known: Columns there may be. The delimiter, of comma, semicolon and tab, is the one that gives most of them.
         errors: What becomes of bytes that are not UTF-8, as of `open`.
+        comment: What lines begin with that are left out; empty for none.
 
     Raises:
         UserError: If the file is missing, is a folder, or is not CSV.
     """
+    try:
+        text = read_text(path, errors)
+        if comment:
+            text = "\n".join("" if line.startswith(comment) else line for line in text.split("\n"))
+        return parse_csv(text, path, known)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a folder, expected a CSV file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not readable as CSV: {error}") from None
+
+
+def read_measured(path: Path, columns: Collection[str]) -> list[tuple[int, dict[str, str]]]:
+    """Return the rows of a table of measurements as text by column, each with its line; lines that begin with # go.
+
+    Args:
+        path: The file, or `STANDARD_INPUT`.
+        columns: Columns there must be; others are passed over.
+
+    Raises:
+        UserError: If it is missing or no CSV, lacks a column, or a row is shorter than the header.
+    """
+    header, rows = read_csv(path, columns, comment="#")
+    if missing := [name for name in columns if name not in header]:
+        raise UserError(f"{path}: no column {', '.join(missing)} in its first line; expected {', '.join(columns)}")
+    for line, cells in rows:
+        if len(cells) < len(header):
+            raise UserError(f"{path}:{line}: {len(cells)} cells, the header has {len(header)}")
+    return [(line, dict(zip(header, cells, strict=False))) for line, cells in rows]
+
+
+def read_text(path: Path, errors: str = "strict") -> str:
+    """Return the text of a file, or of standard input; `errors` is what becomes of bytes that are not UTF-8.
+
+    Raises:
+        OSError: If the file cannot be read.
+        UnicodeDecodeError: If it is not UTF-8.
+    """
+    content = sys.stdin.buffer.read() if path == STANDARD_INPUT else path.read_bytes()
+    return content.decode("utf-8-sig", errors).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def parse_csv(text: str, where: Path, known: Collection[str]) -> tuple[list[str], Rows]:
+    """Return header and rows of the text of a CSV file, as `read_csv`. Raises `UserError` if it is not CSV."""
     csv.field_size_limit(sys.maxsize)
     try:
-        text = path.read_text(encoding="utf-8-sig", errors=errors)
         delimiter = max(",;\t", key=lambda found: len({*_header(text, found)} & {*known}))
         reader, rows, line = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter), [], 1
         for row in reader:
             if any(cell.strip() for cell in row):
                 rows.append((line, row))
             line = reader.line_num + 1
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a folder, expected a CSV file") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path}: not readable as CSV: {error}") from None
+    except csv.Error as error:
+        raise UserError(f"{where}: not readable as CSV: {error}") from None
     return _header(text, delimiter), rows[1:]
 
 

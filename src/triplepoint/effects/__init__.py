@@ -22,7 +22,7 @@ _P10_TO_P90 = 2.563
 """Standard deviations between the 10th and the 90th percentile of a normal distribution."""
 _MANY = 1.0
 """From twice as fast on, factors are said instead of per cent."""
-_BY_STEP_TIME = {"step_time_s": 1.0, "tokens_per_s": 1.0, "tokens_per_s_per_gpu": 1.0}
+_BY_STEP_TIME = frozenset({"step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu"})
 """Quantities whose model error is that of the step time: what all layouts of one training share of it cancels."""
 
 ABOUT: Mapping[Basis, str] = {
@@ -80,6 +80,14 @@ class Effect:
         return f" [{_digits(self.low * self._scale)}, {_digits(self.high * self._scale)}]"
 
     @property
+    def factor(self) -> str:
+        """The effect with its interval, from twice as much on as a factor: '3.0 times [2.1, 4.2]'."""
+        if not self.is_relative or self.value < _MANY:
+            return self.text
+        ends = "" if math.isnan(self.low) else f" [{1 + self.low:.1f}, {1 + self.high:.1f}]"
+        return f"{1 + self.value:.1f} times{ends}"
+
+    @property
     def _scale(self) -> int:
         return 100 if self.is_relative else 1
 
@@ -132,13 +140,41 @@ def over_settings(effects: Sequence[Effect]) -> Effect:
     return _over(changes, "settings", is_relative)
 
 
-def summed_up(found: Sequence[Effect]) -> str:
-    """Return the mean effect over settings where they agree on its sign, else the range of effects, for a title."""
-    mean = over_settings(found)
-    if mean.is_tie and len(found) > 1:
-        low, high = (choose(found, key=lambda effect: effect.value) for choose in (min, max))
-        return f"from {low.size} to {high.size} by layout"
-    return f"{'+' * (mean.value > 0)}{mean.text}"
+def summed_up(found: Mapping[tuple[Hashable, ...], Effect]) -> str:
+    """Return what one change does over settings, for a title.
+
+    Where settings agree on its sign that is the mean effect with its t interval, else how many it raises and how many
+    it lowers, and the largest effect of either kind with its setting.
+
+    Args:
+        found: Effects by setting, as `pair_points` returns them; a setting is called by the first and last of its key.
+    """
+    mean = over_settings(list(found.values()))
+    if not mean.is_tie or len(found) < 2:
+        is_factor = mean.is_relative and mean.value >= _MANY
+        return f"{'+' * (mean.value > 0 and not is_factor)}{mean.factor}"
+    names = _named(found)
+    parts = []
+    for word, sign in (("higher", 1), ("lower", -1)):
+        changed = {names[key]: effect for key, effect in found.items() if sign * effect.value > 0}
+        if changed:
+            most = max(changed, key=lambda name: sign * changed[name].value)
+            parts.append(f"{word} in {len(changed)} ({most} {_bare(changed[most])})")
+    return ", ".join(parts) or f"the same in all {len(found)}"
+
+
+def _bare(effect: Effect) -> str:
+    """Return an effect with its sign, or as a factor, without its interval."""
+    alone = Effect(effect.value, math.nan, math.nan, "none", 1, effect.is_relative).factor
+    return alone if alone.endswith("times") else f"{'+' * (effect.value > 0)}{alone}"
+
+
+def _named(found: Iterable[tuple[Hashable, ...]]) -> dict[tuple[Hashable, ...], str]:
+    """Return the name of each setting: the first of its key, as far as these differ, and the last."""
+    keys = list(found)
+    firsts = {key: str(key[0]).partition(" on ")[0] for key in keys if len(key) > 1}
+    is_told = len(set(firsts.values())) > 1
+    return {key: f"{firsts[key]} {key[-1]}" if is_told else str(key[-1]) for key in keys}
 
 
 def pair_points(

@@ -89,5 +89,19 @@ def said_share(share: tuple[float, float, float]) -> str:
     return f"{value} %" if np.isnan(share[1]) else f"{value} % [{low}, {high}]"
 
 
+def same_order(gpus: DataFrame, ours: str, published: str) -> float | None:
+    """Return Spearman's rank correlation over GPUs that have both numbers; None of fewer than three, or all alike.
+
+    Args:
+        gpus: A row per GPU of one run.
+        ours: Column of our number.
+        published: Column of the published one.
+    """
+    both = gpus[[ours, published]].astype(float).dropna()
+    if len(both) < 3 or both[ours].nunique() < 2 or both[published].nunique() < 2:
+        return None
+    return float(both[ours].corr(both[published], method="spearman"))
+
+
 ABOUT = f"{100 * COVERAGE:.0f} % t interval"
 """Of every interval here."""

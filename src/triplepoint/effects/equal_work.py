@@ -15,20 +15,6 @@ FAMILIES: Mapping[str, str] = {
 }
 """Models and the family whose shape they share, scaled down or whole."""
 SCALED_DOWN = frozenset({"gpt3-30b", "llama3-30b"})
-_TWICE = 1.0
-"""From twice as much on, factors are said instead of per cent."""
-
-
-def sum_up(found: Sequence[effects.Effect]) -> str:
-    """Return the mean of effects with its 90 % t interval where it has a sign, else the range of effects."""
-    mean = effects.over_settings(found)
-    if mean.is_tie and len(found) > 1:
-        values = sorted(found, key=lambda effect: effect.value)
-        return f"from {_signed(values[0])} to {_signed(values[-1])}"
-    if mean.is_relative and mean.value >= _TWICE:
-        ends = "" if mean.low != mean.low else f" [{1 + mean.low:.1f}, {1 + mean.high:.1f}]"
-        return f"{1 + mean.value:.1f} times{ends}"
-    return f"{'+' * (mean.value > 0)}{mean.text}"
 
 
 def answer_pairs(
@@ -51,14 +37,16 @@ def answer_pairs(
     """
     parts, num = [], 0
     for column, name in asked.items():
-        if found := list(effects.pair_points(points, column, by, setting, *values).values()):
+        if found := effects.pair_points(points, column, by, setting, *values):
             num = max(num, len(found))
-            parts.append(f"{name} {sum_up(found)}")
-    return f"{said}, {num} layouts: {', '.join(parts)}" if parts else f"{said}: no layout ran with both"
+            parts.append(f"{name} {effects.summed_up(found)}")
+    return f"{said}, {num} layouts: {'; '.join(parts)}" if parts else f"{said}: no layout ran with both"
 
 
 def answer_order(points: DataFrame, by: Sequence[str], setting: str, column: str = "tokens_per_s_per_gpu") -> str:
-    """Return on how many of some groups the fastest of the layouts that ran with all values is the same one.
+    """Return on how many of some groups one layout is best with all values, of those that ran with all.
+
+    Where one value's best is tied with the next layout, since the interval holds no difference, that is said.
 
     Args:
         points: Rows of table `points`, with column `layout`.
@@ -67,14 +55,21 @@ def answer_order(points: DataFrame, by: Sequence[str], setting: str, column: str
         column: The quantity of which the highest value is best.
     """
     done = points[(points["status"] == Status.OK) & points[column].notna()]
-    same = num = 0
+    same = tied = num = 0
     for _, members in done.groupby(list(by), sort=False):
         wide = members.groupby(["layout", setting])[column].mean().unstack(setting).dropna()
         if wide.shape[1] > 1 and len(wide) > 1:
             num += 1
             same += wide.idxmax().nunique() == 1
-    return f"the fastest layout is the same in {same} of {num}" if num else ""
+            compared = members[members["layout"].isin(wide.index)]
+            tied += any(_is_tied(found, column) for _, found in compared.groupby(setting, sort=False))
+    if not num:
+        return ""
+    said = f"the fastest layout is the same in {same} of {num}"
+    return f"{said}, but in {tied} it is tied with another" if tied else said
 
 
-def _signed(effect: effects.Effect) -> str:
-    return f"{'+' if effect.value > 0 else '-' if effect.value < 0 else ''}{effect.size.removeprefix('-')}"
+def _is_tied(found: DataFrame, column: str) -> bool:
+    """Return whether the best layout is tied with the next one."""
+    first, second = found.groupby("layout")[column].mean().sort_values(ascending=False).index[:2]
+    return effects.compare(found[found["layout"] == first], found[found["layout"] == second], column).is_tie

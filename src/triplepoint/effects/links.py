@@ -1,6 +1,6 @@
 """How much of their capacity links use: NVLink, PCIe and InfiniBand, of table `traffic`."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 from pandas import DataFrame, Series
 
@@ -61,6 +61,6 @@ def answer(points: DataFrame) -> str:
     return f"{said}; {NAMES[fullest]} at micro-batch {last} against {sizes[0]}: {effects.summed_up(pairs[last])}"
 
 
-def _pairs(done: DataFrame, name: str, first: int, last: int) -> list[effects.Effect]:
+def _pairs(done: DataFrame, name: str, first: int, last: int) -> dict[tuple[Hashable, ...], effects.Effect]:
     known = done[done[name] > 0]
-    return list(effects.pair_points(known, name, ["group", "layout"], "micro_batch_size", first, last).values())
+    return effects.pair_points(known, name, ["group", "layout"], "micro_batch_size", first, last)

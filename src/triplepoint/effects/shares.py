@@ -4,7 +4,7 @@ A part is called by its class, or by its kind where it is communication; `OTHER_
 Copies of the trace are the part `memory`; idle time is none.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from math import nan
 
 from pandas import DataFrame, Series, concat
@@ -98,10 +98,10 @@ def answer_stages(totals: DataFrame) -> str:
         return said
     last = int(larger.index.max())
     wide = totals.pivot_table("total_s", ["layout", "stage"], "micro_batch_size")
-    changes = [
-        effects.over_settings([effects.Effect(float(change), nan, nan, "none", 1) for change in found])
-        for _, found in (wide[last] / wide[first] - 1).dropna().groupby(level="layout", sort=False)
-    ]
+    changes: dict[tuple[Hashable, ...], effects.Effect] = {
+        (str(layout),): effects.over_settings([effects.Effect(float(change), nan, nan, "none", 1) for change in found])
+        for layout, found in (wide[last] / wide[first] - 1).dropna().groupby(level="layout", sort=False)
+    }
     return f"{said}; with {last} instead, kernel seconds {effects.summed_up(changes)}"
 
 

@@ -35,7 +35,6 @@ class Need:
         pipelined: Whether it draws points of several pipeline stages alone.
         varied: Settings, `layout` for all degrees together, of which one must take two values on a model and cluster;
             any points do where none is named.
-        cluster: The one cluster it is about; None where it draws any.
         nothing: What it says where there is no such point.
     """
 
@@ -43,7 +42,6 @@ class Need:
     on_gpus: bool = False
     pipelined: bool = False
     varied: tuple[str, ...] = ()
-    cluster: str | None = None
     nothing: str = "no point of training"
 
     def admits(self, task: str, gpu: str | None) -> bool:
@@ -55,9 +53,7 @@ class Need:
         return [
             point
             for point in points
-            if self.admits(point.task, point.cluster.gpu)
-            and self.cluster in (None, point.cluster.name)
-            and (point.layout.pp > 1 or not self.pipelined)
+            if self.admits(point.task, point.cluster.gpu) and (point.layout.pp > 1 or not self.pipelined)
         ]
 
     def fits(self, points: "Iterable[Point]") -> bool:
@@ -85,6 +81,8 @@ class FigureSpec:
         need: Points it can draw.
         comparison: File of `config/whatif` that it draws, simulated for it, instead of tables of runs.
         is_general: Whether it can say something of a study of one's own, which then has it.
+        cluster: The cluster of its studies that it draws, '' for all. Without a point on it, a general figure draws the
+            others, and one that is not is left out. Of a study of one's own all clusters are drawn.
     """
 
     name: str
@@ -95,6 +93,7 @@ class FigureSpec:
     need: Need = Need()
     comparison: str | None = None
     is_general: bool = True
+    cluster: str = ""
 
 
 _GPUS = Need(on_gpus=True, nothing="no point of training on GPUs")
@@ -110,6 +109,7 @@ _SPECS = (
         ("points", "published"),
         "4",
         Need(varied=("layout",)),
+        cluster="h200x32",
     ),
     FigureSpec(
         "parallelism_sweep_h100",
@@ -117,7 +117,9 @@ _SPECS = (
         ("parallelism",),
         ("points", "published"),
         "4",
-        Need(varied=("layout",), cluster="h100x64"),
+        Need(varied=("layout",)),
+        is_general=False,
+        cluster="h100x64",
     ),
     FigureSpec(
         "microbatch_power",
@@ -149,6 +151,7 @@ _SPECS = (
         ("points",),
         None,
         Need(varied=("recompute", "overlap")),
+        cluster="h200x32",
     ),
     FigureSpec(
         "optimization_sweep_h100",
@@ -157,6 +160,8 @@ _SPECS = (
         ("points",),
         None,
         Need(on_gpus=True, varied=("recompute", "overlap")),
+        is_general=False,
+        cluster="h100x64",
     ),
     FigureSpec(
         "microbatch_stages",
@@ -191,13 +196,15 @@ _SPECS = (
         _GPUS,
         "scale_up_vs_out",
     ),
-    FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline", "gpus")),
+    FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline", "gpus", "step_samples")),
     FigureSpec(
         "timeline_h200",
         "When does which rank do what on 32 H200, and how warm is its GPU?",
         ("parallelism",),
-        ("points", "timeline", "gpus"),
+        ("points", "timeline", "gpus", "step_samples"),
         need=_GPUS,
+        is_general=False,
+        cluster="h200x32",
     ),
     FigureSpec(
         "telemetry_validation",
@@ -224,6 +231,7 @@ _SPECS = (
         ("points", "gpus", "traffic"),
         None,
         _GPUS,
+        cluster="h200x32",
     ),
     FigureSpec(
         "traffic_heatmap_h100",
@@ -232,6 +240,8 @@ _SPECS = (
         ("points", "gpus", "traffic"),
         None,
         _GPUS,
+        is_general=False,
+        cluster="h100x64",
     ),
     FigureSpec(
         "throttling",
@@ -248,6 +258,14 @@ _SPECS = (
         ("points", "gpus", "published"),
         "16",
         _GPUS,
+    ),
+    FigureSpec(
+        "power_swings",
+        "How far does the power of a whole job swing, and how fast?",
+        ("swings",),
+        ("points", "job_power", "published"),
+        need=_GPUS,
+        is_general=False,
     ),
     FigureSpec(
         "cooling",

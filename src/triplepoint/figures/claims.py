@@ -1,5 +1,7 @@
 """Every published number beside ours: a row per claim, a point per run, ours over published with both intervals."""
 
+import re
+import textwrap
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,7 +17,7 @@ from triplepoint.verdicts.sum_up import answer_values, deviations
 NOTE = (
     "Lines: what both numbers are known to, the model's 90 % interval and the accuracy of reading the figure; a number "
     "agrees where its line meets 1, or 0 K. Brackets of the title: 5th to 95th percentile over all ratios. At the "
-    "right: how many agree. * constants of the simulator were set by this figure."
+    "right: how many agree, and where they are published. * constants of the simulator were set by this figure."
 )
 RATIOS = (0.3, 3.0)
 """Ends of the axis of ratios; what lies beyond is drawn at its edge, as an arrow with its number."""
@@ -26,6 +28,8 @@ _NAMES = [
     "is_kelvin", "was_fitted", "verdict", "origin",
 ]  # fmt: skip
 _ROW_IN, _HEAD_IN = 0.24, 2.1
+_LONGEST = 72
+"""Characters of a row's label."""
 
 
 @style.styled
@@ -59,9 +63,11 @@ def behind(found: DataFrame, points: DataFrame) -> DataFrame:
     return points if own.empty else own
 
 
-def name_of(claim: str, was_fitted: bool) -> str:
-    """Return a claim as rows are labelled: its id in words, with an asterisk where constants were fitted."""
-    return f"{claim.replace('-', ' ')}{'*' * was_fitted}"
+def name_of(says: str, was_fitted: bool) -> str:
+    """Return what a claim says as rows are labelled, shortened, with an asterisk where constants were fitted."""
+    # What follows names the statements that are judged by themselves, in rows of their own.
+    text = re.split(r", and (?:how|which) ", says.removesuffix("."))[0]
+    return textwrap.shorten(text, _LONGEST, placeholder=" …") + "*" * was_fitted
 
 
 def _draw_rows(axes: Axes, found: DataFrame) -> None:
@@ -69,9 +75,9 @@ def _draw_rows(axes: Axes, found: DataFrame) -> None:
     is_kelvin = bool(found["is_kelvin"].iloc[0])
     low, high = (-KELVIN, KELVIN) if is_kelvin else RATIOS
     names, agreeing = [], []
-    for at, ((figure, claim), rows) in enumerate(found.groupby(["figure", "claim"], sort=False)):
-        names.append(f"{figure}: {name_of(str(claim), bool(rows['was_fitted'].any()))}")
-        agreeing.append(f"{int((rows['verdict'] == 'agrees').sum())} of {len(rows)}")
+    for at, ((figure, _), rows) in enumerate(found.groupby(["figure", "claim"], sort=False)):
+        names.append(name_of(str(rows["says"].iloc[0]), bool(rows["was_fitted"].any())))
+        agreeing.append(f"{int((rows['verdict'] == 'agrees').sum())} of {len(rows)}, {figure}")
         spread = np.linspace(-0.32, 0.32, len(rows)) if len(rows) > 1 else [0.0]
         for offset, (_, row) in zip(spread, rows.iterrows(), strict=True):
             mark = marks.VERDICTS[str(row["verdict"])]

@@ -14,11 +14,13 @@ from triplepoint.verdicts.sum_up import VERDICTS, answer_directions, counts
 
 KINDS = ("trend", "sign", "order", "fits", "finding", "unknown")
 NOTE = (
-    "Bars: share of each claim's points by verdict; at the right how many agree of those that can be told. Cannot "
-    "tell: no such run, or a change within what either is known to. Findings are contradictions within the study "
-    "itself. * constants of the simulator were set by this figure."
+    "Bars: share of each claim's points by verdict; at the right how many agree of those that can be told, and "
+    "where it is said. Cannot tell: no such run, or a change within what either is known to. Findings are "
+    "contradictions within the study itself. * constants of the simulator were set by this figure."
 )
 _ROW_IN, _HEAD_IN = 0.155, 1.7
+_KIND_WORDS = {"trend": "trend of", "order": "order by"}
+"""What a label says before a claim whose numbers, too, are judged."""
 
 
 @style.styled
@@ -57,11 +59,7 @@ def _draw_bars(axes: Axes, found: DataFrame) -> None:
             linewidth=0,
         )
         start = start + share
-    names = [
-        f"{row['figure']}: {name_of(str(row['claim']), bool(row['was_fitted']))}"
-        + f" ({row['kind']})" * (row["kind"] not in ("finding", "unknown"))
-        for _, row in found.iterrows()
-    ]
+    names = [_name(str(row["says"]), bool(row["was_fitted"]), str(row["kind"])) for _, row in found.iterrows()]
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlim(0, 1)
@@ -69,13 +67,19 @@ def _draw_bars(axes: Axes, found: DataFrame) -> None:
     axes.set_xlabel("points of the claim")
     axes.grid(axis="y", visible=False)
     right = axes.secondary_yaxis("right")
-    told = [
-        f"{row['agrees']} of {row['agrees'] + row['differs']}" if row["agrees"] + row["differs"] else "–"
-        for _, row in found.iterrows()
-    ]
+    told = [_told(int(row["agrees"]), int(row["differs"]), str(row["figure"])) for _, row in found.iterrows()]
     right.set_yticks(range(len(names)), told)
     for ticks in (axes, right):
         ticks.tick_params(axis="y", length=0)
+
+
+def _name(says: str, was_fitted: bool, kind: str) -> str:
+    """Return what a claim says as rows are labelled, shortened to fit."""
+    return name_of(f"{_KIND_WORDS[kind]}: {says[0].lower()}{says[1:]}" if kind in _KIND_WORDS else says, was_fitted)
+
+
+def _told(agree: int, differ: int, source: str) -> str:
+    return (f"{agree} of {agree + differ}, " if agree + differ else "") + source
 
 
 def _legend(found: DataFrame) -> list[Artist]:

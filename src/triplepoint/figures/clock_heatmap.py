@@ -10,7 +10,7 @@ from triplepoint.figures import gpu_map, style
 
 BUSY, MEAN = "sm_clock_busy_mhz", "sm_clock_mhz"
 _PLOTTED = ["place", "row", "run", "origin", "node", "number", "rank", "value", BUSY, MEAN]
-NOTE = "A cell is a GPU's {what}. Interval of the title: {about} over runs, whose parts are the same. Grey: no value."
+NOTE = "A cell is a GPU's {what}. Interval of the title: {about} over runs, whose parts are the same."
 
 
 @style.styled
@@ -38,8 +38,14 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 
 def _answer(known: DataFrame, column: str) -> str:
+    """Return an answer per cluster: GPUs of two types have no mean."""
+    parts = [(str(place), DataFrame(found)) for place, found in known.groupby("place", sort=False)]
+    return "\n".join(f"{place.removesuffix(', simulated')}: {_answer_of(found, column)}" for place, found in parts)
+
+
+def _answer_of(known: DataFrame, column: str) -> str:
     apart = between_gpus.spread(known, column)
     slowest = known.sort_values(column, kind="stable").iloc[0]
-    where = f"node {slowest['node']} GPU {slowest['number']}, {slowest['label']}, {slowest['place']}"
-    said = f"Slowest at {float(slowest[column]):.0f} MHz: {where}"
-    return said if apart is None else f"Clocks of one run are {apart.text} apart, {apart.num} runs. {said}"
+    where = f"node {slowest['node']} GPU {slowest['number']}, {slowest['label']}"
+    said = f"slowest at {float(slowest[column]):.0f} MHz: {where}"
+    return said if apart is None else f"clocks of one run are {apart.text} apart, {apart.num} runs; {said}"

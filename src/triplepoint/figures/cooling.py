@@ -1,6 +1,6 @@
 """What cooling changes: speed, power, clock and temperature of the same layouts on nodes cooled in different ways."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -23,8 +23,8 @@ QUANTITIES = (
 _NAMES = ["cluster", "label", "layout", "model", "tp", "is_sharded", "run", "origin", "status"]
 NOTE = (
     "Each mark is a run; lines join a layout. Title: mean over layouts of the change from the warmest cluster to the "
-    "coolest, by their hottest GPU, with its {coverage:.0f} % t interval over layouts; the range where that holds no "
-    "change. Bars: 90 % interval of the model, which is mostly shared by all cooling."
+    "coolest, by their hottest GPU, with its {coverage:.0f} % t interval over layouts; how many rise and fall where "
+    "that holds no change. Bars: 90 % interval of the model, which is mostly shared by all cooling."
 )
 
 
@@ -81,8 +81,8 @@ def _with_speed(done: DataFrame, warmest: str) -> DataFrame:
     return done.assign(speed_over_warmest=done["tokens_per_s_per_gpu"] / done["label"].map(there) - 1)
 
 
-def _pairs(done: DataFrame, column: str, first: str, other: str) -> list[effects.Effect]:
-    return list(effects.pair_points(done, column, ["label"], "cluster", first, other).values())
+def _pairs(done: DataFrame, column: str, first: str, other: str) -> dict[tuple[Hashable, ...], effects.Effect]:
+    return effects.pair_points(done, column, ["label"], "cluster", first, other)
 
 
 def _name(clusters: list[str], name: str) -> str:

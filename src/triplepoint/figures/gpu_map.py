@@ -15,6 +15,8 @@ from triplepoint.status import Status
 NOTHING = "no run with a GPU finished"
 ROW_IN = 0.145
 _PER_PANEL_IN = 0.42
+_LEAST_GREY = 0.2
+"""Of the width, from which on there is room to say why the rest of a row is grey."""
 _HEAD_IN, _SCALE_IN = 1.1, 0.4
 
 
@@ -136,7 +138,7 @@ def draw_cells(axes: Axes, found: DataFrame, colours: str, scale: Normalize, lab
 
     Args:
         axes: Where.
-        found: Cells, as `rows_of` returns them; a cell without a value stays grey.
+        found: Cells, as `rows_of` returns them; a cell without a value stays grey, and many of a row say why.
         colours: Name of a colour map.
         scale: Its ends.
         label_rows: Whether rows are named.
@@ -146,6 +148,7 @@ def draw_cells(axes: Axes, found: DataFrame, colours: str, scale: Normalize, lab
     rows = {name: number for number, name in enumerate(names)}
     cells[[rows[name] for name in found["row"]], found["at"].to_numpy(int)] = found["value"]
     axes.set_facecolor(marks.PALE)
+    _name_grey(axes, found, names)
     drawn = axes.pcolormesh(
         np.arange(cells.shape[1] + 1) - 0.5, np.arange(len(names) + 1) - 0.5, np.ma.masked_invalid(cells),
         cmap=colours, norm=scale, linewidth=0,
@@ -168,6 +171,20 @@ def draw_cells(axes: Axes, found: DataFrame, colours: str, scale: Normalize, lab
     for side in axes.spines.values():
         side.set_visible(False)
     return drawn
+
+
+def _name_grey(axes: Axes, found: DataFrame, names: Sequence[str]) -> None:
+    """Write in rows why nodes of others are grey in them: nothing is published of them, or the run is on fewer."""
+    end = float(found["at"].max())
+    for number, name in enumerate(names):
+        own = found[(found["row"] == name) & found["value"].notna()]
+        last = float(own["at"].max()) if len(own) else -1.0
+        if end - last >= _LEAST_GREY * (end + 1):
+            is_published = bool("is_published" in own and own["is_published"].any())
+            axes.text(
+                (last + end) / 2 + 0.5, number, "not published" if is_published else "not used", ha="center",
+                va="center", fontsize=style.TEXT_PT,
+            )  # fmt: skip
 
 
 def empty_page(points: DataFrame, text: str = NOTHING) -> style.Page:

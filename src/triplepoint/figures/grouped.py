@@ -1,6 +1,7 @@
 """Bars in groups: a column of panels per model, a group per layout, a bar per GPU type, model size or task."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -14,9 +15,11 @@ from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
 NOTE = (
-    "Title: mean over the layouts that ran as both, with its 90 % t interval over layouts; the range where it has no "
-    "sign. Lines with caps: 90 % interval of the model, or 10th to 90th percentile over measured steps."
+    "Title: mean over the layouts that ran as both, with its 90 % t interval over layouts; how many rise and "
+    "fall, with the largest of each, where that holds no change. Lines with caps: 90 % interval of the model, or "
+    "10th to 90th percentile over measured steps."
 )
+NEED = "needed_memory_bytes"
 _NAMES = (
     "panel", "series", "layout", "model", "cluster", "gpu", "task", "num_gpus", "tp", "pp", "dp", "ep", "run", "repeat",
     "origin", "status", "reason",
@@ -61,6 +64,7 @@ def draw_groups(
     for one in rows:
         names = [one.column, *(column_of(one.column, end) for end in ("p10", "p90", "lo", "hi")), one.limit[0]]
         columns += [name for name in names if name in points and name not in columns]
+    columns += [name for name in ("may_not_fit",) if name in points]
     numbers = points[columns].reset_index(drop=True)
     panels = [DataFrame(found) for _, found in numbers.groupby("panel", sort=False)]
     page = style.new_page(
@@ -118,13 +122,21 @@ def _draw_bar(
 ) -> None:
     value = float(row[quantity.column]) * quantity.scale
     if quantity.from_zero:
-        axes.bar(at, value, width, color=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0)
+        # Hollow where a column is drawn that decides whether the point fits, and does not.
+        is_open = quantity.column == NEED and bool(row.get("may_not_fit"))
+        axes.bar(at, value, width, **_look(mark, is_open))
     else:
         axes.plot([at], [value], mark.marker, color=mark.colour)
     ends = ("lo", "hi") if row["origin"] == "simulated" else ("p10", "p90")
     low, high = (float(row.get(column_of(quantity.column, end), np.nan)) * quantity.scale for end in ends)
     if not style.break_off(axes, at, value, limit, f"{value:.3g}"):
         style.draw_interval(axes, at, low, high, marks.BLACK if quantity.from_zero else mark.colour)
+
+
+def _look(mark: marks.Mark, is_open: bool) -> dict[str, Any]:
+    if is_open:
+        return {"facecolor": "white", "hatch": mark.hatch, "edgecolor": mark.colour, "linewidth": 0.9}
+    return {"color": mark.colour, "hatch": mark.hatch, "edgecolor": "white", "linewidth": 0}
 
 
 def _write_status(axes: Axes, at: float, rows: DataFrame) -> None:
@@ -137,8 +149,11 @@ def _write_status(axes: Axes, at: float, rows: DataFrame) -> None:
 
 
 def _legend(numbers: DataFrame, shown: Mapping[str, marks.Mark]) -> list[Artist]:
-    return [
+    found: list[Artist] = [
         Patch(facecolor=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0, label=mark.name)
         for series, mark in shown.items()
         if (numbers["series"] == series).any()
     ]
+    if "may_not_fit" in numbers and numbers["may_not_fit"].any():
+        found.append(Patch(facecolor="white", edgecolor=marks.GREY, linewidth=0.9, label=labels.MAY_NOT_FIT))
+    return found

@@ -32,7 +32,8 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     groups = [found.drop_duplicates("layout").reset_index(drop=True) for found in groups]
     numbers = _numbers(groups, tables)
     rows = stacks.grid(groups)
-    page = stacks.new_page(rows, "\n".join(_answers(groups, tables["breakdown"])), NOTE)
+    note = NOTE + stacks.about_breaks(numbers, ("sum_s", "published_s"))
+    page = stacks.new_page(rows, "\n".join(_answers(groups, tables["breakdown"])), note)
     for row, axes_of_row in zip(rows, page.axes, strict=True):
         axes_of_row[0].set_ylabel("kernel seconds per step\nand rank (s)")
         for found, axes in zip(row, axes_of_row, strict=False):

@@ -10,6 +10,7 @@ from triplepoint.config.base import Setting, write
 from triplepoint.config.choices import ModelChoices
 from triplepoint.config.point import DEFAULTS, SETTINGS, Layout, Measured, Sharding
 from triplepoint.config.task import TARGETS
+from triplepoint.status import Status
 
 SIZES = ["micro_batch_size", "global_batch_size", "sequence_length"]
 LAYOUT = [name for name in Layout.model_fields if SETTINGS[name].has_column]
@@ -25,6 +26,8 @@ UNKNOWN_LAYOUT = "layout\u00a0not\u00a0known"
 
 _APART = ("data_parallel_sharding", "sequence_parallel", "schedule")
 """Settings of the layout that have a place of their own in its label, or none where all points share them."""
+_MEMORY = ("needed_memory_lo_bytes", "needed_memory_hi_bytes", "memory_capacity_bytes")
+MAY_NOT_FIT = "may not fit: its interval holds what there is"
 _VALUES = {name: get_args(field.annotation) for name, field in Measured.model_fields.items()}
 _LISTS = {name for name, field in Measured.model_fields.items() if get_origin(field.annotation) is tuple}
 _VARIANT = Setting("Differences in what is no column.", label="{}")
@@ -36,7 +39,7 @@ def prepare(points: DataFrame) -> DataFrame:
     Groups keep the order of the table; inside a group layouts stand in numeric order, sharded ones last.
     """
     named = points.copy()
-    named["unknown"] = [_unknown(row) for _, row in points.iterrows()]
+    named["unknown"] = Series([_unknown(row) for _, row in points.iterrows()], points.index, dtype=object)
     for column in (*LAYOUT, *SETTING):
         named[column] = _without_nulls(points[column], DEFAULTS.get(column), has_names=column in _LISTS)
     named["place"] = [place_name(row) for _, row in named.iterrows()]
@@ -201,6 +204,12 @@ def without_shared(names: Series) -> Series:
     if len(words) != 1 or not (shared := words.pop()):
         return names
     return names.str.removesuffix(f" {shared}")
+
+
+def may_not_fit(row: Series) -> bool:
+    """Return whether a simulated point that counts as finished may need more memory than there is, for all we know."""
+    low, high, there = (float(row[name]) for name in _MEMORY)
+    return bool(row["origin"] == "simulated" and row["status"] == Status.OK and low <= there < high)
 
 
 def rank_word(found: DataFrame) -> str:

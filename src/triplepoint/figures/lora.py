@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 
 from triplepoint.effects.equal_work import answer_pairs
-from triplepoint.figures import marks, style
+from triplepoint.figures import labels, marks, style
 from triplepoint.figures.grouped import comparable, draw_groups
 from triplepoint.figures.parallelism_sweep import Quantity
 
@@ -29,7 +29,9 @@ _ASKED = {
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots: layouts that a model was trained in both ways in, else all."""
     points = tables["points"]
-    points = comparable(points.assign(memory_gib=points["memory_capacity_bytes"] * 2**-30))
+    may_not_fit = [labels.may_not_fit(row) for _, row in points.iterrows()]
+    points = points.assign(memory_gib=points["memory_capacity_bytes"] * 2**-30, may_not_fit=may_not_fit)
+    points = comparable(points)
     points = points.assign(series=points["task"], panel=points["model"])
     points = points[points["series"].isin(list(marks.TASKS))]
     keys = ["model", "cluster", "num_gpus", "layout"]

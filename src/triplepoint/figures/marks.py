@@ -141,8 +141,12 @@ QUANTITIES: Mapping[str, str] = {
     "clock": GREEN,
     "energy": ORANGE,
     "memory": NAVY,
+    "utilisation": BLUE,
 }
 """Colours of quantities where a panel has one quantity and no other concept."""
+
+DEVICES = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
+"""Lines of single devices, which are told apart and no more."""
 
 FAMILIES: Mapping[str, tuple[Mark, ...]] = {
     "tensor parallelism": tuple(TENSOR_PARALLEL.values()),
@@ -161,6 +165,11 @@ FAMILIES: Mapping[str, tuple[Mark, ...]] = {
 
 DARK: Mapping[str, str] = {BLACK: "#f2f2f2", BROWN: "#b5824f", BLUE: "#2b8fcc", NAVY: "#8f9ce6", FAINT: "#3a3a3a"}
 """Colours on dark ground of those that would be hard to see there; all others stay."""
+
+
+def on_grounds(colour: str) -> tuple[str, str]:
+    """Return a colour as it is on light ground, and on dark."""
+    return colour, DARK.get(colour, colour)
 
 
 def of_layout(tp: int, is_sharded: bool) -> Mark:

@@ -42,8 +42,8 @@ _NAMES = (
     "reason", "num_gpus",
 )  # fmt: skip
 NOTE = (
-    "Title: mean over layouts that ran at both sizes, with its 90 % t interval over layouts; the range where signs "
-    "differ. Bands: {bands}."
+    "Title: mean over layouts that ran at both sizes, with its 90 % t interval over layouts; how many rise "
+    "and fall, with the largest of each, where that holds no change. Bands: {bands}."
 )
 _BANDS = {
     "simulated": "90 % interval of the model, which is mostly shared by all points",
@@ -112,7 +112,7 @@ def answer(points: DataFrame) -> str:
     most = max(len(found) for found in ran.values())
     last = max(size for size, found in ran.items() if 2 * len(found) >= most)
     parts = [
-        f"{name} {effects.summed_up(list(found.values()))}"
+        f"{name} {effects.summed_up(found)}"
         for column, name in _ANSWERED.items()
         if (found := _pairs(done, column, first, last))
     ]

@@ -1,4 +1,4 @@
-"""Kernel seconds of pipeline stages in their order: a column of panels per layout, a row per micro-batch size."""
+"""Kernel seconds of pipeline stages in their order: a panel per layout, a row per model and micro-batch size."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from pandas import DataFrame
+from pandas import DataFrame, concat
 
 from triplepoint.effects import shares
 from triplepoint.figures import labels, marks, stacks, style
@@ -17,10 +17,10 @@ from triplepoint.status import Status
 
 SOURCE = "figure 3"
 """Of the published study, with the seconds of stages; those of figure 10 are of one rank."""
-MOST_LAYOUTS, MOST_SIZES = 6, 5
+MOST_LAYOUTS, MOST_SIZES, MOST_ROWS = 6, 5, 6
 NOTE = (
     "A bar per pipeline stage, from the first: sum of kernel times per step, mean over the stage's traced ranks; "
-    "receiving includes waiting. Interval of the title: 90 % t interval over layouts, or the range."
+    "receiving includes waiting. Interval of the title: 90 % t interval over layouts, or how many rise and fall."
 )
 _BAND: dict[str, Any] = {"facecolor": "none", "edgecolor": marks.BLACK, "linewidth": 0.7, "linestyle": "--"}
 _BAND_NAME = "published: least to largest total of a stage"
@@ -30,13 +30,14 @@ _BAND_NAME = "published: least to largest total of a stage"
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots, one row per run, stage and part of its bar.
 
-    Of several models and clusters the one with most stages is drawn, and of its layouts the six deepest; of repeats the
-    first.
+    Drawn are the models and clusters with pipelines: of one all micro-batch sizes, of several the smallest and the
+    largest; of layouts the six deepest, of repeats the first.
 
     Args:
         tables: `points`, `breakdown` and `published`.
     """
-    points = _chosen(tables["points"])
+    groups = _chosen(tables["points"])
+    points = concat(groups, ignore_index=True)
     breakdown = tables["breakdown"]
     parts = shares.of_stages(breakdown[breakdown["run"].isin(points["run"])])
     shown = ["group", "layout", "pp", "micro_batch_size", "run", "status", "reason"]
@@ -45,53 +46,81 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     of_stages = None if published is None else published[published["source"] == SOURCE]
     for column in ("kernel_sum_min_s", "kernel_sum_max_s"):
         numbers[f"published_{column}"] = published_of(of_stages, numbers["run"], column)
-    page = _page(points, numbers)
+    page = _page(groups, numbers)
     page.legend(_legend(numbers))
     return page.finish(), numbers
 
 
-def _chosen(points: DataFrame) -> DataFrame:
+def _chosen(points: DataFrame) -> list[DataFrame]:
+    """Return the points of each group, as many groups as have room; all where none has a pipeline."""
     groups = [
         swept(labels.common_setting(members, free=("micro_batch_size",)))
         for _, members in labels.prepare(points).groupby("group", sort=False)
     ]
-    found = max(groups, key=lambda group: int(group["pp"].sum()))
-    if (found["pp"] > 1).any():
-        found = found[found["pp"] > 1]
+    deep = [found[found["pp"] > 1] for found in groups if (found["pp"] > 1).any()] or groups
+    most = sorted(deep, key=lambda found: int(found["pp"].sum()), reverse=True)[: MOST_ROWS // 2]
+    kept = [found for found in deep if any(found is one for one in most)]
+    return [_of_group(found, len(kept) > 1) for found in kept]
+
+
+def _of_group(found: DataFrame, ends_alone: bool) -> DataFrame:
     deepest = found.sort_values("pp", kind="stable").drop_duplicates("layout")["layout"].tolist()[-MOST_LAYOUTS:]
-    sizes = labels.batches(found["micro_batch_size"])[:MOST_SIZES]
+    sizes = labels.batches(found["micro_batch_size"])
+    sizes = [sizes[0], sizes[-1]] if ends_alone else sizes[:MOST_SIZES]
     kept = found[found["layout"].isin(deepest) & found["micro_batch_size"].isin(sizes)]
-    order = kept.assign(depth=[deepest.index(name) for name in kept["layout"]])
+    order = kept.assign(depth=[-deepest.index(name) for name in kept["layout"]])
     ordered = order.sort_values(["micro_batch_size", "depth"], kind="stable").drop(columns="depth")
     named = ordered.assign(layout=labels.without_shared(ordered["layout"]))
     return named.drop_duplicates(["layout", "micro_batch_size"]).reset_index(drop=True)
 
 
-def _page(points: DataFrame, numbers: DataFrame) -> style.Page:
-    sizes, layouts = labels.batches(points["micro_batch_size"]), list(dict.fromkeys(points["layout"]))
-    known = numbers[numbers["busy_s"].notna()]
+def _page(groups: list[DataFrame], numbers: DataFrame) -> style.Page:
+    rows = [(found, size) for found in groups for size in labels.batches(found["micro_batch_size"])]
+    layouts = [_layouts(found) for found in groups]
+    cols = max(len(names) for names in layouts)
+    widths = [max(max(list(names.values())[col], 8) for names in layouts if col < len(names)) for col in range(cols)]
+    page = style.new_page(
+        "\n".join(_answer(found, numbers) for found in groups), concat(groups, ignore_index=True), len(rows), cols,
+        style.PAGE if sum(widths) > 12 or cols > 3 else style.COLUMN, min(style.TALLEST, 2.3 + 1.08 * len(rows)), NOTE,
+        sharey="row", width_ratios=widths,
+    )  # fmt: skip
+    for (found, size), axes_of_row in zip(rows, page.axes, strict=True):
+        name = f"{found['group'].iloc[0].partition(' on ')[0]}\n" * (len(groups) > 1)
+        axes_of_row[0].set_ylabel(f"{name}micro-batch {size}\nkernel time (s)")
+        own = numbers[(numbers["group"] == found["group"].iloc[0]) & (numbers["micro_batch_size"] == size)]
+        names = _layouts(found)
+        for axes, (layout, depth) in zip(axes_of_row, names.items(), strict=False):
+            _draw_panel(axes, own[own["layout"] == layout], depth)
+            if size == found["micro_batch_size"].min():
+                axes.set_title(layout)
+        for axes in axes_of_row[len(names) :]:
+            axes.set_axis_off()
+    for found in groups:
+        own = [axes[0] for (of, _), axes in zip(rows, page.axes, strict=True) if of is found]
+        _share_y(own, numbers[numbers["group"] == found["group"].iloc[0]])
+    for axes in page.axes[-1]:
+        axes.set_xlabel("stage")
+    return page
+
+
+def _layouts(found: DataFrame) -> dict[str, int]:
+    """Return the layouts of a group with their number of stages, the deepest first."""
+    return {str(name): int(own["pp"].iloc[0]) for name, own in found.groupby("layout", sort=False)}
+
+
+def _answer(points: DataFrame, numbers: DataFrame) -> str:
+    known = numbers[(numbers["group"] == points["group"].iloc[0]) & numbers["busy_s"].notna()]
     known = known.assign(compute_s=known["busy_s"].where(~known["part"].map(shares.is_communication), 0.0))
     by = ["layout", "micro_batch_size", "run", "stage"]
     totals = known.groupby(by, sort=False).agg(compute_s=("compute_s", "sum"), total_s=("busy_s", "sum")).reset_index()
-    answer = shares.answer_stages(totals)
-    depths = [int(points.loc[points["layout"] == name, "pp"].iloc[0]) for name in layouts]
-    page = style.new_page(
-        f"{stacks.title_of(points)}: {answer}", points, len(sizes), len(layouts),
-        style.PAGE if sum(depths) > 12 or len(layouts) > 3 else style.COLUMN,
-        min(style.TALLEST, 2.2 + 1.1 * len(sizes)), NOTE, sharey=True, width_ratios=[max(depth, 6) for depth in depths],
-    )  # fmt: skip
-    for row, size in enumerate(sizes):
-        page.axes[row][0].set_ylabel(f"micro-batch {size}\nkernel time (s)")
-        for col, layout in enumerate(layouts):
-            own = numbers[(numbers["micro_batch_size"] == size) & (numbers["layout"] == layout)]
-            _draw_panel(page.axes[row][col], own, depths[col])
-    for axes, layout in zip(page.axes[0], layouts, strict=True):
-        axes.set_title(layout)
-    for axes in page.axes[-1]:
-        axes.set_xlabel("stage")
-    limit = stacks.limit_of(totals["total_s"])
-    page.axes[0][0].set_ylim(0, 1.08 * max(limit, numbers["published_kernel_sum_max_s"].fillna(0).max()))
-    return page
+    return f"{stacks.title_of(points)}: {shares.answer_stages(totals)}"
+
+
+def _share_y(rows: list[Axes], own: DataFrame) -> None:
+    """Give the rows of a group one range of seconds."""
+    limit = stacks.limit_of(own.groupby(["run", "stage"])["busy_s"].sum())
+    for axes in rows:
+        axes.set_ylim(0, 1.08 * max(limit, own["published_kernel_sum_max_s"].fillna(0).max()))
 
 
 def _draw_panel(axes: Axes, own: DataFrame, num_stages: int) -> None:

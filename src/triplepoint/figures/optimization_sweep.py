@@ -1,6 +1,6 @@
 """What recomputation and overlap change in time, power, heat, energy and memory: a mark per layout and optimisation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,9 @@ from pandas import DataFrame, Series, concat
 
 from triplepoint import effects
 from triplepoint.figures import labels, marks, style
-from triplepoint.figures.parallelism_sweep import share_y
+from triplepoint.figures.parallelism_sweep import fitting, share_y, title_of
 from triplepoint.figures.recompute_kernels import FREE
 from triplepoint.status import Status
-
-CLUSTER = "h200x32"
-"""Cluster of the figure; `optimization_sweep_h100` is that of the other."""
 
 
 @dataclass(frozen=True)
@@ -39,45 +36,36 @@ CHANGES = (
 MEMORY = "memory of\na {rank} (GiB)"
 _GIB = 2**30
 NOTE = (
-    "Change from the same layout with neither; at the foot memory itself, hollow where it does not fit (predicted). "
+    "Change from the same layout with neither; at the foot memory itself, predicted where it ran out of it. "
     "Lines with caps: 90 % interval {basis}. Where both points' errors may be shared, which is not known, the "
     "interval is named, not drawn. Title: mean over layouts with its 90 % t interval, without "
-    "the model's own error, or the range where signs differ."
+    "the model's own error, or how many rise and fall where that holds no change."
 )
 
 
 @style.styled
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
-    """Return the figure of 32 H200 and its numbers, one row per layout and optimisation: see `draw_cluster`."""
-    return draw_cluster(tables, CLUSTER)
-
-
-@style.styled
-def draw_cluster(tables: Mapping[str, DataFrame], cluster: str) -> tuple[Figure, DataFrame]:
-    """Return the figure of one cluster, of all others where it is not among the points, and its numbers.
+    """Return the figure and its numbers, one row per layout and optimisation.
 
     In each column only layout, recomputation and overlap differ.
 
     Args:
         tables: `points`.
-        cluster: Name of the cluster.
     """
-    points = tables["points"]
-    here = points[points["cluster"] == cluster]
-    groups = [
-        _chosen(found) for _, found in labels.prepare(points if here.empty else here).groupby("group", sort=False)
-    ]
+    groups, left_out = fitting(
+        [_chosen(found) for _, found in labels.prepare(tables["points"]).groupby("group", sort=False)]
+    )
     chosen = concat(groups, ignore_index=True)
     changes = [one for one in CHANGES if chosen[one.column].notna().any()] or list(CHANGES[:1])
     numbers, bases = _numbers(chosen, changes)
-    note = NOTE.format(basis=" or ".join(bases) or "none known")
+    note = NOTE.format(basis=" or ".join(bases) or "none known") + left_out
     page = style.new_page(
         _answer(numbers, changes), chosen, len(changes) + 1, len(groups),
         style.PAGE if len(groups) > 1 else style.COLUMN, 2.5 + 1.02 * (len(changes) + 1), note, sharex="col",
         width_ratios=[max(found["layout"].nunique(), 2) for found in groups],
     )  # fmt: skip
     for col, (group, found) in enumerate(numbers.groupby("group", sort=False)):
-        page.axes[0][col].set_title(str(group).split(" on ")[0])
+        page.axes[0][col].set_title(title_of(str(group), chosen))
         for row, one in enumerate(changes):
             _draw_changes(page.axes[row][col], DataFrame(found), one.column, is_top=not row)
         _draw_memory(page.axes[-1][col], DataFrame(found), is_first=not col)
@@ -135,10 +123,14 @@ def _effect(base: DataFrame, found: DataFrame, column: str) -> effects.Effect | 
     return None if any(rows.empty for rows in both) else effects.compare(both[0], both[1], column)
 
 
-def _memory(row: Series) -> dict[str, float]:
+def _memory(row: Series) -> dict[str, Any]:
     """Return the memory of the fullest GPU, measured or simulated, and where it did not fit what would be needed."""
     value = row["peak_memory_bytes"] if row["status"] == Status.OK else row["needed_memory_bytes"]
-    return {"memory_gib": float(value) / _GIB, "memory_capacity_gib": float(row["memory_capacity_bytes"]) / _GIB}
+    return {
+        "may_not_fit": labels.may_not_fit(row),
+        "memory_gib": float(value) / _GIB,
+        "memory_capacity_gib": float(row["memory_capacity_bytes"]) / _GIB,
+    }
 
 
 def _answer(numbers: DataFrame, changes: Sequence[Change]) -> str:
@@ -158,8 +150,11 @@ def _answer(numbers: DataFrame, changes: Sequence[Change]) -> str:
     return "\n".join(lines) or "No layout ran with and without recomputation or overlap"
 
 
-def _effects_of(known: DataFrame, column: str) -> list[effects.Effect]:
-    return [effects.Effect(value / 100, np.nan, np.nan, "none", 1) for value in known[f"{column}_change"]]
+def _effects_of(known: DataFrame, column: str) -> dict[tuple[Hashable, ...], effects.Effect]:
+    return {
+        (row["group"], row["layout"]): effects.Effect(row[f"{column}_change"] / 100, np.nan, np.nan, "none", 1)
+        for _, row in known.iterrows()
+    }
 
 
 def _draw_changes(axes: Axes, found: DataFrame, column: str, is_top: bool) -> None:
@@ -223,14 +218,16 @@ def _name_layouts(axes: Axes, names: Sequence[str]) -> None:
 def _draw_memory(axes: Axes, found: DataFrame, is_first: bool) -> None:
     """Draw the memory of each point, and what there is; what did not fit is hollow."""
     names = list(dict.fromkeys(found["layout"]))
-    for _, row in found.iterrows():
+    could_run = found["status"] != Status.INVALID
+    for _, row in found[could_run].iterrows():
         at = names.index(row["layout"]) + _OFFSETS[row["switched"]]
         mark = marks.OPTIMIZATIONS[row["switched"]]
-        face = mark.colour if row["status"] == Status.OK else "none"
+        fill = "left" if row["may_not_fit"] else "full" if row["status"] == Status.OK else "none"
         if np.isfinite(row["memory_gib"]):
-            axes.plot([at], [row["memory_gib"]], mark.marker, color=mark.colour, markerfacecolor=face)
+            axes.plot([at], [row["memory_gib"]], mark.marker, color=mark.colour, fillstyle=fill, markerfacecoloralt="w")
+    _write_statuses(axes, found[~could_run], names)
     _name_layouts(axes, names)
-    axes.set_ylim(0, 1.12 * max(found["memory_gib"].max(), 1e-9))
+    axes.set_ylim(0, 1.12 * max(found.loc[could_run, "memory_gib"].max(), 1e-9))
     capacity = found["memory_capacity_gib"].max()
     if np.isfinite(capacity):
         style.draw_limit(axes, float(capacity), f"there are {capacity:.0f} GiB" if is_first else "")
@@ -239,7 +236,9 @@ def _draw_memory(axes: Axes, found: DataFrame, is_first: bool) -> None:
 def _legend(numbers: DataFrame) -> list[Artist]:
     switched = [name for name in marks.OPTIMIZATIONS if name in set(numbers["switched"])]
     found: list[Artist] = [style.as_line(marks.OPTIMIZATIONS[name], linestyle="none") for name in switched]
-    if (numbers["status"] != Status.OK).any():
-        how: dict[str, Any] = {"color": marks.GREY, "marker": "o", "markerfacecolor": "none", "linestyle": "none"}
-        found.append(Line2D([], [], label="did not run: needed memory", **how))
+    how: dict[str, Any] = {"color": marks.GREY, "marker": "o", "linestyle": "none", "markerfacecoloralt": "w"}
+    if (~numbers["status"].isin([Status.OK, Status.INVALID])).any():
+        found.append(Line2D([], [], label="out of memory: what it needs", fillstyle="none", **how))
+    if numbers["may_not_fit"].any():
+        found.append(Line2D([], [], label=labels.MAY_NOT_FIT, fillstyle="left", **how))
     return found

@@ -7,9 +7,7 @@ from pandas import DataFrame
 
 from triplepoint.figures import optimization_sweep
 
-CLUSTER = "h100x64"
-
 
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
-    """Return the figure and the numbers it plots: see `optimization_sweep.draw_cluster`."""
-    return optimization_sweep.draw_cluster(tables, CLUSTER)
+    """Return the figure and the numbers it plots: see `optimization_sweep.draw`."""
+    return optimization_sweep.draw(tables)

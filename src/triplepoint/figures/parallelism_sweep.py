@@ -19,8 +19,8 @@ from triplepoint.tables.schema import column_of
 
 STUDY = "parallelism"
 """Its points are drawn where it is in the selection: other studies try the same layouts at plainer settings."""
-CLUSTER = "h200x32"
-"""Cluster of the figure; `parallelism_sweep_h100` is that of the other."""
+MOST_GROUPS = 6
+"""Models and clusters on one page."""
 
 NOTE = (
     "Bars: {bars}; lines with caps: 90 % interval of the model, or 10th to 90th percentile over measured steps; "
@@ -65,33 +65,26 @@ _NAMES = (
 )  # fmt: skip
 
 
-def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
-    """Return the figure of 32 H200 and the numbers it plots, one row per point: see `draw_cluster`."""
-    return draw_cluster(tables, CLUSTER)
-
-
 @style.styled
-def draw_cluster(tables: Mapping[str, DataFrame], cluster: str) -> tuple[Figure, DataFrame]:
-    """Return the figure of one cluster, of all others where it is not among the points, and its numbers.
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure and the numbers it plots, one row per point.
 
     In each column only the layout differs: see `labels.common_setting` for which micro-batch size and recomputation.
 
     Args:
         tables: `points` and `published`.
-        cluster: Name of the cluster.
     """
-    points = tables["points"]
-    here = points[points["cluster"] == cluster]
-    prepared = labels.prepare(points if here.empty else here)
+    prepared = labels.prepare(tables["points"])
     groups = [choose(members) for _, members in prepared.groupby("group", sort=False)]
+    groups, left_out = fitting(groups)
     chosen = concat(groups, ignore_index=True)
     chosen["is_sharded"] = chosen["data_parallel_sharding"] == "optim_grads_params"
     quantities = [one for one in QUANTITIES if one.column in _always(chosen)]
     numbers = _numbers(chosen, tables.get("published"), quantities)
-    page = _page(chosen, groups, quantities)
+    page = _page(chosen, groups, quantities, left_out)
     handles: list[Artist] = []
     for col, (group, found) in enumerate(numbers.groupby("group", sort=False)):
-        page.axes[0][col].set_title(str(group).split(" on ")[0])
+        page.axes[0][col].set_title(title_of(str(group), chosen))
         for row, quantity in enumerate(quantities):
             handles += draw_bars(page.axes[row][col], DataFrame(found), quantity, (row, col))
     for row, quantity in enumerate(quantities):
@@ -102,6 +95,21 @@ def draw_cluster(tables: Mapping[str, DataFrame], cluster: str) -> tuple[Figure,
     page.figure.align_ylabels(page.figure.axes)
     page.legend(_legend(chosen) + handles)
     return page.finish(), numbers
+
+
+def fitting(groups: Sequence[DataFrame]) -> tuple[list[DataFrame], str]:
+    """Return the groups that have room on a page, those of `STUDY` before others, and what a note says of the rest."""
+    is_own = [any(STUDY in studies for studies in found["studies"]) for found in groups]
+    first = sorted(range(len(groups)), key=lambda place: not is_own[place])[:MOST_GROUPS]
+    rest = [found for place, found in enumerate(groups) if place not in first]
+    names = ", ".join(str(found["group"].iloc[0]).removesuffix(", simulated") for found in rest)
+    return [groups[place] for place in sorted(first)], f" No room for: {names}." if rest else ""
+
+
+def title_of(group: str, points: DataFrame) -> str:
+    """Return the title of a group's panels: its model, and where points of several clusters are drawn its cluster."""
+    model, _, place = group.partition(" on ")
+    return f"{model}\n{place.removesuffix(', simulated')}" if points["place"].nunique() > 1 else model
 
 
 def choose(members: DataFrame) -> DataFrame:
@@ -123,8 +131,11 @@ def _always(points: DataFrame) -> list[str]:
     ]
 
 
-def _page(points: DataFrame, groups: Sequence[DataFrame], quantities: Sequence[Quantity]) -> style.Page:
-    answers = [f"{found['model'].iloc[0]}: {effects.answer_best(found)}" for found in groups]
+def _page(points: DataFrame, groups: Sequence[DataFrame], quantities: Sequence[Quantity], left_out: str) -> style.Page:
+    answers = [
+        f"{title_of(str(found['group'].iloc[0]), points)}: ".replace("\n", " on ") + effects.answer_best(found)
+        for found in groups
+    ]
     bases = dict.fromkeys(filter(None, (effects.about_intervals(found) for found in groups)))
     note = NOTE.format(bars="mean of all GPUs, or median step", highest="triangle", basis=" or ".join(bases) or "none")
     layouts = [max(found["layout"].nunique(), 2) for found in groups]
@@ -136,7 +147,7 @@ def _page(points: DataFrame, groups: Sequence[DataFrame], quantities: Sequence[Q
         len(groups),
         style.PAGE if is_wide else style.COLUMN,
         min(style.TALLEST, 2.4 + 1.05 * len(quantities)),
-        note,
+        note + left_out,
         sharex="col",
         width_ratios=layouts,
     )

@@ -1,6 +1,6 @@
 """Kernel seconds with and without recomputation, exposed apart from overlapped: two bars per layout."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -18,7 +18,7 @@ FREE = ("recompute", "recompute_layers", "recompute_modules")
 NOTE = (
     "Left bar: without recomputation, right bar: with it; mean over ranks of one step, without idle time. On top is "
     "communication that runs beside other kernels. Title: mean over layouts that ran both ways, with its 90 % t "
-    "interval over layouts; the range where signs differ."
+    "interval over layouts; how many rise and fall where that holds no change."
 )
 _ANSWERED = {"compute_s": "computation", "exposed_comm_s": "exposed communication", "step_time_s": "step"}
 
@@ -40,7 +40,8 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     numbers = points[shown].merge(parts, on="run", how="left", sort=False)
     numbers["published_kernel_sum_s"] = _published(tables.get("published"), numbers)
     rows = stacks.grid(groups)
-    page = stacks.new_page(rows, "\n".join(_answers(points)), NOTE)
+    note = NOTE + stacks.about_breaks(numbers, ("seconds",))
+    page = stacks.new_page(rows, "\n".join(_answers(points)), note)
     for row, axes_of_row in zip(rows, page.axes, strict=True):
         axes_of_row[0].set_ylabel("kernel seconds per step\nand rank (s)")
         for found, axes in zip(row, axes_of_row, strict=False):
@@ -80,12 +81,12 @@ def _answers(points: DataFrame) -> list[str]:
     return answers
 
 
-def _pairs(found: DataFrame, column: str) -> list[effects.Effect]:
+def _pairs(found: DataFrame, column: str) -> dict[tuple[Hashable, ...], effects.Effect]:
     known = found[found[column] > 0]
     others = [kind for kind in known["recompute"].value_counts().index if kind != "none"]
     if not others:
-        return []
-    return list(effects.pair_points(known, column, ["group", "layout"], "recompute", "none", others[0]).values())
+        return {}
+    return effects.pair_points(known, column, ["group", "layout"], "recompute", "none", others[0])
 
 
 def _published(published: DataFrame | None, numbers: DataFrame) -> Series:

@@ -14,8 +14,8 @@ QUANTITY = "step_time_s"
 
 NOTE = (
     "Top: what a factor costs either cluster, one at a time, of its own step. Bottom: what it makes of the difference, "
-    "of the step on {first}; parts add up to 'all together'. Computing is what is left with all factors changed; the "
-    "title names the largest factor besides. Lines with caps: 90 % interval; what both have in common cancels."
+    "of the step on {first}; parts add up to 'all together'. Computing is what is left with all factors changed. The "
+    "title names the largest part. Lines with caps: 90 % interval; what both have in common cancels."
 )
 _HATCHED = ("interaction",)
 _SHARES = ("share", "share_lo", "share_hi")
@@ -55,7 +55,7 @@ _COLUMNS = [
 
 
 def answer(differences: Mapping[str, DataFrame], first: str, second: str) -> str:
-    """Return the title: by how much one cluster is slower for each model, and the factor that makes most of it.
+    """Return the title: by how much one cluster is slower for each model, and the part that makes most of it.
 
     Args:
         differences: Rows of the difference by model.
@@ -67,13 +67,20 @@ def answer(differences: Mapping[str, DataFrame], first: str, second: str) -> str
 
 
 def _said(rows: DataFrame) -> str:
-    """Return a difference with the factor that makes most of it, where its interval holds no zero."""
-    whole, factors = rows[rows["part"] == "whole"].iloc[0], rows[rows["part"] == "factor"]
+    """Return a difference, whether its sign is the published one, and the parts that make most of it.
+
+    The largest part is named, uncertain where its interval holds zero, and then the largest certain one.
+    """
+    whole, parts = rows[rows["part"] == "whole"].iloc[0], rows[rows["part"] != "whole"]
+    beside = ", published the other way" if whole["published_sign"] * whole["share"] < 0 else ""
     if whole["share_lo"] <= 0 <= whole["share_hi"]:
-        return f"{_percent(whole)}, a tie"
-    certain = factors[(factors["share_lo"] * factors["share_hi"] > 0) & (factors["share"] * whole["share"] > 0)]
-    most = f" (most: {certain.loc[certain['share'].abs().idxmax(), 'label']})" if len(certain) else ""
-    return f"{_percent(whole)}{most}"
+        return f"{_percent(whole)}, a tie{beside}"
+    makers = parts[parts["share"] * whole["share"] > 0].sort_values("share", key=abs, ascending=False, kind="stable")
+    is_certain = makers["share_lo"] * makers["share_hi"] > 0
+    named = [f"{makers['label'].iloc[0]}{', uncertain' * (not is_certain.iloc[0])}"] if len(makers) else []
+    certain = makers.loc[is_certain, "label"].tolist()
+    named += [f"then {certain[0]}"] if certain and not is_certain.iloc[0] else []
+    return f"{_percent(whole)}{beside}" + (f" (most: {', '.join(named)})" if named else "")
 
 
 def _percent(row: "Series[Any]") -> str:

@@ -33,7 +33,10 @@ def has_points(spec: FigureSpec, plan: Plan) -> bool:
     if not set(spec.studies) <= set(plan.studies):
         return False
     points = [entry.planned.point for entry in plan.valid if set(entry.studies) & set(spec.studies)]
-    return not spec.studies or bool(spec.need.drawn(points))
+    drawn = spec.need.drawn(points)
+    if spec.cluster and not spec.is_general:
+        drawn = [point for point in drawn if point.cluster.name == spec.cluster]
+    return not spec.studies or bool(drawn)
 
 
 def own_figures(study: str, plan: Plan) -> list[str]:

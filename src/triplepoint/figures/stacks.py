@@ -15,7 +15,8 @@ from triplepoint.status import Status
 
 MOST_COLUMNS = 4
 _CUT = 1.05
-"""Bars beyond so many times the highest one on the axis are cut there."""
+"""Bars beyond so many times the highest other one end there, to a scale of their own."""
+_BROKEN = " A bar with a break has a scale of its own: its parts are shares of the number above it."
 
 PUBLISHED = Patch(
     facecolor="white", edgecolor=marks.BLACK, linewidth=0.8, label="published (computation not divided)"
@@ -86,6 +87,20 @@ def limit_of(totals: Iterable[float]) -> float:
     return max(value for value in known if value <= most)
 
 
+def about_breaks(numbers: DataFrame, columns: Sequence[str]) -> str:
+    """Return what a note says of bars to a scale of their own; nothing where there are none.
+
+    Args:
+        numbers: A row per `run` and part, with `group`: a panel.
+        columns: Columns of seconds, each of which is a bar per run.
+    """
+    for _, own in numbers.groupby("group", sort=False):
+        totals = own.groupby("run")[list(columns)].sum().to_numpy().ravel()
+        if (totals > limit_of(totals) * _CUT).any():
+            return _BROKEN
+    return ""
+
+
 def draw_stack(
     axes: Axes,
     at: float,
@@ -94,33 +109,45 @@ def draw_stack(
     limit: float = math.inf,
     is_published: bool = False,
 ) -> bool:
-    """Draw one bar of parts, in their order, and return whether it ends on the axis.
+    """Draw one bar of parts, in their order, and return whether it is on the scale of the axis.
+
+    A bar beyond `limit` is drawn to a scale of its own, so that its parts are right among themselves: it ends where the
+    highest other one does, has a break, and its number stands above.
 
     Args:
         axes: Where.
         at: Middle of the bar.
         width: Its width.
         seconds: Height of each part.
-        limit: Highest bar that is drawn whole; of a higher one the number stands above where it is cut.
+        limit: Highest bar that is drawn to the scale of the axis.
         is_published: Whether it gets the black edge of published bars.
     """
-    cut = limit * _CUT
+    cut, total = limit * _CUT, sum(seconds.values())
+    scale = cut / total if total > cut else 1.0
     bottom = 0.0
     for part in shares.in_order(list(seconds)):
-        top = min(bottom + seconds[part], cut)
+        top = bottom + seconds[part] * scale
         mark = mark_of(part)
-        axes.bar(
-            at, max(top - bottom, 0), width, bottom, color=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0
-        )  # fmt: skip
-        bottom = max(bottom, top)
-    total = sum(seconds.values())
+        axes.bar(at, top - bottom, width, bottom, color=mark.colour, hatch=mark.hatch, edgecolor="white", linewidth=0)
+        bottom = top
     if is_published:
         axes.bar(at, bottom, width, fill=False, edgecolor=marks.BLACK, linewidth=0.7)
     if total <= cut:
         return True
+    _draw_break(axes, at, width, cut)
     text = f" {total:.0f} ↑" if total >= 100 else f" {total:.3g} ↑"
     axes.text(at, cut, text, ha="center", va="bottom", rotation=90, fontsize=style.TEXT_PT)
     return False
+
+
+def _draw_break(axes: Axes, at: float, width: float, height: float) -> None:
+    """Draw a gap with slanted edges across a bar at half its height: it is not to the scale of the axis."""
+    ends, rise, gap = [at - 0.58 * width, at + 0.58 * width], 0.06 * height, 0.05 * height
+    low = [0.5 * height - gap - rise, 0.5 * height - gap + rise]
+    high = [value + 2 * gap for value in low]
+    axes.fill_between(ends, low, high, color="white", linewidth=0, zorder=3)
+    for edge in (low, high):
+        axes.plot(ends, edge, color=marks.BLACK, linewidth=0.8, zorder=3.1)
 
 
 def say_why_empty(axes: Axes, at: float, status: str | None, absent: str) -> None:

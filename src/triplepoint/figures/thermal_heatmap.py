@@ -14,7 +14,7 @@ _PLOTTED = [
 ]  # fmt: skip
 NOTE = (
     "A cell is a GPU's mean over the steps without the profiler. Interval of the title: {about} over runs, whose parts "
-    "are the same; it does not show how other parts differ. Grey: no value."
+    "are the same; it does not show how other parts differ."
 )
 
 
@@ -40,8 +40,14 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 
 def _answer(known: DataFrame) -> str:
+    """Return an answer per cluster: GPUs of two types have no mean."""
+    parts = [(str(place), DataFrame(found)) for place, found in known.groupby("place", sort=False)]
+    return "\n".join(f"{place.removesuffix(', simulated')}: {_answer_of(found)}" for place, found in parts)
+
+
+def _answer_of(known: DataFrame) -> str:
     apart = between_gpus.spread(known, "gpu_temp_c")
     hottest = known.sort_values("gpu_temp_c", ascending=False, kind="stable").iloc[0]
-    where = f"node {hottest['node']} GPU {hottest['number']}, {hottest['label']}, {hottest['place']}"
-    said = f"Hottest at {float(hottest['gpu_temp_c']):.0f} °C: {where}"
-    return said if apart is None else f"GPUs of one run are {apart.text} apart, {apart.num} runs. {said}"
+    where = f"node {hottest['node']} GPU {hottest['number']}, {hottest['label']}"
+    said = f"hottest at {float(hottest['gpu_temp_c']):.0f} °C: {where}"
+    return said if apart is None else f"GPUs of one run are {apart.text} apart, {apart.num} runs; {said}"

@@ -95,10 +95,21 @@ def _answer(numbers: DataFrame) -> str:
         means = own[list(_SHARES)].astype(float).mean().dropna()
         cause, share = (str(means.idxmax()), float(means.max())) if len(means) else ("", 0.0)
         said = f"by {_SHARES[cause].name} {100 * share:.0f} % of the time" if share > 0 else "never"
-        parts.append(f"{own['label'].iloc[0]} {said}")
+        parts.append(f"{own['label'].iloc[0]} {said}{_beside(own, share > 0)}")
     text = f"Clocks are held down: {'; '.join(parts)}"
     apart = between_gpus.rear_over_front(numbers.assign(airflow_lane=_lanes(numbers)))
     return text if apart is None else f"{text}. Rear GPUs are {apart.text} hotter"
+
+
+def _beside(own: DataFrame, is_throttled: bool) -> str:
+    """Return what a title says of the published throttling of the same GPUs; nothing where none is published."""
+    published = own["published_normalised"].astype(float)
+    if not (published > 0).any():
+        return ""
+    if not is_throttled:
+        return f" (published: {int((published > 0).sum())} of {int(published.notna().sum())} GPUs are)"
+    order = between_gpus.same_order(own, NORMALISED, "published_normalised")
+    return "" if order is None else f" (rank correlation with published {order:.2f})"
 
 
 def _lanes(numbers: DataFrame) -> Series:

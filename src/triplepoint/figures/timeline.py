@@ -1,15 +1,16 @@
-"""Ranks over time in one run: phases, the communication in flight below them, and beside them power and temperature."""
+"""Ranks over time in one run: phases and communication; power, temperature and clock below, on the same axis."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from pandas import DataFrame, Series
+from pandas import DataFrame, Series, concat
 
 from triplepoint import effects
+from triplepoint.effects.courses import over_step
 from triplepoint.figures import labels, marks, style
 from triplepoint.status import Status
 from triplepoint.units import MS_PER_S, NS_PER_S
@@ -24,12 +25,24 @@ NOTE = (
     "communication in flight; white: neither. Title: step time, {basis}.{heat}"
 )
 _HEAT = " Right: mean power and temperature (bars: 10th to 90th percentile) of each rank's GPU over the other steps."
+_CURVES = (
+    " Below: mean of all GPUs (line) and lowest to highest GPU (band) in the steps without the profiler, laid "
+    "over each other."
+)
+NO_GPU = " No GPU, so no course of power, temperature and clock."
+_COURSES = {
+    "gpu_power_w": ("GPU power\n(W)", "power", 1.0, ("gpu_power_limit_w", "power limit {:.0f} W")),
+    "gpu_temp_c": ("GPU\n(°C)", "temperature", 1.0, ("gpu_throttle_temp_c", "throttled at {:.0f} °C")),
+    "sm_clock_mhz": ("clock\n(GHz)", "clock", 1e-3, ("", "")),
+}
+"""Columns of `step_samples`: title of the axis, colour, what values are multiplied by, and their limit."""
 
 _RASTER_FROM = 2000
 """Spans from which they are stored as pixels: a PDF of many thousand boxes opens slowly."""
 _PHASE_TOP, _PHASE_HEIGHT, _COMM_HEIGHT = 0.04, 0.6, 0.26
 """Parts of a rank's row."""
 _RANK_IN = 0.3
+_COURSE_IN = 0.75
 
 
 @style.styled
@@ -37,7 +50,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the spans it draws, with power and temperature of their rank.
 
     Args:
-        tables: `points`, `timeline` and `gpus`.
+        tables: `points`, `timeline`, `gpus` and `step_samples`.
     """
     points = labels.prepare(tables["points"])
     timeline = tables["timeline"][tables["timeline"]["lane"].isin(LANES)]
@@ -45,17 +58,21 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     if chosen.empty:
         page = style.new_page("Nothing to draw", points)
         style.say(page.axes[0][0], NOTHING)
-        return page.finish(), timeline.iloc[:0].assign(layout="")
+        return page.finish(), _numbers(timeline.iloc[:0], "", {}).assign(layout="")
     run = str(chosen["run"].iloc[0])
     of_run = timeline[timeline["run"] == run]
     spans = _ranks_to_draw(of_run)
     heat = _heat_of(tables["gpus"], run, spans)
-    page = _page(points, chosen, (spans["rank"].nunique(), of_run["rank"].nunique()), heat)
+    courses = _courses(tables["step_samples"], run, spans)
+    page = _page(points, chosen, (spans["rank"].nunique(), of_run["rank"].nunique()), heat, courses)
     _draw_lanes(page.axes[0][0], spans)
     for axes, (column, title) in zip(page.axes[0][1:], heat.items(), strict=True):
         _draw_heat(axes, tables["gpus"], run, sorted(spans["rank"].unique()), (column, title))
+    _draw_courses([row[0] for row in page.axes], courses, chosen.iloc[0])
+    for axes in [axes for row in page.axes[1:] for axes in row[1:]]:
+        axes.set_axis_off()
     page.legend(_legend(spans))
-    return page.finish(), spans.assign(layout=chosen["layout"].iloc[0])
+    return page.finish(), _numbers(spans, run, courses).assign(layout=chosen["layout"].iloc[0])
 
 
 def _fastest(points: DataFrame, traced: set[str]) -> DataFrame:
@@ -65,7 +82,10 @@ def _fastest(points: DataFrame, traced: set[str]) -> DataFrame:
     return first.sort_values("step_time_s", kind="stable").head(1)
 
 
-def _page(points: DataFrame, chosen: DataFrame, ranks: tuple[int, int], heat: Mapping[str, str]) -> style.Page:
+def _page(
+    points: DataFrame, chosen: DataFrame, ranks: tuple[int, int], heat: Mapping[str, str],
+    courses: Mapping[str, DataFrame],
+) -> style.Page:  # fmt: skip
     point = chosen.iloc[0]
     same = labels.common_setting(points[points["group"] == point["group"]])
     is_compared = point["run"] in set(same["run"])
@@ -76,10 +96,13 @@ def _page(points: DataFrame, chosen: DataFrame, ranks: tuple[int, int], heat: Ma
     if is_compared:
         answer += f"\n{effects.answer_best(same)}"
     basis = effects.about_intervals(same) if is_compared else ""
-    note = NOTE.format(basis=f"interval {basis}" if basis else "without an interval", heat=_HEAT if heat else "")
+    more = (_HEAT if heat else "") + (_CURVES if courses else "" if heat else NO_GPU)
+    note = NOTE.format(basis=f"interval {basis}" if basis else "without an interval", heat=more)
+    lanes_in, courses_in = _RANK_IN * ranks[0] + 0.3, _COURSE_IN * len(courses)
     return style.new_page(
-        answer, chosen, 1, 1 + len(heat), style.PAGE, min(style.TALLEST, 2.2 + _RANK_IN * ranks[0]), note, sharey=True,
-        width_ratios=[6.0] + [1.0] * len(heat),
+        answer, chosen, 1 + len(courses), 1 + len(heat), style.PAGE,
+        min(style.TALLEST, 1.9 + 0.15 * bool(courses) + lanes_in + courses_in), note, sharey="row",
+        width_ratios=[6.0] + [1.0] * len(heat), height_ratios=[lanes_in] + [_COURSE_IN] * len(courses),
     )  # fmt: skip
 
 
@@ -130,6 +153,51 @@ def _draw_rank(axes: Axes, spans: DataFrame, row: int, scale: float, raster: boo
                 boxes.tolist(), (row + top, height), facecolors=known.get(str(label), known["other"]).colour,
                 edgecolors="white" if lane == "phase" and not raster else "none", linewidth=0.2, rasterized=raster,
             )  # fmt: skip
+
+
+def _courses(samples: DataFrame, run: str, spans: DataFrame) -> dict[str, DataFrame]:
+    """Return the course over the step of each quantity that was sampled."""
+    own = samples[samples["run"] == run]
+    end_s = float((spans["t_start_ns"] + spans["duration_ns"]).max()) / NS_PER_S
+    return {column: over_step(own, column, end_s) for column in _COURSES if own[column].notna().any()}
+
+
+def _draw_courses(column_of_axes: Sequence[Axes], courses: Mapping[str, DataFrame], point: "Series[Any]") -> None:
+    """Draw the courses below the lanes, on their axis of time."""
+    lanes = column_of_axes[0]
+    scale = MS_PER_S if lanes.get_xlabel().endswith("(ms)") else 1
+    for axes, (column, found) in zip(column_of_axes[1:], courses.items(), strict=True):
+        title, colour, factor, (limit, words) = _COURSES[column]
+        at = np.append(found["t_start_s"], found["t_end_s"].iloc[-1]) * scale
+        low, mean, high = (found[name].to_numpy(float) * factor for name in ("lowest", "mean", "highest"))
+        axes.stairs(high, at, baseline=low, fill=True, color=marks.QUANTITIES[colour], alpha=0.25, linewidth=0)
+        axes.stairs(mean, at, baseline=None, color=marks.QUANTITIES[colour], linewidth=1.0)
+        axes.set_ylabel(title)
+        axes.set_xlim(lanes.get_xlim())
+        axes.locator_params(axis="y", nbins=4)
+        if limit in point and point[limit] == point[limit]:
+            style.draw_limit(axes, float(point[limit]), words.format(point[limit]))
+        axes.tick_params(axis="x", labelbottom=axes is column_of_axes[-1])
+    if courses:
+        column_of_axes[-1].set_xlabel(lanes.get_xlabel())
+        lanes.set_xlabel("")
+        lanes.tick_params(axis="x", labelbottom=False)
+
+
+def _numbers(spans: DataFrame, run: str, courses: Mapping[str, DataFrame]) -> DataFrame:
+    """Return spans, and below them the parts of the courses: lane is the quantity, with mean, lowest and highest."""
+    parts = [
+        found.assign(
+            run=run, lane=column, t_start_ns=(found["t_start_s"] * NS_PER_S).round().astype("int64"),
+            duration_ns=((found["t_end_s"] - found["t_start_s"]) * NS_PER_S).round().astype("int64"),
+        ).drop(columns=["t_start_s", "t_end_s"])
+        for column, found in courses.items()
+    ]  # fmt: skip
+    return (
+        concat([spans, *parts], ignore_index=True)
+        if parts
+        else spans.assign(mean=np.nan, lowest=np.nan, highest=np.nan)
+    )
 
 
 def _draw_heat(axes: Axes, gpus: DataFrame, run: str, ranks: list[Any], what: tuple[str, str]) -> None:

@@ -9,8 +9,6 @@ from pandas import DataFrame
 from triplepoint.effects import between_gpus
 from triplepoint.figures import gpu_map, style
 
-CLUSTER = "h200x32"
-"""Cluster of the figure; `traffic_heatmap_h100` is that of the other."""
 LINKS = {"nvlink": "NVLink", "xgmi": "xGMI", "pcie": "PCIe", "infiniband": "InfiniBand"}
 DIRECTIONS = {"tx_share": "sent", "rx_share": "received"}
 _PLOTTED = [
@@ -23,32 +21,26 @@ NOTE = (
 )
 
 
-def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
-    """Return the figure of 32 H200 and the numbers it plots, one row per run and link: see `draw_cluster`."""
-    return draw_cluster(tables, CLUSTER)
-
-
 @style.styled
-def draw_cluster(tables: Mapping[str, DataFrame], cluster: str) -> tuple[Figure, DataFrame]:
-    """Return the figure of one cluster, of all others where it is not among the points, and its numbers.
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure and the numbers it plots, one row per run and link: of several clusters those of the first.
 
     Args:
         tables: `points`, `gpus` and `traffic`.
-        cluster: Name of the cluster.
     """
-    here = tables["points"][tables["points"]["cluster"] == cluster]
-    points, gpus = gpu_map.with_gpus({**tables, "points": tables["points"] if here.empty else here})
+    points, gpus = gpu_map.with_gpus(tables)
     traffic = _cells(tables["traffic"], gpus)
     counted = traffic[traffic[list(DIRECTIONS)].notna().any(axis=1)]
     if counted.empty:
         reasons = tables["traffic"].loc[tables["traffic"]["run"].isin(points["run"]), "absent"].dropna()
         text = gpu_map.NOTHING if points.empty else f"traffic was not counted: {', '.join(reasons.unique()[:1])}"
         return gpu_map.empty_page(tables["points"], text).finish(), DataFrame(columns=_PLOTTED)
-    place = str(counted["place"].iloc[0])
-    counted = counted[counted["place"] == place]
+    place, *others = (str(name).removesuffix(", simulated") for name in counted["place"].unique())
+    left_out = f" No room for {', '.join(others)}." if others else ""
+    counted = counted[counted["place"] == counted["place"].iloc[0]]
     drawn = points[points["run"].isin(counted["run"])]
     links = [link for link in LINKS if link in set(counted["link"])]
-    page = _page(_answer(place, counted, links), drawn, counted, links)
+    page = _page(_answer(place, counted, links), drawn, counted, links, left_out)
     return page.finish(), counted[_PLOTTED]
 
 
@@ -77,16 +69,14 @@ def _answer(place: str, counted: DataFrame, links: Sequence[str]) -> str:
     return f"Of their capacity, links on {place} carry: {'; '.join(parts)}"
 
 
-def _page(answer: str, points: DataFrame, counted: DataFrame, links: Sequence[str]) -> style.Page:
+def _page(answer: str, points: DataFrame, counted: DataFrame, links: Sequence[str], left_out: str) -> style.Page:
     names = list(dict.fromkeys(counted["row"]))
     most = int((style.TALLEST - 2.2) / 2 / gpu_map.ROW_IN)
     height = 2.2 + 2 * gpu_map.ROW_IN * min(len(names), most)
     cut = f" {most} of {len(names)} runs are drawn; the others are in the CSV." if len(names) > most else ""
     widths = [3.0 if counted.loc[counted["link"] == link, "rank"].notna().any() else 1.6 for link in links]
-    page = style.new_page(
-        answer, points, len(DIRECTIONS), len(links), style.PAGE, height, NOTE.format(about=between_gpus.ABOUT) + cut,
-        width_ratios=widths,
-    )  # fmt: skip
+    note = NOTE.format(about=between_gpus.ABOUT) + cut + left_out
+    page = style.new_page(answer, points, len(DIRECTIONS), len(links), style.PAGE, height, note, width_ratios=widths)
     for col, link in enumerate(links):
         own = counted[(counted["link"] == link) & counted["row"].isin(names[:most])]
         highest = float(own[list(DIRECTIONS)].astype(float).max().max())

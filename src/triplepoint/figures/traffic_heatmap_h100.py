@@ -1,15 +1,13 @@
-"""What links carry on 64 H100, drawn as on 32 H200."""
+"""What links carry on 64 H100, drawn as on 32 H200; the catalogue names the cluster."""
 
 from collections.abc import Mapping
 
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint.figures.traffic_heatmap import draw_cluster
-
-CLUSTER = "h100x64"
+from triplepoint.figures import traffic_heatmap
 
 
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
-    """Return the figure and the numbers it plots, one row per run and link."""
-    return draw_cluster(tables, CLUSTER)
+    """Return the figure and the numbers it plots: see `traffic_heatmap.draw`."""
+    return traffic_heatmap.draw(tables)

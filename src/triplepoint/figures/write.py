@@ -4,10 +4,11 @@ from pathlib import Path
 
 from matplotlib import rc_context
 from pandas import DataFrame, isna
+from pandas.api.types import is_numeric_dtype
 
 from triplepoint.errors import UserError
 from triplepoint.figures import Need, load, spec_of, style
-from triplepoint.files import whole, write_text
+from triplepoint.files import guarded, whole, write_text
 from triplepoint.tables.studies import read_joined, require_tables
 from triplepoint.tables.whatif import WHATIF
 
@@ -42,7 +43,7 @@ def write_figure(name: str, results: Path, out_dir: Path) -> None:
         require_tables(results, spec.studies, f"figure {name}", f"snakemake figs/{name}.pdf")
         tables = {table: read_joined(results, spec.studies, table).to_pandas() for table in spec.tables}
     if "points" in tables:
-        tables["points"] = _drawable(tables["points"], spec.need, name)
+        tables["points"] = on_cluster(_drawable(tables["points"], spec.need, name), name)
     figure, numbers = module.draw(tables)
     write_text(out_dir / f"{name}.csv", to_csv(numbers))
     with whole(out_dir / f"{name}.png") as scratch:
@@ -51,6 +52,13 @@ def write_figure(name: str, results: Path, out_dir: Path) -> None:
         figure.savefig(scratch, metadata=_PDF_METADATA)
     with whole(out_dir / f"{name}.svg") as scratch, rc_context({"svg.fonttype": "none", "svg.hashsalt": "triplepoint"}):
         figure.savefig(scratch, metadata=_SVG_METADATA | {"Title": figure.get_label()})
+
+
+def on_cluster(points: DataFrame, name: str) -> DataFrame:
+    """Return the points on a figure's cluster; all where there are none, and of a study of one's own."""
+    spec = spec_of(name)
+    here = points[points["cluster"] == spec.cluster]
+    return points if here.empty or ("/" in name and spec.is_general) else here
 
 
 def _drawable(points: DataFrame, need: Need, name: str) -> DataFrame:
@@ -64,5 +72,14 @@ def _drawable(points: DataFrame, need: Need, name: str) -> DataFrame:
 
 
 def to_csv(numbers: DataFrame) -> str:
-    """Return plotted numbers as CSV, to six digits: more than any figure shows, fewer than rounding disturbs."""
+    """Return plotted numbers as CSV, to six digits: more than any figure shows, fewer than rounding disturbs.
+
+    Text that a spreadsheet would take for a formula is guarded, see `files.guarded`.
+    """
+    texts = {
+        str(name): numbers[name].map(lambda cell: guarded(cell) if isinstance(cell, str) else cell)
+        for name in numbers
+        if not is_numeric_dtype(numbers[name])
+    }
+    numbers = numbers.assign(**texts)
     return str(numbers.to_csv(index=False, float_format="%.6g", lineterminator="\n"))

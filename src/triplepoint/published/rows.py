@@ -278,7 +278,8 @@ def _experts_on_context_ranks(point: Point, reason: str) -> UnsupportedError | N
     """Return what is refused where experts are on context parallel ranks too, as Megatron-LM can have them."""
     layout = point.layout
     ranks = layout.dp * layout.tp // layout.expert_tp
-    if "is not divisible by ep" in reason and ranks % layout.ep and ranks * layout.cp % layout.ep == 0:
+    is_of_ranks = reason.startswith("dp") and "is not divisible by ep" in reason
+    if is_of_ranks and ranks * layout.cp % layout.ep == 0:
         return UnsupportedError(
             f"ep {layout.ep} on cp*dp*tp/etp = {ranks * layout.cp} ranks: experts on context parallel ranks are not "
             f"simulated; ep that divides dp*tp/etp = {ranks} is"

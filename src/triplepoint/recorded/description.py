@@ -87,10 +87,14 @@ def read_description(path: Path | None, options: dict[str, Any], catalogue: Cata
     return described
 
 
-def find_type(product: str, catalogue: Catalogue) -> str:
-    """Return the GPU type of `config/gpus/` that a name means. Raises `UserError` if it is none of them."""
+def find_type(product: str, catalogue: Catalogue, assumed: str = "") -> str:
+    """Return the GPU type of `config/gpus/` that a name means, by what is assumed where it does not tell.
+
+    Raises:
+        UserError: If it is none of them, or could be several.
+    """
     gpus = {path.stem: catalogue.gpu(path.stem) for path in (catalogue.folder / "gpus").glob("*.yaml")}
-    return read_gpu(product, gpus)[0].name
+    return read_gpu(product, gpus, assumed=assumed)[0].name
 
 
 def type_of(products: Sequence[str | None], catalogue: Catalogue | None) -> str | None:
@@ -99,7 +103,8 @@ def type_of(products: Sequence[str | None], catalogue: Catalogue | None) -> str 
     if catalogue is None or len(names) != 1:
         return None
     try:
-        return find_type(names.pop(), catalogue)
+        # Drivers name the form factor of cards (H200 NVL, H100 PCIe); a name without one is the module's.
+        return find_type(names.pop(), catalogue, assumed="sxm")
     except (UnknownGpuError, AmbiguousGpuError):
         return None
 

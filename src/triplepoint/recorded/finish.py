@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
 from triplepoint.launch.collect import devices_of_ranks
-from triplepoint.launch.outcome import HOST_MEMORY, classify, describe_exit
+from triplepoint.launch.outcome import HOST_MEMORY, LOG_TAIL_LINES, classify, describe_exit
 from triplepoint.manifest import Evidence
 from triplepoint.recorded.description import read_description
 from triplepoint.recorded.marks import SOURCES
@@ -73,7 +74,7 @@ def steps_of(folder: Path, num_warmup: int) -> tuple[list[dict[str, Any]], str |
     """
     rows = [row for path in sorted(folder.glob("steps/*.jsonl")) for row in _lines(path)]
     for source in ("log", *SOURCES):
-        chosen = [row for row in rows if row["by"] == source]
+        chosen = _of_longest([row for row in rows if row["by"] == source])
         if not chosen:
             continue
         first = min(row["step"] for row in chosen)
@@ -83,8 +84,18 @@ def steps_of(folder: Path, num_warmup: int) -> tuple[list[dict[str, Any]], str |
         for row in chosen:
             is_early = row["step"] < first + num_warmup and kinds[row["step"]] == "measured"
             row["kind"] = "warmup" if is_early else kinds[row["step"]]
-        return [{name: value for name, value in row.items() if name != "by"} for row in chosen], source
+        return [{name: value for name, value in row.items() if name not in ("by", "pid")} for row in chosen], source
     return [], None
+
+
+def _of_longest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return of each rank the steps of the process that marked most: launchers restart ranks, scripts train in turn."""
+    num = Counter((row["rank"], row.get("pid")) for row in rows)
+    longest: dict[int, Any] = {}
+    for rank, pid in num:
+        if rank not in longest or num[rank, pid] >= num[rank, longest[rank]]:
+            longest[rank] = pid
+    return [row for row in rows if row.get("pid") == longest[row["rank"]]]
 
 
 def _strongest(kind: str, other: str) -> str:
@@ -196,7 +207,10 @@ def _ending(
     if status is Status.CANCELLED and any(row["kind"] == "measured" for row in rows):
         return Ending(facts=facts, versions=versions)
     evidence = Evidence(
-        rank=end["rank"] if len(ends) > 1 else None, host=end["host"], message=message, log_tail=tuple(end["log_tail"])
+        rank=end["rank"] if len(ends) > 1 else None,
+        host=end["host"],
+        message=message,
+        log_tail=tuple(end["log_tail"][-LOG_TAIL_LINES:]),
     )
     return Ending(status, evidence, facts, versions)
 

@@ -85,7 +85,7 @@ class Marks:
             return
         if self._start_ns:
             kind = self._window.kind
-            line = {"rank": self._rank, "step": self._number, "kind": kind, "by": source}
+            line = {"rank": self._rank, "step": self._number, "kind": kind, "by": source, "pid": os.getpid()}
             self._write(line | {"t_start_ns": self._start_ns, "t_end_ns": now})
             self._number += 1
         self._window.at_step(self._number, now)

@@ -27,6 +27,8 @@ _POLL_S = 0.1
 _LOG_POLL_S = 0.02
 """Between two looks at a log that something else writes: steps it marks are known to about this."""
 _TAIL_BYTES = 8192
+_JUDGED_LINES = 200
+"""Last lines of a log that an outcome is judged by: after the error of a rank torchrun writes some 50 of its own."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def record_command(session: Session, command: Sequence[str], how: Watching) -> i
                 beside.watch()
         for stream in streams:
             stream.join(timeout=5.0)  # a child of the command's own may hold the pipe open
-        session.leave_end(status, command, log_tail(log), count_host_kills() - kills)
+        session.leave_end(status, command, log_tail(log, _JUDGED_LINES), count_host_kills() - kills)
     return status if status >= 0 else 128 - status
 
 

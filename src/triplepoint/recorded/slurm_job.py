@@ -36,18 +36,37 @@ def record_job(
         raise UserError(f"record: --job {job_id!r}: expected the number of a job of Slurm, such as 4711")
     if shutil.which("srun") is None:
         raise UserError("record: --job: no srun on this machine; run it where jobs are submitted from")
+    num_nodes = _num_nodes(job_id)
     session = Session.join(results, {**setup, "command": [f"Slurm job {job_id}"]}, None)
     watcher = [sys.executable, "-m", "triplepoint.recorded.slurm_job", str(session.folder), json.dumps(vars(how))]
-    command = ["srun", f"--jobid={job_id}", "--overlap", "--ntasks-per-node=1", "--cpus-per-task=1", *watcher]
+    command = [
+        "srun",
+        f"--jobid={job_id}",
+        "--overlap",
+        f"--nodes={num_nodes}",
+        "--ntasks-per-node=1",
+        "--cpus-per-task=1",
+        *watcher,
+    ]
     ended = subprocess.run(command, stdin=subprocess.DEVNULL)
     if not session.nodes():
         shutil.rmtree(session.folder, ignore_errors=True)
         raise UserError(
             f"record: --job {job_id}: srun started no watcher (exit status {ended.returncode}); is it running?"
         )
+    session.leave_end(None, [f"Slurm job {job_id}"], ())
     if session.claim_finish():
         finish(session)
     return 0
+
+
+def _num_nodes(job_id: str) -> int:
+    """Return how many nodes a running job has. Raises `UserError` if there is no such job."""
+    command = ["squeue", "--noheader", f"--jobs={job_id}", "--states=RUNNING", "--format=%D"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+    if not said or not said[0].isdigit():
+        raise UserError(f"record: --job {job_id}: squeue knows no such running job; expected the number of one")
+    return int(said[0])
 
 
 if __name__ == "__main__":

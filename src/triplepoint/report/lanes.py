@@ -62,8 +62,7 @@ def describe_lanes(path: Path, num_cells: int | None = None) -> dict[str, Any] |
 def colours(lane: str, label: str) -> tuple[str, str]:
     """Return a label's colour on light ground, and on dark."""
     mark = _MARKS.get(lane, {}).get(label)
-    plain = mark.colour if mark else marks.MIDDLE
-    return plain, marks.DARK.get(plain, plain)
+    return marks.on_grounds(mark.colour if mark else marks.MIDDLE)
 
 
 def _thinned(spans: Spans, end_ns: int, num_cells: int) -> tuple[Int64, Int64, Int64]:

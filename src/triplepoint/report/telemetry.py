@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from triplepoint.figures import marks
 from triplepoint.manifest import Manifest
 from triplepoint.report.payload import steps_of
 from triplepoint.tables.telemetry import TELEMETRY
@@ -18,9 +19,10 @@ _NS_PER_TICK = 1000
 
 
 class _Panel(NamedTuple):
-    """A chart of a page: the first of its columns that has values is drawn."""
+    """A chart of a page: the first of its columns that has values is drawn; `mark` is its key of `marks.QUANTITIES`."""
 
     title: str
+    mark: str
     unit: str
     columns: tuple[str, ...]
     resolution: float
@@ -44,10 +46,10 @@ class _Times:
 
 
 _PANELS = (
-    _Panel("Power", "W", ("gpu_power_w", "gpu_module_power_w", "gpu_power_average_w", "node_power_w"), 0.1),
-    _Panel("Clock", "MHz", ("sm_clock_mhz", "cpu_freq_mhz"), 1.0),
-    _Panel("Temperature", "°C", ("gpu_temp_c", "cpu_temp_c"), 0.1),
-    _Panel("Utilisation", "1", ("gpu_utilisation", "cpu_utilisation"), 0.001),
+    _Panel("Power", "power", "W", ("gpu_power_w", "gpu_module_power_w", "gpu_power_average_w", "node_power_w"), 0.1),
+    _Panel("Clock", "clock", "MHz", ("sm_clock_mhz", "cpu_freq_mhz"), 1.0),
+    _Panel("Temperature", "temperature", "°C", ("gpu_temp_c", "cpu_temp_c"), 0.1),
+    _Panel("Utilisation", "utilisation", "1", ("gpu_utilisation", "cpu_utilisation"), 0.001),
 )
 _BREAK = 3.0
 """Times the median distance of samples from which the line between two is broken. Our choice: sensors miss a tick now
@@ -81,6 +83,8 @@ def describe_telemetry(folder: Path, manifest: Manifest, window: int = 1) -> dic
         "window": window,
         "steps": [[step, kind, (start - zero) / NS_PER_S, (end - zero) / NS_PER_S] for step, kind, start, end in steps],
         "times": times.found,
+        "colours": [marks.on_grounds(colour) for colour in marks.DEVICES],
+        "grounds": {"profiled": marks.on_grounds(marks.BLUE), "warmup": marks.on_grounds(marks.MIDDLE)},
         "panels": panels,
     }
 
@@ -140,6 +144,7 @@ def _draw(panel: _Panel, devices: list[_Device], zero: int, window: int, times: 
             return {
                 "title": panel.title,
                 "unit": panel.unit,
+                "colour": marks.on_grounds(marks.QUANTITIES[panel.mark]),
                 "resolution": panel.resolution,
                 "column": column,
                 "lines": lines,

@@ -66,6 +66,32 @@ BREAKDOWN = Table(
     null="Of a group: no collective, or its group is not known.",
 )
 
+STEP_SAMPLES = Table(
+    "step_samples",
+    "one row per (run, rank, sample) of measured steps, by time within the step; at most 2,048 rows of a run",
+    (
+        RUN,
+        count("node", "Node index within the run."),
+        RANK,
+        STEP,
+        amount("t_s", "s", "Time since the node's start of the step.", False),
+        amount("gpu_power_w", "W", f"Power as the driver reports it{SHARED}."),
+        amount("gpu_temp_c", "degC", "Temperature."),
+        amount("sm_clock_mhz", "MHz", "Clock of the multiprocessors."),
+    ),
+    null="The sample has no such reading.",
+)
+
+JOB_POWER = Table(
+    "job_power",
+    "one row per (run, moment) of runs whose nodes all have a meter, with 100 readings or more; the first 2,000",
+    (
+        RUN,
+        amount("t_s", "s", "Time since the first reading of measured steps; evenly spaced.", False),
+        amount("job_power_w", "W", "Power of all nodes at the plug.", False),
+    ),
+)
+
 STEP_ENERGY = Table(
     "step_energy",
     "one row per (run, rank, measured step) of GPUs that report their own power",

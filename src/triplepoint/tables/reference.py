@@ -26,7 +26,7 @@ PATH = "docs/tables.md"
 
 _TYPES = {"int": "integer", "float": "number", "str": "text", "bool": "yes or no", "names": "list of text"}
 
-_OF_RUN = {
+FILES_OF_RUN: dict[str, Table] = {
     "telemetry.parquet": TELEMETRY,
     "kernels.parquet": KERNELS,
     "intervals.parquet": INTERVALS,
@@ -66,7 +66,7 @@ def reference() -> str:
     parts += ["## Slow GPUs", "Written by `triplepoint why --out`."]
     parts.append(_chapter("`why`", WHY))
     parts += ["## Files of a run", "In `results/runs/<run>/`; those in `raw/truth/` are of simulated runs alone."]
-    parts += [_chapter(f"`{path}`", table) for path, table in _OF_RUN.items()]
+    parts += [_chapter(f"`{path}`", table) for path, table in FILES_OF_RUN.items()]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

@@ -11,7 +11,17 @@ from triplepoint.config.point import Layout, Measured
 from triplepoint.config.task import Inference, Lora
 from triplepoint.status import RESULTS
 from triplepoint.tables.claims import CLAIMS, PUBLISHED
-from triplepoint.tables.parts import BREAKDOWN, KERNEL_TOTALS, NODES, PHASES, SHARED, STEP_ENERGY, TRAFFIC
+from triplepoint.tables.parts import (
+    BREAKDOWN,
+    JOB_POWER,
+    KERNEL_TOTALS,
+    NODES,
+    PHASES,
+    SHARED,
+    STEP_ENERGY,
+    STEP_SAMPLES,
+    TRAFFIC,
+)
 from triplepoint.tables.schema import Column, Table, amount, column_of, count, ratio, signed, text
 from triplepoint.tables.traces import RANK, RUN, TIMELINE
 
@@ -90,6 +100,11 @@ _POINT = (
     count("repeat", "Repeat of the same measurement, from 1."),
     text("variant", "What sets it apart from points alike in all of this; null where there are none.", True),
 )
+
+SETTINGS_OF_POINT = tuple(
+    column.name for column in _POINT if column.name not in ("run", "studies", "status", "reason", "origin")
+)
+"""Columns of table `points` that say what was run."""
 
 
 def _percentiles(of: str) -> dict[str, str]:
@@ -304,8 +319,8 @@ GPUS = Table(
 RUN_TIMELINE = Table("timeline", "one row per (run, drawn span)", (RUN, *TIMELINE.columns), TIMELINE.null)
 
 _TABLES = (
-    POINTS, GPUS, NODES, TRAFFIC, STEP_ENERGY, PHASES, BREAKDOWN, KERNEL_TOTALS, TELEMETRY_CHECKS, PUBLISHED,
-    CLAIMS, RUN_TIMELINE,
+    POINTS, GPUS, NODES, TRAFFIC, STEP_ENERGY, STEP_SAMPLES, JOB_POWER, PHASES, BREAKDOWN, KERNEL_TOTALS,
+    TELEMETRY_CHECKS, PUBLISHED, CLAIMS, RUN_TIMELINE,
 )  # fmt: skip
 RESULT_TABLES = {table.name: table for table in _TABLES}
 """Tables in `results/tables/`, by file name."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from triplepoint.errors import UserError
-from triplepoint.files import whole
+from triplepoint.files import guarded, whole
 
 if TYPE_CHECKING:  # loaded where used: the sampler, which only needs schemas, is to stay small
     import pyarrow.parquet as pq
@@ -161,7 +161,10 @@ class Table:
             raise self._damaged(path, error) from None
 
     def write_csv(self, path: Path, parts: Iterable[pa.Table]) -> None:
-        """Write the rows of `parts` to `path` as CSV in one piece; lists of names are joined with semicolons."""
+        """Write the rows of `parts` to `path` as CSV in one piece; lists of names are joined with semicolons.
+
+        Text that a spreadsheet would take for a formula is guarded, see `files.guarded`.
+        """
         from pyarrow.csv import CSVWriter
 
         with (
@@ -177,6 +180,10 @@ class Table:
         for index, column in enumerate(self.columns):
             if column.type == "names":
                 table = table.set_column(index, column.name, pc.binary_join(table[column.name], ";"))
+            if column.type in ("names", "str"):
+                found = table[column.name].combine_chunks().dictionary_encode()
+                safe = pa.array([text if text is None else guarded(text) for text in found.dictionary.to_pylist()])
+                table = table.set_column(index, column.name, safe.cast(pa.string()).take(found.indices))
         return table
 
     def _missing(self, path: Path) -> UserError:

@@ -16,7 +16,7 @@ PLAN = "plan.json"
 OVER_ALL = ("claims",)
 """Tables of all studies together, which no study has of its own."""
 
-PARQUET_ONLY = ("breakdown", "timeline")
+PARQUET_ONLY = ("breakdown", "job_power", "step_samples", "timeline")
 """Tables without a CSV: that of the timeline of the published grid takes 356 MB."""
 
 _KEYS = ("run", "subject")

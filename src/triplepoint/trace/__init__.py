@@ -3,5 +3,9 @@
 import numpy as np
 import numpy.typing as npt
 
+import triplepoint
+
+triplepoint.make_callable(__name__)  # triplepoint.trace(files) of the library
+
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]

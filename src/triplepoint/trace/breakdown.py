@@ -1,4 +1,4 @@
-"""`breakdown.csv` and `kernels.csv`: where each rank's time went, and what ran. Times in us, exact to the nanosecond."""
+"""`breakdown.csv` and `kernels.csv`: where each rank's time went, and what ran. Times in us, exact to a nanosecond."""
 
 import csv
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from triplepoint.files import whole, write_text
+from triplepoint.files import guarded, whole, write_text
 from triplepoint.trace.lanes import RankSummary
 from triplepoint.units import NS_PER_US
 
@@ -63,7 +63,7 @@ def write_kernels(path: Path, kernels: pa.Table) -> None:
             count, total = one["count_sum"], one["sum_ns_sum"]
             mean = f"{total / NS_PER_US / count:.3f}"
             ends = (as_us(one["min_ns_min"]), as_us(one["max_ns_max"]))
-            rows.writerow([*(one[key] for key in _KEYS), count, as_us(total), mean, *ends])
+            rows.writerow([one["rank"], *(guarded(one[key]) for key in _KEYS[1:]), count, as_us(total), mean, *ends])
 
 
 def as_us(time_ns: int) -> str:

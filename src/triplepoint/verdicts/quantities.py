@@ -120,6 +120,13 @@ DERIVED: Mapping[str, Derived] = {
 }
 """Quantities worked out from tables `gpus` and `kernels`, by name."""
 
+_AS_KNOWN_AS: Mapping[str, str] = {
+    **dict.fromkeys(("kernel_sum_s", "kernel_sum_min_s", "kernel_sum_max_s", "job_power_line_hz"), "step_time_s"),
+    "node_power_w": "gpu_power_w",
+}
+"""Columns of `points` without an interval of the model, and the one whose relative width they have: kernels and the
+period of power are the step's, most of a node's power is its GPUs'."""
+
 UNITS = {column.name: column.unit for column in POINTS.columns if column.type in ("int", "float")}
 """Unit of every number in table `points`."""
 
@@ -140,7 +147,12 @@ def derived_in(row: Row, quantity: str, value: float) -> Number:
     step = number_in(row, "step_time_s")
     if DERIVED[quantity].unit != "s" or row["origin"] != "simulated" or step is None:
         return Number(value, value, value)
-    return Number(value, value * step.low / step.value, value * step.high / step.value)
+    return _as_wide(value, step)
+
+
+def _as_wide(value: float, other: Number) -> Number:
+    """Return a value with the relative interval of another number."""
+    return Number(value, value * other.low / other.value, value * other.high / other.value)
 
 
 def number_in(row: Row, quantity: str) -> Number | None:
@@ -154,6 +166,9 @@ def number_in(row: Row, quantity: str) -> Number | None:
     value = row.get(quantity)
     if value is None:
         return None
+    if row["origin"] == "simulated" and quantity in _AS_KNOWN_AS:
+        other = number_in(row, _AS_KNOWN_AS[quantity])
+        return Number(value, value, value) if other is None else _as_wide(value, other)
     ends = ("lo", "hi") if row["origin"] == "simulated" else ("p10", "p90")
     low, high = (row.get(column_of(quantity, end)) for end in ends)
     if low is None or high is None or (row["origin"] != "simulated" and quantity in _OVER_SAMPLES):

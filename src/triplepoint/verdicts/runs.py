@@ -100,7 +100,7 @@ def _first_runs(groups: Sequence[Group]) -> str:
 
 def _is_meant(row: Row, name: str, wanted: Any) -> bool:
     if name in _NAMES:
-        return bool(list(row[name]) == wanted)
+        return row[name] is not None and list(row[name]) == wanted
     return bool(row[name] in wanted if isinstance(wanted, list) else row[name] == wanted)
 
 

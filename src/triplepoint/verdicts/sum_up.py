@@ -33,7 +33,7 @@ def deviations(claims: DataFrame) -> DataFrame:
 def counts(claims: DataFrame, kinds: Sequence[str]) -> DataFrame:
     """Return how many rows of each claim have each verdict: one row per claim and kind, a column per verdict."""
     chosen = claims[claims["kind"].isin(list(kinds))]
-    keys = ["figure", "claim", "kind"]
+    keys = ["figure", "claim", "says", "kind"]
     found = DataFrame({verdict: chosen["verdict"] == verdict for verdict in VERDICTS}).astype(int)
     whole = chosen[keys].join(found).assign(was_fitted=chosen["fitted"].notna())
     how = dict.fromkeys(VERDICTS, "sum") | {"was_fitted": "any"}

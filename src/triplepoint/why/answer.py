@@ -1,6 +1,5 @@
 """Why a job is slow: of a run, of a folder of trace tables, or of a table of operations."""
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import numpy as np
 
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.plan import read_planned_run
+from triplepoint.config.point import Recorded
 from triplepoint.errors import UserError
 from triplepoint.manifest import read_manifest
 from triplepoint.units import S_PER_HOUR
@@ -81,10 +81,10 @@ class Answer:
             )
         return found
 
-    def as_json(self) -> str:
-        """Return all of it as JSON; what is not known is null."""
+    def content(self) -> dict[str, Any]:
+        """Return all of it as plain data, keys `CONTENT`; None for what is not known."""
         slow = self.slowdown
-        content = {
+        return {
             "name": self.name,
             "source": self.source,
             "num_gpus": self.num_gpus,
@@ -105,7 +105,6 @@ class Answer:
             "causes": self.rows(),
             "notes": self.notes,
         }
-        return json.dumps(content, indent=1)
 
 
 def _known(value: float) -> float | None:
@@ -143,14 +142,14 @@ def why_run(run: Path) -> Answer:
     mesh = RankMesh(point.layout)
 
     def place_of(rank: int) -> tuple[int, int]:
-        if mesh.num_ranks != num_gpus:  # of a job whose layout nobody told
+        if mesh.num_ranks != num_gpus or not point.knows("tp", "pp"):  # of a job whose layout nobody told
             return rank, 0
         place = mesh.place(rank)
         return place.dp, place.pp
 
     sensed = {one.rank: one for one in sense(run, manifest, lambda rank: place_of(rank)[1])}
     per_node = max(len(node.devices) for node in manifest.nodes)
-    operations, source, notes = _operations(run, place_of, per_node)
+    operations, source, notes = _operations(run, place_of, per_node, point.recorded)
     num_traced = len(operations.workers)
     if source == "traces" and num_traced < num_gpus:
         notes += (f"{num_traced} of {num_gpus} ranks were traced: others are seen by their sensors alone",)
@@ -161,7 +160,7 @@ def why_run(run: Path) -> Answer:
 
 
 def _operations(
-    run: Path, place_of: Callable[[int], tuple[int, int]], per_node: int
+    run: Path, place_of: Callable[[int], tuple[int, int]], per_node: int, recorded: Recorded | None
 ) -> tuple[Operations, str, tuple[str, ...]]:
     if (run / "timeline.parquet").is_file():
         try:
@@ -170,6 +169,12 @@ def _operations(
             note = f"traces are not used: {error}"
     else:
         note = "no traces: what ranks do inside of a step is not known"
+    if recorded is not None and not (recorded.has_steps and recorded.marked_ranks == "all"):
+        marked = "no rank" if not recorded.has_steps else f"ranks {', '.join(map(str, recorded.marked_ranks))} alone"
+        raise UserError(
+            f"{run.name}: {note}, and {marked} marked steps: nothing tells its ranks apart; record it again with marks "
+            "of all ranks (docs/own_job.md)"
+        )
     return operations_of_steps(run, place_of), "step times", (note,)
 
 

@@ -66,9 +66,24 @@ def test_read_yaml_exponent_without_sign_is_a_number(tmp_path: Path) -> None:
 
 def test_read_typo_in_model_names_nearest_key(config_dir: Path) -> None:
     path = replace(config_dir / "models" / "llama3-70b.yaml", "num_layers", "num_layer")
+    assert message(read, ModelConfig, path) == f"{path}: unknown key 'num_layer' (did you mean 'num_layers'?)"
+
+
+def test_read_names_all_errors_of_a_file_at_once(config_dir: Path) -> None:
+    path = replace(config_dir / "models" / "llama3-70b.yaml", "num_layers", "num_layer")
+    replace(path, "num_attention_heads: 64", "num_attention_heads: many")
+    replace(path, "\nvocab_size:", "\nvocab_sizes:")
     assert message(read, ModelConfig, path) == (
-        f"{path}: unknown key 'num_layer' (did you mean 'num_layers'?) (and 1 more)"
+        f"{path}: unknown key 'num_layer' (did you mean 'num_layers'?); unknown key 'vocab_sizes' (did you mean "
+        "'vocab_size'?); num_attention_heads: Input should be a valid integer, found 'many'"
     )
+
+
+def test_read_of_many_errors_counts_the_rest(config_dir: Path) -> None:
+    path = config_dir / "models" / "llama3-70b.yaml"
+    path.write_text(path.read_text() + "".join(f"zz{number}: 1\n" for number in range(20)))
+    line = message(read, ModelConfig, path)
+    assert line.count("(known: ") == 1 and line.endswith(" more")
 
 
 def test_read_typo_in_nested_section_names_nearest_key(config_dir: Path) -> None:

@@ -25,7 +25,7 @@ def test_doctor_measures_processors_and_calibrate_reads_it(
     assert report["name"] == "cpu-local"
     assert report["nodes"][0]["facts"]["vendor"] == "none"
     (folder,) = (tmp_path / "doctor/cpu-local").iterdir()
-    assert json.loads((folder / "report.json").read_text()) == report
+    assert json.loads((folder / "report.json").read_text()).items() <= report.items()
     with (folder / "collectives.csv").open() as table:
         rows = list(csv.DictReader(table))
     assert {row["fabric"] for row in rows} == {"cpu-local-node"}

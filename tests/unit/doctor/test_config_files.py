@@ -129,7 +129,7 @@ def test_doctor_files_exit_status_and_json(config: Path, capsys: pytest.CaptureF
     (config / "gpus" / "mi300x.yaml").write_text("name: mi300x\n")
     capsys.readouterr()
     assert main(words) == 2
-    (check,) = json.loads(capsys.readouterr().out)
+    (check,) = json.loads(capsys.readouterr().out)["files"]
     assert (check["name"], check["part"], check["status"]) == ("gpu mi300x", "gpu", "broken")
     assert "is missing" in check["note"]
 

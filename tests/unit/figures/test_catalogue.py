@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -14,7 +15,7 @@ from triplepoint.config.plan import Plan
 from triplepoint.errors import UserError
 from triplepoint.figures import FIGURES, NAMES, spec_of
 from triplepoint.figures.selection import figures_of, require_selected
-from triplepoint.figures.write import write_figure
+from triplepoint.figures.write import on_cluster, write_figure
 from triplepoint.plan import select
 from triplepoint.tables.results import RESULT_TABLES
 
@@ -65,7 +66,7 @@ def test_readme_has_the_table_of_the_catalogue() -> None:
     assert heading and table + "\n" == rows
 
 
-ON_REQUEST = ("network",)
+ON_REQUEST = ("network", "power_swings")
 """Figures of clusters that `make all` does not simulate."""
 
 
@@ -103,14 +104,26 @@ def test_study_of_ones_own_on_cpu_with_one_layout(plan: Plan) -> None:
     assert not {"mine/parallelism_sweep", "mine/microbatch_power", "mine/thermal_heatmap"} & found
 
 
-def test_figure_of_another_cluster_does_not_fit(plan: Plan) -> None:
+def test_figure_of_one_cluster_is_drawn_where_the_plan_has_it(plan: Plan) -> None:
     for cluster, is_there in (("h100x64", True), ("h200x32", False)):
-        own = Plan(entries=tuple(
-            entry.model_copy(update={"studies": ("mine",)})
+        entries = tuple(
+            entry
             for entry in plan.entries
             if "parallelism" in entry.studies and entry.planned.point.cluster.name == cluster
-        ))  # fmt: skip
-        assert ("mine/parallelism_sweep_h100" in figures_of(own)) == is_there
+        )
+        shared = figures_of(Plan(entries=entries))
+        assert "parallelism_sweep" in shared
+        assert ("parallelism_sweep_h100" in shared) == is_there
+        # A study of one's own has one figure, of all its clusters.
+        own = Plan(entries=tuple(entry.model_copy(update={"studies": ("mine",)}) for entry in entries))
+        assert [name for name in figures_of(own) if "parallelism_sweep" in name] == ["mine/parallelism_sweep"]
+
+
+def test_figure_of_ones_own_study_draws_all_clusters() -> None:
+    points = pd.DataFrame({"cluster": ["h200x32", "h100x64", "other"], "run": ["a", "b", "c"]})
+    for name, drawn in (("parallelism_sweep", "a"), ("parallelism_sweep_h100", "b"), ("mine/parallelism_sweep", "abc")):
+        assert on_cluster(points, name)["run"].sum() == drawn
+    assert on_cluster(points[2:], "parallelism_sweep")["run"].tolist() == ["c"]
 
 
 def test_figures_that_a_study_names_are_drawn_and_others_refused(plan: Plan) -> None:

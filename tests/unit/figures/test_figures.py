@@ -12,8 +12,8 @@ from matplotlib.text import Text
 from tests.synthetic import CONFIG, read_tables
 from triplepoint import figures
 from triplepoint.errors import UserError
-from triplepoint.figures import style
-from triplepoint.figures.write import to_csv, write_figure
+from triplepoint.figures import stacks, style
+from triplepoint.figures.write import on_cluster, to_csv, write_figure
 from triplepoint.tables.claims import CLAIMS
 from triplepoint.verdicts.judge import judge_claims
 
@@ -43,6 +43,7 @@ class Drawn(dict[tuple[str, str], tuple[Figure, pd.DataFrame]]):
     def __missing__(self, key: tuple[str, str]) -> tuple[Figure, pd.DataFrame]:
         name, study = key
         tables = {table: rows.copy() for table, rows in self._tables[study].items()}
+        tables["points"] = on_cluster(tables["points"], name)
         self[key] = figures.load(name).draw(tables)
         return self[key]
 
@@ -50,6 +51,12 @@ class Drawn(dict[tuple[str, str], tuple[Figure, pd.DataFrame]]):
 @pytest.fixture(scope="session")
 def drawn(studies: dict[str, Path]) -> Drawn:
     return Drawn(studies)
+
+
+def test_to_csv_keeps_formulas_text() -> None:
+    assert to_csv(pd.DataFrame({"layout": ["=TP1", "-PP2", "TP4", None], "change": [-1.5, 2, 3, 4]})) == (
+        "layout,change\n'=TP1,-1.5\n'-PP2,2\nTP4,3\n,4\n"
+    )
 
 
 @pytest.mark.parametrize("study", ["smoke", "paper", "one"])
@@ -180,7 +187,31 @@ def test_timeline_draws_the_fastest_run_and_few_ranks(studies: dict[str, Path]) 
     # PP16 over DP2: the first rank of each stage is every second one.
     tables["points"] = points[(points["pp"] == 16) & (points["model"] == "llama3-70b")]
     _, deepest = figures.load("timeline").draw(tables)
-    assert sorted(deepest["rank"].unique()) == list(range(0, 32, 2))
+    assert sorted(deepest["rank"].dropna().unique()) == list(range(0, 32, 2))
+
+
+def test_timeline_has_power_temperature_and_clock_below(studies: dict[str, Path]) -> None:
+    tables = read(studies["paper"])
+    figure, numbers = figures.load("timeline").draw(tables)
+    power = numbers[numbers["lane"] == "gpu_power_w"]
+    (run,) = power["run"].unique()
+    samples = tables["step_samples"][tables["step_samples"]["run"] == run]
+    assert power["lowest"].min() >= samples["gpu_power_w"].min()
+    assert power["highest"].max() <= samples["gpu_power_w"].max()
+    assert (power["mean"] <= power["highest"]).all() and len(power) > 1
+    assert {"GPU power\n(W)", "GPU\n(°C)", "clock\n(GHz)"} <= set(texts(figure))
+    _, of_processes = figures.load("timeline").draw(read(studies["smoke"]))
+    assert of_processes["mean"].isna().all()
+
+
+def test_bar_beyond_the_axis_keeps_its_shares() -> None:
+    axes = Figure().subplots()
+    assert not stacks.draw_stack(axes, 0, 0.5, {"gemm": 300.0, "all_reduce": 100.0}, limit=20.0)
+    heights = [patch.get_height() for patch in axes.patches]
+    assert heights[0] == pytest.approx(3 * heights[1])
+    assert sum(heights) == pytest.approx(1.05 * 20.0)
+    assert "400" in axes.texts[0].get_text()
+    assert len(axes.lines) == 2, "the edges of the break"
 
 
 def test_timeline_leaves_lanes_of_the_report_out(studies: dict[str, Path]) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from triplepoint import figures
 from triplepoint.aggregate.points import unfinished_row
+from triplepoint.figures.write import on_cluster
 from triplepoint.plan import select
 from triplepoint.tables.results import RESULT_TABLES
 
@@ -18,7 +19,7 @@ def draw(*studies: str, name: str = "parallelism_sweep") -> tuple[pd.DataFrame, 
     plan = select(CONFIG, studies or None, ["cpu-local"], ["h200x32", "h100x64", "mi250x32"])
     rows = [unfinished_row(entry, None) for entry in plan.entries if entry.planned.point.task != "inference"]
     points = RESULT_TABLES["points"].from_rows(rows).to_pandas()
-    return points, figures.load(name).draw({"points": points})[1]
+    return points, figures.load(name).draw({"points": on_cluster(points, name)})[1]
 
 
 @pytest.mark.parametrize("studies", [(), ("parallelism",), ("microbatch", "optimizations", "parallelism")])

@@ -57,6 +57,17 @@ def test_warmup_and_a_line_cut_off_by_a_kill(tmp_path: Path) -> None:
     assert [row["kind"] for row in rows] == ["warmup"] * 2 + ["measured"] * 3
 
 
+def test_restarted_rank_gives_the_steps_of_its_longest_life(tmp_path: Path) -> None:
+    (tmp_path / "steps").mkdir()
+    with (tmp_path / "steps" / "rank0.jsonl").open("w") as file:
+        for pid, num, start in ((11, 3, 0), (12, 6, 1000)):
+            for step in range(num):
+                row = {"rank": 0, "step": step, "kind": "measured", "by": "optimizer", "pid": pid}
+                file.write(json.dumps(row | {"t_start_ns": start + step, "t_end_ns": start + step + 1}) + "\n")
+    rows, _ = steps_of(tmp_path, 0)
+    assert [row["t_start_ns"] for row in rows] == list(range(1000, 1006))
+
+
 def test_window_is_profiled_and_the_step_after_it_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(module, "_LOOK_NS", 0)

@@ -11,13 +11,19 @@ from typing import Any
 import pytest
 
 from tests.attempts import wait_until
+from tests.fakes.node import fake_node
+from tests.fakes.presets import hgx_h200
+from tests.fakes.wave import constant
 from tests.synthetic import CONFIG
+from triplepoint.aggregate import aggregate
 from triplepoint.cli import main
 from triplepoint.config.plan import read_planned_run
 from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.recorded.session import job_key
 from triplepoint.recorded.studies import read_recorded
 from triplepoint.tables import STEPS
+from triplepoint.tables.results import RESULT_TABLES
+from triplepoint.telemetry.align import align_run
 from triplepoint.trace.parsing import find_run_traces
 
 ROOT = Path(__file__).parents[3]
@@ -166,12 +172,15 @@ def test_job_of_slurm_is_watched_on_its_nodes(tmp_path: Path, monkeypatch: pytes
     srun = tmp_path / "bin" / "srun"
     srun.parent.mkdir()
     # As srun does at the end of a job, it ends its step after a while.
-    srun.write_text('#!/bin/sh\necho "$@" > "$0.said"\nshift 4\n"$@" &\nsleep 6\nkill $!\nwait\n')
-    srun.chmod(0o755)
+    srun.write_text('#!/bin/sh\necho "$@" > "$0.said"\nshift 5\n"$@" &\nsleep 6\nkill $!\nwait\n')
+    squeue = srun.with_name("squeue")
+    squeue.write_text("#!/bin/sh\necho 1\n")
+    for program in (srun, squeue):
+        program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{srun.parent}{os.pathsep}{os.environ['PATH']}")
     done = run(tmp_path, "--job", "4711")
     assert done.returncode == 0, done.stderr
-    assert (srun.parent / "srun.said").read_text().startswith("--jobid=4711 --overlap --ntasks-per-node=1")
+    assert (srun.parent / "srun.said").read_text().startswith("--jobid=4711 --overlap --nodes=1 --ntasks-per-node=1")
     folder, manifest, _ = recorded(tmp_path)
     assert not read_planned_run(folder / "point.json").point.recorded.has_steps  # type: ignore[union-attr]
     assert manifest.duration_s > 2
@@ -225,3 +234,46 @@ def test_hook_leaves_the_environments_own_sitecustomize(tmp_path: Path) -> None:
     paths = {"PYTHONPATH": os.pathsep.join([str(hook), str(tmp_path)]), "TRIPLEPOINT_RECORD": str(tmp_path / "s")}
     done = subprocess.run([sys.executable, "-c", "pass"], env=os.environ | paths, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("own\n", "")
+
+
+def test_training_step_of_megatron_lm_is_a_mark(tmp_path: Path) -> None:
+    package = tmp_path / "lib" / "megatron" / "training"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    # As Megatron-LM has it: `train` finds `train_step` in its own module, which steps two optimizers.
+    (package / "training.py").write_text(
+        "import torch\n"
+        "def train_step(optimizers):\n    for one in optimizers: one.step()\n    return {}, 0\n"
+        "def train(optimizers, num):\n    for _ in range(num): train_step(optimizers)\n"
+    )
+    script = tmp_path / "pretrain_gpt.py"
+    script.write_text(
+        "import torch\nfrom megatron.training.training import train\n"
+        "train([torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], 0.1) for _ in range(2)], 9)\n"
+    )
+    words = command(tmp_path / "results", "--warmup", "0", "--", sys.executable, str(script))
+    paths = os.pathsep.join([str(tmp_path / "lib"), environment()["PYTHONPATH"]])
+    done = subprocess.run(words, env=environment() | {"PYTHONPATH": paths}, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    _, manifest, steps = recorded(tmp_path / "results")
+    assert manifest.facts["steps_marked_by"] == "the training step of Megatron-LM or DeepSpeed"
+    assert len(steps) == 8
+
+
+def test_ranks_take_the_gpus_that_are_visible_to_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fake_node(hgx_h200(4).set_all(load=constant(0.5))) as node:
+        for name, value in node.env.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+        done = run(tmp_path, "--device", "cuda", "--", *TORCHRUN, str(LOOPS / "plain.py"), "30", "0.05")
+    assert done.returncode == 0, done.stderr
+    folder, manifest, _ = recorded(tmp_path)
+    assert [(device.rank, device.device) for device in manifest.nodes[0].devices] == [(0, "gpu3"), (1, "gpu1")]
+    point = read_planned_run(folder / "point.json").point
+    assert (point.cluster.name, point.cluster.device, point.cluster.gpu) == ("own-h200x2", "cuda", "h200")
+    align_run(folder / "raw", folder / "telemetry.parquet")
+    aggregate(read_recorded(tmp_path), tmp_path, CONFIG)
+    (row,) = RESULT_TABLES["points"].read(tmp_path / "tables" / "recorded" / "points.parquet").to_pylist()
+    gpus = RESULT_TABLES["gpus"].read(tmp_path / "tables" / "recorded" / "gpus.parquet").to_pylist()
+    assert [gpu["device"] for gpu in gpus] == ["gpu3", "gpu1"]
+    assert row["num_measured_steps"] > 20 and row["gpu_power_w"] > 100

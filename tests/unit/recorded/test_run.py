@@ -11,15 +11,18 @@ from triplepoint.cli import main
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import read_planned_run
 from triplepoint.errors import UserError
-from triplepoint.manifest import read_manifest
+from triplepoint.figures import labels
+from triplepoint.manifest import Evidence, read_manifest
 from triplepoint.plan import select, write_plan
 from triplepoint.recorded.description import Description
-from triplepoint.recorded.run import RecordedGpu, RecordedNode, write_run
+from triplepoint.recorded.run import Ending, RecordedGpu, RecordedNode, write_run
 from triplepoint.recorded.studies import read_recorded
 from triplepoint.recording import Part
+from triplepoint.status import Status
 from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.tables.traces import STEPS
 from triplepoint.telemetry.align import align_run
+from triplepoint.verdicts.runs import Runs
 
 T0_NS = 1_790_000_000_000_000_000
 """Wall clock of the first sample: 2026. Unit: ns."""
@@ -144,6 +147,40 @@ def test_recorded_runs_are_taken_along_and_leave_other_studies_as_they_were(tmp_
     write_plan(plan, tmp_path)
     assert (tmp_path / "runs" / run / "point.json").read_text() == text
     assert read_manifest(tmp_path / "runs" / run / "raw" / "manifest.json").run == run
+
+
+def test_labels_leave_out_what_is_not_known(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs", Description(micro_batch_size=4), [node("a", 500.0)], {}, [], source="x")
+    through(tmp_path, run)
+    points = RESULT_TABLES["points"].read(tmp_path / "tables" / "recorded" / "points.parquet").to_pandas()
+    ((_, row),) = labels.prepare(points).iterrows()
+    assert row["layout"] == labels.UNKNOWN_LAYOUT
+    assert labels.setting_text(row) == "micro-batch 4"
+
+
+def test_claims_are_not_judged_by_settings_nobody_knows(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "runs", Description(), [node("a", 500.0)], {}, [], source="x")
+    row = through(tmp_path, run)
+    runs = Runs({"points": [row], "gpus": [], "kernels": []}, lambda *_: None)  # type: ignore[arg-type, return-value]
+    assert runs.matching({"overlap": []}) == []
+    assert runs.matching({"num_gpus": 8}) == [row]
+
+
+def test_crashed_job_keeps_its_steps_and_says_why(tmp_path: Path) -> None:
+    ending = Ending(Status.CRASHED, Evidence(rank=None, host="a", message="ValueError: x", log_tail=()))
+    run = write_run(
+        tmp_path / "runs", Description(), [node("a", 500.0)], {}, steps(range(8), 9), source="x", ending=ending
+    )
+    row = through(tmp_path, run)
+    assert (row["status"], row["step_time_s"]) == ("crashed", pytest.approx(2.0))
+    assert "ValueError: x" in str(row["reason"])
+
+
+def test_why_is_not_asked_where_nothing_tells_ranks_apart(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "runs", Description(), [node("a", 500.0)], {}, steps(range(1), 9), source="x")
+    align_run(tmp_path / "runs" / run / "raw", tmp_path / "runs" / run / "telemetry.parquet")
+    assert main(["why", run, "--results", str(tmp_path)]) == 2
+    assert "ranks 0 alone marked steps: nothing tells its ranks apart" in capfd.readouterr().err
 
 
 def test_launch_of_a_recorded_run_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -220,7 +220,8 @@ def test_csv_of_the_table_keeps_formulas_text(page: Any, report: Report) -> None
 def test_run_zooms_all_charts_together(page: Any, report: Report) -> None:
     show(page, report.page(report.plan.entries[0].run))
     charts = page.locator("#charts .uplot")
-    assert charts.count() == 5, "timeline, power, clock, temperature, utilisation"
+    assert charts.count() == 5, "power, clock, temperature, utilisation, timeline"
+    assert page.locator("#charts h3").first.inner_text().startswith("Power")
     whole = page.inner_text("#range")
     page.click("[data-kind=profiled]")
     profiled = ends(page)
@@ -254,7 +255,8 @@ def ends(page: Any) -> list[float]:
 def test_run_tells_the_span_under_the_cursor(page: Any, report: Report) -> None:
     show(page, report.page(report.plan.entries[0].run))
     page.click("[data-kind=profiled]")
-    box = page.locator("#charts .u-over").first.bounding_box()
+    page.locator("#lanes-scroll .u-over").scroll_into_view_if_needed()
+    box = page.locator("#lanes-scroll .u-over").bounding_box()
     seen = set()
     for share in range(1, 20):
         page.mouse.move(box["x"] + box["width"] * share / 20, box["y"] + 20)

@@ -1,5 +1,6 @@
 """Tables of several studies joined: each run once, with all studies that have it, and what sets runs apart."""
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,12 @@ from triplepoint.aggregate import aggregate
 from triplepoint.config.plan import Plan
 from triplepoint.errors import UserError
 from triplepoint.tables.results import RESULT_TABLES
+from triplepoint.tables.schema import Column, Table, text
 from triplepoint.tables.studies import OVER_ALL, planned_studies, read_joined, require_tables, tables_folder
 
 ALONE, SHARED, LATER = (Spec("tiny-llama", layout) for layout in ({"dp": 2}, {"tp": 2}, {"pp": 2}))
 
-NOT_ON_CPU = {"step_energy", "traffic", "published"}
+NOT_ON_CPU = {"job_power", "published", "step_energy", "step_samples", "traffic"}
 """Tables that have no row of a tiny model on cpu."""
 
 
@@ -57,6 +59,18 @@ def test_joined_rows_of_a_shared_run_are_those_of_one_study(results: Path, name:
     assert count[0] == count[1]
     assert count[0] or name in NOT_ON_CPU
     assert RESULT_TABLES[name].check(both, "joined").num_rows == both.num_rows
+
+
+def test_write_csv_keeps_formulas_text(tmp_path: Path) -> None:
+    columns = (text("name", "A name."), text("more", "Another.", True), Column("names", "names", "", "Several."))
+    table = Table("some", "one row each", columns)
+    rows = [
+        {"name": "=1+1", "more": "@a", "names": ["-x", "y"]},
+        {"name": "a=1", "more": None, "names": []},
+    ]
+    table.write_csv(tmp_path / "some.csv", [table.from_rows(rows)])
+    cells = list(csv.reader((tmp_path / "some.csv").read_text().splitlines()))
+    assert cells == [["name", "more", "names"], ["'=1+1", "'@a", "'-x;y"], ["a=1", "", ""]]
 
 
 def test_timeline_has_no_csv(results: Path) -> None:

@@ -12,7 +12,7 @@ COLUMNS = [
 
 
 def claims(*rows: tuple[object, ...]) -> pd.DataFrame:
-    return pd.DataFrame(rows, columns=COLUMNS).assign(figure="figure 1")
+    return pd.DataFrame(rows, columns=COLUMNS).assign(figure="figure 1", says="Something is so.")
 
 
 VALUES = claims(

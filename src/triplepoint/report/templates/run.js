@@ -6,8 +6,8 @@ const css = name => getComputedStyle(document.documentElement).getPropertyValue(
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => dark.matches && !matchMedia("print").matches;
 const ink = () => isDark() ? "#e8e8ea" : "#1b1b1f", faint = () => isDark() ? "#3a3f48" : "#d5d8dd";
-// Lines of single devices; the colours are those of Okabe and Ito, which colour-blind readers tell apart.
-const LINES = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"];
+// Colours come with the data, each for light and for dark ground.
+const shade = pair => pair[isDark() ? 1 : 0];
 const LANE = 13, GUTTER = 84, AXIS = { time: false, range: (_, from, to) => [from, to] };
 let content, charts = [], whole = [0, 1], view, rows = [];
 
@@ -85,8 +85,8 @@ function draw() {
   charts = [];
   at("charts").replaceChildren();
   rows = content.lanes ? chosenRows() : [];
-  if (rows.length) lanes();
   for (const panel of content.telemetry.panels) telemetry(panel);
+  if (rows.length) lanes();
   show(...view);
 }
 
@@ -111,17 +111,30 @@ function options(height, more) {
 }
 
 function moved(chart) {
-  const { min, max } = chart.scales.x;
-  if (min === null || (min === view[0] && max === view[1])) return;
+  const { min, max } = chart.scales.x, wanted = shown(chart);
+  if (min === null || (min === wanted[0] && max === wanted[1])) return;
   show(min, max);
+}
+// What a chart shows of a stretch: the timeline always shows something of the step it was traced in.
+function shown(chart) {
+  if (!chart.traced) return view;
+  const [start, end] = chart.traced, [from, to] = view;
+  return from < end && to > start && to - from < 2 * (end - start) ? view : chart.traced;
 }
 function ground(chart) {
   const context = chart.ctx, { left, top, width, height } = chart.bbox;
-  for (const [, kind, start, end] of content.telemetry.steps) {
-    if (kind === "measured") continue;
+  for (const [number, kind, start, end] of content.telemetry.steps) {
     const from = Math.max(chart.valToPos(start, "x", true), left), to = Math.min(chart.valToPos(end, "x", true), left + width);
-    context.fillStyle = kind === "profiled" ? "#0072b22e" : "#8888882a";
-    if (to > from) context.fillRect(from, top, to - from, height);
+    if (to <= from) continue;
+    const pair = content.telemetry.grounds[kind];
+    if (pair && !chart.traced) { context.fillStyle = `${shade(pair)}2e`; context.fillRect(from, top, to - from, height); }
+    // Steps are marked by a line at their start, and by their number where there is room.
+    if (to - from < 4 * devicePixelRatio) continue;
+    context.fillStyle = faint();
+    context.fillRect(from, top, devicePixelRatio, height);
+    if (to - from < 22 * devicePixelRatio || chart.traced) continue;
+    context.fillStyle = ink(); context.font = `${10 * devicePixelRatio}px system-ui, sans-serif`; context.textAlign = "left"; context.textBaseline = "top";
+    context.fillText(String(number), from + 3 * devicePixelRatio, top + 2 * devicePixelRatio);
   }
 }
 
@@ -134,11 +147,11 @@ function telemetry(panel) {
   const names = several ? ["highest", "mean", "lowest"] : found.map(line => line.name);
   const flat = values[1].filter(value => value !== null), highest = flat.reduce((one, other) => Math.max(one, other), -Infinity);
   const label = `${panel.title} over time: ${names.length > 3 ? `${names.length} devices` : names.join(", ")}; highest ${highest.toPrecision(4)} ${unit}. Values are in telemetry.parquet.`;
-  const colour = place => several ? (place === 1 ? ink() : LINES[0]) : LINES[place % LINES.length];
-  const series = names.map((name, place) => ({ label: name, stroke: () => colour(place), width: several && place !== 1 ? 0.6 : 1.4, spanGaps: false, points: { show: false }, value: (_, value) => value === null ? "–" : `${value.toPrecision(4)} ${unit}` }));
+  const colour = place => several || found.length === 1 ? shade(panel.colour) : shade(content.telemetry.colours[place % content.telemetry.colours.length]);
+  const series = names.map((name, place) => ({ label: name, stroke: () => colour(place), width: several && place !== 1 ? 0.5 : 1.6, spanGaps: false, points: { show: false }, value: (_, value) => value === null ? "–" : `${value.toPrecision(4)} ${unit}` }));
   charts.push(new uPlot(options(190, {
     series: [{ label: "time (s)", value: (_, value) => value === null ? "–" : value.toFixed(3) }, ...series],
-    bands: several ? [{ series: [1, 3], fill: "#0072b233" }] : [],
+    bands: several ? [{ series: [1, 3], fill: () => `${shade(panel.colour)}33` }] : [],
     axis: { stroke: ink, grid: { stroke: faint }, ticks: { stroke: faint }, size: GUTTER, label: unit, labelSize: 18 },
     legend: { show: names.length <= 8 },
   }), values, box(`${panel.title} (${unit})`, label)));
@@ -169,7 +182,8 @@ function lanes() {
     scales: { x: AXIS, y: { range: () => [0, rows.length], dir: -1 } },
     axis: { stroke: ink, grid: { show: false }, ticks: { show: false }, size: GUTTER + 18, splits: () => names.map((_, place) => place + 0.5), values: () => names, font: "10px system-ui, sans-serif" },
     hooks: { draw: [spans], setCursor: [tell] },
-  }), [whole, [0, 0]], box("Timeline", label, "lanes-scroll"));
+  }), [whole, [0, 0]], box("Timeline of the profiled step", label, "lanes-scroll"));
+  chart.traced = [content.lanes.zero, content.lanes.zero + content.lanes.end * content.lanes.unit_ns / 1e9];
   charts.push(chart);
   legend();
 }
@@ -181,16 +195,16 @@ function above(sorted, limit) {
   return low;
 }
 function spans(chart) {
-  const { ctx, bbox } = chart, { colours } = content.lanes, ratio = devicePixelRatio, shade = isDark() ? 1 : 0;
+  const { ctx, bbox } = chart, { colours } = content.lanes, ratio = devicePixelRatio, { min, max } = chart.scales.x;
   ctx.save();
   ctx.beginPath(); ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height); ctx.clip();
   rows.forEach((row, number) => {
     const top = chart.valToPos(number, "y", true) + ratio, tall = (LANE - 2) * ratio;
     let drawn = -Infinity;
-    for (let place = Math.max(above(row.start, view[0]) - 1, 0); place < row.start.length && row.start[place] <= view[1]; place++) {
+    for (let place = Math.max(above(row.start, min) - 1, 0); place < row.start.length && row.start[place] <= max; place++) {
       const from = chart.valToPos(row.start[place], "x", true), to = Math.max(chart.valToPos(row.end[place], "x", true), from + 1);
       if (to <= drawn) continue;
-      ctx.fillStyle = colours[row.looks[place]][shade];
+      ctx.fillStyle = shade(colours[row.looks[place]]);
       ctx.fillRect(Math.max(from, drawn), top, to - Math.max(from, drawn), tall);
       drawn = to;
     }
@@ -224,7 +238,7 @@ function show(from, to) {
   from = Math.max(Math.min(from, to - least), whole[0]);
   to = Math.min(Math.max(to, from + least), whole[1]);
   view = [from, to];
-  for (const chart of charts) chart.batch(() => chart.setScale("x", { min: from, max: to }));
+  for (const chart of charts) { const [min, max] = shown(chart); chart.batch(() => chart.setScale("x", { min, max })); }
   at("range").value = `${from.toFixed(3)} to ${to.toFixed(3)} s`;
 }
 function press(key) {

@@ -109,11 +109,14 @@ class Prediction:
     power: PowerPrediction = PowerPrediction()
     laid: Laid | None = None
 
+    def values(self) -> dict[str, object]:
+        """Return the values of `COLUMNS` by name, NaN and empty text where there are none."""
+        own = {name: getattr(self, name) for name in _OWN_COLUMNS}
+        return own | asdict(self.software) | asdict(self.power)
+
     def cells(self) -> dict[str, object]:
         """Return the columns of a table: nothing for NaN, six digits of a number."""
-        own = {name: getattr(self, name) for name in _OWN_COLUMNS}
-        parts = asdict(self.software) | asdict(self.power)
-        return {name: cell_of(value) for name, value in (own | parts).items()}
+        return {name: cell_of(value) for name, value in self.values().items()}
 
 
 _OWN_COLUMNS = tuple(part.name for part in fields(Prediction) if part.name not in ("software", "power", "laid"))

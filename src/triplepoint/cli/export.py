@@ -1,0 +1,55 @@
+"""`triplepoint export STUDY --to mlflow|wandb|prometheus`."""
+
+import argparse
+from pathlib import Path
+
+from triplepoint.cli.answer import Answer
+from triplepoint.cli.arguments import add_results, make_parser, out_file, out_folder
+from triplepoint.errors import UserError
+
+_OUT = {"mlflow": "mlruns", "wandb": ".", "prometheus": "triplepoint.prom"}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the subcommand's parser."""
+    made = make_parser(
+        "export",
+        "Write the runs of a study as other tools have them. Files are written, nothing is sent and nothing listens.",
+        [
+            "triplepoint export parallelism --to mlflow --out mlruns",
+            "triplepoint export parallelism --to wandb",
+            "triplepoint export parallelism --to prometheus --out /var/lib/node_exporter/parallelism.prom",
+        ],
+        "mlflow: an experiment in MLflow's file store; 'mlflow ui --backend-store-uri mlruns' shows it.\n"
+        "wandb: offline runs in OUT/wandb, of the library wandb if it is installed; 'wandb sync' sends them.\n"
+        "prometheus: power, heat and clocks of nodes and GPUs for node_exporter's textfile collector.",
+        answer={"to": "format", "num_runs": "runs of the study", "files": "folder of each run, or the file"},
+    )
+    made.add_argument("study", metavar="STUDY", help="a study whose tables are made")
+    made.add_argument("--to", choices=tuple(_OUT), required=True, help="format")
+    made.add_argument(
+        "--out",
+        metavar="OUT",
+        help="folder to write into, of prometheus a file "
+        f"(default: {', '.join(f'{place} of {kind}' for kind, place in _OUT.items())})",
+    )
+    add_results(made)
+    return made
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Write the runs of the study."""
+    kind, out = arguments.to, arguments.out or _OUT[arguments.to]
+    try:
+        target: Path = out_file(out) if kind == "prometheus" else out_folder(out)
+    except argparse.ArgumentTypeError as error:
+        raise UserError(f"export: --out: {error}") from None
+    from triplepoint.exports import mlflow, prometheus, read_runs, wandb
+
+    runs = read_runs(arguments.study, arguments.results)
+    if kind == "prometheus":
+        files = prometheus.write(arguments.study, runs, arguments.results, target)
+    else:
+        files = (mlflow if kind == "mlflow" else wandb).write(arguments.study, runs, target)
+    content = {"to": kind, "num_runs": len(runs), "files": files}
+    return Answer(content, f"export: {len(runs)} runs of {arguments.study} to {target}")

@@ -1,0 +1,56 @@
+"""Weights & Biases, offline, written by its own library: a study is a project, its runs are runs."""
+
+import hashlib
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from triplepoint.errors import UserError
+from triplepoint.exports.runs import ExportedRun
+
+
+def write(study: str, runs: Sequence[ExportedRun], folder: Path) -> list[Path]:
+    """Write the runs of a study as offline runs, which `wandb sync` sends later. Nothing is sent here.
+
+    Args:
+        study: Name of the study, and of the project.
+        runs: Its runs.
+        folder: Folder that gets `wandb/offline-run-*`.
+
+    Returns:
+        The folder of each run.
+
+    Raises:
+        UserError: If the library is not installed.
+        OSError: From the file system.
+    """
+    try:
+        wandb: Any = importlib.import_module("wandb")
+    except ImportError:
+        raise UserError(
+            "export: --to wandb needs the library wandb, which writes its format; install it with 'pip install wandb', "
+            "or use --to mlflow"
+        ) from None
+    folder.mkdir(parents=True, exist_ok=True)
+    return [_write_run(wandb, study, run, folder) for run in runs]
+
+
+def _write_run(wandb: Any, study: str, run: ExportedRun, folder: Path) -> Path:
+    made = wandb.init(
+        mode="offline",
+        dir=str(folder),
+        project=study,
+        name=run.run,
+        id=hashlib.sha256(f"{study}/{run.run}".encode()).hexdigest()[:32],
+        config=run.settings | run.tags,
+        tags=[run.tags["origin"], run.tags["status"]],
+        settings=wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True, disable_code=True),
+    )
+    for step in run.steps:
+        values = {"steps/step_time_s": step.step_time_s}
+        made.log(values | ({"steps/loss": step.loss} if step.loss is not None else {}), step=step.step)
+    made.summary.update(run.results)
+    place = Path(made.dir).parent
+    made.finish(exit_code=0 if run.is_ok else 1)
+    return place

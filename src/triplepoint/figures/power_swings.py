@@ -1,0 +1,108 @@
+"""How the power of a whole job swings: over some steps, and its spectrum; a column of panels per model and cluster."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from pandas import DataFrame, concat
+
+from triplepoint.effects import swings
+from triplepoint.figures import labels, marks, style
+from triplepoint.status import Status
+
+MOST_GROUPS = 4
+"""On one page."""
+NUM_STEPS = 6
+"""Steps whose power is drawn."""
+NOTHING = "no job whose nodes all have a power meter, with 100 readings or more"
+NOTE = (
+    "Power of all nodes at the plug in steps without the profiler, of the fastest layout; readings every {period}. "
+    "Dashed: 1st and 99th percentile, whose distance is the swing. Brackets: lowest and highest repeat."
+)
+_METERS = (
+    " Simulated meters are all read at once; those of the published log each at its own moment, which makes its swing "
+    "look smaller."
+)
+_LINE = "job_power_line_fraction"
+
+
+@style.styled
+def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
+    """Return the figure and the numbers it plots: readings and spectrum of one run per model and cluster.
+
+    Args:
+        tables: `points`, `job_power` and `published`.
+    """
+    points = labels.prepare(tables["points"])
+    known = points[(points["status"] == Status.OK) & points[swings.SWING].notna()]
+    known = known[known["run"].isin(tables["job_power"]["run"])]
+    if known.empty:
+        page = style.new_page("Nothing to draw", points)
+        style.say(page.axes[0][0], NOTHING)
+        return page.finish(), DataFrame(columns=["run", "group", "layout", "t_s", "job_power_w"])
+    groups = [_fastest(DataFrame(found)) for _, found in known.groupby("group", sort=False)][:MOST_GROUPS]
+    courses = [_course(tables["job_power"], str(found["run"].iloc[0])) for found in groups]
+    page = _page(groups, courses, tables["published"])
+    handles: list[Artist] = []
+    numbers = []
+    for col, (found, course) in enumerate(zip(groups, courses, strict=True)):
+        spectrum = swings.spectrum(course)
+        _draw_course(page.axes[0][col], course, float(found["step_time_s"].iloc[0]))
+        handles += _draw_spectrum(page.axes[1][col], spectrum, found, tables["published"])
+        who = {name: found[name].iloc[0] for name in ("run", "group", "layout")}
+        numbers += [course.assign(**who), spectrum.assign(**who)]
+    page.axes[0][0].set_ylabel("power of the job (kW)")
+    page.axes[1][0].set_ylabel("amplitude\n(% of mean power)")
+    if handles:
+        page.legend(handles)
+    return page.finish(), concat(numbers, ignore_index=True)
+
+
+def _fastest(found: DataFrame) -> DataFrame:
+    """Return the repeats of the point with the shortest step."""
+    ordered = found.sort_values("step_time_s", kind="stable")
+    setting = ordered[labels.SETTING + labels.LAYOUT].apply(tuple, axis=1)
+    return DataFrame(ordered[setting == setting.iloc[0]].sort_values("repeat", kind="stable"))
+
+
+def _course(job_power: DataFrame, run: str) -> DataFrame:
+    return job_power[job_power["run"] == run].reset_index(drop=True)
+
+
+def _page(groups: list[DataFrame], courses: list[DataFrame], published: DataFrame) -> style.Page:
+    answers = [
+        f"{found['group'].iloc[0].removesuffix(', simulated')}: {swings.answer(found, published)}" for found in groups
+    ]
+    periods = [f"{course['t_s'].diff().median():.3g} s" for course in courses]
+    runs = concat(groups)
+    is_beside = published["run"].isin(runs.loc[runs["origin"] == "simulated", "run"]).any()
+    page = style.new_page(
+        "\n".join(answers), concat(groups), 2, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN, 4.9,
+        NOTE.format(period=" or ".join(dict.fromkeys(periods))) + (_METERS if is_beside else ""),
+    )  # fmt: skip
+    for axes, found in zip(page.axes[0], groups, strict=True):
+        axes.set_title(f"{found['model'].iloc[0]} {found['layout'].iloc[0]}")
+    return page
+
+
+def _draw_course(axes: Axes, course: DataFrame, step_s: float) -> None:
+    power_kw = course["job_power_w"] / 1e3
+    drawn = course["t_s"] <= NUM_STEPS * step_s
+    axes.plot(course.loc[drawn, "t_s"], power_kw[drawn], ".-", color=marks.QUANTITIES["power"], markersize=2.5)
+    for end in np.percentile(power_kw, [1, 99]):
+        axes.axhline(end, color=marks.GREY, linewidth=0.7, linestyle=(0, (4, 2)))
+    axes.set_xlabel("time (s)")
+    axes.locator_params(axis="y", nbins=5)
+
+
+def _draw_spectrum(axes: Axes, spectrum: DataFrame, found: DataFrame, published: DataFrame) -> list[Artist]:
+    axes.plot(spectrum["frequency_hz"], 100 * spectrum["amplitude"], color=marks.QUANTITIES["power"], linewidth=0.9)
+    axes.set_ylim(0, None)
+    axes.set_xlim(0, float(spectrum["frequency_hz"].max()))
+    axes.set_xlabel("frequency (Hz)")
+    line, amplitude = (swings.published_of(found, published, name) for name in (swings.LINE, _LINE))
+    if np.isfinite(line) and np.isfinite(amplitude):
+        return [style.draw_published(axes, [line], [100 * amplitude])]
+    return []
