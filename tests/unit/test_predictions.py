@@ -207,6 +207,7 @@ VALUES = (
 @example(content=b"{1: 2}", suffix="yaml")
 @example(content=b"tp,pp\n1,\x00\n", suffix="csv")
 @example(content=b"sweeps:", suffix="yaml")
+@example(content=yaml.safe_dump(LLAMA | {"overlap": "\r"}).encode(), suffix="yaml")
 @example(content=b'"tp', suffix="csv")
 def test_any_bytes_are_points_or_refused_in_one_line(tmp_path: Path, content: bytes, suffix: str) -> None:
     source = tmp_path / f"in.{suffix}"

@@ -33,5 +33,5 @@ def test_deepspeed_run_ends_in_a_figure(fresh: Project) -> None:
     with (fresh.folder / "figs/mini/kernel_breakdown.csv").open() as file:
         rows = list(csv.DictReader(file))
     seconds = {row["part"]: float(row["sum_s"]) for row in rows if row["run"] == run}
-    assert seconds["gemm"] > 0
+    assert "all_gather" in seconds or "reduce_scatter" in seconds, "ZeRO-3 gathers parameters"
     assert sum(seconds.values()) == pytest.approx(float(rows[0]["kernel_sum_s"]), rel=1e-3)

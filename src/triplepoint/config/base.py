@@ -246,7 +246,7 @@ def _explain_one(section: type[BaseModel], error: "ErrorDetails") -> str:
         message = NAME_EXPECTED
     found = error["input"]
     if error["type"] in ("tuple_type", "list_type") and isinstance(found, str | int | float):
-        message = f"expected a list; write [{found}]"
+        message = f"expected a list; write [{found if str(found).isprintable() else _short(found)}]"
     shown = f", found {_short(found)}" if isinstance(found, str | int | float | bool | datetime.date) else ""
     return f"{place + ': ' if place else ''}{message}{shown}"
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from triplepoint.config.mesh import RankMesh
 from triplepoint.config.plan import read_planned_run
-from triplepoint.config.point import Recorded
+from triplepoint.config.point import Point
 from triplepoint.errors import UserError
 from triplepoint.manifest import read_manifest
 from triplepoint.units import S_PER_HOUR
@@ -139,17 +139,10 @@ def why_run(run: Path) -> Answer:
         raise UserError(
             f"{run.name}: its status is {manifest.status}, so no rank took a step; name a run that finished"
         )
-    mesh = RankMesh(point.layout)
-
-    def place_of(rank: int) -> tuple[int, int]:
-        if mesh.num_ranks != num_gpus or not point.knows("tp", "pp"):  # of a job whose layout nobody told
-            return rank, 0
-        place = mesh.place(rank)
-        return place.dp, place.pp
-
+    place_of = _places(run, point, num_gpus)
     sensed = {one.rank: one for one in sense(run, manifest, lambda rank: place_of(rank)[1])}
     per_node = max(len(node.devices) for node in manifest.nodes)
-    operations, source, notes = _operations(run, place_of, per_node, point.recorded)
+    operations, source, notes = _operations(run, place_of, per_node)
     num_traced = len(operations.workers)
     if source == "traces" and num_traced < num_gpus:
         notes += (f"{num_traced} of {num_gpus} ranks were traced: others are seen by their sensors alone",)
@@ -159,23 +152,39 @@ def why_run(run: Path) -> Answer:
     return answer_of(run.name, source, operations, sensed, num_gpus, lambda place: ranks.get(place, ()), notes)
 
 
+def _places(run: Path, point: Point, num_gpus: int) -> Callable[[int], tuple[int, int]]:
+    """Return what tells replica and stage of a rank: the layout; of a job whose layout nobody told, its traces."""
+    mesh = RankMesh(point.layout)
+    if point.knows("tp", "pp", "cp") and mesh.num_ranks == num_gpus:
+        return lambda rank: (mesh.place(rank).dp, mesh.place(rank).pp)
+    traced: dict[int, tuple[int, int]] = {}
+    if (run / "timeline.parquet").is_file() and (run / "collectives.parquet").is_file():
+        traced = places_of_traces(run)
+    return lambda rank: traced.get(rank, (rank, 0))
+
+
 def _operations(
-    run: Path, place_of: Callable[[int], tuple[int, int]], per_node: int, recorded: Recorded | None
+    run: Path, place_of: Callable[[int], tuple[int, int]], per_node: int
 ) -> tuple[Operations, str, tuple[str, ...]]:
+    steps = operations_of_steps(run, place_of)
     if (run / "timeline.parquet").is_file():
         try:
-            return operations_of_traces(run, place_of, per_node), "traces", ()
+            return operations_of_traces(run, place_of, per_node), "traces", _said_of_steps(steps)
         except UserError as error:
             note = f"traces are not used: {error}"
     else:
         note = "no traces: what ranks do inside of a step is not known"
-    if recorded is not None and not (recorded.has_steps and recorded.marked_ranks == "all"):
-        marked = "no rank" if not recorded.has_steps else f"ranks {', '.join(map(str, recorded.marked_ranks))} alone"
-        raise UserError(
-            f"{run.name}: {note}, and {marked} marked steps: nothing tells its ranks apart; record it again with marks "
-            "of all ranks (docs/own_job.md)"
-        )
-    return operations_of_steps(run, place_of), "step times", (note,)
+    return steps, "step times", (note, *_said_of_steps(steps))
+
+
+def _said_of_steps(steps: Operations) -> tuple[str, ...]:
+    """Return how measured steps differ, in one note; none of a single step."""
+    times_s = steps.step_time_s
+    usual_s, worst = float(np.median(times_s)), int(times_s.argmax())
+    if len(times_s) < 2:
+        return ()
+    over = f"step {steps.steps[worst]} takes {times_s[worst]:.4g} s ({times_s[worst] / usual_s - 1:+.1%})"
+    return (f"{len(times_s)} measured steps take {usual_s:.4g} s each (median); the slowest, {over}",)
 
 
 def why_traces(folder: Path) -> Answer:
@@ -209,15 +218,21 @@ def answer_of(
     suspects = find_suspects(operations, order)
     step_s = float(operations.step_time_s.mean())
     findings = explain(suspects, sensed, ranks_of, step_s)
-    seen = {one.rank for one in findings}
     if not any(one.cause != "network" for one in findings):
-        findings += [one for one in explain_clocks(sensed, step_s) if one.rank not in seen]
+        traced = _traced_ranks(operations, ranks_of) if source == "traces" else set()
+        findings += [one for one in explain_clocks(sensed, step_s) if one.rank not in traced]
     powers = [one.power_w for one in sensed.values() if math.isfinite(one.power_w)]
     power_w = float(np.mean(powers)) if powers else math.nan
     heat = _heat(findings, sensed, step_s)
     num_steps = len(operations.steps)
     slowdown = find_slowdown(operations, order)
     return Answer(name, source, num_gpus, num_steps, step_s, slowdown, findings, power_w, heat, notes)
+
+
+def _traced_ranks(operations: Operations, ranks_of: Callable[[tuple[int, int]], Sequence[int]]) -> set[int]:
+    """Return the ranks whose slowness traces would show: of a tensor parallel group one trace shows all."""
+    places = {(worker.dp, worker.stage) for worker in operations.workers}
+    return {rank for place in places for rank in ranks_of(place)} | {worker.rank for worker in operations.workers}
 
 
 def _heat(findings: Sequence[Finding], sensed: Mapping[int, Sensed], step_s: float) -> str:

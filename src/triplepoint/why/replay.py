@@ -2,9 +2,9 @@
 
 An operation starts once all that its worker had ended before it have ended: the order in time of a recorded step is the
 order of dependencies, so pipeline schedules and overlapped communication need no rule of their own. Communication that
-begins while its worker computes begins at the same share of that computation, and the
-pass of its direction that follows needs it. A transfer ends when the last that takes
-part has started and it has lasted as long as it did from there; a buffered send does not wait.
+begins while its worker computes begins at the same share of that computation, and the pass of its direction that
+follows needs it. A transfer ends when the last that takes part has started and it has lasted as long as it did from
+there; a buffered send does not wait.
 
 Source:
     Lin et al. 2025, Understanding Stragglers in Large Model Training Using What-if Analysis, OSDI'25, section 3.

@@ -176,13 +176,6 @@ def test_crashed_job_keeps_its_steps_and_says_why(tmp_path: Path) -> None:
     assert "ValueError: x" in str(row["reason"])
 
 
-def test_why_is_not_asked_where_nothing_tells_ranks_apart(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    run = write_run(tmp_path / "runs", Description(), [node("a", 500.0)], {}, steps(range(1), 9), source="x")
-    align_run(tmp_path / "runs" / run / "raw", tmp_path / "runs" / run / "telemetry.parquet")
-    assert main(["why", run, "--results", str(tmp_path)]) == 2
-    assert "ranks 0 alone marked steps: nothing tells its ranks apart" in capfd.readouterr().err
-
-
 def test_launch_of_a_recorded_run_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "runs", Description(), [node("a", 500.0)], {}, [], source="triplepoint record")
     assert main(["launch", run, "--results", str(tmp_path), "--force"]) == 2

@@ -104,6 +104,8 @@ def test_page_of_a_run_has_numbers_kernels_manifest_and_files(report: Report) ->
     text = words(page)
     assert run in text
     assert "Step time 30.3 29.64 to 32.28 s" in text
+    assert "Why it is slow A step takes" in text
+    assert "No GPU stands out from its peers" in text
     assert '"monotonic_ns": 1000000' in page.text
     links = {a["href"] for tag, a in page.tags if tag == "a"}
     assert f"../runs/{run}/raw/manifest.json" in links

@@ -1,5 +1,6 @@
 """Causes of slow GPUs on simulated clusters whose truth is known."""
 
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,8 +36,12 @@ class Judged(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def judged(tmp_path_factory: pytest.TempPathFactory) -> list[Judged]:
-    runs = {fault: write_cluster(tmp_path_factory.mktemp("cluster"), fault) for fault in CLUSTERS}
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[Fault, Path]:
+    return {fault: write_cluster(tmp_path_factory.mktemp("cluster"), fault) for fault in CLUSTERS}
+
+
+@pytest.fixture(scope="module")
+def judged(runs: dict[Fault, Path]) -> list[Judged]:
     answers = {fault: why_run(run) for fault, run in runs.items()}
     sound_s = {fault.seed: answers[fault].step_s for fault in CLUSTERS if fault.cause is None}
     found = [Judged(fault, one, one.step_s - sound_s.get(fault.seed, np.nan)) for fault, one in answers.items()]
@@ -78,3 +83,16 @@ def test_where_heat_explains_nothing_it_is_said(judged: list[Judged]) -> None:
 def test_documented_confusion_table(judged: list[Judged]) -> None:
     table = confusion_table([(one.fault.cause, one.said) for one in judged])
     assert "\n".join(table) in DOCS.read_text(), "\n".join(table)
+
+
+def test_clocks_alone_tell_the_cause_and_a_bound_where_there_are_no_traces(
+    runs: dict[Fault, Path], tmp_path: Path
+) -> None:
+    fault = next(fault for fault in CLUSTERS if fault.limit_w == 450)
+    bare = shutil.copytree(runs[fault], tmp_path / "bare")
+    (bare / "timeline.parquet").unlink()
+    answer = why_run(bare)
+    found = answer.findings[0]
+    assert (answer.source, found.rank, found.cause, found.is_bound) == ("step times", fault.rank, "power limit", True)
+    assert "no traces" in answer.notes[0]
+    assert found.lost_s > next(iter(why_run(runs[fault]).findings)).lost_s

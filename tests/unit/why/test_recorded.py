@@ -1,0 +1,64 @@
+"""`why` of a recorded job: telemetry and marks of steps, without traces, layout or inlet."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from triplepoint.cli import main
+from triplepoint.recorded.description import Description
+from triplepoint.recorded.run import RecordedGpu, RecordedNode, write_run
+from triplepoint.recording import Part
+from triplepoint.telemetry.align import align_run
+from triplepoint.why.answer import why_run
+
+T0_NS, S = 1_790_000_000_000_000_000, 1_000_000_000
+COLUMNS = ("gpu_power_w", "gpu_temp_c", "sm_clock_mhz")
+SOUND, HOT = (600.0, 60.0, 1980.0), (350.0, 86.0, 1400.0)
+
+
+def node(host: str, hot: int | None = None, seconds: int = 120) -> RecordedNode:
+    """Return a host of eight GPUs sampled once a second, one of them hot and slow."""
+    t_ns = T0_NS + np.arange(seconds) * S
+    parts = [
+        Part(f"gpu{i}", t_ns, np.zeros(seconds, int), COLUMNS, np.tile(HOT if i == hot else SOUND, (seconds, 1)))
+        for i in range(8)
+    ]
+    gpus = [RecordedGpu(f"gpu{i}", "NVIDIA H100 80GB HBM3", f"GPU-{host}-{i}") for i in range(8)]
+    return RecordedNode(host, gpus, parts, period_s=1.0)
+
+
+def steps(num: int = 40) -> list[dict[str, object]]:
+    starts = [T0_NS + 10 * S + 2 * number * S for number in range(num)]
+    return [
+        {"rank": rank, "step": number, "kind": "measured", "t_start_ns": start, "t_end_ns": start + 2 * S}
+        for rank in range(16)
+        for number, start in enumerate(starts)
+    ]
+
+
+@pytest.mark.parametrize("marks", [steps(), []], ids=["steps", "one window"])
+def test_hot_gpu_of_a_recorded_job_is_named_with_a_bound(marks: list[dict[str, object]], tmp_path: Path) -> None:
+    nodes = [node("a"), node("b", hot=3)]
+    run = tmp_path / "runs" / write_run(tmp_path / "runs", Description(), nodes, {}, marks, source="test")
+    align_run(run / "raw", run / "telemetry.parquet")
+    answer = why_run(run)
+    (found,) = answer.findings
+    assert (found.rank, found.cause, found.is_bound) == (11, "contact", True)
+    assert "gpu3 of b" in found.name
+    assert "86 degC against 60" in found.evidence
+    assert found.lost_s / answer.step_s == pytest.approx(1 - 1400 / 1980)
+    (row,) = answer.rows()
+    assert row["lost_gpu_hours_per_day"] == pytest.approx((1 - 1400 / 1980) * 16 * 24)
+    power_w = (15 * SOUND[0] + HOT[0]) / 16
+    assert row["lost_energy_per_day_j"] == pytest.approx((1 - 1400 / 1980) * 16 * power_w * 86_400)
+    assert main(["why", str(run)]) == 0
+
+
+def test_recorded_job_of_equal_gpus_is_said_to_have_no_heat(tmp_path: Path) -> None:
+    nodes = [node("a"), node("b")]
+    run = tmp_path / "runs" / write_run(tmp_path / "runs", Description(), nodes, {}, steps(), source="test")
+    align_run(run / "raw", run / "telemetry.parquet")
+    answer = why_run(run)
+    assert answer.findings == []
+    assert "Heat explains nothing here" in answer.heat
