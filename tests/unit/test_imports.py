@@ -22,7 +22,7 @@ LAYERS = [
     {"launch", "telemetry", "trace", "simulate"},
     {"published", "verdicts", "ranking", "effects", "recorded"},
     {"doctor", "plan", "aggregate", "advise", "calibrate", "importers"},
-    {"figures", "predictions", "why"},
+    {"figures", "predictions", "why", "budget"},
     {"compare", "whatif", "exports"},
     {"report"},
     {"workflow", "workflow_site", "cli", "library"},
