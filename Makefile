@@ -63,4 +63,4 @@ docs: env
 
 clean:
 	@printf 'Remove results/, figs/, logs/, report/ and report.html? Measured runs are lost. [y/N] '; read answer; \
-	    [ "$$answer" = y ] && rm -rf results figs logs report report.html || echo "kept"
+	    [ "$$answer" = y ] && rm -rf results figs logs report report-* report.html || echo "kept"

@@ -26,11 +26,11 @@ rule all:
         # Named here too: Snakemake does not miss a file that only stands behind others.
         expand("results/runs/{run}/{product}", run=STUDY.runs, product=STUDY.products),
         STUDY.table_files,
-        STUDY.claim_tables,
+        STUDY.judged,
         expand(
             "figs/{figure}.{format}",
             figure=STUDY.figures,
             format=["pdf", "svg", "png", "csv"],
         ),
-        "report.html",
+        f"{STUDY.report}.html",
     localrule: True

@@ -1,4 +1,5 @@
 # Writes `results/plan.json` and the `point.json` of every run, before the first job and not in a dry run. No rule: a run is
-# called after the digest of its point, so no job depends on these files being new.
+# called after the digest of its point, so no job depends on these files being new. Launches beyond the budget are refused.
 onstart:
+    STUDY.check_budget(workflow_site.runs_to_launch(workflow))
     STUDY.write_plan()

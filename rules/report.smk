@@ -1,18 +1,21 @@
-# A self-contained front page with findings, figures and a table of runs, and a page for each run in report/.
+# A self-contained front page with findings, figures and a table of runs, and a page for each run in report/; of studies that
+# are named in files of their own, so that the report of all stays as it is.
 rule report:
     input:
         figures=expand("figs/{figure}.svg", figure=STUDY.figures),
         captions=STUDY.caption_files,
-        tables=STUDY.tables_behind([*STUDY.tables, *STUDY.over_all]),
+        tables=STUDY.report_tables,
+        claims=STUDY.claim_files,
     output:
-        page="report.html",
-        pages=directory("report"),
+        page=f"{STUDY.report}.html",
+        pages=directory(STUDY.report),
     log:
-        "logs/report.log",
+        f"logs/{STUDY.report}.log",
     conda:
         "../envs/analysis.yaml"
     threads: 4
     params:
         code=STUDY.code("report"),
+        arguments=STUDY.report_arguments,
     shell:
-        "triplepoint report --jobs {threads} 2> {log}"
+        "triplepoint report {params.arguments} --jobs {threads} 2> {log}"

@@ -56,6 +56,8 @@ TRACE_TABLES = ("kernels", "intervals", "categories", "collectives", "ranks", "c
 
 
 _TABLES = _RESULTS / "tables"
+_MOST_NAME = 80
+"""Longest name of a report. Unit: character."""
 
 
 def bind(config: Mapping[str, Any], base: str, asked: Sequence[str] = ()) -> "Binding":
@@ -80,7 +82,8 @@ def bind(config: Mapping[str, Any], base: str, asked: Sequence[str] = ()) -> "Bi
         sys.exit(USER_ERROR)
     of_runs = [name for name in asked if not figures.spec_of(name).comparison]
     if of_runs or not asked:
-        tell_cost(" ".join([binding.arguments, *(f"--figure {name}" for name in of_runs)]))
+        budget = f"--max-gpu-hours {selection.max_gpu_hours}"
+        tell_cost(" ".join([binding.arguments, budget, *(f"--figure {name}" for name in of_runs)]))
     return binding
 
 
@@ -111,7 +114,9 @@ class Binding:
         self._plans = {study: plan.of_study(study) for study in plan.studies}
         self.studies = plan.studies
         """Selected studies that have a point."""
-        self.figures = figures_of(plan)
+        self.is_alone = selection.studies is not None
+        """Whether studies are named: their report is beside that of all, and what is judged of all is left as it is."""
+        self.figures = figures_of(plan, self.is_alone)
         """Figures to have: `NAME` over the studies it names, `STUDY/NAME` of one alone."""
         self._num_nodes = {entry.run: entry.planned.point.num_nodes for entry in plan.valid}
         self._parts = {
@@ -138,6 +143,29 @@ class Binding:
     def table_files(self) -> list[str]:
         """All that `aggregate` writes."""
         return [f for study in self.studies for f in self._tables_of(study)]
+
+    @property
+    def report(self) -> str:
+        """Front page of the report without its end: `report`, or `report-STUDY` of studies that are named."""
+        name = "-".join(["report", *(self.studies if self.is_alone else ())])
+        return (
+            name if len(name) <= _MOST_NAME else f"{name[:_MOST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+        )
+
+    @property
+    def report_arguments(self) -> str:
+        """What `triplepoint report` needs to know."""
+        return f"--out {self.report}.html{' --alone' if self.is_alone else ''}"
+
+    @property
+    def report_tables(self) -> list[str]:
+        """Tables behind the report: of named studies, claims are judged by it."""
+        return self.tables_behind([*self.tables, *(() if self.is_alone else self.over_all)])
+
+    @property
+    def judged(self) -> list[str]:
+        """Tables of claims to have: none where studies are named."""
+        return [] if self.is_alone else self.claim_tables
 
     @property
     def claim_tables(self) -> list[str]:
@@ -221,6 +249,24 @@ class Binding:
             print(f"triplepoint: {line or error}", file=sys.stderr)
             sys.exit(USER_ERROR)
 
+    def check_budget(self, runs: Sequence[str]) -> None:
+        """End the process with one line and status 2 if launches go beyond the budget and no study is named.
+
+        Args:
+            runs: Runs that are about to be launched.
+        """
+        if not runs or self._selection.studies is not None:
+            return
+        from triplepoint.advise import plan_cost
+        from triplepoint.budget import over_budget
+
+        meant = set(runs)
+        launched = Plan(entries=tuple(entry for entry in self._plan.valid if entry.run in meant))
+        line = over_budget(plan_cost(launched, _RESULTS, Path("config")), self._selection.max_gpu_hours)
+        if line is not None:
+            print(f"triplepoint: {line}", file=sys.stderr)
+            sys.exit(USER_ERROR)
+
     def outdated(self) -> set[str]:
         """Return files to be made again although Snakemake would take them for up to date."""
         found = outdated_files(self._plan, _RESULTS, self.products)
@@ -229,8 +275,8 @@ class Binding:
             behind = self.aggregated_files(study)
             if _is_of_another_plan(_TABLES / study / "plan.json", plan) or not all(map(os.path.isfile, files + behind)):
                 found.update(files)
-        if not all(map(os.path.isfile, self.claim_tables)):
-            found.update(self.claim_tables)
+        if not all(map(os.path.isfile, self.judged)):
+            found.update(self.judged)
         return found
 
     @property

@@ -74,6 +74,11 @@ def asked_figures(is_main_process: bool) -> list[str]:
         sys.exit(USER_ERROR)
 
 
+def runs_to_launch(workflow: Any) -> list[str]:
+    """Return the runs that this Snakemake is about to launch."""
+    return [str(job.wildcards.run) for job in workflow.dag.needrun_jobs() if job.rule.name == "launch"]
+
+
 def make_again(files: Iterable[str], rules: Iterable[str]) -> None:
     """Let every job run that makes one of some files or is of one of some rules, where a target needs it.
 

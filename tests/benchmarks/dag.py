@@ -38,8 +38,9 @@ aggregate)
     mkdir -p results/tables/$2 && cd results/tables/$2 && touch plan.json
     for t in {" ".join(RESULT_TABLES)}; do touch $t.parquet $t.csv; done;;
 claims) touch results/tables/claims.parquet results/tables/claims.csv;;
-figure) touch figs/$2.pdf figs/$2.png figs/$2.csv;;
-report) touch report.html;;
+whatif) touch $4;;
+figure) mkdir -p figs/$(dirname $2); for end in pdf svg png csv; do touch figs/$2.$end; done;;
+report) mkdir -p ${{3%.html}}; touch $3;;
 esac
 """
 
@@ -93,7 +94,7 @@ def empty_run(name: str, simulated: list[str], studies: list[str] | None) -> Non
         command = [str(python), "-m", "snakemake", "all", "--config", f"simulated={simulated}"]
         command += [f"studies={studies}"] if studies else []
         wall, cpu, output = measure(command, folder, environment)
-        (jobs,) = set(re.findall(r"of (\d+) steps \(100%\)", output))
+        (jobs,) = set(re.findall(r"^(\d+) of \1 jobs done", output, re.MULTILINE))
         print(f"empty {name}: {jobs} jobs, {wall:.1f} s wall, {cpu:.1f} CPU s, {cpu / int(jobs):.3f} CPU s per job")
 
 

@@ -6,7 +6,7 @@ from typing import get_args
 
 import yaml
 
-from triplepoint.compare import COLUMNS, compare_table
+from triplepoint.compare.own_values import COLUMNS, compare_table
 from triplepoint.tables.claims import CLAIMS
 from triplepoint.verdicts.file import AnyClaim, Claim, Claims
 from triplepoint.verdicts.judge import check_claims

@@ -165,7 +165,7 @@ def test_extending_example_adds_a_sensor(project: Path, monkeypatch: pytest.Monk
 
 
 def test_extending_example_adds_a_figure(project: Path) -> None:
-    aggregate(build(project / "results", synthetic_studies.cpu_smoke()), project / "results", CONFIG)
+    aggregate(build(project / "results", synthetic_studies.cpu_smoke(), ("smoke",)), project / "results", CONFIG)
     do(script_of("A figure"), project)
     assert (project / "figs/step_time.pdf").is_file()
     assert pd.read_csv(project / "figs/step_time.csv")["step_time_s"].is_monotonic_increasing
@@ -175,8 +175,8 @@ def test_extending_example_adds_a_kernel_rule(project: Path) -> None:
     (rules,) = re.findall(r"```yaml\n(device: .*?)```", TEXT, flags=re.DOTALL)
     (project / "mine.yaml").write_text(rules)
     do(script_of("A kernel rule"), project)
-    kernels = pq.read_table(project / "out" / "kernels.parquet").to_pandas().set_index("name")["category"]
-    found = {name.partition("_")[0]: category for name, category in kernels.items()}
+    classes = pq.read_table(project / "out" / "kernels.parquet").to_pandas().set_index("name")["class"]
+    found = {name.partition("_")[0]: found_class for name, found_class in classes.items()}
     assert found == {"my": "attention", "selective": "ssm", "sm90": "gemm", "ncclDevKernel": "comm"}
 
 

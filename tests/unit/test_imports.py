@@ -22,8 +22,9 @@ LAYERS = [
     {"launch", "telemetry", "trace", "simulate"},
     {"published", "verdicts", "ranking", "effects", "recorded"},
     {"doctor", "plan", "aggregate", "advise", "calibrate", "importers"},
-    {"figures", "predictions", "why"},
-    {"report", "compare", "whatif", "exports"},
+    {"figures", "predictions", "why", "budget"},
+    {"compare", "whatif", "exports"},
+    {"report"},
     {"workflow", "workflow_site", "cli", "library"},
     {"__main__"},
 ]

@@ -24,12 +24,13 @@ SHOWN = {
     "tables/reference.py",
     "report/__init__.py",
     "report/runs.py",
+    "tables/shown.py",
     "tables/results.py",
     "config/reference.py",
     "library.py",
     "exports/prometheus.py",
 }
-"""Modules that pass descriptions on to readers: as metadata of a file, as a tooltip of the page, as help of a metric."""
+"""Modules that pass descriptions on to readers: as metadata of a file, a tooltip of the page, help of a metric."""
 
 ROW = {"rank": 0, "step": 0, "kind": "measured", "t_start_ns": 1, "t_end_ns": 2, "num_tokens": 8}
 

@@ -74,7 +74,9 @@ class Project:
     folder: Path
 
     def environment(self) -> dict[str, str]:
-        return os.environ | {"PYTHONPATH": str(self.folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+        # Jobs are read from Snakemake's own text.
+        style = {"SNAKEMAKE_LOGGER_TRIPLEPOINT_STYLE": "jobs"}
+        return os.environ | {"PYTHONPATH": str(self.folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"} | style
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "snakemake", *arguments]

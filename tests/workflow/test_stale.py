@@ -111,6 +111,17 @@ def test_study_of_its_own_leaves_the_tables_of_others_alone(project: Project) ->
     assert project.snakemake("-n", "all").jobs == []
 
 
+def test_study_alone_leaves_the_report_and_the_figures_of_all_alone(project: Project) -> None:
+    (project.folder / "config/studies/other.yaml").write_text(OTHER)
+    assert project.snakemake("all").status == 0
+    alone = project.snakemake("all", "--config", "studies=[other]")
+    assert alone.status == 0, alone.output
+    assert alone.rules == {"report"}
+    assert (project.folder / "report-other.html").is_file() and list((project.folder / "report-other").glob("*.js"))
+    assert project.snakemake("-n", "all").jobs == [], "nothing of the others is stale"
+    assert project.snakemake("-n", "all", "--config", "studies=[other]").jobs == []
+
+
 def test_changed_study_makes_its_own_tables_and_figures_again(project: Project) -> None:
     (project.folder / "config/studies/other.yaml").write_text(OTHER)
     assert project.snakemake("all").status == 0

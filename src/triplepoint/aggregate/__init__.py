@@ -25,7 +25,7 @@ from triplepoint.aggregate.steps import explain, read_outcomes, read_steps
 from triplepoint.aggregate.traces import read_timeline, read_traces
 from triplepoint.aggregate.traffic import traffic_rows
 from triplepoint.config.gpu import GpuConfig
-from triplepoint.config.plan import Plan, PlanEntry
+from triplepoint.config.plan import Plan, PlanEntry, PlannedRun
 from triplepoint.config.yaml_file import read
 from triplepoint.files import write_text
 from triplepoint.manifest import Manifest
@@ -103,6 +103,27 @@ def _write(tables: dict[str, pa.Table], plan: Plan, folder: Path) -> None:
         if name not in PARQUET_ONLY:
             RESULT_TABLES[name].write_csv(folder / f"{name}.csv", [table])
     write_text(folder / PLAN, plan.text())
+
+
+def point_row(planned: PlannedRun, manifest: Manifest, folder: Path, results: Path, config: Path) -> dict[str, Any]:
+    """Return the row of one run alone in table `points`.
+
+    Args:
+        planned: The run.
+        manifest: What came of it.
+        folder: Folder of the run, with telemetry and traces parsed.
+        results: Folder that may have `sensors/`.
+        config: Folder of the configuration.
+
+    Raises:
+        UserError: If the run is incomplete.
+    """
+    entry = PlanEntry(run=planned.run, studies=(), invalid_because=None, planned=planned)
+    name = planned.point.cluster.gpu
+    types = {name: read(GpuConfig, config / "gpus" / f"{name}.yaml")} if name else {}
+    rows, _ = _rows_of(_Task(entry, manifest, folder, types, read_sensors(results / "sensors"), config))
+    (row,) = RESULT_TABLES["points"].from_rows(rows["points"]).to_pylist()
+    return dict(row)
 
 
 class _Task(NamedTuple):

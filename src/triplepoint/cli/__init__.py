@@ -34,7 +34,7 @@ COMMANDS = {
     "predict": "predict step time, memory and bottleneck of any configurations, one a row of a CSV",
     "whatif": "say what each factor costs a point, or makes of the difference of two points",
     "why": "say why a job is slow, per GPU and per step: causes, what each costs, what to do",
-    "compare": "judge a table of your own measured values by the results, or by the prediction",
+    "compare": "say why one run or trace is slower or hotter than another; or judge a table of own measured values",
     "calibrate": "fit the constants of software stacks to measured step times",
     "characterise": "measure what the power sensors of a GPU do to the truth: a sensor card",
     "overhead": "measure what sampling costs the training it watches",
@@ -45,7 +45,7 @@ COMMANDS = {
 
 _INTERNAL = ("sample",)
 
-_WITHOUT_PANDAS = ("simulate", "import", "telemetry", "parse", "trace", "aggregate", "claims", "compare", "why")
+_WITHOUT_PANDAS = ("simulate", "import", "telemetry", "parse", "trace", "aggregate", "claims", "why")
 """Subcommands that are called for every run, or handle what all of them wrote; those that draw use pandas."""
 
 FAILED = 1

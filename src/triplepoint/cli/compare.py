@@ -1,15 +1,29 @@
-"""`triplepoint compare TABLE.csv`."""
+"""`triplepoint compare A B` and `triplepoint compare TABLE.csv`."""
 
 import argparse
 import csv
 import io
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_config, add_results, in_file, make_parser, out_file, say
+from triplepoint.cli.parse import add_rules, add_steps, load_rules
+from triplepoint.cli.progress import Progress
+from triplepoint.errors import UserError
 
-_ABOUT = """\
+_DETAILS = """\
+A and B are each one of
+  RUN          run id, a folder in RESULTS/runs, or its beginning; the beginning of several repeats means all of them
+  FOLDER       a run's folder, parsed or raw, wherever it is
+  TRACES       a trace, or a folder of the traces of one job, of any vendor that 'triplepoint trace' reads
+  STUDY:POINT  all repeats of a point: settings (parallelism:model=gpt3-175b,tp=8,pp=4) or the beginning of its runs
+What is printed says in a sentence why B is slower or hotter, what changed, which parts of the step the time went into,
+which kernels, and power, clocks, heat and energy. The parts add up to the difference of the step, and so do kernels.
+docs/compare.md says how.
+
 TABLE.csv is your own measurements, one configuration a row:
   settings      as 'triplepoint predict' reads them (docs/config.md): model, cluster and global_batch_size, and
                 what else says which point it is: tp, pp, micro_batch_size, recompute, engine, ... ; id is optional
@@ -20,47 +34,106 @@ TABLE.csv is your own measurements, one configuration a row:
 A row is held against the run in RESULTS that has the settings it states; the others may be any, but must not leave
 several points. Where there is no such run it is held against the prediction, with the defaults of 'predict'.
 agrees: the intervals of both overlap; differs: they do not; cannot tell: there is no number of ours (docs/claims.md).
-
-example:
-  triplepoint compare measured.csv -o compared.csv
 """
+_EXAMPLES = (
+    "triplepoint compare llama3-70b_h200x32_tp4-pp4-dp2 llama3-70b_h100x64_tp4-pp8-dp2 --html why.html",
+    "triplepoint compare traces_a100/ traces_mi300x/ --json",
+    "triplepoint compare measured.csv -o compared.csv",
+)
+_ANSWER = {
+    "sentence": "why B is slower or hotter; of A and B, as all keys but rows",
+    "first": "what A is: its word, origin, runs, traced ranks, profiled steps",
+    "other": "the same of B",
+    "changes": "what differs: area, name, and both values as text",
+    "step": "the difference of the step and its parts, which add up to it; null without step times (s)",
+    "kernels": "matched kernels, with counts, summed time and what they add to the step (s)",
+    "quantities": "columns of table points of both, change with interval, and whether it is beyond the spread",
+    "notes": "what has to be known to read the numbers",
+    "rows": "of TABLE.csv: the judged values, as the columns of OUT",
+}
 _WIDEST = 40
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the subcommand's parser."""
-    made = make_parser("compare", "Judge a table of measured values by the results, or by the prediction.")
-    made.formatter_class = argparse.RawDescriptionHelpFormatter
-    made.epilog = _ABOUT
-    made.add_argument("source", type=in_file, metavar="TABLE.csv", help="measured values, one configuration a row")
-    made.add_argument("-o", "--out", type=out_file, metavar="OUT", help="CSV to write (default: only print a table)")
+    made = make_parser(
+        "compare",
+        "Say why one run or trace is slower or hotter than another; or judge a table of own measured values.",
+        _EXAMPLES,
+        _DETAILS,
+        _ANSWER,
+    )
+    made.add_argument("first", metavar="A|TABLE.csv", help="run, folder, traces or STUDY:POINT; or a table, alone")
+    made.add_argument("other", nargs="?", metavar="B", help="what is compared with A (default: none, A is a table)")
+    made.add_argument("--html", type=out_file, metavar="FILE", help="page of A and B to write (default: none)")
+    made.add_argument("-o", "--out", type=out_file, metavar="OUT", help="of a table: CSV to write (default: none)")
+    add_steps(made)
+    add_rules(made)
     add_results(made)
     add_config(made)
     return made
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Compare the rows of a table."""
-    from triplepoint.compare import COLUMNS, compare_table
+def run(arguments: argparse.Namespace) -> Answer:
+    """Compare two sides, or the rows of a table."""
+    if arguments.other is None:
+        return _compare_table(arguments)
+    if arguments.out is not None:
+        raise UserError("compare: --out is of a table alone; with A and B use --json or --html FILE")
+    return _compare_two(arguments)
+
+
+def _compare_two(arguments: argparse.Namespace) -> Answer:
+    from triplepoint.compare.comparison import compare_two
+    from triplepoint.compare.sides import Context
+    from triplepoint.compare.text import render
+
+    if arguments.html is not None and arguments.html.suffix not in (".html", ".htm"):
+        raise UserError(f"{arguments.html}: expected a name that ends in .html")
+    with Progress("reading both sides") as progress:
+        context = Context(arguments.results, arguments.config, load_rules(arguments), arguments.steps, progress)
+        found = compare_two(arguments.first, arguments.other, context)
+    if arguments.html is not None:
+        from triplepoint.report.comparison import write_comparison
+
+        write_comparison(found, arguments.html)
+        say(f"compare: page in {arguments.html}")
+    return Answer(found.content(), render(found))
+
+
+def _compare_table(arguments: argparse.Namespace) -> Answer:
+    from triplepoint.compare.own_values import COLUMNS, compare_table
     from triplepoint.files import write_text
 
-    _check_apart(arguments)
-    rows = compare_table(arguments.source, arguments.results, arguments.config, say)
-    print(_table(rows))
-    counts = Counter(str(row["verdict"]) for row in rows)
-    print(f"compare: {len(rows)} values: {', '.join(f'{count} {word}' for word, count in sorted(counts.items()))}")
+    source = _table_file(arguments)
+    _check_apart(source, arguments.out)
+    rows = compare_table(source, arguments.results, arguments.config, say)
     if arguments.out is not None:
         text = io.StringIO()
         writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         write_text(arguments.out, text.getvalue())
+    counts = Counter(str(row["verdict"]) for row in rows)
+    whole = f"compare: {len(rows)} values: {', '.join(f'{count} {word}' for word, count in sorted(counts.items()))}"
+    return Answer({"rows": rows}, f"{_table(rows)}\n{whole}")
 
 
-def _check_apart(arguments: argparse.Namespace) -> None:
-    from triplepoint.errors import UserError
+def _table_file(arguments: argparse.Namespace) -> Path:
+    """Return the table that was named alone; a lone run or trace needs another."""
+    if arguments.html is not None:
+        raise UserError("compare: --html needs two runs or traces, A and B")
+    path = Path(arguments.first)
+    is_trace = path.name.endswith((".json", ".json.gz", ".json.zst"))
+    if path.is_dir() or is_trace or not (path.exists() or path.suffix == ".csv"):
+        raise UserError(f"compare: {path} alone; name what it is compared with, 'triplepoint compare A B'")
+    try:
+        return in_file(arguments.first)
+    except argparse.ArgumentTypeError as error:
+        raise UserError(f"compare: {error}") from None
 
-    source, out = arguments.source, arguments.out
+
+def _check_apart(source: Path, out: Path | None) -> None:
     if out is not None and source.exists() and out.exists() and source.samefile(out):
         raise UserError(f"{out}: is the file that is read, {source}; name another one to write")
 

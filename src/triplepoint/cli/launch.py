@@ -34,7 +34,9 @@ def parser() -> argparse.ArgumentParser:
     )
     add_run(made)
     add_config(made)
-    made.add_argument("--log", type=Path, metavar="FILE", help="file to write what is said to as well (default: none)")
+    made.add_argument(
+        "--log", type=Path, metavar="FILE", help="file to write what is said to (default: standard error)"
+    )
     made.add_argument("--force", action="store_true", help="launch again even if the result is there")
     return made
 
@@ -54,10 +56,10 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 class _Tell(io.RawIOBase):
-    """Standard error and a log, as far as they take what is said: a launch does not fail for want of a listener."""
+    """A log, or standard error where it takes nothing: a launch does not fail for want of a listener."""
 
     def __init__(self, log: int | None) -> None:
-        self._files = [STDERR, *([log] if log is not None else [])]
+        self._log = log
 
     def writable(self) -> bool:
         return True
@@ -66,18 +68,19 @@ class _Tell(io.RawIOBase):
         return STDERR
 
     def write(self, text: "ReadableBuffer") -> int:
-        """Write to both; a full disk, a reader that has gone and a log that was removed are borne."""
-        for file in self._files:
+        """Write to the log, or else to standard error; a full disk and a reader that has gone are borne."""
+        for file in (self._log, STDERR):
             with contextlib.suppress(OSError):
-                os.write(file, text)
+                if file is not None and os.write(file, text):
+                    break
         return len(memoryview(text))
 
 
 def tell(log: Path | None) -> TextIO:
-    """Return a text stream to standard error and a log.
+    """Return a text stream to a log.
 
     Args:
-        log: The file, which is begun anew; None for standard error alone.
+        log: The file, which is begun anew; None for standard error.
     """
     file = None
     if log is not None:

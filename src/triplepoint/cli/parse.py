@@ -6,6 +6,7 @@ from pathlib import Path
 
 from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_run, make_parser, run_folder, say, whole_number
+from triplepoint.cli.progress import Progress
 from triplepoint.errors import UserError
 from triplepoint.trace.taxonomy import SCHEMES, Scheme, load_scheme
 
@@ -67,7 +68,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.trace.parsing import PARTS, parse_part
 
     folder, ranks = run_folder(arguments), _ranks(arguments.part)
-    parse_part(folder, ranks, load_rules(arguments), say, arguments.jobs)
+    with Progress(f"parsing traces of ranks {arguments.part}") as progress:
+        parse_part(folder, ranks, load_rules(arguments), progress, arguments.jobs, note=say)
     return Answer({"folder": folder / PARTS / f"{ranks[0]}-{ranks[-1]}"})
 
 

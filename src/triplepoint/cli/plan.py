@@ -1,6 +1,7 @@
 """`triplepoint plan [STUDY...]`."""
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from triplepoint.cli.answer import Answer
@@ -45,6 +46,12 @@ def parser() -> argparse.ArgumentParser:
         help="only the studies of this figure (default: all); repeatable",
     )
     add_config(made)
+    made.add_argument(
+        "--max-gpu-hours",
+        type=float,
+        metavar="H",
+        help="budget of launches whose study is not named (default: max_gpu_hours of CONFIG/config.yaml)",
+    )
     made.add_argument("--write", action="store_true", help="write RESULTS/plan.json and point.json of each run")
     made.add_argument("--summary", action="store_true", help="only what exists, and what is ahead will cost")
     add_results(made)
@@ -57,11 +64,15 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.figures.selection import figures_of
     from triplepoint.plan import select, write_plan
 
-    # What was recorded costs nothing any more, and is written along.
-    plan = select(arguments.config, *_selection(arguments), arguments.results if arguments.write else None)
+    plan = select(arguments.config, *_selection(arguments), arguments.results)
     figures_of(plan)  # refuses a figure there is not, before anything is launched for it
     if not arguments.write:
-        return _answer(plan, arguments)
+        # What was recorded costs nothing any more.
+        ahead = tuple(entry for entry in plan.entries if entry.planned.point.recorded is None)
+        if ahead:
+            return _answer(plan.model_copy(update={"entries": ahead}), arguments)
+        line = f"{len(plan.entries)} recorded runs: nothing is ahead"
+        return Answer({"points": [], "summary": [line]}, line)
     with claim_results(arguments.results).acquire_or_refuse():
         write_plan(plan, arguments.results)
     line = f"{len(plan.entries)} points, {len(plan.valid)} runs to have"
@@ -90,10 +101,11 @@ def _selection(arguments: argparse.Namespace) -> "tuple[Names | None, Names | No
 
 def _answer(plan: "Plan", arguments: argparse.Namespace) -> Answer:
     from triplepoint.advise import HEADINGS, cells, note, plan_cost, summarise
+    from triplepoint.doctor.config_files import gaps
     from triplepoint.plan import Columns, render
 
     costs = plan_cost(plan, arguments.results, arguments.config)
-    summary = summarise(costs)
+    summary = "\n".join([summarise(costs), *gaps(_machines(plan), arguments.config), *_beyond_budget(costs, arguments)])
     of_run = {cost.entry.run: cost for cost in costs}
     points = [_point(it.run, it.studies, it.invalid_because, of_run.get(it.run)) for it in plan.entries]
     text = summary
@@ -102,6 +114,23 @@ def _answer(plan: "Plan", arguments: argparse.Namespace) -> Answer:
         table = render(plan, Columns(HEADINGS, {cost.entry.run: cells(cost) for cost in costs}, notes))
         text = f"{table}\n\n{summary}"
     return Answer({"points": points, "summary": summary.splitlines()}, text)
+
+
+def _machines(plan: "Plan") -> list[str]:
+    """Return the GPU types and clusters of a plan, those of processors left out."""
+    clusters = [entry.planned.point.cluster for entry in plan.valid]
+    return list(dict.fromkeys(name for one in clusters if one.gpu is not None for name in (one.gpu, one.name)))
+
+
+def _beyond_budget(costs: "Sequence[RunCost]", arguments: argparse.Namespace) -> list[str]:
+    """Return what Snakemake will ask before it launches so much, a line if anything."""
+    from triplepoint.budget import over_budget
+    from triplepoint.config.study import read_selection
+
+    chosen = read_selection(arguments.config)
+    budget = chosen.max_gpu_hours if arguments.max_gpu_hours is None else arguments.max_gpu_hours
+    line = None if arguments.studies or chosen.studies else over_budget(costs, budget)
+    return [] if line is None else [f"beyond the budget, snakemake will ask before it launches: {line}"]
 
 
 def _point(run: str, studies: tuple[str, ...], reason: str | None, cost: "RunCost | None" = None) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def _watch(arguments: argparse.Namespace, command: list[str], setup: dict[str, A
     if window is not None:
         ask_for_window(session.folder, *window)
     if command:
-        status = record_command(session, command, how)
+        status = record_command(session, command, how, sys.stderr if arguments.json else sys.stdout)
     else:
         record_process(session, arguments.pid, how, arguments.log)
     if session.is_over() and session.claim_finish():

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_results, make_parser, out_file, whole_number
+from triplepoint.cli.arguments import add_config, add_results, make_parser, out_file, whole_number
 
 
 def parser() -> argparse.ArgumentParser:
@@ -26,6 +26,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="front page to write; pages of runs go into the folder beside it that has its name",
     )
+    made.add_argument(
+        "--alone",
+        action="store_true",
+        help="the planned studies are some of all: judge the claims by them alone, leave out what is drawn of all",
+    )
+    add_config(made)
     made.add_argument("--jobs", type=whole_number(), default=1, metavar="N", help="pages of runs to write at once")
     add_results(made)
     return made
@@ -35,5 +41,12 @@ def run(arguments: argparse.Namespace) -> Answer:
     """Write the report."""
     from triplepoint.report import write_report
 
-    write_report(arguments.results, arguments.figs, arguments.captions, arguments.out, num_jobs=arguments.jobs)
+    write_report(
+        arguments.results,
+        arguments.figs,
+        arguments.captions,
+        arguments.out,
+        num_jobs=arguments.jobs,
+        judged_from=arguments.config if arguments.alone else None,
+    )
     return Answer({"file": arguments.out, "folder": arguments.out.with_suffix("")})

@@ -58,7 +58,8 @@ def run(arguments: argparse.Namespace) -> Answer:
         from triplepoint.trace.join import join_run, trace_run
 
         if arguments.parse:
-            trace_run(run_folder(arguments), load_rules(arguments), say, arguments.jobs)
+            with Progress("parsing traces") as progress:
+                trace_run(run_folder(arguments), load_rules(arguments), progress, arguments.jobs, note=say)
         else:
             join_run(run_folder(arguments), arguments.traces)
         slow = list(note_slow_gpus(run_folder(arguments)))

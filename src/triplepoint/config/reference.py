@@ -69,6 +69,10 @@ sweeps:
       micro_batch_size: [1, 2, 4]
 ```
 
+Editors with a YAML language server check a file and offer its keys where its first line names the schema:
+`# yaml-language-server: $schema=../../workflow/schemas/study.schema.json`, with `model`, `cluster` or `gpu` in place of
+`study` for those.
+
 `triplepoint plan STUDY` shows the points, which of them can run, and why the others cannot. Settings that can do
 nothing in a point (sequence parallelism at tp 1, overlap of a communication that does not happen) are taken out of it,
 so that equal measurements are one run.

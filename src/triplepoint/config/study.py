@@ -251,6 +251,10 @@ class Selection(Strict):
     simulated: Names = ()
     """Clusters to simulate, but for those named in `clusters`: their points run on the engine `simulated`, and one rank
     of each of up to 32 pipeline stages is traced, of a stage on several nodes also the two next to a border."""
+    max_gpu_hours: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 4.0
+    """GPU hours that launches may be expected to take together where no study is named in `studies`; beyond it
+    Snakemake asks for a study or a larger budget before it launches anything. Dry runs and simulations are free.
+    Unit: h."""
     ranks_per_part: Annotated[int, Field(gt=0, le=1_000_000, strict=True)] = 32
     """Ranks whose traces one `parse` job takes, side by side where it has the cores."""
     trace_rules: str | None = None

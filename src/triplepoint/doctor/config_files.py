@@ -80,6 +80,33 @@ def as_table(checks: Sequence[FileCheck]) -> str:
     return "\n".join([*lines, f"{len(checks)} files: {', '.join(counts)}"])
 
 
+def gaps(names: Sequence[str], config: Path) -> list[str]:
+    """Return a line for what is not known of each GPU type and cluster: the parts, and what can do without them.
+
+    Args:
+        names: GPU types and clusters.
+        config: Folder of the configuration.
+
+    Raises:
+        UserError: If a name is neither, or there are no files.
+    """
+    checks = check_files(names, config) if names else []
+    parts: dict[tuple[str, str], list[str]] = {}
+    for check in checks:
+        if check.status == "missing" and check.part != "conditions":  # those of a cluster repeat what its GPU lacks
+            parts.setdefault((check.name, check.note.removeprefix("names no chassis: ")), []).append(check.part)
+    return [f"{name}: {', '.join(lacking)} unknown: {_costs(note)}" for (name, note), lacking in parts.items()]
+
+
+def _costs(note: str) -> str:
+    """Return what a missing file costs, and what is there without it."""
+    without = {
+        NO_POWER: "where nothing is measured; time and memory are predicted",
+        NO_KERNELS: "; runs on it can be launched and measured",
+    }
+    return f"{note} {without[note]}".replace(" ;", ";") if note in without else note
+
+
 def _check_gpu(name: str, catalogue: Catalogue) -> Iterator[FileCheck]:
     config, title = catalogue.folder, f"gpu {name}"
     file = config / "gpus" / f"{name}.yaml"

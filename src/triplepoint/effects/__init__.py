@@ -14,7 +14,7 @@ from triplepoint.metrics import MEAN_TO_SIGMA, Z90
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
 
-Basis = Literal["repeats", "steps", "model", "settings", "none"]
+Basis = Literal["repeats", "steps", "model", "mixed", "settings", "none"]
 
 COVERAGE = 0.9
 """Of every interval here."""
@@ -29,6 +29,7 @@ ABOUT: Mapping[Basis, str] = {
     "repeats": "paired over repeats",
     "steps": "over the steps of one launch each, which do not show how launches differ",
     "model": "of the model, without what both share where that is known",
+    "mixed": "over the steps of the measured side and of the model on the simulated one",
     "settings": "over settings that differ in nothing else",
     "none": "not known",
 }
@@ -37,10 +38,10 @@ ABOUT: Mapping[Basis, str] = {
 
 @dataclass(frozen=True)
 class Effect:
-    """Change of a quantity from one setting to another: a ratio less 1, or a difference of temperatures.
+    """Change of a quantity from one setting to another: a ratio less 1, or a difference as of temperatures.
 
     Attributes:
-        value: 0.05 where the quantity is 5 % higher; of temperatures kelvin.
+        value: 0.05 where the quantity is 5 % higher; of temperatures kelvin, of shares 0-1.
         low: Lower end of the 90 % interval; NaN where none is known.
         high: Upper end of it.
         basis: What the interval is over.
@@ -99,28 +100,35 @@ class Effect:
         return Effect(value, low, high, self.basis, self.num)
 
 
-def compare(first: DataFrame, other: DataFrame, column: str) -> Effect:
+def compare(first: DataFrame, other: DataFrame, column: str, is_relative: bool | None = None) -> Effect:
     """Return by how much a quantity of `other` differs from that of `first`.
 
     Args:
         first: Repeats of one point: rows of table `points` that finished.
         other: Repeats of another.
-        column: A column of `points`; of temperatures (`_c`) the difference is taken, of others the ratio.
+        column: A column of `points`.
+        is_relative: Whether to take the ratio, else the difference; None for that of temperatures (`_c`) alone.
 
     Raises:
         ValueError: If a value is missing, or one of a ratio is not positive.
     """
-    is_relative = not column.endswith("_c")
+    if is_relative is None:
+        is_relative = not column.endswith("_c")
     one, two = (_values(rows, column, is_relative) for rows in (first, other))
     shared = sorted(set(one) & set(two), key=str)
     middle = [statistics.fmean(values.values()) for values in (one, two)]
-    is_simulated = {*first["origin"], *other["origin"]} == {"simulated"}
-    if len(shared) > 1 and not is_simulated:
+    origins = {*first["origin"], *other["origin"]}
+    if len(shared) > 1 and origins == {"measured"}:
         return _over([two[repeat] - one[repeat] for repeat in shared], "repeats", is_relative)
-    sigmas = [_sigma(rows.iloc[0], column, is_relative, is_simulated) for rows in (first, other)]
+    sigmas = [_sigma(rows.iloc[0], column, is_relative, origins == {"simulated"}) for rows in (first, other)]
     sigma = math.hypot(*sigmas)
-    basis: Basis = "none" if math.isnan(sigma) else "model" if is_simulated else "steps"
-    num = 1 if is_simulated else int(min(rows["num_measured_steps"].iloc[0] for rows in (first, other)))
+    basis: Basis = "mixed" if len(origins) > 1 else "model" if origins == {"simulated"} else "steps"
+    if math.isnan(sigma):
+        basis = "none"
+    counts = [
+        _number(rows.iloc[0], "num_measured_steps") for rows in (first, other) if rows["origin"].iloc[0] == "measured"
+    ]
+    num = min((int(count) for count in counts if math.isfinite(count)), default=1)
     return _effect(middle[1] - middle[0], Z90 * sigma, basis, num, is_relative)
 
 
@@ -302,9 +310,10 @@ def _values(rows: DataFrame, column: str, is_relative: bool) -> dict[Hashable, f
     return {key: math.log(value) if is_relative else value for key, value in values.items()}
 
 
-def _sigma(row: "Series[Any]", column: str, is_relative: bool, is_simulated: bool) -> float:
+def _sigma(row: "Series[Any]", column: str, is_relative: bool, are_both_simulated: bool) -> float:
     """Return the standard error of one value, of ratios of its logarithm; NaN where nothing is known of it."""
-    if is_simulated and column in _BY_STEP_TIME:
+    is_simulated = row["origin"] == "simulated"
+    if are_both_simulated and column in _BY_STEP_TIME:
         return _number(row, "step_time_layout_sigma")
     low, high = (_number(row, column_of(column, end)) for end in (("lo", "hi") if is_simulated else ("p10", "p90")))
     if is_relative:

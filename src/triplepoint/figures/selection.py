@@ -6,18 +6,25 @@ from pathlib import Path
 from triplepoint.config.plan import Plan
 from triplepoint.errors import UserError, nearest
 from triplepoint.figures import FIGURES, FigureSpec, spec_of
+from triplepoint.tables.studies import OVER_ALL
 
 _NAMED = frozenset(study for spec in FIGURES.values() for study in spec.studies)
 """Studies that figures of the catalogue name."""
 
 
-def figures_of(plan: Plan) -> list[str]:
+def figures_of(plan: Plan, is_alone: bool = False) -> list[str]:
     """Return the names of all figures of a plan, in the order of the report: `NAME`, or `STUDY/NAME`.
+
+    Args:
+        plan: What is selected.
+        is_alone: Whether studies are named: what is drawn of all studies together is left as it is.
 
     Raises:
         UserError: If a study names a figure that there is not.
     """
     shared = [spec.name for spec in FIGURES.values() if has_points(spec, plan)]
+    if is_alone:
+        shared = [name for name in shared if not set(FIGURES[name].tables) & set(OVER_ALL)]
     return shared + [f"{study}/{name}" for study in plan.studies for name in own_figures(study, plan)]
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 from triplepoint.launch.outcome import log_tail
 from triplepoint.launch.slurm import count_host_kills
@@ -57,13 +57,14 @@ def find_device() -> str:
     return "rocm" if Path("/dev/kfd").exists() else "cpu"
 
 
-def record_command(session: Session, command: Sequence[str], how: Watching) -> int:
+def record_command(session: Session, command: Sequence[str], how: Watching, out: TextIO) -> int:
     """Run a command under watch and return its exit status, 128 and the signal where one ended it.
 
     Args:
         session: The recording, joined.
         command: Program and arguments.
         how: How it is watched.
+        out: Where its standard output is passed on to.
     """
     marks = _log_marks(session, how)
     with _Beside(session, how) as beside:
@@ -72,7 +73,7 @@ def record_command(session: Session, command: Sequence[str], how: Watching) -> i
             list(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment(session, how)
         )
         log = session.folder / "logs" / f"rank{rank_of()}-{os.getpid()}.log"
-        streams = [_Tee(child.stdout, sys.stdout, log, marks), _Tee(child.stderr, sys.stderr, log, marks)]
+        streams = [_Tee(child.stdout, out, log, marks), _Tee(child.stderr, sys.stderr, log, marks)]
         with _passing_on(child):
             while (status := _ended(child)) is None:
                 beside.watch()

@@ -29,6 +29,7 @@ from triplepoint.recorded.studies import RECORDED, add_to_study, check_study
 from triplepoint.recording import Recorder, Recording, again_path, fast_path, read_recording
 from triplepoint.status import Status
 from triplepoint.tables import STEPS
+from triplepoint.trace.profilers.rocprof_csv import files_beside
 from triplepoint.units import NS_PER_S
 
 _KEPT_SUFFIXES = (".json.zst", "_kernel_trace.csv", ".sqlite", ".db", ".rpd", ".csv")
@@ -134,7 +135,10 @@ def _copy_trace(path: Path, folder: Path, ranks: Sequence[int]) -> None:
     name = path.name.removesuffix(".gz")
     suffix = next((end for end in _KEPT_SUFFIXES if name.endswith(end)), None)
     if suffix is not None:
-        out = folder / f"rank{min(ranks)}{f'-{max(ranks)}' if len(ranks) > 1 else ''}{suffix}"
+        called = f"rank{min(ranks)}{f'-{max(ranks)}' if len(ranks) > 1 else ''}"
+        for end, beside in files_beside(path).items():
+            shutil.copyfile(beside, folder / f"{called}{end}")
+        out = folder / f"{called}{suffix}"
         with gzip.open(path, "rb") if name != path.name else path.open("rb") as trace, out.open("wb") as copy:
             shutil.copyfileobj(trace, copy)
         return

@@ -5,13 +5,11 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import docutils.core  # type: ignore[import-untyped]
 import docutils.utils  # type: ignore[import-untyped]
-import jinja2
 from markupsafe import Markup
 
 from triplepoint.config.plan import read_plan
@@ -21,8 +19,9 @@ from triplepoint.figures.selection import figures_of
 from triplepoint.files import write_text, write_text_if_changed
 from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.report.claims import sum_up_claims
-from triplepoint.report.findings import FIRST, find
+from triplepoint.report.findings import FIRST, Finding, find
 from triplepoint.report.machines import describe_machines, describe_provenance, sum_up
+from triplepoint.report.pages import environment, template, vendored
 from triplepoint.report.payload import compress
 from triplepoint.report.pictures import read_picture
 from triplepoint.report.run_pages import link_to, write_run_pages
@@ -38,11 +37,16 @@ from triplepoint.report.runs import (
 )
 from triplepoint.status import RESULTS
 from triplepoint.tables.studies import read_joined, require_tables
+from triplepoint.verdicts.judge import judge
 
 Row = Mapping[str, Any]
 
 PAGES = "report"
 """Folder of the pages of runs, beside the front page, whose name without its end it has."""
+SUMMARY = "summary.txt"
+"""File beside the pages of runs: what was found, for the end of a run of the workflow."""
+_MOST_SAID = 3
+"""Findings in it."""
 _ASSETS = ("tabulator.min.js", "tabulator_simple.min.css", "uPlot.iife.min.js", "uPlot.min.css")
 _STEPS = (
     "Warm-up steps count for nothing. Time, power, temperature and clocks come from measured steps, kernels and "
@@ -57,7 +61,7 @@ LIMIT_BYTES = 1_000_000
 
 
 def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Sequence[str] | None = None,
-                 num_jobs: int = 1) -> None:  # fmt: skip
+                 num_jobs: int = 1, judged_from: Path | None = None) -> None:  # fmt: skip
     """Write the front page, and the pages of runs into the folder beside it that has its name.
 
     Args:
@@ -67,24 +71,31 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
         out: File to write.
         names: Figures, in order. None: those of the plan.
         num_jobs: Processes that write pages of runs.
+        judged_from: Folder of the configuration whose claims are judged by the studies of the plan alone. None: they
+            are read from the table of all studies.
 
     Raises:
         UserError: If a table, a figure, a caption or a manifest is missing or damaged.
     """
     plan = read_plan(results / "plan.json")
     require_tables(results, plan.studies, "report", "snakemake report.html")
-    names = figures_of(plan) if names is None else names
+    names = figures_of(plan, is_alone=judged_from is not None) if names is None else names
     points = in_order(read_joined(results, plan.studies, "points").to_pylist())
     words = name_settings(points)
+    if judged_from is None:
+        claims = read_joined(results, plan.studies, "claims")
+    else:
+        claims = judge(results, plan.studies, judged_from)
     manifests = [
         read_manifest(results / "runs" / one["run"] / "raw" / "manifest.json") for one in points if one["host"]
     ]
-    templates, folder = _environment(), out.with_suffix("")
+    templates, folder = environment(), out.with_suffix("")
+    found = find(points, [spec_of(name) for name in names], folder.name)
     shown, colours = _figures(names, figs, captions, out.parent)
     page = templates.get_template("front.html").render(
         **_front(points, words, manifests, results, folder.name),
-        claims=sum_up_claims(read_joined(results, plan.studies, "claims").to_pylist()),
-        findings=find(points, [spec_of(name) for name in names], folder.name),
+        claims=sum_up_claims(claims.to_pylist()),
+        findings=found,
         num_first=FIRST,
         figures=shown,
         colours=colours,
@@ -92,6 +103,7 @@ def write_report(results: Path, figs: Path, captions: Path, out: Path, names: Se
     _write_assets(folder / "assets")
     write_run_pages(points, words, results, folder, f"../{out.name}", templates.get_template("run.html"), num_jobs)
     _remove_others(folder, {page_name(point["run"]) for point in points})
+    write_text(folder / SUMMARY, _summary(points, found, out))
     write_text(out, page)
 
 
@@ -115,9 +127,9 @@ def _front(points: Sequence[Row], words: Mapping[str, Words], manifests: Sequenc
         "predictions": sum_up(points),
         "methodology": _methodology(points),
         "provenance": describe_provenance(manifests, str(results)),
-        "style": Markup(_vendored("tabulator_simple.min.css") + _template("report.css")),
-        "library": Markup(_vendored("tabulator.min.js")),
-        "script": Markup(_template("front.js")),
+        "style": Markup(vendored("tabulator_simple.min.css") + template("report.css")),
+        "library": Markup(vendored("tabulator.min.js")),
+        "script": Markup(template("front.js")),
         "data": Markup(_json(data)),
     }
 
@@ -127,27 +139,12 @@ def _json(data: Any) -> str:
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _environment() -> jinja2.Environment:
-    texts = {name: _template(name) for name in ("front.html", "run.html", "claims.html")}
-    return jinja2.Environment(loader=jinja2.DictLoader(texts), autoescape=True, undefined=jinja2.StrictUndefined)
-
-
-def _template(name: str) -> str:
-    return (resources.files("triplepoint.report") / "templates" / name).read_text(encoding="utf-8")
-
-
-def _vendored(name: str) -> str:
-    """Return a library without the comment that names its source map, which is not there."""
-    text = (resources.files("triplepoint.report") / "vendor" / name).read_text(encoding="utf-8")
-    return re.sub(r"\n?(//# sourceMappingURL=\S+|/\*# sourceMappingURL=\S+ \*/)\s*$", "\n", text)
-
-
 def _write_assets(folder: Path) -> None:
     """Write what the pages of runs share; licences stand beside the libraries."""
     for name in (*_ASSETS, "tabulator.LICENSE", "uPlot.LICENSE"):
-        write_text_if_changed(folder / name, _vendored(name))
+        write_text_if_changed(folder / name, vendored(name))
     for name in ("report.css", "run.js"):
-        write_text_if_changed(folder / name, _template(name))
+        write_text_if_changed(folder / name, template(name))
 
 
 def _remove_others(folder: Path, names: set[str]) -> None:
@@ -161,6 +158,13 @@ def _sentence(points: Sequence[Row]) -> str:
     found = Counter(point["status"] for point in points)
     parts = [f"{found[status]} {status.label}" for status in RESULTS if found[status]]
     return f"{len(points)} run{'s' if len(points) != 1 else ''}: {', '.join(parts)}."
+
+
+def _summary(points: Sequence[Row], findings: Sequence[Finding], out: Path) -> str:
+    """Return how the runs ended and the first findings, in a few lines."""
+    lines = [f"{out}: {_sentence(points)}", *(f"  {finding.sentence}" for finding in findings[:_MOST_SAID])]
+    more = len(findings) - _MOST_SAID
+    return "\n".join([*lines, f"  {more} more findings in the report"] if more > 0 else lines) + "\n"
 
 
 def _methodology(points: Sequence[Row]) -> list[tuple[str, str]]:

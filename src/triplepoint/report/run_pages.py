@@ -16,10 +16,11 @@ from triplepoint.processes import in_processes
 from triplepoint.report.lanes import LEVELS, describe_lanes
 from triplepoint.report.machines import describe_provenance
 from triplepoint.report.payload import pack_largest
-from triplepoint.report.runs import Words, compared, interval, page_name, shown_value
+from triplepoint.report.runs import Words, compared, interval, page_name
 from triplepoint.report.telemetry import describe_telemetry, num_samples
 from triplepoint.report.why import describe_why
 from triplepoint.status import Status
+from triplepoint.tables.shown import shown_value
 from triplepoint.tables.traces import KERNELS
 from triplepoint.trace.perfetto import FILE_NAME
 from triplepoint.units import NS_PER_S

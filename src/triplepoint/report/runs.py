@@ -1,6 +1,5 @@
 """Runs as the page's table has them: columns, values in the units shown, and the words for layout and setting."""
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -12,8 +11,8 @@ from triplepoint.config.point import SETTINGS
 from triplepoint.figures import labels
 from triplepoint.status import Status
 from triplepoint.tables.results import POINTS
-from triplepoint.tables.schema import Column, column_of
-from triplepoint.units import GIB
+from triplepoint.tables.schema import column_of
+from triplepoint.tables.shown import describe, shown_value
 
 Row = Mapping[str, Any]
 
@@ -30,10 +29,6 @@ _COMPARED = (
     "loss_first", "loss_last",
 )  # fmt: skip
 """Further quantities of a comparison and of a run's page."""
-_SUFFIX = {"s": "_s", "byte": "_bytes", "W": "_w", "J/token": "_j", "degC": "_c", "MHz": "_mhz"}
-"""End of a column's name that its unit repeats."""
-_UNITS = {"1": "", "byte": "GiB", "degC": "°C"}
-_FRACTIONS = re.compile(r"mfu|.*_(fraction|utilisation|error|share)$")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _COLUMNS = {column.name: column for column in POINTS.columns}
 
@@ -81,23 +76,6 @@ def name_settings(points: Sequence[Row]) -> dict[str, Words]:
 def quantities(points: Sequence[Row], names: Sequence[str] = SHOWN) -> list[dict[str, Any]]:
     """Return name, heading, unit and meaning of those quantities that some run has."""
     return [describe(_COLUMNS[name]) for name in names if any(point[name] is not None for point in points)]
-
-
-def describe(column: Column) -> dict[str, Any]:
-    """Return name, heading, unit and meaning of a column."""
-    label = column.name.removesuffix(_SUFFIX.get(column.unit, "")).replace("_", " ")
-    for short, full in (("gpu", "GPU"), ("mfu", "MFU"), ("sm clock", "SM clock"), ("temp", "temperature")):
-        label = label.replace(short, full)
-    unit = "%" if _FRACTIONS.fullmatch(column.name) else _UNITS.get(column.unit, column.unit)
-    return {"name": column.name, "label": label[0].upper() + label[1:], "unit": unit, "about": column.about}
-
-
-def shown_value(name: str, value: float | None) -> float | None:
-    """Return a value in the unit shown, to five digits; None where there is none."""
-    if value is None or not math.isfinite(value):
-        return None
-    scale = 1 / GIB if name.endswith("_bytes") else 100 if _FRACTIONS.fullmatch(name) else 1
-    return float(f"{value * scale:.5g}")
 
 
 def table_rows(points: Sequence[Row], words: Mapping[str, Words]) -> list[dict[str, Any]]:

@@ -211,14 +211,16 @@ def join_run(run: Path, parts: Sequence[Path]) -> None:
         _remove_others(run / PARTS, parts)
 
 
-def trace_run(run: Path, scheme: Scheme, progress: Progress, num_jobs: int | None = None) -> None:
+def trace_run(
+    run: Path, scheme: Scheme, progress: Progress, num_jobs: int | None = None, *, note: Progress | None = None
+) -> None:
     """Parse the traces of a run and join them, leaving nothing between: for few and small ones.
 
     Raises:
         UserError: As `parse_part` and `join_run` do.
     """
     ranks = read_planned_run(run / "point.json").point.traced_ranks
-    parse_part(run, range(min(ranks), max(ranks) + 1), scheme, progress, num_jobs)
+    parse_part(run, range(min(ranks), max(ranks) + 1), scheme, progress, num_jobs, note=note)
     try:
         join_run(run, list((run / PARTS).glob(f"{min(ranks)}-{max(ranks)}")))
     finally:

@@ -3,9 +3,10 @@
 All times are nanoseconds since 1970 by the rank's clock.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,6 +15,8 @@ from triplepoint.errors import UserError
 from triplepoint.files import write_text
 from triplepoint.trace import Int64
 
+_VERSION = "_version"
+"""End of the names of versions."""
 SUMMARY = "rank.json"
 """Name of the file in the rank's folder."""
 
@@ -132,6 +135,40 @@ class Account(msgspec.Struct, frozen=True):
     exposed: int
 
 
+class Job(msgspec.Struct, frozen=True):
+    """What a trace says of its job.
+
+    Attributes:
+        gpu: Product name of the GPU; None where the trace names none.
+        backend: Library of its collectives, as torch names it; None where not told.
+        is_simulated: Whether the trace says that it was simulated.
+        versions: Versions of software, by name: `nccl`, `hip_driver`, `cuda_runtime`, ...
+    """
+
+    gpu: str | None = None
+    backend: str | None = None
+    is_simulated: bool = False
+    versions: dict[str, str] = {}
+
+
+def job_of(metadata: Mapping[str, Any]) -> Job:
+    """Return what the members of a trace beside its events say of its job; what is of another type is not told."""
+    devices, group = metadata.get("deviceProperties"), metadata.get("distributedInfo")
+    first = devices[0] if isinstance(devices, list) and devices and isinstance(devices[0], dict) else {}
+    group = group if isinstance(group, dict) else {}
+    name, backend = first.get("name"), group.get("backend")
+    return Job(
+        name if isinstance(name, str) else None,
+        backend if isinstance(backend, str) else None,
+        metadata.get("simulated") is True,
+        {
+            name.removesuffix(_VERSION): str(value)
+            for name, value in (*metadata.items(), *group.items())
+            if name.endswith(_VERSION) and isinstance(value, str | int | float)
+        },
+    )
+
+
 class RankSummary(msgspec.Struct, frozen=True):
     """One analysed trace.
 
@@ -147,6 +184,7 @@ class RankSummary(msgspec.Struct, frozen=True):
         num_damaged_events: Events without a usable time, or saved from damaged text.
         num_duplicate_events: GPU events left out because they are equal to another in everything.
         is_truncated: Whether the file ended early.
+        job: What the trace says of its job.
         world_size: Ranks of the job, as the file says; None where it does not.
     """
 
@@ -161,6 +199,7 @@ class RankSummary(msgspec.Struct, frozen=True):
     num_damaged_events: int
     num_duplicate_events: int
     is_truncated: bool
+    job: Job = Job()
     world_size: int | None = None
 
     def exposed(self, category: str) -> int:

@@ -29,7 +29,8 @@ PARTS = "ranks"
 """Folder of a run that holds its parts, each of which holds a folder for each rank."""
 _RANK_IN_NAME = re.compile(r"rank[-_]?(\d{1,9})(?!\d)", re.IGNORECASE)
 _RUN_TRACE = re.compile(
-    r"rank(\d{1,9})\.json(\.gz|\.zst)?$|ranks?(?P<first>\d{1,9})(-\d{1,9})?(\.(sqlite|db|rpd|csv)|_kernel_trace\.csv)$"
+    r"rank(\d{1,9})\.json(\.gz|\.zst)?$|ranks?(?P<first>\d{1,9})(?P<last>-\d{1,9})?"
+    r"(\.(sqlite|db|rpd|csv)|_kernel_trace\.csv|(?(last)\.json(\.gz|\.zst)?|(?!)))$"
 )
 """A trace of Kineto, or one of another profiler with the first of its ranks."""
 _TRACE_SUFFIXES = (".json", ".json.gz", ".json.zst", ".json.zstd")
@@ -113,7 +114,7 @@ def _with_ranks(files: list[TraceFile]) -> list[TraceFile]:
 
 
 def find_run_traces(folder: Path) -> list[TraceFile]:
-    """Return the traces of a run, by rank.
+    """Return the traces of a run, by rank; those called `rank<N>.json` unopened, as if of Kineto.
 
     Raises:
         UserError: If a rank has two.
@@ -255,15 +256,32 @@ def _parse(task: Task, progress: Progress) -> RankSummary:
     )
 
 
-def parse_part(run: Path, ranks: range, scheme: Scheme, progress: Progress, num_jobs: int | None = None) -> None:
+def parse_part(
+    run: Path,
+    ranks: range,
+    scheme: Scheme,
+    progress: Progress,
+    num_jobs: int | None = None,
+    *,
+    note: Progress | None = None,
+) -> None:
     """Write the tables of some ranks of a run into `ranks/<first>-<last>/rank<N>/`, which is made anew.
+
+    Args:
+        run: Folder of the run.
+        ranks: The ranks.
+        scheme: Rules of the taxonomy.
+        progress: Called now and then.
+        num_jobs: Processes to use; None for as many as cores may be used.
+        note: Called with what is to be known of damage; None for `progress`.
 
     Raises:
         UserError: If the run finished and a trace is missing or cut off, or one cannot be read. Nothing is left then.
     """
     out = run / PARTS / f"{ranks[0]}-{ranks[-1]}"
     shutil.rmtree(out, ignore_errors=True)
-    files = [file for file in find_run_traces(run / "raw" / "traces") if file.rank in ranks]
+    listed = [file for file in find_run_traces(run / "raw" / "traces") if file.rank in ranks]
+    files = [one for file in listed for one in ([file] if file.part else _split(file.path, file.rank))]
     is_finished = read_manifest(run / "raw" / "manifest.json").status == Status.OK
     if is_finished:
         _check_complete(run, ranks, [file.rank for file in files])
@@ -271,7 +289,7 @@ def parse_part(run: Path, ranks: range, scheme: Scheme, progress: Progress, num_
     try:
         folders = [out / f"rank{file.rank}" for file in files]
         found = parse_traces(files, folders, scheme, progress, num_jobs, is_whole_job=False)
-        _check_whole(found, is_finished, progress)
+        _check_whole(found, is_finished, note or progress)
     except BaseException:
         shutil.rmtree(out, ignore_errors=True)
         raise

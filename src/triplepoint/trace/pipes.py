@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from triplepoint.errors import UserError
+
 STDIN = Path("-")
 """Argument that stands for standard input."""
 
@@ -22,12 +24,15 @@ def spooled(arguments: Sequence[Path], scratch: Path, progress: Callable[[str], 
         progress: Called while waiting.
 
     Raises:
+        UserError: If standard input is meant and closed.
         OSError: If the disk is full.
     """
     found = list(arguments)
     pipes = [index for index, path in enumerate(found) if path == STDIN or _is_pipe(path)]
     if not pipes:
         return found
+    if STDIN in found and sys.stdin is None:
+        raise UserError("-: standard input is closed; pipe a trace into it, or name a file")
     progress(f"reading what comes through {', '.join(str(found[index]) for index in pipes)}")
     with ThreadPoolExecutor(len(pipes)) as threads:
         copies = threads.map(lambda index: _copy(found[index], scratch / str(index)), pipes)

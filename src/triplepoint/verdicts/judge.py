@@ -5,6 +5,8 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
+import pyarrow as pa
+
 from triplepoint.errors import UserError, nearest
 from triplepoint.tables.claims import CLAIMS
 from triplepoint.tables.results import GPUS, POINTS
@@ -51,12 +53,16 @@ def write_claims(results: Path, studies: Sequence[str], config: Path) -> int:
     Raises:
         UserError: If a table, the claims or their figures are missing or wrong.
     """
-    judged_by = {name: read_joined(results, studies, name).to_pylist() for name in ("points", "gpus", "kernels")}
-    claims = CLAIMS.from_rows(judge_claims(config, judged_by))
-    folder = results / "tables"
+    claims, folder = judge(results, studies, config), results / "tables"
     CLAIMS.write(folder / "claims.parquet", claims)
     CLAIMS.write_csv(folder / "claims.csv", [claims])
     return len(claims)
+
+
+def judge(results: Path, studies: Sequence[str], config: Path) -> pa.Table:
+    """Return table `claims` as judged by the tables of some studies. Raises `UserError` as `write_claims` does."""
+    judged_by = {name: read_joined(results, studies, name).to_pylist() for name in ("points", "gpus", "kernels")}
+    return CLAIMS.from_rows(judge_claims(config, judged_by))
 
 
 def judge_claims(config: Path, tables: Mapping[str, Iterable[Row]]) -> list[ClaimRow]:

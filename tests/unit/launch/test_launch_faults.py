@@ -62,8 +62,8 @@ def test_launch_log_holds_what_was_said(tmp_path: Path) -> None:
     folder = write_run(tmp_path, planned(tiny_point(corpus=str(tmp_path / "none.txt"))))
     status, said = finish(start(folder, "--log", str(log)))
     assert status == 2
-    assert "none.txt" in said
-    assert log.read_text() == said
+    assert said == ""
+    assert "none.txt" in log.read_text()
 
 
 def test_launch_sampler_killed_is_started_again_and_said(tmp_path: Path) -> None:

@@ -176,6 +176,12 @@ def test_crashed_job_keeps_its_steps_and_says_why(tmp_path: Path) -> None:
     assert "ValueError: x" in str(row["reason"])
 
 
+def test_plan_of_recorded_runs_costs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "runs", Description(), [node("a", 500.0)], {}, [], source="x", study="mine")
+    assert main(["plan", "mine", "--results", str(tmp_path), "--config", str(CONFIG)]) == 0
+    assert capsys.readouterr().out == "1 recorded runs: nothing is ahead\n"
+
+
 def test_launch_of_a_recorded_run_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run = write_run(tmp_path / "runs", Description(), [node("a", 500.0)], {}, [], source="triplepoint record")
     assert main(["launch", run, "--results", str(tmp_path), "--force"]) == 2

@@ -175,6 +175,8 @@ def test_marked_runs_are_compared(page: Any, report: Report) -> None:
     first, second = rows["Step time (s)"]
     assert "+30 %" in second
     assert "%" not in first
+    runs = page.locator("#compared code").inner_text().removeprefix("triplepoint compare ").split()
+    assert len(runs) == 2 and all((report.folder / "runs" / run).is_dir() for run in runs)
     page.keyboard.press("Escape")
     assert page.locator("#comparison").is_hidden()
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from triplepoint.report import _environment
 from triplepoint.report.claims import sum_up_claims
+from triplepoint.report.pages import environment
 
 CONFIG = Path("config")
 NONE = dict.fromkeys(
@@ -70,14 +70,14 @@ def test_page_shows_findings_apart_and_escapes_texts() -> None:
         row(hostile, "differs", point=hostile, reason=hostile),
         row("odd", "finding", "finding", reason="5 against 6"),
     ]
-    html = _environment().get_template("claims.html").render(claims=sum_up_claims(rows))
+    html = environment().get_template("claims.html").render(claims=sum_up_claims(rows))
     assert "<script>" not in html and "&lt;script&gt;" in html
     assert "1 comparison: 1 differs" in html and "5 against 6" in html
     assert html.count('<tr class="differs">') == 1 and "finding</td>" not in html
 
 
 def test_page_without_a_run_of_the_study_says_so_in_one_line() -> None:
-    html = _environment().get_template("claims.html").render(claims=sum_up_claims([row("a", "cannot tell")] * 9))
+    html = environment().get_template("claims.html").render(claims=sum_up_claims([row("a", "cannot tell")] * 9))
     assert "No run here is of a configuration that the study published" in html
     assert "<table" not in html
 
@@ -86,5 +86,5 @@ def test_page_says_what_was_set_by_a_figure() -> None:
     rows = [row("a", "agrees", fitted="power of H200"), row("b", "agrees", fitted="power of H200"), row("c", "agrees")]
     section = sum_up_claims(rows)
     assert section and section.figures[0].fitted == "power of H200"
-    html = _environment().get_template("claims.html").render(claims=section)
+    html = environment().get_template("claims.html").render(claims=section)
     assert html.count("Constants of the simulator were set by this figure") == 1

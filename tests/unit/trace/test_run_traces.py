@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.points import planned, tiny_point, write_run
+from tests.unit.trace.profilers.recordings import START_NS, Event, Recording, write_nsight
 from tests.unit.trace.traces import event, note, write_trace
 from triplepoint.cli import main
 from triplepoint.config.point import Layout, Steps
@@ -84,6 +85,24 @@ def test_parse_and_join_in_parts_equals_in_one(tmp_path: Path) -> None:
         assert columns(one, table) == columns(other, table), table.name
     assert [row["rank"] for row in columns(one, RANKS)] == [0, 1, 2, 3]
     assert (one / FILE_NAME).is_file()
+
+
+def test_traces_of_a_run_may_be_of_another_profiler(tmp_path: Path) -> None:
+    run = make_run(tmp_path, num_ranks=2)
+    traces = run / "raw" / "traces"
+    for path in traces.iterdir():
+        path.unlink()
+    made = Recording([], [], [], [Event("step 2", START_NS, START_NS + 100, 1, {})])
+    args = {"stream": 7, "correlation": 1, "grid": [1, 1, 1], "block": [32, 1, 1]}
+    args |= {"shared memory": 0, "registers per thread": 32}
+    for device in (0, 1):
+        gemm = Event("ampere_sgemm_128x64_nn", START_NS + 10, START_NS + 50 + device, 1, args)
+        write_nsight(traces / "rank0-1.sqlite", made._replace(kernels=[gemm]), device=device, pid=100 + device)
+    parse(run, 0, 0)
+    parse(run, 1, 1)
+    join_run(run, [])
+    rows = [(row["rank"], row["step"], row["class"], row["sum_ns"]) for row in columns(run, KERNELS)]
+    assert rows == [(0, 2, "gemm", 40), (1, 2, "gemm", 41)]
 
 
 def test_parse_part_again_replaces_what_was_there(tmp_path: Path) -> None:

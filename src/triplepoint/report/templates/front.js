@@ -109,6 +109,10 @@ function compare(found) {
     line(unit ? `${label} (${unit})` : label, found.map((row, place) => cellOf(row, found[0], name, unit, place)));
   }
   at("compared").replaceChildren(made);
+  if (found.length !== 2) return;
+  const why = make("p", "Where the step's time went, kernel by kernel: ", { class: "soft" });
+  why.append(make("code", `triplepoint compare ${found[0].run} ${found[1].run}`));
+  at("compared").append(why);
 }
 function cellOf(row, first, name, unit, place) {
   const cell = make("td", written(row[name]), { class: "number" }), ends = row[`${name}:ends`], firsts = first[`${name}:ends`];

@@ -83,7 +83,7 @@ def _object(members: dict[bytes, bytes]) -> bytes:
 Sink = Callable[[Rows, list[str]], None]
 """Takes rows, and the names known so far."""
 
-_PROGRESS_PERIOD_S = 0.5
+_PROGRESS_PERIOD_S = 1.0
 _PIECES_AT_ONCE = 32
 """Pieces of text to scan before their rows are taken: each taking has a price, and their rows are few."""
 _LOST_BASE = re.compile(rb'"baseTimeNanoseconds"\s*:\s*(\d{1,19})(?!\d)')
@@ -174,7 +174,7 @@ def read_trace(
             `LAUNCH`.
         host: Give operators on the CPU too, not only those that communicate.
         streams: Give every event that carries a stream or a correlation.
-        progress: Called twice a second with what was read so far.
+        progress: Called every second with what was read so far.
 
     Returns:
         What the rows refer to.

@@ -16,6 +16,13 @@ _PIECE = 1 << 18
 _PACKED_PIECE = 1 << 14
 _ZSTD_PIECE = 1 << 14
 """Of the piece in which a stream ends early nothing is had."""
+_EXPORTS = {
+    ".nsys-rep": "or its export by 'nsys export --type sqlite'",
+    ".qdrep": "or its export by 'nsys export --type sqlite'",
+    ".pftrace": "or what 'rocprofv3 --output-format csv' writes",
+    ".csv": "or a kernel trace of rocprof (*_kernel_trace.csv, results.csv)",
+}
+"""What to do with other files of profilers, by the end of the name."""
 _ADVICE = "launch the run again, or remove the file"
 
 
@@ -122,4 +129,5 @@ def _check_is_json(path: Path, text: bytes) -> None:
         raise UserError(f"{path.name}: this is an HTML or XML page, expected a Kineto trace in JSON; download it again")
     if not start.startswith((b"{", b"[")):
         found = start[:12].decode("ascii", "backslashreplace")
-        raise UserError(f"{path.name}: starts with {found!r}, expected a Kineto trace in JSON (`{{` or `[`)")
+        advice = _EXPORTS.get(path.suffix, "or a file of Nsight Systems or rocprof as docs/traces.md lists them")
+        raise UserError(f"{path.name}: starts with {found!r}, expected a Kineto trace in JSON (`{{` or `[`), {advice}")

@@ -23,6 +23,9 @@ KNOWN_BY = "StringIds"
 """Table that only these files have."""
 
 _KERNEL, _COPY, _FILL = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET"))
+_GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+_GRAPH_NAME = "CUDA graph"
+"""Of a graph that was recorded as a whole (`--cuda-graph-trace=graph`), so that its kernels are not known."""
 _CALLS: Final = ("CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER")
 _COPY_KINDS: Final = {
     **{1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 5: "AtoA", 6: "AtoD", 7: "DtoA", 8: "DtoD", 9: "HtoH", 10: "PtoP"},
@@ -44,7 +47,7 @@ _GEOMETRY: Final = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ", "re
 def parts(database: Database) -> list[Part]:
     """Return every process that ran something on a GPU, with each GPU it did."""
     found: set[tuple[int, int]] = set()
-    for table in (_KERNEL, _COPY, _FILL):
+    for table in (_KERNEL, _COPY, _FILL, _GRAPH):
         if table in database.tables:
             query = database.select(table, ("globalPid", "deviceId")).replace("SELECT", "SELECT DISTINCT", 1)
             found |= {(int(process or 0), int(device or 0)) for process, device in database.rows(query)}
@@ -84,6 +87,7 @@ def read(database: Database, part: Part, emitter: Emitter) -> Facts:
     texts = Texts(database, "SELECT value FROM StringIds WHERE id = ?", emitter.name)
     _read_kernels(database, part, emitter, texts)
     _read_copies(database, part, emitter)
+    _read_graphs(database, part, emitter)
     for table in _CALLS:
         if table in database.tables:
             _read_calls(database, table, part, emitter)
@@ -134,6 +138,13 @@ def _read_copies(database: Database, part: Part, emitter: Emitter) -> None:
         for rows in _of_part(database, _FILL, of_fill, part):
             names = _names(rows[:, 4:], _fill_name, emitter)
             emitter.work(Category.MEMSET, Times(*rows[:, :3].T), names, rows[:, 3])
+
+
+def _read_graphs(database: Database, part: Part, emitter: Emitter) -> None:
+    if _GRAPH in database.tables:
+        for rows in _of_part(database, _GRAPH, ("start", "end", "correlationId", "streamId"), part):
+            names = np.full(len(rows), emitter.name(_GRAPH_NAME))
+            emitter.work(Category.KERNEL, Times(*rows[:, :3].T), names, rows[:, 3])
 
 
 def _names(kinds: Int64, name_of: Callable[..., str], emitter: Emitter) -> Int64:

@@ -44,6 +44,8 @@ _ALIASES: Final = {
     "block_z": ("Workgroup_Size_Z",),
 }
 """A column's names in rocprofv3, rocprofv2 and rocprof."""
+_CALL_KINDS: Final = ("hip_api_trace", "hip_runtime_trace", "marker_api_trace", "rccl_api_trace")
+"""Kinds of files of calls and markers of the host."""
 _CALL_COLUMNS: Final = ("Start_Timestamp", "End_Timestamp", "Thread_Id", "Correlation_Id")
 _NEEDED: Final = ("name", "start", "end")
 _SIZES: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
@@ -138,6 +140,12 @@ def _beside(path: Path, kind: str) -> Path | None:
     return beside if beside.is_file() else None
 
 
+def files_beside(path: Path) -> dict[str, Path]:
+    """Return the files that are read with a kernel trace of rocprofv3, by the end of their names."""
+    found = {f"_{kind}.csv": _beside(path, kind) for kind in ("agent_info", "memory_copy_trace", *_CALL_KINDS)}
+    return {end: beside for end, beside in found.items() if beside is not None}
+
+
 def _gpu_names(path: Path) -> dict[int, str]:
     info = _beside(path, "agent_info")
     if info is None:
@@ -194,7 +202,7 @@ def _read_copies(path: Path, part: Part, emitter: Emitter) -> None:
 
 
 def _read_regions(path: Path, emitter: Emitter) -> None:
-    for kind in ("hip_api_trace", "hip_runtime_trace", "marker_api_trace", "rccl_api_trace"):
+    for kind in _CALL_KINDS:
         beside = _beside(path, kind)
         if beside is None:
             continue

@@ -16,7 +16,7 @@ from triplepoint.tables import CATEGORIES, COLLECTIVES, INTERVALS, KERNELS, SEGM
 from triplepoint.trace import Bool, Int64
 from triplepoint.trace.kineto import Rows
 from triplepoint.trace.kineto.reader import Message
-from triplepoint.trace.lanes import SUMMARY, Account, RankSummary, Step, write_summary
+from triplepoint.trace.lanes import SUMMARY, Account, RankSummary, Step, job_of, write_summary
 from triplepoint.trace.rank.accounting import ALL, Accounts, Pieces, find_waits
 from triplepoint.trace.rank.events import LAUNCHED, Slab, slabs
 from triplepoint.trace.rank.phases import PHASES, Phases, cut_windows
@@ -187,6 +187,7 @@ class _Parsing:
             num_damaged_events=header.num_damaged,
             num_duplicate_events=self._num_duplicates,
             is_truncated=header.is_truncated,
+            job=job_of(header.metadata),
             world_size=header.world_size,
         )
 

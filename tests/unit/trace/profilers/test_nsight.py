@@ -110,6 +110,20 @@ def test_fill_is_named_as_kineto_names_it(tmp_path: Path) -> None:
     assert (fill["kind"], fill["name"], fill["sum_ns"]) == ("memset", "Memset (Device)", 5)
 
 
+def test_graph_recorded_as_a_whole_is_work(tmp_path: Path) -> None:
+    path = write_nsight(tmp_path / "report.sqlite", recording(kernel("gemm", 0, 9)))
+    columns = (
+        "start INT, end INT, deviceId INT, contextId INT, streamId INT, correlationId INT, globalPid INT, graphId INT"
+    )
+    change(
+        path,
+        f"CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE ({columns})",
+        f"INSERT INTO CUPTI_ACTIVITY_KIND_GRAPH_TRACE VALUES (20, 50, 0, 1, 7, 3, {GLOBAL_PID}, 1)",
+    )
+    rows = {row["name"]: row["sum_ns"] for row in trace(path, tmp_path / "out")}
+    assert rows == {"gemm": 9, "CUDA graph": 30}
+
+
 def test_steps_are_numbered_ranges(tmp_path: Path) -> None:
     made = recording(
         kernel("gemm", 15, 20),
@@ -192,3 +206,17 @@ def test_wrong_types_are_damage(tmp_path: Path) -> None:
     change(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'")
     with pytest.raises(UserError, match=r"^report\.sqlite: damaged database \(.*\); export it again$"):
         trace(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("report.nsys-rep", r"or its export by 'nsys export --type sqlite'$"),
+        ("results.pftrace", r"or what 'rocprofv3 --output-format csv' writes$"),
+        ("8_hip_api_trace.csv", r"or a kernel trace of rocprof \(\*_kernel_trace\.csv, results\.csv\)$"),
+    ],
+)
+def test_other_files_of_profilers_are_refused_with_what_to_do(tmp_path: Path, name: str, advice: str) -> None:
+    (tmp_path / name).write_bytes(b'"Domain","Function","Process_Id"\n')
+    with pytest.raises(UserError, match=advice):
+        trace(tmp_path / name, tmp_path / "out")

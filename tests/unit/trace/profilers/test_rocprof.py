@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.trace.profilers.recordings import Event, Recording, write_csv, write_rocprofv3
 from triplepoint.errors import UserError
-from triplepoint.tables import COLLECTIVES, KERNELS
+from triplepoint.tables import COLLECTIVES, KERNELS, RANKS
 from triplepoint.trace.loose_traces import trace_files, trace_files_as_hta
 from triplepoint.trace.parsing import find_run_traces, find_traces
 from triplepoint.trace.perfetto import FILE_NAME
@@ -153,6 +153,22 @@ def test_processes_with_a_gpu_each_are_ranks_in_the_order_of_their_gpus(tmp_path
     (tmp_path / "902_kernel_trace.csv").write_text(V3.replace('"KERNEL_DISPATCH",1', '"KERNEL_DISPATCH",2'))
     with pytest.raises(UserError, match=r"neither its name \(rank<N>\) nor what is in it says which rank it is of"):
         trace_files([tmp_path], tmp_path / "out", load_scheme(), lambda line: None, num_jobs=1)
+
+
+def test_hosts_that_started_months_apart_are_aligned_by_their_collectives(tmp_path: Path) -> None:
+    apart_ns = 7_000_000_000_000_000
+    for rank, first_ns in ((0, 10**15), (1, 10**15 + apart_ns)):
+        reduced = [
+            gpu_event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", first_ns + 1000 * index, first_ns + 1000 * index + 500)
+            for index in range(20)
+        ]
+        made = Recording(reduced, [gpu_event("Memcpy DtoD", first_ns, first_ns + 9)], reduced[:1], reduced[:1])
+        write_rocprofv3(tmp_path / "made", made)
+        for path in (tmp_path / "made").iterdir():
+            path.rename(tmp_path / path.name.replace("4711", f"rank{rank}"))
+    trace_files([tmp_path], tmp_path / "out", load_scheme(), lambda line: None, num_jobs=1)
+    rows = RANKS.read(tmp_path / "out" / "ranks.parquet").to_pylist()
+    assert [row["clock_offset_ns"] for row in rows] == [0, apart_ns]
 
 
 def test_traces_of_a_run_may_be_of_other_profilers(tmp_path: Path) -> None:

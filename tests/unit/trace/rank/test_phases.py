@@ -146,3 +146,20 @@ def test_parse_step_of_a_summary_is_since_1970() -> None:
     parsed = parse([note("ProfilerStep#9", 1, 50), kernel(GEMM, 6, 1)], baseTimeNanoseconds=17)
     assert parsed.summary.steps == [Step(9, 1_017, 51_017)]
     assert parsed.summary.span == (6_017, 7_017)
+
+
+def test_steps_are_numbered_ranges_where_no_profiler_named_them(tmp_path: Path) -> None:
+    events = [
+        note("train_step_7", 0, 50),
+        note("Iteration 3", 10, 20, tid=2),  # within a step: none of its own
+        note("train_step_8", 60, 40),
+        note("step", 110, 5),
+        kernel(GEMM, 5, 10),
+        kernel(GEMM, 70, 10),
+    ]
+    assert steps_us(tmp_path, events) == [Step(7, 0, 50), Step(8, 60, 100)]
+
+
+def test_steps_of_the_profiler_go_before_ranges_called_so(tmp_path: Path) -> None:
+    events = [note("ProfilerStep#2", 0, 50), note("iteration 9", 0, 40), kernel(GEMM, 5, 10)]
+    assert steps_us(tmp_path, events) == [Step(2, 0, 50)]

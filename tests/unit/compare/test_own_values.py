@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.synthetic import CONFIG, H200, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.cli import main
-from triplepoint.compare import COLUMNS, compare_table
+from triplepoint.compare.own_values import COLUMNS, compare_table
 from triplepoint.errors import UserError
 from triplepoint.predictions import read_points
 from triplepoint.simulate.predict.point import predict_point

@@ -1,0 +1,193 @@
+"""One sentence that says why one side is slower or faster, and hotter or cooler, than the other."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeGuard
+
+from triplepoint.compare.changes import Change
+from triplepoint.compare.parts import Contribution, StepDifference
+from triplepoint.compare.quantities import QuantityDifference
+from triplepoint.compare.sides import Side
+from triplepoint.compare.traced import Part
+from triplepoint.effects import Effect
+
+_MOST_REASONS = 3
+_ENOUGH = 0.8
+"""Share of the difference that the named parts explain before no more are named."""
+_LEAST = 0.05
+"""Share of the difference a part must have to be named."""
+_MOST_CHANGES = 3
+_NO_CHANGE = 0.001
+"""Steps that differ by less than a thousandth are called as fast where no interval is known."""
+_LEAST_S = 1e-9
+"""Traces resolve no less."""
+_WARMER_K = 0.5
+_MOVED = 0.01
+
+_NAMES: Mapping[tuple[str, str], str] = {
+    ("idle", "host"): "waiting for launches from the CPU",
+    ("idle", "straggler"): "idle time for late ranks",
+    ("idle", "bubble"): "pipeline bubble",
+    ("idle", "other"): "other idle time",
+    ("unprofiled", "all"): "measured less profiled step",
+}
+
+
+def part_name(part: Part) -> str:
+    """Return what a part is called: `gemm`, `exposed all_gather of tp`, `pipeline bubble`."""
+    if named := _NAMES.get((part.category, part.kind)):
+        return named
+    if part.category == "comm":
+        kind = "communication of unknown kind" if part.kind == "unknown" else part.kind
+        return f"exposed {kind}{f' of {part.group}' if part.group else ''}"
+    if part.category == "compute":
+        return "other computation" if part.kind == "other" else part.kind
+    return f"exposed {part.kind}" if part.category == "memory" else f"idle: {part.kind}"
+
+
+def answer(
+    first: Side,
+    other: Side,
+    changes: Sequence[Change],
+    step: StepDifference | None,
+    quantities: Sequence[QuantityDifference],
+) -> str:
+    """Return the sentence; A is the first side and B the other.
+
+    Args:
+        first: One side.
+        other: The other.
+        changes: What changed.
+        step: The difference of the steps, of the other side scaled to equal work; None without step times.
+        quantities: Differences of quantities; none of loose traces.
+    """
+    by_name = {one.name: one for one in quantities}
+    marks = "" if first.origin == other.origin == "measured" else f" ({_origins(first, other)})"
+    speed = _speed(step, by_name) if step else "the two sides have no step times to compare"
+    clauses = [f"{_setting(changes)}{speed}{marks}", *(_reasons(step) if step else []), *_heat(by_name)]
+    return f"{clauses[0][0].upper()}{clauses[0][1:]}{''.join(clauses[1:])}."
+
+
+def _origins(first: Side, other: Side) -> str:
+    return "both simulated" if first.origin == other.origin else f"A {first.origin}, B {other.origin}"
+
+
+def _setting(changes: Sequence[Change]) -> str:
+    """Return the changed settings, and the device, where they are few enough to be the cause."""
+    has_device = any(change.name == "device" for change in changes)
+    # Another device is another cluster.
+    settings = [
+        change
+        for change in changes
+        if change.name == "device" or (change.area == "settings" and not (has_device and change.name == "cluster"))
+    ]
+    if not 1 <= len(settings) <= _MOST_CHANGES:
+        return ""
+    texts = [
+        f"{'on' if one.name == 'device' else f'with {one.name}'} {one.other} instead of {one.first}" for one in settings
+    ]
+    return f"{' and '.join(texts)}, "
+
+
+def _speed(step: StepDifference, by_name: Mapping[str, QuantityDifference]) -> str:
+    what, times = "a step of B", f"{seconds(step.other_s)} against {seconds(step.first_s)}"
+    effect = step_effect(step, by_name)
+    if step.scale != 1:
+        what = "for equal tokens per GPU a step of B"
+        times += f", {seconds(step.other_s / step.scale)} as it ran"
+    change = effect.value if effect else step.other_s / step.first_s - 1
+    if abs(change) < _NO_CHANGE:
+        return f"{what} takes as long as one of A: {times}"
+    size = f"{_percent(change)} {'longer than' if change > 0 else 'less than'}"
+    ends = f"{effect.ends.strip()} %" if effect and effect.ends else ""
+    if change >= 1:
+        size = f"{1 + change:.3g} times as long as"
+        ends = f"[{1 + effect.low:.3g}, {1 + effect.high:.3g}]" if effect and ends else ""
+    is_tie = effect is not None and effect.is_tie
+    spread = f", within the spread {ends}" if is_tie else f" {ends}" if ends else ""
+    return f"{what} takes {size} one of A{spread}: {times}"
+
+
+def step_effect(step: StepDifference, by_name: Mapping[str, QuantityDifference]) -> Effect | None:
+    """Return the change of the step with its interval, for equal tokens per GPU; None where it is of traces alone."""
+    if step.is_profiled:
+        return None
+    if step.scale == 1:
+        return by_name["step_time_s"].effect if "step_time_s" in by_name else None
+    rate = by_name.get("tokens_per_s_per_gpu")
+    return rate.effect.turned() if rate else None
+
+
+def _reasons(step: StepDifference) -> list[str]:
+    """Return the parts that have the sign of the difference, largest first, and the largest of the other sign."""
+    whole = step.difference_s
+    if not step.parts or abs(whole) < _NO_CHANGE * step.first_s:
+        return []
+    toward = [one for one in step.parts if one.effect.value * whole > 0 and one.effect.value / whole >= _LEAST]
+    named: list[Contribution] = []
+    for one in toward[:_MOST_REASONS]:
+        if sum(other.effect.value for other in named) / whole < _ENOUGH:
+            named.append(one)
+    if not named:
+        return []
+    parts = ", ".join(f"{part_name(one.part)} ({_signed(one.effect.value)})" for one in named)
+    against = next((one for one in step.parts if one.effect.value / whole <= -_LEAST), None)
+    but = f", against {part_name(against.part)} ({_signed(against.effect.value)})" if against else ""
+    return [f", mostly {parts}{but}"]
+
+
+def _heat(by_name: Mapping[str, QuantityDifference]) -> list[str]:
+    """Return how much hotter the hottest GPU is and what goes with it: power, air, clocks."""
+    heats = [by_name[name] for name in ("gpu_temp_max_c", "gpu_temp_c") if name in by_name]
+    heat = next((one for one in heats if one.is_clear), None)
+    power, clock = by_name.get("gpu_power_w"), by_name.get("sm_clock_mhz")
+    found = []
+    if heat and abs(heat.effect.value) >= _WARMER_K:
+        word = "hotter" if heat.effect.value > 0 else "cooler"
+        which = "its hottest GPU is" if heat.name == "gpu_temp_max_c" else "its GPUs are"
+        found.append(f"; {which} {abs(heat.effect.value):.1f} K {word}")
+        found.append(_why_hot(heat.effect.value > 0, power, by_name.get("inlet_temp_c")))
+    elif _is_said(power):
+        found.append(f"; a GPU draws {_power(power)}")
+    if _is_said(clock):
+        found.append(f", at a clock {_percent(clock.effect.value)} {'higher' if clock.effect.value > 0 else 'lower'}")
+    return found
+
+
+def _is_said(one: QuantityDifference | None) -> TypeGuard[QuantityDifference]:
+    """Return whether a quantity changed by enough, and not within its spread, to be in the sentence."""
+    return one is not None and one.is_clear and one.effect.is_relative and abs(one.effect.value) >= _MOVED
+
+
+def _why_hot(is_hotter: bool, power: QuantityDifference | None, inlet: QuantityDifference | None) -> str:
+    sign = 1 if is_hotter else -1
+    reasons = []
+    if power and power.effect.is_relative and sign * power.effect.value >= _MOVED:
+        reasons.append(f"a GPU draws {_power(power)}")
+    if inlet and sign * inlet.effect.value >= _WARMER_K:
+        reasons.append(f"the air at the inlet is {abs(inlet.effect.value):.1f} K {'warmer' if is_hotter else 'colder'}")
+    if reasons:
+        return f" as {' and '.join(reasons)}"
+    if power:
+        return f" though it draws no {'more' if is_hotter else 'less'}: look at air, contact and place in the node"
+    return ""
+
+
+def _power(power: QuantityDifference) -> str:
+    word = "more" if power.effect.value > 0 else "less"
+    return f"{_percent(power.effect.value)} {word} ({power.other:.0f} W against {power.first:.0f} W)"
+
+
+def seconds(value_s: float) -> str:
+    """Return a time with a unit that suits it, to four digits."""
+    size = abs(value_s)
+    if size < _LEAST_S:
+        return "0 s"
+    return f"{value_s:.4g} s" if size >= 1 else f"{value_s * 1e3:.4g} ms" if size >= 1e-3 else f"{value_s * 1e6:.3g} us"
+
+
+def _signed(value_s: float) -> str:
+    return f"{'+' if value_s > 0 else '-'}{seconds(abs(value_s))}"
+
+
+def _percent(change: float) -> str:
+    return f"{abs(change):.1%}".replace("%", " %")

@@ -1,0 +1,178 @@
+"""Two runs, or traces, side by side: what changed, where the time went, which kernels, power and heat, and why."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from triplepoint.compare.answer import answer
+from triplepoint.compare.changes import Change, find_changes
+from triplepoint.compare.kernels import ABOUT, KernelDifference, kernel_differences
+from triplepoint.compare.parts import StepDifference, scale_of, step_difference
+from triplepoint.compare.quantities import QuantityDifference, quantity_differences
+from triplepoint.compare.sides import Context, Side, check_finished, read_side
+from triplepoint.compare.subjects import check_apart, find_subject
+from triplepoint.effects import ABOUT as ABOUT_BASIS
+from triplepoint.errors import UserError
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that is said of two sides; in kernels and parts the other side is scaled, see `StepDifference.scale`."""
+
+    first: Side
+    other: Side
+    changes: list[Change]
+    step: StepDifference | None
+    kernels: list[KernelDifference]
+    quantities: list[QuantityDifference]
+    notes: list[str]
+
+    @property
+    def sentence(self) -> str:
+        """Return in one sentence why the other side is slower or faster, and hotter or cooler."""
+        return answer(self.first, self.other, self.changes, self.step, self.quantities)
+
+    def content(self) -> dict[str, Any]:
+        """Return all of it as plain values: times in seconds, other quantities in the unit of their column."""
+        return {
+            "sentence": self.sentence,
+            "first": _side(self.first),
+            "other": _side(self.other),
+            "changes": [change._asdict() for change in self.changes],
+            "step": _step(self.step) if self.step else None,
+            "kernels": [
+                one.part._asdict()
+                | {"title": one.title, "matched_by": ABOUT[one.match], "first_names": one.names[0]}
+                | {"other_names": one.names[1], "first_count": one.counts[0], "other_count": one.counts[1]}
+                | {"first_sum_s": one.sums_s[0], "other_sum_s": one.sums_s[1]}
+                | {"first_step_s": one.steps_s[0], "other_step_s": one.steps_s[1], "difference_s": one.difference_s}
+                for one in self.kernels
+            ],
+            "quantities": [
+                {"name": one.name, "first": one.first, "other": one.other, "change": one.effect.value}
+                | {"lo": _known(one.effect.low), "hi": _known(one.effect.high), "is_ratio": one.effect.is_relative}
+                | {"interval": ABOUT_BASIS[one.effect.basis], "verdict": one.verdict}
+                for one in self.quantities
+            ],
+            "notes": self.notes,
+        }  # fmt: skip
+
+
+def _step(step: StepDifference) -> dict[str, Any]:
+    return {
+        "first_s": step.first_s, "other_s": step.other_s, "difference_s": step.difference_s, "scale": step.scale,
+        "is_profiled": step.is_profiled,
+        "parts": [
+            one.part._asdict() | {"first_s": one.first_s, "other_s": one.other_s}
+            | {"difference_s": one.effect.value, "lo_s": _known(one.effect.low), "hi_s": _known(one.effect.high)}
+            | {"interval": ABOUT_BASIS[one.effect.basis]}
+            for one in step.parts
+        ],
+    }  # fmt: skip
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "word": side.word, "origin": side.origin, "runs": [run.planned.run for run in side.runs],
+        "traced_ranks": side.traced.num_ranks if side.traced else 0,
+        "profiled_steps": len(side.traced.steps) if side.traced and side.traced.has_steps else 0,
+        "waited_s": dict(side.traced.waited_s) if side.traced else {},
+    }  # fmt: skip
+
+
+def compare_two(first: str, other: str, context: Context) -> Comparison:
+    """Return the comparison of what two words mean.
+
+    Args:
+        first: What the differences are to, see `find_subject`.
+        other: What differs from it.
+        context: Folders of results and configuration, and how traces are read.
+
+    Raises:
+        UserError: If a word means nothing or several, both mean the same, a run did not finish, or the two have
+            nothing in common that could be compared.
+    """
+    subjects = [find_subject(word, context.results) for word in (first, other)]
+    check_apart(*subjects)
+    for subject in subjects:
+        check_finished(subject)
+    one, two = (read_side(subject, context) for subject in subjects)
+    for side, against in ((one, two), (two, one)):
+        if side.traced is None and not against.runs:
+            raise UserError(
+                f"{side.word}: has no traces, and {against.word} has nothing else; compare two runs, or two traces"
+            )
+    step = step_difference(one, two)
+    kernels = kernel_differences(one.traced, two.traced, step) if one.traced and two.traced and step else []
+    quantities = quantity_differences(one, two)
+    notes = [*_notes(one, two), *_about_intervals(step, quantities)]
+    return Comparison(one, two, find_changes(one, two), step, kernels, quantities, notes)
+
+
+def _about_intervals(step: StepDifference | None, quantities: Sequence[QuantityDifference]) -> Iterator[str]:
+    """Yield what the intervals of parts and of quantities are over."""
+    for what, found in (("parts", step.parts if step else []), ("quantities", quantities)):
+        bases = dict.fromkeys(one.effect.basis for one in found if one.effect.basis != "none")
+        if bases:
+            yield f"intervals of {what}: {'; '.join(ABOUT_BASIS[basis] for basis in bases)}"
+
+
+def _notes(first: Side, other: Side) -> Iterator[str]:
+    """Yield what has to be known to read the numbers."""
+    if first.origin != other.origin:
+        yield (
+            f"A is {first.origin}, B is {other.origin}: the differences hold the error of the model, and software and "
+            "hardware it knows nothing of"
+        )
+    elif first.origin == "simulated":
+        yield (
+            "both are simulated: intervals are those of the model without what both share, where that is known; none "
+            "are known of single parts and kernels"
+        )
+        points = [side.runs[0].planned.point for side in (first, other) if side.runs]
+        if len(points) == 2 and points[0].layout == points[1].layout:
+            yield (
+                "both have one layout, so that more of the model's error is shared than the interval of the step "
+                "leaves out: it is too wide"
+            )
+    if (scale := scale_of(first, other)) != 1:
+        yield f"a GPU of B has {1 / scale:.4g} times the tokens of A's in a step: times of B are times {scale:.4g}"
+    elif not (first.tokens_per_gpu and other.tokens_per_gpu):
+        yield "the work of a step is not known on both sides: times are compared step by step as they are"
+    if first.runs and other.runs and first.runs[0].planned.point.model.name != other.runs[0].planned.point.model.name:
+        yield "the models differ: a token is not the same work on both sides"
+    yield from _notes_of_traces(first, other)
+    yield from _notes_of_runs(first, other)
+
+
+def _notes_of_traces(first: Side, other: Side) -> Iterator[str]:
+    for letter, side in (("A", first), ("B", other)):
+        if side.traced is None:
+            yield f"{letter} has no traces: its step is not split, and kernels are not matched"
+        elif not side.traced.has_steps:
+            yield f"the traces of {letter} mark no steps: their whole span counts as one"
+    traced = [side.traced for side in (first, other) if side.traced]
+    if len(traced) == 2 and traced[0].num_ranks != traced[1].num_ranks:
+        yield f"traced are {traced[0].num_ranks} ranks of A and {traced[1].num_ranks} of B: parts are means over them"
+
+
+def _notes_of_runs(first: Side, other: Side) -> Iterator[str]:
+    lines: dict[str, list[str]] = {}
+    for letter, side in (("A", first), ("B", other)):
+        for run in side.runs:
+            found = [*map(str, run.manifest.suspects), *run.manifest.step_notes]
+            if absent := run.row["power_absent"]:
+                found.append(f"no power: {absent}")
+            for line in found:
+                lines[line] = [*lines.get(line, []), letter]
+    for line, letters in lines.items():
+        yield f"{' and '.join(dict.fromkeys(letters))}: {line}"
+    points = [side.runs[0].planned.point for side in (first, other) if side.runs]
+    if len(points) == 2 and all(point.cluster.gpu and point.knows("model", "tp") for point in points):
+        runs = " ".join(side.runs[0].planned.run for side in (first, other))
+        yield f"what each factor makes of the difference, by the model: triplepoint whatif {runs}"

@@ -1,0 +1,208 @@
+"""One side of a comparison as read from disk: runs with their rows of table `points`, or loose traces."""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import pyarrow.compute as pc
+
+from triplepoint.aggregate import point_row
+from triplepoint.aggregate.steps import explain
+from triplepoint.compare.subjects import Subject
+from triplepoint.compare.traced import Traced, of_repeats, of_spans, of_tables
+from triplepoint.config.plan import PlannedRun, read_planned_run
+from triplepoint.errors import UserError
+from triplepoint.manifest import Manifest, read_manifest
+from triplepoint.status import Status
+from triplepoint.tables import CATEGORIES, INTERVALS, KERNELS, TELEMETRY, TIMELINE
+from triplepoint.telemetry.align import align_run
+from triplepoint.trace.join import join_ranks, trace_run
+from triplepoint.trace.lanes import Job, RankSummary
+from triplepoint.trace.parsing import TraceFile, check_ranks, find_traces, parse_traces
+from triplepoint.trace.pipes import spooled
+from triplepoint.trace.taxonomy import Scheme
+
+Origin = Literal["measured", "simulated"]
+
+_OF_TRACES = tuple(f"{table.name}.parquet" for table in (INTERVALS, CATEGORIES, KERNELS, TIMELINE))
+"""Tables of a run that its traces give, and without which there is nothing to read."""
+CONDITIONS = {"inlet_temp_c": "Air at the inlet", "gpu_power_limit_w": "Power limit as set"}
+"""Columns of telemetry that say what the GPUs were given, with what they are called."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What sides are read with.
+
+    Attributes:
+        results: Folder of the results.
+        config: Folder of the configuration.
+        scheme: Rules that sort kernels of traces that are not parsed yet.
+        steps: Names of the annotations that are the steps of loose traces; None for the usual ones.
+        progress: Called with a line now and then.
+    """
+
+    results: Path
+    config: Path
+    scheme: Scheme
+    steps: re.Pattern[str] | None = None
+    progress: Callable[[str], None] = lambda line: None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that finished.
+
+    Attributes:
+        planned: Its point.
+        manifest: What came of it.
+        row: Its row of table `points`.
+        conditions: Means of `CONDITIONS` over measured steps, of those that were measured.
+    """
+
+    planned: PlannedRun
+    manifest: Manifest
+    row: Mapping[str, Any]
+    conditions: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison.
+
+    Attributes:
+        word: As the user named it.
+        runs: Repeats of one point; none for loose traces.
+        traced: What the traces say; None without any.
+        summaries: Of loose traces, one a rank.
+    """
+
+    word: str
+    runs: Sequence[Run]
+    traced: Traced | None
+    summaries: Sequence[RankSummary] = ()
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Return what each of loose traces says of its job."""
+        return [one.job for one in self.summaries]
+
+    @property
+    def origin(self) -> Origin:
+        """Return whether devices were measured or a model was run."""
+        if self.runs:
+            return self.runs[0].manifest.origin
+        return "simulated" if any(job.is_simulated for job in self.jobs) else "measured"
+
+    @property
+    def tokens_per_gpu(self) -> float | None:
+        """Return tokens of a step over GPUs; None where they are not known."""
+        point = self.runs[0].planned.point if self.runs else None
+        if point is None or not point.knows("global_batch_size", "sequence_length"):
+            return None
+        return point.num_tokens / point.num_gpus
+
+    @property
+    def step_s(self) -> float | None:
+        """Return the time of measured steps, mean over repeats; None where there are none. Unit: s."""
+        times = [run.row["step_time_s"] for run in self.runs if run.row["step_time_s"] is not None]
+        return sum(times) / len(times) if times else None
+
+
+def read_side(subject: Subject, context: Context) -> Side:
+    """Return a side of a comparison.
+
+    Args:
+        subject: What was named; its runs finished, see `check_finished`.
+        context: What it is read with.
+
+    Raises:
+        UserError: If a run is incomplete, or there are no traces where they were named.
+    """
+    if subject.traces:
+        return _read_traces(subject, context)
+    found = [_read_run(folder, context) for folder in subject.runs]
+    # A point with repeats of two origins does not exist: the engine is a setting.
+    traced = [traced for _, traced in found if traced is not None]
+    return Side(subject.word, [run for run, _ in found], of_repeats(traced))
+
+
+def _read_traces(subject: Subject, context: Context) -> Side:
+    with TemporaryDirectory(prefix="triplepoint-compare-") as text:
+        scratch = Path(text)
+        files = _find(subject, spooled(subject.traces, scratch / "pipes", context.progress))
+        folders = [scratch / str(index) for index in range(len(files))]
+        summaries = parse_traces(files, folders, context.scheme, context.progress, steps=context.steps)
+        check_ranks((one.path, one.rank) for one in summaries)
+        tables = scratch / "tables"
+        join_ranks(folders, tables)
+        traced = of_tables(tables) or of_spans(tables, summaries)
+    if not sum(sum(step.values()) for step in traced.steps):
+        raise UserError(f"{subject.word}: no work in the traces; expected kernels, or operators on the CPU")
+    return Side(subject.word, [], traced, summaries)
+
+
+def _find(subject: Subject, paths: Sequence[Path]) -> list[TraceFile]:
+    """Return the traces of a side; that a folder has none is said of it by name."""
+    try:
+        return find_traces(paths)
+    except UserError as error:
+        raise UserError(f"{subject.word}: {error}" if Path(subject.word).is_dir() else str(error)) from None
+
+
+def _read_run(folder: Path, context: Context) -> tuple[Run, Traced | None]:
+    planned, manifest = read_planned_run(folder / "point.json"), read_manifest(folder / "raw" / "manifest.json")
+    has_traces = planned.point.steps.profiled > 0
+    with _parsed(folder, has_traces, context) as parsed:
+        row = point_row(planned, manifest, parsed, context.results, context.config)
+        traced = of_tables(parsed, planned.point.repeat) if has_traces else None
+        return Run(planned, manifest, row, _conditions(parsed / "telemetry.parquet")), traced
+
+
+def check_finished(subject: Subject) -> None:
+    """Refuse runs that did not finish.
+
+    Raises:
+        UserError: With what became of the run.
+    """
+    for folder in subject.runs:
+        planned, path = read_planned_run(folder / "point.json"), folder / "raw" / "manifest.json"
+        if not path.is_file():
+            raise UserError(f"{planned.run}: has not run, {path} is missing; run 'snakemake all', or name another run")
+        manifest = read_manifest(path)
+        if manifest.status != Status.OK:
+            raise UserError(f"{planned.run}: {manifest.status.label}: {explain(manifest)}; name a run that finished")
+        if manifest.digest != planned.digest:
+            raise UserError(f"{planned.run}: measured for another point than point.json has; launch it again")
+
+
+@contextlib.contextmanager
+def _parsed(folder: Path, has_traces: bool, context: Context) -> Iterator[Path]:
+    """Yield a folder with a run's telemetry and tables of traces; those of raw runs are made in a scratch folder."""
+    names = ("telemetry.parquet", *(_OF_TRACES if has_traces else ()))
+    if all((folder / name).is_file() for name in names):
+        yield folder
+        return
+    context.progress(f"{folder.name}: reading raw telemetry and traces")
+    with TemporaryDirectory(prefix="triplepoint-compare-") as text:
+        scratch = Path(text)
+        for name in ("point.json", "raw"):
+            (scratch / name).symlink_to((folder / name).resolve())
+        align_run(folder / "raw", scratch / "telemetry.parquet")
+        if has_traces:
+            try:
+                trace_run(scratch, context.scheme, context.progress)
+            except UserError as error:
+                raise UserError(str(error).replace(text, str(folder))) from None
+        yield scratch
+
+
+def _conditions(path: Path) -> dict[str, float]:
+    telemetry = TELEMETRY.read(path)
+    measured = telemetry.filter(pc.equal(telemetry["kind"], "measured"))
+    means = {name: pc.mean(measured[name]).as_py() for name in CONDITIONS}
+    return {name: mean for name, mean in means.items() if mean is not None}

@@ -1,0 +1,35 @@
+"""How quantities of tables are shown to people: heading, unit and scale of a column."""
+
+import math
+import re
+from typing import Any
+
+from triplepoint.tables.schema import Column
+from triplepoint.units import GIB
+
+_SUFFIX = {"s": "_s", "byte": "_bytes", "W": "_w", "J/token": "_j", "degC": "_c", "MHz": "_mhz"}
+"""End of a column's name that its unit repeats."""
+_UNITS = {"1": "", "byte": "GiB", "degC": "°C"}
+_FRACTIONS = re.compile(r"mfu|.*_(fraction|utilisation|error|share)$")
+
+
+def describe(column: Column) -> dict[str, Any]:
+    """Return name, heading, unit and meaning of a column."""
+    label = column.name.removesuffix(_SUFFIX.get(column.unit, "")).replace("_", " ")
+    for short, full in (("gpu", "GPU"), ("mfu", "MFU"), ("sm clock", "SM clock"), ("temp", "temperature")):
+        label = label.replace(short, full)
+    unit = "%" if _FRACTIONS.fullmatch(column.name) else _UNITS.get(column.unit, column.unit)
+    return {"name": column.name, "label": label[0].upper() + label[1:], "unit": unit, "about": column.about}
+
+
+def shown_value(name: str, value: float | None) -> float | None:
+    """Return a value in the unit shown, to five digits; None where there is none."""
+    if value is None or not math.isfinite(value):
+        return None
+    scale = 1 / GIB if name.endswith("_bytes") else 100 if _FRACTIONS.fullmatch(name) else 1
+    return float(f"{value * scale:.5g}")
+
+
+def is_fraction(name: str) -> bool:
+    """Return whether a column is a share that is shown in per cent, so that its changes are differences."""
+    return bool(_FRACTIONS.fullmatch(name))
