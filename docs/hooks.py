@@ -33,3 +33,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     """Take the script that lets search work in pages opened as files from the site: iframe-worker 1.0.4, MIT."""
     return output.replace("https://unpkg.com/iframe-worker/shim", "assets/iframe-worker.js")
+
+
+def on_post_template(output_content: str, template_name: str, config: MkDocsConfig) -> str:
+    """Do the same for the page of a missing address."""
+    return output_content.replace("https://unpkg.com/iframe-worker/shim", "assets/iframe-worker.js")

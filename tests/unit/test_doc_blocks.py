@@ -21,6 +21,7 @@ from triplepoint.cli import COMMANDS
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.site import read_site
 from triplepoint.config.study import Settings
+from triplepoint.importers.mapped import read_mapping
 from triplepoint.plan import select
 
 ROOT = Path(__file__).parents[2]
@@ -106,7 +107,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_blocks_are_all_of_a_known_kind() -> None:
     assert len(BLOCKS) > 15
-    known = ("yaml", "csv", "bash", "python", "json")
+    known = ("yaml", "csv", "bash", "python", "json", "text")
     unknown = [
         str(block)
         for block in BLOCKS
@@ -181,6 +182,10 @@ def test_yaml_of_a_block_is_read(block: Block, folder: Path, tmp_path: Path, mon
         path.write_text(block.text)
         monkeypatch.setenv("TRIPLEPOINT_SITE", str(path))
         assert read_site().gangs.keys() == content["gangs"].keys()
+    elif "columns" in content:
+        path = tmp_path / "map.yaml"
+        path.write_text(block.text)
+        assert read_mapping(path).columns
     elif "claims" in content:
         _check_claims(block, folder)
     elif "like" in content:

@@ -44,7 +44,7 @@ class ConditionsConfig(Strict):
 
     @property
     def slows_gpus(self) -> bool:
-        """Whether a power limit or a fault holds clocks down, whatever runs."""
+        """Whether a power limit or a fault throttles clocks, whatever runs."""
         return self.power_limit_w is not None or self != self.without_faults
 
     @property

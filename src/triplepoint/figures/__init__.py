@@ -245,7 +245,7 @@ _SPECS = (
     ),
     FigureSpec(
         "throttling",
-        "What holds clocks down, on which GPUs, and how warm are they?",
+        "What throttles clocks, on which GPUs, and how warm are they?",
         ("throttling",),
         ("points", "gpus", "published"),
         "17",

@@ -31,7 +31,8 @@ def reference(captions: Path = CAPTIONS) -> str:
         captions: Folder of the captions.
     """
     rows = [
-        f"| {spec.paper or '–'} | [{name}](#{name}) | {spec.question} | {_studies(spec)} |" for name, spec in FIGURES.items()
+        f"| {spec.paper or '–'} | [{name}](#{name}) | {spec.question} | {_studies(spec)} |"
+        for name, spec in FIGURES.items()
     ]
     chapters = [_chapter(spec, captions) for spec in FIGURES.values()]
     return _INTRODUCTION + "\n".join(rows) + "\n\n" + "\n\n".join(chapters) + "\n"

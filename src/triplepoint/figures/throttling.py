@@ -1,4 +1,4 @@
-"""What holds clocks down on every GPU, by cause, and how warm it is: a column of panels per layout."""
+"""What throttles clocks on every GPU, by cause, and how warm it is: a column of panels per layout."""
 
 from collections.abc import Mapping
 
@@ -96,7 +96,7 @@ def _answer(numbers: DataFrame) -> str:
         cause, share = (str(means.idxmax()), float(means.max())) if len(means) else ("", 0.0)
         said = f"by {_SHARES[cause].name} {100 * share:.0f} % of the time" if share > 0 else "never"
         parts.append(f"{own['label'].iloc[0]} {said}{_beside(own, share > 0)}")
-    text = f"Clocks are held down: {'; '.join(parts)}"
+    text = f"Clocks are throttled: {'; '.join(parts)}"
     apart = between_gpus.rear_over_front(numbers.assign(airflow_lane=_lanes(numbers)))
     return text if apart is None else f"{text}. Rear GPUs are {apart.text} hotter"
 

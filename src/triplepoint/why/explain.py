@@ -32,7 +32,7 @@ _WORSE_CONTACT = 1.25
 _HOTTER_K = 8.0
 """Temperature over that of peers from which leakage at the power limit is heat's. Our choice. Unit: K."""
 _LEAST_PART = 0.1
-"""A smaller part of what a GPU costs is left out, and shared out to the others."""
+"""A smaller part of what a GPU costs is left out, and divided among the others."""
 _LEAST_PEERS = 3
 LEAST_LOST = 0.002
 """Share of the step from which a cause is named. Our choice."""
@@ -245,8 +245,8 @@ def _beyond(one: Sensed, sensed: Mapping[int, Sensed], names: Sequence[str]) -> 
 def explain_clocks(sensed: Mapping[int, Sensed], step_s: float) -> list[Finding]:
     """Return the causes of GPUs whose clock is below that of all others: where nothing tells how long they compute.
 
-    The job waits for the slowest, so what several cost is shared out as a runway is to aircraft of different size; what
-    is said is a bound, of a step that computes all the time.
+    The job waits for the slowest, so what several cost is divided as the cost of a runway is among aircraft of
+    different size; what is said is a bound, of a step that computes all the time.
     """
     known = [one for one in sensed.values() if one.clock_mhz > 0]
     if len(known) < _LEAST_PEERS:

@@ -12,8 +12,7 @@ import yaml
 from triplepoint import figures
 from triplepoint.config.plan import Plan
 from triplepoint.errors import UserError
-from triplepoint.figures import reference
-from triplepoint.figures import FIGURES, NAMES, spec_of
+from triplepoint.figures import FIGURES, NAMES, reference, spec_of
 from triplepoint.figures.selection import figures_of, require_selected
 from triplepoint.figures.write import on_cluster, write_figure
 from triplepoint.plan import select
@@ -52,7 +51,9 @@ def test_catalogue_has_every_figure_there_is() -> None:
 
 
 def test_reference_is_written_from_the_catalogue() -> None:
-    assert (ROOT / reference.PATH).read_text() == reference.reference(ROOT / figures.CAPTIONS), f"run '{reference.COMMAND}'"
+    assert (ROOT / reference.PATH).read_text() == reference.reference(ROOT / figures.CAPTIONS), (
+        f"run '{reference.COMMAND}'"
+    )
 
 
 ON_REQUEST = ("network", "power_swings")
