@@ -16,6 +16,8 @@ PROFILES = ("ci", "local", "slurm-h200", "slurm-h100", "slurm-mi250")
 
 STUDY = """\
 description: Two runs and an invalid point, for the tests of the workflow.
+# Of those that fit it one of every run, and one of traces: each costs seconds whenever it is drawn again.
+figures: [microbatch_power, timeline]
 defaults:
   cluster: cpu-local
   engine: native

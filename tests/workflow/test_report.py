@@ -12,7 +12,7 @@ def test_report_of_snakemake_has_every_figure_with_its_caption(project: Project)
     outcome = project.snakemake("--report", "report-snakemake.html")
     assert outcome.status == 0, outcome.output
     page = (project.folder / "report-snakemake.html").read_text()
-    for name in ("microbatch_power", "kernel_breakdown", "timeline", "telemetry_validation"):
+    for name in ("microbatch_power", "timeline"):
         assert f"figs/mini/{name}.pdf" in page
         assert figures.FIGURES[name].question in page, "its category"
         first = figures.caption(name, project.folder / "workflow" / "report").splitlines()[0]
