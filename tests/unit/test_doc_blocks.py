@@ -31,7 +31,7 @@ TRACES = sorted((ROOT / "tests/data/traces").glob("gloo_rank?.json.gz"))
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^(?:\$ )?((?:triplepoint|snakemake|make) .*?)(?:\s{2,}#.*|\s+#.*)?$", re.MULTILINE)
 _NEEDS_A_MACHINE = re.compile(
-    r"triplepoint (?!plan|predict|whatif|compare|trace|doctor --files)|<|snakemake|make|scale_up|report\.sqlite|4711"
+    r"triplepoint (?!plan|predict|whatif|compare|trace|doctor --files)|compare (?!TABLE)|<|snakemake|make|scale_up|report\.sqlite|4711"
 )
 """Commands that need a GPU, a cluster, results or minutes: these are parsed only."""
 _TESTED_ELSEWHERE = ("extending.md", "bash")
@@ -82,7 +82,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(trace, made / f"rank{rank}.json.gz")
     (point,) = [block.text for block in of_language("yaml") if block.text.startswith("# point.yaml")]
     (rules,) = [block.text for block in of_language("yaml") if block.text.startswith("device:")]
-    (study,) = [block.text for block in of_language("yaml") if block.text.startswith("# config/studies/mine.yaml")]
+    studies = [block.text for block in of_language("yaml") if block.text.startswith("# config/studies/")]
     (table,) = [block.text for block in of_language("csv")]
     files = {
         "point.yaml": point,
@@ -90,7 +90,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "h200.yaml": point.replace("h100x64", "h200x32"),
         "mine.yaml": rules,
         "TABLE.csv": table,
-        "config/studies/mine.yaml": study,
+        **{text.partition("\n")[0].removeprefix("# "): text for text in studies},
     }
     for name, text in files.items():
         (made / name).write_text(text)
