@@ -59,7 +59,7 @@ types: env
 
 # Offline and without telemetry; pages, links and anchors that are not there fail it.
 docs: env
-	$(BIN)/mkdocs --quiet build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs --quiet build --strict
 
 clean:
 	@printf 'Remove results/, figs/, logs/, report/ and report.html? Measured runs are lost. [y/N] '; read answer; \
