@@ -21,6 +21,7 @@ from triplepoint.cli import COMMANDS
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.site import read_site
 from triplepoint.config.study import Settings
+from triplepoint.importers.mapped import read_mapping
 from triplepoint.plan import select
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +31,8 @@ TRACES = sorted((ROOT / "tests/data/traces").glob("gloo_rank?.json.gz"))
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^(?:\$ )?((?:triplepoint|snakemake|make) .*?)(?:\s{2,}#.*|\s+#.*)?$", re.MULTILINE)
 _NEEDS_A_MACHINE = re.compile(
-    r"triplepoint (?!plan|predict|whatif|compare|trace|doctor --files)|<|snakemake|make|scale_up|report\.sqlite|4711"
+    r"triplepoint (?!plan|predict|whatif|compare TABLE|trace|doctor --files)"
+    r"|<|snakemake|make|scale_up|report\.sqlite|4711"
 )
 """Commands that need a GPU, a cluster, results or minutes: these are parsed only."""
 _TESTED_ELSEWHERE = ("extending.md", "bash")
@@ -106,7 +108,7 @@ def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_blocks_are_all_of_a_known_kind() -> None:
     assert len(BLOCKS) > 15
-    known = ("yaml", "csv", "bash", "python", "json")
+    known = ("yaml", "csv", "bash", "python", "json", "text")
     unknown = [
         str(block)
         for block in BLOCKS
@@ -186,6 +188,10 @@ def test_yaml_of_a_block_is_read(block: Block, folder: Path, tmp_path: Path, mon
     elif "like" in content:
         (folder / f"config/gpus/{content['name']}.yaml").write_text(block.text)
         assert Catalogue(folder / "config").gpu(content["name"]).name == content["name"]
+    elif "columns" in content:
+        path = tmp_path / "map.yaml"
+        path.write_text(block.text)
+        assert read_mapping(path).columns
     elif block.text.startswith("# job.yaml"):
         assert content.keys() <= Settings.model_fields.keys()
     else:
