@@ -31,7 +31,8 @@ TRACES = sorted((ROOT / "tests/data/traces").glob("gloo_rank?.json.gz"))
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _COMMAND = re.compile(r"^(?:\$ )?((?:triplepoint|snakemake|make) .*?)(?:\s{2,}#.*|\s+#.*)?$", re.MULTILINE)
 _NEEDS_A_MACHINE = re.compile(
-    r"triplepoint (?!plan|predict|whatif|compare|trace|doctor --files)|compare (?!TABLE)|<|snakemake|make|scale_up|report\.sqlite|4711"
+    r"triplepoint (?!plan|predict|whatif|compare TABLE|trace|doctor --files)"
+    r"|<|snakemake|make|scale_up|report\.sqlite|4711"
 )
 """Commands that need a GPU, a cluster, results or minutes: these are parsed only."""
 _TESTED_ELSEWHERE = ("extending.md", "bash")
@@ -191,6 +192,10 @@ def test_yaml_of_a_block_is_read(block: Block, folder: Path, tmp_path: Path, mon
     elif "like" in content:
         (folder / f"config/gpus/{content['name']}.yaml").write_text(block.text)
         assert Catalogue(folder / "config").gpu(content["name"]).name == content["name"]
+    elif "columns" in content:
+        path = tmp_path / "map.yaml"
+        path.write_text(block.text)
+        assert read_mapping(path).columns
     elif block.text.startswith("# job.yaml"):
         assert content.keys() <= Settings.model_fields.keys()
     else:

@@ -87,7 +87,7 @@ def test_text_of_nothing_is_empty_and_of_zero_is_not() -> None:
 
 
 def test_nulls_of_a_setting_are_zero_in_figures_and_shares_stay_shares() -> None:
-    assert labels._without_nulls(pd.Series([None, 4.0]), has_names=False).tolist() == [0, 4]
-    assert labels._without_nulls(pd.Series([None, 0.5]), has_names=False).tolist() == [0.0, 0.5]
-    assert labels._without_nulls(pd.Series([None, "1f1b"]), has_names=False).tolist() == ["", "1f1b"]
-    assert labels._without_nulls(pd.Series([["a", "b"], []]), has_names=True).tolist() == [("a", "b"), ()]
+    assert labels._without_nulls(pd.Series([None, 4.0]), None, has_names=False).tolist() == [0, 4]
+    assert labels._without_nulls(pd.Series([None, 0.5]), None, has_names=False).tolist() == [0.0, 0.5]
+    assert labels._without_nulls(pd.Series([None, "1f1b"]), None, has_names=False).tolist() == ["", "1f1b"]
+    assert labels._without_nulls(pd.Series([["a", "b"], []]), None, has_names=True).tolist() == [("a", "b"), ()]
