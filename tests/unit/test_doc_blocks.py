@@ -192,10 +192,6 @@ def test_yaml_of_a_block_is_read(block: Block, folder: Path, tmp_path: Path, mon
     elif "like" in content:
         (folder / f"config/gpus/{content['name']}.yaml").write_text(block.text)
         assert Catalogue(folder / "config").gpu(content["name"]).name == content["name"]
-    elif "columns" in content:
-        path = tmp_path / "map.yaml"
-        path.write_text(block.text)
-        assert read_mapping(path).columns
     elif block.text.startswith("# job.yaml"):
         assert content.keys() <= Settings.model_fields.keys()
     else:
