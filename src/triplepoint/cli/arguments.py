@@ -157,6 +157,21 @@ def _check_folder(folder: Path) -> None:
         raise argparse.ArgumentTypeError(f"{there} cannot be written into: no permission, or a read-only file system")
 
 
+def add_job(parser: argparse.ArgumentParser) -> None:
+    """Add the study of a recorded run, and what is known of its job."""
+    parser.add_argument("--study", default="recorded", metavar="NAME", help="study of recorded runs it belongs to")
+    parser.add_argument(
+        "--describe", type=in_file, metavar="FILE", help="YAML of what is known of the job (default: none)"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="the same, one setting; repeatable (default: none)",
+    )
+
+
 def add_results(parser: argparse.ArgumentParser) -> None:
     """Add `--results`, the folder runs and tables live in."""
     parser.add_argument(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_config, add_results, in_file, make_parser, seconds, whole_number
+from triplepoint.cli.arguments import add_config, add_job, add_results, in_file, make_parser, seconds, whole_number
 from triplepoint.cli.progress import Progress
 from triplepoint.errors import UserError
 
@@ -45,17 +45,7 @@ def parser() -> argparse.ArgumentParser:
         answer=_ANSWER,
     )
     made.add_argument("folder", type=Path, metavar="FOLDER", help="folder of recordings of one job, or one file")
-    made.add_argument("--study", default="recorded", metavar="NAME", help="study of recorded runs it belongs to")
-    made.add_argument(
-        "--describe", type=in_file, metavar="FILE", help="YAML of what is known of the job (default: none)"
-    )
-    made.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="the same, one setting; repeatable (default: none)",
-    )
+    add_job(made)
     made.add_argument(
         "--steps", type=in_file, metavar="CSV", help="steps of the job: columns step, start, end (default: none)"
     )

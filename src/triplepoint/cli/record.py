@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_config, add_results, in_file, make_parser, say, seconds, whole_number
+from triplepoint.cli.arguments import add_config, add_job, add_results, make_parser, say, seconds, whole_number
 from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,18 +32,8 @@ def parser() -> argparse.ArgumentParser:
         answer={"exit_status": "of the job"},
     )
     _add_targets(made)
-    made.add_argument("--study", default="recorded", metavar="NAME", help="study of recorded runs it belongs to")
+    add_job(made)
     made.add_argument("--name", metavar="NAME", help="what the job is called (default: its script)")
-    made.add_argument(
-        "--describe", type=in_file, metavar="FILE", help="YAML of what is known of the job (default: none)"
-    )
-    made.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="the same, one setting; repeatable (default: none)",
-    )
     made.add_argument(
         "--steps",
         choices=("auto", "calls", "framework", "profiler", "optimizer", "none"),

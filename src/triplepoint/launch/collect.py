@@ -343,7 +343,7 @@ def _node(
     return Node(
         **{name: report[name] for name in fields},
         devices=devices,
-        telemetry=None if recording is None else _telemetry(recording),
+        telemetry=None if recording is None else account_of(recording),
         telemetry_absent=absent,
         sampler_ends=tuple(SamplerEnd(**end) for end in report["sampler_ends"]),
         placement=Placement(**report["placement"]),
@@ -390,7 +390,8 @@ def _recording(raw: Path, node: int) -> tuple[Recording | None, str | None]:
         return None, str(error).removeprefix(f"{raw / 'telemetry'}/")
 
 
-def _telemetry(found: Recording) -> Telemetry:
+def account_of(found: Recording) -> Telemetry:
+    """Return what a manifest says of a recording."""
     return Telemetry(
         period_s=found.period_s,
         num_samples=found.samples.num_rows,

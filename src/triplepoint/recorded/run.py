@@ -20,8 +20,9 @@ from triplepoint.config.plan import Limits, PlannedRun, run_id
 from triplepoint.config.point import Point, PointCluster, Recorded, Steps
 from triplepoint.errors import UserError
 from triplepoint.files import write_text
+from triplepoint.launch.collect import account_of
 from triplepoint.launch.watch import slow_steps
-from triplepoint.manifest import Evidence, Manifest, Node, Telemetry, write_manifest
+from triplepoint.manifest import Evidence, Manifest, Node, write_manifest
 from triplepoint.provenance import git_state
 from triplepoint.recorded.description import Description, find_type, point_of, type_of
 from triplepoint.recorded.job import Job, MarkedSteps, RecordedGpu, RecordedNode, Row, mark_steps, seat_ranks
@@ -251,15 +252,4 @@ def _node(number: int, node: RecordedNode, job: Job) -> Node:
         checks=node.checks,
         clock_absent="recorded without round trips between hosts: as good as their wall clocks agree",
         zeus_absent="recorded, not launched",
-    )
-
-
-def account_of(found: Recording) -> Telemetry:
-    """Return what a manifest says of a recording."""
-    return Telemetry(
-        period_s=found.period_s,
-        num_samples=found.samples.num_rows,
-        measured=found.measured,
-        absent={metric: reason for metric, reason in found.absent.items() if metric not in found.measured},
-        stale=found.stale,
     )
