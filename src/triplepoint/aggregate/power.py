@@ -49,9 +49,9 @@ SAMPLED = ("gpu_temp_c", "sm_clock_mhz", "gpu_power_w")
 """Columns of table `telemetry` that are needed."""
 
 
-def peak_column(gpu: GpuConfig) -> str:
+def peak_column(gpus_per_package: int) -> str:
     """Return what the highest sample of power is of: of a GPU, or of a package whose GPUs share a sensor."""
-    return "gpu_power_peak_w" if gpu.gpus_per_package == 1 else "package_power_peak_w"
+    return "gpu_power_peak_w" if gpus_per_package == 1 else "package_power_peak_w"
 
 
 def heat_of_gpu(samples: Mapping[str, Weighted], peak: str) -> dict[str, float]:
@@ -139,18 +139,19 @@ def measure_power(run: str, samples: Samples, gpu: GpuConfig | None, sensors: Se
     Args:
         run: Run id, for errors.
         samples: The run's samples.
-        gpu: GPU type; None on cpu.
+        gpu: GPU type; None on cpu, and where it is not known: each GPU then counts as a package of its own.
         sensors: Sensor cards there are.
 
     Raises:
         UserError: If only some GPUs have power samples for no known reason: a sum of fewer would look efficient.
     """
-    if gpu is None:
+    if gpu is None and not any(name.startswith("gpu") for _, name in samples.devices):
         return _power_of_hosts(samples)
+    per_package = gpu.gpus_per_package if gpu else 1
     energy, refused = _energies(samples, sensors)
-    if lost := _lost_packages(samples.devices, set(energy), gpu):
+    if lost := _lost_packages(samples.devices, set(energy), per_package):
         energy, refused = {}, _why_lost(run, samples.manifest, lost)
-    throttle, peak = _throttling(samples), peak_column(gpu)
+    throttle, peak = _throttling(samples), peak_column(per_package)
     sampled = {key: {name: samples.weighted(name, key) for name in SAMPLED} for key in samples.devices}
     busy = {key: _clock_busy(samples, key) for key in samples.devices}
     return replace(
@@ -236,10 +237,10 @@ def _spread_of_sum(energies: Collection[DeviceEnergy]) -> Spread | None:
     return spread(known_w) if known_w.size else None
 
 
-def _lost_packages(devices: list[DeviceKey], powered: set[DeviceKey], gpu: GpuConfig) -> list[DeviceKey]:
+def _lost_packages(devices: list[DeviceKey], powered: set[DeviceKey], per_package: int) -> list[DeviceKey]:
     """Return GPUs of packages without power samples where others have some: both dies of an MI250 share one sensor."""
-    packages = {(node, int(name.removeprefix("gpu")) // gpu.gpus_per_package) for node, name in powered}
-    lost = [key for key in devices if (key[0], int(key[1].removeprefix("gpu")) // gpu.gpus_per_package) not in packages]
+    packages = {(node, int(name.removeprefix("gpu")) // per_package) for node, name in powered}
+    lost = [key for key in devices if (key[0], int(key[1].removeprefix("gpu")) // per_package) not in packages]
     return lost if powered else []
 
 

@@ -192,7 +192,10 @@ def _finish_one(arguments: argparse.Namespace) -> Any:
             (session.folder / "finish").rmdir()
             say(f"triplepoint: {error}; kept in {session.folder}, make a run of it with 'triplepoint record --finish'")
             return
-        say(f"triplepoint: recorded as {arguments.results / 'runs' / run_name}; see it with 'snakemake report.html'")
+        say(
+            f"triplepoint: recorded as {arguments.results / 'runs' / run_name}; see it with "
+            f"\"snakemake all --config 'studies=[{arguments.study}]'\""
+        )
 
     return finish_session
 

@@ -15,6 +15,7 @@ from triplepoint.importers.mapped import read_mapping
 from triplepoint.importers.samples import HostSamples, assemble
 from triplepoint.importers.text import read_content
 from triplepoint.importers.times import find_zone, read_times, show_span, to_utc
+from triplepoint.recording import Part
 from triplepoint.trace.kineto.source import head as head_of
 from triplepoint.trace.profilers import rocprof_csv, rocprof_json
 from triplepoint.trace.profilers.database import MAGIC
@@ -194,17 +195,27 @@ def offset_ns(host: str, offsets: Mapping[str, float]) -> int:
 
 def _check(hosts: Mapping[str, HostSamples], wanted: Wanted, work: Span | None) -> None:
     """Refuse telemetry without values, and clocks that disagree, after the offsets the user gave."""
-    parts = {}
-    for host, one in hosts.items():
-        shift = offset_ns(host, wanted.offsets)
-        if one.parts:
-            parts[host] = [replace(part, t_ns=part.t_ns + shift) for part in one.parts]
+    parts = _parts(hosts, wanted.offsets)
     if hosts and not parts:
         raise UserError("no value in the telemetry; every cell is empty or N/A")
-    if work is not None and parts:
-        together = [span_of(each) for each in parts.values()]
-        check_work((min(s for s, _ in together), max(e for _, e in together)), work, "the traces and steps")
+    if work is not None and (sampled := telemetry_span(hosts, wanted.offsets)) is not None:
+        check_work(sampled, work, "the traces and steps")
     check_hosts(parts, wanted.offsets)
+
+
+def _parts(hosts: Mapping[str, HostSamples], offsets: Mapping[str, float]) -> dict[str, list[Part]]:
+    """Return the samples of each host that has some, at the times the user's offsets give."""
+    return {
+        host: [replace(part, t_ns=part.t_ns + offset_ns(host, offsets)) for part in one.parts]
+        for host, one in hosts.items()
+        if one.parts
+    }
+
+
+def telemetry_span(hosts: Mapping[str, HostSamples], offsets: Mapping[str, float]) -> Span | None:
+    """Return the first and last time of all samples, offsets added; None without samples. Unit: ns."""
+    spans = [span_of(parts) for parts in _parts(hosts, offsets).values()]
+    return (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
 
 
 def _check_offsets(hosts: Collection[str], offsets: Mapping[str, float]) -> None:

@@ -9,7 +9,16 @@ import numpy as np
 
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
-from triplepoint.importers.folder import Listing, Telemetry, Wanted, list_folder, offset_ns, read_telemetry
+from triplepoint.importers.clocks import check_work
+from triplepoint.importers.folder import (
+    Listing,
+    Telemetry,
+    Wanted,
+    list_folder,
+    offset_ns,
+    read_telemetry,
+    telemetry_span,
+)  # fmt: skip
 from triplepoint.importers.samples import HostSamples
 from triplepoint.importers.shows import account_of, idle_gpus, shows_of
 from triplepoint.importers.steps import join_steps, read_log, read_steps
@@ -125,6 +134,8 @@ def _read(
     telemetry = read_telemetry(listing, folder, wanted, known.span, progress)
     if told.is_naive and telemetry.shift_ns:
         told = Work(rows=[_shifted(row, -telemetry.shift_ns) for row in told.rows])
+    if told.span is not None and (sampled := telemetry_span(telemetry.hosts, wanted.offsets)) is not None:
+        check_work(sampled, told.span, "the steps")
     return telemetry, told
 
 

@@ -110,6 +110,10 @@ def _read_one(file: TraceFile, is_only: bool, is_alone: bool, progress: Callable
         kept.append(rows[is_mark][["start", "duration", "name"]])
 
     header = read_trace(file.path, take, file.part, progress=progress)
+    if header.is_truncated:
+        raise UserError(
+            f"{file.path}: truncated; copy it again, or move it out of the folder ('triplepoint trace' shows the rest)"
+        )
     numbers = {place: int(match[1]) for place, name in enumerate(header.names) if (match := _STEP.match(name))}
     steps = {
         numbers[name]: (numbers[name], start + header.base_ns, start + duration + header.base_ns)

@@ -15,6 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
+import pyarrow as pa
+
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import Limits, PlannedRun, run_id
 from triplepoint.config.point import Point, PointCluster, Recorded, Steps
@@ -196,12 +198,20 @@ def _make_of(products: Sequence[str | None]) -> Literal["cuda", "rocm"]:
 
 
 def _identity(job: Job, marked: MarkedSteps, ending: Ending) -> str:
-    """Return what tells a recording from every other: its hosts, when it began and what was marked."""
+    """Return what tells a recording from every other: its hosts, when it began, its samples and what was marked."""
     first = min(job.start_ns(number, marked.rows) for number in range(len(job.nodes)))
     hosts = ",".join(node.host for node in job.nodes)
     spans = [(row["rank"], row["step"], row["t_start_ns"], row["t_end_ns"]) for row in marked.rows]
-    content = json.dumps([hosts, first, spans, dict(ending.facts)], sort_keys=True)
+    samples = [None if one is None else _digest(one.samples) for one in job.recordings]
+    content = json.dumps([hosts, first, spans, samples, dict(ending.facts)], sort_keys=True)
     return f"{hosts} {datetime.fromtimestamp(first / NS_PER_S, UTC).isoformat()} {sha256(content.encode()).hexdigest()}"
+
+
+def _digest(samples: pa.Table) -> str:
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, samples.schema) as stream:
+        stream.write_table(samples)
+    return sha256(out.getvalue()).hexdigest()
 
 
 def _limits(duration_s: float, recordings: Sequence[Recording | None]) -> Limits:

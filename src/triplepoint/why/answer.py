@@ -194,7 +194,8 @@ def why_traces(folder: Path) -> Answer:
         UserError: If a table is missing or damaged, or no passes were traced.
     """
     places = places_of_traces(folder)
-    operations = operations_of_traces(folder, lambda rank: places[rank], len(places))
+    # Nodes are not known of loose traces: all of a job count as on one.
+    operations = operations_of_traces(folder, lambda rank: places.get(rank, (rank, 0)), max(len(places), 1))
     note = "no telemetry beside the traces: causes are of time alone"
     return answer_of(folder.name, "traces", operations, {}, len(places), lambda place: (), (note,))
 
@@ -240,7 +241,7 @@ def _heat(findings: Sequence[Finding], sensed: Mapping[int, Sensed], step_s: flo
     lost_s = sum(one.lost_s for one in findings if one.cause in OF_HEAT)
     known = [one for one in sensed.values() if math.isfinite(one.temp_c) and math.isfinite(one.clock_mhz)]
     if len(known) < _LEAST_GPUS:
-        return "Temperatures and clocks are not known of four GPUs, so what heat costs is not known."
+        return f"Heat is judged from {_LEAST_GPUS} GPUs with temperature and clock on; {len(known)} have both here."
     rho = _rank_correlation([one.temp_c for one in known], [one.clock_mhz for one in known])
     over = f"over {len(known)} GPUs temperature and clock have a rank correlation of {rho:.2f}"
     if math.isnan(rho):

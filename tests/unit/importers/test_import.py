@@ -269,6 +269,24 @@ def test_import_takes_steps_from_a_training_log(tmp_path: Path, capsys: pytest.C
     assert "--log and --step-pattern go together" in refused(capsys, *words)
 
 
+def test_import_refuses_a_training_log_of_another_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = job(tmp_path / "logs")
+    lines = [
+        f" [{datetime.fromtimestamp(T0_S + 7200 + STEP_S * n, UTC):%Y-%m-%d %H:%M:%S}] iteration {n:8d}/ 25 | loss"
+        for n in range(24)
+    ]
+    (folder / "train.log").write_text("\n".join(lines) + "\n")
+    words = (folder, "--log", folder / "train.log", "--step-pattern", "megatron", "--results", tmp_path / "r")
+    assert "1 h 58 min apart; give --timezone" in refused(capsys, *words)
+
+
+def test_import_refuses_a_truncated_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = trace(tmp_path, 0)
+    text = path.read_text()
+    path.write_text(text[: len(text) // 2])
+    assert "rank0.json: truncated; copy it again" in refused(capsys, tmp_path, "--results", tmp_path / "r")
+
+
 def test_import_help_has_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["import", "--help"])

@@ -31,12 +31,14 @@ COLUMNS = ("gpu_power_w", "gpu_temp_c", "sm_clock_mhz")
 PRODUCT = "NVIDIA H100 80GB HBM3"
 
 
-def node(host: str, power_w: float, num_gpus: int = 8, seconds: int = 120) -> RecordedNode:
+def node(
+    host: str, power_w: float, num_gpus: int = 8, seconds: int = 120, product: str | None = PRODUCT
+) -> RecordedNode:
     """Return a host sampled once a second at constant power."""
     t_ns = T0_NS + np.arange(seconds) * S
     values = np.tile([power_w, 60.0, 1980.0], (seconds, 1))
     parts = [Part(f"gpu{i}", t_ns, np.zeros(seconds, int), COLUMNS, values) for i in range(num_gpus)]
-    gpus = [RecordedGpu(f"gpu{i}", PRODUCT, f"GPU-{host}-{i}") for i in range(num_gpus)]
+    gpus = [RecordedGpu(f"gpu{i}", product, f"GPU-{host}-{i}") for i in range(num_gpus)]
     return RecordedNode(host, gpus, parts, period_s=1.0)
 
 
@@ -72,6 +74,25 @@ def test_write_run_without_description_leaves_settings_unknown(tmp_path: Path) -
     assert row["step_time_s"] == pytest.approx(2.0)
     assert row["job_gpu_power_w"] == pytest.approx(8 * 500 + 8 * 600)
     assert "model, tp" in str(row["prediction_absent"])
+
+
+def test_gpus_of_a_type_nobody_told_keep_their_power_and_heat(tmp_path: Path) -> None:
+    nodes = [node("a", 475.0, product=None)]
+    run = write_run(
+        tmp_path / "runs", Description(), nodes, {}, steps(range(8), 9), source="x", catalogue=Catalogue(CONFIG)
+    )
+    row = through(tmp_path, run)
+    assert (row["gpu"], row["power_absent"], row["mfu"]) == (None, None, None)
+    assert row["gpu_power_w"] == pytest.approx(475.0)
+    assert (row["gpu_temp_c"], row["sm_clock_mhz"]) == (pytest.approx(60.0), pytest.approx(1980.0))
+
+
+def test_recordings_of_the_same_second_are_two_runs(tmp_path: Path) -> None:
+    one, other = (
+        write_run(tmp_path / "runs", Description(), [node("a", power_w)], {}, steps(range(8), 9), source="x")
+        for power_w in (475.0, 775.0)
+    )
+    assert one != other
 
 
 def test_write_run_without_steps_has_power_but_no_step_time(tmp_path: Path) -> None:

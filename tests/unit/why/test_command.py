@@ -61,6 +61,14 @@ def test_folder_that_is_no_run_says_what_to_do(tmp_path: Path, capsys: pytest.Ca
     assert "triplepoint trace" in capsys.readouterr().err
 
 
+def test_why_of_loose_traces_that_name_no_stages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    traces = sorted(str(path) for path in (DATA.parent / "traces").glob("gloo_rank?.json.gz"))
+    assert main(["trace", *traces, "--out", str(tmp_path / "out")]) == 0
+    capsys.readouterr()
+    assert main(["why", str(tmp_path / "out")]) == 0
+    assert "Heat is judged from 4 GPUs" in capsys.readouterr().out
+
+
 def test_ending_of_a_table_is_checked_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", "nothing", "-o", str(tmp_path / "a.txt")]) == USER_ERROR
     assert ".parquet" in capsys.readouterr().err

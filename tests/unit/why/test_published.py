@@ -1,7 +1,6 @@
 """The what-if replay against published answers of two real jobs (tests/data/stragglers)."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +55,3 @@ def test_share_of_the_last_stage(job: tuple[str, Slowdown, list[int]]) -> None:
     name, found, _ = job
     # That of AR is -0.1 %: one in a thousand of what is lost is as near as 0.5 % of its time.
     assert found.share_of_last_stage == pytest.approx(published(f"ms-{name}")["rem"], rel=WITHIN, abs=1e-4)
-
-
-@pytest.mark.parametrize("name", ["ST", "AR"])
-def test_takes_under_three_seconds(name: str) -> None:
-    begin = time.process_time()
-    find_slowdown(read_operations(DATA / f"trace-{name}.parquet"))
-    assert time.process_time() - begin < 3.0  # 0.3 s on one core of a Xeon
