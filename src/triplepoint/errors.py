@@ -30,9 +30,26 @@ class PointError(UserError):
     """A point that cannot run or is not simulated, on a configuration with nothing wrong in it."""
 
 
+_ELSEWHERE = {
+    f"{degree}{name}": key
+    for degree, key in (
+        ("tensor_", "tp"), ("pipeline_", "pp"), ("data_", "dp"), ("context_", "cp"), ("expert_", "ep"),
+        ("expert_tensor_", "etp"), ("virtual_pipeline_", "vp"),
+    )
+    for name in ("parallel", "parallel_size", "parallel_degree", "model_parallel_size", "model_parallel")
+} | {
+    "mbs": "micro_batch_size", "gbs": "global_batch_size", "seq_len": "sequence_length",
+    "seq_length": "sequence_length",
+    "recompute_granularity": "recompute", "dtype": "precision", "n_gpus": "num_gpus", "world_size": "num_gpus",
+}  # fmt: skip
+"""Words of Megatron-LM, DeepSpeed, torchtitan and published tables for settings, and what they are called here."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a hint such as ` (did you mean 'tp'?)` naming the nearest known word, or all if none is near."""
     known = sorted(known)
+    if (meant := _ELSEWHERE.get(word.replace("-", "_").lower())) in known:
+        return f" (did you mean {meant!r}?)"
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     if close:
         return f" (did you mean {close[0]!r}?)"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from triplepoint.cli import COMMANDS, main
+from triplepoint.errors import nearest
 
 ROOT = Path(__file__).parents[3]
 
@@ -175,3 +176,19 @@ def test_file_or_folder_without_permission(command: str, tmp_path: Path) -> None
     (line,) = done.stderr.splitlines()
     assert (done.returncode, done.stdout) == (2, "")
     assert re.search("permission", line, re.IGNORECASE) and str(tmp_path) in line
+
+
+@pytest.mark.parametrize(
+    ("word", "ours"),
+    [
+        ("tensor_model_parallel_size", "tp"),
+        ("pipeline-parallel", "pp"),
+        ("mbs", "micro_batch_size"),
+        ("precison", "precision"),
+    ],
+)
+def test_words_of_other_tools_are_known(word: str, ours: str) -> None:
+    assert (
+        nearest(word, ("tp", "pp", "sequence_parallel", "micro_batch_size", "precision"))
+        == f" (did you mean {ours!r}?)"
+    )
