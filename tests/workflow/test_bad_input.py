@@ -106,8 +106,7 @@ def test_snakemake_figure_of_a_study_that_is_not_there(fresh: Project) -> None:
 
 
 def test_study_with_an_unknown_figure(fresh: Project) -> None:
-    with (fresh.folder / "config/studies/mini.yaml").open("a") as study:
-        study.write("figures: [timelin]\n")
+    fresh.edit("config/studies/mini.yaml", "figures: [microbatch_power, timeline]", "figures: [timelin]")
     for outcome in (fresh.triplepoint("plan"), fresh.snakemake("-n", "all")):
         assert_refused(outcome, "study mini: figures", "'timelin'", "timeline")
 

@@ -15,7 +15,7 @@ HOUR_NS = 3_600_000_000_000
 
 def summary(rank: int, start_ns: int = BASE_NS, world_size: int | None = None) -> RankSummary:
     span = (start_ns, start_ns + 1000)
-    return RankSummary(f"rank{rank}.json", rank, True, span, [], [], 1, 1, 0, 0, False, world_size)
+    return RankSummary(f"rank{rank}.json", rank, True, span, [], [], 1, 1, 0, 0, False, world_size=world_size)
 
 
 def test_ranks_of_one_job_pass() -> None:
