@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import os
 import re
 import shutil
@@ -147,7 +148,8 @@ def test_extending_example_adds_an_engine(project: Path) -> None:
     assert facts["status"] == "ok"
     steps = pq.read_table(raw / "steps.parquet").to_pandas()
     assert set(steps["rank"]) == {0, 1} and set(steps["kind"]) == {"warmup", "measured", "profiled"}
-    assert steps["loss"].iloc[-1] < steps["loss"].iloc[0]
+    # Tokens drawn at random can't be learned: what is known of the loss is the entropy of a vocabulary of 256.
+    assert steps["loss"].between(math.log(256), math.log(256) + 0.5).all()
     assert len(list(raw.glob("traces/rank*.json.gz"))) == 2
 
 
