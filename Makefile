@@ -7,8 +7,10 @@ TARGETS ?= all
 # The scanner of traces and the inner loop of the sampler; `pip install` builds them.
 NATIVE := $(wildcard src/triplepoint/trace/kineto/scanner/*.[ch] src/triplepoint/telemetry/native/*.c)
 SMK := Snakefile $(wildcard rules/*.smk)
+# Parts of the tests that run side by side: gangs of ranks, on Slurm or here, mostly wait for each other.
+LANES := test-slurm test-launch test-workflow test-rest
 
-.PHONY: all env test test-gangs test-rest check format lint types docs clean help
+.PHONY: all env test $(LANES) check format lint types docs clean help
 
 help:
 	@echo "make all     make the environment, then every figure and report.html"
@@ -18,12 +20,12 @@ help:
 	@echo "make env     only the environment, in $(VENV)"
 	@echo "make clean   remove results, figures and the report (asks first)"
 
-# Byte code first: where PYTHONDONTWRITEBYTECODE is set, as in many containers, each of 500 processes would compile anew.
 all: env
-	@$(BIN)/python -m compileall -q src
 	$(BIN)/snakemake $(TARGETS)
 
+# Byte code too: where PYTHONDONTWRITEBYTECODE is set, as in many containers, each of 500 processes would compile anew.
 env: $(READY)
+	@$(BIN)/python -m compileall -q src
 
 # torch and the rest by plain pip with one pins file: without it pip takes a torch with gigabytes of CUDA.
 $(READY): pyproject.toml envs/constraints.txt $(NATIVE)
@@ -34,15 +36,20 @@ $(READY): pyproject.toml envs/constraints.txt $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt -e '.[dev]'
 	@touch $(READY)
 
-# Gangs of ranks, on Slurm or here, mostly wait for each other, and so are tested beside the rest.
 test: env
-	$(MAKE) --jobs=2 --keep-going --output-sync=target test-gangs test-rest
+	$(MAKE) --jobs=4 --keep-going --output-sync=target $(LANES)
 
-test-gangs: env
-	$(BIN)/python -m pytest -p no:cacheprovider tests/slurm tests/unit/launch
+test-slurm: env
+	$(BIN)/python -m pytest -p no:cacheprovider tests/slurm
+
+test-launch: env
+	$(BIN)/python -m pytest -p no:cacheprovider tests/unit/launch
+
+test-workflow: env
+	$(BIN)/python -m pytest -p no:cacheprovider tests/workflow
 
 test-rest: env
-	$(BIN)/python -m pytest --ignore=tests/slurm --ignore=tests/unit/launch
+	$(BIN)/python -m pytest --ignore=tests/slurm --ignore=tests/unit/launch --ignore=tests/workflow
 
 check: env format lint types docs test
 

@@ -10,6 +10,7 @@ pytestmark = pytest.mark.workflow
 
 STUDY = """\
 description: Experts whole on each rank, or split with the other layers, for the tests of the workflow.
+figures: [parallelism_sweep]
 defaults:
   model: test-moe
   global_batch_size: 4
