@@ -1,0 +1,1 @@
+"""What to do: which configuration, which placement, what power swings need."""
