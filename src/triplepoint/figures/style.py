@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 import matplotlib
+import matplotlib.style
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -96,7 +97,7 @@ def styled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         with matplotlib.rc_context():
             matplotlib.rcdefaults()
-            matplotlib.rcParams.update(_RC)
+            matplotlib.style.use(_RC)
             return function(*args, **kwargs)
 
     return run
