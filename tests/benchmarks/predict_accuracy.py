@@ -25,8 +25,9 @@ from triplepoint.simulate.intervals import interval
 CONFIG = Path("config")
 PAGE = Path("docs/validation.md")
 PAGE_ABOUT = """\
-How far predicted step times are off published ones: rows of `tests/data/throughput`, sources in their column `source`, all
-in view while the model was made. Written by `python -m tests.benchmarks.predict_accuracy --write`. Each cell has three numbers:
+How far predicted step times are off published ones: rows of `tests/data/throughput`, sources in their column `source`.
+All rows were in view while the model was made. `python -m tests.benchmarks.predict_accuracy --write` writes this page.
+Each cell has three numbers:
 
 | number | asked for in every group |
 |---|---|
