@@ -7,7 +7,8 @@ TARGETS ?= all
 # The scanner of traces and the inner loop of the sampler; `pip install` builds them.
 NATIVE := $(wildcard src/triplepoint/trace/kineto/scanner/*.[ch] src/triplepoint/telemetry/native/*.c)
 SMK := Snakefile $(wildcard rules/*.smk)
-# Parts of the tests that run side by side: gangs of ranks, on Slurm or here, mostly wait for each other.
+# Parts of the tests that run side by side. Gangs of ranks, on Slurm or here, mostly wait for each other, and go first where
+# there are few processors: they have time limits.
 LANES := test-slurm test-launch test-workflow test-rest
 
 .PHONY: all env test $(LANES) check format lint types docs clean help
@@ -46,10 +47,10 @@ test-launch: env
 	$(BIN)/python -m pytest -p no:cacheprovider tests/unit/launch
 
 test-workflow: env
-	$(BIN)/python -m pytest -p no:cacheprovider tests/workflow
+	nice -n 5 $(BIN)/python -m pytest -p no:cacheprovider tests/workflow
 
 test-rest: env
-	$(BIN)/python -m pytest --ignore=tests/slurm --ignore=tests/unit/launch --ignore=tests/workflow
+	nice -n 5 $(BIN)/python -m pytest --ignore=tests/slurm --ignore=tests/unit/launch --ignore=tests/workflow
 
 check: env format lint types docs test
 
