@@ -214,9 +214,27 @@ def coherence(nodes_w: npt.ArrayLike, period_s: float, frequency_hz: float) -> f
     nodes = _checked(nodes_w, 2)
     if frequency_hz > highest_hz(period_s):
         raise ValueError(f"{frequency_hz:g} Hz is beyond the {highest_hz(period_s):g} Hz that the meter shows")
-    turns = np.exp(-2j * np.pi * frequency_hz * period_s * np.arange(len(nodes)))
-    found = (np.hanning(len(nodes)) * turns) @ (nodes - nodes.mean(axis=0))
-    return float(np.abs(np.mean(found / np.abs(found))))
+    found = _phasors(nodes, period_s, frequency_hz)
+    # A node that does not swing there has no phase, and adds nothing.
+    return float(np.abs(np.mean(found / np.maximum(np.abs(found), np.finfo(float).tiny))))
+
+
+def amplitude_at(power_w: npt.ArrayLike, period_s: float, frequency_hz: float) -> float:
+    """Return the amplitude of the sine of one frequency in power; Hann window. Unit: W.
+
+    Args:
+        power_w: Samples; shape (num_samples,). Unit: W.
+        period_s: Time between them. Unit: s.
+        frequency_hz: Which frequency. Unit: Hz.
+    """
+    return float(2.0 * np.abs(_phasors(_checked(power_w, 2), period_s, frequency_hz)))
+
+
+def _phasors(power_w: Float, period_s: float, frequency_hz: float) -> npt.NDArray[np.complex128]:
+    """Return half the amplitude and the phase of a frequency; power of shape (num_samples,) or with a column a node."""
+    window = np.hanning(len(power_w))
+    turns = np.exp(-2j * np.pi * frequency_hz * period_s * np.arange(len(power_w)))
+    return np.asarray((window * turns) @ (power_w - power_w.mean(axis=0)) / window.sum())
 
 
 def correlation(nodes_w: npt.ArrayLike) -> float:

@@ -14,6 +14,7 @@ from triplepoint.aggregate.nodes import readings_of
 from triplepoint.aggregate.plug import LEAST_SAMPLES
 from triplepoint.aggregate.samples import Samples
 from triplepoint.aggregate.steps import read_steps
+from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import PlanEntry, read_planned_run
 from triplepoint.errors import UserError
 from triplepoint.manifest import Node, read_manifest
@@ -60,11 +61,12 @@ class NodePower:
         return len(self.nodes_w) * self.period_s
 
 
-def read_run(folder: Path) -> NodePower:
+def read_run(folder: Path, config: Path) -> NodePower:
     """Return power of the nodes of a run over its measured steps: at the plug, or of GPUs where a node has no meter.
 
     Args:
         folder: `results/runs/<run>`.
+        config: Folder of the configuration, whose cluster says how many nodes share a rack.
 
     Raises:
         UserError: If it has no telemetry, or too few readings.
@@ -88,8 +90,15 @@ def read_run(folder: Path) -> NodePower:
     power_w, period_s = swings.at_even_times([(each - start_ns) / NS_PER_S for each in times_ns], powers_w)
     nodes_w = np.stack([power_w[:, np.array(nodes) == node].sum(axis=1) for node in dict.fromkeys(nodes)], axis=1)
     origin = "simulated" if planned.point.engine == "simulated" else "measured"
-    found = NodePower(folder.name, origin, nodes_w, period_s, window_s, notes=tuple(notes))
-    return _long_enough(found)
+    per_rack = _nodes_per_rack(planned.point.cluster.name, config)
+    return _long_enough(NodePower(folder.name, origin, nodes_w, period_s, window_s, per_rack, tuple(notes)))
+
+
+def _nodes_per_rack(cluster: str, config: Path) -> int | None:
+    """Return the nodes that share a rack of a cluster; None where its file is not there: of a run from elsewhere."""
+    if not (config / "clusters" / f"{cluster}.yaml").is_file():
+        return None
+    return Catalogue(config).cluster(cluster).nodes_per_rack
 
 
 def _of_gpus(samples: Samples, nodes: tuple[Node, ...]) -> tuple[list[np.ndarray], list[np.ndarray], list[int]]:

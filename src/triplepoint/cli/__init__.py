@@ -33,6 +33,7 @@ COMMANDS = {
     "doctor": "check a machine, or all nodes of a cluster, before GPU hours are spent",
     "predict": "predict step time, memory and bottleneck of any configurations, one a row of a CSV",
     "whatif": "say what each factor costs a point, or makes of the difference of two points",
+    "swings": "say how far and how fast power swings, whether that is allowed, and what would help",
     "why": "say why a job is slow, per GPU and per step: causes, what each costs, what to do",
     "compare": "say why one run or trace is slower or hotter than another; or judge a table of own measured values",
     "calibrate": "fit the constants of software stacks to measured step times",
