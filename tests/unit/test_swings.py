@@ -71,7 +71,9 @@ def test_correlation_of_noise_on_a_common_signal() -> None:
 
 
 def test_at_even_times_is_where_all_are_read_and_as_often_as_the_slowest() -> None:
-    power_w, period_s = swings.at_even_times([[0, 1, 2, 3, 4], [0.5, 2.0, 3.5, 5.0]], [[0, 1, 2, 3, 4], [5, 20, 35, 50]])
+    power_w, period_s = swings.at_even_times(
+        [[0, 1, 2, 3, 4], [0.5, 2.0, 3.5, 5.0]], [[0, 1, 2, 3, 4], [5, 20, 35, 50]]
+    )
     assert period_s == 1.5
     np.testing.assert_allclose(power_w, [[0.5, 5.0], [2.0, 20.0], [3.5, 35.0]])
 

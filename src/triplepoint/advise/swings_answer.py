@@ -1,7 +1,7 @@
 """How far power swings at nodes, racks and the job, whether that keeps to a specification, and what would."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -165,14 +165,16 @@ def answer_of(
     band = part if part[0] < part[1] else None
     levels = tuple(_swing_of(power, level, band) for level in _levels(power))
     if spec and spec.level not in _levels(power):
-        raise UserError(f"{power.name}: limits are for a rack, and how many nodes share one is not known; give --nodes-per-rack")
+        raise UserError(
+            f"{power.name}: limits are for a rack, and how many nodes share one is not known; give --nodes-per-rack"
+        )
     lines = verdicts(spec, _course(power, spec.level).power_w, power.period_s, power.window_s) if spec else []
     found = SwingAnswer(
         power, swings.highest_hz(power.period_s, power.window_s), band, levels,
         _together(power, levels[-1].line_hz), spec, tuple(lines), (), (),
     )  # fmt: skip
     remedies, more = _remedies(found, num_jobs, capped)
-    return SwingAnswer(**{**vars(found), "remedies": remedies, "notes": (*notes, *more)})
+    return replace(found, remedies=remedies, notes=(*notes, *more))
 
 
 def _refusal(band_hz: tuple[float, float], seen: tuple[float, float, float]) -> str:
@@ -212,15 +214,16 @@ def _swing_of(power: NodePower, level: Level, band: tuple[float, float] | None) 
     which, power_w = _worst(power, level)
     size = {"node": 1, "rack": power.nodes_per_rack or 1, "job": power.nodes_w.shape[1]}[level]
     one, (low_hz, high_hz) = swings.swing(power_w, power.period_s), _all_seen(power)
-    line = (
-        swings.strongest_line(power_w, power.period_s, low_hz, high_hz, power.window_s) if low_hz < high_hz else None
+    found = LevelSwing(
+        level, which, size, one.mean_w, one.low_w, one.high_w, one.fraction, one.ramp_up_w_per_s, one.ramp_down_w_per_s
     )
-    inside = swings.in_band(power_w, power.period_s, *band, power.window_s) if band else None
-    return LevelSwing(
-        level, which, size, one.mean_w, one.low_w, one.high_w, one.fraction, one.ramp_up_w_per_s,
-        one.ramp_down_w_per_s, line and line.frequency_hz, line and line.amplitude_w, inside and inside.rms_w,
-        inside and inside.share,
-    )  # fmt: skip
+    if low_hz < high_hz:
+        line = swings.strongest_line(power_w, power.period_s, low_hz, high_hz, power.window_s)
+        found = replace(found, line_hz=line.frequency_hz, line_w=line.amplitude_w)
+    if band is not None:
+        inside = swings.in_band(power_w, power.period_s, *band, power.window_s)
+        found = replace(found, band_rms_w=inside.rms_w, band_share=inside.share)
+    return found
 
 
 def _all_seen(power: NodePower) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 from pandas import DataFrame
 
 from triplepoint import swings
@@ -15,9 +16,11 @@ from triplepoint.files import whole
 from triplepoint.units import KILO
 
 SUFFIXES = (".pdf", ".png", ".svg")
-_NUM_PERIODS = 12
+_NUM_PERIODS = 6
 """Of the strongest line, whose power is drawn."""
-_NOTE = "Power of all nodes, readings every {period:.3g} s. Dashed: 1st and 99th percentile; shaded: the band asked about."
+_NOTE = (
+    "{name}: power of all nodes every {period:.3g} s. Dashed: 1st and 99th percentile; shaded: the band asked about."
+)
 
 
 @style.styled
@@ -25,8 +28,9 @@ def draw(answer: SwingAnswer) -> Figure:
     """Return the figure: power over some periods of its strongest line, and its spectrum."""
     made_by = {"origin": answer.power.origin, "engine": None, "torch_version": None, "stack": None}
     points = DataFrame([made_by | {"git_commit": None, "host": None}]).astype(object)
-    note = _NOTE.format(period=answer.power.period_s)
-    page = style.new_page(headline(answer), points, 2, 1, style.COLUMN, 4.6, note)
+    note = _NOTE.format(name=answer.power.name, period=answer.power.period_s)
+    title = headline(answer)[0].upper() + headline(answer)[1:]
+    page = style.new_page(title, points, 2, 1, style.COLUMN, 4.6, note)
     _draw_course(page.axes[0][0], answer)
     _draw_spectrum(page.axes[1][0], answer)
     return page.finish()
@@ -59,6 +63,8 @@ def _draw_spectrum(axes: Axes, answer: SwingAnswer) -> None:
     if answer.band_hz:
         axes.axvspan(*answer.band_hz, color=marks.GREY, alpha=0.15, linewidth=0)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_ylim(0, None)
     axes.set_xlabel("frequency (Hz)")
     axes.set_ylabel("amplitude (kW)")

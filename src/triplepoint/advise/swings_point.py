@@ -11,6 +11,7 @@ from triplepoint import swings
 from triplepoint.advise.swings_source import NodePower
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.plan import run_id
 from triplepoint.errors import PointError
 from triplepoint.predictions import Request
 from triplepoint.simulate.artefacts.evaluation import forward_only
@@ -46,7 +47,7 @@ class SimulatedPower:
     """Power of a simulated job in a step.
 
     Attributes:
-        name: Of the point.
+        name: Run id of the point.
         step: Power of every node in a step.
         passed: The same of the forward passes of a step alone.
         jitter: Relative standard deviation of the time of steps; 0 where it is not known. Unit: 1.
@@ -96,7 +97,7 @@ def simulate_power(request: Request, config: Path, cap_w: float | None = None, d
     jitter = job.software.step_jitter
     limit_w = power_of(cluster.conditions, job.gpu, config).power_limit.value
     return SimulatedPower(
-        request.id,
+        run_id(request.point),
         _stretch(job, cluster, config, is_training=True),
         _stretch(job, cluster, config, is_training=False),
         jitter.value if jitter else 0.0,

@@ -102,7 +102,10 @@ def storage(course: Course, spec: SwingSpec) -> Remedy:
         return Remedy("storage", False, {}, "no running mean over up to half of the recording is enough")
     difference_w = course.power_w - smooth(number).power_w
     stored_j = np.cumsum(difference_w) * course.period_s
-    energy_kwh, power_kw = float(np.ptp(np.append(0.0, stored_j))) / _J_PER_KWH, float(np.abs(difference_w).max()) / KILO
+    energy_kwh, power_kw = (
+        float(np.ptp(np.append(0.0, stored_j))) / _J_PER_KWH,
+        float(np.abs(difference_w).max()) / KILO,
+    )
     window_s = number * course.period_s if number > 1 else 0.0
     return Remedy(
         "storage",
@@ -132,7 +135,7 @@ def _clipped(course: Course, spec: SwingSpec) -> np.ndarray:
         middle_w = (low_w + high_w) / 2
         is_low = np.clip(power_w, middle_w, middle_w + range_w).mean() < mean_w
         low_w, high_w = (middle_w, high_w) if is_low else (low_w, middle_w)
-    return np.clip(power_w, high_w, high_w + range_w)
+    return np.asarray(np.clip(power_w, high_w, high_w + range_w))
 
 
 def _shortest(is_enough: Callable[[int], bool], most: int) -> int | None:

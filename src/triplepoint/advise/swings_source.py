@@ -176,8 +176,8 @@ def _numbers(table: pa.Table, column: str, path: Path) -> np.ndarray:
 def _long_enough(found: NodePower) -> NodePower:
     if len(found.nodes_w) < LEAST_SAMPLES:
         raise UserError(
-            f"{found.name}: {len(found.nodes_w)} readings, every {found.period_s:.3g} s, while all nodes are read; a 1st "
-            f"percentile needs {LEAST_SAMPLES}: record longer or read more often"
+            f"{found.name}: {len(found.nodes_w)} readings, every {found.period_s:.3g} s, while all nodes are read; "
+            f"expected {LEAST_SAMPLES} for a 1st percentile: record longer or read more often"
         )
     if not found.nodes_w.mean() > 0:
         raise UserError(f"{found.name}: mean power is {found.nodes_w.mean():.3g} W, expected a positive one")

@@ -157,12 +157,14 @@ def check_band(band_hz: tuple[float, float], lasts_s: float, period_s: float, wi
     if (low_hz, high_hz) == band_hz:
         return
     part = f"it can be asked of {low_hz:.4g} to {high_hz:.4g} Hz" if high_hz > low_hz else "it shows no part of that"
-    raise UserError(f"band {band_hz[0]:g} to {band_hz[1]:g} Hz: {'; '.join(_why(band_hz, lasts_s, period_s, window_s))}; {part}")
+    raise UserError(
+        f"band {band_hz[0]:g} to {band_hz[1]:g} Hz: {'; '.join(_why(band_hz, lasts_s, period_s, window_s))}; {part}"
+    )
 
 
 def _why(band_hz: tuple[float, float], lasts_s: float, period_s: float, window_s: float) -> Iterator[str]:
     if band_hz[1] > (highest_hz := swings.highest_hz(period_s, window_s)):
-        mean = f", each the mean of {window_s:.4g} s," if window_s > period_s else ""
+        mean = f", each the mean of {window_s:.4g} s," if window_s > 1.001 * period_s else ""
         yield f"readings every {period_s:.4g} s{mean} show nothing above {highest_hz:.4g} Hz"
     if band_hz[0] < swings.LOWEST_PERIODS / lasts_s:
         yield f"{lasts_s:.4g} s tell lines apart from {swings.LOWEST_PERIODS / lasts_s:.4g} Hz up"

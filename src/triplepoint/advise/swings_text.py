@@ -18,7 +18,7 @@ def headline(answer: SwingAnswer) -> str:
     """Return the swing of the job and the verdict in one line."""
     job = answer.levels[-1]
     line = f", most at {job.line_hz:.4f} Hz" if job.line_hz else ""
-    said = f"{answer.power.name}: power of the job swings by {job.range_fraction:.1%} of its mean{line}"
+    said = f"power of the job swings by {job.range_fraction:.1%} of its mean{line}"
     if not answer.verdicts:
         return said
     failed = [verdict for verdict in answer.verdicts if not verdict.passes]
@@ -27,9 +27,10 @@ def headline(answer: SwingAnswer) -> str:
 
 def _lines(answer: SwingAnswer) -> Iterator[str]:
     power = answer.power
-    yield headline(answer)
+    yield f"{power.name}: {headline(answer)}"
+    num_nodes = power.nodes_w.shape[1]
     yield (
-        f"{power.origin}, {power.nodes_w.shape[1]} nodes, {len(power.nodes_w)} readings every {power.period_s:.4g} s, "
+        f"{power.origin}, {num_nodes} nodes, {len(power.nodes_w)} readings every {power.period_s:.4g} s, "
         f"which show up to {answer.seen_hz:.4g} Hz"
     )
     yield from (f"  {note}" for note in answer.notes)
@@ -41,8 +42,8 @@ def _lines(answer: SwingAnswer) -> Iterator[str]:
         yield f"band: {answer.band_hz[0]:.4g} to {answer.band_hz[1]:.4g} Hz"
     if (one := answer.together) is not None:
         yield (
-            f"at {answer.levels[-1].line_hz:.4f} Hz: {power.nodes_w.shape[1]} nodes x {one.node_line_w / KILO:.3g} kW x "
-            f"coherence {one.coherence:.2f} = {one.job_line_w / KILO:.3g} kW; correlation of nodes {one.correlation:.2f}"
+            f"at {answer.levels[-1].line_hz:.4f} Hz: {num_nodes} nodes x {one.node_line_w / KILO:.3g} kW x "
+            f"coherence {one.coherence:.2f} = {one.job_line_w / KILO:.3g} kW; correlation {one.correlation:.2f}"
         )
     if answer.spec:
         yield ""

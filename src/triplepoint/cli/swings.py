@@ -145,10 +145,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         raise UserError(f"{out}: found {out.suffix or 'no ending'}, expected one of .pdf, .png, .svg")
     spec = read_spec(arguments.spec) if arguments.spec else None
     wanted = spec, arguments.band, arguments.jobs
-    if _is_point(arguments.source):
-        answer = _of_point(arguments, wanted)
-    else:
-        answer = answer_of(_read(arguments), *wanted)
+    answer = _of_point(arguments, wanted) if _is_point(arguments.source) else answer_of(_read(arguments), *wanted)
     if out is not None:
         from triplepoint.advise.swings_figure import write
 
@@ -188,7 +185,9 @@ def _request(arguments: argparse.Namespace) -> "Request":
     if key and key not in known:
         raise UserError(f"{path}: no configuration with id {key!r}{nearest(key, known)}")
     if not key and len(known) > 1:
-        raise UserError(f"{path}: {len(known)} configurations; name one as {path}:ID, such as {path}:{next(iter(known))}")
+        raise UserError(
+            f"{path}: {len(known)} configurations; name one as {path}:ID, such as {path}:{next(iter(known))}"
+        )
     return known[key] if key else next(iter(known.values()))
 
 
