@@ -88,10 +88,11 @@ def test_verdicts_of_a_square_wave_by_hand() -> None:
 
 
 def test_storage_for_a_ramp_by_hand() -> None:
-    # A running mean over w s makes 2 x 100 kW a ramp over w; the storage gives and takes 100 kW x w / 4 around each.
+    # A running mean over w s makes 2 x 100 kW a ramp over w. Before a rise the storage takes 100 kW x w / 4 and gives it
+    # back after; around a fall it gives first. So it has to hold twice that.
     found = storage(SQUARE, SwingSpec(ramp_up_kw_per_s=200 / 4.1 + 0.01))
     assert found.passes and found.numbers["window_s"] == pytest.approx(4.1)
-    assert found.numbers["energy_kwh"] == pytest.approx(100 * 4.1 / 4 / 3600, rel=0.01)
+    assert found.numbers["energy_kwh"] == pytest.approx(100 * 4.1 / 2 / 3600, rel=0.01)
     assert found.numbers["power_kw"] == pytest.approx(100.0, rel=0.03)
 
 
