@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from triplepoint.cli import COMMANDS
 from triplepoint.advise.swings_spec import read_spec
+from triplepoint.cli import COMMANDS
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.site import read_site
 from triplepoint.config.study import Settings
