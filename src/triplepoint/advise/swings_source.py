@@ -72,6 +72,8 @@ def read_run(folder: Path, config: Path) -> NodePower:
         UserError: If it has no telemetry, or too few readings.
     """
     planned, manifest = read_planned_run(folder / "point.json"), read_manifest(folder / "raw" / "manifest.json")
+    if not manifest.nodes:
+        raise UserError(f"{folder.name}: its status is {manifest.status}, no node took a step; name a finished run")
     if not (folder / "telemetry.parquet").is_file():
         raise UserError(f"{folder}: no telemetry.parquet; make it with 'triplepoint telemetry {folder.name}'")
     entry = PlanEntry(run=planned.run, studies=(), invalid_because=None, planned=planned)
@@ -143,13 +145,15 @@ def read_file(path: Path) -> NodePower:
     else:
         columns = [(np.ones(len(table), bool), name) for name in table.column_names if name != time]
     times_s, powers_w = [], []
-    start = _numbers(table, time, path).min()
+    all_times = _numbers(table, time, path)
+    # Less the first: seconds since 1970 leave too few digits for milliseconds.
+    all_times_s = (all_times - np.min(all_times, initial=np.inf, where=np.isfinite(all_times))) * _TIMES_S[time]
     for rows, name in columns:
-        # Less the first: seconds since 1970 leave too few digits for milliseconds.
-        t_s, power_w = ((_numbers(table, column, path) - less)[rows] for column, less in ((time, start), (name, 0.0)))
-        t_s, first = np.unique(t_s[np.isfinite(power_w)] * _TIMES_S[time], return_index=True)
+        power_w = _numbers(table, name, path)
+        is_known = rows & np.isfinite(power_w) & np.isfinite(all_times_s)
+        t_s, first = np.unique(all_times_s[is_known], return_index=True)
         times_s.append(t_s)
-        powers_w.append(power_w[np.isfinite(power_w)][first])
+        powers_w.append(power_w[is_known][first])
     if not times_s or any(len(each) < 2 for each in times_s):
         raise UserError(f"{path}: a node has fewer than two readings of power; expected one of {', '.join(_POWERS)}")
     nodes_w, period_s = swings.at_even_times(times_s, powers_w)

@@ -77,9 +77,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--band", type=_band, metavar="LOW:HIGH", help="band in Hz, refused where not seen (default: seen of 0.1:20)"
     )
-    made.add_argument(
-        "--jobs", type=whole_number(1000), default=1, metavar="N", help="independent jobs like it in one hall"
-    )
+    made.add_argument("--jobs", type=whole_number(1000), default=1, metavar="N", help="independent jobs in one hall")
     made.add_argument(
         "--nodes-per-rack", type=whole_number(), metavar="N", help="nodes that share a rack (default: the cluster's)"
     )

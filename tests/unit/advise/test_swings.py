@@ -44,10 +44,10 @@ def test_line_of_a_job_is_nodes_times_amplitude_times_coherence() -> None:
 def test_node_and_rack_that_swing_most_are_told() -> None:
     nodes = [sine(0.0, amplitude_w) for amplitude_w in (100.0, 100.0, 100.0, 200.0, 300.0, 10.0)]
     node, rack, job = answer_of(of_nodes(*nodes, nodes_per_rack=2)).levels
-    assert (node.which, rack.which, job.which) == ("node4", "rack2", "job") or rack.which == "rack1"
+    assert (node.which, rack.which, job.which) == ("node4", "rack2", "job")
     assert node.range_fraction == pytest.approx(0.6, rel=0.01)
     # Nodes 2 and 3 swing by 300 W of 2 kW, nodes 4 and 5 by 310.
-    assert rack.which == "rack2" and rack.range_fraction == pytest.approx(2 * 310 / 2000, rel=0.01)
+    assert rack.range_fraction == pytest.approx(2 * 310 / 2000, rel=0.01)
     assert job.range_fraction == pytest.approx(2 * 810 / 6000, rel=0.01)
 
 
@@ -88,8 +88,8 @@ def test_verdicts_of_a_square_wave_by_hand() -> None:
 
 
 def test_storage_for_a_ramp_by_hand() -> None:
-    # A running mean over w s makes 2 x 100 kW a ramp over w. Before a rise the storage takes 100 kW x w / 4 and gives it
-    # back after; around a fall it gives first. So it has to hold twice that.
+    # A running mean over w s makes 2 x 100 kW a ramp over w. Before a rise the storage takes 100 kW x w / 4 and gives
+    # it back after; around a fall it gives first. So it has to hold twice that.
     found = storage(SQUARE, SwingSpec(ramp_up_kw_per_s=200 / 4.1 + 0.01))
     assert found.passes and found.numbers["window_s"] == pytest.approx(4.1)
     assert found.numbers["energy_kwh"] == pytest.approx(100 * 4.1 / 2 / 3600, rel=0.01)
@@ -175,10 +175,11 @@ def test_files_of_rows_and_of_columns_are_one(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("node,watts\n1,2\n", "no column t_s"),
-        ("t_s,node_power_w\n", "no row"),
         ("t_s,node_power_w\n1,5\n", "fewer than two readings"),
         ("t_s,node_power_w\n1,5\n2,6\n3,6\n", "expected 100"),
         ("t_s,node_power_w\n1,a\n2,b\n", "expected numbers"),
+        ("t_s,node_power_w\nnan,5\nnan,6\n", "fewer than two readings"),
+        ("t_s,node_power_w\n", "no row"),
     ],
 )
 def test_file_without_power_is_refused(text: str, said: str, tmp_path: Path) -> None:

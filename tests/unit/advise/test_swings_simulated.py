@@ -117,6 +117,14 @@ def test_run_without_meters_is_told_from_gpus(run: Path, place: Path, tmp_path: 
         read_run(copy, place / "config")
 
 
+def test_run_in_which_no_node_took_a_step_is_refused(run: Path, place: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(run, tmp_path / "runs" / run.name)
+    path = copy / "raw" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"nodes": [], "status": "crashed"}))
+    with pytest.raises(UserError, match="its status is crashed, no node took a step"):
+        read_run(copy, place / "config")
+
+
 def test_command_on_a_point_tries_caps(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "spec.yaml").write_text("range_fraction: 0.01\n")
     study = place / "config" / "studies" / "mine.yaml"
