@@ -138,18 +138,14 @@ class Site:
         pace = min(warm.factor.values(), default=1.0)
         by_rank = with_factors(slow, {rank: own / pace for rank, own in warm.factor.items()})
         per_node = self.cluster.gpus_per_node
-        factor = {
-            (placement.nodes[rank // per_node], rank % per_node): max(own, 1.0) for rank, own in by_rank.items()
-        }
+        factor = {(placement.nodes[rank // per_node], rank % per_node): max(own, 1.0) for rank, own in by_rank.items()}
         return Outcome(warm.load.length_s, factor, busy_of(warm.load.ran))
 
     def _of_ranks(
         self, placement: Placement, factor: Mapping[tuple[int, int], float], num_gpus: int
     ) -> dict[int, float]:
         per_node = self.cluster.gpus_per_node
-        return {
-            rank: factor.get((placement.nodes[rank // per_node], rank % per_node), 1.0) for rank in range(num_gpus)
-        }
+        return {rank: factor.get((placement.nodes[rank // per_node], rank % per_node), 1.0) for rank in range(num_gpus)}
 
 
 def busy_of(step: Step) -> Float:

@@ -1,7 +1,7 @@
 """Search over placements: which nodes hold which pipeline stages, and how many layers each stage has.
 
-A linear model of the pipeline is solved to its optimum by a mixed-integer program; from there single layers and pairs of
-nodes are moved, each trial simulated. What is found is followed with heat by the caller.
+A linear model of the pipeline is solved to its optimum by a mixed-integer program. From there single layers and pairs
+of nodes are moved, each trial simulated. The caller follows what is found with heat.
 """
 
 from collections.abc import Iterator, Mapping

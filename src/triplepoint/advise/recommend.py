@@ -10,7 +10,7 @@ import numpy as np
 from triplepoint.advise.passport import Learned, Passport, hosts_of, learn
 from triplepoint.advise.placement import BAD_CONTACT, Outcome, Placement, Site, learned_cluster, with_slow_gpus
 from triplepoint.advise.placement_search import search
-from triplepoint.config.cluster import ClusterConfig, place_of
+from triplepoint.config.cluster import ConditionsConfig, place_of
 from triplepoint.config.plan import read_planned_run
 from triplepoint.errors import PointError, UserError
 from triplepoint.metrics import Z90
@@ -22,8 +22,8 @@ _ROUNDS = 2
 _RESOLUTION = 0.005
 """Speeds of GPUs are told apart in steps of 0.5 % (`simulate.heat.warm`): both steps are off by half of it at most."""
 _MODEL_SHARE = 0.3
-"""Standard deviation of a gain that is the model's own, over the gain: with it a gain of half of what was promised lies at
-the end of the 90 % interval, as found of placement inside a node. Source: Lit Silicon, arXiv:2511.09861."""
+"""The model's own standard deviation of a gain, over the gain: with it half of what was promised is the end of the 90 %
+interval. Half is what was measured of a model of placement inside a node. Source: Lit Silicon, arXiv:2511.09861."""
 
 
 @dataclass(frozen=True)
@@ -176,20 +176,17 @@ def gain_of(site: Site, learned: Learned | None, before: Outcome, proposed: Plac
     """
     share = 1.0 - after.step_time_s / before.step_time_s
     low, high = share, share
-    for shift in (-Z90, Z90) if learned and site.cluster.conditions.bad_contact else ():
-        moved = _share_at(site, replace_contacts(site.cluster, learned_cluster(learned, shift)), proposed)
-        low, high = (low, high) if moved is None else (min(low, moved), max(high, moved))
+    if learned is not None and site.cluster.conditions.bad_contact:
+        for shift in (-Z90, Z90):
+            moved = _share_at(site, learned_cluster(learned, shift).conditions, proposed)
+            low, high = (low, high) if moved is None else (min(low, moved), max(high, moved))
     own = Z90 * math.hypot(_MODEL_SHARE * share, _RESOLUTION / math.sqrt(6.0))
     return Gain(share, share - math.hypot(share - low, own), share + math.hypot(high - share, own))
 
 
-def replace_contacts(cluster: ClusterConfig, other: ClusterConfig) -> ClusterConfig:
-    """Return a cluster with the conditions of another state of it."""
-    return cluster.model_copy(update={"conditions": other.conditions})
-
-
-def _share_at(site: Site, cluster: ClusterConfig, proposed: Placement) -> float | None:
-    """Return the gain in a state of the cluster; None where GPUs would shut down in it."""
+def _share_at(site: Site, conditions: ConditionsConfig, proposed: Placement) -> float | None:
+    """Return the gain under other conditions; None where GPUs would shut down under them."""
+    cluster = site.cluster.model_copy(update={"conditions": conditions})
     try:
         before, after = (site.step(each, cluster).step_time_s for each in (site.present, proposed))
     except PointError:
@@ -254,8 +251,7 @@ def _reasons(
         why = "the run has one pipeline stage" if site.point.layout.pp == 1 else "no other placement is shorter"
         return [
             *lines,
-            f"{why}; stages in perfect balance would compute {balance:.1%} less on the longest one, and layers cannot be "
-            "split",
+            f"{why}; in perfect balance the longest stage would compute {balance:.1%} less, and layers cannot be split",
         ]
     lines.append(f"then stage {_limit(site, proposed, after, hosts)}")
     change = float(after.busy_s.max() / before.busy_s.max()) - 1.0
@@ -276,12 +272,15 @@ def _limit(site: Site, placement: Placement, outcome: Outcome, hosts: Mapping[in
     """Return the stage that computes longest, its layers and its slowest GPU, in words."""
     stage = int(outcome.busy_s.argmax())
     per_stage, per_node = site.point.num_gpus // site.point.layout.pp, site.cluster.gpus_per_node
-    ranks = range(stage * per_stage, (stage + 1) * per_stage)
-    slowest = max(((placement.nodes[rank // per_node], rank % per_node) for rank in ranks), key=outcome.factor.__getitem__)
-    factor = outcome.factor[slowest]
+    places = [
+        (placement.nodes[rank // per_node], rank % per_node)
+        for rank in range(stage * per_stage, (stage + 1) * per_stage)
+    ]
+    node, device = max(places, key=outcome.factor.__getitem__)
+    factor = outcome.factor[node, device]
     layers = f" with {placement.layers[stage]} layers" if placement.layers else ""
-    by = f"; gpu{slowest[1]} of {hosts[slowest[0]]} takes {factor:.2f} times as long as a sound one" if factor > 1.01 else ""
-    return f"{stage}{layers} computes longest, {outcome.busy_s.max():.2f} s of {outcome.step_time_s:.2f} s{by}"
+    text = f"{stage}{layers} computes longest, {outcome.busy_s.max():.2f} s of {outcome.step_time_s:.2f} s"
+    return text if factor <= 1.01 else f"{text}; gpu{device} of {hosts[node]} takes {factor:.2f} times a sound GPU's time"
 
 
 def _measured_s(folder: Path) -> float:
@@ -293,5 +292,3 @@ def _measured_s(folder: Path) -> float:
         raise UserError(f"{folder.name}: no measured steps; launch the run again")
     number, time_ns = columns["step"][of], (columns["t_end_ns"] - columns["t_start_ns"])[of].astype(float)
     return float(np.median([time_ns[number == one].max() for one in np.unique(number)])) / NS_PER_S
-
-

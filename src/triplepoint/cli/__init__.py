@@ -34,6 +34,7 @@ COMMANDS = {
     "predict": "predict step time, memory and bottleneck of any configurations, one a row of a CSV",
     "whatif": "say what each factor costs a point, or makes of the difference of two points",
     "why": "say why a job is slow, per GPU and per step: causes, what each costs, what to do",
+    "recommend": "recommend where pipeline stages run and how many layers they have, hardware faults first",
     "compare": "say why one run or trace is slower or hotter than another; or judge a table of own measured values",
     "calibrate": "fit the constants of software stacks to measured step times",
     "characterise": "measure what the power sensors of a GPU do to the truth: a sensor card",
