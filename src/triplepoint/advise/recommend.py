@@ -280,7 +280,7 @@ def _limit(site: Site, placement: Placement, outcome: Outcome, hosts: Mapping[in
     factor = outcome.factor[node, device]
     layers = f" with {placement.layers[stage]} layers" if placement.layers else ""
     text = f"{stage}{layers} computes longest, {outcome.busy_s.max():.2f} s of {outcome.step_time_s:.2f} s"
-    return text if factor <= 1.01 else f"{text}; gpu{device} of {hosts[node]} takes {factor:.2f} times a sound GPU's time"
+    return text if factor <= 1.01 else f"{text}; gpu{device} of {hosts[node]} takes {factor:.2f} of a sound one's time"
 
 
 def _measured_s(folder: Path) -> float:
