@@ -1,8 +1,8 @@
-"""`triplepoint recommend` on made-up clusters whose truth it does not see: `python -m tests.benchmarks.recommend [NUM]`.
+"""`triplepoint recommend` on made-up clusters it does not see: `python -m tests.benchmarks.recommend [NUM]`.
 
-A cluster is drawn (contacts, faulty slots, inlet, leakage of parts), a run is simulated on it, and the advisor sees that
-run's telemetry and the description of a sound cluster. What it recommends is then simulated on the truth. Leakage of
-parts stays where it was when nodes change places.
+A cluster is drawn (contacts, faulty slots, inlet, leakage of parts) and a run is simulated on it. The advisor sees the
+telemetry of that run and the description of a sound cluster. What it recommends is then simulated on the truth.
+Leakage of parts stays where it was when nodes change places.
 """
 
 import shutil
@@ -90,9 +90,7 @@ def true_step_s(truth: ClusterConfig, run: PlannedRun, placement: Placement) -> 
     if placement.layers:
         layout = point.layout.model_copy(update={"pipeline_layers": placement.layers, "pipeline_ends": ()})
         point = point.model_copy(update={"layout": layout})
-    return predict_job(
-        job_of(point, Catalogue(CONFIG)), None, CONFIG, placed_on(truth, placement.nodes)
-    ).step_time_s
+    return predict_job(job_of(point, Catalogue(CONFIG)), None, CONFIG, placed_on(truth, placement.nodes)).step_time_s
 
 
 def run_case(seed: int, job: str) -> Case:
@@ -128,8 +126,8 @@ def main() -> None:
         )
     accepted = [case for case in all_cases if case.advice.is_accepted]
     print(
-        f"{len(accepted)} of {len(all_cases)} accepted, {sum(case.is_inside for case in accepted)} of them inside their "
-        f"interval, {sum(case.found < 0 for case in all_cases)} slower than before"
+        f"{len(accepted)} of {len(all_cases)} accepted, {sum(case.is_inside for case in accepted)} of them inside "
+        f"their interval, {sum(case.found < 0 for case in all_cases)} slower than before"
     )
 
 

@@ -20,6 +20,8 @@ _SOLVER_GAP = 1e-3
 _MOST_TRIALS = 600
 """Simulated trials of one search: about 20 ms each."""
 _LEAST_BETTER = 1e-4
+_TRIED_EXCESS = 0.3
+"""How much slower all GPUs are made to see what that does to stages: as one with bad contact."""
 _WORTH_MOVING = 1e-3
 """Share of a step that an order of nodes must gain to be changed. Our choice."""
 
@@ -59,7 +61,8 @@ class Pipeline:
 def pipeline_of(site: Site, factor: Mapping[tuple[int, int], float]) -> Pipeline:
     """Return the linear model of a job with factors on the computation of GPUs, by (node, device).
 
-    Layer and ends are read off two simulated steps, one with a layer moved from the last stage to the first.
+    Layer and ends are read off two simulated steps, one with a layer moved from the last stage to the first. A third
+    step tells what a slow GPU does to its stage.
     """
     layout, num_microbatches = site.point.layout, site.point.num_microbatches
     layers = np.array(site.present.layers)
@@ -69,9 +72,14 @@ def pipeline_of(site: Site, factor: Mapping[tuple[int, int], float]) -> Pipeline
     if shifted and min(shifted) >= 0:
         moved_s = busy_of(site.quick_step(Placement(site.present.nodes, shifted), {})) / num_microbatches
         layer_s = float(moved_s[0] - sound_s[0])
-    return Pipeline(
-        layer_s, sound_s - layer_s * layers, int(layers.sum()), num_microbatches, _factors(site, factor)
-    )  # fmt: skip
+    # Where the host launches more slowly than GPUs compute, a slow GPU makes its stage longer by less.
+    all_slower = dict.fromkeys(
+        [(node, gpu) for node in site.present.nodes for gpu in range(site.cluster.gpus_per_node)], 1.0 + _TRIED_EXCESS
+    )
+    slower_s = busy_of(site.quick_step(site.present, all_slower)) / num_microbatches
+    passed_on = float(slower_s.sum() / sound_s.sum() - 1.0) / _TRIED_EXCESS
+    effect = {place: 1.0 + passed_on * (own - 1.0) for place, own in factor.items()}
+    return Pipeline(layer_s, sound_s - layer_s * layers, int(layers.sum()), num_microbatches, _factors(site, effect))
 
 
 def _factors(site: Site, factor: Mapping[tuple[int, int], float]) -> Float:
