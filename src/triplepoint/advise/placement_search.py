@@ -61,8 +61,7 @@ class Pipeline:
 def pipeline_of(site: Site, factor: Mapping[tuple[int, int], float]) -> Pipeline:
     """Return the linear model of a job with factors on the computation of GPUs, by (node, device).
 
-    Layer and ends are read off two simulated steps, one with a layer moved from the last stage to the first. A third
-    step tells what a slow GPU does to its stage.
+    Layer and ends are read off two simulated steps, one with a layer moved from the last stage to the first.
     """
     layout, num_microbatches = site.point.layout, site.point.num_microbatches
     layers = np.array(site.present.layers)
@@ -72,14 +71,17 @@ def pipeline_of(site: Site, factor: Mapping[tuple[int, int], float]) -> Pipeline
     if shifted and min(shifted) >= 0:
         moved_s = busy_of(site.quick_step(Placement(site.present.nodes, shifted), {})) / num_microbatches
         layer_s = float(moved_s[0] - sound_s[0])
-    # Where the host launches more slowly than GPUs compute, a slow GPU makes its stage longer by less.
-    all_slower = dict.fromkeys(
-        [(node, gpu) for node in site.present.nodes for gpu in range(site.cluster.gpus_per_node)], 1.0 + _TRIED_EXCESS
+    return Pipeline(layer_s, sound_s - layer_s * layers, int(layers.sum()), num_microbatches, _factors(site, factor))
+
+
+def passed_on_by_stages(site: Site) -> float:
+    """Return how much longer stages compute over how much slower GPUs do: less than 1 where the host is slower."""
+    places = [(node, gpu) for node in site.present.nodes for gpu in range(site.cluster.gpus_per_node)]
+    sound, slower = (
+        float(busy_of(site.quick_step(site.present, dict.fromkeys(places, factor))).sum())
+        for factor in (1.0, 1.0 + _TRIED_EXCESS)
     )
-    slower_s = busy_of(site.quick_step(site.present, all_slower)) / num_microbatches
-    passed_on = float(slower_s.sum() / sound_s.sum() - 1.0) / _TRIED_EXCESS
-    effect = {place: 1.0 + passed_on * (own - 1.0) for place, own in factor.items()}
-    return Pipeline(layer_s, sound_s - layer_s * layers, int(layers.sum()), num_microbatches, _factors(site, effect))
+    return (slower / sound - 1.0) / _TRIED_EXCESS
 
 
 def _factors(site: Site, factor: Mapping[tuple[int, int], float]) -> Float:
@@ -167,27 +169,35 @@ def _constraints(pipeline: Pipeline, least: int) -> tuple[Float, Float, Float]:
     return np.stack(rows), np.array(low), np.array(high)
 
 
-def search(site: Site, factor: Mapping[tuple[int, int], float]) -> Placement | None:
-    """Return the placement with the shortest step at given factors; None where none is shorter than the present one.
+def search(site: Site, factor: Mapping[tuple[int, int], float]) -> list[Placement]:
+    """Return placements that no single move makes shorter, shortest first, of those shorter than the present one.
 
     Args:
         site: The job.
         factor: On the computation of GPUs, by (node of the run, device).
     """
-    starts = [site.present]
+    starts = {site.present: None}
     if site.present.layers:
-        starts.append(solve(pipeline_of(site, factor)))
+        for passed_on in (1.0, passed_on_by_stages(site)):
+            effect = {place: 1.0 + passed_on * (own - 1.0) for place, own in factor.items()}
+            starts[solve(pipeline_of(site, effect))] = None
     trials = Trials(site, factor)
-    best = min(starts, key=trials.time_s)
-    while trials.number < _MOST_TRIALS:
+    ends = {_descend(start, trials): None for start in starts}
+    least_s = trials.time_s(site.present) * (1.0 - _LEAST_BETTER)
+    return sorted((end for end in ends if trials.time_s(end) < least_s), key=trials.time_s)
+
+
+def _descend(start: Placement, trials: "Trials") -> Placement:
+    """Return where the best single moves lead from a placement; with hosts as they are if that is as good."""
+    best = start
+    most = trials.number + _MOST_TRIALS
+    while trials.number < most:
         nearest = min(_near(best), key=trials.time_s, default=best)
         if trials.time_s(nearest) >= trials.time_s(best) * (1.0 - _LEAST_BETTER):
             break
         best = nearest
-    same_hosts = best._replace(nodes=site.present.nodes)
-    if trials.time_s(same_hosts) <= trials.time_s(best) * (1.0 + _WORTH_MOVING):
-        best = same_hosts
-    return best if trials.time_s(best) < trials.time_s(site.present) * (1.0 - _LEAST_BETTER) else None
+    same_hosts = best._replace(nodes=trials.site.present.nodes)
+    return same_hosts if trials.time_s(same_hosts) <= trials.time_s(best) * (1.0 + _WORTH_MOVING) else best
 
 
 class Trials:

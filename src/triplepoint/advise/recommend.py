@@ -19,6 +19,8 @@ from triplepoint.units import NS_PER_S
 
 _ROUNDS = 2
 """Searches: the second knows how warm GPUs are under the first one's placement."""
+_FOLLOWED = 3
+"""Placements of a search that are followed with heat."""
 _RESOLUTION = 0.005
 """Speeds of GPUs are told apart in steps of 0.5 % (`simulate.heat.warm`): both steps are off by half of it at most."""
 _MODEL_SHARE = 0.3
@@ -148,13 +150,16 @@ def judged(site: Site, layers: tuple[int, ...]) -> tuple[Placement, Outcome]:
 def find(site: Site, before: Outcome) -> tuple[Placement | None, Outcome | None]:
     """Return the best placement that a search finds, followed with heat, and its step; None where none is shorter."""
     best, after, last = None, None, before
+    known = {site.present: before}
     for _ in range(_ROUNDS):
-        found = search(site, dict(last.factor))
-        if found is None or found == best:
+        found = [one for one in search(site, last.factor)[:_FOLLOWED] if one not in known]
+        if not found:
             break
-        last = site.step(found)
+        known |= {one: site.step(one) for one in found}
+        nearest = min(found, key=lambda one: known[one].step_time_s)
+        last = known[nearest]
         if last.step_time_s < (after or before).step_time_s:
-            best, after = found, last
+            best, after = nearest, last
     return best, after
 
 

@@ -61,8 +61,8 @@ def test_search_is_within_1_percent_of_brute_force_by_the_simulator() -> None:
     factor = {(0, 3): 1.4}
     trials = Trials(site, factor)
     least_s = min(map(trials.time_s, every_placement(2, 30, 2)))
-    found = search(site, factor)
-    assert found is not None and least_s < 0.95 * trials.time_s(site.present)
+    found = search(site, factor)[0]
+    assert least_s < 0.95 * trials.time_s(site.present)
     assert trials.time_s(found) <= 1.01 * least_s
 
 
@@ -122,7 +122,7 @@ def test_hosts_stay_where_moving_them_gains_nothing() -> None:
     """With two equal slow GPUs at the same place of both nodes no order is better."""
     site = site_of(model="llama3-8b", tp=8, pp=2, num_gpus=16)
     found = search(site, {(0, 3): 1.4, (1, 3): 1.4})
-    assert found is None or found.nodes == (0, 1)
+    assert all(one.nodes == (0, 1) for one in found)
 
 
 def test_gain_of_a_placement_that_is_the_present_one_is_none() -> None:
