@@ -1,13 +1,13 @@
 """Advice on a run: what its hardware costs, and whether another placement of pipeline stages gains."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from triplepoint.advise.passport import Learned, Passport, hosts_of, learn
+from triplepoint.advise.passport import Learned, Passport, Slot, hosts_of, learn
 from triplepoint.advise.placement import BAD_CONTACT, Outcome, Placement, Site, learned_cluster, with_slow_gpus
 from triplepoint.advise.placement_search import search
 from triplepoint.config.cluster import ConditionsConfig, place_of
@@ -16,6 +16,9 @@ from triplepoint.errors import PointError, UserError
 from triplepoint.metrics import Z90
 from triplepoint.tables import STEPS
 from triplepoint.units import NS_PER_S
+
+Seat = tuple[int, int]
+"""Node of the run and device."""
 
 _ROUNDS = 2
 """Searches: the second knows how warm GPUs are under the first one's placement."""
@@ -203,33 +206,14 @@ def _outliers(site: Site, learned: Learned, before: Outcome, hosts: Mapping[int,
     """Return hardware that costs time, with what a step would gain if it were sound, most first."""
     present_s = site.quick_step(site.present, before.factor).time_s
 
-    def cost_s(places: list[tuple[int, int]]) -> float:
+    def cost_s(places: Collection[Seat]) -> float:
         mended = {place: own for place, own in before.factor.items() if place not in places}
         return (present_s - site.quick_step(site.present, mended).time_s) * before.step_time_s / present_s
 
-    found = []
-    bad = {place_of(name): own for name, own in site.cluster.conditions.bad_contact.items()}
     slots = {(slot.node, slot.device): slot for slot in learned.passport.slots}
-    for node, host in hosts.items():
-        own = [place for place in slots if place[0] == node]
-        if own and float(np.median([slots[place].contact.value for place in own])) >= BAD_CONTACT:
-            found.append(Outlier(
-                f"node{node}", host, "airflow",
-                f"its GPUs have {np.median([slots[place].contact.value for place in own]):.2f} times the usual "
-                "resistance in the median", "look after fans, filters and inlet of the node", cost_s(own),
-            ))  # fmt: skip
-            bad = {place: factor for place, factor in bad.items() if place[0] != node}
-    for place in bad:
-        slot = slots[place]
-        found.append(Outlier(
-            slot.name, slot.host, "contact",
-            f"{slot.contact.value:.1f} times the usual resistance ({slot.contact.lo:.1f} to {slot.contact.hi:.1f}), "
-            f"{slot.temp_c:.0f} degC at {slot.power_w:.0f} W",
-            "reseat the heat sink, renew its paste, look for blocked air", cost_s([place]),
-        ))  # fmt: skip
+    found = list(_hot(site, slots, hosts, cost_s))
     for name, speed in site.cluster.slow_gpus.items():
-        place = place_of(name)
-        if place in slots:
+        if (place := place_of(name)) in slots:
             found.append(Outlier(
                 name, slots[place].host, "slow", f"computes at {speed:.0%} of the speed of its peers, beyond its heat",
                 "test or replace the GPU", cost_s([place]),
@@ -239,6 +223,29 @@ def _outliers(site: Site, learned: Learned, before: Outcome, hosts: Mapping[int,
         for one in learned.manifest.suspects
     ]
     return sorted(found, key=lambda one: -(one.cost_s or 0.0))
+
+
+def _hot(
+    site: Site, slots: Mapping[Seat, Slot], hosts: Mapping[int, str], cost_s: Callable[[Collection[Seat]], float]
+) -> Iterator[Outlier]:
+    """Yield nodes whose median slot is cooled badly, then single slots of other nodes."""
+    bad = [place_of(name) for name in site.cluster.conditions.bad_contact]
+    for node, host in hosts.items():
+        own = [place for place in slots if place[0] == node]
+        median = float(np.median([slots[place].contact.value for place in own])) if own else 0.0
+        if median >= BAD_CONTACT:
+            bad = [place for place in bad if place[0] != node]
+            evidence = f"its GPUs have {median:.2f} times the usual resistance in the median"
+            action = "look after fans, filters and inlet of the node"
+            yield Outlier(f"node{node}", host, "airflow", evidence, action, cost_s(own))
+    for place in bad:
+        slot = slots[place]
+        yield Outlier(
+            slot.name, slot.host, "contact",
+            f"{slot.contact.value:.1f} times the usual resistance ({slot.contact.lo:.1f} to {slot.contact.hi:.1f}), "
+            f"{slot.temp_c:.0f} degC at {slot.power_w:.0f} W",
+            "reseat the heat sink, renew its paste, look for blocked air", cost_s([place]),
+        )  # fmt: skip
 
 
 def _reasons(

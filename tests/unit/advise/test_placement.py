@@ -2,11 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
-from triplepoint.advise.placement import Placement, Site, placed_on
+from tests.unit.advise.test_passport import passport
+from triplepoint.advise.passport import Learned
+from triplepoint.advise.placement import Outcome, Placement, Site, placed_on, with_slow_gpus
 from triplepoint.advise.placement_search import Pipeline, Trials, every_placement, search, solve
 from triplepoint.advise.recommend import Gain, find, gain_of, judged
 from triplepoint.config.catalogue import Catalogue
@@ -130,3 +134,17 @@ def test_gain_of_a_placement_that_is_the_present_one_is_none() -> None:
     before = site.step(site.present)
     gain = gain_of(site, None, before, Placement(site.present.nodes, site.present.layers), before)
     assert gain.share == 0.0 and gain.lo < 0 < gain.hi
+
+
+def test_a_gpu_that_traces_show_to_be_slow_counts_beyond_its_heat() -> None:
+    site = site_of(model="llama3-8b", tp=8, pp=2, num_gpus=16)
+    base = passport("a", "2026-01-01")
+    slots = [
+        base.slots[0].model_copy(update={"compute_excess": 0.21}),
+        base.slots[1].model_copy(update={"compute_excess": 0.1}),
+        base.slots[2],
+    ]
+    learned = SimpleNamespace(passport=base.model_copy(update={"slots": tuple(slots)}))
+    present = Outcome(1.0, {(0, 0): 1.1, (0, 1): 1.09}, np.ones(2))
+    slowed = with_slow_gpus(site, cast(Learned, learned), present)
+    assert slowed.cluster.slow_gpus == {"node0.gpu0": pytest.approx(1 / 1.1)}
