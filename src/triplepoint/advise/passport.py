@@ -16,6 +16,7 @@ from triplepoint.calibrate.heat import starting_machine
 from triplepoint.calibrate.heat_runs import Observed, Runs, read_runs
 from triplepoint.calibrate.heat_search import BETWEEN, NOISE_K, search, values_of, with_numbers
 from triplepoint.config.base import Strict
+from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest, read_manifest
 from triplepoint.metrics import Z90
 from triplepoint.simulate.heat.machine import Machine
@@ -123,7 +124,10 @@ def learn(folder: Path, config: Path) -> Learned:
     Raises:
         UserError: If a file is missing, or power or temperature was not measured.
     """
-    runs, manifest = read_runs([folder], config), read_manifest(folder / "raw" / "manifest.json")
+    try:
+        runs, manifest = read_runs([folder], config), read_manifest(folder / "raw" / "manifest.json")
+    except UserError as error:
+        raise UserError(str(error).replace("calibrate --heat: ", "recommend: ", 1)) from None
     start = starting_machine(runs)
     at, covariance, _ = search(start, runs.observed)
     fit = _Fit(start, at, covariance)

@@ -115,6 +115,10 @@ def advise(folder: Path, config: Path, layers: tuple[int, ...] = ()) -> Advice:
     point = read_planned_run(folder / "point.json").point
     if point.task == "inference":
         raise UserError(f"{folder.name}: an inference run; placement is recommended for training runs")
+    if not point.knows("model", "tp", "pp", "dp", "global_batch_size", "micro_batch_size"):
+        raise UserError(
+            f"{folder.name}: model, layout or batch of the recorded job are not known; describe it (docs/own_job.md)"
+        )
     site = Site(point, learned_cluster(learned), config)
     try:
         before = site.step(site.present)
@@ -139,6 +143,8 @@ def judged(site: Site, layers: tuple[int, ...]) -> tuple[Placement, Outcome]:
         UserError: If layers do not fit the model or the memory.
     """
     now = site.present.layers
+    if not now:
+        raise UserError("--layers: the run has virtual stages, whose layers are left as they are; leave it out")
     if len(layers) != len(now) or sum(layers) != sum(now):
         raise UserError(
             f"--layers {','.join(map(str, layers))}: {len(layers)} stages with {sum(layers)} layers, the run has "

@@ -148,3 +148,18 @@ def test_a_gpu_that_traces_show_to_be_slow_counts_beyond_its_heat() -> None:
     present = Outcome(1.0, {(0, 0): 1.1, (0, 1): 1.09}, np.ones(2))
     slowed = with_slow_gpus(site, cast(Learned, learned), present)
     assert slowed.cluster.slow_gpus == {"node0.gpu0": pytest.approx(1 / 1.1)}
+
+
+def test_virtual_stages_keep_their_layers() -> None:
+    """Only the order of hosts is searched: a slow GPU may stand where it costs less."""
+    site = site_of(model="llama3-8b", tp=8, pp=2, vp=2, num_gpus=16)
+    assert site.present.layers == ()
+    assert all(one.layers == () for one in search(site, {(0, 3): 1.4}))
+    with pytest.raises(UserError, match="virtual stages"):
+        judged(site, (8, 8, 8, 8))
+
+
+def test_one_stage_has_nothing_to_place() -> None:
+    site = site_of(model="llama3-8b", tp=8, dp=2, num_gpus=16)
+    before = site.step(site.present)
+    assert find(site, before) == (None, None)
