@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
     Attributes:
         step_time_s: Its length. Unit: s.
         factor: On the time of computation of every GPU against a sound one, by (node of the run, device).
-        busy_s: Computation of every pipeline stage; shape (num_stages,). Unit: s.
+        busy_s: Computation and exposed communication of every pipeline stage; shape (num_stages,). Unit: s.
     """
 
     step_time_s: float
@@ -139,7 +139,9 @@ class Site:
         by_rank = with_factors(slow, {rank: own / pace for rank, own in warm.factor.items()})
         per_node = self.cluster.gpus_per_node
         factor = {(placement.nodes[rank // per_node], rank % per_node): max(own, 1.0) for rank, own in by_rank.items()}
-        return Outcome(warm.load.length_s, factor, busy_of(warm.load.ran))
+        accounts = warm.load.ran.timeline.accounts
+        busy_s = np.asarray((accounts.compute_s + accounts.exposed_comm_s).max(axis=1))
+        return Outcome(warm.load.length_s, factor, busy_s)
 
     def _of_ranks(
         self, placement: Placement, factor: Mapping[tuple[int, int], float], num_gpus: int

@@ -269,12 +269,12 @@ def _reasons(
         why = "the run has one pipeline stage" if site.point.layout.pp == 1 else "no other placement is shorter"
         return [
             *lines,
-            f"{why}; in perfect balance the longest stage would compute {balance:.1%} less, and layers cannot be split",
+            f"{why}; in perfect balance the longest stage would be busy {balance:.1%} less, and layers cannot be split",
         ]
     lines.append(f"then stage {_limit(site, proposed, after, hosts)}")
     change = float(after.busy_s.max() / before.busy_s.max()) - 1.0
     lines.append(
-        f"the longest stage computes {abs(change):.1%} {'less' if change < 0 else 'longer'}, the step is "
+        f"the longest stage is busy {abs(change):.1%} {'less' if change < 0 else 'longer'}, the step is "
         f"{abs(gain.share):.1%} {'shorter' if gain.share > 0 else 'longer'}"
     )
     if not gain.is_accepted:
@@ -287,7 +287,7 @@ def _reasons(
 
 
 def _limit(site: Site, placement: Placement, outcome: Outcome, hosts: Mapping[int, str]) -> str:
-    """Return the stage that computes longest, its layers and its slowest GPU, in words."""
+    """Return the stage that is busy longest, its layers and its slowest GPU, in words."""
     stage = int(outcome.busy_s.argmax())
     per_stage, per_node = site.point.num_gpus // site.point.layout.pp, site.cluster.gpus_per_node
     places = [
@@ -297,7 +297,7 @@ def _limit(site: Site, placement: Placement, outcome: Outcome, hosts: Mapping[in
     node, device = max(places, key=outcome.factor.__getitem__)
     factor = outcome.factor[node, device]
     layers = f" with {placement.layers[stage]} layers" if placement.layers else ""
-    text = f"{stage}{layers} computes longest, {outcome.busy_s.max():.2f} s of {outcome.step_time_s:.2f} s"
+    text = f"{stage}{layers} is busy longest, {outcome.busy_s.max():.2f} s of {outcome.step_time_s:.2f} s"
     return text if factor <= 1.01 else f"{text}; gpu{device} of {hosts[node]} takes {factor:.2f} of a sound one's time"
 
 

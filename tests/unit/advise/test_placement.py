@@ -100,8 +100,7 @@ def test_published_placement_of_gpt3_is_refused() -> None:
 def test_published_placement_of_llama3_is_refused_by_numbers() -> None:
     """arXiv:2509.10371 has 4 % more efficiency with 19 and 21 layers in turn on 4 stages. Here a step takes longer.
 
-    A stage of 21 layers computes 5 % more than one of 20, the last with the loss 3 to 4 %: clocks of cool GPUs
-    would have to be as much higher.
+    With its sends every stage of 20 layers is busy as long as the last one, which has the loss: they are in balance.
     """
     site = site_of(model="llama3-70b", tp=4, pp=4, data_parallel_sharding="optim", num_gpus=32, recompute="full")
     before = site.step(site.present)

@@ -64,7 +64,7 @@ def test_a_sound_cluster_is_left_as_it_is(run: PlannedRun, tmp_path: Path, capsy
     text = recommend(folder, capsys)
     assert "hardware: no GPU or node stands out" in text and "placement: leave it as it is" in text
     worse = recommend(folder, capsys, "--layers", "46,34")
-    assert "it would be slower" in worse and "stage 0 with 46 layers computes longest" in worse
+    assert "it would be slower" in worse and "stage 0 with 46 layers is busy longest" in worse
 
 
 def test_a_run_that_is_not_there_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
