@@ -57,6 +57,7 @@ READS = [
     "trace --run run --results {}",
     "export smoke --to mlflow --results {} --out {out}",
     "compare {}.csv",
+    "recommend run --results {}",
 ]
 
 
