@@ -18,10 +18,11 @@ from triplepoint.why.explain import CAUSES, OF_HEAT, Finding, explain, explain_c
 from triplepoint.why.operations import Float, Operations
 from triplepoint.why.recorded_operations import read_operations
 from triplepoint.why.replay import find_order
-from triplepoint.why.run_operations import operations_of_steps, operations_of_traces, places_of_traces
-from triplepoint.why.sensed import Sensed, sense
+from triplepoint.why.run_operations import operations_of_steps, places_of_traces
+from triplepoint.why.sensed import Sensed, sense, sense_traces
 from triplepoint.why.slowdown import Slowdown, find_slowdown
 from triplepoint.why.suspects import find_suspects
+from triplepoint.why.traced_operations import traced_operations
 
 _NO_HEAT = 0.001
 """Share of the step below which heat is said to cost nothing."""
@@ -169,7 +170,7 @@ def _operations(
     steps = operations_of_steps(run, place_of)
     if (run / "timeline.parquet").is_file():
         try:
-            return operations_of_traces(run, place_of, per_node), "traces", _said_of_steps(steps)
+            return traced_operations(run, place_of, per_node), "traces", _said_of_steps(steps)
         except UserError as error:
             note = f"traces are not used: {error}"
     else:
@@ -195,9 +196,11 @@ def why_traces(folder: Path) -> Answer:
     """
     places = places_of_traces(folder)
     # Nodes are not known of loose traces: all of a job count as on one.
-    operations = operations_of_traces(folder, lambda rank: places.get(rank, (rank, 0)), max(len(places), 1))
+    operations = traced_operations(folder, lambda rank: places.get(rank, (rank, 0)), max(len(places), 1))
     note = "no telemetry beside the traces: causes are of time alone"
-    return answer_of(folder.name, "traces", operations, {}, len(places), lambda place: (), (note,))
+    ranks = [worker.rank for worker in operations.workers]
+    sensed = sense_traces(folder, ranks)
+    return answer_of(folder.name, "traces", operations, sensed, len(ranks), lambda place: (), (note,))
 
 
 def answer_of(
