@@ -24,7 +24,7 @@ _LARGE_BYTES = 16 * 2**20
 """From so many bytes on the time of a transfer goes with them; smaller ones are compared with equal ones. Ours."""
 _PASSES = {"forward": "forward-compute", "backward": "backward-compute", "optimizer": "optimizer"}
 """Phases that are operations; those of reductions hold nothing but their collectives."""
-_INSIDE = frozenset({"tp", "cp", "ep", "etp"})
+INSIDE = frozenset({"tp", "cp", "ep", "etp"})
 """Groups whose communication is part of a pass."""
 
 
@@ -58,7 +58,7 @@ def _communication(run: Path) -> pa.Table:
     table = COLLECTIVES.read(run / "collectives.parquet")
     table = table.filter(pc.is_valid(table["step"]))
     table = table.filter(pc.equal(table["step"], pc.min(table["step"])))
-    inside = pc.fill_null(pc.is_in(table["group"], pa.array(sorted(_INSIDE))), False)
+    inside = pc.fill_null(pc.is_in(table["group"], pa.array(sorted(INSIDE))), False)
     return table.filter(pc.invert(inside))
 
 

@@ -15,13 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from triplepoint.errors import UserError
-from triplepoint.tables import COLLECTIVES, TIMELINE
+from triplepoint.tables import COLLECTIVES, INTERVALS, TIMELINE
 from triplepoint.why.operations import WORK, Operations, Worker
-from triplepoint.why.run_operations import comm_rows, offset_ns, operations_of_rows, operations_of_traces
+from triplepoint.why.run_operations import INSIDE, comm_rows, offset_ns, operations_of_rows, operations_of_traces
 
 Place = Callable[[int], tuple[int, int]]
 Key = tuple[Any, ...]
 """A collective of a step: how its members name it, and its number among those of this name in the step."""
+_LEAST_WAITED = 0.05
+"""Share of the step from which waits inside passes would be taken for computation. Our choice."""
 _AT_ONCE_NS = 100_000
 """Between collectives so near to one another a rank is not said to work. Our choice. Unit: ns."""
 
@@ -43,13 +45,29 @@ def traced_operations(run: Path, place: Place, gpus_per_node: int) -> Operations
 
 
 def has_passes(run: Path) -> bool:
-    """Return whether the traces of every rank mark both forward and backward passes."""
+    """Return whether every rank's traces mark forward and backward passes, and those hold no waits for other ranks."""
     timeline = TIMELINE.read(run / "timeline.parquet")
     labels: dict[int, set[str]] = {rank: set() for rank in pc.unique(timeline["rank"]).to_pylist()}
     phases = timeline.filter(pc.equal(timeline["lane"], "phase"))
     for rank, label in zip(phases["rank"].to_pylist(), phases["label"].to_pylist(), strict=True):
         labels[rank].add(label)
-    return bool(labels) and all({"forward", "backward"} <= found for found in labels.values())
+    is_marked = bool(labels) and all({"forward", "backward"} <= found for found in labels.values())
+    return is_marked and _share_waited(run) < _LEAST_WAITED
+
+
+def _share_waited(run: Path) -> float:
+    """Return the share of a step that the rank with most of it waits inside passes for replicas."""
+    if not (run / "intervals.parquet").is_file():
+        return 0.0
+    step_ns: Counter[int] = Counter()
+    waited_ns: Counter[int] = Counter()
+    columns = ("rank", "phase", "category", "group", "exposed_ns")
+    table = INTERVALS.read(run / "intervals.parquet")
+    for rank, phase, category, group, exposed_ns in zip(*(table[name].to_pylist() for name in columns), strict=True):
+        step_ns[rank] += exposed_ns
+        if category == "comm" and phase in ("forward", "backward") and group not in (*INSIDE, "pp"):
+            waited_ns[rank] += exposed_ns
+    return max((waited_ns[rank] / step_ns[rank] for rank in step_ns if step_ns[rank]), default=0.0)
 
 
 @dataclass
