@@ -184,8 +184,8 @@ def _said_of_steps(steps: Operations) -> tuple[str, ...]:
     usual_s, worst = float(np.median(times_s)), int(times_s.argmax())
     if len(times_s) < 2:
         return ()
-    over = f"step {steps.steps[worst]} takes {times_s[worst]:.4g} s ({times_s[worst] / usual_s - 1:+.1%})"
-    return (f"{len(times_s)} measured steps take {usual_s:.4g} s each (median); the slowest, {over}",)
+    over = f"the slowest, step {steps.steps[worst]}, {times_s[worst]:.4g} s ({times_s[worst] / usual_s - 1:+.1%})"
+    return (f"the {len(times_s)} measured steps, which no profiler slows, take {usual_s:.4g} s in the median; {over}",)
 
 
 def why_traces(folder: Path) -> Answer:
