@@ -67,7 +67,11 @@ def answer(
     by_name = {one.name: one for one in quantities}
     marks = "" if first.origin == other.origin == "measured" else f" ({_origins(first, other)})"
     speed = _speed(step, by_name) if step else "the two sides have no step times to compare"
-    clauses = [f"{_setting(changes)}{speed}{marks}", *(_reasons(step, _parts(step, first, other)) if step else []), *_heat(by_name)]
+    clauses = [
+        f"{_setting(changes)}{speed}{marks}",
+        *(_reasons(step, _parts(step, first, other)) if step else []),
+        *_heat(by_name),
+    ]
     return f"{clauses[0][0].upper()}{clauses[0][1:]}{''.join(clauses[1:])}."
 
 

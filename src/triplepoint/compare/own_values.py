@@ -127,9 +127,7 @@ class _Refused:
             self.add(str(error))
             return None
 
-    def request(
-        self, configuration: Configuration, where: str, number: int, catalogue: Catalogue
-    ) -> Request | None:
+    def request(self, configuration: Configuration, where: str, number: int, catalogue: Catalogue) -> Request | None:
         """Return the point of a row; None where it is refused, be it for its model, its cluster or both."""
         cluster = self.call(catalogue.cluster, configuration.cluster, where)
         model = self.call(catalogue.model, configuration.model, where)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from statistics import median_high
 from typing import Any
 
 import pyarrow as pa
@@ -91,6 +92,7 @@ class _Rank:
         """Return the exposed time of collectives that ended after one time and by another."""
         return sum(exposed_ns for end_ns, exposed_ns in self.exposed_ns[step] if low_ns < end_ns <= high_ns)
 
+
 def operations_between_collectives(run: Path, place: Place, gpus_per_node: int) -> Operations:
     """Return communication, and the work of every rank between waits, of all profiled steps that have the same.
 
@@ -131,10 +133,11 @@ def _by_rank(table: pa.Table, gpus_per_node: int) -> dict[int, _Rank]:
     ranks: dict[int, _Rank] = defaultdict(_Rank)
     found = list(zip(table.to_pylist(), comm_rows(table, 0, gpus_per_node), strict=True))
     shared = [(row, comm) for row, comm in found if (row["num_seen"] or 0) > 1 and comm["key"][0] != "alone"]
-    # A rank that runs ahead may have a collective in the step before.
-    step_of: dict[Key, int] = {}
+    # One rank may have a collective in the step before, when it marked the end of a step late.
+    steps_of: dict[Key, list[int]] = defaultdict(list)
     for row, comm in shared:
-        step_of[comm["key"]] = min(row["step"], step_of.get(comm["key"], row["step"]))
+        steps_of[comm["key"]].append(row["step"])
+    step_of = {key: median_high(steps) for key, steps in steps_of.items()}
     number: dict[Key, int] = {}
     counts: Counter[tuple[Key, int]] = Counter()
     for key in sorted(step_of, key=lambda key: key[-1]):
@@ -236,4 +239,3 @@ def _rows(
             times = {"start": starts, "duration": work_ns, "key": (WORK, number, index), "alike": alike}
             rows.append({"rank": number, "kind": WORK, "is_comm": False} | times)
     return rows
-

@@ -93,7 +93,13 @@ def test_beginning_of_a_run_names_it_if_it_is_the_only_one(tmp_path: Path, capsy
         parts = [Part("gpu0", t_ns, np.zeros(20, int), COLUMNS, np.tile(SOUND, (20, 1)))]
         host = RecordedNode("a", [RecordedGpu("gpu0", "NVIDIA H100 80GB HBM3", "GPU-a-0")], parts, period_s=1.0)
         marks = [
-            {"rank": 0, "step": one, "kind": "measured", "t_start_ns": T0_NS + one * S, "t_end_ns": T0_NS + (one + 1) * S}
+            {
+                "rank": 0,
+                "step": one,
+                "kind": "measured",
+                "t_start_ns": T0_NS + one * S,
+                "t_end_ns": T0_NS + (one + 1) * S,
+            }
             for one in range(10)
         ]
         made = write_run(tmp_path / "runs", Description(), [host], {}, marks, source="test")
