@@ -145,9 +145,9 @@ def _notes(first: Side, other: Side) -> Iterator[str]:
     elif not (first.tokens_per_gpu and other.tokens_per_gpu):
         yield "the work of a step is not known on both sides: times are compared step by step as they are"
     points = [side.runs[0].planned.point for side in (first, other) if side.runs]
-    if len(points) == 2 and all(point.knows("model") for point in points):
-        if points[0].model.name != points[1].model.name:
-            yield "the models differ: a token is not the same work on both sides"
+    is_known = len(points) == 2 and all(point.knows("model") for point in points)
+    if is_known and points[0].model.name != points[1].model.name:
+        yield "the models differ: a token is not the same work on both sides"
     yield from _notes_of_traces(first, other)
     yield from _notes_of_runs(first, other)
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,7 @@ def sense(run: Path, manifest: Manifest, stage_of: Callable[[int], int]) -> list
 def sense_traces(folder: Path, ranks: Sequence[int]) -> dict[int, Sensed]:
     """Return what the tables of loose traces say of every rank."""
     work = _work(folder)
-    return {rank: Sensed(rank, "", "", 0, **work.get(rank, {})) for rank in ranks}
+    return {rank: replace(Sensed(rank, "", "", 0), **work.get(rank, {})) for rank in ranks}
 
 
 def _windows_ns(steps: pa.Table, ranks: list[int]) -> np.ndarray:

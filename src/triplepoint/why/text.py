@@ -24,8 +24,8 @@ def _job(answer: Answer) -> Iterator[str]:
     steps = f"{_counted(answer.num_steps, _STEPS[answer.source])} of {answer.step_s:.4g} s{_mean(answer)}"
     yield f"{answer.name}: {_counted(answer.num_gpus, unit)}, {steps}, from {answer.source}"
     yield (
-        f"  slowdown {slow.slowdown:.3f}: the step takes {slow.replayed_s.mean():.4g} s without late starts, and would take "
-        f"{slow.ideal_s.mean():.4g} s if equal operations lasted equally long"
+        f"  slowdown {slow.slowdown:.3f}: the step takes {slow.replayed_s.mean():.4g} s without late starts, and would "
+        f"take {slow.ideal_s.mean():.4g} s if equal operations lasted equally long"
     )
     if answer.num_steps > 1:
         worst = int(slow.of_steps.argmax())

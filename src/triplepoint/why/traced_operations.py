@@ -160,7 +160,7 @@ def _alike_steps(ranks: Mapping[int, _Rank], steps: Sequence[int]) -> list[int]:
         step: frozenset((n, key) for n, rank in ranks.items() for key, found in rank.rows.items() if step in found)
         for step in steps
     }
-    counts = Counter(found for found in keys.values() if len({n for n, _ in found}) == len(ranks))
+    counts = Counter(found for found in keys.values() if found and len({n for n, _ in found}) == len(ranks))
     return [step for step in steps if counts and keys[step] == counts.most_common(1)[0][0]]
 
 
@@ -227,7 +227,7 @@ def _rows(
                 if key == cuts[number][-1]:  # what ends later on one rank is its work of the next step
                     lasts = [_common_end_ns(ranks, key, step) - found[step]["start"] for step in steps]
                     durations = [max(min(pair), 0) for pair in zip(durations, lasts, strict=True)]
-                rows.append(found[steps[0]] | {"rank": number, "start": starts, "duration": durations})
+                rows.append({**found[steps[0]]} | {"rank": number, "start": starts, "duration": durations})
         ends = {step: [begins_ns[step][number], *(rank.end_ns(key, step) for key in cuts[number])] for step in steps}
         if number in last_ns:
             ends[steps[0]].append(last_ns[number])
