@@ -222,15 +222,23 @@ def answer_of(
     suspects = find_suspects(operations, order)
     step_s = float(operations.step_time_s.mean())
     findings = explain(suspects, sensed, ranks_of, step_s)
-    if not any(one.cause != "network" for one in findings):
-        traced = _traced_ranks(operations, ranks_of) if source == "traces" else set()
-        findings += [one for one in explain_clocks(sensed, step_s) if one.rank not in traced]
+    traced = _traced_ranks(operations, ranks_of) if source == "traces" else set()
+    if not traced or not any(one.cause != "network" for one in findings):
+        findings = _with_clocks(findings, [one for one in explain_clocks(sensed, step_s) if one.rank not in traced])
     powers = [one.power_w for one in sensed.values() if math.isfinite(one.power_w)]
     power_w = float(np.mean(powers)) if powers else math.nan
     heat = _heat(findings, sensed, step_s)
     num_steps = len(operations.steps)
     slowdown = find_slowdown(operations, order)
     return Answer(name, source, num_gpus, num_steps, step_s, slowdown, findings, power_w, heat, notes)
+
+
+def _with_clocks(findings: Sequence[Finding], by_clock: Sequence[Finding]) -> list[Finding]:
+    """Return findings with those that clocks tell; of one rank the more costly, since ranks end their steps together."""
+    clock_s = {one.rank: one.lost_s for one in by_clock}
+    kept = [one for one in findings if one.lost_s > clock_s.get(one.rank, 0.0)]
+    named = {one.rank for one in kept}
+    return sorted([*kept, *(one for one in by_clock if one.rank not in named)], key=lambda one: -one.lost_s)
 
 
 def _traced_ranks(operations: Operations, ranks_of: Callable[[tuple[int, int]], Sequence[int]]) -> set[int]:
