@@ -234,7 +234,7 @@ def answer_of(
 
 
 def _with_clocks(findings: Sequence[Finding], by_clock: Sequence[Finding]) -> list[Finding]:
-    """Return findings with those that clocks tell; of one rank the more costly, since ranks end their steps together."""
+    """Return findings with those that clocks tell, of one rank the more costly: ranks end their steps together."""
     clock_s = {one.rank: one.lost_s for one in by_clock}
     kept = [one for one in findings if one.lost_s > clock_s.get(one.rank, 0.0)]
     named = {one.rank for one in kept}
