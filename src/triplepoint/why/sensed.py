@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +101,9 @@ def sense(run: Path, manifest: Manifest, stage_of: Callable[[int], int]) -> list
 def sense_traces(folder: Path, ranks: Sequence[int]) -> dict[int, Sensed]:
     """Return what the tables of loose traces say of every rank."""
     work = _work(folder)
-    return {rank: replace(Sensed(rank, "", "", 0), **work.get(rank, {})) for rank in ranks}
+    names = ("compute_s", "host_s")
+    known = {rank: [work.get(rank, {}).get(name, math.nan) for name in names] for rank in ranks}
+    return {rank: Sensed(rank, "", "", 0, compute_s=known[rank][0], host_s=known[rank][1]) for rank in ranks}
 
 
 def _windows_ns(steps: pa.Table, ranks: list[int]) -> np.ndarray:
