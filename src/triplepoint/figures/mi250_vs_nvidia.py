@@ -31,7 +31,9 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     others = [gpu for gpu in marks.GPU_TYPES if gpu != _BASE and (points["series"] == gpu).any()]
     if (points["series"] == _BASE).any() and others:
         answers = [
-            answer_pairs(points, ["model", "layout"], "series", (_BASE, gpu), _ASKED, f"{_called(gpu)} against MI250")
+            answer_pairs(
+                points, ["model", "layout"], "series", (_BASE, gpu), _ASKED, f"On {_called(gpu)} instead of MI250"
+            )
             for gpu in others
         ]
     else:
@@ -40,7 +42,3 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         "\n".join(answers), points, QUANTITIES, marks.GPU_TYPES, f"{NOTE} All per GPU, of MI250 per die."
     )
     return page.finish(), numbers
-
-
-def _called(gpu: str) -> str:
-    return marks.GPU_TYPES[gpu].name
