@@ -30,11 +30,10 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     points = points[both] if both.any() else points
     others = [gpu for gpu in marks.GPU_TYPES if gpu != _BASE and (points["series"] == gpu).any()]
     if (points["series"] == _BASE).any() and others:
+        changes = {gpu: f"On {marks.GPU_TYPES[gpu].name} instead of MI250" for gpu in others}
         answers = [
-            answer_pairs(
-                points, ["model", "layout"], "series", (_BASE, gpu), _ASKED, f"On {_called(gpu)} instead of MI250"
-            )
-            for gpu in others
+            answer_pairs(points, ["model", "layout"], "series", (_BASE, gpu), _ASKED, change)
+            for gpu, change in changes.items()
         ]
     else:
         answers = ["No MI250 and other GPU type to compare"]

@@ -46,7 +46,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 def _answer(found: Found) -> str:
     """Return whether both sizes have one MFU, and by how much they differ."""
-    said = say_change("with the 30B model instead of the whole one", {"MFU": found})
+    said = say_change("with the 30B model instead of the whole one", {"model FLOP utilisation": found})
     if len(found) < 2:
         return said[0].upper() + said[1:]
     mean = over_settings(list(found.values()))

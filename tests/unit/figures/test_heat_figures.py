@@ -38,7 +38,7 @@ def test_thermal_heatmap_has_the_temperature_of_every_gpu(studies: dict[str, Pat
         assert by_rank["gpu_temp_c"].to_dict() == {rank: 52.0 + 2 * (rank % 8) for rank in by_rank.index}
         assert by_rank.loc[9, "node"] == 1 and by_rank.loc[9, "number"] == 1
     title = " ".join(texts(figure)[0].split())
-    assert title.startswith("h200x32: GPUs of one run are 14.0 K [14.0, 14.0] apart")
+    assert title.startswith("h200x32: a run's hottest GPU is 14.0 K [14.0, 14.0] hotter than its coolest")
     assert "hottest at 66 °C: node 0 GPU 7" in title
 
 
@@ -178,7 +178,7 @@ def test_cooling_compares_the_coolest_with_the_warmest(studies: dict[str, Path])
     both = pd.concat([points.assign(step_time_layout_sigma=0.01), cool], ignore_index=True)
     figure, numbers = figures.load("cooling").draw({"points": both})
     title = " ".join(texts(figure)[0].split())
-    assert title.startswith("h200x32-cool against h200x32: speed 2.0 times [2.0, 2.0]")
+    assert title.startswith("On h200x32-cool instead of h200x32, speed is 2.0 times [2.0, 2.0] as high")
     assert "hottest GPU -10.0 K [-10.0, -10.0]" in title
     assert set(numbers["cluster"]) == {"h200x32", "h200x32-cool"}
 
