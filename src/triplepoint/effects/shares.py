@@ -90,7 +90,8 @@ def answer_stages(totals: DataFrame) -> str:
     )
     first = int(totals["micro_batch_size"].min())
     of_first = spread.xs(first, level="micro_batch_size")
-    least, most = (f"{100 * of_first[name]:.0f} % ({name})" for name in (of_first.idxmin(), of_first.idxmax()))
+    low, high = str(of_first.idxmin()), str(of_first.idxmax())
+    least, most = (f"{100 * float(of_first.loc[name]):.0f} % ({name})" for name in (low, high))
     more = least if least == most else f"{least} to {most}"
     said = f"the busiest stage computes {more} longer than the least busy one at micro-batch {first}"
     sizes = totals.groupby("micro_batch_size")["layout"].nunique()
@@ -145,7 +146,7 @@ def answer_communication(breakdown: DataFrame, names: Mapping[str, str]) -> str:
     whole = " of kernel time"
 
     def said(run: str, of_what: str = "") -> str:
-        mean, least, most = (f"{100 * shares.loc[run, column]:.0f}" for column in ("mean", "low", "high"))
+        mean, least, most = (f"{value:.0f}" for value in 100 * shares.loc[run, ["mean", "low", "high"]].astype(float))
         by_rank = "on every rank" if least == most else f"{least} to {most} % by rank"
         return f"{mean} %{of_what} in {names[run]} ({by_rank})"
 
