@@ -13,8 +13,8 @@ from triplepoint.figures.parallelism_sweep import choose
 SOURCE = "figure 10"
 """Of the published study, with the seconds of one rank."""
 NOTE = (
-    "Bars: sum of kernel times per step and rank, mean over traced ranks; line: lowest to highest rank. Kernels "
-    "that run at once both count, so a bar is no step."
+    "Bars: sum of kernel times per step and rank, mean over traced ranks; line: lowest to highest rank, no spread over "
+    "steps. Kernels that run at once both count, so a bar is no step."
 )
 
 
