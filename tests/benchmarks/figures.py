@@ -2,8 +2,8 @@
 
 Run from the repository: python -m tests.benchmarks.figures RESULTS [NAME ...]
 
-RESULTS is a folder of runs and tables, such as that of the whole grid; figures whose studies it lacks are named and left
-out. The second measurement copies the project, simulates study `throttling` (three runs) and redraws one of its figures.
+RESULTS is a folder of runs and tables, such as that of the whole grid; figures whose studies it lacks are named and
+left out. The second measurement copies the project, simulates study `throttling` and redraws one of its figures.
 """
 
 import os
