@@ -24,11 +24,11 @@ def pareto_front(values: Float) -> Bool:
     Args:
         values: Shape (num_rows, num_objectives), smaller is better; rows with NaN are not on the front.
     """
-    on_front = ~np.isnan(values).any(axis=1)
+    on_front: Bool = np.asarray(~np.isnan(values).any(axis=1), dtype=np.bool_)
     for row in np.flatnonzero(on_front):
         if on_front[row]:
             beaten = (values >= values[row]).all(axis=1) & (values > values[row]).any(axis=1)
-            on_front &= ~beaten
+            on_front = np.asarray(on_front & ~beaten, dtype=np.bool_)
     return on_front
 
 
@@ -41,8 +41,9 @@ def may_reach_front(logs: Float, front: Float, widths: Float) -> Bool:
         widths: Half the interval of the difference of each row to each one on the front; shape (num_rows,
             num_on_front, num_objectives).
     """
-    is_behind = logs[:, None, :] - front[None, :, :] > widths
-    return np.logical_not(np.any(np.all(is_behind, axis=2), axis=1))
+    is_behind: Bool = np.asarray(logs[:, None, :] - front[None, :, :] > widths, dtype=np.bool_)
+    is_beaten: Bool = np.asarray(is_behind.all(axis=2), dtype=np.bool_)
+    return np.asarray(~is_beaten.any(axis=1), dtype=np.bool_)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ OBJECTIVES: Mapping[str, Callable[[Candidate], float]] = MappingProxyType(
         "temperature": lambda one: one.prediction.power.gpu_temp_max_c,
     }
 )
-"""Objectives, smaller is better: step time (s), energy of GPUs per token (J), peak of a node (W), hottest die (degC)."""
+"""What is made small: step time (s), energy of GPUs per token (J), peak of a node (W), hottest GPU (degC)."""
 
 
 @dataclass(frozen=True)
@@ -166,13 +166,13 @@ def search(
     reach_s = timed[0].step_time_s * (1.0 + within) * _DRIFT
     near = [one for one in timed if one.step_time_s <= reach_s]
     followed = _followed(near, config, with_few_nodes=True)
-    kept = [one for one in followed if not limits.excesses(one)]
+    kept, num_left = [one for one in followed if not limits.excesses(one)], len(timed) - len(near)
     if not kept:
-        followed = _followed(timed[len(near) :], config, with_few_nodes=True)
+        followed, num_left = [*followed, *_followed(timed[len(near) :], config, with_few_nodes=True)], 0
         kept = [one for one in followed if not limits.excesses(one)]
     if not kept:
-        return _infeasible(question, objective, limits, counts, followed or near)
-    counts |= {"too slow to matter": len(timed) - len(near) if followed else 0, "within the limits": len(kept)}
+        return _infeasible(question, objective, limits, counts, followed)
+    counts |= {"too slow to matter": num_left, "within the limits": len(kept)}
     return _choose(question, objective, limits, counts, kept, config, most_measured)
 
 
