@@ -189,11 +189,11 @@ def study_of(found: Found, name: str) -> str:
         name: Of the study.
     """
     question = found.question
-    fixed = {key: value for key, value in question.fixed.items() if key != "stack"}
+    fixed = {"engine": "simulated"} | {key: value for key, value in question.fixed.items() if key != "stack"}
     varied = [_varied(one.candidate, {*fixed, "stack"}) for one in found.to_measure]
     about = f"Configurations of {question.model} on {question.cluster} that may be best in {found.objective}."
     content = {"description": about, "defaults": fixed, "sweeps": [{"axes": {"layout": varied}}]}
-    head = f"# {name}: written by `triplepoint search`; measure with `snakemake --config studies={name}`.\n"
+    head = f"# Written by `triplepoint search`; with `engine: megatron`, `snakemake --config studies={name}` trains it.\n"
     return head + yaml.safe_dump(content, sort_keys=False, width=1000, default_flow_style=None)
 
 

@@ -32,7 +32,8 @@ columns:
   tied        as fast as the fastest with a chance of 10 % or more
   measure     one of the few that --study writes
 
-A limit is kept by the predicted value. With --max-power, the first row is the most tokens per second under so many kW.
+The study has the engine `simulated`; with --set engine=megatron all is by that engine's rules and stack, and the study
+trains. A limit is kept by the predicted value. With --max-power, the first row is the most tokens per second under so many kW.
 """
 _EXAMPLES = (
     "triplepoint search llama3-70b h100x512 --batch 1024",
