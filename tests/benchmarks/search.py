@@ -1,4 +1,4 @@
-"""`triplepoint search`: whether the measured best is among what is worth measuring, and seconds of 2,000 configurations.
+"""`triplepoint search`: whether what is worth measuring has the measured best, and what 2,000 configurations cost.
 
 Run from the repository: python -m tests.benchmarks.search [--published | --speed]
 Grids are trainings of `tests/data/throughput` (one model, batch, GPU type, number of GPUs and stack) with four or more

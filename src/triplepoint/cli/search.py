@@ -33,7 +33,7 @@ columns:
   measure     one of the few that --study writes
 
 The study has the engine `simulated`; with --set engine=megatron all is by that engine's rules and stack, and the study
-trains. A limit is kept by the predicted value. With --max-power, the first row is the most tokens per second under so many kW.
+trains. A limit is kept by the predicted value. With --max-power, the first row has the most tokens per second under it.
 """
 _EXAMPLES = (
     "triplepoint search llama3-70b h100x512 --batch 1024",
