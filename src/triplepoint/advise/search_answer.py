@@ -193,9 +193,7 @@ def study_of(found: Found, name: str) -> str:
     varied = [_varied(one.candidate, {*fixed, "stack"}) for one in found.to_measure]
     about = f"Configurations of {question.model} on {question.cluster} that may be best in {found.objective}."
     content = {"description": about, "defaults": fixed, "sweeps": [{"axes": {"layout": varied}}]}
-    head = (
-        f"# Written by `triplepoint search`; with `engine: megatron`, `snakemake --config studies={name}` trains it.\n"
-    )
+    head = f"# Written by `triplepoint search`. To train: `engine: megatron`, `snakemake --config studies={name}`.\n"
     return head + yaml.safe_dump(content, sort_keys=False, width=1000, default_flow_style=None)
 
 

@@ -292,9 +292,11 @@ def _seats(load: Load, followed: Followed) -> Seats:
     """Return ranks in their order on nodes, of those that are followed."""
     shape = followed.shape
     index: dict[Place, int] = {}
-    kinds = [index.setdefault(load.place(rank), len(index)) for rank in range(load.job.num_gpus)]
+    # Tensor and context parallel ranks stand side by side, and do the same.
+    size = load.job.mesh.ranks_per_replica
+    kinds = [index.setdefault(load.place(rank), len(index)) for rank in range(0, load.job.num_gpus, size)]
     kind = np.full(shape[0] * shape[1], len(index))
-    kind[: len(kinds)] = kinds
+    kind[: load.job.num_gpus] = np.repeat(kinds, size)
     weight = np.asarray((kind < len(index)).reshape(shape)[followed.nodes] * followed.num_alike[:, None], dtype=float)
     return Seats(list(index), kind.reshape(shape)[followed.nodes], weight)
 
