@@ -18,6 +18,7 @@ _MOST_CHUNKS = 5
 _LONG_TOKENS = 16_384
 """Tokens of a sequence from which on it is split over ranks."""
 _MOST_CONTEXT = 8
+_SIZES = ("num_gpus", "tp", "pp", "vp", "cp", "ep", "micro_batch_size")
 _ALWAYS = ("model", "cluster", "global_batch_size")
 """Settings that the question itself has."""
 
@@ -81,6 +82,12 @@ def _check_names(values: Values) -> None:
     for name in values:
         if name not in known:
             raise UserError(f"search: --set {name}: is not a setting to search over{nearest(name, known)}")
+    for name in _SIZES:
+        for value in values.get(name, ()):
+            if type(value) is not int or value < 1:
+                raise UserError(
+                    f"search: --set {name}: found {value!r}, expected whole numbers from 1, such as {name}=1,2"
+                )
 
 
 def _axes(question: Question, model: ModelConfig, num_gpus: int, gpus_per_node: int) -> dict[str, Sequence[Any]]:
@@ -110,15 +117,14 @@ def _divisible(
     axes: Mapping[str, Sequence[Any]], question: Question, model: ModelConfig, num_gpus: int
 ) -> Iterator[Row]:
     """Yield the product of the axes without what cannot be divided; settings alike in all rows are in them too."""
-    sizes = ("num_gpus", "tp", "pp", "vp", "cp", "ep", "micro_batch_size")
-    rest = {name: values for name, values in axes.items() if name not in sizes}
-    for gpus, tp, pp, vp, cp, ep, micro in itertools.product(*(axes[name] for name in sizes)):
+    rest = {name: values for name, values in axes.items() if name not in _SIZES}
+    for gpus, tp, pp, vp, cp, ep, micro in itertools.product(*(axes[name] for name in _SIZES)):
         if gpus > num_gpus or gpus % (tp * pp * cp) or question.global_batch_size % (micro * gpus // (tp * pp * cp)):
             continue
         if _is_cut_badly(model, axes, pp, vp) or (model.moe is not None and model.moe.num_experts % ep):
             continue
         for others in itertools.product(*rest.values()):
-            own = dict(zip(sizes, (gpus, tp, pp, vp, cp, ep, micro), strict=True))
+            own = dict(zip(_SIZES, (gpus, tp, pp, vp, cp, ep, micro), strict=True))
             row = question.fixed | own | dict(zip(rest, others, strict=True))
             row.setdefault("sequence_parallel", tp > 1)
             yield row

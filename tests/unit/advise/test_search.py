@@ -142,6 +142,8 @@ def test_energy_has_a_first_of_its_own() -> None:
 def test_a_setting_that_is_not_known_is_refused() -> None:
     with pytest.raises(UserError, match="micro_batch"):
         rows_of(Question("llama3-8b", "h200x32", 64, {"micro_batch": [1]}), Catalogue(CONFIG))
+    with pytest.raises(UserError, match="tp: found 'x', expected whole numbers"):
+        rows_of(Question("llama3-8b", "h200x32", 64, {"tp": ["x"]}), Catalogue(CONFIG))
     with pytest.raises(UserError, match="none of|no degrees"):
         search(Question("llama3-8b", "h200x32", 7, {"tp": [3], "num_gpus": [8]}), CONFIG)
 
