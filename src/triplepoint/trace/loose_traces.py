@@ -18,7 +18,7 @@ from triplepoint.trace.perfetto import FILE_NAME, CounterTrack, cut_track, rank_
 from triplepoint.trace.pipes import spooled
 from triplepoint.trace.reader import read_counters
 from triplepoint.trace.taxonomy import Scheme
-from triplepoint.units import MS_PER_S, NS_PER_S
+from triplepoint.units import MS_PER_S, NS_PER_S, counted
 
 _TOP = 8
 _ROWS = (
@@ -80,14 +80,10 @@ def _damage(one: RankSummary) -> str:
     if one.is_truncated:
         said.append("the file is truncated (was the job killed?)")
     if one.num_damaged_events:
-        said.append(_plural(one.num_damaged_events, "damaged event"))
+        said.append(counted(one.num_damaged_events, "damaged event"))
     if one.num_duplicate_events:
-        said.append(_plural(one.num_duplicate_events, "duplicate event") + " left out")
+        said.append(counted(one.num_duplicate_events, "duplicate event") + " left out")
     return f"; {', '.join(said)}" if said else ""
-
-
-def _plural(number: int, thing: str) -> str:
-    return f"{number} {thing}{'s' if number > 1 else ''}"
 
 
 def _ms(time_ns: int) -> str:
@@ -133,7 +129,7 @@ def trace_files(
         folders = [scratch / str(index) for index in range(len(files))]
         summaries = parse_traces(files, folders, scheme, progress, num_jobs, steps=steps)
         check_ranks((one.path, one.rank) for one in summaries)
-        progress(f"joining {_plural(len(files), 'rank')}")
+        progress(f"joining {counted(len(files), 'rank')}")
         tables = scratch / _TABLES
         together = join_ranks(folders, tables)
         counters = [
