@@ -189,7 +189,11 @@ _OF_RUN = (
     *_POINT,
     count("num_measured_steps", "Measured steps behind the figures.", True),
     count("num_interrupted_steps", "Measured steps left out, since a rank stood still; null where none was.", True),
-    text("step_notes", "What stood still, and steps far longer than the others; null where nothing did.", True),
+    text(
+        "step_notes",
+        "What stood still, steps far longer than others, or that no step was seen; null for none.",
+        True,
+    ),
     amount("step_time_s", "s", "Median over measured steps of the slowest rank's step."),
     amount(
         "step_time_layout_sigma",
