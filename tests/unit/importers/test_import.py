@@ -101,7 +101,8 @@ def test_import_says_notes_of_a_kind_in_one_line(tmp_path: Path, capsys: pytest.
     notes = [line for line in out.splitlines() if line.startswith("note: ")]
     assert notes == [
         "note: smi.csv: line 302, the last, has no line end and is left out: it may be half of one (in all 2 files)",
-        "note: n0: gpu0: 30 times come twice for gpu_power_average_w; once is taken (in all 3 columns of 4 GPUs of 2 hosts)",
+        "note: n0: gpu0: 30 times come twice for gpu_power_average_w; once is taken "
+        "(in all 3 columns of 4 GPUs of 2 hosts)",
     ]
     assert "run: my-job_own-h100x4_r1_" in out
 
