@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from triplepoint.advise import RunCost
+from triplepoint.plan_cost import RunCost
 from triplepoint.units import S_PER_HOUR
 
 

@@ -7,8 +7,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from triplepoint.advise import plan_cost, summarise
 from triplepoint.plan import select
+from triplepoint.plan_cost import plan_cost, summarise
 
 STUDY = """\
 description: 1,000 points.

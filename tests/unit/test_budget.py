@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from tests.unit.test_advise import STEP_10_S, one
-from triplepoint.advise import Existing, RunCost
+from tests.unit.test_plan_cost import STEP_10_S, one
 from triplepoint.budget import over_budget
+from triplepoint.plan_cost import Existing, RunCost
 from triplepoint.simulate.predict.prediction import Prediction
 
 

@@ -21,7 +21,7 @@ LAYERS = [
     {"flops"},
     {"launch", "telemetry", "trace", "simulate"},
     {"published", "verdicts", "ranking", "effects", "recorded"},
-    {"doctor", "plan", "aggregate", "calibrate", "importers"},
+    {"doctor", "plan", "plan_cost", "aggregate", "calibrate", "importers"},
     {"figures", "predictions", "why", "budget"},
     {"compare", "whatif", "exports", "advise"},
     {"report"},

@@ -98,7 +98,7 @@ def _wall_s(folder: Path, results: Path, config: Path) -> float | None:
     planned = read_planned_run(folder / "point.json")
     if planned.limits.executor != "slurm" or planned.point.cluster.device == "cpu" or not config.is_dir():
         return None
-    from triplepoint.advise import plan_cost
+    from triplepoint.plan_cost import plan_cost
     from triplepoint.status import PredictionStatus
 
     entry = PlanEntry(run=planned.run, studies=(), invalid_because=None, planned=planned)

@@ -10,9 +10,9 @@ from triplepoint.errors import UserError
 from triplepoint.figures import spec_of
 
 if TYPE_CHECKING:
-    from triplepoint.advise import RunCost
     from triplepoint.config.plan import Plan
     from triplepoint.config.study import Names
+    from triplepoint.plan_cost import RunCost
 
 
 def parser() -> argparse.ArgumentParser:
@@ -100,9 +100,9 @@ def _selection(arguments: argparse.Namespace) -> "tuple[Names | None, Names | No
 
 
 def _answer(plan: "Plan", arguments: argparse.Namespace) -> Answer:
-    from triplepoint.advise import HEADINGS, cells, note, plan_cost, summarise
     from triplepoint.doctor.config_files import gaps
     from triplepoint.plan import Columns, render
+    from triplepoint.plan_cost import HEADINGS, cells, note, plan_cost, summarise
 
     costs = plan_cost(plan, arguments.results, arguments.config)
     summary = "\n".join([summarise(costs), *gaps(_machines(plan), arguments.config), *_beyond_budget(costs, arguments)])

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.points import planned, tiny_point
-from triplepoint.advise import Existing, find_existing, typical_duration_s
+from triplepoint.plan_cost import Existing, find_existing, typical_duration_s
 
 PLANNED = planned(tiny_point())
 

@@ -6,10 +6,9 @@ from unittest.mock import patch
 
 import pytest
 
-from triplepoint import advise
-from triplepoint.advise import Existing, RunCost, cells, note, plan_cost, summarise
 from triplepoint.config.plan import Plan
 from triplepoint.plan import select
+from triplepoint.plan_cost import Existing, RunCost, cells, note, plan_cost, summarise
 from triplepoint.simulate.predict.prediction import Prediction
 from triplepoint.workflow import is_dry_run
 
@@ -25,7 +24,7 @@ def one(cluster: str, prediction: Prediction, results: Path = Path("nowhere"), l
     limits = entry.planned.limits.model_copy(update={"time_limit_s": limit_s})
     planned = entry.planned.model_copy(update={"limits": limits})
     entry = entry.model_copy(update={"planned": planned})
-    with patch.object(advise, "predict_if_configured", lambda point, config, with_power: prediction):
+    with patch("triplepoint.plan_cost.predict_if_configured", lambda point, config, with_power: prediction):
         (found,) = plan_cost(Plan(entries=(entry,)), results, CONFIG)
     return found
 
@@ -84,7 +83,7 @@ def test_plan_cost_repeats_are_predicted_once() -> None:
     entries = [
         entry.model_copy(update={"planned": entry.planned.model_copy(update={"point": point})}) for point in points
     ]
-    with patch.object(advise, "predict_if_configured", return_value=STEP_10_S) as predicted:
+    with patch("triplepoint.plan_cost.predict_if_configured", return_value=STEP_10_S) as predicted:
         costs = plan_cost(Plan(entries=tuple(entries)), Path("nowhere"), CONFIG)
     assert len(costs) == 20
     assert predicted.call_count == 1
