@@ -18,6 +18,7 @@ from triplepoint.recorded.description import Description
 from triplepoint.recorded.run import Ending, RecordedGpu, RecordedNode, write_run
 from triplepoint.recorded.studies import read_recorded
 from triplepoint.recording import Part
+from triplepoint.report.machines import sum_up
 from triplepoint.status import Status
 from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.tables.traces import STEPS
@@ -121,6 +122,12 @@ def test_write_run_described_whole_has_a_prediction_beside_it(tmp_path: Path) ->
     assert row["prediction_absent"] is None and row["predicted_step_time_s"] > 1
     assert row["tokens_per_s"] == pytest.approx(128 * 8192 / 20.0)
     assert row["recompute"] is None
+    assert row["predicted_gpu_power_lo_w"] < row["predicted_gpu_power_w"] < row["predicted_gpu_power_hi_w"] <= 700
+    assert row["gpu_power_error"] == pytest.approx(row["predicted_gpu_power_w"] / 500 - 1)
+    assert 40 < row["predicted_gpu_temp_max_c"] < 95, "sampled at 60 degC"
+    assert row["gpu_temp_error_c"] == pytest.approx(row["predicted_gpu_temp_max_c"] - 60)
+    said = dict(sum_up([row]))
+    assert said["GPU power"].startswith("1 runs, off by ") and "K at worst" in said["Hottest GPU"]
 
 
 def test_write_run_gives_ranks_without_marks_those_of_another_on_their_own_clock(tmp_path: Path) -> None:
