@@ -11,7 +11,8 @@ from triplepoint.cli import main
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import read_planned_run
 from triplepoint.errors import UserError
-from triplepoint.figures import labels
+from triplepoint.figures import labels, spec_of
+from triplepoint.figures.gpu_map import with_gpus
 from triplepoint.manifest import Evidence, read_manifest
 from triplepoint.plan import select, write_plan
 from triplepoint.recorded.description import Description
@@ -21,6 +22,7 @@ from triplepoint.recording import Part
 from triplepoint.report.machines import sum_up
 from triplepoint.status import Status
 from triplepoint.tables.results import RESULT_TABLES
+from triplepoint.tables.studies import read_joined
 from triplepoint.tables.traces import STEPS
 from triplepoint.telemetry.align import align_run
 from triplepoint.verdicts.runs import Runs
@@ -86,6 +88,13 @@ def test_gpus_of_a_type_nobody_told_keep_their_power_and_heat(tmp_path: Path) ->
     assert (row["gpu"], row["power_absent"], row["mfu"]) == (None, None, None)
     assert row["gpu_power_w"] == pytest.approx(475.0)
     assert (row["gpu_temp_c"], row["sm_clock_mhz"]) == (pytest.approx(60.0), pytest.approx(1980.0))
+    # Figures of power and heat draw them: that they are GPUs is known.
+    assert row["device_type"] == "cuda" and spec_of("recorded/thermal_heatmap").need.admits("pretrain", "cuda")
+    assert not spec_of("recorded/thermal_heatmap").need.admits("pretrain", "cpu")
+    tables = {name: read_joined(tmp_path, ("recorded",), name).to_pandas() for name in ("points", "gpus")}
+    drawn, gpus = with_gpus(tables)
+    assert list(drawn["run"]) == [run] and sorted(gpus["number"]) == list(range(8))
+    assert labels.rank_word(tables["points"]) == "GPU"
 
 
 def test_recordings_of_the_same_second_are_two_runs(tmp_path: Path) -> None:
