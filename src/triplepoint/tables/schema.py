@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from triplepoint import __version__
 from triplepoint.errors import UserError
 from triplepoint.files import guarded, whole
 
@@ -25,6 +25,8 @@ _TYPES = {
     "names": pa.list_(pa.string()),
 }
 
+_VERSION = str(import_module(__name__.partition(".")[0]).__version__)
+"""Of Triplepoint. Looked up, since the stub of the package imports the library, and so this module."""
 _WRITTEN_BY = b"triplepoint"
 """Key of a file's metadata: the version of Triplepoint that wrote it."""
 
@@ -136,7 +138,7 @@ class Table:
 
         # Text repeats itself, times do not: looking for repetitions costs more than writing them.
         texts = [column.name for column in self.columns if column.type in ("str", "names")]
-        schema = self.schema().with_metadata({**(self.schema().metadata or {}), _WRITTEN_BY: __version__})
+        schema = self.schema().with_metadata({**(self.schema().metadata or {}), _WRITTEN_BY: _VERSION})
         return pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=texts)
 
     def read(self, path: Path) -> pa.Table:
@@ -212,7 +214,7 @@ class Table:
         said = ", ".join(f"{words} {_listed(names)}" for words, names in parts if names)
         by = (found.metadata or {}).get(_WRITTEN_BY, b"before files said of which").decode()
         raise UserError(
-            f"{path}: table {self.name} of another version (written: {by}, this is {__version__}): {said}; "
+            f"{path}: table {self.name} of another version (written: {by}, this is {_VERSION}): {said}; "
             f"{_make_again(path)}"
         )
 
