@@ -25,12 +25,18 @@ from triplepoint.simulate.intervals import interval
 CONFIG = Path("config")
 PAGE = Path("docs/validation.md")
 PAGE_ABOUT = """\
-Written by `python -m tests.benchmarks.predict_accuracy --write`. Published rows of `tests/data/throughput`, sources in
-their column `source`, all in view while the model was made. Each cell has the mean absolute error of the step time, its
-bias (geometric mean of predicted over measured, less 1), and the share of rows in their 90 % interval. `all fitted`:
-constants of these rows. `... left out`: of the others alone, each in turn; widths of intervals, which are of many
-groups, stay those of all rows. Asked for are 10 % where kernels are measured, 20 % where they are inferred, a bias
-under 5 % and 85 to 95 % in every group."""
+How far predicted step times are off published ones: rows of `tests/data/throughput`, sources in their column `source`.
+All rows were in view while the model was made. `python -m tests.benchmarks.predict_accuracy --write` writes this page.
+Each cell has three numbers:
+
+| number | asked for in every group |
+|---|---|
+| mean absolute error of the step time | 10 % where kernels are measured, 20 % where they are inferred |
+| bias: geometric mean of predicted over measured, less 1 | under 5 % |
+| share of rows in their 90 % interval | 85 to 95 % |
+
+In `all fitted` constants are fitted to these rows; in `... left out` to the others alone, each in turn. Widths of
+intervals, which are of many groups, stay those of all rows."""
 DATA = Path(__file__).parents[1] / "data" / "throughput"
 FEW_GPUS = 8
 LEAST_ROWS = 8
