@@ -1,6 +1,5 @@
 """Power of 64 nodes over time, measured and simulated from their configuration. README: tests/data/power_swings."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -9,20 +8,10 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from triplepoint import swings
-from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.cluster import ClusterConfig
-from triplepoint.plan import select
-from triplepoint.simulate.artefacts.simulate_run import job_of, simulate
-from triplepoint.simulate.artefacts.simulated import Simulated
-from triplepoint.simulate.calibration import Calibration
-from triplepoint.simulate.heat.nodes import node_power_of
-from triplepoint.simulate.heat.warm import Warm, warm_up
-from triplepoint.simulate.job import Job
-from triplepoint.simulate.power.load import Training
-from triplepoint.simulate.power.over_time import Meter, Stretch, read_meters, with_jitter
-from triplepoint.simulate.predict.power import nodes_power_w
-from triplepoint.simulate.step import costs_of
-from triplepoint.simulate.timeline.durations import Float, Pass
+from triplepoint.advise.swings_point import Evaluations, SimulatedPower, over_steps, simulate_power
+from triplepoint.predictions import read_points
+from triplepoint.simulate.power.over_time import Meter
+from triplepoint.simulate.timeline.durations import Float
 
 CONFIG, FOLDER = Path("config"), Path(__file__).parent / "data" / "power_swings"
 CLUSTER = "h100x512"
@@ -40,7 +29,7 @@ STEP_S = 10.776
 """Measured time from one step's start to the next: median of the ends of steps.csv. Unit: s."""
 FITTED_STEPS = 96
 """Steps whose energy the pause of the stack was fitted to."""
-_BAND_HZ = (0.05, 0.25)
+_BAND_HZ = (0.05, 0.249)
 
 
 @dataclass(frozen=True)
@@ -66,15 +55,15 @@ class Found:
     ramps_w_per_s: tuple[float, float]
 
 
-def find(nodes_w: Float) -> Found:
+def find(nodes_w: Float, period_s: float = PERIOD_S) -> Found:
     """Return what meters show; readings on the grid, shape (num_readings, num_nodes). Unit: W."""
     job_w = nodes_w.sum(axis=1)
-    whole, line = swings.swing(job_w, PERIOD_S), swings.strongest_line(job_w, PERIOD_S, *_BAND_HZ)
+    whole, line = swings.swing(job_w, period_s), swings.strongest_line(job_w, period_s, *_BAND_HZ)
     return Found(
         whole.mean_w / nodes_w.shape[1],
         whole.fraction,
         line,
-        swings.coherence(nodes_w, PERIOD_S, line.frequency_hz),
+        swings.coherence(nodes_w, period_s, line.frequency_hz),
         swings.correlation(nodes_w),
         float(nodes_w.mean(axis=0).std() / nodes_w.mean()),
         (whole.ramp_up_w_per_s, whole.ramp_down_w_per_s),
@@ -105,67 +94,15 @@ def simulated(seed: int = 0, step_s: float | None = None) -> Found:
         seed: Draw of parts, jitter of steps, and moments at which meters read.
         step_s: Time of a step to stretch everything to; None: what is simulated. Unit: s.
     """
-    step, passed, jitter = job_power(seed)
-    factor = step_s / step.length_s if step_s else 1.0
-    num_passes = -(-EVALUATED // 2048)
-    block = [step.lasting(factor)] * BLOCK + [passed.lasting(factor)] * int(num_passes)
-    stretches = with_jitter(block * NUM_BLOCKS, jitter, seed)
-    read_s, nodes_w = read_meters(stretches, METER, seed)
-    first_s = read_s[0].max()
-    grid_s = np.arange(first_s, read_s[-1].min(), PERIOD_S)
-    columns = zip(read_s.T, nodes_w.T, strict=True)
-    return find(np.stack([np.interp(grid_s, when_s, power_w) for when_s, power_w in columns], axis=1))
+    found = job_power(seed)
+    factor = step_s / found.step.length_s if step_s else 1.0
+    stretched = replace(found, step=found.step.lasting(factor), passed=found.passed.lasting(factor))
+    power = over_steps(stretched, BLOCK * NUM_BLOCKS, Evaluations(BLOCK, round(EVALUATED)), METER, seed)
+    return find(power.nodes_w, power.period_s)
 
 
 @lru_cache(maxsize=8)
-def job_power(draw: int) -> tuple[Stretch, Stretch, float]:
+def job_power(draw: int) -> SimulatedPower:
     """Return a step, the forward passes of as many sequences, and the jitter of steps, for a draw of parts."""
-    point = select(CONFIG, ["swings"], [CLUSTER]).valid[0].planned.point
-    catalogue = Catalogue(CONFIG)
-    cluster = catalogue.cluster(CLUSTER)
-    job = replace(job_of(point, catalogue), draw=draw)
-    warm, passed = _warm(job, cluster, is_training=True), _warm(job, cluster, is_training=False)
-    jitter = job.software.step_jitter
-    assert jitter is not None
-    return _stretch(warm), _stretch(passed), jitter.value
-
-
-def _stretch(warm: Warm[Training[Simulated]]) -> Stretch:
-    return Stretch(nodes_power_w(warm, node_power_of(warm.load.job.gpu, CONFIG)), warm.load.length_s)
-
-
-def _warm(job: Job, cluster: ClusterConfig, is_training: bool) -> Warm[Training[Simulated]]:
-    costs = costs_of(job, Calibration.load(CONFIG).constants(job), CONFIG)
-
-    def once_more(slow: Mapping[int, float]) -> Training[Simulated]:
-        step = simulate(job, costs, [0.0] * job.layout.pp, slow)
-        return Training(step if is_training else forward_only(step))
-
-    return warm_up(once_more({}), once_more, cluster, CONFIG)
-
-
-def forward_only(step: Simulated) -> Simulated:
-    """Return the forward passes of a step, as an evaluation runs them."""
-    chunks = (
-        tuple(replace(chunk, backward_input=(), backward_weight=()) for chunk in stage.chunks) for stage in step.stages
-    )
-    stages = [
-        replace(stage, chunks=of_stage, gradient_sync=(), optimizer=())
-        for stage, of_stage in zip(step.stages, chunks, strict=True)
-    ]
-    took = step.durations
-    durations = replace(
-        took,
-        backward_input=_nothing(took.backward_input),
-        backward_weight=_nothing(took.backward_weight),
-        optimizer=_nothing(took.optimizer),
-        sync_overlapped=np.zeros_like(took.sync_overlapped),
-        sync_exposed=np.zeros_like(took.sync_exposed),
-        gather_overlapped=np.zeros_like(took.gather_overlapped),
-        pause_s=0.0,
-    )
-    return replace(step, stages=stages, durations=durations)
-
-
-def _nothing(like: Pass) -> Pass:
-    return Pass(np.zeros_like(like.compute), np.zeros_like(like.comm))
+    (request,) = read_points(CONFIG / "studies" / "swings.yaml", CONFIG, [CLUSTER])
+    return simulate_power(request, CONFIG, draw=draw)

@@ -4,6 +4,7 @@ All of it from evenly spaced samples of one meter, or of one meter per node. Wha
 half its sampling rate it shows other frequencies, and a mean over a window hides what is shorter than two windows.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,17 +76,24 @@ def highest_hz(period_s: float, window_s: float = 0.0) -> float:
     return 0.5 / max(period_s, window_s)
 
 
-def on_grid(t_s: npt.ArrayLike, power_w: npt.ArrayLike, period_s: float) -> Float:
-    """Return samples at even times from the first one on, by straight lines between them.
+def at_even_times(t_s: Sequence[npt.ArrayLike], power_w: Sequence[npt.ArrayLike]) -> tuple[Float, float]:
+    """Return the readings of all meters at the same even times, by straight lines between them, and the period.
 
     Args:
-        t_s: When they were taken, rising; shape (num_samples,). Unit: s.
-        power_w: Samples; same shape. Unit: W.
-        period_s: Time between the samples returned. Unit: s.
+        t_s: When each meter was read, rising, two times or more; shapes (num_readings,). Unit: s.
+        power_w: What each read; same shapes. Unit: W.
+
+    Returns:
+        Power while all are read, shape (num_samples, num_meters), unit W; and the time between samples, that of the
+        meter read least often, unit s.
     """
-    times = np.asarray(t_s, dtype=float)
-    grid = np.arange(times[0], times[-1] + 1e-9, period_s)
-    return np.asarray(np.interp(grid, times, np.asarray(power_w, dtype=float)))
+    times = [np.asarray(each, dtype=float) for each in t_s]
+    period_s = max(float(np.median(np.diff(each))) for each in times)
+    grid_s = np.arange(max(each[0] for each in times), min(each[-1] for each in times), period_s)
+    columns = [
+        np.interp(grid_s, when, np.asarray(each, dtype=float)) for when, each in zip(times, power_w, strict=True)
+    ]
+    return np.stack(columns, axis=1), period_s
 
 
 def swing(power_w: npt.ArrayLike, period_s: float) -> Swing:
@@ -148,6 +156,45 @@ def strongest_line(
     return Line(float(frequency[top]), float(amplitude[top]), 2.0 / (len(power) * period_s))
 
 
+@dataclass(frozen=True)
+class Band:
+    """Power that swings between two frequencies.
+
+    Attributes:
+        rms_w: Root of the mean square of what swings in the band. Unit: W.
+        share: Its square over that of all frequencies, 0 to 1.
+    """
+
+    rms_w: float
+    share: float
+
+
+def in_band(power_w: npt.ArrayLike, period_s: float, low_hz: float, high_hz: float, window_s: float = 0.0) -> Band:
+    """Return how much power swings in a band: what its spectrum adds up to there; Hann window.
+
+    Args:
+        power_w: Samples; shape (num_samples,). Unit: W.
+        period_s: Time between them. Unit: s.
+        low_hz: Lower end of the band. Unit: Hz.
+        high_hz: Upper end. Unit: Hz.
+        window_s: What a sample is the mean of. Unit: s.
+
+    Raises:
+        ValueError: As `strongest_line`.
+
+    Source:
+        Parseval's theorem; the band that grids ask about, 0.1 to 20 Hz: arXiv:2508.14318.
+    """
+    power = _checked(power_w, 2)
+    _check_band(len(power) * period_s, low_hz, high_hz, highest_hz(period_s, window_s))
+    window = np.hanning(len(power))
+    found = np.abs(np.fft.rfft((power - power.mean()) * window)) ** 2 * 2.0 / (len(power) * np.sum(window**2))
+    frequency = np.fft.rfftfreq(len(power), period_s)
+    inside = float(found[(frequency >= low_hz) & (frequency <= high_hz)].sum())
+    everything = float(found[1:].sum())
+    return Band(float(np.sqrt(inside)), inside / everything if everything > 0 else 0.0)
+
+
 def coherence(nodes_w: npt.ArrayLike, period_s: float, frequency_hz: float) -> float:
     """Return how much in step nodes are at a frequency: the length of the mean of their phases, 0 to 1.
 
@@ -167,9 +214,27 @@ def coherence(nodes_w: npt.ArrayLike, period_s: float, frequency_hz: float) -> f
     nodes = _checked(nodes_w, 2)
     if frequency_hz > highest_hz(period_s):
         raise ValueError(f"{frequency_hz:g} Hz is beyond the {highest_hz(period_s):g} Hz that the meter shows")
-    turns = np.exp(-2j * np.pi * frequency_hz * period_s * np.arange(len(nodes)))
-    found = (np.hanning(len(nodes)) * turns) @ (nodes - nodes.mean(axis=0))
-    return float(np.abs(np.mean(found / np.abs(found))))
+    found = _phasors(nodes, period_s, frequency_hz)
+    # A node that does not swing there has no phase, and adds nothing.
+    return float(np.abs(np.mean(found / np.maximum(np.abs(found), np.finfo(float).tiny))))
+
+
+def amplitude_at(power_w: npt.ArrayLike, period_s: float, frequency_hz: float) -> float:
+    """Return the amplitude of the sine of one frequency in power; Hann window. Unit: W.
+
+    Args:
+        power_w: Samples; shape (num_samples,). Unit: W.
+        period_s: Time between them. Unit: s.
+        frequency_hz: Which frequency. Unit: Hz.
+    """
+    return float(2.0 * np.abs(_phasors(_checked(power_w, 2), period_s, frequency_hz)))
+
+
+def _phasors(power_w: Float, period_s: float, frequency_hz: float) -> npt.NDArray[np.complex128]:
+    """Return half the amplitude and the phase of a frequency; power of shape (num_samples,) or with a column a node."""
+    window = np.hanning(len(power_w))
+    turns = np.exp(-2j * np.pi * frequency_hz * period_s * np.arange(len(power_w)))
+    return np.asarray((window * turns) @ (power_w - power_w.mean(axis=0)) / window.sum())
 
 
 def correlation(nodes_w: npt.ArrayLike) -> float:

@@ -36,7 +36,8 @@ def main() -> None:
     found = [simulated(seed) for seed in SEEDS]
     show("simulated from configuration, seed 0", found[0])
     show("simulated, at the measured time of a step", simulated(0, STEP_S))
-    step, passed, jitter = job_power(0)
+    simulated_power = job_power(0)
+    step, passed, jitter = simulated_power.step, simulated_power.passed, simulated_power.jitter
     print(
         f"simulated step {step.length_s:.3f} s ({step.length_s / STEP_S - 1:+.1%}), forward passes of as many "
         f"sequences {passed.length_s:.3f} s at {passed.nodes_w.mean():.0f} W a node, jitter {jitter:.2%}"
@@ -50,7 +51,7 @@ def main() -> None:
     )
     for name, goal, error in goals:
         print(f"{name:<24}goal {goal:<10}{error}")
-    spreads = {"step": [job_power(seed)[0].length_s for seed in SEEDS]}
+    spreads = {"step": [job_power(seed).step.length_s for seed in SEEDS]}
     spreads |= {"node power": [one.node_power_w for one in found], "swing": [one.swing for one in found]}
     for name, values in spreads.items():
         print(f"{name} over {len(found)} seeds: standard deviation {np.std(values, ddof=1) / np.mean(values):.2%}")

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from triplepoint.advise.swings_spec import read_spec
 from triplepoint.cli import COMMANDS
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.site import read_site
@@ -189,6 +190,10 @@ def test_yaml_of_a_block_is_read(block: Block, folder: Path, tmp_path: Path, mon
         assert read_mapping(path).columns
     elif "claims" in content:
         _check_claims(block, folder)
+    elif "bands" in content:
+        path = tmp_path / "spec.yaml"
+        path.write_text(block.text)
+        assert read_spec(path).bands
     elif "like" in content:
         (folder / f"config/gpus/{content['name']}.yaml").write_text(block.text)
         assert Catalogue(folder / "config").gpu(content["name"]).name == content["name"]

@@ -70,5 +70,24 @@ def test_correlation_of_noise_on_a_common_signal() -> None:
     assert swings.correlation(sine()[:, None] + noise) == pytest.approx(0.5, abs=0.03)
 
 
-def test_on_grid_keeps_a_straight_line() -> None:
-    assert swings.on_grid([0.0, 1.5, 4.0], [0.0, 15.0, 40.0], 1.0).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
+def test_at_even_times_is_where_all_are_read_and_as_often_as_the_slowest() -> None:
+    power_w, period_s = swings.at_even_times(
+        [[0, 1, 2, 3, 4], [0.5, 2.0, 3.5, 5.0]], [[0, 1, 2, 3, 4], [5, 20, 35, 50]]
+    )
+    assert period_s == 1.5
+    np.testing.assert_allclose(power_w, [[0.5, 5.0], [2.0, 20.0], [3.5, 35.0]])
+
+
+def test_in_band_of_two_sines_by_hand() -> None:
+    # A sine of 80 W swings by 80 / sqrt 2 about its mean; the other of 40 W has a quarter of its square.
+    power_w = sine() + 40.0 * np.sin(2 * np.pi * 0.2 * T_S)
+    both, lower = swings.in_band(power_w, PERIOD_S, 0.05, 0.25), swings.in_band(power_w, PERIOD_S, 0.05, 0.15)
+    assert lower.rms_w == pytest.approx(80.0 / np.sqrt(2), rel=0.001)
+    assert lower.share == pytest.approx(0.8, rel=0.001)
+    assert both.rms_w == pytest.approx(np.sqrt((80.0**2 + 40.0**2) / 2), rel=0.001)
+    assert both.share == pytest.approx(1.0, rel=0.001)
+
+
+def test_in_band_refuses_what_the_meter_does_not_show() -> None:
+    with pytest.raises(ValueError, match=r"0\.25 Hz"):
+        swings.in_band(sine(), PERIOD_S, 0.1, 20.0)

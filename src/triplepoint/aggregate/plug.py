@@ -8,7 +8,7 @@ import numpy as np
 from triplepoint import swings
 from triplepoint.units import NS_PER_S
 
-_LEAST_SAMPLES = 100
+LEAST_SAMPLES = 100
 """A 1st percentile of fewer is the lowest sample."""
 
 
@@ -60,14 +60,10 @@ def together(nodes: Sequence[Readings]) -> tuple[np.ndarray, float] | None:
     """
     if not nodes or any(len(node.t_ns) < 2 for node in nodes):
         return None
-    period_s = max(float(np.median(np.diff(node.t_ns))) for node in nodes) / NS_PER_S
-    start_ns = max(int(node.t_ns[0]) for node in nodes)
-    lasts_s = (min(int(node.t_ns[-1]) for node in nodes) - start_ns) / NS_PER_S
-    if lasts_s < _LEAST_SAMPLES * period_s:
-        return None
-    grid_s = np.arange(0.0, lasts_s, period_s)
-    readings = [np.interp(grid_s, (node.t_ns - start_ns) / NS_PER_S, node.power_w) for node in nodes]
-    return np.sum(readings, axis=0), period_s
+    start_ns = int(nodes[0].t_ns[0])
+    times_s = [(node.t_ns - start_ns) / NS_PER_S for node in nodes]
+    nodes_w, period_s = swings.at_even_times(times_s, [node.power_w for node in nodes])
+    return (nodes_w.sum(axis=1), period_s) if len(nodes_w) >= LEAST_SAMPLES else None
 
 
 def mean_w(node: Readings) -> float:

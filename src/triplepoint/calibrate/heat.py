@@ -93,7 +93,7 @@ class ChassisHeat:
 
 def fit_heat_of(runs: Runs) -> HeatOfCluster:
     """Return what runs of one cluster say of its heat."""
-    start = _start(runs)
+    start = starting_machine(runs)
     at, covariance, prior = search(start, runs.observed)
     contact = np.exp(at[len(LEARNED) :]).reshape(start.shape)
     fitted = with_numbers(start, at)
@@ -120,7 +120,7 @@ def fit_heat_of(runs: Runs) -> HeatOfCluster:
     )  # fmt: skip
 
 
-def _start(runs: Runs) -> Machine:
+def starting_machine(runs: Runs) -> Machine:
     """Return the cluster as it is known, parts equal, fans as those of an unknown node where none are described."""
     air = runs.machine.airflow
     if air.fans is None:

@@ -21,10 +21,6 @@ NOTE = (
     "Power of all nodes at the plug in steps without the profiler, of the fastest layout; readings every {period}. "
     "Dashed: 1st and 99th percentile, whose distance is the swing. Brackets: lowest and highest repeat."
 )
-_METERS = (
-    " Simulated meters are all read at once; those of the published log each at its own moment, which makes its swing "
-    "look smaller."
-)
 _LINE = "job_power_line_fraction"
 
 
@@ -76,11 +72,9 @@ def _page(groups: list[DataFrame], courses: list[DataFrame], published: DataFram
         f"{found['group'].iloc[0].removesuffix(', simulated')}: {swings.answer(found, published)}" for found in groups
     ]
     periods = [f"{course['t_s'].diff().median():.3g} s" for course in courses]
-    runs = concat(groups)
-    is_beside = published["run"].isin(runs.loc[runs["origin"] == "simulated", "run"]).any()
     page = style.new_page(
         "\n".join(answers), concat(groups), 2, len(groups), style.PAGE if len(groups) > 1 else style.COLUMN, 4.9,
-        NOTE.format(period=" or ".join(dict.fromkeys(periods))) + (_METERS if is_beside else ""),
+        NOTE.format(period=" or ".join(dict.fromkeys(periods))),
     )  # fmt: skip
     for axes, found in zip(page.axes[0], groups, strict=True):
         axes.set_title(f"{found['model'].iloc[0]} {found['layout'].iloc[0]}")

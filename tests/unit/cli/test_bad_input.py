@@ -36,6 +36,10 @@ READS = [
     "calibrate --power {} --gpu h200",
     "whatif {}.yaml",
     "whatif {}.csv:1",
+    "swings {}.parquet",
+    "swings {}.csv",
+    "swings {}.yaml",
+    f"swings {ROOT / 'tests/data/power_swings/nodes.parquet'} --spec {{}}.yaml",
     "overhead {out} --from {}",
     "characterise {out} --from {}",
     "trace {} --out {out}",
@@ -53,6 +57,7 @@ READS = [
     "trace --run run --results {}",
     "export smoke --to mlflow --results {} --out {out}",
     "compare {}.csv",
+    "recommend run --results {}",
 ]
 
 

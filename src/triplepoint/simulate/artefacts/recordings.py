@@ -10,7 +10,7 @@ from triplepoint.simulate.artefacts.course import course_of
 from triplepoint.simulate.artefacts.groups import groups_of, groups_used
 from triplepoint.simulate.artefacts.kineto import EPOCH_NS
 from triplepoint.simulate.artefacts.links import Links
-from triplepoint.simulate.artefacts.sensed import columns_sensed, sense_gpus, sense_host
+from triplepoint.simulate.artefacts.sensed import columns_sensed, meter_times, sense_gpus, sense_host
 from triplepoint.simulate.artefacts.simulated import Recorded, Simulated, one_ns
 from triplepoint.simulate.timeline.durations import Float
 from triplepoint.tables.telemetry import CUMULATIVE, METRICS
@@ -91,10 +91,14 @@ def write_recordings(folder: Path, planned: PlannedRun, simulated: Recorded, cou
         of_node = counters[node * per_node : (node + 1) * per_node]
         recorder = Recorder(folder / f"node{node}.arrow", period_s, absent_columns(simulated, has_links), recorded)
         latency = np.zeros_like(t_ns)
-        host = sense_host(simulated, course, node, t_ns, period_s)
+        host_ns = np.union1d(t_ns, meter_times(simulated, course, node, period_s))
+        host = sense_host(simulated, course, node, host_ns, period_s)
         if has_links:
-            host = np.concatenate([of_node[:, :, (1, 3)].sum(axis=0), host], axis=1)
-        parts = [Part("host", EPOCH_NS + t_ns, latency, (*fabric, *sensed.host), host)]
+            # Counters of adapters are read with those of GPUs, the meter at moments of its own.
+            counted = np.full((len(host_ns), len(fabric)), np.nan)
+            counted[np.isin(host_ns, t_ns)] = of_node[:, :, (1, 3)].sum(axis=0)
+            host = np.concatenate([counted, host], axis=1)
+        parts = [Part("host", EPOCH_NS + host_ns, np.zeros_like(host_ns), (*fabric, *sensed.host), host)]
         gpus = sense_gpus(simulated, course, node, t_ns)
         gpus[:, ~is_even[:, None] & is_gauge] = np.nan
         for number, values in enumerate(of_node):

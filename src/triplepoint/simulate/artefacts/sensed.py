@@ -9,6 +9,7 @@ from triplepoint.simulate.artefacts.simulated import Recorded
 from triplepoint.simulate.heat.parameters import SHOWN
 from triplepoint.simulate.heat.sensor import Counter, Sensors, show
 from triplepoint.simulate.power.gpu import Float, Int64
+from triplepoint.simulate.power.over_time import meter_phases
 from triplepoint.units import NS_PER_S
 
 _CPU_UTILISATION = 0.1
@@ -58,6 +59,17 @@ def sense_gpus(simulated: Recorded, course: Course, node: int, t_ns: Int64) -> F
     return np.stack([columns[name] for name in columns_sensed(simulated).gpu], axis=-1).transpose(1, 0, 2)
 
 
+def meter_times(simulated: Recorded, course: Course, node: int, period_s: float) -> Int64:
+    """Return when the meter at the plug of a node is read: each at moments of its own, as those of real nodes.
+
+    Unit: ns.
+    """
+    if simulated.heated is None or course.nodes_w is None:
+        return np.empty(0, dtype=np.int64)
+    first_s = meter_phases(course.nodes_w.shape[1], period_s, seed=0)[node]
+    return np.arange(round(first_s * NS_PER_S), course.length_ns, round(period_s * NS_PER_S), dtype=np.int64)
+
+
 def sense_host(simulated: Recorded, course: Course, node: int, t_ns: Int64, period_s: float) -> Float:
     """Return what a host shows; shape (num_samples, num_columns), in the order of `columns_sensed`.
 
@@ -66,8 +78,8 @@ def sense_host(simulated: Recorded, course: Course, node: int, t_ns: Int64, peri
         course: When its steps run.
         node: Which node.
         t_ns: When it is read, from the start of the run. Unit: ns.
-        period_s: Between readings of the meter at its plug, each the mean since the one before; samples in between have
-            none. Unit: s.
+        period_s: Between readings of the meter at its plug, each the mean since the one before, at `meter_times`; other
+            samples have none. Unit: s.
     """
     heated, sample_s = simulated.heated, t_ns / NS_PER_S
     if heated is None or course.trace is None or course.nodes_w is None:
@@ -78,5 +90,5 @@ def sense_host(simulated: Recorded, course: Course, node: int, t_ns: Int64, peri
     node_w = course.nodes_w[:, node : node + 1]
     meter = Counter(node_w * course.trace.period_s, course.trace)
     power = meter.window_mean(course.trace_s(t_ns)[:, None], period_s, node_w[0])[:, 0]
-    power[t_ns % round(period_s * NS_PER_S) != 0] = np.nan
+    power[~np.isin(t_ns, meter_times(simulated, course, node, period_s))] = np.nan
     return np.stack([inlet, power, cpu * sample_s, parts.dram.value * sample_s], axis=-1)

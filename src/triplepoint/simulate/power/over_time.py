@@ -50,13 +50,18 @@ def with_jitter(stretches: Sequence[Stretch], deviation: float, seed: int) -> li
     return [stretch.lasting(1.0 + deviation * each) for stretch, each in zip(stretches, deviates.tolist(), strict=True)]
 
 
-def read_meters(stretches: Sequence[Stretch], meter: Meter, seed: int) -> tuple[Float, Float]:
+def meter_phases(num_nodes: int, period_s: float, seed: int) -> Float:
+    """Return when the meter of every node reads first: no two at the same moment; shape (num_nodes,). Unit: s."""
+    return np.asarray(np.random.default_rng(seed).random(num_nodes) * period_s)
+
+
+def read_meters(stretches: Sequence[Stretch], meter: Meter, seed: int | None) -> tuple[Float, Float]:
     """Return what meters read from the first moment at which a window of all of them lies in the stretches.
 
     Args:
         stretches: What the job does, one after the other.
         meter: Of every node.
-        seed: Of the moments at which they read.
+        seed: Of the moments at which they read; None: all at once.
 
     Returns:
         Times and readings; both of shape (num_readings, num_nodes). Units: s, W.
@@ -65,7 +70,8 @@ def read_meters(stretches: Sequence[Stretch], meter: Meter, seed: int) -> tuple[
     edges_s = np.append(0.0, np.cumsum(lengths_s))
     energy_j = np.concatenate([each.nodes_w for each in stretches]) * lengths_s[:, None]
     sums_j = np.concatenate([np.zeros((1, energy_j.shape[1])), np.cumsum(energy_j, axis=0)])
-    phase_s = np.random.default_rng(seed).random(energy_j.shape[1]) * meter.period_s
+    num_nodes = energy_j.shape[1]
+    phase_s = np.zeros(num_nodes) if seed is None else meter_phases(num_nodes, meter.period_s, seed)
     number = int((edges_s[-1] - meter.window_s - meter.period_s) // meter.period_s)
     read_s = meter.window_s + phase_s + meter.period_s * np.arange(number)[:, None]
     counted = [

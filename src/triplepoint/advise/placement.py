@@ -1,0 +1,218 @@
+"""Step time of a job under a placement: which nodes hold which pipeline stages, and how many layers each stage has.
+
+A placement is tried by the simulator itself, with the cooling and speed of slots as a passport has them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from triplepoint.advise.passport import Learned, contacts_over
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.cluster import ClusterConfig, place_of
+from triplepoint.config.point import Point
+from triplepoint.errors import PointError, UserError
+from triplepoint.simulate.artefacts.simulate_run import job_of
+from triplepoint.simulate.heat.warm import slow_ranks, warm_up, with_factors
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.memory.training import peak_memory
+from triplepoint.simulate.power.gpu import Float
+from triplepoint.simulate.power.load import Training
+from triplepoint.simulate.predict.prediction import read_calibrations
+from triplepoint.simulate.stacks import OF_ENGINE
+from triplepoint.simulate.step import Step, simulate_step
+
+BAD_CONTACT = 1.25
+"""Contact from which a slot counts as faulty: five of the usual deviations of 4.5 % (`resistance_spread`)."""
+
+
+class Placement(NamedTuple):
+    """Which nodes hold which stages, and layers of stages.
+
+    Attributes:
+        nodes: Node of the run at every place of the host file.
+        layers: Layers of every pipeline stage, as `pipeline_layers`; empty as the point has them.
+    """
+
+    nodes: tuple[int, ...]
+    layers: tuple[int, ...] = ()
+
+
+class Outcome(NamedTuple):
+    """A step under a placement.
+
+    Attributes:
+        step_time_s: Its length. Unit: s.
+        factor: On the time of computation of every GPU against a sound one, by (node of the run, device).
+        busy_s: Computation and exposed communication of every pipeline stage; shape (num_stages,). Unit: s.
+    """
+
+    step_time_s: float
+    factor: Mapping[tuple[int, int], float]
+    busy_s: Float
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A job on a cluster.
+
+    Attributes:
+        point: The point.
+        cluster: Where it runs, its parts as they are known.
+        config: Folder of the configuration.
+    """
+
+    point: Point
+    cluster: ClusterConfig
+    config: Path
+
+    @property
+    def present(self) -> Placement:
+        """The placement as it is."""
+        return Placement(tuple(range(self.point.num_nodes)), self.layers)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers of every stage as they are; empty with virtual stages, whose layers are left as they are."""
+        return self.job().layout.stage_layers(self.point.model.num_layers) if self.point.layout.vp == 1 else ()
+
+    @cached_property
+    def _catalogue(self) -> Catalogue:
+        return Catalogue(self.config)
+
+    @cached_property
+    def _is_memory_known(self) -> bool:
+        return not peak_memory(self.job()).undecided
+
+    def job(self, layers: tuple[int, ...] = ()) -> Job:
+        """Return the job with so many layers on each stage; empty as the point has them.
+
+        Parts are drawn as of a first repeat: what a run's own parts are, its passport says.
+
+        Raises:
+            PointError, UserError: If it cannot be simulated.
+        """
+        point = self.point.model_copy(update={"repeat": 1})
+        if layers:
+            layout = point.layout.model_copy(update={"pipeline_layers": layers, "pipeline_ends": ()})
+            point = point.model_copy(update={"layout": layout})
+        return job_of(point, self._catalogue, OF_ENGINE.get(point.engine))
+
+    def fits(self, layers: tuple[int, ...]) -> bool:
+        """Return whether stages of so many layers can be simulated and surely fit in memory, or as surely as now."""
+        try:
+            memory = peak_memory(self.job(layers))
+        except (PointError, UserError):
+            return False
+        return not memory.is_out_of_memory and (not memory.undecided or not self._is_memory_known)
+
+    def quick_step(self, placement: Placement, factor: Mapping[tuple[int, int], float]) -> Step:
+        """Return a step at given factors on the computation of GPUs, by (node, device); heat is not followed."""
+        job = self.job(placement.layers)
+        by_rank = self._of_ranks(placement, factor, job.num_gpus)
+        constants = read_calibrations(self.config)[0].constants(job)
+        return simulate_step(job, constants, self.config, {rank: own for rank, own in by_rank.items() if own > 1.0})
+
+    def step(self, placement: Placement, cluster: ClusterConfig | None = None) -> Outcome:
+        """Return a step as power, heat and clocks leave it.
+
+        Args:
+            placement: The placement.
+            cluster: Another state of the cluster than `cluster`.
+
+        Raises:
+            PointError: If GPUs cannot work under these conditions.
+        """
+        job, placed = self.job(placement.layers), placed_on(cluster or self.cluster, placement.nodes)
+        constants = read_calibrations(self.config)[0].constants(job)
+        slow = slow_ranks(placed, job.num_gpus)
+
+        def simulate(factor: Mapping[int, float]) -> Training[Step]:
+            return Training(simulate_step(job, constants, self.config, with_factors(slow, factor)))
+
+        warm = warm_up(simulate({}), simulate, placed, self.config)
+        pace = min(warm.factor.values(), default=1.0)
+        by_rank = with_factors(slow, {rank: own / pace for rank, own in warm.factor.items()})
+        per_node = self.cluster.gpus_per_node
+        factor = {(placement.nodes[rank // per_node], rank % per_node): max(own, 1.0) for rank, own in by_rank.items()}
+        accounts = warm.load.ran.timeline.accounts
+        busy_s = np.asarray((accounts.compute_s + accounts.exposed_comm_s).max(axis=1))
+        return Outcome(warm.load.length_s, factor, busy_s)
+
+    def _of_ranks(
+        self, placement: Placement, factor: Mapping[tuple[int, int], float], num_gpus: int
+    ) -> dict[int, float]:
+        per_node = self.cluster.gpus_per_node
+        return {rank: factor.get((placement.nodes[rank // per_node], rank % per_node), 1.0) for rank in range(num_gpus)}
+
+
+def busy_of(step: Step) -> Float:
+    """Return the computation of every pipeline stage, of its slowest replica; shape (num_stages,). Unit: s."""
+    return np.asarray(step.timeline.accounts.compute_s.max(axis=1))
+
+
+def placed_on(cluster: ClusterConfig, nodes: tuple[int, ...]) -> ClusterConfig:
+    """Return a cluster whose nodes stand in another order: what is known of single GPUs and nodes moves with them."""
+    place = {node: index for index, node in enumerate(nodes)}
+
+    def moved(named: Mapping[str, float]) -> dict[str, float]:
+        own = {place_of(name): value for name, value in named.items()}
+        return {f"node{place[node]}.gpu{gpu}": value for (node, gpu), value in own.items() if node in place}
+
+    before = cluster.conditions
+    conditions = before.model_copy(update={
+        "bad_contact": moved(before.bad_contact), "contact": moved(before.contact),
+        "blocked_airflow": moved(before.blocked_airflow),
+        "braked_nodes": sorted(place[node] for node in before.braked_nodes if node in place),
+    })  # fmt: skip
+    return cluster.model_copy(update={"slow_gpus": moved(cluster.slow_gpus), "conditions": conditions})
+
+
+def learned_cluster(learned: Learned, shift: float = 0.0) -> ClusterConfig:
+    """Return the cluster of a run with inlet and contacts as the run shows them.
+
+    Args:
+        learned: What was learned from the run.
+        shift: By how many standard deviations contacts of faulty slots are worse than estimated.
+    """
+    runs, slots = learned.runs, {(slot.node, slot.device): slot for slot in learned.passport.slots}
+    inlet_c, contact = contacts_over(runs.machine, runs.observed[0])
+    usual, bad = dict[str, float](), dict[str, float]()
+    for place, slot in slots.items():
+        own = float(contact[place])
+        if own < BAD_CONTACT:
+            usual[slot.name] = own
+            continue
+        # The interval of a passport is symmetric in the logarithm: a deviation is 1/1.645 of its half.
+        own *= (slot.contact.hi / slot.contact.value) ** (shift / 1.645)
+        usual[slot.name], bad[slot.name] = 1.0, float(np.clip(own, 1.0, 20.0))
+    conditions = runs.cluster.conditions.model_copy(update={
+        "inlet_temp_c": float(np.clip(inlet_c, 0.0, 60.0)), "contact": usual, "bad_contact": bad,
+        "blocked_airflow": {}, "starts_at_rest": False,
+    })  # fmt: skip
+    return runs.cluster.model_copy(update={"conditions": conditions})
+
+
+def with_slow_gpus(site: Site, learned: Learned, present: Outcome) -> Site:
+    """Return the site with GPUs whose computation is slower by traces than their heat explains.
+
+    Args:
+        site: The site, its GPUs slowed by heat alone.
+        learned: What was learned from the run.
+        present: Its step as it is.
+    """
+    slow = dict(site.cluster.slow_gpus)
+    for slot in learned.passport.slots:
+        by_heat = present.factor.get((slot.node, slot.device), 1.0)
+        left = (1.0 + (slot.compute_excess or 0.0)) / by_heat
+        if left > 1.0 + LEAST_SLOWER and slot.name not in slow:
+            slow[slot.name] = 1.0 / left
+    return replace(site, cluster=site.cluster.model_copy(update={"slow_gpus": slow}))
+
+
+LEAST_SLOWER = 0.02
+"""Computation beyond that of peers below which an outlier costs nobody much, as in `ranks.parquet`."""

@@ -1,0 +1,70 @@
+"""Power of a job over time and its spectrum, with the limits it has to keep to."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+from pandas import DataFrame
+
+from triplepoint import swings
+from triplepoint.advise.swings_answer import SwingAnswer
+from triplepoint.advise.swings_text import headline
+from triplepoint.figures import marks, style
+from triplepoint.files import whole
+from triplepoint.units import KILO
+
+SUFFIXES = (".pdf", ".png", ".svg")
+_NUM_PERIODS = 6
+"""Of the strongest line, whose power is drawn."""
+_NOTE = (
+    "{name}: power of all nodes every {period:.3g} s. Dashed: 1st and 99th percentile; shaded: the band asked about."
+)
+
+
+@style.styled
+def draw(answer: SwingAnswer) -> Figure:
+    """Return the figure: power over some periods of its strongest line, and its spectrum."""
+    made_by = {"origin": answer.power.origin, "engine": None, "torch_version": None, "stack": None}
+    points = DataFrame([made_by | {"git_commit": None, "host": None}]).astype(object)
+    note = _NOTE.format(name=answer.power.name, period=answer.power.period_s)
+    title = headline(answer)[0].upper() + headline(answer)[1:]
+    page = style.new_page(title, points, 2, 1, style.COLUMN, 4.6, note)
+    _draw_course(page.axes[0][0], answer)
+    _draw_spectrum(page.axes[1][0], answer)
+    return page.finish()
+
+
+def write(answer: SwingAnswer, path: Path) -> None:
+    """Write the figure: `.pdf`, `.png` or `.svg`."""
+    figure = draw(answer)
+    with whole(path) as scratch:
+        figure.savefig(scratch, format=path.suffix[1:], dpi=300)
+
+
+def _draw_course(axes: Axes, answer: SwingAnswer) -> None:
+    job, power = answer.levels[-1], answer.power
+    lasts_s = _NUM_PERIODS / job.line_hz if job.line_hz else power.lasts_s
+    t_s = np.arange(len(power.nodes_w)) * power.period_s
+    drawn = t_s <= lasts_s
+    axes.plot(t_s[drawn], power.job_w[drawn] / KILO, color=marks.QUANTITIES["power"], linewidth=0.9)
+    for end_w in (job.low_w, job.high_w):
+        axes.axhline(end_w / KILO, color=marks.GREY, linewidth=0.7, linestyle=(0, (4, 2)))
+    axes.set_xlabel("time (s)")
+    axes.set_ylabel("power of the job (kW)")
+
+
+def _draw_spectrum(axes: Axes, answer: SwingAnswer) -> None:
+    power = answer.power
+    frequency_hz, amplitude_w = swings.spectrum(power.job_w, power.period_s)
+    is_told = (frequency_hz >= swings.LOWEST_PERIODS / power.lasts_s) & (frequency_hz <= answer.seen_hz)
+    axes.plot(frequency_hz[is_told], amplitude_w[is_told] / KILO, color=marks.QUANTITIES["power"], linewidth=0.9)
+    if answer.band_hz:
+        axes.axvspan(*answer.band_hz, color=marks.GREY, alpha=0.15, linewidth=0)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylim(0, None)
+    axes.set_xlabel("frequency (Hz)")
+    axes.set_ylabel("amplitude (kW)")

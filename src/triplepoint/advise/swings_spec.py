@@ -1,0 +1,170 @@
+"""What power may do: a specification as a utility or a hall gives it, and whether power keeps to it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from triplepoint import swings
+from triplepoint.config.base import Strict, parse
+from triplepoint.config.yaml_file import read_yaml
+from triplepoint.errors import UserError
+from triplepoint.units import KILO
+
+Level = Literal["node", "rack", "job"]
+_Positive = Annotated[float, Field(gt=0)]
+
+
+class BandLimit(Strict):
+    """How much power may swing between two frequencies."""
+
+    low_hz: _Positive
+    """Lower end of the band. Unit: Hz."""
+    high_hz: _Positive
+    """Upper end. Unit: Hz."""
+    rms_fraction: _Positive | None = None
+    """Root mean square of what swings in the band, over mean power. None: any."""
+    rms_kw: _Positive | None = None
+    """The same in kilowatts. None: any. Unit: kW."""
+    share: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Energy of the swing in the band over that at all frequencies. None: any."""
+
+    @model_validator(mode="after")
+    def _is_a_band(self) -> Self:
+        if not self.high_hz > self.low_hz:
+            raise ValueError(f"high_hz is {self.high_hz:g} and low_hz {self.low_hz:g}, expected a higher one")
+        if self.rms_fraction is self.rms_kw is self.share is None:
+            raise ValueError("no limit, expected rms_fraction, rms_kw or share")
+        return self
+
+
+class SwingSpec(Strict):
+    """Limits on power over time at a node, a rack or the job."""
+
+    description: str = ""
+    """Whose limits they are."""
+    level: Level = "job"
+    """Whose power they limit: the node or rack that swings most, or the whole job."""
+    range_fraction: _Positive | None = None
+    """Range of power from the 1st to the 99th percentile, over its mean. None: any."""
+    range_kw: _Positive | None = None
+    """The same in kilowatts. None: any. Unit: kW."""
+    ramp_up_kw_per_s: _Positive | None = None
+    """Fastest rise between two samples. None: any. Unit: kW/s."""
+    ramp_down_kw_per_s: _Positive | None = None
+    """Fastest fall, a positive number. None: any. Unit: kW/s."""
+    bands: tuple[BandLimit, ...] = ()
+    """Limits between frequencies."""
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> Self:
+        ranges = (self.range_fraction, self.range_kw, self.ramp_up_kw_per_s, self.ramp_down_kw_per_s)
+        if not self.bands and all(limit is None for limit in ranges):
+            raise ValueError("no limit, expected one of range_fraction, range_kw, ramp_up_kw_per_s, ramp_down_kw_per_s")
+        return self
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One line of a specification.
+
+    Attributes:
+        line: Its key, of bands with their frequencies.
+        unit: Of found and limit.
+        found: What power does.
+        limit: What it may do.
+    """
+
+    line: str
+    unit: str
+    found: float
+    limit: float
+
+    @property
+    def passes(self) -> bool:
+        """Whether power keeps to it."""
+        return self.found <= self.limit
+
+    @property
+    def margin(self) -> float:
+        """How far below the limit, over the limit; negative beyond it."""
+        return 1.0 - self.found / self.limit
+
+
+def read_spec(path: Path) -> SwingSpec:
+    """Return the specification in a YAML file. Raises `UserError` if it is none."""
+    return parse(SwingSpec, read_yaml(path), path)
+
+
+def verdicts(spec: SwingSpec, power_w: np.ndarray, period_s: float, window_s: float = 0.0) -> list[Verdict]:
+    """Return what a specification says of power, line by line.
+
+    Args:
+        spec: The specification.
+        power_w: Samples at its level; shape (num_samples,). Unit: W.
+        period_s: Time between them. Unit: s.
+        window_s: What a sample is the mean of. Unit: s.
+
+    Raises:
+        UserError: If a band of it cannot be seen.
+    """
+    found = swings.swing(power_w, period_s)
+    lines = [
+        ("range_fraction", "1", found.fraction, spec.range_fraction),
+        ("range_kw", "kW", (found.high_w - found.low_w) / KILO, spec.range_kw),
+        ("ramp_up_kw_per_s", "kW/s", found.ramp_up_w_per_s / KILO, spec.ramp_up_kw_per_s),
+        ("ramp_down_kw_per_s", "kW/s", found.ramp_down_w_per_s / KILO, spec.ramp_down_kw_per_s),
+    ]
+    for limit in spec.bands:
+        check_band((limit.low_hz, limit.high_hz), len(power_w) * period_s, period_s, window_s)
+        band = swings.in_band(power_w, period_s, limit.low_hz, limit.high_hz, window_s)
+        where = f"{limit.low_hz:g}-{limit.high_hz:g} Hz"
+        lines += [
+            (f"rms_fraction {where}", "1", band.rms_w / found.mean_w, limit.rms_fraction),
+            (f"rms_kw {where}", "kW", band.rms_w / KILO, limit.rms_kw),
+            (f"share {where}", "1", band.share, limit.share),
+        ]
+    return [Verdict(line, unit, value, limit) for line, unit, value, limit in lines if limit is not None]
+
+
+def is_met(spec: SwingSpec, power_w: np.ndarray, period_s: float, window_s: float = 0.0) -> bool:
+    """Return whether power keeps to all lines; arguments as `verdicts`."""
+    return all(verdict.passes for verdict in verdicts(spec, power_w, period_s, window_s))
+
+
+def seen_part(band_hz: tuple[float, float], lasts_s: float, period_s: float, window_s: float) -> tuple[float, float]:
+    """Return the part of a band that a recording shows; the first is not below the second where it shows none.
+
+    Args:
+        band_hz: Lower and upper end. Unit: Hz.
+        lasts_s: Of the recording. Unit: s.
+        period_s: Between samples. Unit: s.
+        window_s: What a sample is the mean of. Unit: s.
+    """
+    return max(band_hz[0], swings.LOWEST_PERIODS / lasts_s), min(band_hz[1], swings.highest_hz(period_s, window_s))
+
+
+def check_band(band_hz: tuple[float, float], lasts_s: float, period_s: float, window_s: float) -> None:
+    """Refuse a band of which a recording shows a part at most; arguments as `seen_part`.
+
+    Raises:
+        UserError: If it is not whole; says which part is.
+    """
+    low_hz, high_hz = seen_part(band_hz, lasts_s, period_s, window_s)
+    if (low_hz, high_hz) == band_hz:
+        return
+    part = f"it can be asked of {low_hz:.4g} to {high_hz:.4g} Hz" if high_hz > low_hz else "it shows no part of that"
+    raise UserError(
+        f"band {band_hz[0]:g} to {band_hz[1]:g} Hz: {'; '.join(_why(band_hz, lasts_s, period_s, window_s))}; {part}"
+    )
+
+
+def _why(band_hz: tuple[float, float], lasts_s: float, period_s: float, window_s: float) -> Iterator[str]:
+    if band_hz[1] > (highest_hz := swings.highest_hz(period_s, window_s)):
+        mean = f", each the mean of {window_s:.4g} s," if window_s > 1.001 * period_s else ""
+        yield f"readings every {period_s:.4g} s{mean} show nothing above {highest_hz:.4g} Hz"
+    if band_hz[0] < swings.LOWEST_PERIODS / lasts_s:
+        yield f"{lasts_s:.4g} s tell lines apart from {swings.LOWEST_PERIODS / lasts_s:.4g} Hz up"

@@ -1,0 +1,231 @@
+"""`triplepoint swings RUN|FILE|POINT`."""
+
+import argparse
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from triplepoint.cli.answer import Answer
+from triplepoint.cli.arguments import (
+    add_config,
+    add_results,
+    in_file,
+    make_parser,
+    out_file,
+    run_folder,
+    say,
+    seconds,
+    whole_number,
+)
+from triplepoint.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from triplepoint.advise.swings_answer import Capped, SwingAnswer
+    from triplepoint.advise.swings_point import SimulatedPower
+    from triplepoint.advise.swings_source import NodePower
+    from triplepoint.advise.swings_spec import SwingSpec
+    from triplepoint.predictions import Request
+
+    Wanted = tuple[SwingSpec | None, tuple[float, float] | None, int]
+    """Specification, band and number of jobs."""
+
+_ABOUT = """\
+SOURCE is one of
+  RUN        run id, a folder in RESULTS/runs: meters at the plug, or power sensors of GPUs where a node has none
+  FILE       .parquet or .csv with t_s, time_ms or t_ns, and node and node_power_w, or a column for each node
+  POINT      .yaml, .yml or .json as 'triplepoint predict' reads it, or POINT:ID of several: simulated over many steps
+Its form and that of the specification are in docs/swings.md.
+"""
+_EXAMPLES = (
+    "triplepoint swings node_power.parquet --spec grid.yaml --figure swings.pdf",
+    "triplepoint swings point.yaml --band 0.1:5 --spec grid.yaml --jobs 4",
+    "triplepoint swings config/studies/swings.yaml --period 2.005 --window 2 --evaluate 12:5659 --steps 288",
+)
+_ANSWER = {
+    "name": "the run, file or point",
+    "origin": "measured, simulated, or file where nothing says which",
+    "num_nodes": "nodes",
+    "num_samples": "samples of each",
+    "period_s": "time between samples",
+    "window_s": "what a sample is the mean of, 0 where not known",
+    "seen_hz": "highest frequency that samples show",
+    "band_hz": "the band looked at, or the part of it that is seen",
+    "levels": "node and rack that swing most, and the job: range, ramps, strongest line, band",
+    "together": "coherence and correlation of nodes, and the line they make of the job",
+    "verdicts": "each line of the specification: found, limit, margin, passes",
+    "remedies": "stagger, floor, storage, cap: whether it is enough, what it takes and costs",
+    "notes": "what could not be told, and why",
+}
+_TREES = (".yaml", ".yml", ".json")
+_CAPS = (0.9, 0.8, 0.7)
+"""Of the power limit, tried where a point is beyond its limits and no cap is named."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the subcommand's parser."""
+    made = make_parser(
+        "swings",
+        "Say how far and how fast power swings at node, rack and job, whether that is allowed, and what would help.",
+        _EXAMPLES,
+        _ABOUT,
+        answer=_ANSWER,
+    )
+    made.add_argument("source", metavar="SOURCE", help="run, file or point, see below")
+    made.add_argument("--spec", type=in_file, metavar="FILE", help="YAML of what power may do (default: no limits)")
+    made.add_argument(
+        "--band", type=_band, metavar="LOW:HIGH", help="band in Hz, refused where not seen (default: seen of 0.1:20)"
+    )
+    made.add_argument("--jobs", type=whole_number(1000), default=1, metavar="N", help="independent jobs in one hall")
+    made.add_argument(
+        "--nodes-per-rack", type=whole_number(), metavar="N", help="nodes that share a rack (default: the cluster's)"
+    )
+    made.add_argument(
+        "--window", type=seconds(0, 3600), metavar="S",
+        help="what a reading is the mean of (default: sensor cards; of a point, as --period)",
+    )  # fmt: skip
+    made.add_argument(
+        "--period", type=seconds(1e-3, 3600), metavar="S",
+        help="of a point, time between readings of meters (default: as finely as it is simulated)",
+    )  # fmt: skip
+    made.add_argument("--steps", type=whole_number(10000), default=64, metavar="N", help="of a point, steps")
+    made.add_argument(
+        "--evaluate", type=_evaluations, metavar="EVERY:SEQUENCES",
+        help="of a point, evaluations: steps between them, sequences of each (default: none)",
+    )  # fmt: skip
+    made.add_argument(
+        "--cap", action="append", default=[], type=_watts, metavar="W",
+        help="of a point, power limit of GPUs to try, repeatable (default: 90, 80, 70 %% where limits are exceeded)",
+    )  # fmt: skip
+    made.add_argument("--figure", type=out_file, metavar="OUT", help=".pdf, .png or .svg to write (default: none)")
+    add_results(made)
+    add_config(made)
+    return made
+
+
+def _band(text: str) -> tuple[float, float]:
+    low, _, high = text.partition(":")
+    try:
+        band = float(low), float(high)
+    except ValueError:
+        band = math.nan, math.nan
+    if not 0 < band[0] < band[1] < math.inf:
+        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected LOW:HIGH in Hz, such as 0.1:20")
+    return band
+
+
+def _evaluations(text: str) -> tuple[int, int]:
+    if not re.fullmatch(r"[1-9]\d{0,5}:[1-9]\d{0,8}", text):
+        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected EVERY:SEQUENCES, such as 12:5659")
+    every, sequences = text.split(":")
+    return int(every), int(sequences)
+
+
+def _watts(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 1e5:
+        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected watts from 0 to 1e5")
+    return value
+
+
+def run(arguments: argparse.Namespace) -> Answer:
+    """Say how power swings."""
+    from triplepoint.advise.swings_answer import answer_of
+    from triplepoint.advise.swings_spec import read_spec
+    from triplepoint.advise.swings_text import render
+
+    out: Path | None = arguments.figure
+    if out is not None and out.suffix not in (".pdf", ".png", ".svg"):
+        raise UserError(f"{out}: found {out.suffix or 'no ending'}, expected one of .pdf, .png, .svg")
+    spec = read_spec(arguments.spec) if arguments.spec else None
+    wanted = spec, arguments.band, arguments.jobs
+    answer = _of_point(arguments, wanted) if _is_point(arguments.source) else answer_of(_read(arguments), *wanted)
+    if out is not None:
+        from triplepoint.advise.swings_figure import write
+
+        write(answer, out)
+        say(f"swings: figure in {out}")
+    return Answer(answer.content(), render(answer))
+
+
+def _is_point(source: str) -> bool:
+    return Path(source).suffix in _TREES or Path(source.rpartition(":")[0]).suffix in _TREES
+
+
+def _of_point(arguments: argparse.Namespace, wanted: "Wanted") -> "SwingAnswer":
+    """Return the swings of a simulated point, under power limits too where those may be needed."""
+    from triplepoint.advise.swings_answer import answer_of
+    from triplepoint.advise.swings_point import simulate_power
+
+    request = _request(arguments)
+    simulated = simulate_power(request, arguments.config)
+    power = _over_steps(simulated, arguments)
+    answer = answer_of(power, *wanted)
+    caps = list(arguments.cap)
+    if not caps and any(not verdict.passes for verdict in answer.verdicts):
+        caps = [share * simulated.power_limit_w for share in _CAPS]
+    capped = [_capped(request, arguments, cap_w, simulated.step.length_s) for cap_w in caps]
+    return answer_of(power, *wanted, capped) if capped else answer
+
+
+def _request(arguments: argparse.Namespace) -> "Request":
+    from triplepoint.predictions import read_points
+
+    path, key = Path(arguments.source), ""
+    if path.suffix not in _TREES:
+        name, _, key = arguments.source.rpartition(":")
+        path = Path(name)
+    known = {request.id: request for request in read_points(path, arguments.config)}
+    if key and key not in known:
+        raise UserError(f"{path}: no configuration with id {key!r}{nearest(key, known)}")
+    if not key and len(known) > 1:
+        raise UserError(
+            f"{path}: {len(known)} configurations; name one as {path}:ID, such as {path}:{next(iter(known))}"
+        )
+    return known[key] if key else next(iter(known.values()))
+
+
+def _over_steps(simulated: "SimulatedPower", arguments: argparse.Namespace) -> "NodePower":
+    from triplepoint.advise.swings_point import Evaluations, over_steps
+    from triplepoint.simulate.power.over_time import Meter
+
+    meter = None
+    if arguments.period is not None:
+        meter = Meter(arguments.period, arguments.period if arguments.window is None else arguments.window)
+    elif arguments.window is not None:
+        raise UserError("--window of a point needs --period: without meters power is as it is simulated")
+    evaluations = Evaluations(*arguments.evaluate) if arguments.evaluate else None
+    power = over_steps(simulated, arguments.steps, evaluations, meter)
+    return replace(power, nodes_per_rack=arguments.nodes_per_rack or power.nodes_per_rack)
+
+
+def _capped(request: "Request", arguments: argparse.Namespace, cap_w: float, step_s: float) -> "Capped":
+    from triplepoint.advise.swings_answer import Capped
+    from triplepoint.advise.swings_point import simulate_power
+
+    simulated = simulate_power(request, arguments.config, cap_w)
+    return Capped(cap_w, simulated.step.length_s / step_s, _over_steps(simulated, arguments))
+
+
+def _read(arguments: argparse.Namespace) -> "NodePower":
+    """Return the power in a file or of a run."""
+    from triplepoint.advise.swings_source import SUFFIXES, read_file, read_run
+
+    for option in ("period", "evaluate", "cap"):
+        if getattr(arguments, option):
+            raise UserError(f"--{option} is of a point; {arguments.source} is a recording")
+    path = Path(arguments.source)
+    if path.suffix in SUFFIXES:
+        if not path.is_file():
+            raise UserError(f"{path}: no such file; expected readings of power, or a run id")
+        power = read_file(path)
+    else:
+        arguments.run = arguments.source
+        folder = path.resolve() if (path / "point.json").is_file() else run_folder(arguments)
+        power = read_run(folder, arguments.config)
+    window_s = power.window_s if arguments.window is None else arguments.window
+    return replace(power, window_s=window_s, nodes_per_rack=arguments.nodes_per_rack or power.nodes_per_rack)

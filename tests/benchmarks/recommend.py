@@ -1,0 +1,135 @@
+"""`triplepoint recommend` on made-up clusters it does not see: `python -m tests.benchmarks.recommend [NUM]`.
+
+A cluster is drawn (contacts, faulty slots, inlet, leakage of parts) and a run is simulated on it. The advisor sees the
+telemetry of that run and the description of a sound cluster. What it recommends is then simulated on the truth.
+Leakage of parts stays where it was when nodes change places.
+"""
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from triplepoint.advise.placement import Placement, placed_on
+from triplepoint.advise.recommend import Advice, advise
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.cluster import ClusterConfig
+from triplepoint.config.plan import PlannedRun
+from triplepoint.files import write_text
+from triplepoint.plan import select
+from triplepoint.simulate.artefacts.simulate_run import job_of, simulate_run
+from triplepoint.simulate.predict.prediction import predict_job
+from triplepoint.telemetry.align import align_run
+
+CONFIG = Path(__file__).parents[2] / "config"
+CLUSTER = "h200x32"
+_SPREAD = 0.045
+JOBS = (
+    "llama3-70b_h200x32_tp4-pp4-dp2-sp-zero1_mbs1_act_sim",
+    "gpt3-175b_h200x32_tp4-pp8-dp1-sp_mbs1_act_sim",
+    "llama3-70b_h200x32_tp8-pp2-dp2-sp-zero1_mbs1_act_sim",
+    "gpt3-175b_h200x32_tp8-pp4-dp1-sp_mbs2_act_sim",
+)
+
+
+class Case(NamedTuple):
+    """A made-up cluster, what was advised on it, and what is true."""
+
+    faults: dict[str, float]
+    advice: Advice
+    found: float
+    """Share of a step that the placement saves on the truth; 0 where it is left as it is."""
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it lies in the interval that was promised, where a placement is recommended."""
+        gain = self.advice.gain
+        return not self.advice.is_accepted or (gain is not None and gain.lo <= self.found <= gain.hi)
+
+
+def planned(text: str, repeat: int, folder: Path = CONFIG) -> PlannedRun:
+    """Return a simulated run of a study whose name begins so, as one repeat, with the trace of one rank."""
+    plan = select(folder, None, ["cpu-local"], [CLUSTER])
+    run = next(entry.planned for entry in plan.valid if text in entry.run)
+    point = run.point.model_copy(update={"repeat": repeat, "trace_ranks": (0,)})
+    return run.model_copy(update={"point": point, "digest": point.digest()})
+
+
+def draw_cluster(seed: int, num_nodes: int = 4) -> ClusterConfig:
+    """Return a cluster with contacts as parts have them, up to two faulty ones, and an inlet some kelvins off."""
+    random, cluster = np.random.default_rng(seed), Catalogue(CONFIG).cluster(CLUSTER)
+    names = [f"node{node}.gpu{gpu}" for node in range(num_nodes) for gpu in range(8)]
+    contact = dict(zip(names, np.exp(_SPREAD * random.standard_normal(len(names))).tolist(), strict=True))
+    faulty = random.choice(names, size=int(random.integers(0, 3)), replace=False).tolist()
+    bad = {name: float(random.uniform(2.0, 5.0)) for name in faulty}
+    conditions = cluster.conditions.model_copy(update={
+        "contact": contact, "bad_contact": bad, "inlet_temp_c": cluster.conditions.inlet_temp_c + random.normal() * 2.0,
+    })  # fmt: skip
+    return cluster.model_copy(update={"conditions": conditions})
+
+
+def simulate_on(truth: ClusterConfig, run: PlannedRun, folder: Path) -> Path:
+    """Simulate a run on a made-up cluster; return its folder, after the telemetry stage."""
+    config = shutil.copytree(CONFIG, folder / "truth")
+    content = truth.model_dump_json(exclude_defaults=True)
+    (config / "clusters" / f"{CLUSTER}.yaml").write_text(content)
+    where = folder / "results" / "runs" / run.run
+    write_text(where / "point.json", run.model_dump_json())
+    simulate_run(run, where / "raw", config)
+    align_run(where / "raw", where / "telemetry.parquet")
+    return where
+
+
+def true_step_s(truth: ClusterConfig, run: PlannedRun, placement: Placement) -> float:
+    """Return the step of a placement on the truth. Unit: s."""
+    point = run.point
+    if placement.layers:
+        layout = point.layout.model_copy(update={"pipeline_layers": placement.layers, "pipeline_ends": ()})
+        point = point.model_copy(update={"layout": layout})
+    return predict_job(job_of(point, Catalogue(CONFIG)), None, CONFIG, placed_on(truth, placement.nodes)).step_time_s
+
+
+def run_case(seed: int, job: str) -> Case:
+    """Return what is advised on one cluster, and what is true."""
+    truth, run = draw_cluster(seed), planned(job, repeat=seed + 2)
+    with tempfile.TemporaryDirectory() as name:
+        advice = advise(simulate_on(truth, run, Path(name)), CONFIG)
+    found = 0.0
+    if advice.is_accepted and advice.proposed is not None:
+        found = 1.0 - true_step_s(truth, run, advice.proposed) / true_step_s(truth, run, advice.present)
+    return Case(truth.conditions.bad_contact, advice, found)
+
+
+def cases(number: int) -> Iterator[Case]:
+    """Yield cases of so many clusters, jobs in turn."""
+    for seed in range(number):
+        yield run_case(seed, JOBS[seed % len(JOBS)])
+
+
+def main() -> None:
+    """Print a line for each cluster, then the sums."""
+    all_cases = []
+    for case in cases(int(sys.argv[1]) if len(sys.argv) > 1 else 20):
+        all_cases.append(case)
+        gain, named = case.advice.gain, {one.name for one in case.advice.outliers}
+        promised = "none found" if gain is None else f"{gain.share:+.1%} ({gain.lo:+.1%} to {gain.hi:+.1%})"
+        faults = ", ".join(f"{name} x{factor:.1f}" for name, factor in case.faults.items()) or "no fault"
+        print(
+            f"{case.advice.passport.run[:40]}: {faults}; named {len(named & set(case.faults))} of {len(case.faults)}, "
+            f"{len(named - set(case.faults))} beside; promised {promised}, "
+            f"{'accepted' if case.advice.is_accepted else 'left'}; true {case.found:+.1%}",
+            flush=True,
+        )
+    accepted = [case for case in all_cases if case.advice.is_accepted]
+    print(
+        f"{len(accepted)} of {len(all_cases)} accepted, {sum(case.is_inside for case in accepted)} of them inside "
+        f"their interval, {sum(case.found < 0 for case in all_cases)} slower than before"
+    )
+
+
+if __name__ == "__main__":
+    main()
