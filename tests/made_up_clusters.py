@@ -72,17 +72,24 @@ class Fault:
         return self.gpu[0] * PER_NODE + self.gpu[1]
 
 
-def write_cluster(folder: Path, fault: Fault) -> Path:
-    """Simulate a run on a cluster with a fault, and return the run's folder with its tables."""
+def write_cluster(folder: Path, fault: Fault, run: PlannedRun | None = None) -> Path:
+    """Simulate a run on a cluster with a fault, and return the run's folder with its tables.
+
+    Args:
+        folder: Where to.
+        fault: The fault.
+        run: What runs; two stages of eight replicas on nodes of two GPUs if not given.
+    """
     config = shutil.copytree(CONFIG, folder / "config")
     path = config / "clusters" / f"{CLUSTER}.yaml"
     cluster = yaml.safe_load(path.read_text())
     conditions = cluster["conditions"] | dict(fault.conditions or {})
     if fault.limit_w is not None or fault.inlet_c is not None:
         conditions["bad_contact"] = {f"node{fault.gpu[0]}.gpu{fault.gpu[1]}": 1.0}
-    size = {"num_nodes": PP * DP // PER_NODE, "gpus_per_node": PER_NODE}
+    run = run or planned_run(fault.seed)
+    per_node = run.point.cluster.gpus_per_node
+    size = {"num_nodes": run.point.num_gpus // per_node, "gpus_per_node": per_node}
     path.write_text(yaml.safe_dump(cluster | size | {"conditions": conditions}))
-    run = _planned(fault.seed)
     out = folder / "results" / "runs" / run.run
     out.mkdir(parents=True)
     (out / "point.json").write_text(run.model_dump_json())
@@ -103,7 +110,8 @@ def write_cluster(folder: Path, fault: Fault) -> Path:
         manifest = simulate_run.simulate_run(run, out / "raw", config)
     assert manifest.status == "ok", manifest.evidence
     align_run(out / "raw", out / "telemetry.parquet")
-    trace_run(out, load_scheme(), lambda line: None, 1)
+    if run.point.steps.profiled:
+        trace_run(out, load_scheme(), lambda line: None, 1)
     return out
 
 
@@ -112,7 +120,8 @@ def _selected() -> Plan:
     return select(CONFIG, None, ["cpu-local"], [CLUSTER])
 
 
-def _planned(seed: int) -> PlannedRun:
+def planned_run(seed: int, **changed: Any) -> PlannedRun:
+    """Return the run of two stages of eight replicas; settings of its point may be changed."""
     found = _selected()
     run = next(entry.planned for entry in found.valid if "llama3-30b_h200x32_tp4-pp4-dp2" in entry.run)
     steps = run.point.steps.model_copy(update={"warmup": 2, "measured": 6, "profiled": 1})
@@ -128,7 +137,7 @@ def _planned(seed: int) -> PlannedRun:
         "trace_ranks": "all",
         "seed": seed,
     }
-    point = run.point.model_copy(update=changes)
+    point = run.point.model_copy(update=changes | changed)
     return run.model_copy(update={"run": f"made-up-{seed}", "point": point, "digest": point.digest()})
 
 

@@ -1,4 +1,4 @@
-"""Powers of ten and of two, defined here only."""
+"""Powers of ten and of two, defined here only, and numbers with their noun."""
 
 NS_PER_US = 1_000
 NS_PER_S = 1_000_000_000
@@ -21,3 +21,8 @@ GIB = 1 << 30
 def ns_to_s(duration_ns: float) -> float:
     """Return nanoseconds as seconds."""
     return duration_ns / NS_PER_S
+
+
+def counted(num: int, noun: str) -> str:
+    """Return a number with its noun, such as '1 layout' and '3 layouts'."""
+    return f"{num} {noun}{'s' * (num != 1)}"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _WRITTEN = (".parquet", ".csv")
 _ABOUT = """\
 RUN|FOLDER|FILE is one of
-  RUN           run id, a folder in RESULTS/runs
+  RUN           run id, a folder in RESULTS/runs, or its beginning; or STUDY:POINT, as 'compare' reads it
   FOLDER        folder of a run, or one that 'triplepoint trace --out' wrote
   FILE.parquet  operations of all workers and steps, as StragglerAnalysis publishes them (docs/why.md)
 
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> Answer:
 
 
 def _why(arguments: argparse.Namespace) -> "Why":
-    from triplepoint.cli.arguments import run_folder
+    from triplepoint.compare.subjects import find_run
     from triplepoint.why.answer import why_operations, why_run, why_traces
 
     source = Path(arguments.source)
@@ -95,8 +95,7 @@ def _why(arguments: argparse.Namespace) -> "Why":
             f"{source}: neither a run (point.json) nor tables of traces (timeline.parquet); make those with "
             f"'triplepoint trace {source} --out DIR'"
         )
-    arguments.run = arguments.source
-    return why_run(run_folder(arguments))
+    return why_run(find_run(arguments.source, arguments.results))
 
 
 def _write(out: Path, answer: "Why") -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeGuard
 
 from triplepoint.compare.changes import Change
-from triplepoint.compare.parts import Contribution, StepDifference
+from triplepoint.compare.parts import StepDifference
 from triplepoint.compare.quantities import QuantityDifference
 from triplepoint.compare.sides import Side
 from triplepoint.compare.traced import Part
@@ -15,6 +15,8 @@ _ENOUGH = 0.8
 """Share of the difference that the named parts explain before no more are named."""
 _LEAST = 0.05
 """Share of the difference a part must have to be named."""
+_MOSTLY = 0.5
+"""Share of what communication adds from which it is said to be waiting. Our choice."""
 _MOST_CHANGES = 3
 _NO_CHANGE = 0.001
 """Steps that differ by less than a thousandth are called as fast where no interval is known."""
@@ -30,6 +32,8 @@ _NAMES: Mapping[tuple[str, str], str] = {
     ("idle", "other"): "other idle time",
     ("unprofiled", "all"): "measured less profiled step",
 }
+
+_WAITS = {"straggler": "waiting in communication for late ranks", "bubble": "waiting in communication for other stages"}
 
 
 def part_name(part: Part) -> str:
@@ -63,7 +67,11 @@ def answer(
     by_name = {one.name: one for one in quantities}
     marks = "" if first.origin == other.origin == "measured" else f" ({_origins(first, other)})"
     speed = _speed(step, by_name) if step else "the two sides have no step times to compare"
-    clauses = [f"{_setting(changes)}{speed}{marks}", *(_reasons(step) if step else []), *_heat(by_name)]
+    clauses = [
+        f"{_setting(changes)}{speed}{marks}",
+        *(_reasons(step, _parts(step, first, other)) if step else []),
+        *_heat(by_name),
+    ]
     return f"{clauses[0][0].upper()}{clauses[0][1:]}{''.join(clauses[1:])}."
 
 
@@ -117,22 +125,40 @@ def step_effect(step: StepDifference, by_name: Mapping[str, QuantityDifference])
     return rate.effect.turned() if rate else None
 
 
-def _reasons(step: StepDifference) -> list[str]:
+def _parts(step: StepDifference, first: Side, other: Side) -> list[tuple[str, float]]:
+    """Return what the difference consists of, largest first: names, and times in s.
+
+    Where most of what communication adds is waiting, the waits are named, and not the collectives waited in.
+    """
+    parts = [(part_name(one.part), one.effect.value) for one in step.parts]
+    waited = [side.traced.waited_s if side.traced else {} for side in (first, other)]
+    if not all(waited):
+        return parts
+    waits = {name: waited[1].get(kind, 0.0) * step.scale - waited[0].get(kind, 0.0) for kind, name in _WAITS.items()}
+    comm_s = sum(one.effect.value for one in step.parts if one.part.category == "comm")
+    if sum(waits.values()) / comm_s < _MOSTLY if comm_s else True:
+        return parts
+    waits["communication without waits"] = comm_s - sum(waits.values())
+    others = [(part_name(one.part), one.effect.value) for one in step.parts if one.part.category != "comm"]
+    return sorted([*waits.items(), *others], key=lambda part: -abs(part[1]))
+
+
+def _reasons(step: StepDifference, parts: Sequence[tuple[str, float]]) -> list[str]:
     """Return the parts that have the sign of the difference, largest first, and the largest of the other sign."""
     whole = step.difference_s
-    if not step.parts or abs(whole) < _NO_CHANGE * step.first_s:
+    if not parts or abs(whole) < _NO_CHANGE * step.first_s:
         return []
-    toward = [one for one in step.parts if one.effect.value * whole > 0 and one.effect.value / whole >= _LEAST]
-    named: list[Contribution] = []
-    for one in toward[:_MOST_REASONS]:
-        if sum(other.effect.value for other in named) / whole < _ENOUGH:
-            named.append(one)
+    toward = [(name, time_s) for name, time_s in parts if time_s / whole >= _LEAST]
+    named: list[tuple[str, float]] = []
+    for part in toward[:_MOST_REASONS]:
+        if sum(time_s for _, time_s in named) / whole < _ENOUGH:
+            named.append(part)
     if not named:
         return []
-    parts = ", ".join(f"{part_name(one.part)} ({_signed(one.effect.value)})" for one in named)
-    against = next((one for one in step.parts if one.effect.value / whole <= -_LEAST), None)
-    but = f", against {part_name(against.part)} ({_signed(against.effect.value)})" if against else ""
-    return [f", mostly {parts}{but}"]
+    listed = ", ".join(f"{name} ({_signed(time_s)})" for name, time_s in named)
+    against = next((part for part in parts if part[1] / whole <= -_LEAST), None)
+    but = f", against {against[0]} ({_signed(against[1])})" if against else ""
+    return [f", mostly {listed}{but}"]
 
 
 def _heat(by_name: Mapping[str, QuantityDifference]) -> list[str]:

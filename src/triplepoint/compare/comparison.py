@@ -144,7 +144,9 @@ def _notes(first: Side, other: Side) -> Iterator[str]:
         yield f"a GPU of B has {1 / scale:.4g} times the tokens of A's in a step: times of B are times {scale:.4g}"
     elif not (first.tokens_per_gpu and other.tokens_per_gpu):
         yield "the work of a step is not known on both sides: times are compared step by step as they are"
-    if first.runs and other.runs and first.runs[0].planned.point.model.name != other.runs[0].planned.point.model.name:
+    points = [side.runs[0].planned.point for side in (first, other) if side.runs]
+    is_known = len(points) == 2 and all(point.knows("model") for point in points)
+    if is_known and points[0].model.name != points[1].model.name:
         yield "the models differ: a token is not the same work on both sides"
     yield from _notes_of_traces(first, other)
     yield from _notes_of_runs(first, other)

@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from triplepoint.config.base import parse
+from triplepoint.config.base import MOST_ERRORS, parse
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.point import SETTINGS, settings_of
 from triplepoint.errors import UserError, nearest
@@ -22,6 +22,8 @@ from triplepoint.verdicts.quantities import DERIVED, Ordering, unit_of
 from triplepoint.verdicts.read import read_claims
 from triplepoint.verdicts.rows import NO_NUMBER, why_not
 from triplepoint.verdicts.runs import IDENTITY, Group, Runs, group_repeats
+
+_T = TypeVar("_T")
 
 SD = "_sd"
 """End of the column with the standard deviation of a quantity."""
@@ -59,11 +61,14 @@ def compare_table(
     Raises:
         UserError: If the table cannot be read, has a wrong column or value, or a row is of several points.
     """
-    rows = list(_read(source, config))
+    rows = _read(source, config)
     runs = _read_runs(results, config)
     if not runs.points:
         say(f"compare: no tables in {results}: every row is held against the prediction")
-    return [row for measured in rows for row in _judge(measured, runs, config)]
+    refused = _Refused(source)
+    judged = [refused.call(lambda one=one: list(_judge(one, runs, config))) for one in rows]
+    refused.check()
+    return [row for found in judged for row in found or []]
 
 
 def _read_runs(results: Path, config: Path) -> Runs:
@@ -74,58 +79,107 @@ def _read_runs(results: Path, config: Path) -> Runs:
     return Runs({name: read_joined(results, studies, name).to_pylist() for name in names}, slots)
 
 
-def _read(source: Path, config: Path) -> Iterator[_Measured]:
-    """Yield the rows of a table that have a measured value."""
-    catalogue, num_rows, ids = Catalogue(config), 0, set()
-    for num_rows, (line, cells) in enumerate(read_cells(source), 1):
-        where = f"{source}: line {line}"
-        settings = {name: value for name, value in cells.items() if not _is_quantity(name, where)}
-        configuration = parse(Configuration, settings, where)
-        request = request_of(configuration, where, num_rows, catalogue)
-        if request.id in ids:
-            raise UserError(f"{where}: id {request.id!r} stands twice; change one")
-        ids.add(request.id)
-        values = _numbers({name: value for name, value in cells.items() if name not in settings}, where)
-        if not values:
-            raise UserError(f"{where}: no measured value; give a column of table points, such as step_time_s")
-        yield _Measured(request, _stated(request, settings), values)
-    if not num_rows:
+def _read(source: Path, config: Path) -> list[_Measured]:
+    """Return the rows of a table that have a measured value; all that is wrong with it is said at once."""
+    catalogue, rows, refused = Catalogue(config), list(read_cells(source)), _Refused(source)
+    if not rows:
         raise UserError(f"{source}: no row in it; expected settings and measured values, see 'compare --help'")
+    names = dict.fromkeys(name for _, cells in rows for name in cells)
+    unknown = {name for name in names if not refused.call(_is_known, name)}
+    found: list[_Measured] = []
+    ids: set[str] = set()
+    for number, (line, cells) in enumerate(rows, 1):
+        where = f"line {line}"
+        settings = {name: value for name, value in cells.items() if name in Configuration.model_fields}
+        configuration = refused.call(parse, Configuration, settings, where)
+        measured = {name: value for name, value in cells.items() if name not in settings and name not in unknown}
+        values = refused.call(_numbers, measured, where)
+        if values is not None and not values and not unknown:
+            refused.add(f"{where}: no measured value; give a column of table points, such as step_time_s")
+        request = refused.request(configuration, where, number, catalogue) if configuration else None
+        if request is None or values is None:
+            continue
+        if request.id in ids:
+            refused.add(f"{where}: id {request.id!r} stands twice; change one")
+        ids.add(request.id)
+        found.append(_Measured(request, _stated(request, settings), values))
+    refused.check()
+    return found
 
 
-def _is_quantity(name: str, where: str) -> bool:
-    """Return whether a column holds measured values; one that is neither these nor a setting is refused."""
-    quantity = name.removesuffix(SD)
-    if name in Configuration.model_fields:
-        return False
-    if quantity not in _QUANTITIES:
+class _Refused:
+    """Everything that is wrong with a table, to be said in one line."""
+
+    def __init__(self, source: Path) -> None:
+        """Begin with nothing."""
+        self._source = source
+        self._errors: list[str] = []
+
+    def add(self, error: str) -> None:
+        """Note an error."""
+        self._errors.append(error)
+
+    def call(self, function: Callable[..., _T], *arguments: Any) -> _T | None:
+        """Return what a function returns; None where it refuses, which is noted."""
+        try:
+            return function(*arguments)
+        except UserError as error:
+            self.add(str(error))
+            return None
+
+    def request(self, configuration: Configuration, where: str, number: int, catalogue: Catalogue) -> Request | None:
+        """Return the point of a row; None where it is refused, be it for its model, its cluster or both."""
+        cluster = self.call(catalogue.cluster, configuration.cluster, where)
+        model = self.call(catalogue.model, configuration.model, where)
+        return self.call(request_of, configuration, where, number, catalogue) if cluster and model else None
+
+    def check(self) -> None:
+        """Refuse the table if anything was noted.
+
+        Raises:
+            UserError: With all errors, or the first ones and the number of the others.
+        """
+        if self._errors:
+            rest = len(self._errors) - MOST_ERRORS
+            more = f"; and {rest} more" if rest > 0 else ""
+            raise UserError(f"{self._source}: {'; '.join(self._errors[:MOST_ERRORS])}{more}")
+
+
+def _is_known(name: str) -> bool:
+    """Return that a column is of settings or of measured values; one that is neither is refused."""
+    if name not in Configuration.model_fields and name.removesuffix(SD) not in _QUANTITIES:
         known = [*Configuration.model_fields, *_QUANTITIES]
         hint = nearest(name, known)
         hint = hint if len(hint) < 60 else "; expected a setting or a column of table points"
-        raise UserError(f"{where.rpartition(': ')[0]}: unknown column {name[:60]!r}{hint}")
+        raise UserError(f"unknown column {name[:60]!r}{hint}")
     return True
 
 
 def _numbers(cells: Mapping[str, Any], where: str) -> dict[str, Number]:
     """Return what was measured, known to 90 % where a standard deviation stands beside it."""
-    for name, value in cells.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not is_number or (name.endswith(SD) and value < 0):
-            expected = "a standard deviation, 0 or more" if name.endswith(SD) else "a number"
-            raise UserError(
-                f"{where}: {name}: found {str(value)[:40]!r}, expected {expected}; leave blank what is not known"
-            )
-        least, most = _RANGES.get(name, (None, None))
-        if (least is not None and value < least) or (most is not None and value > most):
-            limits = f"{least or 0:g} or more" if most is None else f"{least or 0:g} to {most:g}"
-            raise UserError(f"{where}: {name} is {value:g} {unit_of(name)}".removesuffix(" 1") + f", expected {limits}")
-        if name.endswith(SD) and name.removesuffix(SD) not in cells:
-            raise UserError(f"{where}: {name} without {name.removesuffix(SD)}; give the value beside its deviation")
+    if wrong := [said for name in cells if (said := _wrong_number(name, cells))]:
+        raise UserError(f"{where}: {'; '.join(wrong)}")
     return {
         name: Number.within(float(value), Z90 * float(cells.get(name + SD, 0.0)))
         for name, value in cells.items()
         if not name.endswith(SD)
     }
+
+
+def _wrong_number(name: str, cells: Mapping[str, Any]) -> str:
+    """Return what is wrong with a measured value; empty if nothing is."""
+    value = cells[name]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or (name.endswith(SD) and value < 0):
+        expected = "a standard deviation, 0 or more" if name.endswith(SD) else "a number"
+        return f"{name}: found {str(value)[:40]!r}, expected {expected}; leave blank what is not known"
+    least, most = _RANGES.get(name, (None, None))
+    if (least is not None and value < least) or (most is not None and value > most):
+        limits = f"{least or 0:g} or more" if most is None else f"{least or 0:g} to {most:g}"
+        return f"{name} is {value:g} {unit_of(name)}".removesuffix(" 1") + f", expected {limits}"
+    if name.endswith(SD) and name.removesuffix(SD) not in cells:
+        return f"{name} without {name.removesuffix(SD)}; give the value beside its deviation"
+    return ""
 
 
 def _stated(request: Request, settings: Mapping[str, Any]) -> dict[str, Any]:

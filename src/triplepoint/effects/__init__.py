@@ -1,9 +1,9 @@
-"""Effect sizes with paired intervals: how much one setting changes a quantity, and which settings are tied."""
+"""Effect sizes with paired intervals: how much one setting changes a quantity, over repeats, steps or settings."""
 
 import math
 import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ COVERAGE = 0.9
 """Of every interval here."""
 _P10_TO_P90 = 2.563
 """Standard deviations between the 10th and the 90th percentile of a normal distribution."""
-_MANY = 1.0
+MANY = 1.0
 """From twice as fast on, factors are said instead of per cent."""
 _BY_STEP_TIME = frozenset({"step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu"})
 """Quantities whose model error is that of the step time: what all layouts of one training share of it cancels."""
@@ -71,22 +71,27 @@ class Effect:
     @property
     def size(self) -> str:
         """The effect alone: '4.5 %' or '3.1 K'."""
-        return f"{_digits(self.value * self._scale)} {'%' if self.is_relative else 'K'}"
+        return f"{digits(self.value * self._scale)} {'%' if self.is_relative else 'K'}"
 
     @property
     def ends(self) -> str:
         """The interval alone, with the space before it: ' [2.1, 7.0]'; nothing where none is known."""
         if math.isnan(self.low):
             return ""
-        return f" [{_digits(self.low * self._scale)}, {_digits(self.high * self._scale)}]"
+        return f" [{digits(self.low * self._scale)}, {digits(self.high * self._scale)}]"
 
     @property
     def factor(self) -> str:
         """The effect with its interval, from twice as much on as a factor: '3.0 times [2.1, 4.2]'."""
-        if not self.is_relative or self.value < _MANY:
+        if not self.is_relative or self.value < MANY:
             return self.text
-        ends = "" if math.isnan(self.low) else f" [{1 + self.low:.1f}, {1 + self.high:.1f}]"
-        return f"{1 + self.value:.1f} times{ends}"
+        ends = "" if math.isnan(self.low) else f" [{digits(1 + self.low)}, {digits(1 + self.high)}]"
+        return f"{digits(1 + self.value)} times{ends}"
+
+    @property
+    def opposite(self) -> "Effect":
+        """The same effect with its sign turned, to say by how much a quantity falls."""
+        return replace(self, value=-self.value, low=-self.high, high=-self.low)
 
     @property
     def _scale(self) -> int:
@@ -148,43 +153,6 @@ def over_settings(effects: Sequence[Effect]) -> Effect:
     return _over(changes, "settings", is_relative)
 
 
-def summed_up(found: Mapping[tuple[Hashable, ...], Effect]) -> str:
-    """Return what one change does over settings, for a title.
-
-    Where settings agree on its sign that is the mean effect with its t interval, else how many it raises and how many
-    it lowers, and the largest effect of either kind with its setting.
-
-    Args:
-        found: Effects by setting, as `pair_points` returns them; a setting is called by the first and last of its key.
-    """
-    mean = over_settings(list(found.values()))
-    if not mean.is_tie or len(found) < 2:
-        is_factor = mean.is_relative and mean.value >= _MANY
-        return f"{'+' * (mean.value > 0 and not is_factor)}{mean.factor}"
-    names = _named(found)
-    parts = []
-    for word, sign in (("higher", 1), ("lower", -1)):
-        changed = {names[key]: effect for key, effect in found.items() if sign * effect.value > 0}
-        if changed:
-            most = max(changed, key=lambda name: sign * changed[name].value)
-            parts.append(f"{word} in {len(changed)} ({most} {_bare(changed[most])})")
-    return ", ".join(parts) or f"the same in all {len(found)}"
-
-
-def _bare(effect: Effect) -> str:
-    """Return an effect with its sign, or as a factor, without its interval."""
-    alone = Effect(effect.value, math.nan, math.nan, "none", 1, effect.is_relative).factor
-    return alone if alone.endswith("times") else f"{'+' * (effect.value > 0)}{alone}"
-
-
-def _named(found: Iterable[tuple[Hashable, ...]]) -> dict[tuple[Hashable, ...], str]:
-    """Return the name of each setting: the first of its key, as far as these differ, and the last."""
-    keys = list(found)
-    firsts = {key: str(key[0]).partition(" on ")[0] for key in keys if len(key) > 1}
-    is_told = len(set(firsts.values())) > 1
-    return {key: f"{firsts[key]} {key[-1]}" if is_told else str(key[-1]) for key in keys}
-
-
 def pair_points(
     points: DataFrame, column: str, by: Sequence[str], setting: str, first: Hashable, other: Hashable
 ) -> dict[tuple[Hashable, ...], Effect]:
@@ -207,99 +175,11 @@ def pair_points(
     return effects
 
 
-_WORDS: Mapping[str, tuple[str, Literal["time", "more", "less"]]] = {
-    "step_time_s": ("faster", "time"),
-    "tokens_per_s": ("faster", "more"),
-    "tokens_per_s_per_gpu": ("faster", "more"),
-    "job_gpu_samples_per_s_mj": ("more efficient", "more"),
-    "gpu_energy_per_token_j": ("lower in energy per token", "less"),
-    "gpu_power_w": ("lower in power", "less"),
-    "gpu_power_peak_w": ("lower in peak power", "less"),
-    "gpu_temp_c": ("cooler", "less"),
-    "gpu_temp_max_c": ("cooler at its hottest GPU", "less"),
-}
-"""What the best is called by column, and whether that is less time (so a higher speed), more, or less of it."""
-
-
-def answer_best(points: DataFrame, column: str = "step_time_s", name: str = "layout", noun: str = "layouts") -> str:
-    """Return which of some settings is best, by how much, and which are tied with it, as a title.
-
-    Args:
-        points: Rows that may be compared, with a column of names; those that did not finish are left out.
-        column: A key of the quantities this module has words for.
-        name: Column of the settings' names; rows that share one are repeats.
-        noun: What the settings are called, in the plural.
-    """
-    alike = on_as_many_gpus(points)
-    others = sorted(set(points[name].astype(str)) - set(alike[name].astype(str)))
-    answer = _answer_best(alike, column, name, noun)
-    return f"{answer}; not compared, on other numbers of GPUs: {', '.join(others)}" if others else answer
-
-
 def on_as_many_gpus(points: DataFrame) -> DataFrame:
     """Return the points on one number of GPUs, that of most of them: a step of fewer GPUs takes longer anyway."""
     if "num_gpus" not in points or points["num_gpus"].nunique() < 2:
         return points
     return DataFrame(points[points["num_gpus"] == points["num_gpus"].mode().max()])
-
-
-def _answer_best(points: DataFrame, column: str, name: str, noun: str) -> str:
-    best, leads = _leads(points, column, name)
-    if not leads:
-        return f"Of {points[name].nunique()} {noun}, {f'only {best}' if best else 'none'} finished"
-    word = _WORDS[column][0]
-    tied = [other for other, lead in leads.items() if lead.is_tie]
-    behind = [other for other in leads if other not in tied]
-    if not behind:
-        last = list(leads)[-1]
-        return f"{_listed([best, *tied], noun)} are tied; {_said(best, leads[last], word, last)}"
-    said = _said(best, leads[behind[0]], word, behind[0])
-    return f"{said}; {_listed([best, *tied], noun)} are tied" if tied else said
-
-
-def about_intervals(points: DataFrame, column: str = "step_time_s", name: str = "layout") -> str:
-    """Return what the intervals in the answer of `answer_best` are over, for the note of a figure; '' without any."""
-    leads = _leads(on_as_many_gpus(points), column, name)[1]
-    bases = dict.fromkeys(lead.basis for lead in leads.values())
-    return " or ".join(ABOUT[basis] for basis in bases)
-
-
-def _leads(points: DataFrame, column: str, name: str) -> tuple[str, dict[str, Effect]]:
-    """Return the best setting ('' if none finished), and by how much it leads each of the others, the nearest first."""
-    kind = _WORDS[column][1]
-    done = points[(points["status"] == Status.OK) & points[column].notna()]
-    groups = [(str(key), DataFrame(found)) for key, found in done.groupby(name, sort=False)]
-    groups.sort(key=lambda item: float(item[1][column].mean()), reverse=kind == "more")
-    if not groups:
-        return "", {}
-    best, of_best = groups[0]
-    return best, {other: _lead(compare(of_best, found, column), kind) for other, found in groups[1:]}
-
-
-def _lead(change: Effect, kind: Literal["time", "more", "less"]) -> Effect:
-    """Return by how much the first is better than the other, from the change to the other; positive where it is."""
-    if kind == "time" or not change.is_relative:
-        # What takes 10 % longer is beaten by 10 % in speed.
-        return change
-    turned = change.turned()
-    if kind == "more":
-        return turned
-    return Effect(-turned.value, -turned.high, -turned.low, turned.basis, turned.num)
-
-
-def _said(best: str, lead: Effect, word: str, other: str) -> str:
-    if lead.is_relative and word == "faster" and lead.value >= _MANY:
-        ends = "" if math.isnan(lead.low) else f" [{_digits(1 + lead.low)}, {_digits(1 + lead.high)}]"
-        return f"{best} is {_digits(1 + lead.value)} times as fast as {other}{ends}"
-    return f"{best} is {lead.size} {word} than {other}{lead.ends}"
-
-
-def _listed(names: Sequence[str], noun: str) -> str:
-    """Return up to two names, or how many there are."""
-    if len(names) <= 2:
-        return " and ".join(names)
-    words = ("three", "four", "five", "six", "seven", "eight", "nine")
-    return f"{words[len(names) - 3] if len(names) < 10 else len(names)} {noun}"
 
 
 def _values(rows: DataFrame, column: str, is_relative: bool) -> dict[Hashable, float]:
@@ -345,7 +225,7 @@ def _effect(change: float, half: float, basis: Basis, num: int, is_relative: boo
     return Effect(value, low, high, basis, num, is_relative)
 
 
-def _digits(value: float) -> str:
+def digits(value: float) -> str:
     """Return a number of per cent or kelvin to a tenth, from 20 on to a whole."""
     text = f"{value:.0f}" if abs(value) >= 19.95 else f"{value:.1f}"
     return text.removeprefix("-") if float(text) == 0 else text

@@ -5,7 +5,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from pandas import DataFrame
 
 from triplepoint import effects
+from triplepoint.effects import titles
 from triplepoint.status import Status
+from triplepoint.units import counted
 
 FAMILIES: Mapping[str, str] = {
     "gpt3-30b": "GPT-3",
@@ -23,7 +25,8 @@ def answer_pairs(
     setting: str,
     values: tuple[Hashable, Hashable],
     asked: Mapping[str, str],
-    said: str,
+    change: str,
+    noun: str = "layout",
 ) -> str:
     """Return what changing one setting does to some quantities, over all that ran with both values, as a title.
 
@@ -33,14 +36,11 @@ def answer_pairs(
         setting: The column that changes.
         values: Its value before and afterwards.
         asked: Columns and what they are called.
-        said: What is changed, such as 'H200 instead of MI250'.
+        change: What is changed, such as 'On H200 instead of MI250'.
+        noun: What a pair is called, in the singular.
     """
-    parts, num = [], 0
-    for column, name in asked.items():
-        if found := effects.pair_points(points, column, by, setting, *values):
-            num = max(num, len(found))
-            parts.append(f"{name} {effects.summed_up(found)}")
-    return f"{said}, {num} layouts: {'; '.join(parts)}" if parts else f"{said}: no layout ran with both"
+    found = {name: effects.pair_points(points, column, by, setting, *values) for column, name in asked.items()}
+    return titles.say_change(change, found, noun)
 
 
 def answer_order(points: DataFrame, by: Sequence[str], setting: str, column: str = "tokens_per_s_per_gpu") -> str:
@@ -65,8 +65,8 @@ def answer_order(points: DataFrame, by: Sequence[str], setting: str, column: str
             tied += any(_is_tied(found, column) for _, found in compared.groupby(setting, sort=False))
     if not num:
         return ""
-    said = f"the fastest layout is the same in {same} of {num}"
-    return f"{said}, but in {tied} it is tied with another" if tied else said
+    said = f"The fastest layout is the same in {same} of {counted(num, 'case')}"
+    return f"{said}, but tied with another in {tied}" if tied else said
 
 
 def _is_tied(found: DataFrame, column: str) -> bool:

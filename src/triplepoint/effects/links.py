@@ -5,6 +5,7 @@ from collections.abc import Hashable, Mapping
 from pandas import DataFrame, Series
 
 from triplepoint import effects
+from triplepoint.effects import titles
 from triplepoint.status import Status
 
 NAMES: Mapping[str, str] = {"nvlink": "NVLink", "xgmi": "Infinity Fabric", "pcie": "PCIe", "infiniband": "InfiniBand"}
@@ -47,9 +48,9 @@ def answer(points: DataFrame) -> str:
         return "No traffic was counted"
     fullest = max(highest, key=lambda link: highest[link])
     of_it = done.sort_values(f"{column(fullest)}_max", ascending=False, kind="stable").iloc[0]
-    others = [f"{NAMES[link]} {100 * value:.0f} %" for link, value in highest.items() if link != fullest]
+    others = [f"{100 * value:.0f} % of {NAMES[link]}" for link, value in highest.items() if link != fullest]
     said = (
-        f"{NAMES[fullest]} is used up to {100 * highest[fullest]:.0f} % ({of_it['model']} {of_it['layout']}, "
+        f"At most {100 * highest[fullest]:.0f} % of {NAMES[fullest]} is used ({of_it['model']} {of_it['layout']}, "
         f"micro-batch {of_it['micro_batch_size']})" + "".join(f", {other}" for other in others)
     )
     sizes = sorted(done["micro_batch_size"].unique())
@@ -58,7 +59,8 @@ def answer(points: DataFrame) -> str:
     if not most:
         return said
     last = max(size for size, found in pairs.items() if 2 * len(found) >= most)
-    return f"{said}; {NAMES[fullest]} at micro-batch {last} against {sizes[0]}: {effects.summed_up(pairs[last])}"
+    change = f"with micro-batch {last} instead of {sizes[0]}"
+    return f"{said}; {titles.say_change(change, {f'use of {NAMES[fullest]}': pairs[last]})}"
 
 
 def _pairs(done: DataFrame, name: str, first: int, last: int) -> dict[tuple[Hashable, ...], effects.Effect]:

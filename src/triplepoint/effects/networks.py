@@ -5,7 +5,9 @@ import re
 from pandas import DataFrame, Series
 
 from triplepoint import effects
+from triplepoint.effects import titles
 from triplepoint.status import Status
+from triplepoint.units import counted
 
 _NAME = re.compile(r".+?-(?P<adapters>\d+)x(?P<gbit>\d+)$")
 SPEED = "tokens_per_s_per_gpu"
@@ -51,11 +53,12 @@ def answer(points: DataFrame) -> str:
     lines = []
     if found:
         low, *_, high = sorted(1 + effect.value for effect in (*found, *found))
-        by = f"{low:.3g} times as fast" if len(found) < 2 else f"from {low:.3g} to {high:.3g} times as fast by layout"
-        lines.append(f"{last} instead of {first} Gb/s a node, {len(found)} layouts: {by}")
+        factor = f"{low:.3g}" if len(found) < 2 else f"{low:.3g} to {high:.3g}"
+        speed = f"training is {factor} times as fast ({counted(len(found), 'layout')})"
+        lines.append(f"With {last} instead of {first} Gb/s a node, {speed}")
     for model, members in done.groupby("model", sort=False):
         for network in (first, last):
             here = members[members["network"] == network]
             if here["layout"].nunique() > 1:
-                lines.append(f"{model}, {network}: {effects.answer_best(here)}")
+                lines.append(f"{model} with {network} Gb/s: {titles.answer_best(here)}")
     return "\n".join(lines)

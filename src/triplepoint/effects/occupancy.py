@@ -48,12 +48,12 @@ def answer(classes: DataFrame, names: Mapping[str, str]) -> str:
 
     def said(run: str) -> str:
         low, high = 100 * ends.loc[run].astype(float)
-        return f"{100 * whole[run]:.0f} % [{low:.0f}, {high:.0f}] in {names[run]}"
+        return f"{100 * whole[run]:.0f} % in {names[run]} ({low:.0f} to {high:.0f} % by class)"
 
     low, high = str(whole.idxmin()), str(whole.idxmax())
     if low == high:
         return f"Kernels keep an occupancy of {said(low)}"
-    return f"Kernels keep an occupancy of {said(low)} to {said(high)}"
+    return f"Kernels keep an occupancy from {said(low)} to {said(high)}"
 
 
 def absent(points: DataFrame, kernels: DataFrame) -> str:

@@ -10,6 +10,7 @@ from math import nan
 from pandas import DataFrame, Series, concat
 
 from triplepoint import effects
+from triplepoint.effects import titles
 
 COMM = "comm"
 OTHER = "other"
@@ -89,9 +90,10 @@ def answer_stages(totals: DataFrame) -> str:
     )
     first = int(totals["micro_batch_size"].min())
     of_first = spread.xs(first, level="micro_batch_size")
-    said = f"at micro-batch {first} computation of stages differs by {100 * of_first.min():.0f} % ({of_first.idxmin()})"
-    if len(of_first) > 1:
-        said += f" to {100 * of_first.max():.0f} % ({of_first.idxmax()})"
+    low, high = str(of_first.idxmin()), str(of_first.idxmax())
+    least, most = (f"{100 * float(of_first.loc[name]):.0f} % ({name})" for name in (low, high))
+    more = least if least == most else f"{least} to {most}"
+    said = f"the busiest stage computes {more} longer than the least busy one at micro-batch {first}"
     sizes = totals.groupby("micro_batch_size")["layout"].nunique()
     larger = sizes[(sizes.index > first) & (2 * sizes >= sizes.max())]
     if larger.empty:
@@ -102,7 +104,7 @@ def answer_stages(totals: DataFrame) -> str:
         (str(layout),): effects.over_settings([effects.Effect(float(change), nan, nan, "none", 1) for change in found])
         for layout, found in (wide[last] / wide[first] - 1).dropna().groupby(level="layout", sort=False)
     }
-    return f"{said}; with {last} instead, kernel seconds {effects.summed_up(changes)}"
+    return f"{said}; {titles.say_change(f'with {last} instead of {first}', {'kernel time': changes})}"
 
 
 def exposed_and_overlapped(breakdown: DataFrame) -> DataFrame:
@@ -141,14 +143,16 @@ def answer_communication(breakdown: DataFrame, names: Mapping[str, str]) -> str:
     if shares.empty:
         return "No run was traced"
     low, high = str(shares["mean"].idxmin()), str(shares["mean"].idxmax())
+    whole = " of kernel time"
 
-    def said(run: str) -> str:
-        mean, least, most = 100 * shares.loc[run, ["mean", "low", "high"]].astype(float)
-        return f"{mean:.0f} % [{least:.0f}, {most:.0f}] in {names[run]}"
+    def said(run: str, of_what: str = "") -> str:
+        mean, least, most = (f"{value:.0f}" for value in 100 * shares.loc[run, ["mean", "low", "high"]].astype(float))
+        by_rank = "on every rank" if least == most else f"{least} to {most} % by rank"
+        return f"{mean} %{of_what} in {names[run]} ({by_rank})"
 
     if low == high:
-        return f"Of kernel seconds communication takes {said(low)}"
-    return f"Of kernel seconds communication takes {said(low)}, {said(high)}"
+        return f"Communication takes {said(low, whole)}"
+    return f"Communication takes from {said(low, whole)} to {said(high)}"
 
 
 def published_parts(published: DataFrame | None, source: str) -> DataFrame:

@@ -31,7 +31,7 @@ def answer(repeats: DataFrame, published: DataFrame) -> str:
     """
     swing = _said(repeats[SWING], published_of(repeats, published, SWING), 100.0, "{:.1f} %")
     line = _said(repeats[LINE], published_of(repeats, published, LINE), 1.0, "{:.4f} Hz")
-    return f"the power of the job swings by {swing}, most at {line}"
+    return f"the power of the job swings by {swing} of its mean, most strongly at {line}"
 
 
 def published_of(repeats: DataFrame, published: DataFrame, quantity: str) -> float:

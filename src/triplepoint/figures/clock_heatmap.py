@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint.effects import between_gpus
+from triplepoint.effects import between_gpus, titles
 from triplepoint.figures import gpu_map, style
 
 BUSY, MEAN = "sm_clock_busy_mhz", "sm_clock_mhz"
@@ -47,5 +47,7 @@ def _answer_of(known: DataFrame, column: str) -> str:
     apart = between_gpus.spread(known, column)
     slowest = known.sort_values(column, kind="stable").iloc[0]
     where = f"node {slowest['node']} GPU {slowest['number']}, {slowest['label']}"
-    said = f"slowest at {float(slowest[column]):.0f} MHz: {where}"
-    return said if apart is None else f"clocks of one run are {apart.text} apart, {apart.num} runs; {said}"
+    said = f"the slowest of all runs at {float(slowest[column]):.0f} MHz ({where})"
+    if apart is None:
+        return said
+    return f"a run's fastest GPU clocks {apart.text} above its slowest ({titles.mean_of(apart.num, 'run')}); {said}"

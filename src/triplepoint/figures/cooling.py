@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from pandas import DataFrame
 
 from triplepoint import effects
+from triplepoint.effects import titles
 from triplepoint.figures import labels, marks, style
 from triplepoint.figures.parallelism_sweep import Quantity
 from triplepoint.status import Status
@@ -62,17 +63,9 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
 
 def answer(done: DataFrame, first: str, other: str) -> str:
     """Return what the cooling of one cluster changes against that of another, as a title."""
-    parts = []
-    for column, name in (
-        ("tokens_per_s_per_gpu", "speed"),
-        ("sm_clock_mhz", "clock"),
-        ("gpu_power_w", "power"),
-        ("gpu_temp_max_c", "hottest GPU"),
-    ):
-        found = _pairs(done, column, first, other)
-        if found:
-            parts.append(f"{name} {effects.summed_up(found)}")
-    return f"{other} against {first}: {'; '.join(parts)}"
+    asked = {"tokens_per_s_per_gpu": "speed", "sm_clock_mhz": "clock", "gpu_temp_max_c": "hottest GPU"}
+    found = {name: _pairs(done, column, first, other) for column, name in asked.items()}
+    return titles.say_change(f"On {other} instead of {first}", found)
 
 
 def _with_speed(done: DataFrame, warmest: str) -> DataFrame:

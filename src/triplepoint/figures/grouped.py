@@ -16,8 +16,8 @@ from triplepoint.tables.schema import column_of
 
 NOTE = (
     "Title: mean over the layouts that ran as both, with its 90 % t interval over layouts; how many rise and "
-    "fall, with the largest of each, where that holds no change. Lines with caps: 90 % interval of the model, or "
-    "10th to 90th percentile over measured steps."
+    "fall where that holds no change. Lines with caps: 90 % interval of the model, or 10th to 90th percentile "
+    "over measured steps."
 )
 NEED = "needed_memory_bytes"
 _NAMES = (

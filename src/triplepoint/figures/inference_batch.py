@@ -25,13 +25,13 @@ QUANTITIES = (
 )
 """Those from zero are drawn on logarithmic axes: they span decades."""
 _ASKED = {
-    "tokens_per_s_per_gpu": "tokens made",
+    "tokens_per_s_per_gpu": "throughput",
     "time_per_output_token_s": "time per further token",
     "gpu_energy_per_token_j": "energy per token",
 }
 NOTE = (
-    "Title: mean over layouts that ran at both sizes, with its 90 % t interval over layouts; the range where it has no "
-    "sign. Bars: {bars}."
+    "Title: mean over layouts that ran at both sizes, with its 90 % t interval over layouts; how many rise and "
+    "fall where that holds no change. Bars: {bars}."
 )
 _BARS = {"simulated": "90 % interval of the model", "measured": "10th to 90th percentile over measured batches"}
 _NAMES = [
@@ -102,7 +102,7 @@ def answer(points: DataFrame) -> str:
         for size in sizes[1:]
     }
     last = max(size for size, num in ran.items() if num == max(ran.values()))
-    said = f"{last} sequences together instead of {first}"
+    said = f"With {last} sequences at once instead of {first}"
     return answer_pairs(done, keys, "global_batch_size", (first, last), _ASKED, said)
 
 

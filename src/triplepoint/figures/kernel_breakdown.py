@@ -4,17 +4,17 @@ from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pandas import DataFrame, concat
+from pandas import DataFrame, Series, concat
 
-from triplepoint.effects import shares
+from triplepoint.effects import shares, titles
 from triplepoint.figures import labels, marks, stacks, style
 from triplepoint.figures.parallelism_sweep import choose
 
 SOURCE = "figure 10"
 """Of the published study, with the seconds of one rank."""
 NOTE = (
-    "Bars: sum of kernel times per step and rank, mean over traced ranks; line: lowest to highest rank. Kernels "
-    "that run at once both count, so a bar is no step. Brackets in the title: lowest and highest rank."
+    "Bars: sum of kernel times per step and rank, mean over traced ranks; line: lowest to highest rank, no spread over "
+    "steps. Kernels that run at once both count, so a bar is no step."
 )
 
 
@@ -52,11 +52,16 @@ def _answers(groups: list[DataFrame], breakdown: DataFrame) -> list[str]:
         models = found["model"].nunique()
         names = {
             str(run): f"{model} {layout}" if models > 1 else str(layout)
-            for run, model, layout in zip(found["run"], found["model"], found["layout"], strict=True)
+            for run, model, layout in zip(found["run"], found["model"], _called(found["layout"]), strict=True)
         }
-        where = stacks.place_of(found) + ": " if points["place"].nunique() > 1 else ""
-        answers.append(f"{where}{shares.answer_communication(breakdown, names)}")
+        where = stacks.place_of(found) if points["place"].nunique() > 1 else ""
+        answers.append(titles.at_place(where, shares.answer_communication(breakdown, names)))
     return answers
+
+
+def _called(layouts: Series) -> Series:
+    """Return layouts as a sentence calls them."""
+    return layouts.replace(labels.UNKNOWN_LAYOUT, "a run of unknown layout")
 
 
 def _numbers(groups: list[DataFrame], tables: Mapping[str, DataFrame]) -> DataFrame:

@@ -19,9 +19,8 @@ QUANTITIES = (
 )
 _ASKED = {
     "tokens_per_s_per_gpu": "speed",
-    "gpu_power_w": "power",
-    "gpu_temp_c": "temperature",
     "gpu_energy_per_token_j": "energy per token",
+    "needed_memory_bytes": "memory",
 }
 
 
@@ -37,6 +36,6 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     keys = ["model", "cluster", "num_gpus", "layout"]
     both = points.groupby(keys)["series"].transform("nunique") > 1
     points = points[both] if both.any() else points
-    answer = answer_pairs(points, keys, "series", ("pretrain", "lora"), _ASKED, "LoRA instead of training all weights")
+    answer = answer_pairs(points, keys, "series", ("pretrain", "lora"), _ASKED, "With LoRA instead of full training")
     page, numbers = draw_groups(answer, points, QUANTITIES, marks.TASKS)
     return page.finish(), numbers

@@ -30,9 +30,10 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     points = points[both] if both.any() else points
     others = [gpu for gpu in marks.GPU_TYPES if gpu != _BASE and (points["series"] == gpu).any()]
     if (points["series"] == _BASE).any() and others:
+        changes = {gpu: f"On {marks.GPU_TYPES[gpu].name} instead of MI250" for gpu in others}
         answers = [
-            answer_pairs(points, ["model", "layout"], "series", (_BASE, gpu), _ASKED, f"{_called(gpu)} against MI250")
-            for gpu in others
+            answer_pairs(points, ["model", "layout"], "series", (_BASE, gpu), _ASKED, change)
+            for gpu, change in changes.items()
         ]
     else:
         answers = ["No MI250 and other GPU type to compare"]
@@ -40,7 +41,3 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         "\n".join(answers), points, QUANTITIES, marks.GPU_TYPES, f"{NOTE} All per GPU, of MI250 per die."
     )
     return page.finish(), numbers
-
-
-def _called(gpu: str) -> str:
-    return marks.GPU_TYPES[gpu].name

@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from pandas import DataFrame, concat
 
 from triplepoint import effects
+from triplepoint.effects import titles
 from triplepoint.figures import labels, marks, style
 from triplepoint.figures.parallelism_sweep import Quantity, published_of
 from triplepoint.status import Status
@@ -31,19 +32,15 @@ HOST_QUANTITIES = (
 )
 """What there is of points without GPUs."""
 
-_ANSWERED = {
-    "tokens_per_s_per_gpu": "speed",
-    "gpu_power_w": "mean power",
-    "gpu_power_peak_w": "peak power",
-    "gpu_temp_c": "temperature",
-}
+_ANSWERED = {"tokens_per_s_per_gpu": "speed", "gpu_power_peak_w": "peak power"}
+"""Columns and what the title calls them: two, so that it stays one sentence."""
 _NAMES = (
     "group", "setting", "layout", "tp", "pp", "is_sharded", "micro_batch_size", "run", "repeat", "origin", "status",
     "reason", "num_gpus",
 )  # fmt: skip
 NOTE = (
     "Title: mean over layouts that ran at both sizes, with its 90 % t interval over layouts; how many rise "
-    "and fall, with the largest of each, where that holds no change. Bands: {bands}."
+    "and fall where that holds no change. Bands: {bands}."
 )
 _BANDS = {
     "simulated": "90 % interval of the model, which is mostly shared by all points",
@@ -111,12 +108,8 @@ def answer(points: DataFrame) -> str:
     ran = {size: _pairs(done, "tokens_per_s_per_gpu", first, size) for size in sizes[1:]}
     most = max(len(found) for found in ran.values())
     last = max(size for size, found in ran.items() if 2 * len(found) >= most)
-    parts = [
-        f"{name} {effects.summed_up(found)}"
-        for column, name in _ANSWERED.items()
-        if (found := _pairs(done, column, first, last))
-    ]
-    return f"Micro-batch {last} instead of {first}, {len(ran[last])} layouts: {'; '.join(parts)}"
+    found = {name: _pairs(done, column, first, last) for column, name in _ANSWERED.items()}
+    return titles.say_change(f"With micro-batch {last} instead of {first}", found)
 
 
 def _pairs(done: DataFrame, column: str, first: int, last: int) -> dict[Any, effects.Effect]:

@@ -68,11 +68,11 @@ def _answer(places: Sequence[tuple[str, DataFrame]]) -> str:
     for place, found in places:
         apart = between_gpus.rear_over_front(found)
         if apart is None:
-            lines.append(f"{place}: which GPUs stand behind which is not known")
+            lines.append(f"{place}: which GPUs stand in the air of others is not known")
         elif apart.is_tie:
-            lines.append(f"{place}: rear GPUs are as warm as those before them, {apart.text}")
+            lines.append(f"{place}: rear GPUs are as warm as front ones, difference {apart.text}")
         else:
-            lines.append(f"{place}: rear GPUs are {apart.text} hotter than those before them")
+            lines.append(f"{place}: rear GPUs are {apart.text} hotter than front ones")
     return "\n".join(lines)
 
 

@@ -23,7 +23,7 @@ SHOWN = ("gemm", "attention", "elementwise", "norm")
 """Classes that are drawn beside the mean of all computation."""
 NOTE = (
     "Means weighted by the time of kernels, without communication; black: all kernels. Occupancy is the profiler's "
-    "estimate. Brackets in the title: least and most occupied class."
+    "estimate."
 )
 NOTE_ABSENT = "Occupancy needs the trace of a GPU: make some of these points on one."
 

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from pandas import DataFrame, Series, concat
 
 from triplepoint import effects
+from triplepoint.effects import titles
 from triplepoint.figures import labels, marks, style
 from triplepoint.figures.parallelism_sweep import fitting, share_y, title_of
 from triplepoint.figures.recompute_kernels import FREE
@@ -28,7 +29,7 @@ class Change:
 
 
 CHANGES = (
-    Change("step_time_s", "step time\n(change, %)", "step"),
+    Change("step_time_s", "step time\n(change, %)", "step time"),
     Change("gpu_power_w", "GPU power\n(change, %)", "power"),
     Change("gpu_temp_c", "temperature\n(change, K)"),
     Change("gpu_energy_per_token_j", "energy\n(change, %)", "energy"),
@@ -138,15 +139,11 @@ def _answer(numbers: DataFrame, changes: Sequence[Change]) -> str:
     lines = []
     for switched in ("recompute", "overlap"):
         own = numbers[numbers["switched"] == switched]
-        parts = []
-        for one in changes:
-            known = own[own[f"{one.column}_change"].notna()]
-            if one.name and len(known):
-                parts.append(f"{one.name} {effects.summed_up(_effects_of(known, one.column))}")
-        if parts:
-            num = int(own[f"{changes[0].column}_change"].notna().sum())
-            name = marks.OPTIMIZATIONS[switched].name.capitalize()
-            lines.append(f"{name}, {num} layout{'s' * (num > 1)}: {'; '.join(parts)}")
+        found = {
+            one.name: _effects_of(own[own[f"{one.column}_change"].notna()], one.column) for one in changes if one.name
+        }
+        if any(found.values()):
+            lines.append(titles.say_change(f"With {marks.OPTIMIZATIONS[switched].name}", found))
     return "\n".join(lines) or "No layout ran with and without recomputation or overlap"
 
 

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from pandas import DataFrame, Series, concat
 
-from triplepoint import effects
+from triplepoint.effects import titles
 from triplepoint.figures import labels, marks, style
 from triplepoint.status import Status
 from triplepoint.tables.schema import column_of
@@ -133,10 +133,10 @@ def _always(points: DataFrame) -> list[str]:
 
 def _page(points: DataFrame, groups: Sequence[DataFrame], quantities: Sequence[Quantity], left_out: str) -> style.Page:
     answers = [
-        f"{title_of(str(found['group'].iloc[0]), points)}: ".replace("\n", " on ") + effects.answer_best(found)
+        f"{title_of(str(found['group'].iloc[0]), points)}: ".replace("\n", " on ") + titles.answer_best(found)
         for found in groups
     ]
-    bases = dict.fromkeys(filter(None, (effects.about_intervals(found) for found in groups)))
+    bases = dict.fromkeys(filter(None, (titles.about_intervals(found) for found in groups)))
     note = NOTE.format(bars="mean of all GPUs, or median step", highest="triangle", basis=" or ".join(bases) or "none")
     layouts = [max(found["layout"].nunique(), 2) for found in groups]
     is_wide = len(groups) > 1 or max(layouts) > 8

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from pandas import DataFrame, Series, concat
 
 from triplepoint import effects
-from triplepoint.effects import shares
+from triplepoint.effects import shares, titles
 from triplepoint.figures import labels, stacks, style
 from triplepoint.figures.kernel_breakdown import SOURCE
 from triplepoint.figures.parallelism_sweep import published_of
@@ -20,7 +20,7 @@ NOTE = (
     "communication that runs beside other kernels. Title: mean over layouts that ran both ways, with its 90 % t "
     "interval over layouts; how many rise and fall where that holds no change."
 )
-_ANSWERED = {"compute_s": "computation", "exposed_comm_s": "exposed communication", "step_time_s": "step"}
+_ANSWERED = {"compute_s": "computation", "exposed_comm_s": "exposed communication", "step_time_s": "step time"}
 
 
 @style.styled
@@ -70,14 +70,9 @@ def _answers(points: DataFrame) -> list[str]:
     """Return an answer per cluster."""
     answers = []
     for _, found in points.groupby("place", sort=False):
-        where = stacks.place_of(found) + ": " if points["place"].nunique() > 1 else ""
-        pairs = {column: _pairs(found, column) for column in _ANSWERED}
-        if not pairs["compute_s"]:
-            answers.append(f"{where}No layout ran with and without recomputation")
-            continue
-        said = [f"{_ANSWERED[column]} {effects.summed_up(found)}" for column, found in pairs.items() if found]
-        num = len(pairs["compute_s"])
-        answers.append(f"{where}Recomputation, {num} layout{'s' * (num > 1)}: {'; '.join(said)}")
+        where = stacks.place_of(found) if points["place"].nunique() > 1 else ""
+        pairs = {name: _pairs(found, column) for column, name in _ANSWERED.items()}
+        answers.append(titles.at_place(where, titles.say_change("With recomputation", pairs)))
     return answers
 
 

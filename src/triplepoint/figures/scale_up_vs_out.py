@@ -62,8 +62,8 @@ def answer(differences: Mapping[str, DataFrame], first: str, second: str) -> str
         first: Cluster that is compared with.
         second: Cluster that is compared.
     """
-    parts = [f"{model} {_said(rows)}" for model, rows in differences.items()]
-    return f"Step time of {second} against {first}: {'; '.join(parts)}"
+    lines = [f"{model} {_said(rows)}" for model, rows in differences.items()]
+    return "\n".join([f"How much longer a step takes on {second} than on {first}, and what makes most of it:", *lines])
 
 
 def _said(rows: DataFrame) -> str:
@@ -72,15 +72,15 @@ def _said(rows: DataFrame) -> str:
     The largest part is named, uncertain where its interval holds zero, and then the largest certain one.
     """
     whole, parts = rows[rows["part"] == "whole"].iloc[0], rows[rows["part"] != "whole"]
-    beside = ", published the other way" if whole["published_sign"] * whole["share"] < 0 else ""
+    beside = " (published: the other sign)" if whole["published_sign"] * whole["share"] < 0 else ""
     if whole["share_lo"] <= 0 <= whole["share_hi"]:
         return f"{_percent(whole)}, a tie{beside}"
     makers = parts[parts["share"] * whole["share"] > 0].sort_values("share", key=abs, ascending=False, kind="stable")
     is_certain = makers["share_lo"] * makers["share_hi"] > 0
-    named = [f"{makers['label'].iloc[0]}{', uncertain' * (not is_certain.iloc[0])}"] if len(makers) else []
+    named = [f"{makers['label'].iloc[0]}{' (uncertain)' * (not is_certain.iloc[0])}"] if len(makers) else []
     certain = makers.loc[is_certain, "label"].tolist()
     named += [f"then {certain[0]}"] if certain and not is_certain.iloc[0] else []
-    return f"{_percent(whole)}{beside}" + (f" (most: {', '.join(named)})" if named else "")
+    return f"{_percent(whole)}{beside}" + (f": {', '.join(named)}" if named else "")
 
 
 def _percent(row: "Series[Any]") -> str:

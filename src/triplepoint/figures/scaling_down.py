@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 from pandas import DataFrame, Series
 
-from triplepoint.effects.equal_work import FAMILIES, SCALED_DOWN, answer_order, answer_pairs
+from triplepoint.effects import over_settings, pair_points
+from triplepoint.effects.equal_work import FAMILIES, SCALED_DOWN, answer_order
+from triplepoint.effects.titles import Found, say_change
 from triplepoint.figures import marks, style
 from triplepoint.figures.grouped import comparable, draw_groups
 from triplepoint.figures.parallelism_sweep import Quantity
@@ -16,7 +18,8 @@ QUANTITIES = (
     Quantity("gpu_temp_c", "GPU (°C)", limit=("gpu_throttle_temp_c", "throttled at {:.0f} °C"), from_zero=False),
     Quantity("sm_clock_busy_mhz", "clock while\nbusy (GHz)", scale=1e-3, from_zero=False),
 )
-_ASKED = {"mfu": "MFU", "gpu_power_w": "power", "gpu_temp_c": "temperature"}
+_ALIKE = 0.1
+"""Sizes stand for each other where the interval of the ratio of their MFU, less 1, ends nearer to 0; set by hand."""
 
 
 @style.styled
@@ -35,7 +38,17 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     both = points.groupby(keys)["series"].transform("nunique") > 1
     points = points[both] if both.any() else points
     by_size = points.assign(size=points["series"])
-    answer = answer_pairs(by_size, keys, "size", ("whole", "30b"), _ASKED, "30B instead of the whole model")
     order = answer_order(by_size, ["family", "cluster"], "size", "mfu")
-    page, numbers = draw_groups(f"{answer}; {order}" if order else answer, points, QUANTITIES, marks.MODEL_SIZES)
+    lines = [_answer(pair_points(by_size, "mfu", keys, "size", "whole", "30b")), *([order] if order else [])]
+    page, numbers = draw_groups("\n".join(lines), points, QUANTITIES, marks.MODEL_SIZES)
     return page.finish(), numbers
+
+
+def _answer(found: Found) -> str:
+    """Return whether both sizes have one MFU, and by how much they differ."""
+    said = say_change("with the 30B model instead of the whole one", {"model FLOP utilisation": found})
+    if len(found) < 2:
+        return said[0].upper() + said[1:]
+    mean = over_settings(list(found.values()))
+    is_alike = max(abs(mean.low), abs(mean.high)) < _ALIKE
+    return f"{'Yes' if is_alike else 'Not known' if mean.is_tie else 'No'}: {said}"

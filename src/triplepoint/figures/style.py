@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -39,6 +40,9 @@ TITLE_PT = 8.0
 _CHARACTERS_PER_IN = {TEXT_PT: 19, TITLE_PT: 14}
 """Of lines that are broken to the page: fewer than fit in DejaVu Sans, the title's in bold."""
 
+_NUMBER_WITH_UNIT = re.compile(r"(?<=\d) (?=(?:%|°C|K|W|s|MHz|Hz)(?!\w))")
+"""The blank between them, where no line may end."""
+
 NOT_RUN = "not run"
 
 _RC: dict[str, Any] = {
@@ -72,7 +76,6 @@ _RC: dict[str, Any] = {
     "legend.labelspacing": 0.3,
     "xtick.major.size": 2, "ytick.major.size": 2, "xtick.major.width": 0.5, "ytick.major.width": 0.5,
     "xtick.major.pad": 1.5, "ytick.major.pad": 1.5,
-    "figure.constrained_layout.use": True,
     # Embedded as TrueType: publishers refuse Type 3 fonts.
     "pdf.fonttype": 42,
     # A user's matplotlibrc must not change a figure.
@@ -111,7 +114,10 @@ class Page:
     def finish(self) -> Figure:
         """Return the figure with everything in its place for good: laid out once, not for each file anew."""
         self.figure.draw_without_rendering()
-        self.figure.set_layout_engine("none")
+        for axes in self.figure.axes:
+            _keep_labels(axes)
+        # None, unlike "none", also spares the trial drawing before each file.
+        self.figure.set_layout_engine(None)
         return self.figure
 
     def legend(self, handles: Sequence[Artist], ncols: int = 0) -> None:
@@ -125,6 +131,16 @@ class Page:
         longest = max((len(str(handle.get_label())) for handle in unique), default=1)
         fit = int(self.figure.get_figwidth() * _CHARACTERS_PER_IN[TEXT_PT] / (longest + 6))
         self.figure.legend(handles=unique, loc="outside lower center", ncols=ncols or max(1, min(fit, len(unique))))
+
+
+def _keep_labels(axes: Axes) -> None:
+    """Keep the labels of both axes where they were drawn last: to align them anew takes a third of each drawing."""
+    to_axes = axes.transAxes.inverted()
+    for axis in (axes.xaxis, axes.yaxis):
+        # Along the axis the place is a part of it, and across a pixel.
+        x, y = axis.label.get_position()
+        across_x, across_y = to_axes.transform((x, y))
+        axis.set_label_coords(*((x, across_y) if axis is axes.xaxis else (across_x, y)))
 
 
 def new_page(
@@ -201,7 +217,8 @@ def _look_of_stamp(stamp: str) -> dict[str, Any]:
 def _broken(figure: Figure, text: str, size_pt: float) -> str:
     """Return text in lines that fit the page."""
     width = int(figure.get_figwidth() * _CHARACTERS_PER_IN[size_pt])
-    return "\n".join(textwrap.fill(line, width, break_long_words=False) for line in text.splitlines())
+    whole = _NUMBER_WITH_UNIT.sub("\u00a0", text)
+    return "\n".join(textwrap.fill(line, width, break_long_words=False) for line in whole.splitlines())
 
 
 def mark_origin(axes: Axes, points: DataFrame) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
-from triplepoint.effects import between_gpus
+from triplepoint.effects import between_gpus, titles
 from triplepoint.figures import gpu_map, style
 
 _PLOTTED = [
@@ -49,5 +49,7 @@ def _answer_of(known: DataFrame) -> str:
     apart = between_gpus.spread(known, "gpu_temp_c")
     hottest = known.sort_values("gpu_temp_c", ascending=False, kind="stable").iloc[0]
     where = f"node {hottest['node']} GPU {hottest['number']}, {hottest['label']}"
-    said = f"hottest at {float(hottest['gpu_temp_c']):.0f} °C: {where}"
-    return said if apart is None else f"GPUs of one run are {apart.text} apart, {apart.num} runs; {said}"
+    said = f"the hottest of all has {float(hottest['gpu_temp_c']):.0f} °C ({where})"
+    if apart is None:
+        return said
+    return f"a run's hottest GPU is {apart.text} hotter than its coolest ({titles.mean_of(apart.num, 'run')}); {said}"

@@ -12,6 +12,7 @@ from pandas import DataFrame, Series
 
 from triplepoint.effects import between_gpus
 from triplepoint.figures import gpu_map, marks, style
+from triplepoint.units import counted
 
 MOST_LAYOUTS = 3
 """On one page."""
@@ -94,11 +95,11 @@ def _answer(numbers: DataFrame) -> str:
     for _, own in numbers.groupby(["place", "label"], sort=False):
         means = own[list(_SHARES)].astype(float).mean().dropna()
         cause, share = (str(means.idxmax()), float(means.max())) if len(means) else ("", 0.0)
-        said = f"by {_SHARES[cause].name} {100 * share:.0f} % of the time" if share > 0 else "never"
+        said = f"{100 * share:.0f} % of the time, by {_SHARES[cause].name}" if share > 0 else "never"
         parts.append(f"{own['label'].iloc[0]} {said}{_beside(own, share > 0)}")
-    text = f"Clocks are throttled: {'; '.join(parts)}"
+    text = f"How long clocks are throttled: {'; '.join(parts)}"
     apart = between_gpus.rear_over_front(numbers.assign(airflow_lane=_lanes(numbers)))
-    return text if apart is None else f"{text}. Rear GPUs are {apart.text} hotter"
+    return text if apart is None else f"{text}\nRear GPUs are {apart.text} hotter than front ones"
 
 
 def _beside(own: DataFrame, is_throttled: bool) -> str:
@@ -107,7 +108,7 @@ def _beside(own: DataFrame, is_throttled: bool) -> str:
     if not (published > 0).any():
         return ""
     if not is_throttled:
-        return f" (published: {int((published > 0).sum())} of {int(published.notna().sum())} GPUs are)"
+        return f" (published: on {int((published > 0).sum())} of {counted(int(published.notna().sum()), 'GPU')})"
     order = between_gpus.same_order(own, NORMALISED, "published_normalised")
     return "" if order is None else f" (rank correlation with published {order:.2f})"
 

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from pandas import DataFrame, Series, concat
 
-from triplepoint import effects
 from triplepoint.effects.courses import over_step
 from triplepoint.figures import labels, marks, style
 from triplepoint.status import Status
@@ -21,8 +20,8 @@ MAX_RANKS = 16
 """Ranks drawn of one run; more would be thinner than a line of text."""
 NOTHING = "no run of this selection finished with a trace"
 NOTE = (
-    "One run: the layout with the shortest step of the first model and cluster. Upper strip: phase; lower strip: "
-    "communication in flight; white: neither. Title: step time, {basis}.{heat}"
+    "One step of one run: the layout with the shortest step of the first model and cluster. Upper strip: phase; lower "
+    "strip: communication in flight; white: neither.{heat}"
 )
 _HEAT = " Right: mean power and temperature (bars: 10th to 90th percentile) of each rank's GPU over the other steps."
 _CURVES = (
@@ -64,7 +63,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     spans = _ranks_to_draw(of_run)
     heat = _heat_of(tables["gpus"], run, spans)
     courses = _courses(tables["step_samples"], run, spans)
-    page = _page(points, chosen, (spans["rank"].nunique(), of_run["rank"].nunique()), heat, courses)
+    page = _page(chosen, _end_s(of_run), (spans["rank"].nunique(), of_run["rank"].nunique()), heat, courses)
     _draw_lanes(page.axes[0][0], spans)
     for axes, (column, title) in zip(page.axes[0][1:], heat.items(), strict=True):
         _draw_heat(axes, tables["gpus"], run, sorted(spans["rank"].unique()), (column, title))
@@ -83,27 +82,39 @@ def _fastest(points: DataFrame, traced: set[str]) -> DataFrame:
 
 
 def _page(
-    points: DataFrame, chosen: DataFrame, ranks: tuple[int, int], heat: Mapping[str, str],
+    chosen: DataFrame, drawn_s: float, ranks: tuple[int, int], heat: Mapping[str, str],
     courses: Mapping[str, DataFrame],
 ) -> style.Page:  # fmt: skip
-    point = chosen.iloc[0]
-    same = labels.common_setting(points[points["group"] == point["group"]])
-    is_compared = point["run"] in set(same["run"])
-    part = "" if ranks[0] == ranks[1] else f", {ranks[0]} of {ranks[1]} traced ranks"
-    size = "" if "micro_batch_size" in point["unknown"] else f", micro-batch {point['micro_batch_size']}"
-    model = f"{point['group']}{size}{part}"
-    answer = f"{point['layout']} takes {point['step_time_s']:.3g} s a step: {model}"
-    if is_compared:
-        answer += f"\n{effects.answer_best(same)}"
-    basis = effects.about_intervals(same) if is_compared else ""
     more = (_HEAT if heat else "") + (_CURVES if courses else "" if heat else NO_GPU)
-    note = NOTE.format(basis=f"interval {basis}" if basis else "without an interval", heat=more)
+    note = NOTE.format(heat=more)
     lanes_in, courses_in = _RANK_IN * ranks[0] + 0.3, _COURSE_IN * len(courses)
     return style.new_page(
-        answer, chosen, 1 + len(courses), 1 + len(heat), style.PAGE,
+        _answer(chosen.iloc[0], drawn_s, ranks), chosen, 1 + len(courses), 1 + len(heat), style.PAGE,
         min(style.TALLEST, 1.9 + 0.15 * bool(courses) + lanes_in + courses_in), note, sharey="row",
         width_ratios=[6.0] + [1.0] * len(heat), height_ratios=[lanes_in] + [_COURSE_IN] * len(courses),
     )  # fmt: skip
+
+
+def _answer(point: "Series[Any]", drawn_s: float, ranks: tuple[int, int]) -> str:
+    """Return which step is drawn and how long it lasts, as a title; of a measured one also the time without profiler.
+
+    Args:
+        point: The row of `points` of the run.
+        drawn_s: From the start to the end of the step that is drawn.
+        ranks: Ranks that are drawn, and that were traced.
+    """
+    part = "" if ranks[0] == ranks[1] else f", {ranks[0]} of {ranks[1]} traced ranks"
+    size = "" if "micro_batch_size" in point["unknown"] else f", micro-batch {point['micro_batch_size']}"
+    what = f"{point['layout']}, {point['group']}{size}{part}"
+    if point["origin"] == "simulated":
+        return f"The step that is drawn takes {drawn_s:.3g} s: {what}"
+    usual = f"median without the profiler: {point['step_time_s']:.3g} s"
+    return f"The step that is drawn, the first profiled one, takes {drawn_s:.3g} s ({usual}): {what}"
+
+
+def _end_s(spans: DataFrame) -> float:
+    """Return when the last span of a step ends. Unit: s since the step began."""
+    return float((spans["t_start_ns"] + spans["duration_ns"]).max()) / NS_PER_S
 
 
 def _heat_of(gpus: DataFrame, run: str, spans: DataFrame) -> dict[str, str]:
@@ -128,7 +139,7 @@ def _ranks_to_draw(spans: DataFrame) -> DataFrame:
 
 def _draw_lanes(axes: Axes, spans: DataFrame) -> None:
     ranks = sorted(int(rank) for rank in spans["rank"].unique())
-    end_s = float((spans["t_start_ns"] + spans["duration_ns"]).max()) / NS_PER_S
+    end_s = _end_s(spans)
     factor, unit = (MS_PER_S, "ms") if end_s < 1 else (1, "s")
     for row, rank in enumerate(ranks):
         _draw_rank(axes, spans[spans["rank"] == rank], row, factor / NS_PER_S, len(spans) > _RASTER_FROM)
@@ -158,7 +169,7 @@ def _draw_rank(axes: Axes, spans: DataFrame, row: int, scale: float, raster: boo
 def _courses(samples: DataFrame, run: str, spans: DataFrame) -> dict[str, DataFrame]:
     """Return the course over the step of each quantity that was sampled."""
     own = samples[samples["run"] == run]
-    end_s = float((spans["t_start_ns"] + spans["duration_ns"]).max()) / NS_PER_S
+    end_s = _end_s(spans)
     return {column: over_step(own, column, end_s) for column in _COURSES if own[column].notna().any()}
 
 

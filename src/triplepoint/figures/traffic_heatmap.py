@@ -64,9 +64,9 @@ def _answer(place: str, counted: DataFrame, links: Sequence[str]) -> str:
             busiest = own[list(DIRECTIONS)].astype(float).max(axis=1)
             most = own["label"].iloc[int(busiest.argmax())]
             parts.append(
-                f"{LINKS[link]} {between_gpus.said_share(share)}, at most {100 * busiest.max():.2g} % ({most})"
+                f"{between_gpus.said_share(share)} of {LINKS[link]} (at most {100 * busiest.max():.2g} %, {most})"
             )
-    return f"Of their capacity, links on {place} carry: {'; '.join(parts)}"
+    return f"A run on {place} uses on average {'; '.join(parts)}"
 
 
 def _page(answer: str, points: DataFrame, counted: DataFrame, links: Sequence[str], left_out: str) -> style.Page:

@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 from pandas import DataFrame
 
-from triplepoint.effects import ABOUT, Effect, answer_best, compare, on_as_many_gpus, over_settings, pair_points
+from triplepoint.effects import ABOUT, Effect, compare, on_as_many_gpus, over_settings, pair_points
+from triplepoint.effects.titles import answer_best
 from triplepoint.figures import FigureSpec, labels
 from triplepoint.report.runs import page_name
 from triplepoint.status import Status

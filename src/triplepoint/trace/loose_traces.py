@@ -19,7 +19,7 @@ from triplepoint.trace.perfetto import FILE_NAME, CounterTrack, cut_track, rank_
 from triplepoint.trace.pipes import spooled
 from triplepoint.trace.reader import read_counters
 from triplepoint.trace.taxonomy import Scheme
-from triplepoint.units import MS_PER_S, NS_PER_S
+from triplepoint.units import MS_PER_S, NS_PER_S, counted
 
 _TOP = 8
 _ROWS = (
@@ -80,7 +80,7 @@ def _remarks(one: RankSummary) -> str:
     damage = _damage(one.is_truncated, one.num_damaged_events)
     said = [damage] if damage else []
     if one.num_duplicate_events:
-        said.append(_plural(one.num_duplicate_events, "duplicate event") + " left out")
+        said.append(counted(one.num_duplicate_events, "duplicate event") + " left out")
     return f"; {', '.join(said)}" if said else ""
 
 
@@ -88,12 +88,8 @@ def _damage(is_truncated: bool, num_damaged_events: int) -> str:
     """Return what of a trace could not be read; empty where it was read whole."""
     said = ["the file is truncated (was the job killed?)"] if is_truncated else []
     if num_damaged_events:
-        said.append(_plural(num_damaged_events, "damaged event"))
+        said.append(counted(num_damaged_events, "damaged event"))
     return ", ".join(said)
-
-
-def _plural(number: int, thing: str) -> str:
-    return f"{number} {thing}{'s' if number > 1 else ''}"
 
 
 def _ms(time_ns: int) -> str:
@@ -159,7 +155,7 @@ def trace_files(
         folders = [scratch / str(index) for index in range(len(files))]
         summaries = parse_traces(files, folders, scheme, progress, num_jobs, steps=steps)
         check_ranks((one.path, one.rank) for one in summaries)
-        progress(f"joining {_plural(len(files), 'rank')}")
+        progress(f"joining {counted(len(files), 'rank')}")
         tables = scratch / _TABLES
         together = join_ranks(folders, tables)
         counters = [

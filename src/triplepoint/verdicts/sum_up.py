@@ -43,7 +43,7 @@ def counts(claims: DataFrame, kinds: Sequence[str]) -> DataFrame:
 def answer_values(found: DataFrame) -> str:
     """Return how many numbers of `deviations` agree, also of those that nothing was fitted to, and how far off we are.
 
-    In brackets stand the 5th and 95th percentile over all numbers that are no temperatures.
+    The range is from the 5th to the 95th percentile over all numbers that are no temperatures.
     """
     if found.empty:
         return "No published number has one of ours beside it"
@@ -55,7 +55,7 @@ def answer_values(found: DataFrame) -> str:
     if not len(ratios):
         return said
     low, high = np.percentile(ratios, _PERCENTILES)
-    return f"{said}; the median of ours is {np.median(ratios):.2f} times published [{low:.2f}, {high:.2f}]"
+    return f"{said}; ours over published is {np.median(ratios):.2f} in the median, 9 of 10 from {low:.2f} to {high:.2f}"
 
 
 def answer_directions(found: DataFrame) -> str:

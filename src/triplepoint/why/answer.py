@@ -18,10 +18,11 @@ from triplepoint.why.explain import CAUSES, OF_HEAT, Finding, explain, explain_c
 from triplepoint.why.operations import Float, Operations
 from triplepoint.why.recorded_operations import read_operations
 from triplepoint.why.replay import find_order
-from triplepoint.why.run_operations import operations_of_steps, operations_of_traces, places_of_traces
-from triplepoint.why.sensed import Sensed, sense
+from triplepoint.why.run_operations import operations_of_steps, places_of_traces
+from triplepoint.why.sensed import Sensed, sense, sense_traces
 from triplepoint.why.slowdown import Slowdown, find_slowdown
 from triplepoint.why.suspects import find_suspects
+from triplepoint.why.traced_operations import traced_operations
 
 _NO_HEAT = 0.001
 """Share of the step below which heat is said to cost nothing."""
@@ -169,7 +170,7 @@ def _operations(
     steps = operations_of_steps(run, place_of)
     if (run / "timeline.parquet").is_file():
         try:
-            return operations_of_traces(run, place_of, per_node), "traces", _said_of_steps(steps)
+            return traced_operations(run, place_of, per_node), "traces", _said_of_steps(steps)
         except UserError as error:
             note = f"traces are not used: {error}"
     else:
@@ -183,8 +184,8 @@ def _said_of_steps(steps: Operations) -> tuple[str, ...]:
     usual_s, worst = float(np.median(times_s)), int(times_s.argmax())
     if len(times_s) < 2:
         return ()
-    over = f"step {steps.steps[worst]} takes {times_s[worst]:.4g} s ({times_s[worst] / usual_s - 1:+.1%})"
-    return (f"{len(times_s)} measured steps take {usual_s:.4g} s each (median); the slowest, {over}",)
+    over = f"the slowest, step {steps.steps[worst]}, {times_s[worst]:.4g} s ({times_s[worst] / usual_s - 1:+.1%})"
+    return (f"the {len(times_s)} measured steps, which no profiler slows, take {usual_s:.4g} s in the median; {over}",)
 
 
 def why_traces(folder: Path) -> Answer:
@@ -195,9 +196,11 @@ def why_traces(folder: Path) -> Answer:
     """
     places = places_of_traces(folder)
     # Nodes are not known of loose traces: all of a job count as on one.
-    operations = operations_of_traces(folder, lambda rank: places.get(rank, (rank, 0)), max(len(places), 1))
+    operations = traced_operations(folder, lambda rank: places.get(rank, (rank, 0)), max(len(places), 1))
     note = "no telemetry beside the traces: causes are of time alone"
-    return answer_of(folder.name, "traces", operations, {}, len(places), lambda place: (), (note,))
+    ranks = [worker.rank for worker in operations.workers]
+    sensed = sense_traces(folder, ranks)
+    return answer_of(folder.name, "traces", operations, sensed, len(ranks), lambda place: (), (note,))
 
 
 def answer_of(
@@ -219,15 +222,23 @@ def answer_of(
     suspects = find_suspects(operations, order)
     step_s = float(operations.step_time_s.mean())
     findings = explain(suspects, sensed, ranks_of, step_s)
-    if not any(one.cause != "network" for one in findings):
-        traced = _traced_ranks(operations, ranks_of) if source == "traces" else set()
-        findings += [one for one in explain_clocks(sensed, step_s) if one.rank not in traced]
+    traced = _traced_ranks(operations, ranks_of) if source == "traces" else set()
+    if not traced or not any(one.cause != "network" for one in findings):
+        findings = _with_clocks(findings, [one for one in explain_clocks(sensed, step_s) if one.rank not in traced])
     powers = [one.power_w for one in sensed.values() if math.isfinite(one.power_w)]
     power_w = float(np.mean(powers)) if powers else math.nan
     heat = _heat(findings, sensed, step_s)
     num_steps = len(operations.steps)
     slowdown = find_slowdown(operations, order)
     return Answer(name, source, num_gpus, num_steps, step_s, slowdown, findings, power_w, heat, notes)
+
+
+def _with_clocks(findings: Sequence[Finding], by_clock: Sequence[Finding]) -> list[Finding]:
+    """Return findings with those that clocks tell, of one rank the more costly: ranks end their steps together."""
+    clock_s = {one.rank: one.lost_s for one in by_clock}
+    kept = [one for one in findings if one.lost_s > clock_s.get(one.rank, 0.0)]
+    named = {one.rank for one in kept}
+    return sorted([*kept, *(one for one in by_clock if one.rank not in named)], key=lambda one: -one.lost_s)
 
 
 def _traced_ranks(operations: Operations, ranks_of: Callable[[tuple[int, int]], Sequence[int]]) -> set[int]:

@@ -111,7 +111,7 @@ def _of_stage(stage: int, sensed: Mapping[int, Sensed]) -> Mapping[int, Sensed]:
 def _culprit(suspect: Suspect, ranks: Sequence[int], sensed: Mapping[int, Sensed]) -> int:
     """Return the rank of a worker that is slow: ranks of a tensor parallel group wait for one another."""
     known = [sensed[rank] for rank in ranks if rank in sensed]
-    if suspect.respect != "computation" or not known:
+    if suspect.respect not in ("computation", "work") or not known:
         return suspect.ranks[0]
     slowest = max(known, key=lambda one: (_slower(one, sensed), -one.rank))
     return slowest.rank
@@ -124,11 +124,11 @@ def _slower(one: Sensed, sensed: Mapping[int, Sensed]) -> float:
     return sum(value for value in (clock, compute) if math.isfinite(value))
 
 
-def _usual(name: str, one: Sensed, sensed: Mapping[int, Sensed]) -> float:
-    """Return the median over the other GPUs; NaN of fewer than three."""
+def _usual(name: str, one: Sensed, sensed: Mapping[int, Sensed], least: int = _LEAST_PEERS - 1) -> float:
+    """Return the median over the other GPUs; NaN of fewer than so many others."""
     values = [getattr(other, name) for other in sensed.values() if other.rank != one.rank]
     known = [value for value in values if math.isfinite(value)]
-    return float(np.median(known)) if len(known) >= _LEAST_PEERS - 1 else math.nan
+    return float(np.median(known)) if len(known) >= least else math.nan
 
 
 def _parts(suspect: Suspect, rank: int, sensed: Mapping[int, Sensed]) -> Iterator[tuple[str, float, str]]:
@@ -147,6 +147,8 @@ def _parts(suspect: Suspect, rank: int, sensed: Mapping[int, Sensed]) -> Iterato
 def _of_computation(suspect: Suspect, rank: int, sensed: Mapping[int, Sensed]) -> Iterator[tuple[str, float, str]]:
     whose = "workers of its stage" if suspect.has_peers else "other stages"
     slow = f"computes {suspect.excess:.1%} longer than {whose}"
+    if suspect.respect == "work":
+        slow = f"comes to collectives {suspect.excess_s:.3g} s a step later than {whose}"
     left = 1.0
     one = sensed.get(rank)
     if one is not None:
@@ -158,7 +160,7 @@ def _of_computation(suspect: Suspect, rank: int, sensed: Mapping[int, Sensed]) -
             if suspect.has_peers or is_plain:  # GPUs of other stages have other clocks by their work
                 yield cause, share, f"{slow}; {why}"
                 left -= share
-        late_s = one.host_s - _usual("host_s", one, peers)
+        late_s = one.host_s - _usual("host_s", one, peers, least=1)
         if left > 0 and late_s >= _LEAST_PART * suspect.excess_s:
             share = min(left, late_s / suspect.excess_s)
             yield "launch", share, f"{slow}; its host is {late_s:.3g} s a step later with launches than others"

@@ -14,6 +14,8 @@ import numpy.typing as npt
 Float = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
+WORK = "work"
+"""Kind of what a rank does between collectives where its traces do not tell passes apart."""
 
 
 class Worker(NamedTuple):

@@ -5,7 +5,7 @@ and transfers outside of them (pipeline, data parallel). What a pass has inside,
 in its time.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ _LARGE_BYTES = 16 * 2**20
 """From so many bytes on the time of a transfer goes with them; smaller ones are compared with equal ones. Ours."""
 _PASSES = {"forward": "forward-compute", "backward": "backward-compute", "optimizer": "optimizer"}
 """Phases that are operations; those of reductions hold nothing but their collectives."""
-_INSIDE = frozenset({"tp", "cp", "ep", "etp"})
+INSIDE = frozenset({"tp", "cp", "ep", "etp"})
 """Groups whose communication is part of a pass."""
 
 
@@ -45,12 +45,12 @@ def operations_of_traces(run: Path, place: Callable[[int], tuple[int, int]], gpu
     if not passes:
         raise UserError(f"{run / 'timeline.parquet'}: no phases; forward and backward passes are needed of every rank")
     comm = _communication(run)
-    rows = [_pass_row(row) for row in passes] + _comm_rows(
-        comm, _offset_ns(timeline, comm) if len(comm) else 0, gpus_per_node
+    rows = [_pass_row(row) for row in passes] + comm_rows(
+        comm, offset_ns(timeline, comm) if len(comm) else 0, gpus_per_node
     )
     ranks = sorted({row["rank"] for row in passes})
     rows = [row for row in rows if row["rank"] in ranks]
-    return _operations(rows, [Worker(rank, *place(rank)) for rank in ranks])
+    return operations_of_rows(rows, [Worker(rank, *place(rank)) for rank in ranks])
 
 
 def _communication(run: Path) -> pa.Table:
@@ -58,11 +58,11 @@ def _communication(run: Path) -> pa.Table:
     table = COLLECTIVES.read(run / "collectives.parquet")
     table = table.filter(pc.is_valid(table["step"]))
     table = table.filter(pc.equal(table["step"], pc.min(table["step"])))
-    inside = pc.fill_null(pc.is_in(table["group"], pa.array(sorted(_INSIDE))), False)
+    inside = pc.fill_null(pc.is_in(table["group"], pa.array(sorted(INSIDE))), False)
     return table.filter(pc.invert(inside))
 
 
-def _offset_ns(passes_and_comm: pa.Table, comm: pa.Table) -> int:
+def offset_ns(passes_and_comm: pa.Table, comm: pa.Table) -> int:
     """Return what to take off times of collectives: the timeline has the same ones since the step's start.
 
     It may lack some, and join others, so those of one rank, kind, group and duration are paired where both tables have
@@ -94,7 +94,8 @@ def _pass_row(row: Row) -> dict[str, Any]:
     return {"rank": row["rank"], "kind": kind, "is_comm": False, "key": key, "alike": kind} | times
 
 
-def _comm_rows(comm: pa.Table, offset_ns: int, gpus_per_node: int) -> list[dict[str, Any]]:
+def comm_rows(comm: pa.Table, zero_ns: int, gpus_per_node: int) -> list[dict[str, Any]]:
+    """Return rows of communication, with times since `zero_ns`; those of one transfer have one key."""
     rows = []
     for row in comm.to_pylist():
         rank, peer, kind = row["rank"], _peer(row), row["kind"]
@@ -110,7 +111,7 @@ def _comm_rows(comm: pa.Table, offset_ns: int, gpus_per_node: int) -> list[dict[
         if row["group_name"] is None or (row["num_seen"] or 0) < 1:
             key = ("alone", rank, row["t_start_ns"])
         is_far = len({one // gpus_per_node for one in members}) > 1
-        times: dict[str, Any] = {"start": row["t_start_ns"] - offset_ns, "duration": row["duration_ns"]}
+        times: dict[str, Any] = {"start": row["t_start_ns"] - zero_ns, "duration": row["duration_ns"]}
         size, link = row["size_bytes"] or 0.0, (name, is_far, len(members))
         is_large = size >= _LARGE_BYTES
         times |= {"rate_class": link if is_large else (*link, size), "size_bytes": size if is_large else 1.0}
@@ -124,14 +125,18 @@ def _peer(row: Row) -> int | None:
     return row["peer"] if row["peer"] is not None else others[0] if len(others) == 1 else None
 
 
-def _operations(rows: list[dict[str, Any]], workers: list[Worker]) -> Operations:
+def operations_of_rows(rows: list[dict[str, Any]], workers: list[Worker], steps: Sequence[int] = (0,)) -> Operations:
+    """Return operations of rows whose start and duration, in ns, are one number or one of each step."""
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     index = {worker.rank: number for number, worker in enumerate(workers)}
-    start, duration = (np.array([row[name] for row in rows], dtype=float) / NS_PER_S for name in ("start", "duration"))
+    shape = (len(rows), len(steps))
+    start, duration = (
+        np.array([row[name] for row in rows], dtype=float).reshape(shape) / NS_PER_S for name in ("start", "duration")
+    )
     return Operations(
         workers=workers,
         kinds=kinds,
-        steps=np.array([0]),
+        steps=np.array(steps),
         worker=np.array([index[row["rank"]] for row in rows]),
         kind=np.array([kinds.index(row["kind"]) for row in rows]),
         group=number_groups([row["key"] for row in rows]),
@@ -139,8 +144,8 @@ def _operations(rows: list[dict[str, Any]], workers: list[Worker]) -> Operations
         alike=number_groups([row["alike"] for row in rows]),
         rate_class=number_groups([row.get("rate_class", row["alike"]) for row in rows]),
         size_bytes=np.array([row.get("size_bytes", 1.0) for row in rows]),
-        start_s=start[:, None],
-        duration_s=duration[:, None],
+        start_s=start,
+        duration_s=duration,
     )
 
 

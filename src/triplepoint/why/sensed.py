@@ -1,7 +1,7 @@
 """What sensors and kernels say of every GPU of a run, cut to its measured steps."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ class Sensed:
     Attributes:
         rank: Global rank.
         host: Its host.
-        device: gpu0, gpu1, ... on its host.
+        device: gpu0, gpu1, ... on its host; empty where traces alone are known.
         node: Index of its node.
         uuid: Identity of the device, where it has one.
         stage: Pipeline stage: GPUs of others do other work.
@@ -66,6 +66,8 @@ class Sensed:
     @property
     def name(self) -> str:
         """The GPU in words, with its identity where it has one: of simulated hosts the node's number."""
+        if not self.device:
+            return f"rank {self.rank}"
         return f"{self.device} of {self.host if self.host != 'simulated' else f'node {self.node}'} (rank {self.rank})"
 
 
@@ -94,6 +96,14 @@ def sense(run: Path, manifest: Manifest, stage_of: Callable[[int], int]) -> list
             stage = stage_of(device.rank)
             found.append(Sensed(device.rank, node.host, device.device, node.node, device.uuid, stage, **known))
     return sorted(found, key=lambda one: one.rank)
+
+
+def sense_traces(folder: Path, ranks: Sequence[int]) -> dict[int, Sensed]:
+    """Return what the tables of loose traces say of every rank."""
+    work = _work(folder)
+    names = ("compute_s", "host_s")
+    known = {rank: [work.get(rank, {}).get(name, math.nan) for name in names] for rank in ranks}
+    return {rank: Sensed(rank, "", "", 0, compute_s=known[rank][0], host_s=known[rank][1]) for rank in ranks}
 
 
 def _windows_ns(steps: pa.Table, ranks: list[int]) -> np.ndarray:

@@ -1,6 +1,7 @@
 """Which workers make a job slow, in what respect, and how much of its step each of them costs, by replay.
 
-A worker is compared with those that do the same work: of its stage where there are three, else with all. What it costs
+A worker is compared with those that do the same work: of its stage where there are three, else with all. Of two that
+do the same neither is the odd one, but what the slower one takes beyond the other is lost all the same. What it costs
 is the mean of two replays: it alone as fast as the others, and all other suspects mended before it. Two that are
 equally slow in parallel share what they cost; the parts add up to what mending all of them would save.
 """
@@ -12,10 +13,10 @@ from typing import Literal
 import numpy as np
 
 from triplepoint.metrics import robust_sigma
-from triplepoint.why.operations import Bool, Float, Operations
+from triplepoint.why.operations import WORK, Bool, Float, Operations
 from triplepoint.why.replay import Order, find_gaps, find_order, replay, with_unrecorded_waits
 
-Respect = Literal["computation", "transfer", "launch", "data"]
+Respect = Literal["computation", "work", "transfer", "launch", "data"]
 Place = tuple[int, int]
 """Replica and stage."""
 
@@ -30,7 +31,10 @@ _LEAST_SLOWER = 1.1
 _LEAST_SHARE = 0.005
 """Share of the step from which lateness is looked at. Our choice."""
 _LEAST_PEERS = 3
-"""Of two neither is the odd one."""
+_PAIR = 2
+_PAIR_EXCESS, _PAIR_SHARE, _PAIR_STEPS = 0.1, 0.02, 0.75
+"""Of two that do the same the slower is named from this excess on, this share of the step, and in this share of the
+steps: there are no others to say how much is usual. Our choice."""
 _MOST = 24
 """Suspects that are replayed, those with the most time beyond that of the others."""
 
@@ -42,8 +46,8 @@ class Suspect:
     Attributes:
         place: Replica and stage.
         ranks: Its recorded ranks.
-        respect: computation; transfer, of data at equal bytes; launch, of operations that could start; data, at the
-            start of a step.
+        respect: computation; work, of whatever kind between collectives; transfer, of data at equal bytes; launch, of
+            operations that could start; data, at the start of a step.
         excess: Time beyond that of its peers over theirs; of launch and data over the step.
         excess_s: Time beyond that of its peers, in a step. Unit: s.
         has_peers: Whether those it is compared with do the same work; else stages are compared.
@@ -96,13 +100,14 @@ class Scene:
         return [np.ones(len(stages), dtype=np.bool_)], len(groups) == 1
 
     def per_place(self, values: Float, of: Bool) -> Float:
-        """Return the sum over operations of each place, mean over steps, of its slowest rank; shape (num_places,)."""
-        by_worker = np.zeros(len(self.operations.workers))
-        np.add.at(by_worker, self.operations.worker[of], values[of].mean(axis=1))
-        found = np.zeros(len(self.places))
+        """Return the sum over operations of each place, of its slowest rank; shape (num_places, num_steps)."""
+        by_worker = np.zeros((len(self.operations.workers), values.shape[1]))
+        np.add.at(by_worker, self.operations.worker[of], values[of])
+        found = np.zeros((len(self.places), values.shape[1]))
         for index, worker in enumerate(self.operations.workers):
             at = self.places.index((worker.dp, worker.stage))
-            found[at] = max(found[at], by_worker[index])
+            if by_worker[index].mean() > found[at].mean():
+                found[at] = by_worker[index]
         return found
 
 
@@ -124,46 +129,79 @@ def outlier_scores(values: Float) -> Float:
 
 def _slow_computation(scene: Scene) -> Iterator[_Mended]:
     operations = scene.operations
-    work_s = scene.per_place(operations.work_s, ~operations.is_comm)
+    times_s = scene.per_place(operations.work_s, ~operations.is_comm)
     groups, are_peers = scene.peers()
+    respect: Respect = "work" if WORK in operations.kinds else "computation"
     for group in groups:
-        usual_s = float(np.median(work_s[group]))
-        if group.sum() < _LEAST_PEERS or usual_s <= 0:
+        usual_s = _usual(times_s.mean(axis=1)[group])
+        if usual_s <= 0:
             continue
-        excess = work_s / usual_s - 1
-        z_scores = np.zeros(len(work_s))
-        z_scores[group] = outlier_scores(excess[group])
-        for at in np.flatnonzero(group & (excess >= LEAST_EXCESS) & (z_scores > LEAST_Z)).tolist():
-            mended = operations.work_s.copy()
-            mended[(scene.place == at) & ~operations.is_comm] /= 1 + excess[at]
-            place = scene.places[at]
-            yield _Mended(
-                Suspect(
-                    place, scene.ranks(place), "computation", float(excess[at]), float(work_s[at] - usual_s), are_peers
-                ),
-                mended,
-                scene.gap_s,
-            )
+        for at in _outliers(scene, times_s, group, LEAST_EXCESS, usual_s, are_peers):
+            excess_s, place = float(times_s[at].mean() - usual_s), scene.places[at]
+            suspect = Suspect(place, scene.ranks(place), respect, excess_s / usual_s, excess_s, are_peers)
+            yield _Mended(suspect, _as_peers_s(scene, at, group), scene.gap_s)
+
+
+def _usual(values: Float) -> float:
+    """Return the median, of two the smaller: what the slower one takes beyond the other is lost."""
+    return float(np.median(values) if len(values) > _PAIR else values.min())
+
+
+def _outliers(
+    scene: Scene, times_s: Float, group: Bool, least: float, scale_s: float, are_peers: bool
+) -> Sequence[int]:
+    """Return the places of a group that take longer than its others.
+
+    Args:
+        scene: The operations.
+        times_s: Time of every place in every step. Unit: s.
+        group: Places that are compared.
+        least: Excess over the usual time from which a place counts.
+        scale_s: What excess is a share of. Unit: s.
+        are_peers: Whether they do the same work.
+    """
+    means_s = times_s.mean(axis=1)
+    if group.sum() >= _LEAST_PEERS:
+        z_scores = np.zeros(len(means_s))
+        z_scores[group] = outlier_scores(means_s[group] / scale_s)
+        is_large = (means_s - np.median(means_s[group])) / scale_s >= least
+        return np.flatnonzero(group & is_large & (z_scores > LEAST_Z)).tolist()
+    if group.sum() < _PAIR or not are_peers:
+        return []
+    fast, slow = sorted(np.flatnonzero(group).tolist(), key=lambda at: float(means_s[at]))
+    is_usually = float((times_s[slow] > times_s[fast]).mean()) >= _PAIR_STEPS
+    is_large = means_s[slow] >= (1 + _PAIR_EXCESS) * means_s[fast]
+    is_felt = means_s[slow] - means_s[fast] >= _PAIR_SHARE * scene.step_s
+    return [slow] if is_usually and is_large and is_felt else []
+
+
+def _as_peers_s(scene: Scene, at: int, group: Bool) -> Float:
+    """Return durations with computation at a place as long as with its peers, for each kind of operation. Unit: s."""
+    operations, mended_s = scene.operations, scene.operations.work_s.copy()
+    of = np.flatnonzero(~operations.is_comm)
+    sums_s = np.zeros((len(scene.places), operations.alike.max() + 1))
+    np.add.at(sums_s, (scene.place[of], operations.alike[of]), mended_s[of].mean(axis=1))
+    own = of[scene.place[of] == at]
+    for alike in np.unique(operations.alike[own]):
+        if sums_s[at, alike] > 0:
+            mended_s[own[operations.alike[own] == alike]] *= _usual(sums_s[group, alike]) / sums_s[at, alike]
+    return mended_s
 
 
 def _late(scene: Scene, respect: Literal["launch", "data"]) -> Iterator[_Mended]:
     of = scene.is_first if respect == "data" else ~scene.is_first
     late_s = scene.per_place(scene.gap_s, of)
-    groups, are_peers = scene.peers() if respect == "data" else ([np.ones(len(late_s), dtype=np.bool_)], True)
+    groups, are_peers = scene.peers()
+    if respect == "launch" and len(scene.places) > _PAIR:
+        groups, are_peers = [np.ones(len(late_s), dtype=np.bool_)], True
     for group in groups:
-        if group.sum() < _LEAST_PEERS:
-            continue
-        usual_s = float(np.median(late_s[group]))
-        z_scores = np.zeros(len(late_s))
-        z_scores[group] = outlier_scores(late_s[group] / scene.step_s)
-        share = (late_s - usual_s) / scene.step_s
-        for at in np.flatnonzero(group & (share >= _LEAST_SHARE) & (z_scores > LEAST_Z)).tolist():
+        usual_s = _usual(late_s.mean(axis=1)[group])
+        for at in _outliers(scene, late_s, group, _LEAST_SHARE, scene.step_s, are_peers):
             gap_s = scene.gap_s.copy()
-            gap_s[(scene.place == at) & of] *= usual_s / late_s[at]
-            place = scene.places[at]
-            suspect = Suspect(
-                place, scene.ranks(place), respect, float(share[at]), float(late_s[at] - usual_s), are_peers
-            )
+            gap_s[(scene.place == at) & of] *= usual_s / late_s[at].mean()
+            excess_s, place = float(late_s[at].mean() - usual_s), scene.places[at]
+            share = excess_s / scene.step_s
+            suspect = Suspect(place, scene.ranks(place), respect, share, excess_s, are_peers)
             yield _Mended(suspect, scene.operations.work_s, gap_s)
 
 

@@ -6,6 +6,7 @@ from triplepoint.units import S_PER_HOUR
 from triplepoint.why.answer import Answer
 
 _MOST_CAUSES, _MOST_PARTS = 10, 4
+_STEPS = {"traces": "profiled step", "step times": "measured step", "operations": "recorded step"}
 _J_PER_KWH = 1e3 * S_PER_HOUR
 _LEAST_PART = 0.001
 """A slowdown nearer to 1 is not named."""
@@ -18,11 +19,13 @@ def render(answer: Answer) -> str:
 
 def _job(answer: Answer) -> Iterator[str]:
     slow = answer.slowdown
-    steps = f"{answer.num_steps} step{'s' * (answer.num_steps > 1)}"
-    yield f"{answer.name}: {answer.num_gpus} GPUs, {steps} of {answer.step_s:.4g} s, from {answer.source}"
+    is_sensed = answer.gpu_power_w == answer.gpu_power_w
+    unit = "rank" if answer.source == "traces" and not is_sensed else "GPU"
+    steps = f"{_counted(answer.num_steps, _STEPS[answer.source])} of {answer.step_s:.4g} s{_mean(answer)}"
+    yield f"{answer.name}: {_counted(answer.num_gpus, unit)}, {steps}, from {answer.source}"
     yield (
-        f"  slowdown {slow.slowdown:.3f}: {slow.replayed_s.mean():.4g} s, "
-        f"{slow.ideal_s.mean():.4g} s if equal operations lasted equally long"
+        f"  slowdown {slow.slowdown:.3f}: the step takes {slow.replayed_s.mean():.4g} s without late starts, and would "
+        f"take {slow.ideal_s.mean():.4g} s if equal operations lasted equally long"
     )
     if answer.num_steps > 1:
         worst = int(slow.of_steps.argmax())
@@ -35,6 +38,14 @@ def _job(answer: Answer) -> Iterator[str]:
         worker = ", ".join(f"replica {dp} stage {stage}" for dp, stage in slow.top_workers)
         yield f"  share of what is lost: slowest workers ({worker}) {slow.share_of_workers:.0%}{_last(answer)}"
     yield f"  late starts of operations: {slow.launch_slowdown - 1:.2%} of the step"
+
+
+def _counted(number: int, unit: str) -> str:
+    return f"{number} {unit}{'s' * (number != 1)}"
+
+
+def _mean(answer: Answer) -> str:
+    return " (mean)" if answer.num_steps > 1 else ""
 
 
 def _last(answer: Answer) -> str:
@@ -55,6 +66,8 @@ def _causes(answer: Answer) -> Iterator[str]:
             row["gpu"], row["cause"], f"{'up to ' * row['is_bound']}{100 * row['lost_share']:.1f}",
             f"{row['lost_gpu_hours_per_day']:.3g}", "" if energy_j is None else f"{energy_j / _J_PER_KWH:.3g}",
         ])  # fmt: skip
+    if all(row["lost_energy_per_day_j"] is None for row in rows):
+        lines = [line[:-1] for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for number, line in enumerate(lines):
         yield ("  " + "  ".join(map(str.ljust, line, widths))).rstrip()

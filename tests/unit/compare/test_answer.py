@@ -1,6 +1,7 @@
 """The sentence of a comparison by hand: speed, its reasons, heat, power and clock."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from triplepoint.compare.changes import Change
 from triplepoint.compare.parts import Contribution, StepDifference
 from triplepoint.compare.quantities import QuantityDifference
 from triplepoint.compare.sides import Side
-from triplepoint.compare.traced import Part
+from triplepoint.compare.traced import Part, Traced
 from triplepoint.effects import Effect
 from triplepoint.trace.lanes import Job, RankSummary
 
@@ -50,6 +51,26 @@ def test_largest_parts_are_named_until_most_of_the_difference_is() -> None:
         "A step of B takes 83.3 % longer than one of A: 2.2 s against 1.2 s, mostly exposed all_gather of tp (+900 "
         "ms), against gemm (-200 ms)."
     )
+
+
+def waiting(straggler_s: float, bubble_s: float = 0.0) -> Side:
+    waited_s = {"bubble": bubble_s, "straggler": straggler_s}
+    return replace(side(), traced=Traced([], [], {}, {}, waited_s, 4))
+
+
+def test_waits_are_named_and_not_the_collectives_waited_in() -> None:
+    """Of 0.9 s more in communication 0.8 s are waits for late ranks; 0.1 s is what it takes itself."""
+    found = step((GEMM, 1.0, 1.2), (GATHER, 0.1, 1.0))
+    said = answer(waiting(0.1), waiting(0.9), [], found, [])
+    assert "mostly waiting in communication for late ranks (+800 ms), gemm (+200 ms)." in said
+    assert "exposed all_gather of tp (+900 ms)" in answer(waiting(0.1), waiting(0.3), [], found, [])
+    stages = answer(waiting(0.0, 0.1), waiting(0.0, 0.9), [], found, [])
+    assert "mostly waiting in communication for other stages (+800 ms)" in stages
+
+
+def test_waits_of_the_other_side_are_scaled_with_its_step() -> None:
+    found = step((GEMM, 1.0, 1.0), (GATHER, 0.2, 1.0), scale=2.0)
+    assert "for late ranks (+800 ms)" in answer(waiting(0.1), waiting(0.45), [], found, [])
 
 
 def test_twice_as_long_is_said_as_a_factor() -> None:

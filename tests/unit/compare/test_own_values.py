@@ -192,3 +192,20 @@ def test_compare_any_table_is_judged_or_refused(tmp_path: Path, header: list[str
         assert str(error).startswith(str(path))
     else:
         assert all(row["verdict"] in set(Verdict) for row in rows)
+
+
+def test_compare_says_all_that_is_wrong_with_a_table_at_once(
+    tmp_path: Path, results: Path, capsys: pytest.CaptureFixture
+) -> None:
+    text = (
+        "model,cluster,global_batch_size,tp,step_tim_s,step_time_s,gpu_power_w\n"
+        "nomodel,nocluster,128,8,1,x,-3\n"
+        "gpt3-175b,h200x32,128,eight,1,3,4\n"
+        "gpt3-175b,h200x32,128,8,1,3,4\n"
+        "gpt3-175b,h200x32,128,8,1,\n"
+    ).replace("8,1,\n", "8,1,,yes\n")
+    said = refusal(tmp_path, results, text, capsys)
+    wrong = ["column 'step_tim_s'", "line 2: step_time_s: found 'x'", "gpu_power_w is -3 W", "cluster 'nocluster'"]
+    wrong += ["model 'nomodel'", "line 3: tp", "line 5: gpu_power_w: found 'True'"]
+    assert [part for part in wrong if part not in said] == []
+    assert "line 4" not in said

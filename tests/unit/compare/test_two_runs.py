@@ -315,7 +315,7 @@ def test_options_that_do_not_belong_are_refused(results: Path, tmp_path: Path, c
     assert "a table is compared alone" in refusal(capsys, TP8.run, table, "--results", results)
 
 
-def record(results: Path, host: str, power_w: float, step_s: float | None) -> str:
+def record(results: Path, host: str, power_w: float, step_s: float | None, name: str = "recorded") -> str:
     """Write a recorded run of eight GPUs sampled for 120 s, of which nothing but its steps is known."""
     t_ns = 1_790_000_000_000_000_000 + np.arange(120) * NS_PER_S
     values = np.column_stack([np.full(120, power_w), np.full(120, 40 + power_w / 20)])
@@ -329,9 +329,9 @@ def record(results: Path, host: str, power_w: float, step_s: float | None) -> st
         for step, start in enumerate(starts)
     ]
     node = RecordedNode(host, gpus, parts, period_s=1.0)
-    return write_run(
-        results / "runs", Description(), [node], {}, rows if step_s else [], source="test", catalogue=Catalogue(CONFIG)
-    )
+    marks = rows if step_s else []
+    described = Description(name=name)
+    return write_run(results / "runs", described, [node], {}, marks, source="test", catalogue=Catalogue(CONFIG))
 
 
 def test_recorded_runs_have_what_is_known_of_them(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -351,6 +351,11 @@ def test_recorded_runs_have_what_is_known_of_them(tmp_path: Path, capsys: pytest
     assert {change.area for change in found.changes} == {"hardware"}
     assert command(*runs, "--results", tmp_path) == 0
     assert "A has no traces" in capsys.readouterr().out
+
+
+def test_models_that_nobody_knows_do_not_differ(tmp_path: Path) -> None:
+    runs = [record(tmp_path, host, 500.0, 2.0, name=f"job-{host}") for host in ("a", "b")]
+    assert "models differ" not in " ".join(compare(*runs, tmp_path).notes)
 
 
 def test_recordings_without_steps_have_power_and_heat(tmp_path: Path) -> None:

@@ -40,5 +40,6 @@ def test_answer_has_repeats_in_brackets_and_the_published_number() -> None:
     )
     published = DataFrame({"run": ["a"], "quantity": ["job_power_swing_fraction"], "published": [0.151]})
     assert answer(repeats, published) == (
-        "the power of the job swings by 16.0 % [14.0, 18.0] (published 15.1 %), most at 0.0910 Hz [0.0900, 0.0920]"
+        "the power of the job swings by 16.0 % [14.0, 18.0] (published 15.1 %) of its mean, "
+        "most strongly at 0.0910 Hz [0.0900, 0.0920]"
     )

@@ -8,6 +8,7 @@ import pytest
 
 from triplepoint import effects
 from triplepoint.effects import Effect
+from triplepoint.effects.titles import about_intervals, answer_best
 
 
 def rows(name: str, times_s: list[float], **more: Any) -> pd.DataFrame:
@@ -118,36 +119,48 @@ def test_pairs_differ_in_the_setting_alone() -> None:
 def test_answer_names_the_best_and_what_it_beats() -> None:
     points = pd.concat([simulated("TP4·PP4", 1.10), simulated("TP2·PP8", 1.0)])
     # 1.10 * exp(-+0.0465): 5.0 and 15.2 %.
-    assert effects.answer_best(points) == "TP2·PP8 is 10.0 % faster than TP4·PP4 [5.0, 15.2]"
+    assert answer_best(points) == "TP2·PP8 is 10.0 % [5.0, 15.2] faster than TP4·PP4"
 
 
 def test_answer_names_ties() -> None:
     points = pd.concat([simulated("a", 1.0), simulated("b", 1.01), simulated("c", 1.02), simulated("d", 1.2)])
-    assert effects.answer_best(points) == "a is 20 % faster than d [14.5, 26]; three layouts are tied"
+    assert answer_best(points) == "a is 20 % [14.5, 26] faster than d, but tied with b and c"
 
 
 def test_answer_where_all_are_tied() -> None:
     points = pd.concat([simulated("a", 1.0), simulated("b", 1.01)])
-    assert effects.answer_best(points) == "a and b are tied; a is 1.0 % faster than b [-3.6, 5.8]"
+    assert answer_best(points) == "a and b are tied: a is 1.0 % [-3.6, 5.8] faster than b"
 
 
 def test_from_twice_as_fast_on_the_factor_is_said() -> None:
     points = pd.concat([simulated("a", 1.0), simulated("b", 4.0)])
     # 4 * exp(-+0.04653): 3.82 and 4.19.
-    assert effects.answer_best(points) == "a is 4.0 times as fast as b [3.8, 4.2]"
+    assert answer_best(points) == "a is 4.0 times [3.8, 4.2] as fast as b"
 
 
 def test_what_intervals_are_over_is_that_of_the_comparisons() -> None:
     """Repeats of the best alone are no pairs."""
     ends = {"step_time_p10_s": 0.9, "step_time_p90_s": 1.1}
     points = pd.concat([rows("a", [1.0, 1.1], **ends), rows("b", [2.0], **ends)])
-    assert effects.about_intervals(points) == effects.ABOUT["steps"]
+    assert about_intervals(points) == effects.ABOUT["steps"]
 
 
 def test_answer_counts_what_did_not_finish() -> None:
     points = pd.concat([simulated("a", 1.0), simulated("b", 1.0).assign(status="oom")])
-    assert effects.answer_best(points) == "Of 2 layouts, only a finished"
-    assert effects.answer_best(points.assign(status="oom")) == "Of 2 layouts, none finished"
+    assert answer_best(points) == "of 2 layouts, only a finished"
+    assert answer_best(points.assign(status="oom")) == "of 2 layouts, none finished"
+
+
+@pytest.mark.parametrize(("status", "end"), [("ok", ""), ("oom", ", and it did not finish")])
+def test_answer_of_one_layout_says_that_there_is_no_other(status: str, end: str) -> None:
+    points = simulated("layout not known", 1.0).assign(status=status)
+    assert answer_best(points) == f"only one layout was run (layout not known){end}"
+
+
+def test_answer_counts_ties_of_many() -> None:
+    points = pd.concat([simulated(name, 1.0) for name in "abcd"])
+    assert answer_best(points).startswith("all 4 layouts are tied: a is 0.0 % [")
+    assert answer_best(pd.concat([points, simulated("e", 2.0)])).endswith("as fast as e, but tied with 3 others")
 
 
 def test_less_power_is_a_share_of_the_others() -> None:
@@ -155,8 +168,8 @@ def test_less_power_is_a_share_of_the_others() -> None:
     low = simulated("a", 1.0).assign(gpu_power_w=400.0, job_gpu_samples_per_s_mj=5.0)
     high = simulated("b", 1.0).assign(gpu_power_w=500.0, job_gpu_samples_per_s_mj=4.0)
     points = pd.concat([high, low])
-    assert effects.answer_best(points, "gpu_power_w") == "a is 20 % lower in power than b"
-    assert effects.answer_best(points, "job_gpu_samples_per_s_mj") == "a is 25 % more efficient than b"
+    assert answer_best(points, "gpu_power_w") == "a is 20 % lower in power than b"
+    assert answer_best(points, "job_gpu_samples_per_s_mj") == "a is 25 % more efficient than b"
 
 
 def test_a_missing_value_is_refused() -> None:

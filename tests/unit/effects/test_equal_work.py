@@ -5,8 +5,10 @@ import math
 import pandas as pd
 import pytest
 
-from triplepoint.effects import Effect, summed_up
+from triplepoint.effects import Effect
 from triplepoint.effects.equal_work import answer_order, answer_pairs
+from triplepoint.effects.titles import at_place, say_change, summed_up
+from triplepoint.units import counted
 
 KEYS = ["layout"]
 
@@ -22,37 +24,70 @@ TWO = points(("a", "old", 100, 50), ("b", "old", 100, 60), ("a", "new", 300, 55)
 
 def test_answer_pairs_says_mean_and_interval_over_layouts() -> None:
     asked = {"tokens_per_s_per_gpu": "speed", "gpu_temp_c": "temperature"}
-    said = answer_pairs(TWO, KEYS, "gpu", ("old", "new"), asked, "new against old")
+    said = answer_pairs(TWO, KEYS, "gpu", ("old", "new"), asked, "On new")
     # Three times in both: an interval of no width. Differences of 5 and 8 K are 6.5 +- 6.314 * 2.1213 / sqrt(2) K,
     # which holds no change: the settings are counted by sign.
-    assert said == "new against old, 2 layouts: speed 3.0 times [3.0, 3.0]; temperature higher in 2 (b +8.0 K)"
+    assert (
+        said == "On new, speed is 3.0 times [3.0, 3.0] as high; temperature rises in both layouts (mean of 2 layouts)"
+    )
 
 
 def test_answer_pairs_leaves_out_what_ran_with_one_value() -> None:
     alone = points(("a", "old", 100, 50), ("b", "new", 300, 68))
-    said = answer_pairs(alone, KEYS, "gpu", ("old", "new"), {"tokens_per_s_per_gpu": "speed"}, "new against old")
-    assert said == "new against old: no layout ran with both"
+    said = answer_pairs(alone, KEYS, "gpu", ("old", "new"), {"tokens_per_s_per_gpu": "speed"}, "on new")
+    assert said == "No layout ran both ways: on new"
 
 
 @pytest.mark.parametrize(
-    ("value", "said"), [(0.5, "+50 %"), (-0.25, "-25 %"), (1.5, "2.5 times")], ids=["more", "less", "twice"]
+    ("value", "said"),
+    [(0.5, "rises by 50 %"), (-0.25, "falls by 25 %"), (1.5, "is 2.5 times as high"), (0.0, "stays the same")],
+    ids=["more", "less", "twice", "equal"],
 )
 def test_summed_up_of_one_effect_without_interval(value: float, said: str) -> None:
     assert summed_up({("a",): Effect(value, math.nan, math.nan, "none", 1)}) == said
 
 
-def test_summed_up_of_both_signs_names_the_settings_that_change_most() -> None:
-    changes = {"TP8": 7.0, "TP4": 0.1, "PP32": -0.5, "PP16": -0.2}
-    found = {("gpt3 on h200", name): Effect(value, math.nan, math.nan, "none", 1) for name, value in changes.items()}
-    assert summed_up(found) == "higher in 2 (TP8 8.0 times), lower in 2 (PP32 -50 %)"
-    with_others = found | {("llama on h200", "TP8"): Effect(0.0, math.nan, math.nan, "none", 1)}
-    assert summed_up(with_others) == "higher in 2 (gpt3 TP8 8.0 times), lower in 2 (gpt3 PP32 -50 %)"
+def _found(*values: float) -> dict:
+    return {(str(number),): Effect(value, math.nan, math.nan, "none", 1) for number, value in enumerate(values)}
+
+
+def test_summed_up_of_all_alike_gives_the_mean_with_its_interval() -> None:
+    """ln 0.8 three times, but for 0.01: -20 % with a t interval over three of 2.92 * 0.01 / sqrt(3)."""
+    found = _found(*(math.expm1(math.log(0.8) + change) for change in (-0.01, 0.0, 0.01)))
+    # 1 - 0.8 * exp(+-0.016859): 18.6 and 21.3 %.
+    assert summed_up(found) == "falls by 20 % [18.6, 21]"
+
+
+def test_summed_up_of_both_signs_counts_settings() -> None:
+    assert summed_up(_found(7.0, 0.1, -0.5)) == "rises in 2 layouts and falls in 1"
+    assert summed_up(_found(0.5, -0.2, -0.3), "run") == "rises in 1 run and falls in 2"
+    assert summed_up(_found(0.0, 0.01)) == "rises in 1 of 2 layouts"
+    assert summed_up(_found(-8.0e-1, -0.01, -0.01)) == "falls in all 3 layouts"
+    assert summed_up(_found(0.0, 0.0)) == "is the same in all 2 layouts"
+
+
+def test_say_change_names_a_mean_only_where_it_gives_one() -> None:
+    unclear, clear = _found(0.5, -0.2), _found(0.1, 0.1, 0.1)
+    assert say_change("With it", {"speed": unclear, "none": {}}) == "With it, speed rises in 1 layout and falls in 1"
+    assert say_change("With it", {"speed": unclear, "power": clear}).endswith(
+        "power rises by 10.0 % [10.0, 10.0] (mean of 3 layouts)"
+    )
+    assert say_change("With it", {"speed": _found(0.1)}) == "With it, speed rises by 10.0 % (1 layout)"
+
+
+def test_counted_has_a_plural() -> None:
+    assert [counted(num, "layout") for num in (0, 1, 2)] == ["0 layouts", "1 layout", "2 layouts"]
+
+
+def test_at_place_begins_with_the_place() -> None:
+    assert at_place("h100x64", "With it") == "h100x64: with it"
+    assert at_place("", "With it") == "With it"
 
 
 def test_answer_order_counts_groups_whose_fastest_layout_stays() -> None:
     same = points(("a", "old", 1, 0), ("b", "old", 2, 0), ("a", "new", 3, 0), ("b", "new", 4, 0)).assign(model="one")
     other = points(("a", "old", 2, 0), ("b", "old", 1, 0), ("a", "new", 3, 0), ("b", "new", 4, 0)).assign(model="two")
-    assert answer_order(pd.concat([same, other]), ["model"], "gpu") == "the fastest layout is the same in 1 of 2"
+    assert answer_order(pd.concat([same, other]), ["model"], "gpu") == "The fastest layout is the same in 1 of 2 cases"
 
 
 def test_answer_order_needs_two_layouts() -> None:

@@ -31,9 +31,9 @@ def test_in_order_is_by_bandwidth_and_unknown_ones_last() -> None:
 def test_answer_compares_the_widest_with_the_narrowest() -> None:
     found = points(("x-1x100", "a", 10.0), ("x-1x100", "b", 5.0), ("x-8x400", "a", 2.0), ("x-8x400", "b", 4.0))
     assert answer(found).splitlines() == [
-        "8×400 instead of 1×100 Gb/s a node, 2 layouts: from 1.25 to 5 times as fast by layout",
-        "m, 1×100: b is 2.0 times as fast as a [2.0, 2.0]",
-        "m, 8×400: a is 2.0 times as fast as b [2.0, 2.0]",
+        "With 8×400 instead of 1×100 Gb/s a node, training is 1.25 to 5 times as fast (2 layouts)",
+        "m with 1×100 Gb/s: b is 2.0 times [2.0, 2.0] as fast as a",
+        "m with 8×400 Gb/s: a is 2.0 times [2.0, 2.0] as fast as b",
     ]
 
 

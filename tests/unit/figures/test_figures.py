@@ -118,7 +118,7 @@ def test_draw_is_readable_where_it_is_printed(drawn: dict, name: str, study: str
 @pytest.mark.parametrize("name", OF_RUNS[:3])
 def test_draw_has_the_answer_as_title(drawn: dict, name: str) -> None:
     first = texts(drawn[name, "paper"][0])
-    assert any("faster than" in text or text.startswith("Micro-batch") for text in first)
+    assert any("faster than" in text or text.startswith("With micro-batch") for text in first)
 
 
 def test_parallelism_sweep_labels_what_gave_no_numbers(studies: dict[str, Path]) -> None:

@@ -38,8 +38,8 @@ def test_thermal_heatmap_has_the_temperature_of_every_gpu(studies: dict[str, Pat
         assert by_rank["gpu_temp_c"].to_dict() == {rank: 52.0 + 2 * (rank % 8) for rank in by_rank.index}
         assert by_rank.loc[9, "node"] == 1 and by_rank.loc[9, "number"] == 1
     title = " ".join(texts(figure)[0].split())
-    assert title.startswith("h200x32: GPUs of one run are 14.0 K [14.0, 14.0] apart")
-    assert "hottest at 66 °C: node 0 GPU 7" in title
+    assert title.startswith("h200x32: a run's hottest GPU is 14.0 K [14.0, 14.0] hotter than its coolest")
+    assert "the hottest of all has 66 °C (node 0 GPU 7" in title
 
 
 def test_thermal_heatmap_has_published_gpus_below_ours(studies: dict[str, Path]) -> None:
@@ -78,7 +78,7 @@ def test_traffic_heatmap_has_every_link_by_direction(studies: dict[str, Path]) -
     found = texts(figure)
     assert {"NVLink, sent", "NVLink, received", "InfiniBand, sent", "InfiniBand, received"} <= set(found)
     title = " ".join(found[0].split())
-    assert "NVLink 20 % [20, 20], at most 20 %" in title and "InfiniBand 60 % [60, 60], at most 60 %" in title
+    assert "20 % [20, 20] of NVLink (at most 20 %" in title and "60 % [60, 60] of InfiniBand (at most 60 %" in title
 
 
 def test_throttling_draws_the_causes_that_were_met(studies: dict[str, Path]) -> None:
@@ -178,8 +178,8 @@ def test_cooling_compares_the_coolest_with_the_warmest(studies: dict[str, Path])
     both = pd.concat([points.assign(step_time_layout_sigma=0.01), cool], ignore_index=True)
     figure, numbers = figures.load("cooling").draw({"points": both})
     title = " ".join(texts(figure)[0].split())
-    assert title.startswith("h200x32-cool against h200x32: speed 2.0 times [2.0, 2.0]")
-    assert "hottest GPU -10.0 K [-10.0, -10.0]" in title
+    assert title.startswith("On h200x32-cool instead of h200x32, speed is 2.0 times [2.0, 2.0] as high")
+    assert "hottest GPU falls by 10.0 K [10.0, 10.0]" in title
     assert set(numbers["cluster"]) == {"h200x32", "h200x32-cool"}
 
 

@@ -54,7 +54,7 @@ def test_exposed_and_overlapped_add_up_to_kernel_seconds() -> None:
 def test_answer_communication_has_the_share_of_the_least_and_most_busy_rank() -> None:
     # 2 of 8 s, 0 of 8 s, 5 of 10 s: 25 % on average.
     assert shares.answer_communication(TWO_STAGES, {"a": "PP2"}) == (
-        "Of kernel seconds communication takes 25 % [0, 50] in PP2"
+        "Communication takes 25 % of kernel time in PP2 (0 to 50 % by rank)"
     )
 
 
@@ -96,7 +96,8 @@ def test_answer_stages_by_hand() -> None:
     ]  # fmt: skip
     totals = pd.DataFrame(rows, columns=["layout", "micro_batch_size", "stage", "compute_s", "total_s"])
     assert shares.answer_stages(totals) == (
-        "at micro-batch 1 computation of stages differs by 10 % (PP2); with 2 instead, kernel seconds +25 %"
+        "the busiest stage computes 10 % (PP2) longer than the least busy one at micro-batch 1; "
+        "with 2 instead of 1, kernel time rises by 25 % (1 layout)"
     )
 
 
@@ -119,7 +120,7 @@ def test_occupancy_is_weighted_by_time() -> None:
     )  # fmt: skip
     classes = occupancy.by_class(kernels)
     assert classes.set_index("class")["occupancy"].to_dict() == pytest.approx({"gemm": 0.3, "norm": 0.9})
-    assert occupancy.answer(classes, {"a": "TP2"}) == "Kernels keep an occupancy of 60 % [30, 90] in TP2"
+    assert occupancy.answer(classes, {"a": "TP2"}) == "Kernels keep an occupancy of 60 % in TP2 (30 to 90 % by class)"
 
 
 def test_occupancy_draws_launch_geometry_where_a_trace_has_it(studies: dict) -> None:
@@ -129,7 +130,7 @@ def test_occupancy_draws_launch_geometry_where_a_trace_has_it(studies: dict) -> 
     )
     figure, numbers = figures.load("occupancy").draw(tables | {"kernels": kernels})
     assert (numbers["occupancy"] == 0.5).all() and "comm" not in set(numbers["class"])
-    assert "Kernels keep an occupancy of 50 % [50, 50]" in words(figure)
+    assert "Kernels keep an occupancy of 50 %" in words(figure)
 
 
 def test_occupancy_of_simulated_runs_says_they_have_none(studies: dict) -> None:

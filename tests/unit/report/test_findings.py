@@ -47,7 +47,7 @@ def test_find_says_what_recomputation_costs_over_all_pairs(tmp_path: Path) -> No
 def test_find_names_the_best_layout_with_its_figure_and_pages(tmp_path: Path) -> None:
     points = points_of(tmp_path, gpus(4, 20_000), gpus(8, 30_000), gpus(2, 64_000))
     one = starting(find(points, SHOWN, "pages"), "llama3-70b on h200x32")
-    assert "TP4·PP8 is 50\u00a0% faster than TP8·PP4" in one.sentence
+    assert "TP4·PP8 is 50\u00a0% [9.2, 106] faster than TP8·PP4" in one.sentence
     assert "the slowest, TP2·PP16, takes 3.2 times as long" in one.sentence
     assert one.figure == "parallelism_sweep"
     assert [label for _, label in one.runs] == ["llama3-70b TP4·PP8", "llama3-70b TP8·PP4"]

@@ -45,7 +45,7 @@ def test_answer_values_counts_what_nothing_was_fitted_to() -> None:
     said = answer_values(deviations(VALUES))
     assert said == (
         "1 of 3 published numbers agree with ours, 0 of 2 where nothing was fitted; "
-        "the median of ours is 1.25 times published [0.57, 1.92]"
+        "ours over published is 1.25 in the median, 9 of 10 from 0.57 to 1.92"
     )
     assert answer_values(deviations(VALUES[:0])) == "No published number has one of ours beside it"
 

@@ -3,13 +3,19 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.unit.why.test_recorded import COLUMNS, SOUND, T0_NS, S
 from triplepoint.cli import main
 from triplepoint.errors import USER_ERROR
+from triplepoint.recorded.description import Description
+from triplepoint.recorded.run import RecordedGpu, RecordedNode, write_run
+from triplepoint.recording import Part
 from triplepoint.tables.why import WHY
+from triplepoint.telemetry.align import align_run
 
 DATA = Path(__file__).parents[2] / "data" / "stragglers"
 
@@ -17,7 +23,7 @@ DATA = Path(__file__).parents[2] / "data" / "stragglers"
 def test_text_of_a_table_of_operations(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", str(DATA / "trace-AR.parquet")]) == 0
     text = capsys.readouterr().out
-    assert "64 GPUs, 44 steps of 46.65 s" in text
+    assert "64 GPUs, 44 recorded steps of 46.65 s (mean), from operations" in text
     assert "slowdown 1.976" in text
     assert "rank 0  computation  50.5" in text
 
@@ -72,3 +78,36 @@ def test_why_of_loose_traces_that_name_no_stages(tmp_path: Path, capsys: pytest.
 def test_ending_of_a_table_is_checked_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["why", "nothing", "-o", str(tmp_path / "a.txt")]) == USER_ERROR
     assert ".parquet" in capsys.readouterr().err
+
+
+def test_energy_that_nobody_measured_has_no_column(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["why", str(DATA / "trace-AR.parquet")])
+    text = capsys.readouterr().out
+    assert "GPU h/day" in text and "kWh" not in text
+    assert "46.43 s without late starts, and would take 23.5 s if equal operations lasted equally long" in text
+
+
+def test_beginning_of_a_run_names_it_if_it_is_the_only_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    t_ns = T0_NS + np.arange(20) * S
+    for name in ("alone", "twice-1", "twice-2"):
+        parts = [Part("gpu0", t_ns, np.zeros(20, int), COLUMNS, np.tile(SOUND, (20, 1)))]
+        host = RecordedNode("a", [RecordedGpu("gpu0", "NVIDIA H100 80GB HBM3", "GPU-a-0")], parts, period_s=1.0)
+        marks = [
+            {
+                "rank": 0,
+                "step": one,
+                "kind": "measured",
+                "t_start_ns": T0_NS + one * S,
+                "t_end_ns": T0_NS + (one + 1) * S,
+            }
+            for one in range(10)
+        ]
+        made = write_run(tmp_path / "runs", Description(), [host], {}, marks, source="test")
+        run = (tmp_path / "runs" / made).rename(tmp_path / "runs" / name)
+        align_run(run / "raw", run / "telemetry.parquet")
+    assert main(["why", "alo", "--results", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("alone: 1 GPU, 10 measured steps of 1 s (mean), from step times")
+    assert main(["why", "twi", "--results", str(tmp_path)]) == USER_ERROR
+    error = capsys.readouterr().err
+    assert "2 runs begin so: twice-1, twice-2" in error and error.count("\n") == 1

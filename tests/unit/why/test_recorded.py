@@ -55,6 +55,21 @@ def test_hot_gpu_of_a_recorded_job_is_named_with_a_bound(marks: list[dict[str, o
     assert main(["why", str(run)]) == 0
 
 
+def test_clock_tells_more_than_a_step_that_ends_a_little_later(tmp_path: Path) -> None:
+    """Ranks wait for the slow one in every step: that its own steps are 4 % longer is not what it costs."""
+    marks = [row | {"t_end_ns": row["t_end_ns"] + (S // 12 if row["rank"] == 11 else 0)} for row in steps()]  # type: ignore[operator]
+    run = (
+        tmp_path
+        / "runs"
+        / write_run(tmp_path / "runs", Description(), [node("a"), node("b", hot=3)], {}, marks, source="test")
+    )
+    align_run(run / "raw", run / "telemetry.parquet")
+    answer = why_run(run)
+    (found,) = answer.findings
+    assert (found.rank, found.cause, found.is_bound) == (11, "contact", True)
+    assert found.lost_s / answer.step_s == pytest.approx(1 - 1400 / 1980)
+
+
 def test_recorded_job_of_equal_gpus_is_said_to_have_no_heat(tmp_path: Path) -> None:
     nodes = [node("a"), node("b")]
     run = tmp_path / "runs" / write_run(tmp_path / "runs", Description(), nodes, {}, steps(), source="test")

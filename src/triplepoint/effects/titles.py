@@ -1,0 +1,164 @@
+"""Effects in words, for titles and findings: which setting is best, and what one change does over many settings."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Literal
+
+from pandas import DataFrame
+
+from triplepoint.effects import ABOUT, MANY, Effect, compare, on_as_many_gpus, over_settings
+from triplepoint.status import Status
+from triplepoint.units import counted
+
+Found = Mapping[tuple[Hashable, ...], Effect]
+"""Effects by setting, as `pair_points` returns them."""
+
+_WORDS: Mapping[str, tuple[str, Literal["time", "more", "less"]]] = {
+    "step_time_s": ("faster", "time"),
+    "tokens_per_s": ("faster", "more"),
+    "tokens_per_s_per_gpu": ("faster", "more"),
+    "job_gpu_samples_per_s_mj": ("more efficient", "more"),
+    "gpu_energy_per_token_j": ("lower in energy per token", "less"),
+    "gpu_power_w": ("lower in power", "less"),
+    "gpu_power_peak_w": ("lower in peak power", "less"),
+    "gpu_temp_c": ("cooler", "less"),
+    "gpu_temp_max_c": ("cooler at its hottest GPU", "less"),
+}
+"""What the best is called by column, and whether that is less time (so a higher speed), more, or less of it."""
+
+
+def say_change(change: str, quantities: Mapping[str, Found], noun: str = "layout") -> str:
+    """Return what one change does to some quantities, over all settings that ran with and without it, as a title.
+
+    Args:
+        change: Such as 'with LoRA instead of training all weights'.
+        quantities: What each quantity is called, and its effects; those without any are left out.
+        noun: What a setting is called, in the singular.
+    """
+    known = {name: found for name, found in quantities.items() if found}
+    if not known:
+        return f"No {noun} ran both ways: {change}"
+    said = "; ".join(f"{name} {summed_up(found, noun)}" for name, found in known.items())
+    over = max((len(found) for found in known.values() if _is_clear(found)), default=0)
+    return f"{change}, {said}" + (f" ({mean_of(over, noun)})" if over else "")
+
+
+def at_place(place: str, sentence: str) -> str:
+    """Return a sentence with where it holds in front; as it is where that is ''."""
+    return f"{place}: {sentence[0].lower()}{sentence[1:]}" if place else sentence
+
+
+def mean_of(num: int, noun: str) -> str:
+    """Return what a number of a title is over: 'mean of 13 layouts', or '1 layout'."""
+    return f"mean of {counted(num, noun)}" if num > 1 else counted(num, noun)
+
+
+def summed_up(found: Found, noun: str = "layout") -> str:
+    """Return what one change does to one quantity, as a verb.
+
+    Where settings agree on its sign that is the mean effect with its t interval, 'falls by 21 % [10.4, 30]', else in
+    how many it rises and in how many it falls.
+
+    Args:
+        found: Effects by setting.
+        noun: What a setting is called, in the singular.
+    """
+    if _is_clear(found):
+        return _said_mean(over_settings(list(found.values())))
+    rises, falls = (sum(sign * effect.value > 0 for effect in found.values()) for sign in (1, -1))
+    if rises and falls:
+        return f"rises in {counted(rises, noun)} and falls in {falls}"
+    if rises or falls:
+        num = rises or falls
+        all_of_them = f"both {noun}s" if num == 2 else f"all {counted(num, noun)}"
+        where = all_of_them if num == len(found) else f"{num} of {counted(len(found), noun)}"
+        return f"{'rises' if rises else 'falls'} in {where}"
+    return f"is the same in all {counted(len(found), noun)}"
+
+
+def _is_clear(found: Found) -> bool:
+    """Return whether settings agree on the sign of a change, as far as the interval of their mean says."""
+    return len(found) < 2 or not over_settings(list(found.values())).is_tie
+
+
+def _said_mean(mean: Effect) -> str:
+    if mean.value == 0:
+        return "stays the same"
+    if mean.is_relative and mean.value >= MANY:
+        return f"is {mean.factor} as high"
+    return f"rises by {mean.text}" if mean.value > 0 else f"falls by {mean.opposite.text}"
+
+
+def answer_best(points: DataFrame, column: str = "step_time_s", name: str = "layout", noun: str = "layout") -> str:
+    """Return which of some settings is best, by how much, and which are tied with it, as a title.
+
+    Args:
+        points: Rows that may be compared, with a column of names; those that did not finish are left out.
+        column: A key of the quantities this module has words for.
+        name: Column of the settings' names; rows that share one are repeats.
+        noun: What a setting is called, in the singular.
+    """
+    alike = on_as_many_gpus(points)
+    others = sorted(set(points[name].astype(str)) - set(alike[name].astype(str)))
+    answer = _answer_best(alike, column, name, noun)
+    if not others:
+        return answer
+    return f"{answer}; on another number of GPUs, so not compared: {', '.join(others)}"
+
+
+def _answer_best(points: DataFrame, column: str, name: str, noun: str) -> str:
+    best, leads = _leads(points, column, name)
+    if not leads:
+        num = points[name].nunique()
+        if num == 1:
+            return f"only one {noun} was run ({points[name].iloc[0]}){', and it did not finish' * (not best)}"
+        return f"of {counted(num, noun)}, {f'only {best}' if best else 'none'} finished"
+    word = _WORDS[column][0]
+    tied = [other for other, lead in leads.items() if lead.is_tie]
+    behind = [other for other in leads if other not in tied]
+    if not behind:
+        last = list(leads)[-1]
+        listed = f"{best} and {last}" if len(leads) == 1 else f"all {counted(1 + len(leads), noun)}"
+        return f"{listed} are tied: {_said(best, leads[last], word, last)}"
+    said = _said(best, leads[behind[0]], word, behind[0])
+    return f"{said}, but tied with {_listed(tied)}" if tied else said
+
+
+def about_intervals(points: DataFrame, column: str = "step_time_s", name: str = "layout") -> str:
+    """Return what the intervals in the answer of `answer_best` are over, for the note of a figure; '' without any."""
+    leads = _leads(on_as_many_gpus(points), column, name)[1]
+    bases = dict.fromkeys(lead.basis for lead in leads.values())
+    return " or ".join(ABOUT[basis] for basis in bases)
+
+
+def _leads(points: DataFrame, column: str, name: str) -> tuple[str, dict[str, Effect]]:
+    """Return the best setting ('' if none finished), and by how much it leads each of the others, the nearest first."""
+    kind = _WORDS[column][1]
+    done = points[(points["status"] == Status.OK) & points[column].notna()]
+    groups = [(str(key), DataFrame(found)) for key, found in done.groupby(name, sort=False)]
+    groups.sort(key=lambda item: float(item[1][column].mean()), reverse=kind == "more")
+    if not groups:
+        return "", {}
+    best, of_best = groups[0]
+    return best, {other: _lead(compare(of_best, found, column), kind) for other, found in groups[1:]}
+
+
+def _lead(change: Effect, kind: Literal["time", "more", "less"]) -> Effect:
+    """Return by how much the first is better than the other, from the change to the other; positive where it is."""
+    if kind == "time" or not change.is_relative:
+        # What takes 10 % longer is beaten by 10 % in speed.
+        return change
+    turned = change.turned()
+    if kind == "more":
+        return turned
+    return Effect(-turned.value, -turned.high, -turned.low, turned.basis, turned.num)
+
+
+def _said(best: str, lead: Effect, word: str, other: str) -> str:
+    if lead.is_relative and word == "faster" and lead.value >= MANY:
+        return f"{best} is {lead.factor} as fast as {other}"
+    return f"{best} is {lead.text} {word} than {other}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return up to two names, or how many others there are."""
+    return " and ".join(names) if len(names) <= 2 else f"{len(names)} others"
