@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
@@ -22,7 +22,7 @@ from triplepoint.simulate.operations import ChunkWork, Communication, Operation,
 from triplepoint.simulate.stacks import attention_kernel
 from triplepoint.simulate.timeline.durations import Durations, Pass, sort_replicas, with_replicas
 from triplepoint.simulate.timeline.expand import TimeOf
-from triplepoint.simulate.timeline.schedule import Int64, make_order
+from triplepoint.simulate.timeline.schedule import Int64, Order, make_order
 from triplepoint.simulate.timeline.tasks import Timeline, run
 from triplepoint.simulate.work.layer_parts import Operations
 from triplepoint.simulate.work.offload import hide_copies
@@ -91,27 +91,70 @@ def simulate_step(job: Job, constants: Constants, config: Path, slow: Mapping[in
     Raises:
         UserError: If the schedule cannot be run, or nothing is known of the GPU.
     """
+    return prepare_step(job, constants, config).run(slow)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What steps of a job have in common, whatever ranks are slow.
+
+    Attributes:
+        job: The job.
+        costs: What its operations cost.
+        stages: Work of every pipeline stage.
+        order: Of the passes.
+        durations: Of a step without slow ranks.
+    """
+
+    job: Job
+    costs: Costs
+    stages: Sequence[StageWork]
+    order: Order
+    durations: Durations
+
+    def run(self, slow: Mapping[int, float] = NOBODY) -> Step:
+        """Return one step, with these factors on the computation of ranks."""
+        job, durations, class_of_replica = self.job, self.durations, np.zeros(self.job.layout.dp, dtype=np.int64)
+        if slow:
+            replicas = sort_replicas(job.layout, slow, self._lockstep)
+            durations, class_of_replica = with_replicas(durations, replicas), replicas.class_of_replica
+        timeline = run(durations, self.order)
+        slowest, sigmas = self._of_stage(timeline.critical_stage)
+        return Step(
+            job,
+            timeline.step_time_s,
+            timeline,
+            slowest,
+            timeline.contention_s,
+            _uncertainty(timeline, sigmas),
+            self.stages,
+            self.costs.time_of,
+            class_of_replica,
+        )
+
+    @cached_property
+    def _lockstep(self) -> int:
+        return lockstep(self.stages, self.job)
+
+    @cached_property
+    def _known(self) -> dict[int, tuple[Cost, tuple[float, float, float]]]:
+        return {}
+
+    def _of_stage(self, stage: int) -> tuple[Cost, tuple[float, float, float]]:
+        """Return the cost of a stage and what kernels, collectives and host are known to in it."""
+        if stage not in self._known:
+            work = self.stages[stage]
+            self._known[stage] = stage_cost(work, self.costs, self.job.num_microbatches), _sigmas(self.costs, work)
+        return self._known[stage]
+
+
+def prepare_step(job: Job, constants: Constants, config: Path) -> Prepared:
+    """Return what steps of a job have in common; arguments and errors are those of `simulate_step`."""
     costs = costs_of(job, constants, config)
     stages = stages_of(job, costs)
     order = make_order(job.layout.schedule, job.layout.pp, job.num_microbatches, job.layout.vp)
     order = order if job.waits_for_stages else order.without_waits()
-    durations, class_of_replica = durations_of(job, stages, costs), np.zeros(job.layout.dp, dtype=np.int64)
-    if slow:
-        replicas = sort_replicas(job.layout, slow, lockstep(stages, job))
-        durations, class_of_replica = with_replicas(durations, replicas), replicas.class_of_replica
-    timeline = run(durations, order)
-    critical = stages[timeline.critical_stage]
-    return Step(
-        job,
-        timeline.step_time_s,
-        timeline,
-        stage_cost(critical, costs, job.num_microbatches),
-        timeline.contention_s,
-        uncertainty_of(timeline, costs, critical),
-        stages,
-        costs.time_of,
-        class_of_replica,
-    )
+    return Prepared(job, costs, stages, order, durations_of(job, stages, costs))
 
 
 def stages_of(job: Job, costs: Costs) -> list[StageWork]:
@@ -122,9 +165,19 @@ def stages_of(job: Job, costs: Costs) -> list[StageWork]:
 
 def uncertainty_of(timeline: Timeline, costs: Costs, stage: StageWork) -> Uncertainty:
     """Return the uncertainty of a step's time, from the kernels, collectives and host of the stage it depends on."""
+    return _uncertainty(timeline, _sigmas(costs, stage))
+
+
+def _uncertainty(timeline: Timeline, sigmas: tuple[float, float, float]) -> Uncertainty:
+    kernels, collectives, host = sigmas
     share = float(timeline.accounts.compute_s.mean()) / timeline.step_time_s
-    kernels, collectives = costs.sigmas(_operations(stage))
-    return Uncertainty(kernels, collectives, min(1.0, share), costs.host_sigma(_operations(stage)))
+    return Uncertainty(kernels, collectives, min(1.0, share), host)
+
+
+def _sigmas(costs: Costs, stage: StageWork) -> tuple[float, float, float]:
+    """Return what kernels, collectives and the host's time are known to in a stage, relative."""
+    operations = _operations(stage)
+    return *costs.sigmas(operations), costs.host_sigma(operations)
 
 
 def costs_of(job: Job, constants: Constants, config: Path) -> Costs:

@@ -20,6 +20,7 @@ from triplepoint.config.gpu import GpuConfig
 from triplepoint.errors import PointError
 from triplepoint.simulate.costs import largest_of
 from triplepoint.simulate.fabric import Fabric
+from triplepoint.simulate.heat.alike import Followed, few_of
 from triplepoint.simulate.heat.devices import equal_devices
 from triplepoint.simulate.heat.from_rest import FromRest
 from triplepoint.simulate.heat.loop import Trace, run, settle
@@ -117,7 +118,11 @@ class Warm(Generic[AnyLoad]):
 
 
 def warm_up(
-    load: AnyLoad, reload: Callable[[dict[int, float]], AnyLoad], cluster: ClusterConfig, config: Path
+    load: AnyLoad,
+    reload: Callable[[dict[int, float]], AnyLoad],
+    cluster: ClusterConfig,
+    config: Path,
+    with_few_nodes: bool = False,
 ) -> Warm[AnyLoad]:
     """Return a job under the conditions of its cluster, at the speed that its clocks leave it.
 
@@ -126,6 +131,7 @@ def warm_up(
         reload: Simulates it once more, with these factors on the computation of ranks.
         cluster: Where it runs.
         config: Folder of the configuration.
+        with_few_nodes: Whether nodes without faults may stand for others, see `few_of`: faster, not quite the same.
 
     Raises:
         PointError: If GPUs cannot work under these conditions.
@@ -133,13 +139,19 @@ def warm_up(
     gpu, conditions = load.job.gpu, cluster.conditions
     shape = -(-load.job.num_gpus // cluster.gpus_per_node), cluster.gpus_per_node
     sound, parts = conditions.without_faults, cluster.like or cluster.name
-    first = _turn(load, machine_of(sound, gpu, shape, parts, config, load.job.draw), {})
+    machine, followed = machine_of(sound, gpu, shape, parts, config, load.job.draw), Followed.all(shape)
+    if with_few_nodes and conditions == sound:
+        followed = few_of(_seats(load, followed).stage, machine)
+        machine = followed.of(machine)
+    first = _turn(load, machine, {}, followed)
     last = _together(first, reload)
     if conditions != sound:
         machine = machine_of(conditions, gpu, shape, parts, config, load.job.draw)
-        last = _apart(_turn(last.load, machine, last.factor), reload, min(last.factor.values()))
-    machine = last.ready.machine
-    fastest = reload(dict.fromkeys(range(load.job.num_gpus), 1.0 / float(first.ready.calibrated.max())))
+        last = _apart(_turn(last.load, machine, last.factor, followed), reload, min(last.factor.values()))
+    machine, fastest_s = last.ready.machine, math.nan
+    if not with_few_nodes:
+        highest = dict.fromkeys(range(load.job.num_gpus), 1.0 / float(first.ready.calibrated.max()))
+        fastest_s = reload(highest).length_s
     steps_s = last.found.number * last.load.length_s
     loop_s = last.found.trace.period_s * len(last.found.trace.rate) / last.found.number
     trace = replace(last.found.trace, period_s=steps_s / len(last.found.trace.rate))
@@ -147,7 +159,7 @@ def warm_up(
     num_nics = int(cluster.nics_per_node.value) if cluster.nics_per_node else cluster.gpus_per_node
     return Warm(
         last.load, machine, last.ready.seats, last.ready.profile, trace, np.ones(shape[1]), num_nics,
-        factor=last.factor, is_steady=last.found.is_steady, fastest_s=fastest.length_s,
+        factor=last.factor, is_steady=last.found.is_steady, fastest_s=fastest_s,
         from_rest=FromRest(machine, last.ready.high, loop_s, trace.power_w.mean(axis=0)),
     )  # fmt: skip
 
@@ -161,6 +173,7 @@ class _Turn(Generic[AnyLoad]):
     ready: "_Ready"
     found: "_Followed"
     factor: dict[int, float]
+    followed: Followed
 
     @property
     def ratio(self) -> Float:
@@ -172,11 +185,11 @@ class _Turn(Generic[AnyLoad]):
         return np.asarray(_of_computation(slowdown, self.ready.busy) / self.ready.calibrated)
 
 
-def _turn(load: AnyLoad, machine: Machine, factor: dict[int, float]) -> _Turn[AnyLoad]:
-    """Return the step of a load, with these factors on the computation of ranks, on a machine."""
-    times = np.ones(machine.shape[0] * machine.shape[1])
+def _turn(load: AnyLoad, machine: Machine, factor: dict[int, float], followed: Followed) -> _Turn[AnyLoad]:
+    """Return the step of a load, with these factors on the computation of ranks, on the followed nodes of a machine."""
+    times = np.ones(followed.shape[0] * followed.shape[1])
     times[list(factor)] = list(factor.values())
-    ready = _ready(load, _seats(load, machine.shape), machine, times.reshape(machine.shape))
+    ready = _ready(load, _seats(load, followed), machine, times.reshape(followed.shape)[followed.nodes])
     found = _follow(ready.machine, ready.high, ready.start_w, load.length_s)
     # Fans follow what GPUs draw, which is less than what their limit leaves them.
     mean_w = found.trace.power_w.mean(axis=0)
@@ -184,7 +197,7 @@ def _turn(load: AnyLoad, machine: Machine, factor: dict[int, float]) -> _Turn[An
     if np.abs(fanned.fan_flow - ready.machine.fan_flow).max() > _LIKE_FLOW:
         ready = ready._replace(machine=fanned, start_w=mean_w)
         found = _follow(fanned, ready.high, mean_w, load.length_s)
-    return _Turn(load, machine, ready, found, factor)
+    return _Turn(load, machine, ready, found, factor, followed)
 
 
 def _together(first: _Turn[AnyLoad], reload: Callable[[dict[int, float]], AnyLoad]) -> _Turn[AnyLoad]:
@@ -201,7 +214,7 @@ def _together(first: _Turn[AnyLoad], reload: Callable[[dict[int, float]], AnyLoa
         load = reload(factor)
         if turn == _MOST_TURNS or abs(pace / before - 1.0) < _NEAR:
             break
-        last, before = _turn(load, first.machine, factor), pace
+        last, before = _turn(load, first.machine, factor, first.followed), pace
     return replace(last, load=load, factor=factor)
 
 
@@ -217,7 +230,7 @@ def _apart(last: _Turn[AnyLoad], reload: Callable[[dict[int, float]], AnyLoad], 
         factor = _factors(last.ratio, pace, last.load.job.num_gpus)
         if all(abs(last.factor[rank] / wanted - 1.0) < _STEP_OF_SPEED / 2 for rank, wanted in factor.items()):
             break
-        last = _turn(reload(factor), last.machine, factor)
+        last = _turn(reload(factor), last.machine, factor, last.followed)
     return last
 
 
@@ -275,13 +288,17 @@ def _usual_nodes(gpu: GpuConfig, gpus_per_node: int, num_nodes: int, config: Pat
     return machine, np.array(num_alike)
 
 
-def _seats(load: Load, shape: tuple[int, int]) -> Seats:
-    """Return ranks in their order on nodes of a shape."""
+def _seats(load: Load, followed: Followed) -> Seats:
+    """Return ranks in their order on nodes, of those that are followed."""
+    shape = followed.shape
     index: dict[Place, int] = {}
-    kinds = [index.setdefault(load.place(rank), len(index)) for rank in range(load.job.num_gpus)]
+    # Tensor and context parallel ranks stand side by side, and do the same.
+    size = load.job.mesh.ranks_per_replica
+    kinds = [index.setdefault(load.place(rank), len(index)) for rank in range(0, load.job.num_gpus, size)]
     kind = np.full(shape[0] * shape[1], len(index))
-    kind[: len(kinds)] = kinds
-    return Seats(list(index), kind.reshape(shape), (kind < len(index)).astype(float).reshape(shape))
+    kind[: load.job.num_gpus] = np.repeat(kinds, size)
+    weight = np.asarray((kind < len(index)).reshape(shape)[followed.nodes] * followed.num_alike[:, None], dtype=float)
+    return Seats(list(index), kind.reshape(shape)[followed.nodes], weight)
 
 
 class _Ready(NamedTuple):

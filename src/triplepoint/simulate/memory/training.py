@@ -4,6 +4,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass, fields, replace
 
+from triplepoint.metrics import Z90
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.activations import Activations, activations
 from triplepoint.simulate.work.blocks import Blocks, Chunk, split_layers
@@ -65,6 +66,11 @@ class Need:
     def is_out_of_memory(self) -> bool:
         """Whether it does not fit even at the lower end of the interval."""
         return self.is_decided and not self.fits
+
+    @property
+    def fits_probability(self) -> float:
+        """Probability that the GPU has it, 0 to 1: of a normal error with the same 90 %."""
+        return 0.5 * (1.0 + math.erf(Z90 * (self.capacity - self.total) / self.half_width / math.sqrt(2.0)))
 
     @property
     def undecided(self) -> str | None:

@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.cluster import ClusterConfig
 from triplepoint.config.point import Point
 from triplepoint.config.rules import refusal
 from triplepoint.errors import PointError, UserError
@@ -56,6 +57,16 @@ def predict_if_configured(point: Point, config: Path, with_power: bool = True) -
         return predict_point(point, config, None, with_power)
     except UserError as error:
         return Prediction(PredictionStatus.UNSUPPORTED, str(error))
+
+
+def job_on_cluster(point: Point, config: Path, stack: str | None = None) -> tuple[Job, ClusterConfig]:
+    """Return the job that a point is, and the cluster it runs on; arguments are those of `predict_point`.
+
+    Raises:
+        PointError: If the point cannot be predicted.
+        UserError: If the configuration is wrong.
+    """
+    return _job_of(point, config, stack), _catalogue(config).cluster(point.cluster.name)
 
 
 def allocated_by_rank(point: Point, config: Path) -> tuple[float, ...]:

@@ -16,7 +16,7 @@ from triplepoint.flops import inference_flops_per_token, peak_flops, training_fl
 from triplepoint.simulate.calibration import Calibration
 from triplepoint.simulate.costs import Constants, Cost
 from triplepoint.simulate.heat.nodes import is_known
-from triplepoint.simulate.heat.warm import slow_ranks, warm_up, warm_up_anywhere, with_factors
+from triplepoint.simulate.heat.warm import Warm, slow_ranks, warm_up, warm_up_anywhere, with_factors
 from triplepoint.simulate.inference import Serving, batch_of, warm_batch
 from triplepoint.simulate.inference_calibration import ServingCalibration
 from triplepoint.simulate.intervals import interval
@@ -26,7 +26,7 @@ from triplepoint.simulate.memory.training import MemoryUse, Need, peak_memory
 from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.power import PowerPrediction, predict_power
 from triplepoint.simulate.predict.software import SoftwareUse, software_use
-from triplepoint.simulate.step import Step, simulate_step
+from triplepoint.simulate.step import Step, prepare_step
 from triplepoint.simulate.timeline.tasks import Timeline
 from triplepoint.status import PredictionStatus
 from triplepoint.units import GIB
@@ -176,22 +176,47 @@ def predict(
         PointError: If the job cannot run.
         UserError: If the configuration is wrong.
     """
-    constants = calibration.constants(job) if calibration else Constants()
+    return predict_warm(job, calibration, config, cluster, with_power)[0]
+
+
+def predict_warm(
+    job: Job,
+    calibration: Calibration | None,
+    config: Path,
+    cluster: ClusterConfig | None = None,
+    with_power: bool = True,
+    with_few_nodes: bool = False,
+) -> tuple[Prediction, Warm[Training[Step]] | None]:
+    """Return the prediction of a training job, and the warm job, if it was warmed.
+
+    Args:
+        job: As `predict`.
+        calibration: As `predict`.
+        config: As `predict`.
+        cluster: As `predict`.
+        with_power: As `predict`.
+        with_few_nodes: Whether nodes stand for others, see `warm_up`.
+
+    Raises:
+        PointError: If the job cannot run.
+        UserError: If the configuration is wrong.
+    """
+    prepared = prepare_step(job, calibration.constants(job) if calibration else Constants(), config)
     slow = slow_ranks(cluster, job.num_gpus) if cluster else {}
 
     def simulate(factor: Mapping[int, float]) -> Training[Step]:
-        return Training(simulate_step(job, constants, config, with_factors(slow, factor)))
+        return Training(prepared.run(with_factors(slow, factor)))
 
     memory = peak_memory(job)
     load, warm = simulate({}), None
     # What does not fit in memory draws no power.
     if not memory.is_out_of_memory and _is_warmed(job, config, cluster, with_power):
-        warm = warm_up(load, simulate, cluster, config) if cluster else warm_up_anywhere(load, config)
+        warm = warm_up(load, simulate, cluster, config, with_few_nodes) if cluster else warm_up_anywhere(load, config)
         load = warm.load
     found = replace(_prediction(job, load.ran, memory, calibration), software=software_use(job, config))
     if warm is None or not with_power:
-        return found
-    return replace(found, power=predict_power(warm, (found.step_time_lo_s, found.step_time_hi_s), config))
+        return found, warm
+    return replace(found, power=predict_power(warm, (found.step_time_lo_s, found.step_time_hi_s), config)), warm
 
 
 def _is_warmed(job: Job, config: Path, cluster: ClusterConfig | None, with_power: bool) -> bool:

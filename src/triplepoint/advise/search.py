@@ -1,0 +1,288 @@
+"""Search for the configuration to train with: what fits, the front, ties, and which few are worth measuring."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from triplepoint.advise.fronts import Bool, Few, few_to_measure, may_reach_front, pareto_front
+from triplepoint.advise.search_evaluate import Candidate, follow, look
+from triplepoint.advise.search_space import Question, rows_of
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.errors import UserError
+from triplepoint.plan_cost import START_S
+from triplepoint.processes import on_all_cores
+from triplepoint.simulate.calibration import Calibration
+from triplepoint.simulate.layouts import recomputes_more
+from triplepoint.simulate.predict.prediction import read_calibrations
+from triplepoint.status import PredictionStatus
+from triplepoint.units import KILO, S_PER_HOUR
+
+_MANY = 40
+"""Configurations from which on processes pay, and four times as many as one process takes at a time."""
+_DRIFT = 1.1
+"""Clocks change the ratio of two step times by less than this: what is `within` by time alone is taken that much
+further. Measured: 1.03 among 60 configurations of Llama-3 70B and Mixtral 8x22B on 512 H100."""
+_MOST_DRAWN = 60
+"""Configurations among which the few to measure are chosen: the fastest of those that may be the best."""
+
+OBJECTIVES: Mapping[str, Callable[[Candidate], float]] = MappingProxyType(
+    {
+        "time": lambda one: one.prediction.step_time_s,
+        "energy": lambda one: one.prediction.power.gpu_energy_per_token_j,
+        "power": lambda one: one.node_power_peak_w,
+        "temperature": lambda one: one.prediction.power.gpu_temp_max_c,
+    }
+)
+"""What is made small: step time (s), energy of GPUs per token (J), peak of a node (W), hottest GPU (degC)."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a configuration must keep to; infinite where anything goes.
+
+    Attributes:
+        step_time_s: Of one step.
+        energy_per_token_j: Of all GPUs, per token.
+        node_power_kw: Peak of any node at the plug.
+        power_kw: Peak of all nodes together.
+        temp_c: Highest of any GPU.
+        memory_gib: Peak on the fullest rank.
+        fits_probability: Least probability that it fits in memory, 0 to 1.
+    """
+
+    step_time_s: float = math.inf
+    energy_per_token_j: float = math.inf
+    node_power_kw: float = math.inf
+    power_kw: float = math.inf
+    temp_c: float = math.inf
+    memory_gib: float = math.inf
+    fits_probability: float = 0.5
+
+    def excesses(self, one: Candidate) -> dict[str, float]:
+        """Return by what factor a configuration is beyond each limit that it breaks."""
+        power = one.prediction.power
+        values = {
+            "step_time_s": one.step_time_s,
+            "energy_per_token_j": power.gpu_energy_per_token_j,
+            "node_power_kw": one.node_power_peak_w / KILO,
+            "power_kw": one.job_power_peak_w / KILO,
+            "temp_c": power.gpu_temp_max_c,
+            "memory_gib": one.memory_gib,
+        }
+        limits = {name: float(getattr(self, name)) for name in values}
+        return {name: value / limits[name] for name, value in values.items() if not value <= limits[name] < math.inf
+                and limits[name] < math.inf}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A configuration in the answer.
+
+    Attributes:
+        candidate: The configuration.
+        slower: Step time over that of the first, less 1, with the ends of its 90 % interval; what is not known of both
+            alike cancels.
+        is_tied: Whether it is as fast as the fastest with a chance of 10 % or more.
+        is_on_front: Whether no other one is as good in all objectives and better in one.
+        may_be_best: Whether its interval reaches the best: it is worth measuring.
+        gpu_hours: GPU hours to measure it.
+    """
+
+    candidate: Candidate
+    slower: tuple[float, float, float]
+    is_tied: bool
+    is_on_front: bool
+    may_be_best: bool
+    gpu_hours: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """The answer of a search.
+
+    Attributes:
+        question: What was searched for.
+        objective: What was made small.
+        limits: What was kept to.
+        counts: Configurations by what became of them.
+        chosen: Those that keep to the limits, best first.
+        few: Which of these to measure.
+        nearest: Where none keeps to the limits, the one that is nearest, with its excess of each limit.
+    """
+
+    question: Question
+    objective: str
+    limits: Limits
+    counts: Mapping[str, int]
+    chosen: Sequence[Chosen] = ()
+    few: Few = field(default_factory=lambda: Few([], math.nan, math.nan))
+    nearest: tuple[Candidate, Mapping[str, float]] | None = None
+
+    @property
+    def to_measure(self) -> list[Chosen]:
+        """The few to measure."""
+        return [self.chosen[row] for row in self.few.rows]
+
+
+def search(
+    question: Question,
+    config: Path,
+    objective: str = "time",
+    limits: Limits = Limits(),
+    within: float = 0.25,
+    most_measured: int = 6,
+) -> Found:
+    """Return which configuration is best, and which may be.
+
+    All that are legal are looked at. Time and memory are worked out of all of them; power and heat of those that are
+    within reach, on a few nodes that stand for the others; and of the first ones, and those to measure, on all nodes.
+
+    Args:
+        question: What is searched for.
+        config: Folder of the configuration.
+        objective: One of `OBJECTIVES`.
+        limits: What to keep to.
+        within: Power and heat are worked out of configurations whose step takes up to so much longer than the
+            fastest; of the others only if none of those keeps to the limits. Unit: 1.
+        most_measured: Configurations to measure, at most.
+
+    Raises:
+        UserError: If the question is wrong, or no configuration is legal.
+    """
+    catalogue = Catalogue(config)
+    rows = rows_of(question, catalogue)
+    read_calibrations(config)
+    looked = _looked_at(rows, config, limits)
+    counts = Counter(str(one.prediction.status) for one in looked)
+    timed = sorted((one for one in looked if not math.isnan(one.step_time_s)), key=lambda one: one.step_time_s)
+    if not timed:
+        return _infeasible(question, objective, limits, counts, looked)
+    reach_s = timed[0].step_time_s * (1.0 + within) * _DRIFT
+    near = [one for one in timed if one.step_time_s <= reach_s]
+    followed = _followed(near, config, with_few_nodes=True)
+    kept, num_left = [one for one in followed if not limits.excesses(one)], len(timed) - len(near)
+    if not kept:
+        followed, num_left = [*followed, *_followed(timed[len(near) :], config, with_few_nodes=True)], 0
+        kept = [one for one in followed if not limits.excesses(one)]
+    if not kept:
+        return _infeasible(question, objective, limits, counts, followed)
+    counts |= {"too slow to matter": num_left, "within the limits": len(kept)}
+    return _choose(question, objective, limits, counts, kept, config, most_measured)
+
+
+def _looked_at(rows: Sequence[Mapping[str, object]], config: Path, limits: Limits) -> list[Candidate]:
+    """Return what comes of every row, equal points once."""
+    if not rows:
+        return []
+    first = look(dict(rows[0]), config, limits.fits_probability)  # reads the tables, which processes then share
+    do = partial(look, config=config, least_fit=limits.fits_probability)
+    looked = [first, *on_all_cores(do, [dict(row) for row in rows[1:]], _MANY)]
+    return list({one.point.digest(): one for one in reversed(looked)}.values())[::-1]
+
+
+def _followed(candidates: Sequence[Candidate], config: Path, with_few_nodes: bool) -> list[Candidate]:
+    """Return configurations with power and heat; those that cannot work under their conditions are left out."""
+    found = on_all_cores(partial(follow, config=config, with_few_nodes=with_few_nodes), candidates, _MANY)
+    return [one for one in found if one.prediction.status != PredictionStatus.INVALID]
+
+
+def _choose(
+    question: Question,
+    objective: str,
+    limits: Limits,
+    counts: Mapping[str, int],
+    kept: Sequence[Candidate],
+    config: Path,
+    most_measured: int,
+) -> Found:
+    """Return the answer among configurations that keep to the limits."""
+    calibration, value = read_calibrations(config)[0], OBJECTIVES[objective]
+    if math.isnan(value(kept[0])):
+        raise UserError(f"search: {objective} of this GPU type is not known; search for time")
+    ordered = sorted(kept, key=value)
+    # The first ones once more, with the heat of all nodes.
+    exact = on_all_cores(partial(follow, config=config, with_few_nodes=False), ordered[: 2 * most_measured], 4)
+    ordered = sorted([*(one for one in exact if not limits.excesses(one)), *ordered[2 * most_measured :]], key=value)
+    on_front = pareto_front(np.array([[each(one) for each in OBJECTIVES.values()] for one in ordered]))
+    best = ordered[0]
+    widths = [_width(best, one, objective, calibration) for one in ordered]
+    logs = np.log([value(one) for one in ordered])
+    may_be_best: Bool = may_reach_front(logs[:, None], logs[:1, None], np.array(widths)[:, None, None])
+    places = np.flatnonzero(may_be_best)[:_MOST_DRAWN]
+    among = [ordered[place] for place in places]
+    pairs = np.array([[_width(one, other, objective, calibration) for other in among] for one in among])
+    few = few_to_measure(logs[places], pairs, most_measured)
+    few = replace(few, rows=[int(places[row]) for row in few.rows])
+    fastest = min(ordered, key=lambda one: one.step_time_s)
+    chosen = [
+        Chosen(one, *_against(fastest, one, calibration), bool(front), bool(may), gpu_hours_of(one))
+        for one, front, may in zip(ordered, on_front, may_be_best, strict=True)
+    ]
+    return Found(question, objective, limits, counts, chosen, few)
+
+
+def _against(fastest: Candidate, one: Candidate, calibration: Calibration) -> tuple[tuple[float, float, float], bool]:
+    """Return how much slower a configuration is than the fastest, with its interval, and whether they are tied."""
+    slower = math.log(one.step_time_s / fastest.step_time_s)
+    width = _width(fastest, one, "time", calibration)
+    first, laid = fastest.prediction.laid, one.prediction.laid
+    assert first is not None and laid is not None
+    is_tied = one is fastest or calibration.is_tied(first, laid, slower)
+    return (math.expm1(slower), math.expm1(slower - width), math.expm1(slower + width)), is_tied
+
+
+def _width(one: Candidate, other: Candidate, objective: str, calibration: Calibration) -> float:
+    """Return half the 90 % interval of the log of the ratio of two configurations.
+
+    Of times it is that of pairs, which was fitted. Errors of power are not known in pairs: those of both are taken to
+    be independent, which makes intervals wider than they are.
+    """
+    if one is other:
+        return 0.0
+    first, second = one.prediction.laid, other.prediction.laid
+    assert first is not None and second is not None
+    # One that only recomputes more runs all of the other's kernels: it cannot be faster.
+    is_slower = recomputes_more(first.job, second.job) or recomputes_more(second.job, first.job)
+    of_time = 0.0 if is_slower else calibration.layout_width(first, second)
+    if objective == "time":
+        return of_time
+    if objective == "energy":
+        return math.hypot(of_time, *(_half(each, "gpu_power_w") for each in (one, other)))
+    name = "gpu_power_peak_w" if objective == "power" else "gpu_temp_max_c"
+    return math.hypot(*(_half(each, name) for each in (one, other)))
+
+
+def _half(one: Candidate, name: str) -> float:
+    """Return half the 90 % interval of the log of a quantity of power or heat."""
+    stem, _, unit = name.rpartition("_")
+    low, high = (getattr(one.prediction.power, f"{stem}_{end}_{unit}") for end in ("lo", "hi"))
+    return 0.5 * math.log(high / low)
+
+
+def gpu_hours_of(one: Candidate) -> float:
+    """Return the GPU hours of one launch that measures a configuration: its start and all its steps. Unit: h."""
+    wall_s = START_S + len(one.point.steps.kinds) * one.step_time_s
+    return wall_s * one.point.num_gpus / S_PER_HOUR
+
+
+def _infeasible(
+    question: Question, objective: str, limits: Limits, counts: Mapping[str, int], candidates: Sequence[Candidate]
+) -> Found:
+    """Return the answer where nothing keeps to the limits: the configuration that is nearest, and what it breaks."""
+    known = [one for one in candidates if not math.isnan(one.step_time_s)]
+    if known:
+        excess = [limits.excesses(one) for one in known]
+        place = min(range(len(known)), key=lambda row: max(excess[row].values(), default=0.0))
+        return Found(question, objective, limits, counts, nearest=(known[place], excess[place]))
+    legal = [one for one in candidates if not math.isnan(one.memory_gib)]
+    if not legal:
+        reason = candidates[0].prediction.reason if candidates else "no degrees divide GPUs, layers and batch"
+        raise UserError(f"search: none of {sum(counts.values())} configurations can run; {reason}")
+    smallest = min(legal, key=lambda one: one.memory_gib)
+    return Found(question, objective, limits, counts, nearest=(smallest, {"fits_probability": math.inf}))

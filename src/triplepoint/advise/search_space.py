@@ -1,0 +1,137 @@
+"""The configurations that a search looks at: the product of what may be chosen, without what cannot be divided."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.model import ModelConfig
+from triplepoint.config.study import MOST_POINTS
+from triplepoint.errors import UserError, nearest
+from triplepoint.predictions import Configuration
+
+_MICRO_BATCHES = (1, 2, 4, 8)
+_MOST_CHUNKS = 5
+"""Virtual stages of a rank, at most."""
+_LONG_TOKENS = 16_384
+"""Tokens of a sequence from which on it is split over ranks."""
+_MOST_CONTEXT = 8
+_SIZES = ("num_gpus", "tp", "pp", "vp", "cp", "ep", "micro_batch_size")
+_ALWAYS = ("model", "cluster", "global_batch_size")
+"""Settings that the question itself has."""
+
+Row = dict[str, Any]
+Values = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is searched for.
+
+    Attributes:
+        model: A file in `config/models/`.
+        cluster: A file in `config/clusters/`.
+        global_batch_size: Sequences of a step.
+        values: Of settings, those to choose among, in place of the usual ones.
+        stack: Software stack and version; None for that of the cluster.
+    """
+
+    model: str
+    cluster: str
+    global_batch_size: int
+    values: Values = field(default_factory=dict)
+    stack: str | None = None
+
+    @property
+    def fixed(self) -> Row:
+        """What all configurations share: the model, the cluster, the batch, and settings with one value."""
+        shared = {"model": self.model, "cluster": self.cluster, "global_batch_size": self.global_batch_size}
+        shared |= {name: values[0] for name, values in self.values.items() if len(values) == 1}
+        return shared | ({"stack": self.stack} if self.stack else {})
+
+
+def rows_of(question: Question, catalogue: Catalogue) -> list[Row]:
+    """Return the settings of every configuration that its degrees leave possible; rules are not asked yet.
+
+    Left out is only what cannot be: degrees that divide neither the GPUs, the layers, the experts nor the batch.
+
+    Args:
+        question: What is searched for.
+        catalogue: The configuration.
+
+    Raises:
+        UserError: If the model, the cluster or a setting is not known, or there are too many configurations.
+    """
+    _check_names(question.values)
+    cluster = catalogue.cluster(question.cluster, "search")
+    model = catalogue.model(question.model, "search")
+    axes = _axes(question, model, cluster.num_gpus, cluster.gpus_per_node)
+    total = math.prod(len(values) for values in axes.values())
+    if total > 50 * MOST_POINTS:
+        raise UserError(f"search: {total} combinations, at most {50 * MOST_POINTS} are gone through; give fewer values")
+    rows = list(_divisible(axes, question, model, cluster.num_gpus))
+    if len(rows) > MOST_POINTS:
+        raise UserError(f"search: {len(rows)} configurations, at most {MOST_POINTS}; give fewer values with --set")
+    return rows
+
+
+def _check_names(values: Values) -> None:
+    known = [name for name in Configuration.model_fields if name not in (*_ALWAYS, "id", "stack", "dp", "repeats")]
+    for name in values:
+        if name not in known:
+            raise UserError(f"search: --set {name}: is not a setting to search over{nearest(name, known)}")
+    for name in _SIZES:
+        for value in values.get(name, ()):
+            if type(value) is not int or value < 1:
+                raise UserError(
+                    f"search: --set {name}: found {value!r}, expected whole numbers from 1, such as {name}=1,2"
+                )
+
+
+def _axes(question: Question, model: ModelConfig, num_gpus: int, gpus_per_node: int) -> dict[str, Sequence[Any]]:
+    """Return the values of every setting that varies."""
+    tokens = max((*question.values.get("sequence_length", ()), model.sequence_length))
+    has_experts = model.moe is not None
+    usual: dict[str, Sequence[Any]] = {
+        "num_gpus": (num_gpus,),
+        "tp": _powers(gpus_per_node),
+        "pp": [pp for pp in range(1, model.num_layers + 1) if model.num_layers % pp == 0],
+        "vp": range(1, _MOST_CHUNKS + 1),
+        "cp": _powers(_MOST_CONTEXT) if tokens >= _LONG_TOKENS else (1,),
+        "ep": _powers(model.moe.num_experts) if model.moe else (1,),
+        "micro_batch_size": _MICRO_BATCHES,
+        "recompute": ("none", "selective", "full"),
+        "data_parallel_sharding": ("optim", "optim_grads_params"),
+        "overlap": ([], ["grad", "param", "tp", *(["ep"] if has_experts else [])]),
+    }
+    return usual | dict(question.values)
+
+
+def _powers(most: int) -> list[int]:
+    return [2**power for power in range(most.bit_length()) if 2**power <= most]
+
+
+def _divisible(
+    axes: Mapping[str, Sequence[Any]], question: Question, model: ModelConfig, num_gpus: int
+) -> Iterator[Row]:
+    """Yield the product of the axes without what cannot be divided; settings alike in all rows are in them too."""
+    rest = {name: values for name, values in axes.items() if name not in _SIZES}
+    for gpus, tp, pp, vp, cp, ep, micro in itertools.product(*(axes[name] for name in _SIZES)):
+        if gpus > num_gpus or gpus % (tp * pp * cp) or question.global_batch_size % (micro * gpus // (tp * pp * cp)):
+            continue
+        if _is_cut_badly(model, axes, pp, vp) or (model.moe is not None and model.moe.num_experts % ep):
+            continue
+        for others in itertools.product(*rest.values()):
+            own = dict(zip(_SIZES, (gpus, tp, pp, vp, cp, ep, micro), strict=True))
+            row = question.fixed | own | dict(zip(rest, others, strict=True))
+            row.setdefault("sequence_parallel", tp > 1)
+            yield row
+
+
+def _is_cut_badly(model: ModelConfig, axes: Mapping[str, Sequence[Any]], pp: int, vp: int) -> bool:
+    """Return whether layers do not divide over stages, where nothing else says how they are split."""
+    if vp > 1 and pp == 1:
+        return True
+    return not {"pipeline_layers", "pipeline_ends"} & axes.keys() and bool(model.num_layers % (pp * vp))

@@ -1,0 +1,124 @@
+"""`triplepoint search`: whether what is worth measuring has the measured best, and what 2,000 configurations cost.
+
+Run from the repository: python -m tests.benchmarks.search [--published | --speed]
+Grids are trainings of `tests/data/throughput` (one model, batch, GPU type, number of GPUs and stack) with four or more
+measured layouts. Their widths are fitted to other trainings; all rows were in view while the time model was made, its
+constants are fitted to all of them, and so is the quantile.
+"""
+
+import resource
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tests.benchmarks.predict_accuracy import CONFIG, DATA, TABLES
+from triplepoint.advise.fronts import few_to_measure, may_reach_front
+from triplepoint.advise.search import search
+from triplepoint.advise.search_space import Question
+from triplepoint.calibrate.layout_pairs import Pair, left_out, pairs_of
+from triplepoint.calibrate.step_cases import read_cases
+from triplepoint.simulate.calibration import Calibration
+from triplepoint.simulate.layouts import LayoutWidths, recomputes_more
+from triplepoint.simulate.predict.prediction import read_calibrations
+
+LEAST_LAYOUTS = 4
+MOST_MEASURED = 6
+SETS = {"micro_batch_size": [1, 2, 4], "recompute": ["none", "selective", "full"]}
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What comes of one training with several measured layouts.
+
+    Attributes:
+        num_layouts: How many.
+        num_worth: Those worth measuring.
+        is_held: Whether the measured best is among them.
+        num_few: Those that `few_to_measure` chooses.
+        regret: Measured time of the best of the few over that of the best of all, less 1.
+        regret_of_first: The same of the first.
+    """
+
+    num_layouts: int
+    num_worth: int
+    is_held: bool
+    num_few: int
+    regret: float
+    regret_of_first: float
+
+
+def grids(calibration: Calibration) -> list[Grid]:
+    """Return what comes of each training with four or more measured layouts."""
+    cases = [case for name in (*TABLES, "vtrain_single_node") for case in read_cases(DATA / f"{name}.csv", CONFIG)]
+    by_training: dict[Hashable, list[tuple[Pair, LayoutWidths]]] = defaultdict(list)
+    for pair, widths in left_out(pairs_of(cases, calibration)):
+        by_training[pair.training].append((pair, widths))
+    found = [_grid(pairs, calibration) for pairs in by_training.values()]
+    return [grid for grid in found if grid.num_layouts >= LEAST_LAYOUTS]
+
+
+def _grid(pairs: Sequence[tuple[Pair, LayoutWidths]], calibration: Calibration) -> Grid:
+    rows = list(dict.fromkeys(case for pair, _ in pairs for case in (pair.one, pair.other)))
+    place = {case: number for number, case in enumerate(rows)}
+    constants = calibration.constants(rows[0].job)
+    measured = np.array([case.measured_s for case in rows])
+    logs = np.log(measured) - np.array([case.log_error(constants) for case in rows])
+    widths = np.zeros((len(rows), len(rows)))
+    for pair, fitted in pairs:
+        one, other = place[pair.one], place[pair.other]
+        jobs = pair.one.job, pair.other.job
+        is_slower = recomputes_more(*jobs) or recomputes_more(*jobs[::-1])
+        width = 0.0 if is_slower else calibration.fitted.layouts.quantile * pair.scale(fitted)
+        widths[one, other] = widths[other, one] = width
+    first, best_s = int(logs.argmin()), measured.min()
+    worth = may_reach_front(logs[:, None], logs[[first]][:, None], widths[:, [first], None])
+    among = np.flatnonzero(worth)
+    few = few_to_measure(logs[among], widths[np.ix_(among, among)], MOST_MEASURED)
+    chosen = among[few.rows]
+    return Grid(
+        len(rows), len(among), bool(worth[measured.argmin()]), len(chosen),
+        float(measured[chosen].min() / best_s - 1), float(measured[first] / best_s - 1),
+    )  # fmt: skip
+
+
+def published() -> None:
+    """Print what comes of all grids."""
+    found = grids(Calibration.load(CONFIG))
+    held, worth = np.mean([grid.is_held for grid in found]), np.mean([g.num_worth / g.num_layouts for g in found])
+    print(f"{len(found)} grids of {LEAST_LAYOUTS} or more layouts: the measured best is worth measuring in ", end="")
+    print(f"{sum(grid.is_held for grid in found)} ({held:.1%}); worth measuring are {worth:.0%} of layouts in the mean")
+    for words, regrets in (
+        ("the first", [grid.regret_of_first for grid in found]),
+        (f"the best of up to {MOST_MEASURED} measured", [grid.regret for grid in found]),
+    ):
+        print(f"{words}: slower than the best by {np.mean(regrets):.2%} in the mean, {max(regrets):.1%} at most")
+    print(f"{np.mean([grid.num_few for grid in found]):.1f} are measured in the mean")
+
+
+def speed() -> None:
+    """Print what a search costs, of a dense model and of one with experts on 512 GPUs."""
+    read_calibrations(Path(CONFIG))
+    for model in ("llama3-70b", "mixtral-8x22b"):
+        values = SETS if model == "llama3-70b" else SETS | {"vp": [1, 2]}
+        before, wall = _cpu_s(), time.monotonic()
+        found = search(Question(model, "h100x512", 1024, values), CONFIG)
+        number = sum(found.counts.get(word, 0) for word in ("ok", "oom", "undecided", "invalid", "unsupported"))
+        took_s = time.monotonic() - wall
+        print(f"{model}: {number} configurations, {_cpu_s() - before:.1f} CPU s, {took_s:.1f} s; {dict(found.counts)}")
+
+
+def _cpu_s() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
+if __name__ == "__main__":
+    if "--speed" not in sys.argv:
+        published()
+    if "--published" not in sys.argv:
+        speed()
