@@ -7,7 +7,10 @@ configfile: "config/config.yaml"
 
 workflow_site.collect_rarely()
 STUDY = triplepoint_workflow.bind(
-    config, workflow.basedir, workflow_site.asked_figures(workflow.is_main_process)
+    config,
+    workflow.basedir,
+    workflow_site.asked_figures(workflow.is_main_process),
+    workflow_site.asked_reports(workflow.is_main_process),
 )
 workflow_site.apply_site(workflow)
 workflow_site.pass_interrupts_on()

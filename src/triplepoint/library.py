@@ -251,7 +251,7 @@ def trace(
     keep = tempfile.TemporaryDirectory(prefix="triplepoint-") if out is None else None
     folder = Path(out if keep is None else keep.name)  # type: ignore[arg-type]
     chosen = load_scheme(scheme, None if rules is None else Path(rules))
-    summary = trace_files(files, folder, chosen, _quiet, num_jobs=num_jobs)
+    summary = trace_files(files, folder, chosen, _quiet, num_jobs=num_jobs).summary
     return Trace(folder, summary, keep)
 
 

@@ -13,6 +13,8 @@ from triplepoint.units import NS_PER_S
 
 SLOW = 3.0
 """Times the median from which a measured step is named. Our choice: steps of one run differ by a few percent."""
+NO_STEP = "no_measured_step"
+"""Fact of a recorded run without a measured step: its rows of steps hold the whole recording instead."""
 _LISTED = 8
 """Most steps or interruptions that are named one by one."""
 
@@ -337,6 +339,7 @@ class Manifest(Strict):
         lines = [str(found) for found in self.interruptions[:_LISTED]]
         if len(self.interruptions) > _LISTED:
             lines.append(f"{len(self.interruptions) - _LISTED} more interruptions")
+        lines += [str(self.facts[NO_STEP])] if NO_STEP in self.facts else []
         return lines + ([str(self.slow_steps)] if self.slow_steps else [])
 
     def on_first_clock(self, node: Node, t_ns: np.ndarray) -> np.ndarray:

@@ -60,13 +60,14 @@ _MOST_NAME = 80
 """Longest name of a report. Unit: character."""
 
 
-def bind(config: Mapping[str, Any], base: str, asked: Sequence[str] = ()) -> "Binding":
+def bind(config: Mapping[str, Any], base: str, asked: Sequence[str] = (), reports: Sequence[str] = ()) -> "Binding":
     """Return what the rules need, or end the process with one line and status 2 if the configuration is wrong.
 
     Args:
         config: Snakemake's configuration.
         base: Folder of the Snakefile.
         asked: Figures that the command line names.
+        reports: Front pages of reports that it names.
     """
     # Rules call `triplepoint`, which stands next to the interpreter also where its environment is not activated.
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
@@ -77,6 +78,7 @@ def bind(config: Mapping[str, Any], base: str, asked: Sequence[str] = ()) -> "Bi
         plan = select(Path("config"), selection.studies, selection.clusters, selection.simulated, _RESULTS)
         require_selected(asked, plan, Path("config"))
         binding = Binding(selection, Path(base), plan)
+        binding.require_reports(reports)
     except UserError as error:
         print(f"triplepoint: {error}", file=sys.stderr)
         sys.exit(USER_ERROR)
@@ -151,6 +153,22 @@ class Binding:
         return (
             name if len(name) <= _MOST_NAME else f"{name[:_MOST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
         )
+
+    def require_reports(self, pages: Iterable[str]) -> None:
+        """Refuse front pages that the selected studies do not make. Raises `UserError` with the command that does."""
+        known = {
+            path.stem for folder in ("config/studies/*.yaml", "results/recorded/*.json") for path in Path().glob(folder)
+        }
+        for page in pages:
+            if page == f"{self.report}.html":
+                continue
+            study = page.removeprefix("report-").removesuffix(".html")
+            named = [study] if study in known else self.studies if self.is_alone else ()
+            options = f" --config 'studies=[{','.join(named)}]'" if named else ""
+            raise UserError(
+                f"{page}: the report of what is selected is {self.report}.html; make "
+                f'{page if study in known else "it"} with "snakemake report{options}"'
+            )
 
     @property
     def report_arguments(self) -> str:

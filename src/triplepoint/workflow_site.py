@@ -20,6 +20,7 @@ from triplepoint.errors import USER_ERROR, UserError
 from triplepoint.figures import spec_of
 
 _FIGURE = re.compile(r"figs/((?:[^/]+/)?[^/]+)\.(?:pdf|svg|png|csv)")
+_REPORT = re.compile(r"report(?:-[^/]+)?\.html")
 ROOM = "gang_nodes"
 """Resource of Snakemake that launches use up: nodes."""
 
@@ -72,6 +73,13 @@ def asked_figures(is_main_process: bool) -> list[str]:
     except UserError as error:
         print(f"triplepoint: {error}", file=sys.stderr)
         sys.exit(USER_ERROR)
+
+
+def asked_reports(is_main_process: bool) -> list[str]:
+    """Return the front pages of reports that the command line of Snakemake names."""
+    if not is_main_process or Path(sys.argv[0]).name not in ("snakemake", "__main__.py"):
+        return []
+    return [word for word in sys.argv[1:] if _REPORT.fullmatch(word)]
 
 
 def runs_to_launch(workflow: Any) -> list[str]:

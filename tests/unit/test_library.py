@@ -6,6 +6,7 @@ from pathlib import Path
 
 import nbformat
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 import triplepoint as tp
@@ -51,6 +52,30 @@ def test_load_reads_a_table_when_it_is_asked_for_and_once(results: Path, tmp_pat
     assert loaded["points"] is points
     with pytest.raises(tp.UserError, match="gpus.parquet: no such file"):
         loaded["gpus"]
+
+
+def test_load_of_tables_of_another_version_says_what_remakes_them(results: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(results, tmp_path / "results"))
+    path = copy / "tables" / "smoke" / "gpus.parquet"
+    table = pq.read_table(path)
+    assert table.schema.metadata[b"triplepoint"].decode() == tp.__version__
+    pq.write_table(table.drop_columns(["slot"]).replace_schema_metadata({"triplepoint": "0.0.9"}), path)
+    with pytest.raises(tp.UserError) as refused:
+        tp.load(copy)["gpus"]
+    assert str(refused.value) == (
+        f"{path}: table gpus of another version (written: 0.0.9, this is {tp.__version__}): without slot; make it "
+        f"again with 'triplepoint aggregate smoke --results {copy}'"
+    )
+    at = table.schema.get_field_index("gpu_power_w")
+    field = table.schema.field(at).with_metadata({"unit": "kW"})
+    pq.write_table(table.set_column(at, field, table.column(at)), path)
+    with pytest.raises(tp.UserError, match=r"in another unit gpu_power_w; make it again"):
+        tp.load(copy)["gpus"]
+    run = next(path for path in copy.glob("runs/*") if (path / "telemetry.parquet").is_file())
+    telemetry = pq.read_table(run / "telemetry.parquet")
+    pq.write_table(telemetry.append_column("old", telemetry["t_ns"]), run / "telemetry.parquet")
+    with pytest.raises(tp.UserError, match=f"with unknown old; make it again with 'triplepoint telemetry {run.name} "):
+        tp.load(copy).run(run.name)["telemetry"]
 
 
 def test_load_run_has_the_tables_of_its_folder(results: Path) -> None:

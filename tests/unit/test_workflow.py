@@ -11,6 +11,7 @@ from tests.points import planned, tiny_point
 from triplepoint.config.plan import Plan, PlanEntry
 from triplepoint.config.point import Steps
 from triplepoint.config.study import Selection
+from triplepoint.errors import UserError
 from triplepoint.figures import spec_of
 from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.tables.studies import OVER_ALL, PARQUET_ONLY
@@ -83,6 +84,41 @@ def binding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Binding:
 def test_binding_runs_are_the_valid_points(binding: Binding) -> None:
     assert binding.runs == ["tiny"]
     assert binding.arguments == "s --cluster cpu-local"
+
+
+@pytest.mark.parametrize(
+    ("studies", "page", "expected"),
+    [
+        (
+            ("s",),
+            "report.html",
+            "what is selected is report-s.html; make it with \"snakemake report --config 'studies=[s]'\"",
+        ),
+        (
+            None,
+            "report-mine.html",
+            "report.html; make report-mine.html with \"snakemake report --config 'studies=[mine]'\"",
+        ),
+        (("s",), "report-nope.html", "is report-s.html; make it with \"snakemake report --config 'studies=[s]'\""),
+        (None, "report-nope.html", 'is report.html; make it with "snakemake report"'),
+        (None, "report.html", None),
+        (("s",), "report-s.html", None),
+    ],
+)
+def test_report_that_is_not_of_the_selection_is_refused_with_the_command_that_makes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, studies: tuple[str, ...] | None, page: str, expected: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / "recorded").mkdir(parents=True)
+    (tmp_path / "results" / "recorded" / "mine.json").write_text("{}")
+    entry = PlanEntry(run="tiny", studies=("s",), invalid_because=None, planned=planned(tiny_point()))
+    binding = Binding(Selection(studies=studies), tmp_path, Plan(entries=(entry,)))
+    if expected is None:
+        binding.require_reports([page])
+        return
+    with pytest.raises(UserError) as refused:
+        binding.require_reports([page])
+    assert str(refused.value).startswith(f"{page}: ") and str(refused.value).endswith(expected)
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,13 @@ def test_asked_figures_are_those_of_the_command_line(
     assert workflow_site.asked_figures(is_main_process=False) == [], "a job has no command line of its own"
 
 
+def test_asked_reports_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["report.html", "report-a.b.html", "report", "x/report.html", "--config", "studies=[a]"]
+    monkeypatch.setattr("sys.argv", ["/bin/snakemake", *words])
+    assert workflow_site.asked_reports(is_main_process=True) == ["report.html", "report-a.b.html"]
+    assert workflow_site.asked_reports(is_main_process=False) == []
+
+
 @pytest.mark.parametrize("target", ["figs/timelin.pdf", "figs/smoke/timelin.csv"])
 def test_asked_figures_there_are_not_end_it_with_one_line(
     target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture

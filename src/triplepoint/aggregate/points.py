@@ -200,6 +200,7 @@ def _planned(entry: PlanEntry) -> dict[str, Any]:
         "model": point.model.name,
         "cluster": point.cluster.name,
         "gpu": point.cluster.gpu,
+        "device_type": point.cluster.device,
         "num_gpus": point.num_gpus,
         "num_microbatches": (
             point.num_microbatches if point.knows("global_batch_size", "micro_batch_size", "dp") else None

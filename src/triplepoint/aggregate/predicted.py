@@ -9,6 +9,7 @@ from triplepoint.config.rules import fold
 from triplepoint.errors import UserError
 from triplepoint.manifest import Manifest
 from triplepoint.simulate.predict.point import allocated_by_rank, layout_sigma, needed_memory, predict_if_configured
+from triplepoint.simulate.predict.power import PowerPrediction
 from triplepoint.status import PredictionStatus, Status
 
 Row = dict[str, Any]
@@ -44,6 +45,7 @@ def set_beside(point: Point, manifest: Manifest, row: Row, ranks: list[Row], con
         "step_time_error": _error(step.step_time_s, row.get("step_time_s")),
         "predicted_memory_bytes": max(allocated_bytes),
         "memory_error": _error(max(allocated_bytes), row.get("peak_memory_bytes")),
+        **_power_and_heat(step.power, row),
     }
     for one in ranks:
         predicted = allocated_bytes[one["rank"]]
@@ -60,6 +62,26 @@ def unknown_to_predict(point: Point) -> str | None:
     if point.recorded is None or not (missing := [name for name in PREDICTED_BY if not point.knows(name)]):
         return None
     return f"not known of this job: {', '.join(missing)}; describe it, see docs/own_job.md"
+
+
+def _power_and_heat(predicted: PowerPrediction, row: Row) -> Row:
+    """Return predicted power and heat of a run, and how far they are off, in steps alone: a window is not all steps."""
+    power_w, temp_c = _known(predicted.gpu_power_w), _known(predicted.gpu_temp_max_c)
+    found: Row = {
+        "predicted_gpu_power_w": power_w,
+        "predicted_gpu_power_lo_w": _known(predicted.gpu_power_lo_w),
+        "predicted_gpu_power_hi_w": _known(predicted.gpu_power_hi_w),
+        "predicted_gpu_temp_max_c": temp_c,
+        "predicted_gpu_temp_max_lo_c": _known(predicted.gpu_temp_max_lo_c),
+        "predicted_gpu_temp_max_hi_c": _known(predicted.gpu_temp_max_hi_c),
+    }
+    if row.get("step_time_s") is None:
+        return found
+    if power_w is not None:
+        found["gpu_power_error"] = _error(power_w, row.get("gpu_power_w"))
+    if temp_c is not None and (highest_c := row.get("gpu_temp_max_c")) is not None:
+        found["gpu_temp_error_c"] = temp_c - highest_c
+    return found
 
 
 def _known(value: float) -> float | None:

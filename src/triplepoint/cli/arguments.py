@@ -5,10 +5,10 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from triplepoint.config import RUN_PATTERN
 from triplepoint.errors import UserError, nearest
@@ -157,8 +157,9 @@ def _check_folder(folder: Path) -> None:
         raise argparse.ArgumentTypeError(f"{there} cannot be written into: no permission, or a read-only file system")
 
 
-def add_job(parser: argparse.ArgumentParser) -> None:
-    """Add the study of a recorded run, and what is known of its job."""
+def add_job(parser: argparse.ArgumentParser, usual_name: str) -> None:
+    """Add what its job is called, `usual_name` if nothing is said, its study, and what is known of it."""
+    parser.add_argument("--name", metavar="NAME", help=f"what the job is called (default: {usual_name})")
     parser.add_argument("--study", default="recorded", metavar="NAME", help="study of recorded runs it belongs to")
     parser.add_argument(
         "--describe", type=in_file, metavar="FILE", help="YAML of what is known of the job (default: none)"
@@ -170,6 +171,19 @@ def add_job(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="the same, one setting; repeatable (default: none)",
     )
+
+
+def read_settings(pairs: Iterable[str], command: str) -> dict[str, Any]:
+    """Return the settings that `--set KEY=VALUE` of a command names. Raises `UserError` if one is no such pair."""
+    from triplepoint.config.yaml_file import load
+
+    settings: dict[str, Any] = {}
+    for text in pairs:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UserError(f"{command}: --set {text!r}: expected KEY=VALUE, such as tp=8")
+        settings[key] = load(value, f"--set {key}")
+    return settings
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:

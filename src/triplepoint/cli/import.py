@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_config, add_job, add_results, in_file, make_parser, seconds, whole_number
+from triplepoint.cli.arguments import (
+    add_config,
+    add_job,
+    add_results,
+    in_file,
+    make_parser,
+    read_settings,
+    seconds,
+    whole_number,
+)
 from triplepoint.cli.progress import Progress
 from triplepoint.errors import UserError
 
@@ -45,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
         answer=_ANSWER,
     )
     made.add_argument("folder", type=Path, metavar="FOLDER", help="folder of recordings of one job, or one file")
-    add_job(made)
+    add_job(made, "job")
     made.add_argument(
         "--steps", type=in_file, metavar="CSV", help="steps of the job: columns step, start, end (default: none)"
     )
@@ -137,16 +146,10 @@ def run(arguments: argparse.Namespace) -> Answer:
 def _describe(arguments: argparse.Namespace) -> tuple[Any, Any]:
     """Return the configuration, None where there is none, and what is known of the job."""
     from triplepoint.config.catalogue import Catalogue
-    from triplepoint.config.yaml_file import load
     from triplepoint.recorded.description import read_description
 
     catalogue = Catalogue(arguments.config) if arguments.config.is_dir() else None
-    settings: dict[str, Any] = {}
-    for text in arguments.set:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise UserError(f"import: --set {text!r}: expected KEY=VALUE, such as tp=8")
-        settings[key] = load(value, f"--set {key}")
+    settings = read_settings(arguments.set, "import") | ({"name": arguments.name} if arguments.name else {})
     return catalogue, read_description(arguments.describe, settings, catalogue)
 
 

@@ -1,12 +1,22 @@
 """`triplepoint record -- COMMAND`: watch a job of one's own, and make a run of it."""
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_config, add_job, add_results, make_parser, say, seconds, whole_number
+from triplepoint.cli.arguments import (
+    add_config,
+    add_job,
+    add_results,
+    make_parser,
+    read_settings,
+    say,
+    seconds,
+    whole_number,
+)
 from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,8 +42,7 @@ def parser() -> argparse.ArgumentParser:
         answer={"exit_status": "of the job"},
     )
     _add_targets(made)
-    add_job(made)
-    made.add_argument("--name", metavar="NAME", help="what the job is called (default: its script)")
+    add_job(made, "its script")
     made.add_argument(
         "--steps",
         choices=("auto", "calls", "framework", "profiler", "optimizer", "none"),
@@ -117,24 +126,18 @@ def _record(arguments: argparse.Namespace) -> int:
 
 
 def _setup_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    from triplepoint.config.yaml_file import load
     from triplepoint.recorded.setup import make_setup
 
-    settings: dict[str, Any] = {}
-    for text in arguments.set:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise UserError(f"record: --set {text!r}: expected KEY=VALUE, such as tp=8")
-        settings[key] = load(value, f"--set {key}")
-    return make_setup(
+    setup = make_setup(
         _job_of(arguments),
         arguments.config,
         study=arguments.study,
         describe=arguments.describe,
-        settings=settings,
+        settings=read_settings(arguments.set, "record"),
         name=arguments.name,
         warmup=arguments.warmup,
     )
+    return setup | {"steps": "log" if arguments.step_pattern else arguments.steps}
 
 
 def _command(arguments: argparse.Namespace) -> list[str]:
@@ -184,18 +187,28 @@ def _finish_one(arguments: argparse.Namespace) -> Any:
     """Return what makes a run of a recording and says so; a job's exit status is not changed by what it finds wrong."""
 
     def finish_session(session: "Session") -> None:
-        from triplepoint.recorded.finish import finish
+        from triplepoint.manifest import read_manifest
+        from triplepoint.recorded.finish import finish, notes_of
+        from triplepoint.recorded.job import NothingRecordedError
 
+        study = session.setup().get("study", arguments.study)
         try:
             run_name = finish(session, arguments.results, arguments.config)
+        except NothingRecordedError as error:
+            shutil.rmtree(session.folder, ignore_errors=True)
+            say(f"triplepoint: {error}")
+            return
         except UserError as error:
             (session.folder / "finish").rmdir()
-            say(f"triplepoint: {error}; kept in {session.folder}, make a run of it with 'triplepoint record --finish'")
+            say(
+                f"triplepoint: {error}; kept in {session.folder}, make a run of it with 'triplepoint record --finish', "
+                "and --set KEY=VALUE where what is described is wrong"
+            )
             return
-        say(
-            f"triplepoint: recorded as {arguments.results / 'runs' / run_name}; see it with "
-            f"\"snakemake all --config 'studies=[{arguments.study}]'\""
-        )
+        folder = arguments.results / "runs" / run_name
+        for note in notes_of(read_manifest(folder / "raw" / "manifest.json")):
+            say(f"triplepoint: note: {note}")
+        say(f"triplepoint: recorded as {folder}; see it with \"snakemake report --config 'studies=[{study}]'\"")
 
     return finish_session
 
@@ -213,8 +226,6 @@ def _watching(arguments: argparse.Namespace) -> "Watching":
 
 
 def _check_program(program: str) -> None:
-    import shutil
-
     if shutil.which(program) is None:
         raise UserError(f"record: no program {program!r}; expected a command after --, such as -- torchrun train.py")
 
@@ -231,11 +242,19 @@ def _open_sessions(arguments: argparse.Namespace, named: str | None) -> "list[Se
 
 def _finish_all(arguments: argparse.Namespace) -> int:
     """Make runs of recordings whose processes have gone."""
+    from triplepoint.files import write_json
+    from triplepoint.recorded.session import SETUP
+    from triplepoint.recorded.setup import describe_again
+
+    settings = read_settings(arguments.set, "record")
     sessions = _open_sessions(arguments, arguments.finish or None)
     left = [session for session in sessions if arguments.finish or session.is_left()]
     if not left:
         say(f"record: nothing to finish in {arguments.results}; {len(sessions)} recordings are under way")
     for session in left:
+        if settings or arguments.describe:
+            setup = describe_again(session.setup(), arguments.config, arguments.describe, settings)
+            write_json(session.folder / SETUP, setup)
         session.claim_finish()
         _finish_one(arguments)(session)
     return int(any(session.folder.exists() for session in left))

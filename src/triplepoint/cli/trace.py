@@ -8,7 +8,7 @@ from triplepoint.cli.answer import Answer
 from triplepoint.cli.arguments import add_results, make_parser, out_folder, run_folder, say, whole_number
 from triplepoint.cli.parse import add_rules, add_steps, load_rules
 from triplepoint.cli.progress import Progress
-from triplepoint.errors import UserError
+from triplepoint.errors import USER_ERROR, UserError
 
 
 def parser() -> argparse.ArgumentParser:
@@ -19,7 +19,11 @@ def parser() -> argparse.ArgumentParser:
         "job: where each rank's time went, which kernels ran, which collectives waited for whom, and what the step's "
         "time depends on.",
         ["triplepoint trace traces/ --out out", "triplepoint trace report.sqlite --out out --csv"],
-        answer={"folder": "folder of the tables", "summary": "lines of the summary; of --run those on slow GPUs"},
+        answer={
+            "folder": "folder of the tables",
+            "summary": "lines of the summary; of --run those on slow GPUs",
+            "damaged": "by file, what of it could not be read; not of --run",
+        },
     )
     made.add_argument(
         "traces",
@@ -65,7 +69,7 @@ def run(arguments: argparse.Namespace) -> Answer:
         slow = list(note_slow_gpus(run_folder(arguments)))
         for line in slow:
             say(f"{arguments.run}: {line}; launches will do without it where they can")
-        return Answer({"folder": run_folder(arguments), "summary": slow})
+        return Answer({"folder": run_folder(arguments), "summary": slow, "damaged": {}})
     if arguments.out is None:
         raise UserError("trace: --out DIR is missing; the tables need a folder")
     from triplepoint.trace.loose_traces import trace_files, trace_files_as_hta
@@ -73,7 +77,10 @@ def run(arguments: argparse.Namespace) -> Answer:
     how = {"csv": arguments.csv, "num_jobs": arguments.jobs, "steps": arguments.steps}
     with Progress("reading traces") as progress:
         if arguments.parity:
-            summary = trace_files_as_hta(arguments.traces, arguments.out, progress)
+            done = trace_files_as_hta(arguments.traces, arguments.out, progress)
         else:
-            summary = trace_files(arguments.traces, arguments.out, load_rules(arguments), progress, **how)
-    return Answer({"folder": arguments.out, "summary": summary.splitlines()}, summary)
+            done = trace_files(arguments.traces, arguments.out, load_rules(arguments), progress, **how)
+    for name, damage in done.damaged.items():
+        say(f"triplepoint: {name}: {damage}; the tables have what could be read of it")
+    content = {"folder": arguments.out, "summary": done.summary.splitlines(), "damaged": done.damaged}
+    return Answer(content, done.summary, 0 if done.is_any_whole else USER_ERROR)

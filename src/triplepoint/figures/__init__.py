@@ -44,16 +44,16 @@ class Need:
     varied: tuple[str, ...] = ()
     nothing: str = "no point of training"
 
-    def admits(self, task: str, gpu: str | None) -> bool:
-        """Return whether a point of this task on this GPU type (None: cpu) is drawn."""
-        return task in self.tasks and (gpu is not None or not self.on_gpus)
+    def admits(self, task: str, device_type: str) -> bool:
+        """Return whether a point of this task on cpu, cuda or rocm is drawn."""
+        return task in self.tasks and (device_type != "cpu" or not self.on_gpus)
 
     def drawn(self, points: "Iterable[Point]") -> "list[Point]":
         """Return those of some points that it draws."""
         return [
             point
             for point in points
-            if self.admits(point.task, point.cluster.gpu) and (point.layout.pp > 1 or not self.pipelined)
+            if self.admits(point.task, point.cluster.device) and (point.layout.pp > 1 or not self.pipelined)
         ]
 
     def fits(self, points: "Iterable[Point]") -> bool:

@@ -30,7 +30,7 @@ def with_gpus(tables: Mapping[str, DataFrame]) -> tuple[DataFrame, DataFrame]:
         tables: `points` and `gpus`; `published` where there is one.
     """
     points = labels.prepare(tables["points"])
-    points = points[points["gpu"].notna()]
+    points = points[points["device_type"] != "cpu"]
     published = tables.get("published", DataFrame(columns=["run", "node"]))
     of_gpus = set(published.loc[published["node"].notna(), "run"])
     chosen = [_with_published(members, choose(members), of_gpus) for _, members in points.groupby("group", sort=False)]

@@ -214,7 +214,7 @@ def may_not_fit(row: Series) -> bool:
 
 def rank_word(found: DataFrame) -> str:
     """Return what a rank of these points is: a GPU, or on cpu a process standing in for one."""
-    return "process" if found["gpu"].isna().all() else "GPU"
+    return "process" if (found["device_type"] == "cpu").all() else "GPU"
 
 
 def slots(members: DataFrame, label: str) -> list[tuple[str, DataFrame]]:

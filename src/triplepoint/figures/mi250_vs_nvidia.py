@@ -25,7 +25,7 @@ _BASE = "mi250"
 def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """Return the figure and the numbers it plots, one row per point; a GPU of MI250 is one of its two dies."""
     points = comparable(tables["points"])
-    points = points.assign(series=points["gpu"].fillna("cpu"), panel=points["model"])
+    points = points.assign(series=points["gpu"].fillna(points["device_type"]), panel=points["model"])
     both = points.groupby(["model", "layout"])["series"].transform("nunique") > 1
     points = points[both] if both.any() else points
     others = [gpu for gpu in marks.GPU_TYPES if gpu != _BASE and (points["series"] == gpu).any()]

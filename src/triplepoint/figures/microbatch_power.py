@@ -71,7 +71,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         )
     )
     chosen["is_sharded"] = chosen["data_parallel_sharding"] == "optim_grads_params"
-    found = HOST_QUANTITIES if chosen["gpu"].isna().all() else QUANTITIES
+    found = HOST_QUANTITIES if (chosen["device_type"] == "cpu").all() else QUANTITIES
     quantities = [one for number, one in enumerate(found) if not number or chosen[one.column].notna().any()]
     numbers = _numbers(chosen, tables.get("published"), quantities)
     groups = [DataFrame(found) for _, found in numbers.groupby("group", sort=False)]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from matplotlib import rc_context
-from pandas import DataFrame, isna
+from pandas import DataFrame
 from pandas.api.types import is_numeric_dtype
 
 from triplepoint.errors import UserError
@@ -63,9 +63,7 @@ def on_cluster(points: DataFrame, name: str) -> DataFrame:
 
 def _drawable(points: DataFrame, need: Need, name: str) -> DataFrame:
     """Return the points a figure can draw: those of other tasks are nothing they could be compared with."""
-    is_drawn = [
-        need.admits(task, None if isna(gpu) else gpu) for task, gpu in zip(points["task"], points["gpu"], strict=True)
-    ]
+    is_drawn = [need.admits(*row) for row in zip(points["task"], points["device_type"], strict=True)]
     if not any(is_drawn):
         raise UserError(f"figure {name}: {need.nothing} in what it draws; draw another figure of it, or other studies")
     return points[is_drawn]

@@ -12,6 +12,7 @@ from triplepoint.importers.clocks import Span, check_hosts, check_work, find_shi
 from triplepoint.importers.declaration import Asked, Content, Format, Found, Series
 from triplepoint.importers.hosts import in_order, name_hosts
 from triplepoint.importers.mapped import read_mapping
+from triplepoint.importers.notes import of_files, of_hosts
 from triplepoint.importers.samples import HostSamples, assemble
 from triplepoint.importers.text import read_content
 from triplepoint.importers.times import find_zone, read_times, show_span, to_utc
@@ -162,7 +163,7 @@ def read_telemetry(listing: Listing, folder: Path, wanted: Wanted, work: Span | 
     for number, (path, declared) in enumerate(listing.telemetry, 1):
         progress(f"{declared.name} {path.name} ({number} of {len(listing.telemetry)})")
         found[path] = declared.read(read_content(path), wanted.asked)
-    notes = [f"{path.name}: {note}" for path, one in found.items() for note in one.notes]
+    notes = of_files((path.name, note) for path, one in found.items() for note in one.notes)
     left_out = {name: why for one in found.values() for name, why in one.left_out.items()}
     for path, one in found.items():
         _give_times(path, one, wanted)
@@ -182,7 +183,7 @@ def read_telemetry(listing: Listing, folder: Path, wanted: Wanted, work: Span | 
     for host in in_order(list(by_host), wanted.hosts):
         products = {device: said.get("product", "") for (of, device), said in facts.items() if of == host}
         hosts[host] = assemble(by_host[host], products)
-    notes += [f"{host}: {note}" for host, one in hosts.items() for note in one.notes]
+    notes += of_hosts((host, note) for host, one in hosts.items() for note in one.notes)
     _check(hosts, wanted, work)
     by_format = dict(Counter(one.name for _, one in listing.telemetry))
     return Telemetry(hosts, facts, by_format, notes, left_out, shift_ns)

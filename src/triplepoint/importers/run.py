@@ -19,6 +19,7 @@ from triplepoint.importers.folder import (
     read_telemetry,
     telemetry_span,
 )  # fmt: skip
+from triplepoint.importers.notes import of_hosts
 from triplepoint.importers.samples import HostSamples
 from triplepoint.importers.shows import account_of, idle_gpus, shows_of
 from triplepoint.importers.steps import join_steps, read_log, read_steps
@@ -115,7 +116,7 @@ def import_folder(
         steps=kinds,
         formats=telemetry.formats,
         shows=shows_of(telemetry, rows),
-        notes=[*telemetry.notes, *said, *_times_of(traced), *idle_gpus(nodes)],
+        notes=[*telemetry.notes, *said, *_times_of(traced), *of_hosts(idle_gpus(nodes))],
         left_out=telemetry.left_out,
         others=[str(path) for path in listing.others],
     )

@@ -75,18 +75,19 @@ def _renewal(telemetry: Telemetry) -> str:
     return ""
 
 
-def idle_gpus(nodes: Sequence[RecordedNode]) -> list[str]:
-    """Return a line for each host some of whose GPUs did no work while others did."""
+def idle_gpus(nodes: Sequence[RecordedNode]) -> list[tuple[str, str]]:
+    """Return host and note for each host some of whose GPUs did no work while others did."""
     lines = []
     for node in nodes:
         highest = {part.device: _highest_w(part) for part in node.parts if part.device != "host"}
         known = {device: power_w for device, power_w in highest.items() if power_w is not None}
         idle = [device for device, power_w in known.items() if power_w < _IDLE * max(known.values())]
         if idle:
-            lines.append(
-                f"{node.host}: {', '.join(idle)} drew at most {max(known[device] for device in idle):.0f} W, others "
+            note = (
+                f"{', '.join(idle)} drew at most {max(known[device] for device in idle):.0f} W, others "
                 f"{max(known.values()):.0f} W; if they were not the job's, name those that were with --gpus"
             )
+            lines.append((node.host, note))
     return lines
 
 

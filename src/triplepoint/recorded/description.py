@@ -125,7 +125,6 @@ def point_of(
     Raises:
         UserError: If the degrees do not make up the world size, or another number of GPUs is described.
     """
-    _check_size(described, num_gpus)
     model = _no_model(described.name)
     if described.model and catalogue is not None:
         model = catalogue.model(described.model)
@@ -151,7 +150,8 @@ class _Place:
         self.gpus_per_node, self.num_gpus = place.gpus_per_node, num_gpus
 
 
-def _check_size(described: Description, num_gpus: int) -> None:
+def check_size(described: Description, num_gpus: int) -> None:
+    """Raise `UserError` if what is described and the number of ranks that were recorded contradict each other."""
     if described.num_gpus not in (None, num_gpus):
         raise UserError(
             f"the job is described with num_gpus {described.num_gpus}, its recording has {num_gpus}; leave num_gpus "
@@ -160,11 +160,16 @@ def _check_size(described: Description, num_gpus: int) -> None:
     if not described.known & set(DEGREES):
         return
     product = described.tp * described.pp * described.cp * (described.dp or 1)
-    if num_gpus % product or (described.dp is not None and product != num_gpus):
+    ranks = f"{num_gpus} rank{'s' * (num_gpus != 1)}"
+    if described.dp is None and num_gpus % product:
         raise UserError(
-            f"the job is described with tp {described.tp}, pp {described.pp}, cp {described.cp}"
-            f"{'' if described.dp is None else f', dp {described.dp}'}, its recording has {num_gpus} ranks: "
-            "tp*pp*cp*dp must be their number"
+            f"the job is described with tp*pp*cp = {described.tp}*{described.pp}*{described.cp} = {product}, which "
+            f"does not divide the {ranks} of its recording; name the degrees it has, or record all nodes"
+        )
+    if described.dp is not None and product != num_gpus:
+        raise UserError(
+            f"the job is described with tp*pp*cp*dp = {described.tp}*{described.pp}*{described.cp}*{described.dp} = "
+            f"{product}, its recording has {ranks}; name the degrees it has, or record all nodes"
         )
 
 

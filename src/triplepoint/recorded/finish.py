@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,11 +12,11 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.errors import UserError
 from triplepoint.launch.collect import devices_of_ranks
 from triplepoint.launch.outcome import HOST_MEMORY, LOG_TAIL_LINES, classify, describe_exit
-from triplepoint.manifest import Evidence
+from triplepoint.manifest import NO_STEP, Evidence, Manifest
 from triplepoint.recorded.description import read_description
-from triplepoint.recorded.marks import SOURCES
+from triplepoint.recorded.marks import REQUEST, SOURCES
 from triplepoint.recorded.run import Ending, RecordedGpu, RecordedNode, write_run
-from triplepoint.recorded.session import Session
+from triplepoint.recorded.session import ENDING_SIGNALS, Session
 from triplepoint.recorded.studies import RECORDED
 from triplepoint.recording import read_recording
 from triplepoint.status import Status
@@ -23,8 +24,12 @@ from triplepoint.units import NS_PER_S
 
 SOURCE = "triplepoint record"
 _MARKED_BY = SOURCES | {"log": "lines of its log that match --step-pattern"}
-_STOPPED = (130, 143, -2, -15)
-"""Exit statuses of a job that was told to end: Ctrl-C, SIGTERM."""
+_TOLD = {
+    signal.SIGINT: "ended by hand: Ctrl-C (SIGINT)",
+    signal.SIGTERM: "told to end: SIGTERM",
+    signal.SIGHUP: "told to end: its terminal was closed (SIGHUP)",
+}
+"""What is said of a job that one of `ENDING_SIGNALS` told to end."""
 
 
 def finish(session: Session, results: Path, config: Path) -> str:
@@ -48,6 +53,8 @@ def finish(session: Session, results: Path, config: Path) -> str:
     }
     if not traces:
         rows = [row | {"kind": "warmup"} if row["kind"] == "profiled" else row for row in rows]
+    facts = {"steps_marked_by": _MARKED_BY[marked_by] if marked_by else "nothing"}
+    facts |= _not_profiled(session.folder, rows, len(traces))
     versions: dict[str, str] = next((rank["versions"] for rank in session.ranks()), {})
     run = write_run(
         results / "runs",
@@ -58,11 +65,34 @@ def finish(session: Session, results: Path, config: Path) -> str:
         source=SOURCE,
         catalogue=catalogue,
         study=setup.get("study", RECORDED),
-        ending=_ending(_ends(session.folder), rows, marked_by, versions, setup),
+        ending=_ending(_ends(session.folder), rows, facts, versions, setup),
     )
     shutil.copytree(session.folder / "logs", results / "runs" / run / "raw" / "logs", dirs_exist_ok=True)
     shutil.rmtree(session.folder, ignore_errors=True)
     return run
+
+
+def notes_of(manifest: Manifest) -> list[str]:
+    """Return what is said of a recorded run once it is written: how its job ended, steps and trace it lacks."""
+    ended = [f"{manifest.status.label}: {ending}"] if (ending := manifest.facts.get("ending")) else []
+    return ended + [str(manifest.facts[name]) for name in (NO_STEP, "not_profiled") if name in manifest.facts]
+
+
+def _not_profiled(folder: Path, rows: Sequence[Mapping[str, Any]], num_traces: int) -> dict[str, str]:
+    """Return, as a fact of the run, why steps that were to be profiled were not; empty where all were."""
+    if not (folder / REQUEST).is_file():
+        return {}
+    asked = json.loads((folder / REQUEST).read_text())
+    first, last = asked["first"], asked["first"] + asked["num"] - 1
+    profiled = len({row["step"] for row in rows if row["kind"] == "profiled"})
+    if not num_traces:
+        num = max((int(row["step"]) for row in rows), default=-1) + 1
+        why = "its ranks do not use torch, or use its profiler themselves"
+        why = why if num > first else f"the job ended after {num} steps, counted from 0"
+        return {"not_profiled": f"steps {first} to {last} were not profiled: {why if rows else 'no step was marked'}"}
+    if 0 < profiled < asked["num"]:
+        return {"not_profiled": f"{profiled} of steps {first} to {last} profiled: the job ended before the others"}
+    return {}
 
 
 def steps_of(folder: Path, num_warmup: int) -> tuple[list[dict[str, Any]], str | None]:
@@ -185,26 +215,30 @@ def _ends(folder: Path) -> list[dict[str, Any]]:
 def _ending(
     ends: Sequence[Mapping[str, Any]],
     rows: Sequence[Mapping[str, Any]],
-    marked_by: str | None,
+    facts: dict[str, Any],
     versions: Mapping[str, str],
     setup: Mapping[str, Any],
 ) -> Ending:
-    """Return how a job ended: ill where a process of it did, unless it was only told to end after measured steps."""
-    facts: dict[str, Any] = {
-        "command": " ".join(setup.get("command") or (ends[0]["command"] if ends else ["unknown"])),
-        "steps_marked_by": _MARKED_BY[marked_by] if marked_by else "nothing",
-    }
+    """Return how a job ended: `ok` where no process failed, or all that did were told to end after measured steps.
+
+    A signal that told it to end explains every failure but want of memory: launchers then end with a status, and words,
+    of their own.
+    """
+    facts["command"] = " ".join(setup.get("command") or (ends[0]["command"] if ends else ["unknown"]))
     failed = [end for end in ends if end["status"] not in (0, None)]
     if not ends:
         facts["ending"] = "not known: what watched the job was killed too"
         return Ending(facts=facts, versions=versions)
     facts["exit_status"] = failed[0]["status"] if failed else ends[0]["status"]
     if not failed:
+        if told := [end for end in ends if _told_by(end) is not None]:
+            facts["ending"] = _message(Status.CANCELLED, told[0])
         return Ending(facts=facts, versions=versions)
     judged = [(_status_of(end), end) for end in failed]
     status, end = min(judged, key=lambda pair: (pair[0] is not Status.OOM, pair[0] is Status.CANCELLED))
     facts["ending"] = message = _message(status, end)
-    if status is Status.CANCELLED and any(row["kind"] == "measured" for row in rows):
+    is_measured = any(row["kind"] == "measured" for row in rows) or (setup.get("steps") == "none" and not rows)
+    if status is Status.CANCELLED and is_measured:
         return Ending(facts=facts, versions=versions)
     evidence = Evidence(
         rank=end["rank"] if len(ends) > 1 else None,
@@ -217,15 +251,28 @@ def _ending(
 
 def _status_of(end: Mapping[str, Any]) -> Status:
     """Return what the exit status and the last words of a process stand for."""
-    if end["status"] in _STOPPED:
-        return Status.CANCELLED
     if end["status"] in (-9, 137) and end["num_host_kills"] > 0:
         return Status.OOM
-    return classify("\n".join(end["log_tail"]))
+    said = classify("\n".join(end["log_tail"]))
+    is_told = _signal_of(end["status"]) is not None or (_told_by(end) is not None and said is not Status.OOM)
+    return Status.CANCELLED if is_told else said
+
+
+def _signal_of(status: int | None) -> signal.Signals | None:
+    """Return which of `ENDING_SIGNALS` an exit status stands for, by the kernel's number or the shell's."""
+    return next((one for one in ENDING_SIGNALS if status in (-one, 128 + one)), None)
+
+
+def _told_by(end: Mapping[str, Any]) -> signal.Signals | None:
+    """Return the signal that told a process to end, as its watcher or its exit status says; None for none."""
+    return signal.Signals(end["told_by"]) if end.get("told_by") else _signal_of(end["status"])
 
 
 def _message(status: Status, end: Mapping[str, Any]) -> str:
     """Return in one line how a process ended: the line of its log that says it, else its exit status."""
+    told_by = _told_by(end)
+    if status is Status.CANCELLED and told_by is not None:
+        return _TOLD[told_by]
     if status is Status.OOM and end["status"] in (-9, 137):
         return f"{HOST_MEMORY}: the kernel ended it; {describe_exit(end['status'])}"
     said = [line.strip() for line in end["log_tail"] if status is not Status.CRASHED and classify(line) is status]

@@ -1,6 +1,7 @@
 """`with triplepoint.record() as recorder`: a training loop that is recorded and marks its own steps."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -55,8 +56,11 @@ class LoopRecorder:
             self._marks.end()
         if self._session is None:
             return
-        said = [] if kind is None else traceback.format_exception_only(kind, error)
-        self._session.leave_end(None if kind is None else 1, sys.argv, "".join(said).strip().splitlines())
+        is_told = kind is not None and issubclass(kind, KeyboardInterrupt)
+        is_well = kind is None or (isinstance(error, SystemExit) and not error.code)
+        said = [] if is_well else traceback.format_exception_only(kind, error)
+        status = None if is_well else -signal.SIGINT if is_told else 1
+        self._session.leave_end(status, sys.argv, "".join(said).strip().splitlines())
         self._session.leave(os.getpid())
         if self._watcher is not None:
             self._watcher.terminate()

@@ -17,6 +17,10 @@ Row = dict[str, Any]
 _OPTIONAL = ("loss", "num_tokens", "peak_memory_bytes", "reserved_memory_bytes", "t_first_token_ns")
 
 
+class NothingRecordedError(UserError):
+    """A recording has neither a sample nor a step."""
+
+
 @dataclass(frozen=True)
 class RecordedGpu:
     """One GPU of a recording."""
@@ -194,6 +198,8 @@ def _windows(job: Job, rows: Sequence[Row]) -> list[Row]:
     """Return one step for every rank that is the whole recording of its node, or the time of its profiled steps."""
     number = max((row["step"] for row in rows), default=-1) + 1
     found = []
+    if not rows and not any(job.window_ns(node) for node in range(len(job.nodes))):
+        raise NothingRecordedError(f"{job.source}: the job ended before its first sample and step; nothing to write")
     for seat in job.seats:
         marked = [row[name] for row in rows if row["rank"] == seat.device.rank for name in ("t_start_ns", "t_end_ns")]
         window = job.window_ns(seat.node) or ((min(marked), max(marked)) if marked else None)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TextIO
@@ -20,7 +20,7 @@ from triplepoint.launch.watch import Sampler
 from triplepoint.processes import has_ended, start_ticks
 from triplepoint.recorded.marks import SESSION, STEPS_BY, rank_of
 from triplepoint.recorded.patterns import LogMarks, step_pattern
-from triplepoint.recorded.session import Session
+from triplepoint.recorded.session import ENDING_SIGNALS, Session
 
 HOOK = Path(__file__).parent / "hook"
 _POLL_S = 0.1
@@ -74,12 +74,13 @@ def record_command(session: Session, command: Sequence[str], how: Watching, out:
         )
         log = session.folder / "logs" / f"rank{rank_of()}-{os.getpid()}.log"
         streams = [_Tee(child.stdout, out, log, marks), _Tee(child.stderr, sys.stderr, log, marks)]
-        with _passing_on(child):
+        with _passing_on(child) as received:
             while (status := _ended(child)) is None:
                 beside.watch()
         for stream in streams:
             stream.join(timeout=5.0)  # a child of the command's own may hold the pipe open
-        session.leave_end(status, command, log_tail(log, _JUDGED_LINES), count_host_kills() - kills)
+        said = log_tail(log, _JUDGED_LINES)
+        session.leave_end(status, command, said, count_host_kills() - kills, next(iter(received), None))
     return status if status >= 0 else 128 - status
 
 
@@ -252,23 +253,25 @@ class _Follow:
 
 
 @contextlib.contextmanager
-def _passing_on(child: "subprocess.Popen[bytes]") -> Any:
-    """Pass signals on to a command; Ctrl-C reaches it from the terminal, and it is waited for."""
+def _passing_on(child: "subprocess.Popen[bytes]") -> Iterator[list[int]]:
+    """Pass signals on to a command; Ctrl-C reaches it from the terminal, and it is waited for.
+
+    Yields:
+        Signals received so far that tell a job to end: SIGINT, SIGTERM, SIGHUP.
+    """
+    received: list[int] = []
 
     def send(number: int, frame: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            child.send_signal(number)
+        if number in ENDING_SIGNALS:
+            received.append(number)
+        if number != signal.SIGINT:
+            with contextlib.suppress(ProcessLookupError):
+                child.send_signal(number)
 
-    numbers: tuple[tuple[int, Callable[..., None] | signal.Handlers], ...] = (
-        (signal.SIGTERM, send),
-        (signal.SIGUSR1, send),
-        (signal.SIGUSR2, send),
-        (signal.SIGHUP, send),
-        (signal.SIGINT, signal.SIG_IGN),
-    )
-    before = [(number, signal.signal(number, handler)) for number, handler in numbers]
+    numbers = (*ENDING_SIGNALS, signal.SIGUSR1, signal.SIGUSR2)
+    before = [(number, signal.signal(number, send)) for number in numbers]
     try:
-        yield
+        yield received
     finally:
         for number, handler in before:
             signal.signal(number, handler)

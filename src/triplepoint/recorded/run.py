@@ -24,9 +24,9 @@ from triplepoint.errors import UserError
 from triplepoint.files import write_text
 from triplepoint.launch.collect import account_of
 from triplepoint.launch.watch import slow_steps
-from triplepoint.manifest import Evidence, Manifest, Node, write_manifest
+from triplepoint.manifest import NO_STEP, Evidence, Manifest, Node, write_manifest
 from triplepoint.provenance import git_state
-from triplepoint.recorded.description import Description, find_type, point_of, type_of
+from triplepoint.recorded.description import Description, check_size, find_type, point_of, type_of
 from triplepoint.recorded.job import Job, MarkedSteps, RecordedGpu, RecordedNode, Row, mark_steps, seat_ranks
 from triplepoint.recorded.studies import RECORDED, add_to_study, check_study
 from triplepoint.recording import Recorder, Recording, again_path, fast_path, read_recording
@@ -95,6 +95,7 @@ def write_run(
             _copy_trace(path, scratch / "raw" / "traces", ranks)
         recordings = [_write_recording(scratch / "raw", number, node) for number, node in enumerate(nodes)]
         job = Job(description, nodes, seat_ranks(nodes), recordings, source)
+        check_size(description, len(job.seats))
         marked = mark_steps(list(steps), job)
         point = _point(job, catalogue, marked, sorted(traces), ending)
         for row in marked.rows:
@@ -243,8 +244,17 @@ def _manifest(point: Point, job: Job, marked: MarkedSteps, ending: Ending) -> Ma
         duration_s=max(0.0, (end_ns - start_ns) / NS_PER_S),
         nodes=nodes,
         slow_steps=slow_steps(marked.rows, frozenset()) if marked.has_steps else None,
-        facts={"recorded_by": job.source, **ending.facts},
+        facts={"recorded_by": job.source, **_no_step(marked), **ending.facts},
     )
+
+
+def _no_step(marked: MarkedSteps) -> dict[str, str]:
+    """Return, as a fact of the run, that the row of its measured step is no step; empty where steps were measured."""
+    if marked.has_steps:
+        return {}
+    num = len({row["step"] for row in marked.rows}) - 1
+    seen = f"its {num} steps are warm-up or profiled" if num else "no step was seen in it"
+    return {NO_STEP: f"the whole recording is one window, {seen}"}
 
 
 def _node(number: int, node: RecordedNode, job: Job) -> Node:

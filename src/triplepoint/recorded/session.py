@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import re
+import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ from triplepoint.recorded.marks import rank_of
 from triplepoint.recorded.studies import RECORDED
 
 SETUP = "session.json"
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What tells a job to end: Ctrl-C, a scheduler or `kill`, a terminal that was closed."""
 _JOB_VARIABLES = (
     ("SLURM_JOB_ID", "SLURM_STEP_ID"),
     ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"),
@@ -112,7 +115,12 @@ class Session:
         return [json.loads(path.read_text()) for path in self.folder.glob(f"members/{self.host}-*.json")]
 
     def leave_end(
-        self, status: int | None, command: Sequence[str], said: Sequence[str], num_host_kills: int = 0
+        self,
+        status: int | None,
+        command: Sequence[str],
+        said: Sequence[str],
+        num_host_kills: int = 0,
+        told_by: int | None = None,
     ) -> None:
         """Note how this process, or the command it watched, ended.
 
@@ -121,8 +129,10 @@ class Session:
             command: What was run.
             said: The last lines of its log.
             num_host_kills: Processes the kernel ended meanwhile for want of memory.
+            told_by: First of `ENDING_SIGNALS` that came before it ended; None for none.
         """
         end = {"rank": rank_of(), "host": self.host, "status": status, "num_host_kills": num_host_kills}
+        end["told_by"] = told_by
         write_json(
             self.folder / "ends" / f"{self.host}-{os.getpid()}.json",
             end | {"command": list(command), "log_tail": list(said)},

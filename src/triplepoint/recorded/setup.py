@@ -47,6 +47,19 @@ def make_setup(
     return {"study": study, "describe": content, "warmup": warmup, "command": list(command)}
 
 
+def describe_again(
+    setup: Mapping[str, Any], config: Path, describe: Path | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what stands in `session.json` with more known of the job, or other than was said before.
+
+    Raises:
+        UserError: If a key or a value is wrong.
+    """
+    content = {**setup.get("describe", {}), **(read_yaml(describe) if describe else {}), **settings}
+    read_description(describe, content, Catalogue(config) if config.is_dir() else None)
+    return {**setup, "describe": content}
+
+
 def name_of(command: Sequence[str]) -> str:
     """Return the name of the script that a command runs."""
     script = next((word for word in command if word.endswith(".py")), command[0] if command else "job")

@@ -115,11 +115,17 @@ def _commit(manifest: Manifest) -> str:
 def sum_up(points: Sequence[Mapping[str, Any]]) -> list[Line]:
     """Return lines of term and text: of each predicted quantity its error, and why others have no prediction."""
     lines = []
-    for word, column in (("Step time", "step_time_error"), ("Memory", "memory_error")):
+    shares = (("Step time", "step_time_error"), ("Memory", "memory_error"), ("GPU power", "gpu_power_error"))
+    for word, column in shares:
         errors = [point[column] for point in points if point[column] is not None]
         if errors:
             median, worst = statistics.median(map(abs, errors)), max(errors, key=abs)
             lines.append((word, f"{len(errors)} runs, off by {median:.1%} in the median, {worst:+.1%} at worst"))
+    if errors := [point["gpu_temp_error_c"] for point in points if point["gpu_temp_error_c"] is not None]:
+        median, worst = statistics.median(map(abs, errors)), max(errors, key=abs)
+        lines.append(
+            ("Hottest GPU", f"{len(errors)} runs, off by {median:.1f} K in the median, {worst:+.1f} K at worst")
+        )
     inside = [_is_inside(point) for point in points if point["predicted_step_time_lo_s"] and point["step_time_s"]]
     if inside:
         lines.append(("Interval", f"{sum(inside)} of {len(inside)} measured step times lie in the 90 % interval"))

@@ -26,6 +26,7 @@ _COMPARED = (
     "lost_to_power_limit_fraction", "lost_to_heat_fraction", "job_gpu_power_w", "job_gpu_samples_per_s_mj",
     "job_host_power_w", "node_power_w", "host_energy_per_token_j", "reserved_memory_bytes", "gpu_utilisation",
     "cpu_utilisation", "predicted_step_time_s", "step_time_error", "predicted_memory_bytes", "memory_error",
+    "predicted_gpu_power_w", "gpu_power_error", "predicted_gpu_temp_max_c", "gpu_temp_error_c",
     "loss_first", "loss_last",
 )  # fmt: skip
 """Further quantities of a comparison and of a run's page."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,14 @@ _TYPES = {
     "bool": pa.bool_(),
     "names": pa.list_(pa.string()),
 }
+
+_VERSION = str(import_module(__name__.partition(".")[0]).__version__)
+"""Of Triplepoint. Looked up, since the stub of the package imports the library, and so this module."""
+_WRITTEN_BY = b"triplepoint"
+"""Key of a file's metadata: the version of Triplepoint that wrote it."""
+
+_MOST_NAMED = 5
+"""Columns that a message names."""
 
 _UNITS = ("s", "w", "j", "c", "mhz", "ghz", "percent", "bytes")
 """Ends of names of columns that are units."""
@@ -129,7 +138,8 @@ class Table:
 
         # Text repeats itself, times do not: looking for repetitions costs more than writing them.
         texts = [column.name for column in self.columns if column.type in ("str", "names")]
-        return pq.ParquetWriter(path, self.schema(), compression="zstd", use_dictionary=texts)
+        schema = self.schema().with_metadata({**(self.schema().metadata or {}), _WRITTEN_BY: _VERSION})
+        return pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=texts)
 
     def read(self, path: Path) -> pa.Table:
         """Return the checked table in `path`.
@@ -145,6 +155,7 @@ class Table:
             raise self._missing(path) from None
         except (pa.ArrowInvalid, OSError) as error:
             raise self._damaged(path, error) from None
+        self._check_version(table.schema, path)
         return self.check(table, path)
 
     def read_parts(self, path: Path) -> Iterator[pa.Table]:
@@ -153,6 +164,7 @@ class Table:
 
         try:
             with pq.ParquetFile(path) as file:
+                self._check_version(file.schema_arrow, path)
                 for index in range(file.num_row_groups):
                     yield self.check(file.read_row_group(index), path)
         except FileNotFoundError:
@@ -186,11 +198,55 @@ class Table:
                 table = table.set_column(index, column.name, safe.cast(pa.string()).take(found.indices))
         return table
 
+    def _check_version(self, found: pa.Schema, path: Path) -> None:
+        """Refuse a file of another version of this table: other columns, or a column in another unit."""
+        known = {column.name: column for column in self.columns}
+        lacking = [name for name, one in known.items() if name not in found.names and not one.came_later]
+        strange = [name for name in found.names if name not in known]
+        moved = [
+            name
+            for name in found.names
+            if name in known and _unit_of(found.field(name)) not in (None, known[name].unit)
+        ]
+        parts = [("without", lacking), ("with unknown", strange), ("in another unit", moved)]
+        if not any(names for _, names in parts):
+            return
+        said = ", ".join(f"{words} {_listed(names)}" for words, names in parts if names)
+        by = (found.metadata or {}).get(_WRITTEN_BY, b"before files said of which").decode()
+        raise UserError(
+            f"{path}: table {self.name} of another version (written: {by}, this is {_VERSION}): {said}; "
+            f"{_make_again(path)}"
+        )
+
     def _missing(self, path: Path) -> UserError:
         return UserError(f"{path}: no such file; the stage that writes table {self.name} has not run")
 
     def _damaged(self, path: Path, error: Exception) -> UserError:
         return UserError(f"{path}: not a whole Parquet file ({error}); delete it and run again")
+
+
+def _unit_of(field: pa.Field) -> str | None:
+    unit = (field.metadata or {}).get(b"unit")
+    return None if unit is None else unit.decode()
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_MOST_NAMED]) + (
+        f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    )
+
+
+def _make_again(path: Path) -> str:
+    """Return what remakes a table, by where it stands: that of a study or of a run, which is made from what is raw."""
+    folder = path.parent
+    results = f"--results {folder.parent.parent}"
+    if folder.parent.name == "tables":
+        return f"make it again with 'triplepoint aggregate {folder.name} {results}'"
+    if folder.parent.name == "runs" and path.name == "telemetry.parquet":
+        return f"make it again with 'triplepoint telemetry {folder.name} {results}'"
+    if folder.parent.name == "runs":
+        return f"make it again with 'triplepoint trace --run {folder.name} --parse {results}'"
+    return "make it again with the command that wrote it, or with 'snakemake all'"
 
 
 def _check_column(column: Column, values: pa.ChunkedArray, where: str) -> None:

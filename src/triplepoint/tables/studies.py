@@ -85,7 +85,14 @@ def _with_variants(points: pa.Table, results: Path, studies: Iterable[str]) -> p
     """Return table `points` with what sets runs of different studies apart that have the same columns."""
     entries: dict[str, PlanEntry] = {}
     for study in studies:
-        for entry in read_plan(tables_folder(results, study) / PLAN).entries:
+        try:
+            plan = read_plan(tables_folder(results, study) / PLAN)
+        except UserError as error:
+            again = f"'snakemake all --config studies=[{study}]'"
+            raise UserError(
+                f"{error}; if another version of Triplepoint wrote it, make it again with {again}"
+            ) from None
+        for entry in plan.entries:
             entries.setdefault(entry.run, entry)
     variants = find_variants(entries.values())
     return _replaced(points, "variant", [variants.get(run) for run in points["run"].to_pylist()])

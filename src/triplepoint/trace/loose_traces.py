@@ -3,8 +3,9 @@
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS
@@ -38,9 +39,9 @@ def summarise(summaries: Iterable[RankSummary], comparison: Comparison) -> str:
 def _summarise_rank(one: RankSummary) -> str:
     span = one.span[1] - one.span[0]
     if span == 0:
-        return f"rank {one.rank}: no work in the trace{_damage(one)}"
+        return f"rank {one.rank}: no work in the trace{_remarks(one)}"
     of = f"{one.num_gpu_events} GPU events" if one.is_device else "CPU work"
-    lines = [f"rank {one.rank}: {_ms(span).strip()} with {of}{_damage(one)}"]
+    lines = [f"rank {one.rank}: {_ms(span).strip()} with {of}{_remarks(one)}"]
     for title, category, part in _ROWS:
         busy, exposed = one.busy(category), one.exposed(category)
         time = {"busy": busy, "exposed": exposed, "overlapped": busy - exposed}[part]
@@ -75,15 +76,20 @@ def _name(label: tuple[str, str, str | None]) -> str:
     return f"{name}[{group}]" if group else name
 
 
-def _damage(one: RankSummary) -> str:
-    said = []
-    if one.is_truncated:
-        said.append("the file is truncated (was the job killed?)")
-    if one.num_damaged_events:
-        said.append(counted(one.num_damaged_events, "damaged event"))
+def _remarks(one: RankSummary) -> str:
+    damage = _damage(one.is_truncated, one.num_damaged_events)
+    said = [damage] if damage else []
     if one.num_duplicate_events:
         said.append(counted(one.num_duplicate_events, "duplicate event") + " left out")
     return f"; {', '.join(said)}" if said else ""
+
+
+def _damage(is_truncated: bool, num_damaged_events: int) -> str:
+    """Return what of a trace could not be read; empty where it was read whole."""
+    said = ["the file is truncated (was the job killed?)"] if is_truncated else []
+    if num_damaged_events:
+        said.append(counted(num_damaged_events, "damaged event"))
+    return ", ".join(said)
 
 
 def _ms(time_ns: int) -> str:
@@ -95,6 +101,26 @@ Progress = Callable[[str], None]
 _TABLES = "tables"
 
 
+@dataclass(frozen=True)
+class Analysed:
+    """What came of the traces of a job, beside their tables.
+
+    Attributes:
+        summary: Readable lines.
+        num_files: Traces that were read.
+        damaged: By file, what of it could not be read; the tables hold the rest.
+    """
+
+    summary: str
+    num_files: int
+    damaged: Mapping[str, str]
+
+    @property
+    def is_any_whole(self) -> bool:
+        """Whether at least one file was read whole."""
+        return len(self.damaged) < self.num_files
+
+
 def trace_files(
     arguments: list[Path],
     out: Path,
@@ -104,7 +130,7 @@ def trace_files(
     csv: bool = False,
     num_jobs: int | None = None,
     steps: re.Pattern[str] | None = None,
-) -> str:
+) -> Analysed:
     """Write the tables of the traces of one job.
 
     Args:
@@ -117,7 +143,7 @@ def trace_files(
         steps: Names of the annotations that are the steps; None for those that profilers and frameworks give them.
 
     Returns:
-        A readable summary.
+        A readable summary, and which files are damaged.
 
     Raises:
         UserError: If there are no traces, one cannot be read, has no rank, shares its rank with another, or is of
@@ -140,7 +166,12 @@ def trace_files(
         )
         if csv:
             _write_csv(tables, together)
-    return summarise(together.summaries, together.comparison)
+    read = [(one.path, _damage(one.is_truncated, one.num_damaged_events)) for one in summaries]
+    return _analysed(summarise(together.summaries, together.comparison), read)
+
+
+def _analysed(summary: str, read: Sequence[tuple[str | Path, str]]) -> Analysed:
+    return Analysed(summary, len({path for path, _ in read}), {Path(path).name: said for path, said in read if said})
 
 
 def _counters(file: TraceFile, summary: RankSummary, together: Together) -> Iterator[CounterTrack]:
@@ -155,8 +186,8 @@ def _counters(file: TraceFile, summary: RankSummary, together: Together) -> Iter
             yield kept
 
 
-def trace_files_as_hta(arguments: list[Path], out: Path, progress: Progress) -> str:
-    """Write `breakdown.csv` and `kernels.csv` as HTA would have them; return the breakdown as text.
+def trace_files_as_hta(arguments: list[Path], out: Path, progress: Progress) -> Analysed:
+    """Write `breakdown.csv` and `kernels.csv` as HTA would have them; return the breakdown as text, and damage.
 
     Raises:
         UserError: As `trace_files`.
@@ -166,7 +197,8 @@ def trace_files_as_hta(arguments: list[Path], out: Path, progress: Progress) -> 
         rows = [hta_breakdown_row(one) for one in ranks]
         write_breakdown(scratch / _TABLES / "breakdown.csv", rows)
         write_kernels(scratch / _TABLES / "kernels.csv", kernel_table(ranks))
-    return "\n".join("  ".join(f"{name} {value}" for name, value in row.items()) for row in rows)
+    read = [(one.header.path, _damage(one.header.is_truncated, one.header.num_damaged)) for one in ranks]
+    return _analysed("\n".join("  ".join(f"{name} {value}" for name, value in row.items()) for row in rows), read)
 
 
 def _write_csv(out: Path, together: Together) -> None:

@@ -107,7 +107,7 @@ def test_throttling_says_why_a_gpu_type_has_none(studies: dict[str, Path]) -> No
     tables = read(studies["one"])
     shares = [name for name in tables["gpus"] if name.endswith("_share")]
     tables["gpus"][shares] = float("nan")
-    tables["points"]["gpu"] = "mi250"
+    tables["points"]["gpu"], tables["points"]["device_type"] = "mi250", "rocm"
     figure, _ = figures.load("throttling").draw(tables)
     assert any("was not counted" in " ".join(text.split()) for text in texts(figure))
     tables["gpus"][shares] = 0.0

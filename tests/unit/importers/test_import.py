@@ -91,6 +91,22 @@ def test_import_says_in_json_what_came_of_it(tmp_path: Path, capsys: pytest.Capt
     assert (tmp_path / "r" / "runs" / found["run"] / "point.json").is_file()
 
 
+def test_import_says_notes_of_a_kind_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = job(tmp_path / "logs")
+    for path in folder.glob("*/smi.csv"):  # a minute copied twice, and a line that a full disk cut off
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join([*lines, *lines[1:61], "2026/05/01 10:0"]))
+    assert do(folder, "--timezone", "UTC", "--results", tmp_path / "r", "--name", "my-job") == 0
+    out = capsys.readouterr().out
+    notes = [line for line in out.splitlines() if line.startswith("note: ")]
+    assert notes == [
+        "note: smi.csv: line 302, the last, has no line end and is left out: it may be half of one (in all 2 files)",
+        "note: n0: gpu0: 30 times come twice for gpu_power_average_w; once is taken "
+        "(in all 3 columns of 4 GPUs of 2 hosts)",
+    ]
+    assert "run: my-job_own-h100x4_r1_" in out
+
+
 def test_import_of_some_gpus_and_hosts(tmp_path: Path) -> None:
     folder = job(tmp_path / "logs")
     assert do(folder, "--gpus", "1", "--hosts", "n1,n0", "--timezone", "UTC", "--results", tmp_path / "r") == 0

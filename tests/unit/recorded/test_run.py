@@ -11,15 +11,18 @@ from triplepoint.cli import main
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import read_planned_run
 from triplepoint.errors import UserError
-from triplepoint.figures import labels
+from triplepoint.figures import labels, spec_of
+from triplepoint.figures.gpu_map import with_gpus
 from triplepoint.manifest import Evidence, read_manifest
 from triplepoint.plan import select, write_plan
 from triplepoint.recorded.description import Description
 from triplepoint.recorded.run import Ending, RecordedGpu, RecordedNode, write_run
 from triplepoint.recorded.studies import read_recorded
 from triplepoint.recording import Part
+from triplepoint.report.machines import sum_up
 from triplepoint.status import Status
 from triplepoint.tables.results import RESULT_TABLES
+from triplepoint.tables.studies import read_joined
 from triplepoint.tables.traces import STEPS
 from triplepoint.telemetry.align import align_run
 from triplepoint.verdicts.runs import Runs
@@ -85,6 +88,13 @@ def test_gpus_of_a_type_nobody_told_keep_their_power_and_heat(tmp_path: Path) ->
     assert (row["gpu"], row["power_absent"], row["mfu"]) == (None, None, None)
     assert row["gpu_power_w"] == pytest.approx(475.0)
     assert (row["gpu_temp_c"], row["sm_clock_mhz"]) == (pytest.approx(60.0), pytest.approx(1980.0))
+    # Figures of power and heat draw them: that they are GPUs is known.
+    assert row["device_type"] == "cuda" and spec_of("recorded/thermal_heatmap").need.admits("pretrain", "cuda")
+    assert not spec_of("recorded/thermal_heatmap").need.admits("pretrain", "cpu")
+    tables = {name: read_joined(tmp_path, ("recorded",), name).to_pandas() for name in ("points", "gpus")}
+    drawn, gpus = with_gpus(tables)
+    assert list(drawn["run"]) == [run] and sorted(gpus["number"]) == list(range(8))
+    assert labels.rank_word(tables["points"]) == "GPU"
 
 
 def test_recordings_of_the_same_second_are_two_runs(tmp_path: Path) -> None:
@@ -121,6 +131,12 @@ def test_write_run_described_whole_has_a_prediction_beside_it(tmp_path: Path) ->
     assert row["prediction_absent"] is None and row["predicted_step_time_s"] > 1
     assert row["tokens_per_s"] == pytest.approx(128 * 8192 / 20.0)
     assert row["recompute"] is None
+    assert row["predicted_gpu_power_lo_w"] < row["predicted_gpu_power_w"] < row["predicted_gpu_power_hi_w"] <= 700
+    assert row["gpu_power_error"] == pytest.approx(row["predicted_gpu_power_w"] / 500 - 1)
+    assert 40 < row["predicted_gpu_temp_max_c"] < 95, "sampled at 60 degC"
+    assert row["gpu_temp_error_c"] == pytest.approx(row["predicted_gpu_temp_max_c"] - 60)
+    said = dict(sum_up([row]))
+    assert said["GPU power"].startswith("1 runs, off by ") and "K at worst" in said["Hottest GPU"]
 
 
 def test_write_run_gives_ranks_without_marks_those_of_another_on_their_own_clock(tmp_path: Path) -> None:
@@ -144,7 +160,8 @@ def test_write_run_gives_ranks_without_marks_those_of_another_on_their_own_clock
 @pytest.mark.parametrize(
     ("described", "rows", "expected"),
     [
-        (Description(tp=3, pp=1), [], "tp 3, pp 1, cp 1, its recording has 8 ranks"),
+        (Description(tp=3, pp=1), [], r"tp\*pp\*cp = 3\*1\*1 = 3, which does not divide the 8 ranks"),
+        (Description(tp=2, dp=2), [], r"tp\*pp\*cp\*dp = 2\*1\*1\*2 = 4, its recording has 8 ranks"),
         (Description(num_gpus=64), [], "num_gpus 64, its recording has 8"),
         (Description(), steps(range(9), 3), "steps of rank 8, the recording has 8 ranks"),
         (Description(cluster="h200x32"), [], "whose GPUs are h200; its recording has h100"),

@@ -1,6 +1,7 @@
 """Loose traces to tables: all of them or none, whatever the files are called, and clean folders after a refusal."""
 
 import csv
+import json
 import shutil
 import subprocess
 import sys
@@ -32,7 +33,7 @@ def rank_events(shift_us: float = 0) -> list[dict]:
 
 
 def run(arguments: list[Path], out: Path, **options: Any) -> str:
-    return trace_files(arguments, out, load_scheme(), lambda line: None, **{"num_jobs": 1, **options})
+    return trace_files(arguments, out, load_scheme(), lambda line: None, **{"num_jobs": 1, **options}).summary
 
 
 def written(out: Path) -> list[str]:
@@ -160,6 +161,26 @@ def test_trace_files_truncated_trace_is_what_is_left_of_it(tmp_path: Path) -> No
     assert "the file is truncated" in said
     (row,) = KERNELS.read(tmp_path / "out" / "kernels.parquet").to_pylist()
     assert 0 < row["count"] < 300
+
+
+@pytest.mark.parametrize("options", [[], ["--parity", "hta"]])
+def test_trace_of_damaged_files_alone_exits_2_and_one_whole_file_makes_it_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    path = write_trace(folder / "rank0.json", [kernel(GEMM, 10 * i, 5) for i in range(300)])
+    path.write_bytes(path.read_bytes()[:20_000])
+    words = ["trace", str(folder), "--out", str(tmp_path / "out"), "--jobs", "1", "--json", *options]
+    assert main(words) == 2
+    told = capsys.readouterr()
+    damage = json.loads(told.out)["damaged"]["rank0.json"]
+    assert damage.startswith("the file is truncated")
+    assert f"triplepoint: rank0.json: {damage}; the tables have what could be read of it\n" in told.err
+    assert (tmp_path / "out" / "kernels.csv" if options else tmp_path / "out" / "kernels.parquet").is_file()
+    write_trace(folder / "rank1.json", [kernel(GEMM, 10 * i, 5) for i in range(300)])
+    assert main(words) == 0
+    assert list(json.loads(capsys.readouterr().out)["damaged"]) == ["rank0.json"]
 
 
 @pytest.mark.parametrize("name", ["rank0 (copy).json", "rank0;touch x.json", "rank0\n.json", "rank0'\"$(id).json"])

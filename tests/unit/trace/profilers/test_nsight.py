@@ -197,7 +197,7 @@ def test_damage_is_one_line(tmp_path: Path) -> None:
 
 def test_kernel_that_ends_before_it_begins_is_counted(tmp_path: Path) -> None:
     path = write_nsight(tmp_path / "report.sqlite", recording(kernel("gemm", 0, 9), kernel("gemm", 20, 15)))
-    said = trace_files([path], tmp_path / "out", load_scheme(), lambda line: None, num_jobs=1)
+    said = trace_files([path], tmp_path / "out", load_scheme(), lambda line: None, num_jobs=1).summary
     assert "with 1 GPU events; 1 damaged event" in said
 
 

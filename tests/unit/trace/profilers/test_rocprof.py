@@ -205,7 +205,7 @@ def test_damage_is_one_line(tmp_path: Path, text: str, message: str) -> None:
 def test_last_line_cut_off_costs_no_other(tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
     path.write_text(V2 + '1,2,1,33,33,512,256,0,0,28,4,32,64,"elementwi')
-    said = trace_files([path], tmp_path / "out", load_scheme(), lambda line: None, num_jobs=1)
+    said = trace_files([path], tmp_path / "out", load_scheme(), lambda line: None, num_jobs=1).summary
     assert "with 1 GPU events; 1 damaged event" in said
 
 

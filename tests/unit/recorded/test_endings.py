@@ -1,0 +1,170 @@
+"""How a watched job ended, and what its recording lacks: said in one line and in the manifest."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.attempts import wait_until
+from tests.synthetic import CONFIG
+from tests.unit.recorded.test_run import through
+from triplepoint.cli import main
+from triplepoint.manifest import Manifest, read_manifest
+from triplepoint.recorded.in_loop import record
+from triplepoint.recorded.session import Session
+from triplepoint.recorded.setup import ask_for_window
+from triplepoint.recording import Part, Recorder
+
+S = 1_000_000_000
+MEASURED = ("warmup", "measured", "measured", "measured")
+
+
+def finished(results: Path, capfd: pytest.CaptureFixture[str], *words: str) -> tuple[Manifest, str]:
+    """Return the manifest that `record --finish` writes of the only recording, and what it says."""
+    assert main(["record", "--finish", "--results", str(results), "--config", str(CONFIG), *words]) == 0
+    (path,) = results.glob("runs/*/raw/manifest.json")
+    return read_manifest(path), capfd.readouterr().err
+
+
+def left(results: Path, kinds: tuple[str, ...] = MEASURED, **setup: Any) -> Session:
+    """Return a recording of one rank without samples, whose processes have gone."""
+    session = Session.join(results, {"command": ["train"], "describe": {"name": "train"}, **setup}, None)
+    session.begin_node("cpu")
+    rows = [
+        {"rank": 0, "step": step, "kind": kind, "by": "optimizer", "pid": 7}
+        | {"t_start_ns": (step + 1) * S, "t_end_ns": (step + 2) * S}
+        for step, kind in enumerate(kinds)
+    ]
+    (session.folder / "steps" / "rank0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for member in (session.folder / "members").iterdir():
+        member.write_text(json.dumps(json.loads(member.read_text()) | {"ticks": 1}))
+    return session
+
+
+@pytest.mark.parametrize(
+    ("status", "told_by", "said", "kinds", "expected"),
+    [
+        (-signal.SIGINT, None, ["KeyboardInterrupt"], MEASURED, ("ok", "ended by hand: Ctrl-C (SIGINT)")),
+        (1, signal.SIGINT, ["SignalException: got signal: 2"], MEASURED, ("ok", "ended by hand: Ctrl-C (SIGINT)")),
+        (0, signal.SIGINT, ["saved a checkpoint"], MEASURED, ("ok", "ended by hand: Ctrl-C (SIGINT)")),
+        (143, None, [], MEASURED, ("ok", "told to end: SIGTERM")),
+        (1, signal.SIGHUP, [], MEASURED, ("ok", "told to end: its terminal was closed (SIGHUP)")),
+        (1, signal.SIGINT, ["KeyboardInterrupt"], ("warmup",), ("cancelled", "ended by hand: Ctrl-C (SIGINT)")),
+        (1, signal.SIGINT, ["CUDA out of memory."], MEASURED, ("oom", "CUDA out of memory.")),
+        (1, None, ["ValueError: no such file"], MEASURED, ("crashed", "ValueError: no such file")),
+    ],
+)
+def test_job_told_to_end_after_measured_steps_is_ok_and_says_so(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], status: int, told_by: int | None, said: list[str],
+    kinds: tuple[str, ...], expected: tuple[str, str],
+) -> None:  # fmt: skip
+    left(tmp_path, kinds).leave_end(status, ["train"], said, told_by=told_by)
+    manifest, line = finished(tmp_path, capfd)
+    assert (manifest.status, manifest.facts["ending"]) == expected
+    assert expected[1] in line and manifest.facts["exit_status"] == status
+
+
+def test_crash_of_one_rank_is_no_ending_by_hand_though_its_launcher_told_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = left(tmp_path)
+    session.leave_end(-15, ["train"], [], told_by=signal.SIGTERM)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    session.leave_end(1, ["train"], ["ZeroDivisionError: division by zero"])
+    assert finished(tmp_path, capfd)[0].status == "crashed"
+
+
+def test_command_that_ctrl_c_ends_with_a_status_of_its_own(tmp_path: Path) -> None:
+    script = "trap 'exit 3' INT; for i in $(seq 900); do echo iter $i; sleep 0.02; done"
+    words = ["record", "--results", str(tmp_path), "--step-pattern", r"iter (?P<step>\d+)", "--", "bash", "-c", script]
+    watcher = subprocess.Popen([sys.executable, "-m", "triplepoint", *words], start_new_session=True, stderr=-1)
+    steps = "recorded/open/*/steps/log0.jsonl"
+    wait_until(lambda: any(len(path.read_text()) > 1000 for path in tmp_path.glob(steps)), "steps", 60)
+    os.killpg(watcher.pid, signal.SIGINT)
+    line = watcher.communicate(timeout=60)[1].decode()
+    assert watcher.returncode == 3 and "ok: ended by hand: Ctrl-C (SIGINT)" in line
+    (path,) = tmp_path.glob("runs/*/raw/manifest.json")
+    assert read_manifest(path).status == "ok"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(KeyboardInterrupt(), -2), (SystemExit(0), None), (SystemExit(3), 1), (ValueError("x"), 1)]
+)
+def test_loop_that_is_left_by_ctrl_c_or_exit_did_not_crash(
+    tmp_path: Path, error: BaseException, status: int | None
+) -> None:
+    recorder = record(tmp_path, CONFIG)
+    session = recorder._session = Session.join(tmp_path, {}, None)
+    recorder.__exit__(type(error), error, None)
+    (end,) = session.folder.glob("ends/*.json")
+    assert json.loads(end.read_text())["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("kinds", "steps", "expected"),
+    [
+        ((), "none", ("ok", "the whole recording is one window, no step was seen in it")),
+        (("warmup", "warmup"), "auto", ("cancelled", "the whole recording is one window, its 2 steps are warm-up")),
+    ],
+)
+def test_window_is_called_no_step(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], kinds: tuple[str, ...], steps: str, expected: tuple[str, str]
+) -> None:
+    session = left(tmp_path, kinds, steps=steps)
+    if not kinds:  # the file of a sampler in its place: a window needs samples
+        t_ns = np.arange(1, 20) * S
+        recorder = Recorder(session.folder / "telemetry" / f"{session.host}.arrow", 1.0, {})
+        recorder.write([Part("host", t_ns, np.zeros(19, int), ("cpu_utilisation",), np.full((19, 1), 0.5))])
+        recorder.close()
+    session.leave_end(-2, ["train"], [])
+    manifest, line = finished(tmp_path, capfd)
+    assert manifest.status == expected[0] and expected[1] in line
+    assert expected[1] in str(manifest.facts["no_measured_step"])
+    if not kinds:
+        row = through(tmp_path, manifest.run)
+        assert (row["num_measured_steps"], row["step_time_s"]) == (None, None)
+        assert "no step was seen" in str(row["step_notes"])
+
+
+@pytest.mark.parametrize(
+    ("window", "kinds", "expected"),
+    [
+        ((20, 22), MEASURED, "steps 20 to 21 were not profiled: the job ended after 4 steps, counted from 0"),
+        ((2, 3), MEASURED, "steps 2 to 2 were not profiled: its ranks do not use torch, or use its profiler"),
+    ],
+)
+def test_profile_that_did_not_happen_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], window: tuple[int, int], kinds: tuple[str, ...], expected: str
+) -> None:
+    session = left(tmp_path, kinds)
+    ask_for_window(session.folder, *window)
+    session.leave_end(0, ["train"], [])
+    manifest, line = finished(tmp_path, capfd)
+    assert expected in line and str(manifest.facts["not_profiled"]).startswith(expected)
+
+
+def test_description_that_does_not_fit_says_what_tp_has_to_divide_and_is_mended(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    session = left(tmp_path)
+    (session.folder / "session.json").write_text('{"describe": {"tp": 3}}')
+    session.leave_end(0, ["train"], [])
+    assert main(["record", "--finish", "--results", str(tmp_path), "--config", str(CONFIG)]) == 1
+    line = capfd.readouterr().err
+    assert "tp*pp*cp = 3*1*1 = 3, which does not divide the 1 rank of its recording" in line and line.count("\n") == 1
+    assert main(["record", "--finish", "--results", str(tmp_path), "--config", str(CONFIG), "--set", "tq=1"]) == 2
+    assert "tq" in capfd.readouterr().err
+    assert finished(tmp_path, capfd, "--set", "tp=1")[0].status == "ok"
+
+
+def test_job_too_short_for_a_sample_leaves_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    left(tmp_path, ()).leave_end(0, ["true"], [])
+    assert main(["record", "--finish", "--results", str(tmp_path), "--config", str(CONFIG)]) == 0
+    assert "the job ended before its first sample and step" in capfd.readouterr().err
+    assert not list(tmp_path.glob("recorded/open/*"))
