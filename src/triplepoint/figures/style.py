@@ -1,4 +1,4 @@
-"""The page every figure stands on: sizes, colours, title, stamp, limits, published values, clipped outliers."""
+"""The page every figure stands on: sizes, seaborn theme, title, stamp, limits, published values, clipped outliers."""
 
 import functools
 import math
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 import matplotlib
-import matplotlib.style
+import seaborn
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -45,9 +45,6 @@ _NUMBER_WITH_UNIT = re.compile(r"(?<=\d) (?=(?:%|°C|K|W|s|MHz|Hz)(?!\w))")
 
 NOT_RUN = "not run"
 
-_INK = ".15"
-"""Of text and axes: softer than black."""
-
 _RC: dict[str, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -58,7 +55,6 @@ _RC: dict[str, Any] = {
         ),
         TEXT_PT,
     ),
-    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color", "xtick.color", "ytick.color"), _INK),
     "axes.linewidth": 0.5,
     "axes.labelpad": 2,
     "axes.titlepad": 3,
@@ -73,8 +69,6 @@ _RC: dict[str, Any] = {
     "grid.linewidth": 0.5,
     "lines.linewidth": 1.0,
     "lines.markersize": 3.5,
-    "lines.solid_capstyle": "round",
-    "patch.edgecolor": "white", "patch.force_edgecolor": True, "patch.linewidth": 0.8,
     "hatch.linewidth": 0.5,
     "legend.frameon": False,
     "legend.handlelength": 1.4,
@@ -82,7 +76,6 @@ _RC: dict[str, Any] = {
     "legend.labelspacing": 0.3,
     "xtick.major.size": 2, "ytick.major.size": 2, "xtick.major.width": 0.5, "ytick.major.width": 0.5,
     "xtick.major.pad": 1.5, "ytick.major.pad": 1.5,
-    "xtick.minor.size": 3.2, "ytick.minor.size": 3.2, "xtick.minor.width": 0.8, "ytick.minor.width": 0.8,
     # Embedded as TrueType: publishers refuse Type 3 fonts.
     "pdf.fonttype": 42,
     # A user's matplotlibrc must not change a figure.
@@ -100,7 +93,7 @@ def styled(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]
     def run(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         with matplotlib.rc_context():
             matplotlib.rcdefaults()
-            matplotlib.style.use(_RC)
+            seaborn.set_theme(context="paper", style="ticks", rc=_RC)
             return function(*args, **kwargs)
 
     return run
