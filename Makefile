@@ -7,11 +7,8 @@ TARGETS ?= all
 # The scanner of traces and the inner loop of the sampler; `pip install` builds them.
 NATIVE := $(wildcard src/triplepoint/trace/kineto/scanner/*.[ch] src/triplepoint/telemetry/native/*.c)
 SMK := Snakefile $(wildcard rules/*.smk)
-# Parts of the tests that run side by side. Gangs of ranks, on Slurm or here, mostly wait for each other, and go first where
-# there are few processors: they have time limits.
-LANES := test-slurm test-launch test-workflow test-rest
 
-.PHONY: all env test $(LANES) check format lint types docs clean help
+.PHONY: all env test test-gangs test-rest check format lint types docs clean help
 
 help:
 	@echo "make all     make the environment, then every figure and report.html"
@@ -37,20 +34,16 @@ $(READY): pyproject.toml envs/constraints.txt $(NATIVE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c envs/constraints.txt -e '.[dev]'
 	@touch $(READY)
 
+# Gangs of ranks, on Slurm or here, mostly wait for each other, and so are tested beside the rest. More than two parts at
+# once make them miss their time limits on two processors.
 test: env
-	$(MAKE) --jobs=4 --keep-going --output-sync=target $(LANES)
+	$(MAKE) --jobs=2 --keep-going --output-sync=target test-gangs test-rest
 
-test-slurm: env
-	$(BIN)/python -m pytest -p no:cacheprovider tests/slurm
-
-test-launch: env
-	$(BIN)/python -m pytest -p no:cacheprovider tests/unit/launch
-
-test-workflow: env
-	nice -n 5 $(BIN)/python -m pytest -p no:cacheprovider tests/workflow
+test-gangs: env
+	$(BIN)/python -m pytest -p no:cacheprovider tests/slurm tests/unit/launch
 
 test-rest: env
-	nice -n 5 $(BIN)/python -m pytest --ignore=tests/slurm --ignore=tests/unit/launch --ignore=tests/workflow
+	$(BIN)/python -m pytest --ignore=tests/slurm --ignore=tests/unit/launch
 
 check: env format lint types docs test
 

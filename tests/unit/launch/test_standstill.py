@@ -146,7 +146,7 @@ def test_slow_steps_of_a_machine_in_use_are_one_line() -> None:
 
 def test_manifest_of_many_nodes_that_stood_still_says_it_in_few_lines() -> None:
     found = Interruption(host="n1", rank=None, duration_s=8.0, steps=(1,), measured_steps=(1,))
-    notes = Manifest.model_construct(interruptions=(found,) * 100, slow_steps=None).step_notes
+    notes = Manifest.model_construct(interruptions=(found,) * 100, slow_steps=None, facts={}).step_notes
     assert len(notes) == 9
     assert notes[-1] == "92 more interruptions"
 
