@@ -1,6 +1,7 @@
 """What the project changes in a running Snakemake: a site's resources, interrupts, what runs again, idle work."""
 
 import gc
+import itertools
 import re
 import signal
 import sys
@@ -79,7 +80,9 @@ def asked_reports(is_main_process: bool) -> list[str]:
     """Return the front pages of reports that the command line of Snakemake names."""
     if not is_main_process or Path(sys.argv[0]).name not in ("snakemake", "__main__.py"):
         return []
-    return [word for word in sys.argv[1:] if _REPORT.fullmatch(word)]
+    # Snakemake writes its own report to the file after --report.
+    words = itertools.pairwise(sys.argv)
+    return [word for before, word in words if _REPORT.fullmatch(word) and before != "--report"]
 
 
 def runs_to_launch(workflow: Any) -> list[str]:
