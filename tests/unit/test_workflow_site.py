@@ -87,7 +87,7 @@ def test_asked_figures_are_those_of_the_command_line(
 
 
 def test_asked_reports_are_those_of_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["report.html", "report-a.b.html", "report", "x/report.html", "--report", "report-of-snakemake.html", "--config", "studies=[a]"]
+    words = ["report.html", "report-a.b.html", "report", "x/report.html", "--report", "report-b.html"]
     monkeypatch.setattr("sys.argv", ["/bin/snakemake", *words])
     assert workflow_site.asked_reports(is_main_process=True) == ["report.html", "report-a.b.html"]
     assert workflow_site.asked_reports(is_main_process=False) == []
