@@ -48,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
         "search",
         "Find the configuration to train with, and the few that are worth measuring.",
         _EXAMPLES,
-        _ABOUT.replace("%", "%%"),
+        _ABOUT,
         answer={
             "answer": "one sentence",
             "rows": "configurations that keep to the limits, best first",
@@ -149,7 +149,7 @@ def run(arguments: argparse.Namespace) -> Answer:
     values = dict(_values(text) for text in arguments.set)
     question = Question(arguments.model, arguments.cluster, arguments.batch, values, arguments.stack)
     found = search(question, arguments.config, arguments.objective, limits, arguments.within, arguments.measure)
-    return _answer(found, arguments.study, arguments.figure)
+    return _answer(found, arguments.config / "studies", arguments.study, arguments.figure)
 
 
 def _values(text: str) -> tuple[str, list[Any]]:
@@ -162,7 +162,7 @@ def _values(text: str) -> tuple[str, list[Any]]:
     return name, load(f"[{values}]", f"search: --set {name}", "values")
 
 
-def _answer(found: "Found", study: Path | None, figure: Path | None) -> Answer:
+def _answer(found: "Found", studies: Path, study: Path | None, figure: Path | None) -> Answer:
     """Return the answer, with the files that are asked for written."""
     from triplepoint.advise import search_answer as answer
     from triplepoint.files import write_text
@@ -179,7 +179,8 @@ def _answer(found: "Found", study: Path | None, figure: Path | None) -> Answer:
     text = answer.render(found)
     if found.chosen and study is not None:
         write_text(study, answer.study_of(found, study.stem))
-        text += f"\nStudy: {study}; its cost: triplepoint plan {study.stem}"
+        move = "" if study.resolve().parent == studies.resolve() else f"move it to {studies}, then "
+        text += f"\nStudy: {study}; its cost: {move}triplepoint plan {study.stem}"
     if found.chosen and figure is not None:
         from triplepoint.advise.search_figure import write
 

@@ -34,7 +34,7 @@ def _job(answer: Answer) -> Iterator[str]:
         large = [(key, value) for key, value in by.items() if value - 1 >= _LEAST_PART][:_MOST_PARTS]
         if large and len(by) > 1:
             yield f"  {what}: {', '.join(f'{key} {value:.3f}' for key, value in large)}"
-    if slow.slowdown - 1 >= _LEAST_PART:
+    if slow.slowdown - 1 >= _LEAST_PART and slow.share_of_workers >= 0:
         worker = ", ".join(f"replica {dp} stage {stage}" for dp, stage in slow.top_workers)
         yield f"  share of what is lost: slowest workers ({worker}) {slow.share_of_workers:.0%}{_last(answer)}"
     yield f"  late starts of operations: {slow.launch_slowdown - 1:.2%} of the step"
@@ -57,6 +57,8 @@ def _causes(answer: Answer) -> Iterator[str]:
     rows = answer.rows()
     if not rows:
         yield "No GPU is slow: none stands out from its peers by 2 % or more."
+        if answer.source == "step times":
+            yield "Ranks wait for each other, so step times and clocks can miss one that is late: traces show it."
         return
     yield "causes, with what each costs the whole job:"
     lines = [["GPU", "cause", "step %", "GPU h/day", "kWh/day"]]
