@@ -58,6 +58,7 @@ READS = [
     "export smoke --to mlflow --results {} --out {out}",
     "compare {}.csv",
     "recommend run --results {}",
+    "search llama3-8b h200x32 --batch 64 --config {}",
 ]
 
 
