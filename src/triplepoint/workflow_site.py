@@ -66,9 +66,8 @@ def asked_figures(is_main_process: bool) -> list[str]:
 
     Ends the process with one line and status 2: Snakemake would say that no rule makes such a file, in many lines.
     """
-    if not is_main_process or Path(sys.argv[0]).name not in ("snakemake", "__main__.py"):
-        return []
-    found = dict.fromkeys(match[1] for word in sys.argv[1:] if (match := _FIGURE.fullmatch(word)))
+    words = (word for _, word in _words(is_main_process))
+    found = dict.fromkeys(match[1] for word in words if (match := _FIGURE.fullmatch(word)))
     try:
         return [name for name in found if spec_of(name)]
     except UserError as error:
@@ -78,11 +77,15 @@ def asked_figures(is_main_process: bool) -> list[str]:
 
 def asked_reports(is_main_process: bool) -> list[str]:
     """Return the front pages of reports that the command line of Snakemake names."""
-    if not is_main_process or Path(sys.argv[0]).name not in ("snakemake", "__main__.py"):
-        return []
     # Snakemake writes its own report to the file after --report.
-    words = itertools.pairwise(sys.argv)
+    words = _words(is_main_process)
     return [word for before, word in words if _REPORT.fullmatch(word) and before != "--report"]
+
+
+def _words(is_main_process: bool) -> Iterable[tuple[str, str]]:
+    """Return the words of Snakemake's command line, each after the one before it; none in its jobs and elsewhere."""
+    is_its = is_main_process and Path(sys.argv[0]).name in ("snakemake", "__main__.py")
+    return itertools.pairwise(sys.argv) if is_its else ()
 
 
 def runs_to_launch(workflow: Any) -> list[str]:

@@ -90,14 +90,14 @@ def headline(found: Found) -> str:
     """Return the answer in a sentence."""
     if found.nearest:
         return _no_answer(*found.nearest, found)
-    best, num_tied = found.chosen[0], sum(one.may_be_best for one in found.chosen)
+    best, num_others = found.chosen[0], sum(one.may_be_best for one in found.chosen) - 1
     it = best.candidate
     low, high = it.prediction.step_time_lo_s, it.prediction.step_time_hi_s
     first = (
         f"{_layout(it)}, micro-batch {it.point.micro_batch_size}, recompute {it.point.recompute}: "
         f"{it.step_time_s:.3g} s a step ({low:.3g} to {high:.3g}), {tokens_per_s(it):,.0f} token/s"
     )
-    rest = "no other may be better" if num_tied < 2 else f"{num_tied - 1} others may be as good or better"
+    rest = "no other may be better" if num_others < 1 else f"{num_others} others may be as good or better"
     return f"{first}; {rest}"
 
 
@@ -149,7 +149,7 @@ def _cells(one: Chosen, is_measured: bool) -> tuple[str, ...]:
         it.point.recompute,
         ",".join(it.point.overlap) or "none",
         f"{it.step_time_s:.4g}",
-        f"{slower:.1f} ({low:.0f} to {high:.0f})",
+        f"{slower:.1f} ({low:.1f} to {high:.1f})",
         f"{tokens_per_s(it):,.0f}",
         _with_half(power.gpu_energy_per_token_j, power.gpu_energy_per_token_lo_j, power.gpu_energy_per_token_hi_j, 3),
         _number(it.node_power_peak_w / KILO, 4),
@@ -176,8 +176,8 @@ def _worth(found: Found) -> list[str]:
         return ["Nothing to measure: no other interval reaches the first."]
     return [
         f"Worth measuring: {number}, whose intervals reach the best. The {len(few.rows)} marked take {hours:.1f} GPU h;"
-        f" the best is among them with probability {few.probability:.2f},",
-        f"and is expected to be {100 * few.gain:.1f} % better than the first.",
+        f" the best of all is among them with probability {few.probability:.2f}.",
+        f"The best of the marked is expected to be {100 * few.gain:.1f} % better than the first.",
     ]
 
 

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pandas import DataFrame
@@ -10,30 +9,8 @@ from pandas import DataFrame
 from triplepoint.advise.search import Found
 from triplepoint.advise.search_answer import rows
 from triplepoint.config.plan import layout_label
-from triplepoint.errors import UserError
 from triplepoint.figures import marks, style
-from triplepoint.files import whole
 from triplepoint.provenance import git_state
-
-_KINDS = {".png": {"Software": "triplepoint"}, ".pdf": {"CreationDate": None, "ModDate": None}, ".svg": {"Date": None}}
-
-
-def check_kind(path: Path) -> None:
-    """Refuse a name that no figure is written under. Raises `UserError`."""
-    if path.suffix not in _KINDS:
-        raise UserError(f"{path}: expected a name that ends in {', '.join(_KINDS)}")
-
-
-def write(found: Found, path: Path) -> None:
-    """Write the figure of an answer with configurations.
-
-    Args:
-        found: The answer.
-        path: .png, .pdf or .svg.
-    """
-    figure = draw(found)
-    with whole(path) as scratch, rc_context({"svg.fonttype": "none", "svg.hashsalt": "triplepoint"}):
-        figure.savefig(scratch, dpi=200, metadata=_KINDS[path.suffix], format=path.suffix[1:])
 
 
 @style.styled

@@ -1,7 +1,5 @@
 """Power of a job over time and its spectrum, with the limits it has to keep to."""
 
-from pathlib import Path
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,10 +10,8 @@ from triplepoint import swings
 from triplepoint.advise.swings_answer import SwingAnswer
 from triplepoint.advise.swings_text import headline
 from triplepoint.figures import marks, style
-from triplepoint.files import whole
 from triplepoint.units import KILO
 
-SUFFIXES = (".pdf", ".png", ".svg")
 _NUM_PERIODS = 6
 """Of the strongest line, whose power is drawn."""
 _NOTE = (
@@ -34,13 +30,6 @@ def draw(answer: SwingAnswer) -> Figure:
     _draw_course(page.axes[0][0], answer)
     _draw_spectrum(page.axes[1][0], answer)
     return page.finish()
-
-
-def write(answer: SwingAnswer, path: Path) -> None:
-    """Write the figure: `.pdf`, `.png` or `.svg`."""
-    figure = draw(answer)
-    with whole(path) as scratch:
-        figure.savefig(scratch, format=path.suffix[1:], dpi=300)
 
 
 def _draw_course(axes: Axes, answer: SwingAnswer) -> None:

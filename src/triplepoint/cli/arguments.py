@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from triplepoint.config import RUN_PATTERN
 from triplepoint.errors import UserError, nearest
 
+_FIGURES = (".pdf", ".png", ".svg")
 MOST_PROCESSES = 4096
 
 RUN_ANSWER = MappingProxyType(
@@ -121,6 +122,15 @@ def out_file(text: str) -> Path:
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{path} is a folder, expected a file to write")
     _check_folder(path.parent)
+    return path
+
+
+def out_figure(text: str) -> Path:
+    """Return an argument that is a figure to write; another kind of file is refused before any work is done."""
+    path = out_file(text)
+    if path.suffix not in _FIGURES:
+        found = path.suffix or "no ending"
+        raise argparse.ArgumentTypeError(f"{path}: found {found}, expected one of {', '.join(_FIGURES)}")
     return path
 
 

@@ -178,10 +178,12 @@ def _numbers(text: str | None) -> tuple[int, ...]:
 
 def _lines(done: "Imported") -> list[str]:
     """Return what was imported, to be read."""
+    from triplepoint.units import counted
+
     lines = []
     for host in done.hosts:
         if host["num_samples"]:
-            gpus = f"{host['num_gpus']} GPU{'s' * (host['num_gpus'] != 1)}"
+            gpus = counted(host["num_gpus"], "GPU")
             samples = f"{host['num_samples']} samples every {host['period_s']:.3g} s, {host['start']} to {host['end']}"
             lines.append(f"{host['host']}: {gpus}, {samples}: {', '.join(host['columns'])}")
         else:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_config, make_parser, out_file, whole_number
+from triplepoint.cli.arguments import add_config, make_parser, out_figure, out_file, whole_number
 from triplepoint.errors import UserError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
         "--measure", type=whole_number(50), default=6, metavar="N", help="configurations to measure, at most"
     )
     made.add_argument("--study", type=out_file, metavar="FILE", help="study of them to write (default: none)")
-    made.add_argument("--figure", type=out_file, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
+    made.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
     add_config(made)
     return made
 
@@ -131,10 +131,6 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.advise.search import Limits, search
     from triplepoint.advise.search_space import Question
 
-    if arguments.figure is not None:
-        from triplepoint.advise.search_figure import check_kind
-
-        check_kind(arguments.figure)
     if arguments.study is not None and arguments.study.suffix != ".yaml":
         raise UserError(f"{arguments.study}: expected a name that ends in .yaml")
     limits = Limits(
@@ -182,8 +178,9 @@ def _answer(found: "Found", studies: Path, study: Path | None, figure: Path | No
         move = "" if study.resolve().parent == studies.resolve() else f"move it to {studies}, then "
         text += f"\nStudy: {study}; its cost: {move}triplepoint plan {study.stem}"
     if found.chosen and figure is not None:
-        from triplepoint.advise.search_figure import write
+        from triplepoint.advise.search_figure import draw
+        from triplepoint.figures.write import save
 
-        write(found, figure)
+        save(draw(found), figure)
         text += f"\nFigure: {figure}"
     return Answer(content, text, status=0 if found.chosen else 1)

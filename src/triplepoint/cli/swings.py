@@ -13,7 +13,7 @@ from triplepoint.cli.arguments import (
     add_results,
     in_file,
     make_parser,
-    out_file,
+    out_figure,
     run_folder,
     say,
     seconds,
@@ -98,7 +98,7 @@ def parser() -> argparse.ArgumentParser:
         "--cap", action="append", default=[], type=_watts, metavar="W",
         help="of a point, power limit of GPUs to try, repeatable (default: 90, 80, 70 %% where limits are exceeded)",
     )  # fmt: skip
-    made.add_argument("--figure", type=out_file, metavar="OUT", help=".pdf, .png or .svg to write (default: none)")
+    made.add_argument("--figure", type=out_figure, metavar="OUT", help=".pdf, .png or .svg to write (default: none)")
     add_results(made)
     add_config(made)
     return made
@@ -139,15 +139,14 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.advise.swings_text import render
 
     out: Path | None = arguments.figure
-    if out is not None and out.suffix not in (".pdf", ".png", ".svg"):
-        raise UserError(f"{out}: found {out.suffix or 'no ending'}, expected one of .pdf, .png, .svg")
     spec = read_spec(arguments.spec) if arguments.spec else None
     wanted = spec, arguments.band, arguments.jobs
     answer = _of_point(arguments, wanted) if _is_point(arguments.source) else answer_of(_read(arguments), *wanted)
     if out is not None:
-        from triplepoint.advise.swings_figure import write
+        from triplepoint.advise.swings_figure import draw
+        from triplepoint.figures.write import save
 
-        write(answer, out)
+        save(draw(answer), out)
         say(f"swings: figure in {out}")
     return Answer(answer.content(), render(answer))
 

@@ -23,7 +23,7 @@ replay. Each slow GPU's cause is ranked from its clock, power, temperature, tran
 """
 _ANSWER = {
     "name": "the job",
-    "source": "what it was told from: traces, step times or operations",
+    "source": "what it was told from: traces, step times, recording (one without steps) or operations",
     "num_gpus": "GPUs of the job",
     "num_steps": "steps behind it",
     "step_time_s": "mean time of a step",

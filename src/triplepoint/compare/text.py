@@ -12,6 +12,7 @@ from triplepoint.compare.parts import Contribution, StepDifference
 from triplepoint.compare.quantities import QuantityDifference
 from triplepoint.compare.sides import Side
 from triplepoint.effects import Effect
+from triplepoint.units import counted
 
 MOST_CHANGES, MOST_PARTS, MOST_KERNELS = 14, 12, 12
 """Lines of each table; a last line says what is left out."""
@@ -45,9 +46,8 @@ def describe_side(side: Side) -> str:
         repeats = f" ({len(side.runs)} repeats)" if len(side.runs) > 1 else ""
         return f"{side.origin}: {names}{repeats}"
     gpus = sorted({job.gpu for job in side.jobs if job.gpu})
-    ranks = len(side.jobs)
     on = f" on {', '.join(gpus)}" if gpus else ""
-    return f"{side.origin}: traces of {ranks} rank{'s' if ranks > 1 else ''} in {side.word}{on}"
+    return f"{side.origin}: traces of {counted(len(side.jobs), 'rank')} in {side.word}{on}"
 
 
 def change_lines(changes: Sequence[Change]) -> Lines:

@@ -11,6 +11,7 @@ from pandas import DataFrame
 from triplepoint import effects
 from triplepoint.effects import between_gpus
 from triplepoint.figures import marks, style
+from triplepoint.units import counted
 
 _ROW_IN = 0.3
 _LINE_IN = 0.125
@@ -127,8 +128,8 @@ def _prepare(axes: Axes, title: str, rows: Sequence[_Row], checks: DataFrame) ->
 
 def _counted(row: _Row, found: DataFrame) -> str:
     subject = "trial" if row.check == "overhead" else "run"
-    counted = f"{len(found)} {subject}{'s' if len(found) > 1 else ''}, {int(found['num'].sum())} {row.counted}"
-    return f"{counted}, {int(found['of_total'].sum())} agree" if row.check == "zeus" else counted
+    words = f"{counted(len(found), subject)}, {int(found['num'].sum())} {row.counted}"
+    return f"{words}, {int(found['of_total'].sum())} agree" if row.check == "zeus" else words
 
 
 def _found(checks: DataFrame, check: str) -> DataFrame:

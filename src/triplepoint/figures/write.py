@@ -1,8 +1,10 @@
 """Writes one figure: PDF, PNG and the plotted numbers, each file whole or not at all."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib import rc_context
+from matplotlib.figure import Figure
 from pandas import DataFrame
 from pandas.api.types import is_numeric_dtype
 
@@ -14,11 +16,12 @@ from triplepoint.tables.whatif import WHATIF
 
 PNG_DPI = 200
 
-# Nothing that changes from day to day or machine to machine: the same tables give the same bytes.
-_PDF_METADATA = {"CreationDate": None, "ModDate": None, "Creator": "triplepoint", "Producer": "matplotlib"}
-_PNG_METADATA = {"Software": "triplepoint"}
-_SVG_METADATA = {"Date": None, "Creator": "triplepoint"}
-"""With the title, which the report shows above the figure: its answer."""
+_METADATA: Mapping[str, Mapping[str, str | None]] = {
+    ".png": {"Software": "triplepoint"},
+    ".pdf": {"CreationDate": None, "ModDate": None, "Creator": "triplepoint", "Producer": "matplotlib"},
+    ".svg": {"Date": None, "Creator": "triplepoint"},
+}
+"""By kind. Nothing that changes from day to day or machine to machine: the same tables give the same bytes."""
 
 
 @style.styled
@@ -46,12 +49,17 @@ def write_figure(name: str, results: Path, out_dir: Path) -> None:
         tables["points"] = on_cluster(_drawable(tables["points"], spec.need, name), name)
     figure, numbers = module.draw(tables)
     write_text(out_dir / f"{name}.csv", to_csv(numbers))
-    with whole(out_dir / f"{name}.png") as scratch:
-        figure.savefig(scratch, dpi=PNG_DPI, metadata=_PNG_METADATA)
-    with whole(out_dir / f"{name}.pdf") as scratch:
-        figure.savefig(scratch, metadata=_PDF_METADATA)
-    with whole(out_dir / f"{name}.svg") as scratch, rc_context({"svg.fonttype": "none", "svg.hashsalt": "triplepoint"}):
-        figure.savefig(scratch, metadata=_SVG_METADATA | {"Title": figure.get_label()})
+    for kind in _METADATA:
+        save(figure, out_dir / f"{name}{kind}")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as its name ends, .pdf, .png or .svg: whole or not at all."""
+    metadata: dict[str, str | None] = dict(_METADATA[path.suffix])
+    if path.suffix == ".svg":  # the report shows it above the figure: its answer
+        metadata["Title"] = str(figure.get_label())
+    with whole(path) as scratch, rc_context({"svg.fonttype": "none", "svg.hashsalt": "triplepoint"}):
+        figure.savefig(scratch, dpi=PNG_DPI if path.suffix == ".png" else "figure", metadata=metadata)
 
 
 def on_cluster(points: DataFrame, name: str) -> DataFrame:

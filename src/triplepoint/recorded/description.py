@@ -14,6 +14,7 @@ from triplepoint.config.point import SETTINGS, Engine, Point, PointCluster
 from triplepoint.config.study import Settings, make_points
 from triplepoint.config.yaml_file import read_yaml
 from triplepoint.errors import UserError
+from triplepoint.units import counted
 
 DEGREES = ("tp", "pp", "cp", "dp", "ep", "vp")
 """Degrees of a layout. Where one is named the others are 1, as in a study, and dp what is left."""
@@ -160,7 +161,7 @@ def check_size(described: Description, num_gpus: int) -> None:
     if not described.known & set(DEGREES):
         return
     product = described.tp * described.pp * described.cp * (described.dp or 1)
-    ranks = f"{num_gpus} rank{'s' * (num_gpus != 1)}"
+    ranks = counted(num_gpus, "rank")
     if described.dp is None and num_gpus % product:
         raise UserError(
             f"the job is described with tp*pp*cp = {described.tp}*{described.pp}*{described.cp} = {product}, which "

@@ -37,6 +37,7 @@ from triplepoint.report.runs import (
 )
 from triplepoint.status import RESULTS
 from triplepoint.tables.studies import read_joined, require_tables
+from triplepoint.units import counted
 from triplepoint.verdicts.judge import judge
 
 Row = Mapping[str, Any]
@@ -157,7 +158,7 @@ def _remove_others(folder: Path, names: set[str]) -> None:
 def _sentence(points: Sequence[Row]) -> str:
     found = Counter(point["status"] for point in points)
     parts = [f"{found[status]} {status.label}" for status in RESULTS if found[status]]
-    return f"{len(points)} run{'s' if len(points) != 1 else ''}: {', '.join(parts)}."
+    return f"{counted(len(points), 'run')}: {', '.join(parts)}."
 
 
 def _summary(points: Sequence[Row], findings: Sequence[Finding], out: Path) -> str:

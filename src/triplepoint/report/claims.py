@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from triplepoint.units import counted
 from triplepoint.verdicts.number import Verdict
 
 Row = dict[str, Any]
@@ -75,7 +76,7 @@ def sum_up_claims(rows: Sequence[Row]) -> Section | None:
         for of_claim in _by((row for row in rows if row["verdict"] == Verdict.FINDING), "claim").values()
     ]
     return Section(
-        f"{len(judged)} comparison{'s' if len(judged) != 1 else ''}: {words}.",
+        f"{counted(len(judged), 'comparison')}: {words}.",
         [str(verdict) for verdict in ORDER],
         totals,
         sorted(figures, key=lambda figure: _in_order(figure.name)),

@@ -12,7 +12,7 @@ from triplepoint.config.mesh import RankMesh
 from triplepoint.config.plan import read_planned_run
 from triplepoint.config.point import Point
 from triplepoint.errors import UserError
-from triplepoint.manifest import read_manifest
+from triplepoint.manifest import NO_STEP, read_manifest
 from triplepoint.units import S_PER_HOUR
 from triplepoint.why.explain import CAUSES, OF_HEAT, Finding, explain, explain_clocks
 from triplepoint.why.operations import Float, Operations
@@ -38,7 +38,7 @@ class Answer:
 
     Attributes:
         name: The job.
-        source: What it was told from: traces, step times or operations.
+        source: What it was told from: traces, step times, a recording without steps, or operations.
         num_gpus: GPUs of the job; recorded workers where that is not known.
         num_steps: Steps behind it.
         step_s: Mean time of a step. Unit: s.
@@ -144,6 +144,8 @@ def why_run(run: Path) -> Answer:
     sensed = {one.rank: one for one in sense(run, manifest, lambda rank: place_of(rank)[1])}
     per_node = max(len(node.devices) for node in manifest.nodes)
     operations, source, notes = _operations(run, place_of, per_node)
+    if source == "step times" and NO_STEP in manifest.facts:
+        source, notes = "recording", (str(manifest.facts[NO_STEP]), *notes)
     num_traced = len(operations.workers)
     if source == "traces" and num_traced < num_gpus:
         notes += (f"{num_traced} of {num_gpus} ranks were traced: others are seen by their sensors alone",)

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 
-from triplepoint.units import S_PER_HOUR
+from triplepoint.units import S_PER_HOUR, counted
 from triplepoint.why.answer import Answer
 
 _MOST_CAUSES, _MOST_PARTS = 10, 4
-_STEPS = {"traces": "profiled step", "step times": "measured step", "operations": "recorded step"}
+_STEPS = {
+    "traces": "profiled step", "step times": "measured step", "recording": "window", "operations": "recorded step"
+}  # fmt: skip
 _J_PER_KWH = 1e3 * S_PER_HOUR
 _LEAST_PART = 0.001
 """A slowdown nearer to 1 is not named."""
@@ -21,8 +23,8 @@ def _job(answer: Answer) -> Iterator[str]:
     slow = answer.slowdown
     is_sensed = answer.gpu_power_w == answer.gpu_power_w
     unit = "rank" if answer.source == "traces" and not is_sensed else "GPU"
-    steps = f"{_counted(answer.num_steps, _STEPS[answer.source])} of {answer.step_s:.4g} s{_mean(answer)}"
-    yield f"{answer.name}: {_counted(answer.num_gpus, unit)}, {steps}, from {answer.source}"
+    steps = f"{counted(answer.num_steps, _STEPS[answer.source])} of {answer.step_s:.4g} s{_mean(answer)}"
+    yield f"{answer.name}: {counted(answer.num_gpus, unit)}, {steps}, from {answer.source}"
     yield (
         f"  slowdown {slow.slowdown:.3f}: the step takes {slow.replayed_s.mean():.4g} s without late starts, and would "
         f"take {slow.ideal_s.mean():.4g} s if equal operations lasted equally long"
@@ -40,10 +42,6 @@ def _job(answer: Answer) -> Iterator[str]:
     yield f"  late starts of operations: {slow.launch_slowdown - 1:.2%} of the step"
 
 
-def _counted(number: int, unit: str) -> str:
-    return f"{number} {unit}{'s' * (number != 1)}"
-
-
 def _mean(answer: Answer) -> str:
     return " (mean)" if answer.num_steps > 1 else ""
 
@@ -57,7 +55,7 @@ def _causes(answer: Answer) -> Iterator[str]:
     rows = answer.rows()
     if not rows:
         yield "No GPU is slow: none stands out from its peers by 2 % or more."
-        if answer.source == "step times":
+        if answer.source in ("step times", "recording"):
             yield "Ranks wait for each other, so step times and clocks can miss one that is late: traces show it."
         return
     yield "causes, with what each costs the whole job:"

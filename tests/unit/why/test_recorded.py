@@ -43,6 +43,8 @@ def test_hot_gpu_of_a_recorded_job_is_named_with_a_bound(marks: list[dict[str, o
     run = tmp_path / "runs" / write_run(tmp_path / "runs", Description(), nodes, {}, marks, source="test")
     align_run(run / "raw", run / "telemetry.parquet")
     answer = why_run(run)
+    assert answer.source == ("step times" if marks else "recording")
+    assert any("no step was seen" in note for note in answer.notes) == (not marks)
     (found,) = answer.findings
     assert (found.rank, found.cause, found.is_bound) == (11, "contact", True)
     assert "gpu3 of b" in found.name
