@@ -33,6 +33,7 @@ COMMANDS = {
     "doctor": "check a machine, or all nodes of a cluster, before GPU hours are spent",
     "predict": "predict step time, memory and bottleneck of any configurations, one a row of a CSV",
     "search": "find the configuration to train with, and the few that are worth measuring",
+    "project": "say what a job would be on 1,000 to 100,000 GPUs: time, power, heat, failures",
     "whatif": "say what each factor costs a point, or makes of the difference of two points",
     "swings": "say how far and how fast power swings, whether that is allowed, and what would help",
     "why": "say why a job is slow, per GPU and per step: causes, what each costs, what to do",

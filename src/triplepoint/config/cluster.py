@@ -5,8 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from triplepoint.config.base import NAME_PATTERN, Devices, Quantity, Strict, unit_is
-from triplepoint.units import S_PER_YEAR
+from triplepoint.config.base import NAME_PATTERN, Devices, Quantity, Strict, parse, unit_is
+from triplepoint.units import BITS_PER_BYTE, S_PER_YEAR
 
 GPU_PATTERN = r"^node\d+\.gpu\d+$"
 """How a single GPU is named, both counted from 0."""
@@ -168,3 +168,22 @@ class ClusterConfig(Strict):
     def num_gpus(self) -> int:
         """Devices in the cluster."""
         return self.num_nodes * self.gpus_per_node
+
+
+def changed(cluster: ClusterConfig, **changes: object) -> ClusterConfig:
+    """Return a cluster with keys changed, checked as its file is. Raises `UserError` if it is wrong."""
+    return parse(ClusterConfig, cluster.model_dump() | changes, f"cluster {cluster.name}, changed")
+
+
+def with_adapters(cluster: ClusterConfig, number: int, gbit_per_s: float) -> ClusterConfig:
+    """Return a cluster with so many network adapters in a node, of so many Gb/s each."""
+    link, source = cluster.network_link, "asked: what if a node had these adapters"
+    if link in (None, "infiniband", "infiniband-shared"):
+        # GPUs that have an adapter each share none.
+        link = "infiniband" if number >= cluster.gpus_per_node else "infiniband-shared"
+    return changed(
+        cluster,
+        nics_per_node={"value": number, "unit": "NIC", "source": source},
+        nic_bandwidth={"value": gbit_per_s * 1e9 / BITS_PER_BYTE, "unit": "byte/s", "source": source},
+        network_link=link,
+    )

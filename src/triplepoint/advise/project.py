@@ -1,0 +1,373 @@
+"""Projection of a training job to more GPUs by data parallelism: time, power, heat, failures, each with an interval."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from triplepoint.advise.project_failures import Failures, best_checkpoints
+from triplepoint.advise.search_evaluate import node_power
+from triplepoint.config.catalogue import Catalogue
+from triplepoint.config.cluster import ClusterConfig, Topology, changed, with_adapters
+from triplepoint.config.point import Point
+from triplepoint.config.rules import refusal
+from triplepoint.errors import PointError, UserError
+from triplepoint.predictions import Request
+from triplepoint.processes import on_all_cores
+from triplepoint.simulate.fabric import fabric_of
+from triplepoint.simulate.heat.nodes import is_known
+from triplepoint.simulate.heat.warm import Warm
+from triplepoint.simulate.job import Job
+from triplepoint.simulate.predict.point import job_on_cluster
+from triplepoint.simulate.predict.prediction import Prediction, predict_warm, read_calibrations
+from triplepoint.simulate.scaling import ScalingKnown, read_scaling
+from triplepoint.status import PredictionStatus
+
+SIZES = (1024, 8192, 32768, 102400)
+"""GPUs asked for where none are named, as near as whole replicas and nodes come."""
+MOST_GPUS = 131072
+"""Most GPUs: beyond, no mean time to failure is published."""
+_FEW_DRAWS = 8
+"""Draws from which on processes pay."""
+Batch = Literal["grown", "fixed"]
+
+
+@dataclass(frozen=True)
+class Network:
+    """What joins the nodes; None is as the cluster has it.
+
+    Attributes:
+        topology: Fat tree, rail-optimised or dragonfly.
+        oversubscription: Bandwidth into a leaf switch, or a group, over that out of it.
+        adapters: Of a node, and Gb/s of each.
+        gpus_per_leaf: GPUs under a leaf switch, or of a group.
+    """
+
+    topology: Topology | None = None
+    oversubscription: float | None = None
+    adapters: tuple[int, float] | None = None
+    gpus_per_leaf: int | None = None
+
+    def of(self, cluster: ClusterConfig, num_gpus: int) -> ClusterConfig:
+        """Return a cluster of so many GPUs on this network."""
+        num_nodes = -(-num_gpus // cluster.gpus_per_node)
+        given = {name: getattr(self, name) for name in ("topology", "oversubscription", "gpus_per_leaf")}
+        given = {name: value for name, value in given.items() if value is not None}
+        larger = changed(cluster, num_nodes=max(num_nodes, cluster.nodes_per_domain), **given)
+        return with_adapters(larger, *self.adapters) if self.adapters else larger
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is projected.
+
+    Attributes:
+        request: The point to start from.
+        sizes: GPUs; `SIZES` where empty.
+        networks: Networks to compare, the first with the others.
+        batch: `grown`: each replica has the same work, the global batch grows with them. `fixed`: it stays.
+        num_draws: Draws of the parts of all GPUs.
+        failures: How often nodes fail, and what that costs.
+    """
+
+    request: Request
+    sizes: tuple[int, ...] = ()
+    networks: tuple[Network, ...] = (Network(),)
+    batch: Batch = "grown"
+    num_draws: int = 20
+    failures: Failures = Failures()
+
+
+class Interval(NamedTuple):
+    """A value and the ends of its 90 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def times(self, factor: float) -> "Interval":
+        """Return it times an exact factor."""
+        return Interval(*(factor * end for end in self))
+
+    def within(self, width: float) -> "Interval":
+        """Return it wider by an independent error: half a 90 % interval, in log."""
+        return self.product(Interval(1.0, math.exp(-width), math.exp(width)))
+
+    def product(self, other: "Interval") -> "Interval":
+        """Return the product with a value of independent error; what is zero at an end is zero there."""
+        value = self.value * other.value
+        low, high = (math.hypot(*(_log_ratio(one.value, one[end]) for one in (self, other))) for end in (1, 2))
+        return Interval(value, value * math.exp(-low), value * math.exp(high))
+
+    @property
+    def inverse(self) -> "Interval":
+        """One over it."""
+        return Interval(1 / self.value, 1 / self.high, 1 / self.low)
+
+
+def _log_ratio(value: float, end: float) -> float:
+    """Return the size of the logarithm of an end over its value; infinite where the end is zero."""
+    return abs(math.log(end / value)) if end > 0 and value > 0 else (math.inf if value > 0 else 0.0)
+
+
+UNKNOWN = Interval(math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class Projected:
+    """A job of one size on one network; NaN where power and heat of the GPU type are not known.
+
+    Attributes:
+        num_gpus: GPUs.
+        global_batch_size: Sequences of a step.
+        network: What joins its nodes.
+        cluster: The same with the cluster's own.
+        step_time_s: Of a step; the value is the median over draws of parts.
+        efficiency: Tokens per second and GPU over those of the start on this network.
+        tokens_per_s: Of all GPUs, without failures.
+        power_w: Of all nodes at the plug, all of which becomes heat.
+        energy_per_token_j: The same, per token.
+        gpu_temp_max_c: Of the hottest GPU.
+        slowest_gpu: Time of the slowest GPU's computation over that of the middle one, less 1; its interval is that
+            of 90 % of the draws.
+        mttf_s: Mean time to failure of the job.
+        checkpoint_every_s: Work between two checkpoints at the highest goodput.
+        goodput: Share of the time that goes into work that is kept.
+        kept_tokens_per_s: Tokens per second that are kept.
+        against_first: Step time over that on the first network, with the interval of two layouts.
+        prediction: Of the first draw.
+    """
+
+    num_gpus: int
+    global_batch_size: int
+    network: Network
+    cluster: ClusterConfig
+    step_time_s: Interval
+    efficiency: Interval
+    tokens_per_s: Interval
+    power_w: Interval
+    energy_per_token_j: Interval
+    gpu_temp_max_c: Interval
+    slowest_gpu: Interval
+    mttf_s: Interval
+    checkpoint_every_s: Interval
+    goodput: Interval
+    kept_tokens_per_s: Interval
+    against_first: Interval
+    prediction: Prediction
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The answer.
+
+    Attributes:
+        question: What was asked.
+        start: Number of GPUs of the point.
+        rows: By network, then by size, the start first.
+        known: What leaving scale out of the fit showed.
+    """
+
+    question: Question
+    start: int
+    rows: Sequence[Projected]
+    known: ScalingKnown
+
+
+class _Scaled(NamedTuple):
+    """A job of one size on its cluster."""
+
+    job: Job
+    cluster: ClusterConfig
+    network: Network
+
+
+class _Drawn(NamedTuple):
+    """What one draw of parts gives: a prediction, power of a node at the plug in W, and the slowest GPU's excess."""
+
+    prediction: Prediction
+    node_power_w: float
+    slowest: float
+
+
+def project(question: Question, config: Path) -> Projection:
+    """Return what a point would be at other sizes.
+
+    Args:
+        question: What is asked.
+        config: Folder of the configuration.
+
+    Raises:
+        UserError: If the point or a size cannot run, or the configuration is wrong.
+    """
+    point, known = question.request.point, read_scaling(config)
+    if question.request.invalid_because or point.task == "inference":
+        raise UserError(f"{question.request.where}: {question.request.invalid_because or 'inference is not projected'}")
+    sizes = [point.num_gpus, *(size for size in _sizes(question) if size != point.num_gpus)]
+    rows = list[Projected]()
+    for network in question.networks:
+        start: Projected | None = None
+        for place, size in enumerate(sizes):
+            scaled = _scaled(question, network, size, config)
+            first = rows[place] if len(rows) >= len(sizes) else None
+            row = _projected(scaled, question, config, start, first, known)
+            start = start or row
+            rows.append(row)
+    return Projection(question, point.num_gpus, rows, known)
+
+
+def _unit(point: Point) -> int:
+    """Return the fewest GPUs that are whole replicas and whole nodes."""
+    layout = point.layout
+    return math.lcm(layout.tp * layout.pp * layout.cp, point.cluster.gpus_per_node)
+
+
+def _sizes(question: Question) -> list[int]:
+    """Return the sizes asked for. Raises `UserError` if one is no number of whole replicas and nodes."""
+    point = question.request.point
+    unit = _unit(point)
+    if not question.sizes:
+        near = [unit * max(1, round(size / unit)) for size in SIZES]
+        if question.batch == "fixed":
+            num_batches = point.global_batch_size // point.micro_batch_size
+            replica = point.num_gpus // point.layout.dp
+            near = [replica * dp for dp in (point.layout.dp * 2**power for power in range(1, 12))
+                    if num_batches % dp == 0 and (replica * dp) % unit == 0]  # fmt: skip
+        return [size for size in dict.fromkeys(near) if point.num_gpus < size <= MOST_GPUS]
+    for size in question.sizes:
+        if size % unit or size > MOST_GPUS:
+            nearest = unit * max(1, min(round(size / unit), MOST_GPUS // unit))
+            raise UserError(
+                f"project: --gpus {size}: expected a multiple of {unit}, whole replicas and whole nodes, of at most "
+                f"{MOST_GPUS}; set {nearest}"
+            )
+    return list(dict.fromkeys(question.sizes))
+
+
+def _scaled(question: Question, network: Network, num_gpus: int, config: Path) -> _Scaled:
+    """Return the job of one size. Raises `UserError` if the rules refuse it."""
+    point, request = question.request.point, question.request
+    try:
+        job, cluster = job_on_cluster(point, config, request.stack)
+        larger = network.of(cluster, num_gpus)
+        dp = num_gpus // (point.layout.tp * point.layout.pp * point.layout.cp)
+        layout = point.layout.model_copy(update={"dp": dp})
+        batch = point.num_microbatches * point.micro_batch_size * dp
+        if question.batch == "fixed":
+            batch = point.global_batch_size
+        update = {"layout": layout, "num_gpus": num_gpus, "global_batch_size": batch}
+        if reason := refusal(point.model_copy(update=update), larger, job.gpu):
+            raise UserError(f"project: {num_gpus} GPUs, batch {question.batch}: {reason}")
+        gpu = Catalogue(config).gpu_of(larger)
+        assert gpu is not None, "a job has GPUs"
+        fabric = fabric_of(larger, gpu, config)
+    except PointError as error:
+        raise UserError(f"project: {num_gpus} GPUs: {error}") from None
+    fabric = fabric if job.software.reduces_in_switches else fabric.without_reduction()
+    return _Scaled(replace(job, layout=layout, global_batch_size=batch, fabric=fabric), larger, network)
+
+
+def draw(scaled: _Scaled, config: Path, number: int) -> _Drawn:
+    """Return what one draw of parts gives.
+
+    Args:
+        scaled: The job.
+        config: Folder of the configuration.
+        number: Of the draw, from 0.
+    """
+    job = replace(scaled.job, draw=scaled.job.draw + number)
+    prediction, warm = predict_warm(job, read_calibrations(config)[0], config, scaled.cluster, with_few_nodes=True)
+    if warm is None or not is_known(job.gpu, config):
+        return _Drawn(prediction, math.nan, math.nan)
+    return _Drawn(prediction, node_power(warm, config)[0], _slowest(warm))
+
+
+def _slowest(warm: Warm[Any]) -> float:
+    """Return the time of the slowest GPU's computation over that of the middle one, less 1."""
+    slowdown, weight = warm.trace.slowdown.mean(axis=0).reshape(-1), warm.seats.weight.reshape(-1)
+    order = np.argsort(slowdown)
+    middle = int(np.searchsorted(np.cumsum(weight[order]), weight.sum() / 2))
+    return float(slowdown[weight > 0].max() / slowdown[order[middle]] - 1.0)
+
+
+def draws(scaled: _Scaled, num_draws: int, config: Path) -> list[_Drawn]:
+    """Return what draws of parts give. Raises `UserError` if the job cannot run."""
+    read_calibrations(config)
+    # Without power nothing depends on parts.
+    number = num_draws if is_known(scaled.job.gpu, config) else 1
+    try:
+        found = on_all_cores(partial(draw, scaled, config), range(number), _FEW_DRAWS)
+    except PointError as error:
+        raise UserError(f"project: {scaled.job.num_gpus} GPUs: {error}") from None
+    first = found[0].prediction
+    if first.status not in (PredictionStatus.OK, PredictionStatus.UNDECIDED):
+        raise UserError(f"project: {scaled.job.num_gpus} GPUs: {first.reason}")
+    return found
+
+
+def _projected(
+    scaled: _Scaled,
+    question: Question,
+    config: Path,
+    start: Projected | None,
+    first: Projected | None,
+    known: ScalingKnown,
+) -> Projected:
+    """Return a size with its intervals; `start` is that of its network, `first` the same size on the first network."""
+    job, found = scaled.job, draws(scaled, question.num_draws, config)
+    prediction = found[0].prediction
+    step_s, of_parts = _over_draws([one.prediction.step_time_s for one in found], prediction)
+    tokens_per_s = step_s.inverse.times(job.global_batch_size * job.sequence_length)
+    efficiency = Interval(1.0, 1.0, 1.0)
+    if start is not None:
+        each, before = tokens_per_s.value / job.num_gpus, start.tokens_per_s.value / start.num_gpus
+        ratio = Interval(*[each / before] * 3)
+        efficiency = ratio.within(math.hypot(known.ratio_width(job.num_gpus, start.num_gpus), of_parts))
+    power = _power(found, scaled.cluster.num_nodes)
+    mttf_s = Interval(*(question.failures.mttf_s(job.num_gpus, end) for end in ("mid", "lo", "hi")))
+    costs = question.failures.checkpoint_s, question.failures.restart_s
+    best = [best_checkpoints(end_s, *costs) for end_s in mttf_s]
+    goodput = Interval(*(one.goodput for one in best))
+    temps = (prediction.power.gpu_temp_max_c, prediction.power.gpu_temp_max_lo_c, prediction.power.gpu_temp_max_hi_c)
+    return Projected(
+        job.num_gpus, job.global_batch_size, scaled.network, scaled.cluster, step_s, efficiency, tokens_per_s, power,
+        power.product(tokens_per_s.inverse), Interval(*temps), _of_draws([one.slowest for one in found]),
+        mttf_s, Interval(*(one.interval_s for one in best)), goodput, tokens_per_s.product(goodput),
+        _against(prediction, step_s.value, first, config), prediction,
+    )  # fmt: skip
+
+
+def _over_draws(steps_s: Sequence[float], prediction: Prediction) -> tuple[Interval, float]:
+    """Return the step time with its interval, and half the interval of draws, in log."""
+    middle, low, high = _of_draws(steps_s)
+    of_parts = 0.5 * math.log(high / low)
+    ends = prediction.step_time_lo_s / prediction.step_time_s, prediction.step_time_hi_s / prediction.step_time_s
+    return Interval(middle, *(middle * end for end in ends)).within(of_parts), of_parts
+
+
+def _of_draws(values: Sequence[float]) -> Interval:
+    low, middle, high = np.quantile(values, [0.05, 0.5, 0.95])
+    return Interval(float(middle), float(low), float(high))
+
+
+def _power(found: Sequence[_Drawn], num_nodes: int) -> Interval:
+    """Return the power of all nodes at the plug; that of GPUs says how well it is known. Unit: W."""
+    power, middle = found[0].prediction.power, float(np.median([one.node_power_w for one in found]))
+    if math.isnan(middle):
+        return UNKNOWN
+    ends = power.gpu_power_lo_w / power.gpu_power_w, power.gpu_power_hi_w / power.gpu_power_w
+    return Interval(middle, *(middle * end for end in ends)).times(num_nodes)
+
+
+def _against(prediction: Prediction, step_s: float, first: Projected | None, config: Path) -> Interval:
+    """Return the step time over that of the same size on the first network."""
+    if first is None:
+        return Interval(1.0, 1.0, 1.0)
+    one, other = prediction.laid, first.prediction.laid
+    assert one is not None and other is not None, "both were simulated"
+    width, ratio = read_calibrations(config)[0].layout_width(one, other), step_s / first.step_time_s.value
+    return Interval(ratio, ratio * math.exp(-width), ratio * math.exp(width))
