@@ -5,24 +5,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from triplepoint.advise.interval import UNKNOWN, Interval
 from triplepoint.advise.project_failures import Failures, best_checkpoints
+from triplepoint.advise.project_network import Batch, Network, Scaled, ratio_of_steps, scale_job
 from triplepoint.advise.search_evaluate import node_power
-from triplepoint.config.catalogue import Catalogue
-from triplepoint.config.cluster import ClusterConfig, Topology, changed, with_adapters
 from triplepoint.config.point import Point
-from triplepoint.config.rules import refusal
 from triplepoint.errors import PointError, UserError
 from triplepoint.predictions import Request
 from triplepoint.processes import on_all_cores
-from triplepoint.simulate.fabric import fabric_of
 from triplepoint.simulate.heat.nodes import is_known
 from triplepoint.simulate.heat.warm import Warm
-from triplepoint.simulate.job import Job
-from triplepoint.simulate.predict.point import job_on_cluster
 from triplepoint.simulate.predict.prediction import Prediction, predict_warm, read_calibrations
 from triplepoint.simulate.scaling import ScalingKnown, read_scaling
 from triplepoint.status import PredictionStatus
@@ -33,32 +29,6 @@ MOST_GPUS = 131072
 """Most GPUs: beyond, no mean time to failure is published."""
 _FEW_DRAWS = 8
 """Draws from which on processes pay."""
-Batch = Literal["grown", "fixed"]
-
-
-@dataclass(frozen=True)
-class Network:
-    """What joins the nodes; None is as the cluster has it.
-
-    Attributes:
-        topology: Fat tree, rail-optimised or dragonfly.
-        oversubscription: Bandwidth into a leaf switch, or a group, over that out of it.
-        adapters: Of a node, and Gb/s of each.
-        gpus_per_leaf: GPUs under a leaf switch, or of a group.
-    """
-
-    topology: Topology | None = None
-    oversubscription: float | None = None
-    adapters: tuple[int, float] | None = None
-    gpus_per_leaf: int | None = None
-
-    def of(self, cluster: ClusterConfig, num_gpus: int) -> ClusterConfig:
-        """Return a cluster of so many GPUs on this network."""
-        num_nodes = -(-num_gpus // cluster.gpus_per_node)
-        given = {name: getattr(self, name) for name in ("topology", "oversubscription", "gpus_per_leaf")}
-        given = {name: value for name, value in given.items() if value is not None}
-        larger = changed(cluster, num_nodes=max(num_nodes, cluster.nodes_per_domain), **given)
-        return with_adapters(larger, *self.adapters) if self.adapters else larger
 
 
 @dataclass(frozen=True)
@@ -82,50 +52,12 @@ class Question:
     failures: Failures = Failures()
 
 
-class Interval(NamedTuple):
-    """A value and the ends of its 90 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def times(self, factor: float) -> "Interval":
-        """Return it times an exact factor."""
-        return Interval(*(factor * end for end in self))
-
-    def within(self, width: float) -> "Interval":
-        """Return it wider by an independent error: half a 90 % interval, in log."""
-        return self.product(Interval(1.0, math.exp(-width), math.exp(width)))
-
-    def product(self, other: "Interval") -> "Interval":
-        """Return the product with a value of independent error; what is zero at an end is zero there."""
-        value = self.value * other.value
-        low, high = (math.hypot(*(_log_ratio(one.value, one[end]) for one in (self, other))) for end in (1, 2))
-        return Interval(value, value * math.exp(-low), value * math.exp(high))
-
-    @property
-    def inverse(self) -> "Interval":
-        """One over it."""
-        return Interval(1 / self.value, 1 / self.high, 1 / self.low)
-
-
-def _log_ratio(value: float, end: float) -> float:
-    """Return the size of the logarithm of an end over its value; infinite where the end is zero."""
-    return abs(math.log(end / value)) if end > 0 and value > 0 else (math.inf if value > 0 else 0.0)
-
-
-UNKNOWN = Interval(math.nan, math.nan, math.nan)
-
-
 @dataclass(frozen=True)
 class Projected:
     """A job of one size on one network; NaN where power and heat of the GPU type are not known.
 
     Attributes:
-        num_gpus: GPUs.
-        global_batch_size: Sequences of a step.
-        network: What joins its nodes.
-        cluster: The same with the cluster's own.
+        scaled: The job and its cluster.
         step_time_s: Of a step; the value is the median over draws of parts.
         efficiency: Tokens per second and GPU over those of the start on this network.
         tokens_per_s: Of all GPUs, without failures.
@@ -138,14 +70,11 @@ class Projected:
         checkpoint_every_s: Work between two checkpoints at the highest goodput.
         goodput: Share of the time that goes into work that is kept.
         kept_tokens_per_s: Tokens per second that are kept.
-        against_first: Step time over that on the first network, with the interval of two layouts.
+        against_first: Step time over that of the same size on the first network.
         prediction: Of the first draw.
     """
 
-    num_gpus: int
-    global_batch_size: int
-    network: Network
-    cluster: ClusterConfig
+    scaled: Scaled
     step_time_s: Interval
     efficiency: Interval
     tokens_per_s: Interval
@@ -159,6 +88,11 @@ class Projected:
     kept_tokens_per_s: Interval
     against_first: Interval
     prediction: Prediction
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs."""
+        return self.scaled.job.num_gpus
 
 
 @dataclass(frozen=True)
@@ -176,14 +110,6 @@ class Projection:
     start: int
     rows: Sequence[Projected]
     known: ScalingKnown
-
-
-class _Scaled(NamedTuple):
-    """A job of one size on its cluster."""
-
-    job: Job
-    cluster: ClusterConfig
-    network: Network
 
 
 class _Drawn(NamedTuple):
@@ -212,7 +138,7 @@ def project(question: Question, config: Path) -> Projection:
     for network in question.networks:
         start: Projected | None = None
         for place, size in enumerate(sizes):
-            scaled = _scaled(question, network, size, config)
+            scaled = scale_job(question.request, network, question.batch, size, config)
             first = rows[place] if len(rows) >= len(sizes) else None
             row = _projected(scaled, question, config, start, first, known)
             start = start or row
@@ -248,30 +174,7 @@ def _sizes(question: Question) -> list[int]:
     return list(dict.fromkeys(question.sizes))
 
 
-def _scaled(question: Question, network: Network, num_gpus: int, config: Path) -> _Scaled:
-    """Return the job of one size. Raises `UserError` if the rules refuse it."""
-    point, request = question.request.point, question.request
-    try:
-        job, cluster = job_on_cluster(point, config, request.stack)
-        larger = network.of(cluster, num_gpus)
-        dp = num_gpus // (point.layout.tp * point.layout.pp * point.layout.cp)
-        layout = point.layout.model_copy(update={"dp": dp})
-        batch = point.num_microbatches * point.micro_batch_size * dp
-        if question.batch == "fixed":
-            batch = point.global_batch_size
-        update = {"layout": layout, "num_gpus": num_gpus, "global_batch_size": batch}
-        if reason := refusal(point.model_copy(update=update), larger, job.gpu):
-            raise UserError(f"project: {num_gpus} GPUs, batch {question.batch}: {reason}")
-        gpu = Catalogue(config).gpu_of(larger)
-        assert gpu is not None, "a job has GPUs"
-        fabric = fabric_of(larger, gpu, config)
-    except PointError as error:
-        raise UserError(f"project: {num_gpus} GPUs: {error}") from None
-    fabric = fabric if job.software.reduces_in_switches else fabric.without_reduction()
-    return _Scaled(replace(job, layout=layout, global_batch_size=batch, fabric=fabric), larger, network)
-
-
-def draw(scaled: _Scaled, config: Path, number: int) -> _Drawn:
+def draw(scaled: Scaled, config: Path, number: int) -> _Drawn:
     """Return what one draw of parts gives.
 
     Args:
@@ -294,7 +197,7 @@ def _slowest(warm: Warm[Any]) -> float:
     return float(slowdown[weight > 0].max() / slowdown[order[middle]] - 1.0)
 
 
-def draws(scaled: _Scaled, num_draws: int, config: Path) -> list[_Drawn]:
+def draws(scaled: Scaled, num_draws: int, config: Path) -> list[_Drawn]:
     """Return what draws of parts give. Raises `UserError` if the job cannot run."""
     read_calibrations(config)
     # Without power nothing depends on parts.
@@ -310,7 +213,7 @@ def draws(scaled: _Scaled, num_draws: int, config: Path) -> list[_Drawn]:
 
 
 def _projected(
-    scaled: _Scaled,
+    scaled: Scaled,
     question: Question,
     config: Path,
     start: Projected | None,
@@ -332,12 +235,15 @@ def _projected(
     costs = question.failures.checkpoint_s, question.failures.restart_s
     best = [best_checkpoints(end_s, *costs) for end_s in mttf_s]
     goodput = Interval(*(one.goodput for one in best))
+    against = Interval(1.0, 1.0, 1.0)
+    if first is not None:
+        against = ratio_of_steps(step_s.value / first.step_time_s.value, job, first.scaled.job, config)
     temps = (prediction.power.gpu_temp_max_c, prediction.power.gpu_temp_max_lo_c, prediction.power.gpu_temp_max_hi_c)
     return Projected(
-        job.num_gpus, job.global_batch_size, scaled.network, scaled.cluster, step_s, efficiency, tokens_per_s, power,
+        scaled, step_s, efficiency, tokens_per_s, power,
         power.product(tokens_per_s.inverse), Interval(*temps), _of_draws([one.slowest for one in found]),
         mttf_s, Interval(*(one.interval_s for one in best)), goodput, tokens_per_s.product(goodput),
-        _against(prediction, step_s.value, first, config), prediction,
+        against, prediction,
     )  # fmt: skip
 
 
@@ -361,13 +267,3 @@ def _power(found: Sequence[_Drawn], num_nodes: int) -> Interval:
         return UNKNOWN
     ends = power.gpu_power_lo_w / power.gpu_power_w, power.gpu_power_hi_w / power.gpu_power_w
     return Interval(middle, *(middle * end for end in ends)).times(num_nodes)
-
-
-def _against(prediction: Prediction, step_s: float, first: Projected | None, config: Path) -> Interval:
-    """Return the step time over that of the same size on the first network."""
-    if first is None:
-        return Interval(1.0, 1.0, 1.0)
-    one, other = prediction.laid, first.prediction.laid
-    assert one is not None and other is not None, "both were simulated"
-    width, ratio = read_calibrations(config)[0].layout_width(one, other), step_s / first.step_time_s.value
-    return Interval(ratio, ratio * math.exp(-width), ratio * math.exp(width))

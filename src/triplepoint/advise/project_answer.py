@@ -1,19 +1,21 @@
 """The answer of a projection: rows, one sentence, a table as text, and how far such projections were right."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from triplepoint.advise.project import Interval, Network, Projected, Projection
-from triplepoint.config.cluster import ClusterConfig
+from triplepoint.advise.interval import Interval
+from triplepoint.advise.project import Projected, Projection
+from triplepoint.advise.project_network import Network, Scaled
 from triplepoint.config.plan import run_id
+from triplepoint.provenance import git_state
 from triplepoint.simulate.scaling import LeftOut
 from triplepoint.units import BITS_PER_BYTE, MEGA, S_PER_HOUR
 
-_HEADINGS = (
-    "GPUs", "step s", "efficiency %", "Mtoken/s", "MW", "J/token", "max degC", "slowest GPU %", "MTTF h",
-    "checkpoint min", "goodput %", "Mtoken/s kept",
-)  # fmt: skip
+_OF_STEPS = ("GPUs", "step s", "efficiency %", "Mtoken/s", "MW", "J/token", "max degC", "slowest GPU %")
+_OF_FAILURES = ("GPUs", "MTTF h", "checkpoint min", "goodput %", "Mtoken/s kept")
 _QUANTITIES = {
     "step_time_s": "step_time_s", "efficiency": "efficiency", "tokens_per_s": "tokens_per_s", "power_w": "power_w",
     "energy_per_token_j": "energy_per_token_j", "gpu_temp_max_c": "gpu_temp_max_c",
@@ -24,37 +26,45 @@ _QUANTITIES = {
 
 
 def rows(found: Projection) -> list[dict[str, Any]]:
-    """Return every size on every network as a record, the start first."""
-    return [_record(one) for one in found.rows]
+    """Return every size on every network as a row of table `projection`, the start first."""
+    return [_record(one, found) for one in found.rows]
 
 
-def _record(one: Projected) -> dict[str, Any]:
-    cluster, values = one.cluster, dict[str, Any]()
+def _record(one: Projected, found: Projection) -> dict[str, Any]:
+    cluster, values = one.scaled.cluster, dict[str, Any]()
     for key, name in _QUANTITIES.items():
         interval: Interval = getattr(one, name)
         values |= {key: interval.value, f"{key}_lo": interval.low, f"{key}_hi": interval.high}
+    point = found.question.request.point
     return {
+        "model": point.model.name,
+        "run": run_id(point),
+        "cluster": point.cluster.name,
         "num_gpus": one.num_gpus,
-        "global_batch_size": one.global_batch_size,
-        "network": words(one.network, cluster),
+        "start_gpus": found.start,
+        "global_batch_size": one.scaled.job.global_batch_size,
+        "network": words(one.scaled),
         "topology": cluster.topology,
         "oversubscription": cluster.oversubscription,
         **values,
         "exposed_comm_s": one.prediction.exposed_comm_s,
         "bottleneck": one.prediction.bottleneck,
-        "note": one.prediction.reason,
+        "note": one.prediction.reason or None,
+        "stack": one.scaled.job.stack,
+        "git_commit": git_state(Path(__file__).parent)[0],
+        "origin": "simulated",
     }
 
 
-def words(network: Network, cluster: ClusterConfig) -> str:
+def words(scaled: Scaled) -> str:
     """Return a network in words, such as `8x400 Gb/s, rail_optimised, 2:1`."""
-    parts = []
+    cluster, parts = scaled.cluster, list[str]()
     if cluster.nics_per_node and cluster.nic_bandwidth:
         speed = cluster.nic_bandwidth.value * BITS_PER_BYTE / 1e9
         parts.append(f"{cluster.nics_per_node.value:g}x{speed:g} Gb/s")
     parts += [cluster.topology] if cluster.topology else []
     parts += [f"{cluster.oversubscription:g}:1"] if cluster.oversubscription > 1 else []
-    return ", ".join(parts) or ("as given" if network != Network() else "that of the cluster")
+    return ", ".join(parts) or "one node"
 
 
 def headline(found: Projection) -> str:
@@ -77,7 +87,7 @@ def _change(one: Projected) -> str:
     """Return a network against the first, in words."""
     value, low, high = (100 * (end - 1) for end in one.against_first)
     tie = " (uncertain)" if low <= 0 <= high else ""
-    return f"on {words(one.network, one.cluster)} steps take {value:+.1f} % [{low:+.1f}, {high:+.1f}]{tie}"
+    return f"on {words(one.scaled)} steps take {value:+.1f} % [{low:+.1f}, {high:+.1f}]{tie}"
 
 
 def render(found: Projection) -> str:
@@ -85,10 +95,10 @@ def render(found: Projection) -> str:
     lines = [headline(found)]
     by_network: dict[Network, list[Projected]] = {}
     for one in found.rows:
-        by_network.setdefault(one.network, []).append(one)
-    for network, sized in by_network.items():
-        lines += ["", f"{run_id(found.question.request.point)} on {words(network, sized[0].cluster)}"]
-        lines += _table(sized)
+        by_network.setdefault(one.scaled.network, []).append(one)
+    for sized in by_network.values():
+        lines += ["", f"{run_id(found.question.request.point)} on {words(sized[-1].scaled)}"]
+        lines += [*_table(_OF_STEPS, sized), "", *_table(_OF_FAILURES, sized)]
     grown = "grows with GPUs" if found.question.batch == "grown" else "stays"
     lines += ["", f"global batch {grown}; [90 % intervals]; {found.question.num_draws} draws of parts", *check(found)]
     notes = dict.fromkeys(
@@ -97,27 +107,10 @@ def render(found: Projection) -> str:
     return "\n".join([*lines, *notes])
 
 
-def _table(sized: Sequence[Projected]) -> list[str]:
-    cells = [_HEADINGS, *(_cells(one) for one in sized)]
+def _table(headings: Sequence[str], sized: Sequence[Projected]) -> list[str]:
+    cells = [headings, *([_CELLS[name](one) for name in headings] for one in sized)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
-
-
-def _cells(one: Projected) -> tuple[str, ...]:
-    return (
-        str(one.num_gpus),
-        _scaled(one.step_time_s, 1.0),
-        _percent(one.efficiency),
-        _scaled(one.tokens_per_s, MEGA),
-        _scaled(one.power_w, MEGA),
-        _scaled(one.energy_per_token_j, 1.0),
-        _scaled(one.gpu_temp_max_c, 1.0),
-        _percent(one.slowest_gpu),
-        _scaled(one.mttf_s, S_PER_HOUR),
-        _scaled(one.checkpoint_every_s, 60.0),
-        _percent(one.goodput),
-        _scaled(one.kept_tokens_per_s, MEGA),
-    )
 
 
 def _scaled(interval: Interval, unit: float) -> str:
@@ -130,6 +123,25 @@ def _scaled(interval: Interval, unit: float) -> str:
 
 def _percent(interval: Interval) -> str:
     return _scaled(interval, 0.01)
+
+
+_CELLS: Mapping[str, Callable[[Projected], str]] = MappingProxyType(
+    {
+        "GPUs": lambda one: str(one.num_gpus),
+        "step s": lambda one: _scaled(one.step_time_s, 1.0),
+        "efficiency %": lambda one: _percent(one.efficiency),
+        "Mtoken/s": lambda one: _scaled(one.tokens_per_s, MEGA),
+        "MW": lambda one: _scaled(one.power_w, MEGA),
+        "J/token": lambda one: _scaled(one.energy_per_token_j, 1.0),
+        "max degC": lambda one: _scaled(one.gpu_temp_max_c, 1.0),
+        "slowest GPU %": lambda one: _percent(one.slowest_gpu),
+        "MTTF h": lambda one: _scaled(one.mttf_s, S_PER_HOUR),
+        "checkpoint min": lambda one: _scaled(one.checkpoint_every_s, 60.0),
+        "goodput %": lambda one: _percent(one.goodput),
+        "Mtoken/s kept": lambda one: _scaled(one.kept_tokens_per_s, MEGA),
+    }
+)
+"""Text of a row below each heading."""
 
 
 def check(found: Projection) -> list[str]:

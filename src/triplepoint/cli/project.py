@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_config, make_parser, out_figure, whole_number
+from triplepoint.cli.arguments import add_config, make_parser, out_figure, out_file, whole_number
 from triplepoint.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from triplepoint.advise.project import Network
     from triplepoint.advise.project_failures import Failures
+    from triplepoint.advise.project_network import Network
     from triplepoint.predictions import Request
 
 _TREES = (".yaml", ".yml", ".json")
@@ -89,9 +89,10 @@ def parser() -> argparse.ArgumentParser:
         "--checkpoint", type=_number(1e-3, 86400), metavar="S", help="time a checkpoint stops the job (default: 33)"
     )
     made.add_argument(
-        "--restart", type=_number(0, 86400), metavar="S", help="from a failure until the job goes on (default: 600)"
+        "--restart", type=_number(0, 86400), metavar="S", help="from a failure until the job goes on (default: 300)"
     )
     made.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
+    made.add_argument("--out", type=out_file, metavar="FILE", help="table projection, .parquet or .csv (default: none)")
     add_config(made)
     return made
 
@@ -143,18 +144,31 @@ def run(arguments: argparse.Namespace) -> Answer:
         arguments.draws, _failures(arguments),
     )  # fmt: skip
     found = project(question, arguments.config)
-    text, figure = answer.render(found), arguments.figure
-    if figure is not None:
-        from triplepoint.advise.project_figure import draw
-        from triplepoint.figures.write import save
-
-        save(draw(found), figure)
-        text += f"\nFigure: {figure}"
+    rows, text, figure = answer.rows(found), answer.render(found), arguments.figure
+    if figure is not None or arguments.out is not None:
+        _write(rows, arguments.out, figure)
+        text += f"\nFigure: {figure}" if figure else ""
     content = {
-        "answer": answer.headline(found), "start": found.start, "rows": answer.rows(found), "known": found.known,
+        "answer": answer.headline(found), "start": found.start, "rows": rows, "known": found.known,
         "failures": question.failures, "batch": question.batch, "num_draws": question.num_draws, "figure": figure,
     }  # fmt: skip
     return Answer(content, text)
+
+
+def _write(rows: list[dict[str, Any]], out: Path | None, figure: Path | None) -> None:
+    """Write the table and the figure that are asked for."""
+    from triplepoint.tables.projection import PROJECTION
+
+    table = PROJECTION.from_rows(rows)
+    if out is not None and out.suffix == ".csv":
+        PROJECTION.write_csv(out, [table])
+    elif out is not None:
+        PROJECTION.write(out, table)
+    if figure is not None:
+        from triplepoint.figures.projection import draw
+        from triplepoint.figures.write import save
+
+        save(draw({"projection": table.to_pandas()})[0], figure)
 
 
 def _request(text: str, config: Path) -> "Request":
@@ -178,7 +192,7 @@ def _request(text: str, config: Path) -> "Request":
 
 
 def _networks(arguments: argparse.Namespace) -> "tuple[Network, ...]":
-    from triplepoint.advise.project import Network
+    from triplepoint.advise.project_network import Network
 
     switches = arguments.topology, arguments.oversubscription
     adapters = dict.fromkeys(arguments.adapters) or (None,)
