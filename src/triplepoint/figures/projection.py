@@ -10,10 +10,10 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from pandas import DataFrame, Series
 
 from triplepoint.figures import marks, style
-from triplepoint.units import MEGA, S_PER_HOUR
+from triplepoint.units import S_PER_HOUR
 
 NOTE = (
-    "Bands: 90 % intervals. Dashed: tokens that failures "
+    "Bands: 90 % intervals, with what networks have in common. Dashed: tokens that failures "
     "leave. MTTF: mean time to failure of the job, with that of other fleets; it does not depend on the network."
 )
 
@@ -62,17 +62,15 @@ def answer(rows: DataFrame) -> str:
     """Return the title: efficiency and goodput at the largest size, and the other networks against the first."""
     sized = rows[rows["num_gpus"] == rows["num_gpus"].max()]
     first = sized.iloc[0]
-    said = (
+    lines = [
         f"{first['model']} on {first['num_gpus']:,} GPUs keeps {_percent(first, 'efficiency')} of the speed per GPU"
-        f" of {first['start_gpus']:,}, and {_percent(first, 'goodput')} of that through failures"
-    )
-    if first["power_w"] == first["power_w"]:
-        said += f"; it draws {first['power_w'] / MEGA:.2g} MW"
+        f" of {first['start_gpus']:,}; failures leave {_percent(first, 'goodput')} of that"
+    ]
     for _, row in sized.iloc[1:].iterrows():
         value, low, high = (100 * (row[f"step_time_over_first{end}"] - 1) for end in ("", "_lo", "_hi"))
         tie = ", a tie" if low <= 0 <= high else ""
-        said += f";\n{row['network']} against {first['network']}: step {value:+.0f} % [{low:+.0f}, {high:+.0f}]{tie}"
-    return said
+        lines.append(f"{row['network']} against {first['network']}: step {value:+.0f} % [{low:+.0f}, {high:+.0f}]{tie}")
+    return "\n".join(lines)
 
 
 def _percent(row: "Series[Any]", name: str) -> str:

@@ -28,9 +28,7 @@ PROJECTION = Table(
         *_with_ends("power_w", "W", "Of all nodes at the plug, which is also their heat."),
         *_with_ends("energy_per_token_j", "J/token", "Of all nodes at the plug."),
         *_with_ends("gpu_temp_max_c", "degC", "Hottest GPU."),
-        *_with_ends(
-            "slowest_gpu_fraction", "1", "Computing time of the slowest GPU over the middle one's, less 1."
-        ),
+        *_with_ends("slowest_gpu_fraction", "1", "Computing time of the slowest GPU over the middle one's, less 1."),
         *_with_ends("mttf_s", "s", "Mean time to failure of the job."),
         *_with_ends("checkpoint_every_s", "s", "Work between two checkpoints at the highest goodput."),
         *_with_ends("goodput", "1", "Share of the time that goes into work that is kept."),

@@ -58,6 +58,9 @@ READS = [
     "export smoke --to mlflow --results {} --out {out}",
     "compare {}.csv",
     "recommend run --results {}",
+    "project {}.yaml",
+    "project {}.json:1",
+    "calibrate --scaling {}",
     "search llama3-8b h200x32 --batch 64 --config {}",
 ]
 
