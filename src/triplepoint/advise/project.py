@@ -1,7 +1,7 @@
 """Projection of a training job to more GPUs by data parallelism: time, power, heat, failures, each with an interval."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,17 +18,19 @@ from triplepoint.errors import PointError, UserError
 from triplepoint.predictions import Request
 from triplepoint.processes import on_all_cores
 from triplepoint.simulate.heat.nodes import is_known
-from triplepoint.simulate.heat.warm import Warm
+from triplepoint.simulate.heat.warm import Warm, slow_ranks, warm_up, with_factors
+from triplepoint.simulate.power.load import Training
 from triplepoint.simulate.predict.prediction import Prediction, predict_warm, read_calibrations
 from triplepoint.simulate.scaling import ScalingKnown, read_scaling
+from triplepoint.simulate.step import Prepared, Step, prepare_step
 from triplepoint.status import PredictionStatus
 
 SIZES = (1024, 8192, 32768, 102400)
 """GPUs asked for where none are named, as near as whole replicas and nodes come."""
 MOST_GPUS = 131072
 """Most GPUs: beyond, no mean time to failure is published."""
-_FEW_DRAWS = 8
-"""Draws from which on processes pay."""
+_SHARES = 16
+"""Parts that draws are done in: fewer draws are done in one process."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,16 @@ class Projection:
     known: ScalingKnown
 
 
-class _Drawn(NamedTuple):
-    """What one draw of parts gives: a prediction, power of a node at the plug in W, and the slowest GPU's excess."""
+class Drawn(NamedTuple):
+    """What one draw of parts gives.
 
-    prediction: Prediction
+    Attributes:
+        step_time_s: Time of a step.
+        node_power_w: Mean of a node at the plug; NaN where it is not known.
+        slowest: Computing time of the slowest GPU over the middle one's, less 1; NaN likewise.
+    """
+
+    step_time_s: float
     node_power_w: float
     slowest: float
 
@@ -174,19 +182,31 @@ def _sizes(question: Question) -> list[int]:
     return list(dict.fromkeys(question.sizes))
 
 
-def draw(scaled: Scaled, config: Path, number: int) -> _Drawn:
-    """Return what one draw of parts gives.
+def draws(scaled: Scaled, numbers: Sequence[int], config: Path) -> list[Drawn]:
+    """Return what draws of parts give, of a job whose GPU type has known power and heat.
+
+    The work of a step is prepared once; power, heat and clocks are followed on a few nodes for each draw.
 
     Args:
         scaled: The job.
+        numbers: Of the draws; 0 is that of `triplepoint predict`.
         config: Folder of the configuration.
-        number: Of the draw, from 0.
+
+    Raises:
+        PointError: If GPUs cannot work under the conditions of the cluster.
     """
-    job = replace(scaled.job, draw=scaled.job.draw + number)
-    prediction, warm = predict_warm(job, read_calibrations(config)[0], config, scaled.cluster, with_few_nodes=True)
-    if warm is None or not is_known(job.gpu, config):
-        return _Drawn(prediction, math.nan, math.nan)
-    return _Drawn(prediction, node_power(warm, config)[0], _slowest(warm))
+    job, cluster = scaled.job, scaled.cluster
+    usual = prepare_step(job, read_calibrations(config)[0].constants(job), config)
+    slow, found = slow_ranks(cluster, job.num_gpus), []
+    for number in numbers:
+        prepared = replace(usual, job=replace(job, draw=job.draw + number))
+
+        def simulate(factor: Mapping[int, float], prepared: Prepared = prepared) -> Training[Step]:
+            return Training(prepared.run(with_factors(slow, factor)))
+
+        warm = warm_up(simulate({}), simulate, cluster, config, with_few_nodes=True)
+        found.append(Drawn(warm.load.length_s, node_power(warm, config)[0], _slowest(warm)))
+    return found
 
 
 def _slowest(warm: Warm[Any]) -> float:
@@ -197,19 +217,20 @@ def _slowest(warm: Warm[Any]) -> float:
     return float(slowdown[weight > 0].max() / slowdown[order[middle]] - 1.0)
 
 
-def draws(scaled: Scaled, num_draws: int, config: Path) -> list[_Drawn]:
-    """Return what draws of parts give. Raises `UserError` if the job cannot run."""
-    read_calibrations(config)
-    # Without power nothing depends on parts.
-    number = num_draws if is_known(scaled.job.gpu, config) else 1
+def _predicted(scaled: Scaled, num_draws: int, config: Path) -> tuple[Prediction, list[Drawn]]:
+    """Return the prediction of the first draw of parts, and all draws. Raises `UserError` if the job cannot run."""
+    calibration, gpus = read_calibrations(config)[0], scaled.job.num_gpus
     try:
-        found = on_all_cores(partial(draw, scaled, config), range(number), _FEW_DRAWS)
+        found, _ = predict_warm(scaled.job, calibration, config, scaled.cluster, with_few_nodes=True)
+        if found.status not in (PredictionStatus.OK, PredictionStatus.UNDECIDED):
+            raise UserError(f"project: {gpus} GPUs: {found.reason}")
+        if not is_known(scaled.job.gpu, config):  # without power nothing depends on parts
+            return found, [Drawn(found.step_time_s, math.nan, math.nan)]
+        shares = [range(first, num_draws, _SHARES) for first in range(min(_SHARES, num_draws))]
+        some = on_all_cores(partial(draws, scaled, config=config), shares, _SHARES)
+        return found, [one for share in some for one in share]
     except PointError as error:
-        raise UserError(f"project: {scaled.job.num_gpus} GPUs: {error}") from None
-    first = found[0].prediction
-    if first.status not in (PredictionStatus.OK, PredictionStatus.UNDECIDED):
-        raise UserError(f"project: {scaled.job.num_gpus} GPUs: {first.reason}")
-    return found
+        raise UserError(f"project: {gpus} GPUs: {error}") from None
 
 
 def _projected(
@@ -221,16 +242,16 @@ def _projected(
     known: ScalingKnown,
 ) -> Projected:
     """Return a size with its intervals; `start` is that of its network, `first` the same size on the first network."""
-    job, found = scaled.job, draws(scaled, question.num_draws, config)
-    prediction = found[0].prediction
-    step_s, of_parts = _over_draws([one.prediction.step_time_s for one in found], prediction)
+    job = scaled.job
+    prediction, found = _predicted(scaled, question.num_draws, config)
+    step_s, of_parts = _over_draws([one.step_time_s for one in found], prediction)
     tokens_per_s = step_s.inverse.times(job.global_batch_size * job.sequence_length)
     efficiency = Interval(1.0, 1.0, 1.0)
     if start is not None:
         each, before = tokens_per_s.value / job.num_gpus, start.tokens_per_s.value / start.num_gpus
         ratio = Interval(*[each / before] * 3)
         efficiency = ratio.within(math.hypot(known.ratio_width(job.num_gpus, start.num_gpus), of_parts))
-    power = _power(found, scaled.cluster.num_nodes)
+    power = _power(prediction, found, scaled.cluster.num_nodes)
     mttf_s = Interval(*(question.failures.mttf_s(job.num_gpus, end) for end in ("mid", "lo", "hi")))
     costs = question.failures.checkpoint_s, question.failures.restart_s
     best = [best_checkpoints(end_s, *costs) for end_s in mttf_s]
@@ -260,9 +281,9 @@ def _of_draws(values: Sequence[float]) -> Interval:
     return Interval(float(middle), float(low), float(high))
 
 
-def _power(found: Sequence[_Drawn], num_nodes: int) -> Interval:
+def _power(prediction: Prediction, found: Sequence[Drawn], num_nodes: int) -> Interval:
     """Return the power of all nodes at the plug; that of GPUs says how well it is known. Unit: W."""
-    power, middle = found[0].prediction.power, float(np.median([one.node_power_w for one in found]))
+    power, middle = prediction.power, float(np.median([one.node_power_w for one in found]))
     if math.isnan(middle):
         return UNKNOWN
     ends = power.gpu_power_lo_w / power.gpu_power_w, power.gpu_power_hi_w / power.gpu_power_w

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import pytest
 
 from triplepoint.advise.interval import Interval
-from triplepoint.advise.project import Projected, Projection, Question, project
+from triplepoint.advise.project import Projected, Projection, Question, draws, project
 from triplepoint.advise.project_answer import check, headline, render, rows
 from triplepoint.advise.project_network import Network, ratio_of_steps, scale_job
 from triplepoint.cli import main
 from triplepoint.errors import UserError
 from triplepoint.predictions import Request, predict, read_points
+from triplepoint.simulate.predict.prediction import predict_warm, read_calibrations
 from triplepoint.simulate.scaling import read_scaling
 from triplepoint.tables.projection import PROJECTION
 
@@ -52,6 +54,16 @@ def test_start_is_what_predict_says() -> None:
     assert start.power_w.value == pytest.approx(2 * predicted["node_power_w"], rel=0.01)
     assert start.step_time_s.low == pytest.approx(predicted["step_time_lo_s"], rel=1e-3)
     assert start.efficiency == (1.0, 1.0, 1.0)
+
+
+def test_draws_are_those_of_predictions() -> None:
+    scaled = scale_job(request_of(), SLOW, "grown", 64, CONFIG)
+    job = replace(scaled.job, draw=3)
+    calibration = read_calibrations(CONFIG)[0]
+    predicted, _ = predict_warm(job, calibration, CONFIG, scaled.cluster, with_few_nodes=True)
+    first, third = draws(scaled, (0, 3), CONFIG)
+    assert third.step_time_s == pytest.approx(predicted.step_time_s, rel=1e-12)
+    assert first.step_time_s != third.step_time_s
 
 
 def test_quantities_follow_from_the_step() -> None:
