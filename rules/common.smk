@@ -24,4 +24,5 @@ wildcard_constraints:
     part=r"\d+-\d+",
     study=STUDY.study_pattern,
     figure=STUDY.figure_pattern,
-    comparison=STUDY.comparison_pattern,
+    comparison=STUDY.simulated_pattern_of("whatif"),
+    projection=STUDY.simulated_pattern_of("projection"),

@@ -48,7 +48,18 @@ RUN_PATTERN = "[^/]+"
 
 _RESULTS = Path("results")
 
-CHEAP_RULES = ("simulate", "telemetry", "parse", "trace", "aggregate", "claims", "whatif", "figure", "report")
+CHEAP_RULES = (
+    "simulate",
+    "telemetry",
+    "parse",
+    "trace",
+    "aggregate",
+    "claims",
+    "whatif",
+    "project",
+    "figure",
+    "report",
+)
 """All rules but the one that costs GPU hours."""
 
 TRACE_TABLES = ("kernels", "intervals", "categories", "collectives", "ranks", "critical_path", "timeline")
@@ -82,7 +93,7 @@ def bind(config: Mapping[str, Any], base: str, asked: Sequence[str] = (), report
     except UserError as error:
         print(f"triplepoint: {error}", file=sys.stderr)
         sys.exit(USER_ERROR)
-    of_runs = [name for name in asked if not figures.spec_of(name).comparison]
+    of_runs = [name for name in asked if not figures.spec_of(name).simulated]
     if of_runs or not asked:
         budget = f"--max-gpu-hours {selection.max_gpu_hours}"
         tell_cost(" ".join([binding.arguments, budget, *(f"--figure {name}" for name in of_runs)]))
@@ -200,8 +211,8 @@ class Binding:
     def figure_tables(self, figure: str) -> list[str]:
         """Return the files a figure is drawn from."""
         spec = figures.spec_of(figure)
-        if spec.comparison:
-            return [str(_RESULTS / "whatif" / f"{spec.comparison}.parquet")]
+        if spec.simulated:
+            return [str(_RESULTS / f"{spec.simulated}.parquet")]
         return self.tables_behind(spec.tables, spec.studies)
 
     def question(self, figure: str) -> str:
@@ -212,10 +223,9 @@ class Binding:
         """Return the caption of a figure: Snakemake fills no wildcards in its path."""
         return figures.caption(figure)
 
-    @property
-    def comparison_pattern(self) -> str:
-        """Regular expression of the comparisons there are."""
-        names = sorted(path.stem for path in Path("config", "whatif").glob("*.yaml"))
+    def simulated_pattern_of(self, kind: str) -> str:
+        """Return the regular expression of the files in a folder of the configuration, `whatif` or `projection`."""
+        names = sorted(path.stem for path in Path("config", kind).glob("*.yaml"))
         return "|".join(map(re.escape, names)) or "(?!)"
 
     @property

@@ -1,6 +1,7 @@
 """The job of a projection: so many GPUs on a network, and how well the difference of two networks is known."""
 
 import math
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -45,6 +46,18 @@ class Network:
         given = {name: value for name, value in given.items() if value is not None}
         larger = changed(cluster, num_nodes=max(num_nodes, cluster.nodes_per_domain), **given)
         return with_adapters(larger, *self.adapters) if self.adapters else larger
+
+
+def read_adapters(text: str) -> tuple[int, float]:
+    """Return the number of adapters of a node, and Gb/s of each, that a text such as `8x400` means.
+
+    Raises:
+        ValueError: If it means none.
+    """
+    found = re.fullmatch(r"([1-9]\d?)x(\d{1,5}(?:\.\d{1,3})?)", text)
+    if found is None or not float(found[2]) >= 1:
+        raise ValueError(f"found {text[:40]!r}, expected NUMBERxGb/s, such as 8x400")
+    return int(found[1]), float(found[2])
 
 
 class Scaled(NamedTuple):

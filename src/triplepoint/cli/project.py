@@ -11,14 +11,15 @@ from triplepoint.cli.arguments import add_config, make_parser, out_figure, out_f
 from triplepoint.errors import UserError, nearest
 
 if TYPE_CHECKING:
+    from triplepoint.advise.project import Question
     from triplepoint.advise.project_failures import Failures
     from triplepoint.advise.project_network import Network
     from triplepoint.predictions import Request
 
 _TREES = (".yaml", ".yml", ".json")
 _ABOUT = """\
-POINT is .yaml, .yml or .json as 'triplepoint predict' reads it, or POINT:ID of several. Its job is scaled by data
-parallelism: each replica stays as it is, there are more of them.
+POINT is .yaml, .yml or .json as 'triplepoint predict' reads it, or POINT:ID of several; or a file of config/projection,
+which says all that is asked. Its job is scaled by data parallelism: each replica stays as it is, and there are more.
 
 columns, with 90 % intervals:
   efficiency %    tokens per second and GPU over those of the point, on the same network
@@ -46,6 +47,11 @@ _ANSWER = {
     "num_draws": "draws of parts",
     "figure": "file that was written, or null",
 }
+_ASKED = (
+    "gpus", "batch", "topology", "oversubscription", "gpus_per_leaf", "adapters", "draws", "failures", "checkpoint",
+    "restart",
+)  # fmt: skip
+"""Options that a file of `config/projection` has as keys."""
 _MOST_DRAWS = 10_000
 _MOST_GPUS = 10**7
 
@@ -121,10 +127,12 @@ def _float(text: str) -> float:
 
 
 def _adapters(text: str) -> tuple[int, float]:
-    number, _, speed = text.partition("x")
-    if not re.fullmatch(r"[1-9]\d?", number) or not 1 <= _float(speed) <= 1e5:
-        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected NUMBERxGb/s, such as 8x400")
-    return int(number), float(speed)
+    from triplepoint.advise.project_network import read_adapters
+
+    try:
+        return read_adapters(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _rates(text: str) -> tuple[float, ...]:
@@ -137,12 +145,9 @@ def _rates(text: str) -> tuple[float, ...]:
 def run(arguments: argparse.Namespace) -> Answer:
     """Project a point, and draw the figure that is asked for."""
     from triplepoint.advise import project_answer as answer
-    from triplepoint.advise.project import Question, project
+    from triplepoint.advise.project import project
 
-    question = Question(
-        _request(arguments.point, arguments.config), arguments.gpus, _networks(arguments), arguments.batch,
-        arguments.draws, _failures(arguments),
-    )  # fmt: skip
+    question = _question(arguments)
     found = project(question, arguments.config)
     rows, text, figure = answer.rows(found), answer.render(found), arguments.figure
     if figure is not None or arguments.out is not None:
@@ -153,6 +158,23 @@ def run(arguments: argparse.Namespace) -> Answer:
         "failures": question.failures, "batch": question.batch, "num_draws": question.num_draws, "figure": figure,
     }  # fmt: skip
     return Answer(content, text)
+
+
+def _question(arguments: argparse.Namespace) -> "Question":
+    """Return what is asked, by a file of `config/projection` or by options."""
+    from triplepoint.advise.project import Question
+    from triplepoint.advise.project_file import is_projection, read_question
+
+    path = Path(arguments.point)
+    if is_projection(path):
+        usual = parser().parse_args([arguments.point])
+        if given := [name for name in _ASKED if getattr(arguments, name) != getattr(usual, name)]:
+            option = given[0].replace("_", "-")
+            raise UserError(f"project: {path} says what is asked; leave out --{option}, or give a point")
+        return read_question(path, arguments.config)
+    request = _request(arguments.point, arguments.config)
+    networks, failures = _networks(arguments), _failures(arguments)
+    return Question(request, arguments.gpus, networks, arguments.batch, arguments.draws, failures)
 
 
 def _write(rows: list[dict[str, Any]], out: Path | None, figure: Path | None) -> None:

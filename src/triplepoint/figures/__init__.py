@@ -79,7 +79,8 @@ class FigureSpec:
         tables: Names of the result tables it is drawn from.
         paper: Number of the figure of the published study that it stands for; None where there is none.
         need: Points it can draw.
-        comparison: File of `config/whatif` that it draws, simulated for it, instead of tables of runs.
+        simulated: Comparison or projection that it draws, simulated for it, instead of tables of runs: `whatif/NAME` or
+            `projection/NAME`, a file of `config` and one of results.
         is_general: Whether it can say something of a study of one's own, which then has it.
         cluster: The cluster of its studies that it draws, '' for all. Without a point on it, a general figure draws the
             others, and one that is not is left out. Of a study of one's own all clusters are drawn.
@@ -91,7 +92,7 @@ class FigureSpec:
     tables: tuple[str, ...]
     paper: str | None = None
     need: Need = Need()
-    comparison: str | None = None
+    simulated: str | None = None
     is_general: bool = True
     cluster: str = ""
 
@@ -194,7 +195,16 @@ _SPECS = (
         (),
         "3",
         _GPUS,
-        "scale_up_vs_out",
+        "whatif/scale_up_vs_out",
+    ),
+    FigureSpec(
+        "projection",
+        "What would 800 Gb/s be worth against 100 on 8,192 GPUs, and what do failures leave?",
+        ("swings",),
+        (),
+        "22",
+        _GPUS,
+        "projection/network_8k",
     ),
     FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline", "gpus", "step_samples")),
     FigureSpec(
@@ -347,8 +357,8 @@ def spec_of(name: str) -> FigureSpec:
     if base not in FIGURES:
         raise UserError(f"no figure {base!r}{nearest(base, FIGURES)}")
     spec = FIGURES[base]
-    if study and spec.comparison:
-        raise UserError(f"figure {name}: draws config/whatif/{spec.comparison}.yaml, not one study; ask for {base}")
+    if study and spec.simulated:
+        raise UserError(f"figure {name}: draws config/{spec.simulated}.yaml, not one study; ask for {base}")
     return replace(spec, studies=(study,)) if study else spec
 
 

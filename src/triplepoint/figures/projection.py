@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter
 from pandas import DataFrame, Series
 
 from triplepoint.figures import marks, style
@@ -45,8 +45,9 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
         (throughput, "token/s per GPU"), (power, "energy of nodes (J/token)"), (failures, "MTTF (h)"),
     ):  # fmt: skip
         axes.set(xscale="log", xlabel="GPUs", ylabel=label)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        sizes = sorted(set(rows["num_gpus"]))
+        axes.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=30)
+        axes.minorticks_off()
     throughput.set_ylim(0, None)
     power.set_ylim(0, None)
     failures.set_yscale("log")

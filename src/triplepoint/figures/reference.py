@@ -43,7 +43,7 @@ def _studies(spec: FigureSpec) -> str:
 
 
 def _chapter(spec: FigureSpec, captions: Path) -> str:
-    source = f"comparison `config/whatif/{spec.comparison}.yaml`" if spec.comparison else ""
+    source = f"simulated for it from `config/{spec.simulated}.yaml`" if spec.simulated else ""
     facts = {
         "Published figure": spec.paper or "",
         "Studies": ", ".join(f"`{name}`" for name in spec.studies),

@@ -59,7 +59,7 @@ def own_figures(study: str, plan: Plan) -> list[str]:
 def fitting(study: str, plan: Plan) -> list[str]:
     """Return the figures that say anything of a study alone."""
     points = [entry.planned.point for entry in plan.valid if study in entry.studies]
-    general = [spec for spec in FIGURES.values() if spec.is_general and not spec.comparison]
+    general = [spec for spec in FIGURES.values() if spec.is_general and not spec.simulated]
     return [spec.name for spec in general if spec.need.fits(points)]
 
 
@@ -76,6 +76,8 @@ def require_selected(names: Iterable[str], plan: Plan, config: Path) -> None:
     """
     for name in names:
         spec = spec_of(name)
+        if spec.simulated:  # it draws no run
+            continue
         absent = [study for study in spec.studies if study not in plan.studies]
         known = sorted(path.stem for path in (config / "studies").glob("*.yaml"))
         for study in absent:

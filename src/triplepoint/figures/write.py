@@ -11,6 +11,7 @@ from pandas.api.types import is_numeric_dtype
 from triplepoint.errors import UserError
 from triplepoint.figures import Need, load, spec_of, style
 from triplepoint.files import guarded, whole, write_text
+from triplepoint.tables.projection import PROJECTION
 from triplepoint.tables.studies import read_joined, require_tables
 from triplepoint.tables.whatif import WHATIF
 
@@ -37,11 +38,12 @@ def write_figure(name: str, results: Path, out_dir: Path) -> None:
         UserError: If there is no such figure, a study has no results or no point it can draw, or a table is damaged.
     """
     spec, module = spec_of(name), load(name)
-    if spec.comparison:
-        path = results / "whatif" / f"{spec.comparison}.parquet"
+    if spec.simulated:
+        path = results / f"{spec.simulated}.parquet"
         if not path.is_file():
             raise UserError(f"figure {name}: no {path}; make it with 'snakemake figs/{name}.pdf'")
-        tables = {"whatif": WHATIF.read(path).to_pandas()}
+        table = PROJECTION if spec.simulated.startswith("projection/") else WHATIF
+        tables = {table.name: table.read(path).to_pandas()}
     else:
         require_tables(results, spec.studies, f"figure {name}", f"snakemake figs/{name}.pdf")
         tables = {table: read_joined(results, spec.studies, table).to_pandas() for table in spec.tables}

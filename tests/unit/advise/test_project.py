@@ -12,6 +12,7 @@ import pytest
 from triplepoint.advise.interval import Interval
 from triplepoint.advise.project import Projected, Projection, Question, draws, project
 from triplepoint.advise.project_answer import check, headline, render, rows
+from triplepoint.advise.project_file import read_question
 from triplepoint.advise.project_network import Network, ratio_of_steps, scale_job
 from triplepoint.cli import main
 from triplepoint.errors import UserError
@@ -197,6 +198,28 @@ def test_rows_are_those_of_the_table() -> None:
     table = PROJECTION.from_rows(rows(found()))
     assert table.column("num_gpus").to_pylist() == [16, 64, 256] * 2
     assert table.column("network").to_pylist() == ["8x100 Gb/s"] * 3 + ["8x800 Gb/s"] * 3
+
+
+def test_question_of_a_file() -> None:
+    question = read_question(CONFIG / "projection" / "network_8k.yaml", CONFIG)
+    assert question.request.point.num_gpus == 512 and question.sizes[-1] == 8192
+    assert [network.adapters for network in question.networks] == [(8, 100.0), (8, 800.0)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("adapters: [8]\n", "adapters"),
+        ("adapters: [8x0]\n", "expected NUMBERxGb/s"),
+        ("gpu: [64]\n", "unknown key 'gpu'"),
+        ("", "--gpus"),
+    ],
+)
+def test_file_that_is_wrong(text: str, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "asked.yaml"
+    path.write_text(f"question: how much faster?\npoint: {json.dumps(POINT)}\n{text}")
+    assert main(["project", str(path), *([] if text else ["--gpus", "64"])]) == 2
+    assert message in capfd.readouterr().err
 
 
 def test_command_writes_json_table_and_figure(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

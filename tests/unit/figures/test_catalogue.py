@@ -56,7 +56,7 @@ def test_reference_is_written_from_the_catalogue() -> None:
     )
 
 
-ON_REQUEST = ("network", "power_swings")
+ON_REQUEST = ("network", "power_swings", "projection")
 """Figures of clusters that `make all` does not simulate."""
 
 

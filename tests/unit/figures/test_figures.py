@@ -17,7 +17,7 @@ from triplepoint.figures.write import on_cluster, to_csv, write_figure
 from triplepoint.tables.claims import CLAIMS
 from triplepoint.verdicts.judge import judge_claims
 
-OF_RUNS = [name for name, spec in figures.FIGURES.items() if not spec.comparison]
+OF_RUNS = [name for name, spec in figures.FIGURES.items() if not spec.simulated]
 """Figures drawn from tables of runs."""
 GOLDEN = Path(__file__).parents[2] / "golden" / "figures"
 
