@@ -69,6 +69,16 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--batch", choices=("grown", "fixed"), default="grown", help="global batch: grows with GPUs, or stays"
     )
+    _add_network(made)
+    made.add_argument("--draws", type=whole_number(_MOST_DRAWS), default=20, metavar="N", help="draws of parts")
+    _add_failures(made)
+    made.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
+    made.add_argument("--out", type=out_file, metavar="FILE", help="table projection, .parquet or .csv (default: none)")
+    add_config(made)
+    return made
+
+
+def _add_network(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--topology", choices=("fat_tree", "rail_optimised", "dragonfly"), help="switches (default: the cluster's)"
     )
@@ -86,7 +96,9 @@ def parser() -> argparse.ArgumentParser:
         "--adapters", action="append", default=[], type=_adapters, metavar="NxGB/S",
         help="adapters of a node and Gb/s of each, 8x400; repeatable, to compare (default: the cluster's)",
     )  # fmt: skip
-    made.add_argument("--draws", type=whole_number(_MOST_DRAWS), default=20, metavar="N", help="draws of parts")
+
+
+def _add_failures(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--failures", type=_rates, metavar="RATE",
         help="failures per 1,000 node-days of 8 GPUs, or LOW:RATE:HIGH with its interval (default: published curve)",
@@ -97,10 +109,6 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--restart", type=_number(0, 86400), metavar="S", help="from a failure until the job goes on (default: 300)"
     )
-    made.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
-    made.add_argument("--out", type=out_file, metavar="FILE", help="table projection, .parquet or .csv (default: none)")
-    add_config(made)
-    return made
 
 
 def _sizes(text: str) -> tuple[int, ...]:
