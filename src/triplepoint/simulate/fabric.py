@@ -170,7 +170,7 @@ _PORTS_PER_GROUP = 512
 switches of the group, 16 to other groups. Source: Kim, Dally, Scott and Abts, ISCA 2008, section 3: a = 2p = 2h."""
 _DETOUR = 2.0
 """Links between groups that a packet crosses: a ring loads few pairs of groups, whose traffic goes by way of others,
-which halves what all links together carry. Source: the same, section 4, Valiant's routing."""
+which halves what all links together carry. Source: the same, on Valiant's routing."""
 PORTS_PER_LEAF = 32
 """Adapters under one leaf switch: half of 64 ports. Source: NVIDIA DGX SuperPOD reference architecture, DGX H100, 32
 nodes under the eight leaf switches of a scalable unit, one for each rail."""
