@@ -67,8 +67,8 @@ class Failures(Strict):
     rate_hi: Annotated[float, Field(gt=0, le=1e5)] | None = None
     """Upper end."""
     checkpoint_s: Annotated[float, Field(gt=0, le=86400)] = 33.0
-    """Time that a checkpoint stops the job. Unit: s. Source of the default: up to 4 GB of each of 16,384 GPUs at 2 TB/s,
-    arXiv:2407.21783, section 3.3.1."""
+    """Time that a checkpoint stops the job. Unit: s. Source of the default: up to 4 GB of each of 16,384 GPUs at 2
+    TB/s, arXiv:2407.21783, section 3.3.1."""
     restart_s: Annotated[float, Field(ge=0, le=86400)] = 300.0
     """From a failure until the job goes on from its last checkpoint. Unit: s. The default is assumed, with the over
     90 % of effective training time in view that arXiv:2407.21783, section 3.3.4, has on 16,384 GPUs."""
