@@ -21,7 +21,7 @@ from triplepoint.trace.chakra.schema import SCHEMAS, Schema
 from triplepoint.trace.kineto.source import Source
 
 SUFFIXES: Final = (".et", ".eg", ".chakra")
-"""Ends of names of Chakra traces, `.gz` and `.zst` left out: of ASTRA-sim and MLCommons, the second before June 2023."""
+"""Ends of names of Chakra traces, `.gz` and `.zst` left out; the second until June 2023."""
 _LARGEST_MESSAGE = 64 * 2**20
 """Largest message that is read: ten thousand times a node of a recorded trace. Unit: byte."""
 _VERSION = re.compile(r"\d+(\.\d+){1,3}")

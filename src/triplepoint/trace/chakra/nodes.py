@@ -22,7 +22,8 @@ class NodeFacts:
         id: Its number.
         name: Its name.
         type: `COMP_NODE`, `COMM_COLL_NODE`, ...
-        deps: Numbers of nodes that it depends on, by data and control.
+        deps: Numbers of nodes that have to end before it begins: data dependencies, before 0.0.3b `parent`.
+        callers: Numbers of its control dependencies: the operators that called it, which may end after it.
         start_ns: When it began; None where not told. Unit: ns as the file counts.
         duration_ns: How long it took; None where not told. Unit: ns.
         attributes: Other values by name.
@@ -33,6 +34,7 @@ class NodeFacts:
     name: str
     type: str
     deps: Sequence[int]
+    callers: Sequence[int]
     start_ns: int | None
     duration_ns: int | None
     attributes: dict[str, Any]
@@ -66,7 +68,8 @@ def facts_of(node: Any, schema: Schema) -> NodeFacts:
         id=node.id,
         name=node.name,
         type=kind_of_node,
-        deps=[*node.data_deps, *node.ctrl_deps] if is_newest else list(node.parent),
+        deps=list(node.data_deps if is_newest else node.parent),
+        callers=list(node.ctrl_deps) if is_newest else [],
         start_ns=_time(attributes, START_NS, node.start_time_micros if is_newest else 0),
         duration_ns=_time(attributes, DURATION_NS, node.duration_micros if is_newest else attributes.get("runtime", 0)),
         attributes=attributes,
@@ -80,8 +83,8 @@ def attributes_of(attributes: Sequence[Any], is_newest: bool) -> dict[str, Any]:
     for one in attributes:
         field = one.WhichOneof("value") if is_newest else value_field(one)
         value = getattr(one, field) if field else None
-        if field and is_newest and field.endswith("_list"):
-            value = list(value.values)
+        if value is not None and is_newest and str(field).endswith("_list"):
+            value = value.values
         found[one.name] = value if isinstance(value, bool | int | float | str | bytes | None) else list(value)
     return found
 

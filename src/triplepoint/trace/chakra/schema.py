@@ -1,7 +1,7 @@
 """Published versions of the schema of Chakra traces, as message classes that protobuf makes at run time.
 
 The schema is an interface: field numbers, types and names below are those of mlcommons/chakra (Apache License 2.0,
-Copyright MLCommons and others), `et_def.proto`, before June 2023 `eg_def.proto`, at the commits named with each version.
+Copyright MLCommons and others), `et_def.proto`, until June 2023 `eg_def.proto`, at the commits named with each version.
 """
 
 from collections.abc import Sequence
@@ -15,16 +15,19 @@ _PACKAGE = "ChakraProtoMsg"
 _Field = tuple[str, str, int]
 """Type, name and number; types as in a .proto file, with `required` or `repeated` before them."""
 
-_SCALARS = (
-    "double float int32 int64 uint32 uint64 sint32 sint64 fixed32 fixed64 sfixed32 sfixed64 bool string bytes".split()
-)
+_SCALARS: Final = (
+    "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64",
+    "fixed32", "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes",
+)  # fmt: skip
 _TYPES: Final = {name: getattr(descriptor_pb2.FieldDescriptorProto, f"TYPE_{name.upper()}") for name in _SCALARS}
-_NODES_2 = "INVALID_NODE MEM_LOAD_NODE MEM_STORE_NODE COMP_NODE COMM_SEND_NODE COMM_RECV_NODE COMM_COLL_NODE".split()
-_NODES_3 = ["INVALID_NODE", "METADATA_NODE", *_NODES_2[1:]]
-_COLLECTIVES_2 = "ALL_REDUCE ALL_TO_ALL ALL_GATHER REDUCE_SCATTER".split()
+_WORKING = ("MEM_LOAD_NODE", "MEM_STORE_NODE", "COMP_NODE", "COMM_SEND_NODE", "COMM_RECV_NODE", "COMM_COLL_NODE")
+_NODES_2 = ("INVALID_NODE", *_WORKING)
+_NODES_3 = ("INVALID_NODE", "METADATA_NODE", *_WORKING)
+_COLLECTIVES_2 = ("ALL_REDUCE", "ALL_TO_ALL", "ALL_GATHER", "REDUCE_SCATTER")
 _COLLECTIVES_3 = (
-    "ALL_REDUCE REDUCE ALL_GATHER GATHER SCATTER BROADCAST ALL_TO_ALL REDUCE_SCATTER REDUCE_SCATTER_BLOCK BARRIER"
-).split()
+    "ALL_REDUCE", "REDUCE", "ALL_GATHER", "GATHER", "SCATTER", "BROADCAST",
+    "ALL_TO_ALL", "REDUCE_SCATTER", "REDUCE_SCATTER_BLOCK", "BARRIER",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,9 @@ class Schema:
         for kind, name, number in fields:
             *rule, kind = kind.split()
             label = f"LABEL_{rule[0].upper()}" if rule else "LABEL_OPTIONAL"
-            field = message.field.add(name=name, number=number, label=getattr(descriptor_pb2.FieldDescriptorProto, label))
+            field = message.field.add(
+                name=name, number=number, label=getattr(descriptor_pb2.FieldDescriptorProto, label)
+            )
             if kind in _TYPES:
                 field.type = _TYPES[kind]
             else:
@@ -158,7 +163,6 @@ def _of_proto2(
         messages["GlobalMetadata"] = [("repeated AttributeProto", "attribute", 1)]
     collectives = [*_COLLECTIVES_2, "BROADCAST"] if broadcast else _COLLECTIVES_2
     enums = {"NodeType": nodes, "AttributeType": types, "CollectiveCommType": collectives}
-    # Values of enumerations share the scope of their file.
     return Schema(version, commit, "proto2", messages, enums)
 
 
