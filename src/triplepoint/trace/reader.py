@@ -1,4 +1,4 @@
-"""Reader of traces: Kineto's, Nsight Systems' and rocprof's, told apart by how they begin, and Chakra's, by its name."""
+"""Reader of traces: Kineto's, Nsight Systems' and rocprof's by how they begin, Chakra's by their names."""
 
 from collections.abc import Callable
 from pathlib import Path

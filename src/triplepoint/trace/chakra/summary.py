@@ -64,7 +64,8 @@ class GraphSummary:
         if self.chain_ns:
             yield f"  longest chain of dependencies: {_ms(self.chain_ns)} over {counted(self.chain_nodes, 'node')}"
         for (kind, group), (count, size) in sorted(self.comm.items()):
-            yield f"  {kind}{f' in group {group}' if group else ''}: {count}{f', {size} bytes together' if size else ''}"
+            where, sized = f" in group {group}" if group else "", f", {size} bytes together" if size else ""
+            yield f"  {kind}{where}: {count}{sized}"
         if not self.has_times:
             yield "  no node on a GPU says when it began: there is no timeline, and no table is written"
 
