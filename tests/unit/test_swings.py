@@ -91,9 +91,8 @@ def test_in_band_of_two_sines_by_hand() -> None:
 @pytest.mark.parametrize("band_hz", [(FREQUENCY_HZ, 0.25), (0.05, FREQUENCY_HZ)])
 def test_in_band_has_the_whole_of_a_line_on_its_edge(band_hz: tuple[float, float]) -> None:
     found = swings.in_band(sine(), PERIOD_S, *band_hz)
-    # Of a line halfway between two frequencies of the spectrum, 2 % of the square lie further off.
-    assert found.rms_w == pytest.approx(80.0 / np.sqrt(2), rel=0.011)
-    assert found.share == pytest.approx(1.0, rel=0.021)
+    assert found.rms_w == pytest.approx(80.0 / np.sqrt(2), rel=0.001)
+    assert found.share == pytest.approx(1.0, rel=0.001)
 
 
 def test_in_band_leaves_out_a_line_beside_it() -> None:
