@@ -29,7 +29,8 @@ _TIMES_S = {"t_s": 1.0, "time_s": 1.0, "time_ms": 1e-3, "t_ns": 1e-9}
 _POWERS = ("node_power_w", "job_power_w", "power_w")
 _GPU_POWER = "gpu_power_w"
 _OTHER_UNIT = re.compile(
-    r"^(step|rank|index|num_\w+|is_\w+|gpu)$|(^|_)(c|k|degc|kw|mhz|hz|s|ms|us|ns|j|kj|kwh|v|a|pa|bytes|percent|pct|temp|temperature)$",
+    r"^(step|rank|index|gpu|temp|temperature|num_\w+|is_\w+)$"
+    r"|_(c|k|degc|kw|mhz|hz|s|ms|us|ns|j|kj|kwh|v|a|pa|bytes|percent|pct|temp|temperature)$",
     re.IGNORECASE,
 )
 """Names of columns that are no power of a node in W; most say so by the unit they end in."""
