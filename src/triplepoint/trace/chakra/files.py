@@ -7,7 +7,7 @@ import gzip
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +24,8 @@ SUFFIXES: Final = (".et", ".eg", ".chakra")
 """Ends of names of Chakra traces, `.gz` and `.zst` left out; the second until June 2023."""
 _LARGEST_MESSAGE = 64 * 2**20
 """Largest message that is read: ten thousand times a node of a recorded trace. Unit: byte."""
+_MOST_COMPARED = 10_000
+"""Messages by which the version is judged where nothing tells it."""
 _VERSION = re.compile(r"\d+(\.\d+){1,3}")
 """As metadata state it: such a trace is read by the newest schema, and what that does not know is kept."""
 _PACKED = (".gz", ".zst", ".zstd")
@@ -80,7 +82,7 @@ def open_trace(path: Path) -> Trace:
     left, altered = list(SCHEMAS), set[str]()
     heads: dict[str, Any] = {}
     number = -1
-    for number, raw in enumerate(messages(path)):
+    for number, raw in enumerate(islice(messages(path), _MOST_COMPARED)):
         if number == 0:
             heads = {one.version: head for one in left if (head := _metadata(one, raw)) is not None}
             if raw and len(heads) == 1:
@@ -109,13 +111,15 @@ def messages(path: Path) -> Iterator[bytes]:
     """
     source = Source(path)
     pieces = source.unpacked()
-    held, at, number = b"", 0, 0
+    held, at, number = bytearray(), 0, 0
     while True:
         size, head = _varint(held, at)
         if head < 0 or len(held) - head < size <= _LARGEST_MESSAGE:
             more = next(pieces, None)
             if more is not None:
-                held, at = held[at:] + more, 0
+                del held[:at]
+                held += more
+                at = 0
                 continue
         if head < 0 and at == len(held) and not source.is_truncated:
             return
@@ -123,11 +127,11 @@ def messages(path: Path) -> Iterator[bytes]:
             raise UserError(f"{path}: message {number} is said to have {size} bytes, expected 64 MiB at most")
         if head < 0 or len(held) - head < size:
             raise UserError(f"{path}: the file ends within message {number}; it is truncated: copy or write it again")
-        yield held[head : head + size]
+        yield bytes(held[head : head + size])
         at, number = head + size, number + 1
 
 
-def _varint(held: bytes, at: int) -> tuple[int, int]:
+def _varint(held: bytearray, at: int) -> tuple[int, int]:
     """Return a number of 7 bits a byte and where it ends; -1 where more bytes are needed, a huge number where it is."""
     value = 0
     for index, byte in enumerate(held[at : at + 10]):
