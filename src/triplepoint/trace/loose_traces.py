@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from triplepoint.errors import UserError
 from triplepoint.tables import CATEGORIES, COLLECTIVES, CRITICAL_PATH, INTERVALS, KERNELS, RANKS
 from triplepoint.trace.breakdown import breakdown_row, write_breakdown, write_kernels
 from triplepoint.trace.chakra.export import write_rank
@@ -204,7 +205,11 @@ def trace_files_as_hta(arguments: list[Path], out: Path, progress: Progress) -> 
         UserError: As `trace_files`.
     """
     with _scratch(out) as scratch:
-        ranks = read_hta(find_traces(spooled(arguments, scratch / "pipes", progress)), progress)
+        files = find_traces(spooled(arguments, scratch / "pipes", progress))
+        chakra = next((file.path for file in files if is_chakra(file.path)), None)
+        if chakra is not None:
+            raise UserError(f"{chakra}: --parity hta is of traces of Kineto; leave it out for a Chakra trace")
+        ranks = read_hta(files, progress)
         rows = [hta_breakdown_row(one) for one in ranks]
         write_breakdown(scratch / _TABLES / "breakdown.csv", rows)
         write_kernels(scratch / _TABLES / "kernels.csv", kernel_table(ranks))
