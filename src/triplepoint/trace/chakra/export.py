@@ -58,7 +58,8 @@ def write_rank(
 
 def _metadata(header: Header, rank: int) -> Any:
     kept = {name: header.metadata[name] for name in KEPT_METADATA if name in header.metadata}
-    metadata = NEWEST.metadata_class(version=NEWEST.version) if NEWEST.metadata_class else None
+    assert NEWEST.metadata_class is not None
+    metadata = NEWEST.metadata_class(version=NEWEST.version)
     _add(metadata, "source", "triplepoint")
     _add(metadata, "rank", rank)
     if header.world_size is not None:

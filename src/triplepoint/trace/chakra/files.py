@@ -11,7 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
-from google.protobuf.internal.encoder import _VarintBytes
+from google.protobuf import proto
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -207,8 +207,7 @@ def write_trace(path: Path, metadata: Message | None, nodes: Iterable[Message]) 
         # No name and no time in the gzip header: the same trace gives the same bytes.
         out = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) if path.suffix == ".gz" else file
         for message in chain([metadata] if metadata is not None else [], nodes):
-            raw = message.SerializeToString()
-            out.write(_VarintBytes(len(raw)) + raw)
+            proto.serialize_length_prefixed(message, out)
             count += 1
         if out is not file:
             out.close()
