@@ -42,7 +42,7 @@ COMMANDS = {
     "calibrate": "fit the constants of software stacks to measured step times",
     "characterise": "measure what the power sensors of a GPU do to the truth: a sensor card",
     "overhead": "measure what sampling costs the training it watches",
-    "export": "write the runs of a study as MLflow, W&B or Prometheus have them",
+    "export": "write the runs of a study as MLflow, W&B, Prometheus or Chakra have them",
     "completion": "print a script that completes commands and names in bash, zsh or fish",
 }
 """Subcommands in the order of the pipeline, then those alongside it, with their line in `--help`."""
