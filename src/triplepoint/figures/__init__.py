@@ -83,6 +83,7 @@ class FigureSpec:
         is_general: Whether it can say something of a study of one's own, which then has it.
         cluster: The cluster of its studies that it draws, '' for all. Without a point on it, a general figure draws the
             others, and one that is not is left out. Of a study of one's own all clusters are drawn.
+        is_of_one_run: Whether it draws one run alone, the one that `timeline.fastest` names.
     """
 
     name: str
@@ -94,6 +95,7 @@ class FigureSpec:
     comparison: str | None = None
     is_general: bool = True
     cluster: str = ""
+    is_of_one_run: bool = False
 
 
 _GPUS = Need(on_gpus=True, nothing="no point of training on GPUs")
@@ -196,7 +198,13 @@ _SPECS = (
         _GPUS,
         "scale_up_vs_out",
     ),
-    FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline", "gpus", "step_samples")),
+    FigureSpec(
+        "timeline",
+        "When does which rank do what?",
+        ("smoke",),
+        ("points", "timeline", "gpus", "step_samples"),
+        is_of_one_run=True,
+    ),
     FigureSpec(
         "timeline_h200",
         "When does which rank do what on 32 H200, and how warm is its GPU?",
@@ -205,6 +213,7 @@ _SPECS = (
         need=_GPUS,
         is_general=False,
         cluster="h200x32",
+        is_of_one_run=True,
     ),
     FigureSpec(
         "telemetry_validation",
