@@ -36,12 +36,14 @@ PACKAGE = Path(__file__).parent
 ROOT_MODULE = __package__
 DATA_SUFFIXES = (".yaml", ".html")
 _IMPORT = re.compile(
-    rf"^[ \t]*(?:from[ \t]+({ROOT_MODULE}[\w.]*)[ \t]+import[ \t]+(?:\(([^)]*)\)|([^\n]*))"
-    rf"|import[ \t]+({ROOT_MODULE}[\w.]*))",
-    re.MULTILINE,
+    rf"\n[ \t]*(?:from[ \t]+({ROOT_MODULE}[\w.]*)[ \t]+import[ \t]+(?:\(([^)]*)\)|([^\n]*))"
+    rf"|import[ \t]+({ROOT_MODULE}[\w.]*))"
 )
-_DATA = re.compile(r"""([^"'\n]*\.(?:yaml|html))["']""")
-"""Imports of this package and names of data files in source text: parsing all of it would take a second each time."""
+_DATA_END = re.compile(r"""\.(?:yaml|html)["']""")
+"""Imports of this package and ends of names of data files in source text: to parse all of it would take a second.
+
+Both patterns begin with a fixed character, which Python searches for faster than for what may be anything.
+"""
 
 RUN_PATTERN = "[^/]+"
 """Regular expression of any run id; of one that is not planned the stages say that there is no such run."""
@@ -428,6 +430,7 @@ def sources(module: str) -> frozenset[Path]:
     return frozenset().union(*found.values())
 
 
+@cache
 def _file_of(module: str) -> Path | None:
     path = PACKAGE.joinpath(*module.split(".")[1:])
     for candidate in (path.with_suffix(".py"), path / "__init__.py"):
@@ -450,12 +453,13 @@ def _read_module(path: Path) -> tuple[tuple[str, ...], tuple[Path, ...]]:
     """Return the modules of this package a file imports, anywhere in it, and the data files it names in its strings."""
     text = path.read_text(encoding="utf-8")
     imports: list[str] = []
-    for module, several, rest, alone in _IMPORT.findall(text):
+    for module, several, rest, alone in _IMPORT.findall(f"\n{text}"):
         names = re.sub(r"#[^\n]*", "", several or rest).split(",")
         imports += [alone or module, *(f"{module}.{name.split()[0]}" for name in names if name.strip())]
     data: list[Path] = []
-    for constant in _DATA.findall(text):
-        name = constant.rpartition("}")[2]
+    for end in _DATA_END.finditer(text):
+        begin = max(text.rfind(mark, 0, end.start()) for mark in "\"'\n") + 1
+        name = text[begin : end.end() - 1].rpartition("}")[2]
         # A suffix alone is the end of f"{name}.yaml", which may be any of them.
         data += filter(Path.is_file, path.parent.glob(f"*{name}") if name in DATA_SUFFIXES else [path.parent / name])
     return tuple(name for name in imports if name.startswith(f"{ROOT_MODULE}.")), tuple(data)

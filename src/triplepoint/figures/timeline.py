@@ -53,7 +53,7 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     """
     points = labels.prepare(tables["points"])
     timeline = tables["timeline"][tables["timeline"]["lane"].isin(LANES)]
-    chosen = fastest(points, set(timeline["run"]))
+    chosen = _fastest(points, set(timeline["run"]))
     if chosen.empty:
         page = style.new_page("Nothing to draw", points)
         style.say(page.axes[0][0], NOTHING)
@@ -74,16 +74,18 @@ def draw(tables: Mapping[str, DataFrame]) -> tuple[Figure, DataFrame]:
     return page.finish(), _numbers(spans, run, courses).assign(layout=chosen["layout"].iloc[0])
 
 
-def fastest(points: DataFrame, traced: set[str]) -> DataFrame:
-    """Return the traced point with the shortest step of the first model and cluster that has one.
+def runs_to_draw(points: DataFrame, traced: set[str]) -> list[str]:
+    """Return the run that is drawn, so that of a large table only its rows need to be read; empty where there is none.
 
     Args:
-        points: Rows of `points`, prepared by `labels.prepare`.
+        points: Rows of `points`.
         traced: Ids of the runs that have a timeline.
-
-    Returns:
-        One row of `points`; none where no finished run is traced.
     """
+    return [str(run) for run in _fastest(labels.prepare(points), traced)["run"]]
+
+
+def _fastest(points: DataFrame, traced: set[str]) -> DataFrame:
+    """Return the traced point with the shortest step of the first model and cluster that has one."""
     done = points[(points["status"] == Status.OK) & points["run"].isin(traced) & points["step_time_s"].notna()]
     first = done[done["group"] == done["group"].iloc[0]] if len(done) else done
     return first.sort_values("step_time_s", kind="stable").head(1)

@@ -9,7 +9,7 @@ from pandas import DataFrame
 from pandas.api.types import is_numeric_dtype
 
 from triplepoint.errors import UserError
-from triplepoint.figures import Need, labels, load, spec_of, style, timeline
+from triplepoint.figures import Need, load, module_of_one_run, spec_of, style
 from triplepoint.files import guarded, whole, write_text
 from triplepoint.tables.studies import read_joined, require_tables, runs_of
 from triplepoint.tables.whatif import WHATIF
@@ -60,7 +60,7 @@ def _read_tables(name: str, results: Path) -> dict[str, DataFrame]:
         tables["points"] = on_cluster(_drawable(points, spec.need, name), name)
     if spec.is_of_one_run:
         traced = runs_of(results, spec.studies, "timeline")
-        runs = list(timeline.fastest(labels.prepare(tables["points"]), traced)["run"])
+        runs = module_of_one_run(name).runs_to_draw(tables["points"], traced)
     others = [table for table in spec.tables if table not in tables]
     return tables | {table: read_joined(results, spec.studies, table, runs).to_pandas() for table in others}
 

@@ -62,7 +62,7 @@ def read_joined(results: Path, studies: Sequence[str], table: str, runs: Collect
 
 
 def runs_of(results: Path, studies: Iterable[str], table: str) -> set[str]:
-    """Return the ids of the runs that have rows in a table of some studies. Raises `UserError` as `read_joined` does."""
+    """Return the ids of the runs in a table of some studies. Raises `UserError` as `read_joined` does."""
     schema = RESULT_TABLES[table]
     return set().union(
         *(schema.read_values(tables_folder(results, study) / f"{table}.parquet", "run") for study in studies)
