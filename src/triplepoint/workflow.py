@@ -104,11 +104,13 @@ class Binding:
     """Tables of all studies together."""
     trace_products = (*(f"{name}.parquet" for name in TRACE_TABLES), "perfetto.json.gz")
     products = ("raw/manifest.json", "telemetry.parquet", *trace_products)
-    # What `aggregate` reads of a run; each further file of a thousand runs costs Snakemake a quarter of a second.
+    # What `aggregate` reads of a run, and below it one file of each rule that writes it: each further file of a
+    # thousand runs costs Snakemake a quarter of a second.
     aggregated = (
         "raw/manifest.json",
         *(f"{name}.parquet" for name in ("telemetry", "kernels", "categories", "intervals", "timeline")),
     )
+    behind_aggregate = ("raw/manifest.json", "telemetry.parquet", "kernels.parquet")
 
     def __init__(self, selection: Selection, base: Path, plan: Plan) -> None:
         self._selection = selection
@@ -237,9 +239,12 @@ class Binding:
         return f"(?:(?:{self.study_pattern})/)?(?:{'|'.join(figures.NAMES)})"
 
     def aggregated_files(self, study: str) -> list[str]:
-        """Return the files of runs that the tables of a study are made of."""
+        """Return the files of runs that Snakemake has behind the tables of a study, one of each rule."""
+        return self._files_of_runs(study, self.behind_aggregate)
+
+    def _files_of_runs(self, study: str, products: Iterable[str]) -> list[str]:
         runs = [entry.run for entry in self._plans[study].valid]
-        return [f"{_RESULTS}/runs/{run}/{product}" for run in runs for product in self.aggregated]
+        return [f"{_RESULTS}/runs/{run}/{product}" for run in runs for product in products]
 
     def _tables_of(self, study: str) -> list[str]:
         return [str(_TABLES / study / name) for name in self.table_names]
@@ -290,9 +295,13 @@ class Binding:
     def outdated(self) -> set[str]:
         """Return files to be made again although Snakemake would take them for up to date."""
         found = outdated_files(self._plan, _RESULTS, self.products)
+        for run in self.runs:
+            traces = {f"{_RESULTS}/runs/{run}/{product}" for product in self.trace_products}
+            there = set(filter(os.path.isfile, traces))
+            found |= traces - there if there else set()
         for study, plan in self._plans.items():
             files = self._tables_of(study)
-            behind = self.aggregated_files(study)
+            behind = self._files_of_runs(study, self.aggregated)
             if _is_of_another_plan(_TABLES / study / "plan.json", plan) or not all(map(os.path.isfile, files + behind)):
                 found.update(files)
         if not all(map(os.path.isfile, self.judged)):
