@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import snakemake.cli  # noqa: F401 - it comes first: `snakemake.dag` imports what imports it
+import snakemake.common
 import snakemake.rules
 from snakemake.dag import DAG
 from snakemake.executors import dryrun
@@ -120,7 +121,23 @@ def prepare_only_what_is_said(workflow: Any) -> None:
 
 def look_at_functions_once() -> None:
     """Let Snakemake look once, not for each job, at which arguments a function of a rule takes."""
-    snakemake.rules.get_function_params = cache(snakemake.rules.get_function_params)
+    looked_at_once = cache(snakemake.common.get_function_params)
+    snakemake.common.get_function_params = snakemake.rules.get_function_params = looked_at_once
+
+
+def check_groups_once() -> None:
+    """Let Snakemake check once, not once for each of its jobs, that a group of jobs does not wait for itself."""
+    check = DAG._check_groups
+
+    def check_each_once(dag: DAG) -> None:
+        groups = dag._group
+        dag._group = {group: group for group in groups.values()}
+        try:
+            check(dag)
+        finally:
+            dag._group = groups
+
+    DAG._check_groups = check_each_once
 
 
 def wake_scheduler_rarely() -> None:
