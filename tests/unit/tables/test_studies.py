@@ -10,9 +10,9 @@ from tests.synthetic import CONFIG, Spec, build
 from triplepoint.aggregate import aggregate
 from triplepoint.config.plan import Plan
 from triplepoint.errors import UserError
+from triplepoint.tables import studies as of_studies
 from triplepoint.tables.results import RESULT_TABLES
 from triplepoint.tables.schema import Column, Table, text
-from triplepoint.tables import studies as of_studies
 from triplepoint.tables.studies import OVER_ALL, planned_studies, read_joined, require_tables, tables_folder
 
 ALONE, SHARED, LATER = (Spec("tiny-llama", layout) for layout in ({"dp": 2}, {"tp": 2}, {"pp": 2}))
