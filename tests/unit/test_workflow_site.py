@@ -22,7 +22,7 @@ def test_group_is_checked_once_however_many_jobs_it_has(monkeypatch: pytest.Monk
     assert checked == [{"group a", "group b"}] and set(dag._group) == {"job 1", "job 2", "job 3"}
 
 
-@pytest.mark.parametrize(("quiet", "is_prepared"), [(None, True), ({Quietness.HOST}, True), ({Quietness.RULES}, False)])
+@pytest.mark.parametrize(("quiet", "is_prepared"), [(None, True), ({Quietness.ALL}, True), ({Quietness.RULES}, False)])
 def test_lines_on_jobs_are_prepared_where_they_are_printed(
     monkeypatch: pytest.MonkeyPatch, quiet: set[Quietness] | None, is_prepared: bool
 ) -> None:
