@@ -84,6 +84,7 @@ class FigureSpec:
         is_general: Whether it can say something of a study of one's own, which then has it.
         cluster: The cluster of its studies that it draws, '' for all. Without a point on it, a general figure draws the
             others, and one that is not is left out. Of a study of one's own all clusters are drawn.
+        is_of_one_run: Whether it draws one run alone, the one that `runs_to_draw` of its module names.
     """
 
     name: str
@@ -95,6 +96,7 @@ class FigureSpec:
     simulated: str | None = None
     is_general: bool = True
     cluster: str = ""
+    is_of_one_run: bool = False
 
 
 _GPUS = Need(on_gpus=True, nothing="no point of training on GPUs")
@@ -206,7 +208,13 @@ _SPECS = (
         _GPUS,
         "projection/network_8k",
     ),
-    FigureSpec("timeline", "When does which rank do what?", ("smoke",), ("points", "timeline", "gpus", "step_samples")),
+    FigureSpec(
+        "timeline",
+        "When does which rank do what?",
+        ("smoke",),
+        ("points", "timeline", "gpus", "step_samples"),
+        is_of_one_run=True,
+    ),
     FigureSpec(
         "timeline_h200",
         "When does which rank do what on 32 H200, and how warm is its GPU?",
@@ -215,6 +223,7 @@ _SPECS = (
         need=_GPUS,
         is_general=False,
         cluster="h200x32",
+        is_of_one_run=True,
     ),
     FigureSpec(
         "telemetry_validation",
@@ -379,7 +388,20 @@ def caption(name: str, folder: Path = CAPTIONS) -> str:
         raise UserError(f"{path}: no such file; each figure has a caption there") from None
 
 
+class ModuleOfOneRun(FigureModule, Protocol):
+    """What the module of a figure that draws one run offers beside."""
+
+    def runs_to_draw(self, points: "DataFrame", traced: set[str]) -> list[str]:
+        """Return the run that is drawn of some points and the runs with a timeline; empty where there is none."""
+        ...
+
+
 def load(name: str) -> FigureModule:
     """Return the module of the figure called `name`. Raises `UserError` if there is no such figure."""
     spec = spec_of(name)
     return cast(FigureModule, importlib.import_module(f"triplepoint.figures.{spec.name}"))
+
+
+def module_of_one_run(name: str) -> ModuleOfOneRun:
+    """Return the module of a figure that draws one run. Raises `UserError` as `load` does."""
+    return cast(ModuleOfOneRun, load(name))

@@ -6,7 +6,6 @@ from pathlib import Path
 from triplepoint.config.plan import Plan
 from triplepoint.errors import UserError, nearest
 from triplepoint.figures import FIGURES, FigureSpec, spec_of
-from triplepoint.tables.studies import OVER_ALL
 
 _NAMED = frozenset(study for spec in FIGURES.values() for study in spec.studies)
 """Studies that figures of the catalogue name."""
@@ -24,6 +23,8 @@ def figures_of(plan: Plan, is_alone: bool = False) -> list[str]:
     """
     shared = [spec.name for spec in FIGURES.values() if has_points(spec, plan)]
     if is_alone:
+        from triplepoint.tables.studies import OVER_ALL  # tables take a tenth of a second to import
+
         shared = [name for name in shared if not set(FIGURES[name].tables) & set(OVER_ALL)]
     return shared + [f"{study}/{name}" for study in plan.studies for name in own_figures(study, plan)]
 
