@@ -361,12 +361,22 @@ class FigureModule(Protocol):
 
 
 def caption(name: str, folder: Path = CAPTIONS) -> str:
-    """Return the caption of a figure, reStructuredText. Raises `UserError` if there is none."""
+    """Return the caption of a figure: the first paragraph of its text. Raises `UserError` if there is none."""
+    return text_of(name, folder)[0]
+
+
+def text_of(name: str, folder: Path = CAPTIONS) -> tuple[str, str]:
+    """Return the caption of a figure, and how to read it in full; both reStructuredText.
+
+    Raises:
+        UserError: If there is no such text.
+    """
     path = folder / f"{name.rpartition('/')[2]}.rst"
     try:
-        return path.read_text(encoding="utf-8")
+        caption, _, notes = path.read_text(encoding="utf-8").strip().partition("\n\n")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; each figure has a caption there") from None
+    return caption, notes.strip()
 
 
 def load(name: str) -> FigureModule:

@@ -39,8 +39,8 @@ _GIB = 2**30
 NOTE = (
     "Change from the same layout with neither; at the foot memory itself, predicted where it ran out of it. "
     "Lines with caps: 90 % interval {basis}. Where both points' errors may be shared, which is not known, the "
-    "interval is named, not drawn. Title: mean over layouts with its 90 % t interval, without "
-    "the model's own error, or how many rise and fall where that holds no change."
+    "interval is named, not drawn. Title: mean over layouts with its 90 % t interval over layouts alone, or "
+    "how many rise and fall where that holds no change."
 )
 
 
@@ -143,7 +143,8 @@ def _answer(numbers: DataFrame, changes: Sequence[Change]) -> str:
             one.name: _effects_of(own[own[f"{one.column}_change"].notna()], one.column) for one in changes if one.name
         }
         if any(found.values()):
-            lines.append(titles.say_change(f"With {marks.OPTIMIZATIONS[switched].name}", found))
+            aside = titles.error_unknown(own)
+            lines.append(titles.say_change(f"With {marks.OPTIMIZATIONS[switched].name}", found, aside=aside))
     return "\n".join(lines) or "No layout ran with and without recomputation or overlap"
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from triplepoint.figures import CAPTIONS, FIGURES, FigureSpec, caption
+from triplepoint.figures import CAPTIONS, FIGURES, FigureSpec, text_of
 from triplepoint.files import write_text_if_changed
 
 COMMAND = "python -m triplepoint.figures.reference"
@@ -55,7 +55,7 @@ def _chapter(spec: FigureSpec, captions: Path) -> str:
         f"## {spec.name}",
         spec.question,
         "\n".join(lines),
-        caption(spec.name, captions).strip().replace("``", "`"),
+        "\n\n".join(text_of(spec.name, captions)).replace("``", "`"),
     ))  # fmt: skip
 
 

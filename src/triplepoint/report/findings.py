@@ -27,6 +27,7 @@ _OF_LAYOUTS = ("parallelism_sweep", "lora", "mi250_vs_nvidia", "inference_batch"
 """Figures that compare layouts, each of its own studies."""
 _ALIKE = "alike"
 """Column with all of a point that a change leaves as it is."""
+_UNKNOWN = ", which is not known: no public measurement differs in this alone"
 _TRACK = 0.6
 """Natural logarithm of a ratio at the ends of the bars: -45 and +82 %. Larger effects are cut off there."""
 _HOT_K = 0.1
@@ -256,7 +257,7 @@ def _over_pairs(words: str, quantity: _Quantity, effects: Sequence[Effect], orig
     pairs = f"{len(effects)} pairs of runs" if len(effects) > 1 else "one pair of runs"
     basis = f"{pairs} that differ in nothing else, {origin}; interval {ABOUT[effect.basis]}"
     if origin == "simulated" and effect.basis == "settings":
-        basis += ", without the error of the model, which all of them share"
+        basis += ", without the error of the model" + _UNKNOWN * (module == "optimization_sweep")
     return Finding(f"{words} {verb}.", effect, basis, module)
 
 
