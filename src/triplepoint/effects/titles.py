@@ -45,7 +45,7 @@ def say_change(change: str, quantities: Mapping[str, Found], noun: str = "layout
 
 def error_unknown(points: DataFrame) -> str:
     """Return what the intervals of a change leave out that no public pair of measurements tells; '' if measured."""
-    return "the model's error of it is unknown" if (points["origin"] == "simulated").any() else ""
+    return "error of the model unknown" if (points["origin"] == "simulated").any() else ""
 
 
 def at_place(place: str, sentence: str) -> str:

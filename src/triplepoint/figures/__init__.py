@@ -77,7 +77,7 @@ class FigureSpec:
         question: What it answers, in one line.
         studies: Studies it draws, all of them; of one's own study it draws that alone.
         tables: Names of the result tables it is drawn from.
-        paper: Number of the figure of the published study that it stands for; None where there is none.
+        paper: Numbers of the figures of the published study that it stands for; None where there are none.
         need: Points it can draw.
         comparison: File of `config/whatif` that it draws, simulated for it, instead of tables of runs.
         is_general: Whether it can say something of a study of one's own, which then has it.
@@ -149,7 +149,7 @@ _SPECS = (
         "What do recomputation and overlap change in time, power, heat and memory?",
         ("optimizations",),
         ("points",),
-        None,
+        "8",
         Need(varied=("recompute", "overlap")),
         cluster="h200x32",
     ),
@@ -158,7 +158,7 @@ _SPECS = (
         "What do recomputation and overlap change on 64 H100?",
         ("optimizations",),
         ("points",),
-        None,
+        "8",
         Need(on_gpus=True, varied=("recompute", "overlap")),
         is_general=False,
         cluster="h100x64",
@@ -168,7 +168,7 @@ _SPECS = (
         "Do pipeline stages have equal work, and does a larger micro-batch change it?",
         ("microbatch",),
         ("points", "breakdown", "published"),
-        "3",
+        "3, 15",
         Need(pipelined=True, varied=("micro_batch_size",), nothing="no point of training in pipeline stages"),
     ),
     FigureSpec(
@@ -184,7 +184,7 @@ _SPECS = (
         "How well do kernels fill the GPU, by layout?",
         ("parallelism",),
         ("points", "kernels"),
-        None,
+        "19",
         Need(varied=("layout",)),
     ),
     FigureSpec(
@@ -218,18 +218,18 @@ _SPECS = (
         "Which GPUs are hot, in which runs?",
         ("parallelism", "throttling"),
         ("points", "gpus", "published"),
-        "17a",
+        "5, 17a",
         _GPUS,
     ),
     FigureSpec(
-        "clock_heatmap", "Which GPUs are slow, in which runs?", ("parallelism",), ("points", "gpus"), None, _GPUS
+        "clock_heatmap", "Which GPUs are slow, in which runs?", ("parallelism",), ("points", "gpus"), "17", _GPUS
     ),
     FigureSpec(
         "traffic_heatmap",
         "How much of NVLink, PCIe and InfiniBand does each layout use?",
         ("parallelism",),
         ("points", "gpus", "traffic"),
-        None,
+        "5",
         _GPUS,
         cluster="h200x32",
     ),
@@ -238,7 +238,7 @@ _SPECS = (
         "How much of NVLink, PCIe and InfiniBand does each layout use on 64 H100?",
         ("parallelism",),
         ("points", "gpus", "traffic"),
-        None,
+        "5",
         _GPUS,
         is_general=False,
         cluster="h100x64",
@@ -248,7 +248,7 @@ _SPECS = (
         "What throttles clocks, on which GPUs, and how warm are they?",
         ("throttling",),
         ("points", "gpus", "published"),
-        "17",
+        "17b",
         _GPUS,
     ),
     FigureSpec(
