@@ -71,9 +71,17 @@ class Finding(NamedTuple):
         low, value, high = (self._place(end) for end in (self.effect.low, self.effect.value, self.effect.high))
         return low, round(high - low, 2), value
 
+    @property
+    def beyond(self) -> str:
+        """The arrow to an effect beyond the ends of the scale; '' for one within."""
+        change = self._change(self.effect.value)
+        return "" if abs(change) <= _TRACK else "▸" if change > 0 else "◂"
+
+    def _change(self, end: float) -> float:
+        return math.log1p(end) if self.effect.is_relative else end / 10 * _HOT_K
+
     def _place(self, end: float) -> float:
-        change = math.log1p(end) if self.effect.is_relative else end / 10 * _HOT_K
-        return round(50 + 50 * min(max(change / _TRACK, -1.0), 1.0), 2)
+        return round(50 + 50 * min(max(self._change(end) / _TRACK, -1.0), 1.0), 2)
 
 
 class _Change(NamedTuple):
