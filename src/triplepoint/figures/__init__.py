@@ -77,7 +77,7 @@ class FigureSpec:
         question: What it answers, in one line.
         studies: Studies it draws, all of them; of one's own study it draws that alone.
         tables: Names of the result tables it is drawn from.
-        paper: Number of the figure of the published study that it stands for; None where there is none.
+        paper: Numbers of the figures of the published study that it stands for; None where there are none.
         need: Points it can draw.
         simulated: Comparison or projection that it draws, simulated for it, instead of tables of runs: `whatif/NAME` or
             `projection/NAME`, a file of `config` and one of results.
@@ -152,7 +152,7 @@ _SPECS = (
         "What do recomputation and overlap change in time, power, heat and memory?",
         ("optimizations",),
         ("points",),
-        None,
+        "8",
         Need(varied=("recompute", "overlap")),
         cluster="h200x32",
     ),
@@ -161,7 +161,7 @@ _SPECS = (
         "What do recomputation and overlap change on 64 H100?",
         ("optimizations",),
         ("points",),
-        None,
+        "8",
         Need(on_gpus=True, varied=("recompute", "overlap")),
         is_general=False,
         cluster="h100x64",
@@ -171,7 +171,7 @@ _SPECS = (
         "Do pipeline stages have equal work, and does a larger micro-batch change it?",
         ("microbatch",),
         ("points", "breakdown", "published"),
-        "3",
+        "3, 15",
         Need(pipelined=True, varied=("micro_batch_size",), nothing="no point of training in pipeline stages"),
     ),
     FigureSpec(
@@ -187,7 +187,7 @@ _SPECS = (
         "How well do kernels fill the GPU, by layout?",
         ("parallelism",),
         ("points", "kernels"),
-        None,
+        "19",
         Need(varied=("layout",)),
     ),
     FigureSpec(
@@ -237,18 +237,18 @@ _SPECS = (
         "Which GPUs are hot, in which runs?",
         ("parallelism", "throttling"),
         ("points", "gpus", "published"),
-        "17a",
+        "5, 17a",
         _GPUS,
     ),
     FigureSpec(
-        "clock_heatmap", "Which GPUs are slow, in which runs?", ("parallelism",), ("points", "gpus"), None, _GPUS
+        "clock_heatmap", "Which GPUs are slow, in which runs?", ("parallelism",), ("points", "gpus"), "17", _GPUS
     ),
     FigureSpec(
         "traffic_heatmap",
         "How much of NVLink, PCIe and InfiniBand does each layout use?",
         ("parallelism",),
         ("points", "gpus", "traffic"),
-        None,
+        "5",
         _GPUS,
         cluster="h200x32",
     ),
@@ -257,7 +257,7 @@ _SPECS = (
         "How much of NVLink, PCIe and InfiniBand does each layout use on 64 H100?",
         ("parallelism",),
         ("points", "gpus", "traffic"),
-        None,
+        "5",
         _GPUS,
         is_general=False,
         cluster="h100x64",
@@ -267,7 +267,7 @@ _SPECS = (
         "What throttles clocks, on which GPUs, and how warm are they?",
         ("throttling",),
         ("points", "gpus", "published"),
-        "17",
+        "17b",
         _GPUS,
     ),
     FigureSpec(
@@ -380,12 +380,22 @@ class FigureModule(Protocol):
 
 
 def caption(name: str, folder: Path = CAPTIONS) -> str:
-    """Return the caption of a figure, reStructuredText. Raises `UserError` if there is none."""
+    """Return the caption of a figure: the first paragraph of its text. Raises `UserError` if there is none."""
+    return text_of(name, folder)[0]
+
+
+def text_of(name: str, folder: Path = CAPTIONS) -> tuple[str, str]:
+    """Return the caption of a figure, and how to read it in full; both reStructuredText.
+
+    Raises:
+        UserError: If there is no such text.
+    """
     path = folder / f"{name.rpartition('/')[2]}.rst"
     try:
-        return path.read_text(encoding="utf-8")
+        caption, _, notes = path.read_text(encoding="utf-8").strip().partition("\n\n")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; each figure has a caption there") from None
+    return caption, notes.strip()
 
 
 class ModuleOfOneRun(FigureModule, Protocol):

@@ -320,7 +320,7 @@ def break_off(axes: Axes, at: float, value: float, limit: float, text: str) -> b
     arrow = {"arrowstyle": "->", "linewidth": 0.7, "color": marks.BLACK, "shrinkA": 0, "shrinkB": 0}
     axes.annotate(
         text, (at, 1.0), (at, 0.8), xycoords=place, textcoords=place, ha="center", va="top", rotation=90,
-        fontsize=TEXT_PT, arrowprops=arrow,
+        fontsize=TEXT_PT, arrowprops=arrow, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
     )  # fmt: skip
     return True
 
