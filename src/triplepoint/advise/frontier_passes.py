@@ -1,5 +1,6 @@
 """Time and energy of the passes of a pipeline at every clock, from the models of kernels and of power."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +25,6 @@ from triplepoint.simulate.timeline.schedule import BACKWARD, BACKWARD_WEIGHT, FO
 
 GOVERNED_S = 0.05
 """Shorter passes a governor sees as the mean of a forward and a backward pass: its control period. Unit: s."""
-NO_LIMITS: Mapping[int, float] = {}
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +66,10 @@ class Site:
         memory = peak_memory(job)
         if memory.is_out_of_memory:
             raise PointError(f"does not fit on a rank of stage {memory.stage}: {memory.explain()}")
+        # Every stage at its own pace, as where clocks are chosen: not all at that of the slowest.
+        free = dict.fromkeys(range(job.layout.pp), math.inf)
         prepared = prepare_step(job, read_calibrations(config)[0].constants(job), config)
-        return cls(job, cluster, config, prepared, _warmed(job, cluster, config, prepared, NO_LIMITS))
+        return cls(job, cluster, config, prepared, _warmed(job, cluster, config, prepared, free))
 
     def simulate(self, clock_limit_mhz: Mapping[int, float]) -> Warm[Training[Step]]:
         """Return its step with the clock of every stage locked, by stage. Unit: MHz."""

@@ -81,19 +81,21 @@ class Pipeline:
         self._rows = _precedence(order, self._base, self._turn, lag_s, is_blocking)
         self._last_lag_s = lag_s[:, -1] * is_blocking
 
-    def solve(self, choices: Choices, sharing: Sharing, most_s: float) -> Int64:
+    def solve(self, choices: Choices, sharing: Sharing, most_s: float, waiting_w: Float) -> Int64:
         """Return the clock of every pass, as an index into those of the choices; shape (num_stages, num_tasks).
 
         Args:
             choices: Times and energies of passes.
             sharing: Which passes have one clock.
             most_s: When all passes have to be done. Unit: s.
+            waiting_w: What a GPU of every stage draws that waits; where a stage has one clock it waits at that. Shape
+                (num_stages,). Unit: W.
 
         Raises:
             UserError: If they cannot be done by then.
         """
         groups = self._groups(sharing)
-        curves = [self._curve(choices, group, sharing, most_s) for group in groups]
+        curves = [self._curve(choices, group, sharing, most_s, waiting_w) for group in groups]
         seconds = self._optimum(groups, curves, most_s)
         clock = np.zeros(len(self._count), dtype=np.int64)
         for group, curve in zip(groups, curves, strict=True):
@@ -114,7 +116,9 @@ class Pipeline:
         by_key = np.argsort(keys, kind="stable")
         return np.split(by_key, np.flatnonzero(np.diff(keys[by_key])) + 1)
 
-    def _curve(self, choices: Choices, group: Int64, sharing: Sharing, most_s: float) -> _Curve:
+    def _curve(
+        self, choices: Choices, group: Int64, sharing: Sharing, most_s: float, waiting_w: Float
+    ) -> _Curve:
         """Return what a group's clocks take and cost."""
         stage, rows, count = int(self._stage[group[0]]), self._row[group], self._count[group]
         num_clocks = choices.seconds.shape[-1]
@@ -125,7 +129,7 @@ class Pipeline:
             # It waits at its clock too.
             cost_j = cost_j + choices.standing_w[stage] * most_s
         else:
-            cost_j = cost_j + total_s * (choices.standing_w[stage] - choices.standing_w[stage, 0])
+            cost_j = cost_j + total_s * (choices.standing_w[stage] - waiting_w[stage])
         clocks = np.arange(begin, begin + int(cost_j[begin:].argmin()) + 1)
         kept = _convex(total_s[clocks], cost_j[clocks])
         return _Curve(clocks, seconds[:, clocks], kept, cost_j[clocks])

@@ -89,7 +89,7 @@ class Periodic:
         self._dither = (np.arange(number) * _GOLDEN % 1.0)[:, None, None]
         self._place, self._rate = np.empty((number, *shape), dtype=np.int64), np.empty(number)
 
-    def settle_held(self, start_w: Float) -> Trace:
+    def settle_held(self, start_w: Float, lasts_s: float | None = None) -> Trace:
         """Return the step with clocks under the ceilings that keep every die at its highest operating temperature.
 
         The driver's ceiling swings about one clock, which is searched: swings of a second say nothing of a job.
@@ -97,13 +97,14 @@ class Periodic:
 
         Args:
             start_w: About the mean power of every device. Unit: W.
+            lasts_s: As `settle`.
         """
         machine, top = self._machine, self._machine.ceilings
         limit_k = machine.heat.limits.max_temperature.value - machine.inlet_c[:, None]
         cooling = machine.cooled_by
         resistance = cooling.die_resistance.value * machine.devices.die
         resistance = resistance + cooling.sink_resistance.value * machine.devices.sink
-        found = self.settle(start_w)
+        found = self.settle(start_w, lasts_s)
         for _ in range(_MOST_HELD):
             over_k = self._warm.max(axis=0) - limit_k
             is_free = (self._ceiling >= top) & (over_k <= 0.0)
@@ -113,7 +114,7 @@ class Periodic:
             a_place_w = (mean_w - self._fixed) * self._governor.growth[place]
             moved = np.clip(over_k / (resistance * a_place_w), -_MOST_MOVED, _MOST_MOVED)
             self._ceiling = np.clip(np.minimum(self._ceiling, place + 1.0) - moved, 0.0, top)
-            found = self.settle(mean_w)
+            found = self.settle(mean_w, lasts_s)
         return found
 
     def settle(self, start_w: Float, lasts_s: float | None = None) -> Trace:

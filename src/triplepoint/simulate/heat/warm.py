@@ -431,7 +431,9 @@ def _follow(machine: Machine, profile: Profile, start_w: Float, step_s: float) -
         step_s: About the length of the step. Unit: s.
     """
     if not machine.braked.any():
-        return _Followed(Periodic(machine, profile, step_s).settle_held(start_w), is_steady=True)
+        # Where clocks are locked stages differ on purpose: the step, not its slowest device, says how long it takes.
+        lasts_s = step_s if machine.clock_limit_mhz.size else None
+        return _Followed(Periodic(machine, profile, step_s).settle_held(start_w, lasts_s), is_steady=True)
     number = max(1, math.ceil(_HELD_S / profile.step_s))
     profile, step_s = _repeated(profile, number), number * step_s
     coarse = replace(machine, period_s=max(machine.period_s, profile.step_s / _WARMING_PERIODS))
