@@ -107,7 +107,6 @@ class Priced:
 
     Attributes:
         choices: Times and energies of a GPU.
-        passes: The passes of each kind, by clock: as `choices.seconds`, with what computes in them.
         clocks_mhz: Shape (num_clocks,). Unit: MHz.
         rest_j: Energy of gradients' reduction and of the update beyond waiting, of a GPU of every stage, at every
             clock; shape (num_stages, num_clocks). Unit: J.
@@ -140,20 +139,19 @@ def price(site: Site) -> Priced:
         rest_j[stage] = _at_clocks(site, work.of(done.optimizer) + work.of(done.gradient_sync), alone, 1.0)[1]
     standing_w = np.stack([_standing_w(site, stage) for stage in range(num_stages)])
     first = _within_limit(site, seconds, active_j, standing_w)
-    turned = (np.ascontiguousarray(each[..., ::-1]) for each in (seconds, active_j, standing_w))
-    return Priced(Choices(*turned, first), site.table.mhz[::-1].copy(), rest_j[:, ::-1].copy())
+    choices = Choices(seconds[..., ::-1].copy(), active_j[..., ::-1].copy(), standing_w[:, ::-1].copy(), first)
+    return Priced(choices, site.table.mhz[::-1].copy(), rest_j[:, ::-1].copy())
 
 
 def _timed(site: Site, kind: int, stage: int, chunk: int) -> Pass:
     durations, is_split = site.prepared.durations, site.prepared.order.is_split
-    if kind == BACKWARD and not is_split:
-        both = durations.backward_input, durations.backward_weight
-        compute, comm = (sum(getattr(one, name)[stage, chunk] for one in both) for name in ("compute", "comm"))
-        host = sum(one.compute[stage, chunk] * np.broadcast_to(one.host_share, one.compute.shape)[stage, chunk] for one in both)
-        return Pass(compute, comm, host / np.maximum(compute, 1e-12))
-    one = (durations.forward, durations.backward_input, durations.backward_weight)[kind]
-    share = np.broadcast_to(one.host_share, one.compute.shape)[stage, chunk]
-    return Pass(one.compute[stage, chunk], one.comm[stage, chunk], share)
+    halves = (durations.forward, durations.backward_input, durations.backward_weight)
+    parts = halves[1:] if kind == BACKWARD and not is_split else (halves[kind],)
+    compute, comm = (
+        np.sum([getattr(part, name)[stage, chunk] for part in parts], axis=0) for name in ("compute", "comm")
+    )
+    host_s = sum(part.host_at((stage, chunk, 0)) for part in parts)
+    return Pass(compute, comm, np.asarray(host_s / np.maximum(compute, 1e-12)))
 
 
 def _at_clocks(site: Site, work: Float, timed: Pass, slower: float) -> tuple[Float, Float]:

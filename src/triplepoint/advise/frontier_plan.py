@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from triplepoint.advise.frontier_passes import Priced, Site, price
+from triplepoint.advise.frontier_passes import Site, price
 from triplepoint.advise.frontier_solve import Float, Pipeline, Sharing
 from triplepoint.errors import UserError
 from triplepoint.simulate.heat.nodes import node_power_of
@@ -52,7 +52,6 @@ class Frontier:
         order, durations = site.prepared.order, site.prepared.durations
         lag_s = np.where(order.is_sent, durations.send[order.boundary], 0.0)
         self.pipeline = Pipeline(order, lag_s, durations.is_send_blocking)
-        self.scale = 1.0
         self._known: dict[tuple[Sharing, float], Plan] = {}
         self._where = np.arange(order.num_stages)[:, None], order.kind, order.chunk
 
@@ -80,10 +79,33 @@ class Frontier:
             known = self._known[sharing, step_s] = self._plan(sharing, step_s)
         return known
 
+    def even(self, step_s: float) -> Plan | None:
+        """Return the lowest clock of all stages whose step takes no longer and saves energy; None if none is."""
+        shape = self._where[1].shape
+        index, best = int(self.priced.choices.first[self._where].max()), None
+        after = len(self.priced.clocks_mhz)
+        low, high = index, after
+        # Lower clocks never make a step shorter.
+        while low < high:
+            middle = (low + high) // 2
+            if self.evaluate(np.full(shape, middle), "job").step_s <= step_s:
+                low = middle + 1
+            else:
+                high = middle
+        for place in range(max(low - 1, index), index - 1, -1):
+            made = self.evaluate(np.full(shape, place), "job")
+            if made.step_s > step_s or (best is not None and made.gpu_energy_j >= best.gpu_energy_j):
+                break
+            best = made
+        return best
+
     def _plan(self, sharing: Sharing, step_s: float) -> Plan:
         best = self.steady if sharing == "stage" else self.fastest
         if best.step_s > step_s * (1.0 + _NEAR):
-            raise UserError(f"a step takes {best.step_s:.4g} s at the highest clocks, found a limit of {step_s:.4g} s")
+            raise UserError(
+                f"a step takes {best.step_s:.4g} s at the highest steady clocks under the power limit, found a limit "
+                f"of {step_s:.4g} s; raise --slowdown"
+            )
         waiting_w, target_s = self._waiting_w(sharing, step_s), step_s - best.after_s
         for _ in range(_MOST_TURNS):
             clock = self.pipeline.solve(self.priced.choices, sharing, target_s, waiting_w)
@@ -122,7 +144,6 @@ class Frontier:
         stage = np.arange(order.num_stages)
         energy_j = (choices.active_j[at] + choices.standing_w[self._where[0], clock] * since_s).sum(axis=1)
         energy_j += self.priced.rest_j[stage, clock[:, -1]]
-        energy_j *= self.scale
         stage_w = energy_j / step_s
         node_w, temp_c = self._of_nodes(stage_w)
         num_ranks = self.site.job.num_gpus / order.num_stages
@@ -131,6 +152,13 @@ class Frontier:
             sharing, self.priced.clocks_mhz[clock], step_s, float(energy_j.sum() * num_ranks), stage_w, node_w, temp_c,
             step_s - passes_s,
         )  # fmt: skip
+
+    def heaviest_w(self, plan: Plan) -> Float:
+        """Return the power of a GPU in the heaviest pass of every stage at its clock; shape (num_stages,). Unit: W."""
+        choices, falling = self.priced.choices, -self.priced.clocks_mhz
+        at = *self._where, np.searchsorted(falling, -plan.clock_mhz)
+        watts = choices.active_j[at] / np.maximum(choices.seconds[at], 1e-12)
+        return np.asarray((watts + choices.standing_w[self._where[0], at[-1]]).max(axis=1))
 
     def _of_nodes(self, stage_w: Float) -> tuple[Float, float]:
         """Return the mean power of nodes, and the mean temperature of the hottest die, from the power of stages."""

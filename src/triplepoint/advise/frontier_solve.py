@@ -21,8 +21,9 @@ from triplepoint.errors import UserError
 from triplepoint.simulate.timeline.schedule import Int64, Order
 
 Float = npt.NDArray[np.float64]
-Sharing = Literal["stage", "direction", "pass"]
-"""Passes that have one clock: all of a stage, those of a stage and direction, or none but those of the steady state."""
+Sharing = Literal["job", "stage", "direction", "pass"]
+"""Passes that have one clock: all, all of a stage, those of a stage and direction, or none but those of the steady
+state."""
 
 _STRAIGHT = 2e-3
 """How far the cost of a clock may lie from the line past it, over the range of the curve, to be left out of the
@@ -116,9 +117,7 @@ class Pipeline:
         by_key = np.argsort(keys, kind="stable")
         return np.split(by_key, np.flatnonzero(np.diff(keys[by_key])) + 1)
 
-    def _curve(
-        self, choices: Choices, group: Int64, sharing: Sharing, most_s: float, waiting_w: Float
-    ) -> _Curve:
+    def _curve(self, choices: Choices, group: Int64, sharing: Sharing, most_s: float, waiting_w: Float) -> _Curve:
         """Return what a group's clocks take and cost."""
         stage, rows, count = int(self._stage[group[0]]), self._row[group], self._count[group]
         num_clocks = choices.seconds.shape[-1]
