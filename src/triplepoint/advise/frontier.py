@@ -160,8 +160,8 @@ def advise(
             chosen[sharing] = frontier.plan(sharing, step_s)
     is_held = present.lost_to_power_limit_fraction > HELD
     return FrontierAnswer(
-        name, site, site.warm.load.ran.timeline.bubble_fraction, present, slowdown, MappingProxyType(chosen), stage_plan, verified,
-        simulate_plan(site, frontier.steady) if is_held else None, _points(frontier, present.step_s),
+        name, site, site.warm.load.ran.timeline.bubble_fraction, present, slowdown, MappingProxyType(chosen), stage_plan,
+        verified, simulate_plan(site, frontier.steady) if is_held else None, _points(frontier, present.step_s),
         frontier.heaviest_w(stage_plan),
     )  # fmt: skip
 

@@ -12,7 +12,6 @@ from triplepoint.advise.frontier import FrontierAnswer, Outcome
 from triplepoint.advise.frontier_plan import SHARINGS, Plan
 from triplepoint.advise.frontier_text import NAMES, headline
 from triplepoint.figures import marks, style
-from triplepoint.units import PERCENT
 
 _NOTE = "{stages} stages, {number} micro-batches. Lines: passes added up; marks: whole steps simulated."
 
@@ -35,8 +34,8 @@ def _draw_lines(axes: Axes, answer: FrontierAnswer) -> list[Line2D]:
     present, drawn = answer.present, list[Line2D]()
 
     def add(outcomes: Sequence[Plan | Outcome], name: str, **look: Any) -> None:
-        slowdown = [PERCENT * (one.step_s / present.step_s - 1.0) for one in outcomes]
-        energy = [PERCENT * one.gpu_energy_j / present.gpu_energy_j for one in outcomes]
+        slowdown = [100.0 * (one.step_s / present.step_s - 1.0) for one in outcomes]
+        energy = [100.0 * one.gpu_energy_j / present.gpu_energy_j for one in outcomes]
         drawn.extend(axes.plot(slowdown, energy, color=marks.QUANTITIES["energy"], label=name, **look))
 
     for sharing, dashes in zip(SHARINGS, ("-", "--", ":"), strict=True):
