@@ -27,7 +27,7 @@ def headline(answer: FrontierAnswer) -> str:
     """Return what the plan saves, in one line."""
     now, then = answer.present, answer.verified
     saved, longer = 1.0 - then.gpu_energy_j / now.gpu_energy_j, then.step_s / now.step_s - 1.0
-    return f"one clock for each stage saves {saved:.1%} of the GPUs' energy, steps take {_longer(longer)}"
+    return f"one clock for each stage saves {saved:.1%} of the GPUs' energy; steps are {_longer(longer)}"
 
 
 def render(answer: FrontierAnswer) -> str:
@@ -112,14 +112,14 @@ def _limit(answer: FrontierAnswer) -> str:
     return (
         f"the power limit holds clocks {present.throttle_fraction:.0%} of the time and costs "
         f"{present.lost_to_power_limit_fraction:.1%} of a step; the highest steady clocks under it save {saved:.1%} of "
-        f"energy, steps take {_longer(longer)}"
+        f"energy, and steps are {_longer(longer)}"
     )
 
 
 def _longer(share: float) -> str:
     if abs(share) < 5e-4:
         return "as long"
-    return f"{abs(share):.1%} {'longer' if share > 0 else 'less'}"
+    return f"{abs(share):.1%} {'longer' if share > 0 else 'shorter'}"
 
 
 def _outcome(name: str, one: Outcome) -> tuple[str, ...]:
