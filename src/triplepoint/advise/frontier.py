@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 
@@ -93,7 +94,7 @@ class FrontierAnswer:
         verified: The plan, simulated.
         steady: Highest clock of each stage at which the power limit holds nothing, simulated; None where it holds
             nothing anyway.
-        points: The frontier.
+        frontier: Plans for other lengths of a step.
         cap_w: Power of a GPU in the heaviest pass of every stage at its clock. Unit: W.
     """
 
@@ -106,8 +107,13 @@ class FrontierAnswer:
     plan: Plan
     verified: Outcome
     steady: Outcome | None
-    points: list[Plan]
+    frontier: Frontier
     cap_w: Float
+
+    @cached_property
+    def points(self) -> list[Plan]:
+        """The frontier by what shares a clock."""
+        return _points(self.frontier, self.present.step_s)
 
     @property
     def is_held(self) -> bool:
@@ -159,9 +165,10 @@ def advise(
         if (frontier.steady if sharing == "stage" else frontier.fastest).step_s <= step_s:
             chosen[sharing] = frontier.plan(sharing, step_s)
     is_held = present.lost_to_power_limit_fraction > HELD
+    bubble = site.warm.load.ran.timeline.bubble_fraction
+    steady = simulate_plan(site, frontier.steady) if is_held else None
     return FrontierAnswer(
-        name, site, site.warm.load.ran.timeline.bubble_fraction, present, slowdown, MappingProxyType(chosen), stage_plan,
-        verified, simulate_plan(site, frontier.steady) if is_held else None, _points(frontier, present.step_s),
+        name, site, bubble, present, slowdown, MappingProxyType(chosen), stage_plan, verified, steady, frontier,
         frontier.heaviest_w(stage_plan),
     )  # fmt: skip
 

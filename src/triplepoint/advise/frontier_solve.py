@@ -96,7 +96,14 @@ class Pipeline:
             UserError: If they cannot be done by then.
         """
         groups = self._groups(sharing)
-        curves = [self._curve(choices, group, sharing, most_s, waiting_w) for group in groups]
+        known: dict[bytes, _Curve] = {}
+        curves = list[_Curve]()
+        for group in groups:
+            # Micro-batches of warm-up and drain have the same curve.
+            key = np.concatenate([self._stage[group], self._row[group], self._count[group]]).tobytes()
+            if key not in known:
+                known[key] = self._curve(choices, group, sharing, most_s, waiting_w)
+            curves.append(known[key])
         seconds = self._optimum(groups, curves, most_s)
         clock = np.zeros(len(self._count), dtype=np.int64)
         for group, curve in zip(groups, curves, strict=True):
