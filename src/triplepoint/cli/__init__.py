@@ -36,6 +36,7 @@ COMMANDS = {
     "project": "say what a job would be on 1,000 to 100,000 GPUs: time, power, heat, failures",
     "whatif": "say what each factor costs a point, or makes of the difference of two points",
     "swings": "say how far and how fast power swings, whether that is allowed, and what would help",
+    "frontier": "choose clocks of pipeline stages that save energy, for the time or power there is",
     "why": "say why a job is slow, per GPU and per step: causes, what each costs, what to do",
     "recommend": "recommend where pipeline stages run and how many layers they have, hardware faults first",
     "compare": "say why one run or trace is slower or hotter than another; or judge a table of own measured values",

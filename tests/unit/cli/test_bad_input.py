@@ -36,6 +36,8 @@ READS = [
     "calibrate --power {} --gpu h200",
     "whatif {}.yaml",
     "whatif {}.csv:1",
+    "frontier {}.yaml",
+    "frontier run --results {}",
     "swings {}.parquet",
     "swings {}.csv",
     "swings {}.yaml",
