@@ -7,7 +7,7 @@ from triplepoint.compare.changes import Change
 from triplepoint.compare.parts import StepDifference
 from triplepoint.compare.quantities import QuantityDifference
 from triplepoint.compare.sides import Side
-from triplepoint.compare.traced import Part
+from triplepoint.compare.traced import part_name
 from triplepoint.effects import Effect
 
 _MOST_REASONS = 3
@@ -25,27 +25,7 @@ _LEAST_S = 1e-9
 _WARMER_K = 0.5
 _MOVED = 0.01
 
-_NAMES: Mapping[tuple[str, str], str] = {
-    ("idle", "host"): "waiting for launches from the CPU",
-    ("idle", "straggler"): "idle time for late ranks",
-    ("idle", "bubble"): "pipeline bubble",
-    ("idle", "other"): "other idle time",
-    ("unprofiled", "all"): "measured less profiled step",
-}
-
 _WAITS = {"straggler": "waiting in communication for late ranks", "bubble": "waiting in communication for other stages"}
-
-
-def part_name(part: Part) -> str:
-    """Return what a part is called: `gemm`, `exposed all_gather of tp`, `pipeline bubble`."""
-    if named := _NAMES.get((part.category, part.kind)):
-        return named
-    if part.category == "comm":
-        kind = "communication of unknown kind" if part.kind == "unknown" else part.kind
-        return f"exposed {kind}{f' of {part.group}' if part.group else ''}"
-    if part.category == "compute":
-        return "other computation" if part.kind == "other" else part.kind
-    return f"exposed {part.kind}" if part.category == "memory" else f"idle: {part.kind}"
 
 
 def answer(

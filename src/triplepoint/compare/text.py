@@ -4,13 +4,14 @@ import math
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from triplepoint.compare.answer import part_name, seconds, step_effect
+from triplepoint.compare.answer import seconds, step_effect
 from triplepoint.compare.changes import Change
 from triplepoint.compare.comparison import Comparison
 from triplepoint.compare.kernels import ABOUT, KernelDifference
 from triplepoint.compare.parts import Contribution, StepDifference
 from triplepoint.compare.quantities import QuantityDifference
 from triplepoint.compare.sides import Side
+from triplepoint.compare.traced import part_name
 from triplepoint.effects import Effect
 from triplepoint.units import counted
 

@@ -16,6 +16,13 @@ from triplepoint.trace.taxonomy import Kernel
 from triplepoint.units import ns_to_s
 
 _Key = TypeVar("_Key")
+_NAMES: Mapping[tuple[str, str], str] = {
+    ("idle", "host"): "waiting for launches from the CPU",
+    ("idle", "straggler"): "idle time for late ranks",
+    ("idle", "bubble"): "pipeline bubble",
+    ("idle", "other"): "other idle time",
+    ("unprofiled", "all"): "measured less profiled step",
+}
 
 
 class Part(NamedTuple):
@@ -24,6 +31,18 @@ class Part(NamedTuple):
     category: str
     kind: str
     group: str | None = None
+
+
+def part_name(part: Part) -> str:
+    """Return what a part is called: `gemm`, `exposed all_gather of tp`, `pipeline bubble`."""
+    if named := _NAMES.get((part.category, part.kind)):
+        return named
+    if part.category == "comm":
+        kind = "communication of unknown kind" if part.kind == "unknown" else part.kind
+        return f"exposed {kind}{f' of {part.group}' if part.group else ''}"
+    if part.category == "compute":
+        return "other computation" if part.kind == "other" else part.kind
+    return f"exposed {part.kind}" if part.category == "memory" else f"idle: {part.kind}"
 
 
 class KernelName(NamedTuple):
