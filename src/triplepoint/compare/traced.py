@@ -180,8 +180,8 @@ def of_spans(folder: Path, summaries: Sequence[RankSummary]) -> Traced:
 
 def of_repeats(traced: Sequence[Traced]) -> Traced | None:
     """Return the steps of several runs together, kernels and other means over runs; None where there are none."""
-    if not traced:
-        return None
+    if len(traced) < 2:
+        return next(iter(traced), None)
     num = len(traced)
     kernels: dict[KernelName, KernelTime] = {}
     for name in {name: None for one in traced for name in one.kernels}:
