@@ -50,6 +50,7 @@ class Answer:
         step_times: What measured steps show by themselves; None of jobs without any.
         gpus: How the hottest GPU and the one of the lowest clock differ from the others, a sentence each.
         unit: What a rank computes on in words: GPU; rank where that is a processor, or not known.
+        sensed: What is known of its GPUs, by rank.
         notes: What could not be told, and why.
     """
 
@@ -65,6 +66,7 @@ class Answer:
     step_times: StepTimes | None = None
     gpus: tuple[str, ...] = ()
     unit: str = "GPU"
+    sensed: tuple[Sensed, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -268,7 +270,7 @@ def answer_of(
     findings = _within_loss(findings, step_s - float(slowdown.ideal_s.mean()))
     return Answer(
         name, source, num_gpus, num_steps, step_s, slowdown, findings, power_w, heat,
-        gpus=tuple(describe_gpus(sensed)), notes=notes,
+        gpus=tuple(describe_gpus(sensed)), notes=notes, sensed=tuple(sensed.values()),
     )  # fmt: skip
 
 
