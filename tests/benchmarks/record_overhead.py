@@ -19,10 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
+from triplepoint.metrics import robust_sigma
 from triplepoint.recorded.marks import SESSION, Marks
 
 ROOT = Path(__file__).parents[2]
-STEPS, PAIRS = 25, 24
+STEPS, PAIRS = 5, 120
 """Steps of a block, and pairs of blocks."""
 _SIZE, _PRODUCTS = 384, 24
 """A step is so many products of square matrices: some 50 ms of one core."""
@@ -127,9 +128,11 @@ def main(pairs: int) -> None:
     print(f"{pairs} pairs of {STEPS} steps of {1e3 * step_s:.1f} ms CPU time, {os.cpu_count()} cores")
     about = {"job": "CPU time of the job", "beside": "sampler and watcher, of one core", "wall": "wall time of the job"}
     for name, values in shares(blocks).items():
-        error = statistics.stdev(values) / len(values) ** 0.5
-        median = statistics.median(values)
-        print(f"{about[name]}: median {median:+.2%}, mean {statistics.fmean(values):+.2%}, standard error {error:.2%}")
+        # Of a median, by the median absolute deviation: a few blocks in which the machine was away do not count.
+        error = 1.2533 * robust_sigma(values) / len(values) ** 0.5
+        print(f"{about[name]}: median {statistics.median(values):+.2%}, standard error {error:.2%}")
+    alone_s, beside_s = (sum(pair[key][name] for pair in blocks) for key, name in (("off", "job"), ("on", "beside")))
+    print(f"sampler and watcher over CPU time of the job: {beside_s / alone_s:.2%}")
 
 
 if __name__ == "__main__":
