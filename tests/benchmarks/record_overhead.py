@@ -105,20 +105,6 @@ def measure(pairs: int) -> list[dict[str, dict[str, float]]]:
         return found
 
 
-def shares(blocks: Sequence[dict[str, dict[str, float]]]) -> dict[str, list[float]]:
-    """Return what the recording costs in each pair, as shares.
-
-    Returns:
-        `job`: change of the job's CPU time; `beside`: CPU time of sampler and watcher over the wall time, of one core;
-        `wall`: change of the job's wall time.
-    """
-    return {
-        "job": [pair["on"]["job"] / pair["off"]["job"] - 1 for pair in blocks],
-        "beside": [pair["on"]["beside"] / pair["on"]["wall"] for pair in blocks],
-        "wall": [pair["on"]["wall"] / pair["off"]["wall"] - 1 for pair in blocks],
-    }
-
-
 def main(pairs: int) -> None:
     """Print cost of a mark, and of the recording."""
     with tempfile.TemporaryDirectory() as name:
@@ -126,13 +112,15 @@ def main(pairs: int) -> None:
     blocks = measure(pairs)
     step_s = statistics.median(pair["off"]["job"] for pair in blocks) / STEPS
     print(f"{pairs} pairs of {STEPS} steps of {1e3 * step_s:.1f} ms CPU time, {os.cpu_count()} cores")
-    about = {"job": "CPU time of the job", "beside": "sampler and watcher, of one core", "wall": "wall time of the job"}
-    for name, values in shares(blocks).items():
+    for name in ("job", "wall"):
+        values = [pair["on"][name] / pair["off"][name] - 1 for pair in blocks]
         # Of a median, by the median absolute deviation: a few blocks in which the machine was away do not count.
         error = 1.2533 * robust_sigma(values) / len(values) ** 0.5
-        print(f"{about[name]}: median {statistics.median(values):+.2%}, standard error {error:.2%}")
-    alone_s, beside_s = (sum(pair[key][name] for pair in blocks) for key, name in (("off", "job"), ("on", "beside")))
-    print(f"sampler and watcher over CPU time of the job: {beside_s / alone_s:.2%}")
+        about = "CPU time of the job" if name == "job" else "wall time of the job"
+        print(f"{about}: median of pairs {statistics.median(values):+.2%}, standard error {error:.2%}")
+    # Of sums: a process's CPU time is counted in ticks of 10 ms, too coarse for one block.
+    beside_s, wall_s = (sum(pair["on"][name] for pair in blocks) for name in ("beside", "wall"))
+    print(f"sampler and watcher: {beside_s / wall_s:.2%} of one core")
 
 
 if __name__ == "__main__":
