@@ -9,10 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from triplepoint.compare.sides import Side
-from triplepoint.why.suspects import LEAST_Z, outlier_scores
+from triplepoint.metrics import robust_sigma
 
 _LEAST_SHARE = 0.05
 """Share of the first step by which a rank must have changed more than the others. Our choice."""
+_LEAST_SIGMAS, _LEAST_SIGMA = 3.5, 0.002
+"""Robust standard deviations beyond the median from which a rank stands out, and the least standard deviation as a
+share of the step: ranks that do the same differ by as much. Source of the first: Iglewicz and Hoaglin 1993, How to Detect and
+Handle Outliers, chapter 3."""
 _LEAST_PAIR_SHARE = 0.1
 """The same of two ranks, where no others say how much is usual. Our choice."""
 
@@ -49,7 +53,7 @@ def find_changed_rank(first: Side, other: Side) -> RankChange | None:
     least = _LEAST_PAIR_SHARE if len(ranks) == 2 else _LEAST_SHARE
     if apart[most] < least * step_s:
         return None
-    scores = np.abs(outlier_scores(changes / step_s))
-    if len(ranks) > 2 and scores[most] <= LEAST_Z:
+    sigma_s = max(robust_sigma(changes), _LEAST_SIGMA * step_s)
+    if len(ranks) > 2 and abs(changes[most] - np.median(changes)) <= _LEAST_SIGMAS * sigma_s:
         return None
     return RankChange(ranks[most], float(changes[most]), float(np.median(np.delete(changes, most))))
