@@ -15,8 +15,8 @@ _LEAST_SHARE = 0.05
 """Share of the first step by which a rank must have changed more than the others. Our choice."""
 _LEAST_SIGMAS, _LEAST_SIGMA = 3.5, 0.002
 """Robust standard deviations beyond the median from which a rank stands out, and the least standard deviation as a
-share of the step: ranks that do the same differ by as much. Source of the first: Iglewicz and Hoaglin 1993, How to Detect and
-Handle Outliers, chapter 3."""
+share of the step: ranks that do the same differ by as much.
+Source of the first: Iglewicz and Hoaglin 1993, How to Detect and Handle Outliers, chapter 3."""
 _LEAST_PAIR_SHARE = 0.1
 """The same of two ranks, where no others say how much is usual. Our choice."""
 
