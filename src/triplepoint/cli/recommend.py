@@ -59,6 +59,8 @@ def run(arguments: argparse.Namespace) -> Answer:
     from triplepoint.advise.recommend import advise
     from triplepoint.advise.recommend_text import content, hosts_in_order, render
 
+    if (of_sensors := _of_sensors(arguments)) is not None:
+        return of_sensors
     advice = advise(run_folder(arguments), arguments.config, arguments.layers)
     results: Path = arguments.results
     before = last_before(advice.passport, results)
@@ -71,6 +73,20 @@ def run(arguments: argparse.Namespace) -> Answer:
         write_text(arguments.hosts, "\n".join(hosts_in_order(advice, placement)) + "\n")
         say(f"recommend: hosts in rank order in {arguments.hosts}")
     return Answer(content(advice, drift), render(advice, drift))
+
+
+def _of_sensors(arguments: argparse.Namespace) -> Answer | None:
+    """Return what sensors say of a recorded run whose cluster or job nobody described; None of other runs."""
+    from triplepoint.advise.sensed import content, is_described, render
+    from triplepoint.compare.sides import Context
+    from triplepoint.trace.taxonomy import load_scheme
+    from triplepoint.why.sources import why
+
+    folder: Path = arguments.results / "runs" / str(arguments.run)
+    if not (folder / "point.json").is_file() or is_described(folder, arguments.config):
+        return None
+    found = why(str(folder), Context(arguments.results, arguments.config, load_scheme()))
+    return Answer(dict.fromkeys(_ANSWER) | content(folder, found), render(folder, found))
 
 
 def _layers(text: str) -> tuple[int, ...]:
