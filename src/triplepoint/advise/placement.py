@@ -17,7 +17,7 @@ from triplepoint.config.cluster import ClusterConfig, place_of
 from triplepoint.config.point import Point
 from triplepoint.errors import PointError, UserError
 from triplepoint.simulate.artefacts.simulate_run import job_of
-from triplepoint.simulate.heat.warm import slow_ranks, warm_up, with_factors
+from triplepoint.simulate.heat.warm import Warm, slow_ranks, warm_up, with_factors
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import peak_memory
 from triplepoint.simulate.power.gpu import Float
@@ -26,6 +26,8 @@ from triplepoint.simulate.predict.prediction import read_calibrations
 from triplepoint.simulate.stacks import OF_ENGINE
 from triplepoint.simulate.step import Step, simulate_step
 
+_OF_GPUS = ("bad_contact", "contact", "leakage", "power_limits_w", "blocked_airflow")
+"""Conditions of single GPUs."""
 BAD_CONTACT = 1.25
 """Contact from which a slot counts as faulty: five of the usual deviations of 4.5 % (`resistance_spread`)."""
 
@@ -127,14 +129,7 @@ class Site:
         Raises:
             PointError: If GPUs cannot work under these conditions.
         """
-        job, placed = self.job(placement.layers), placed_on(cluster or self.cluster, placement.nodes)
-        constants = read_calibrations(self.config)[0].constants(job)
-        slow = slow_ranks(placed, job.num_gpus)
-
-        def simulate(factor: Mapping[int, float]) -> Training[Step]:
-            return Training(simulate_step(job, constants, self.config, with_factors(slow, factor)))
-
-        warm = warm_up(simulate({}), simulate, placed, self.config)
+        warm, slow = self.warm(placement, cluster)
         pace = min(warm.factor.values(), default=1.0)
         by_rank = with_factors(slow, {rank: own / pace for rank, own in warm.factor.items()})
         per_node = self.cluster.gpus_per_node
@@ -142,6 +137,27 @@ class Site:
         accounts = warm.load.ran.timeline.accounts
         busy_s = np.asarray((accounts.compute_s + accounts.exposed_comm_s).max(axis=1))
         return Outcome(warm.load.length_s, factor, busy_s)
+
+    def warm(
+        self, placement: Placement, cluster: ClusterConfig | None = None
+    ) -> tuple[Warm[Training[Step]], dict[int, float]]:
+        """Return a step with its power, heat and clocks, and the factors of ranks on GPUs that are slow by themselves.
+
+        Args:
+            placement: The placement.
+            cluster: Another state of the cluster than `cluster`.
+
+        Raises:
+            PointError: If GPUs cannot work under these conditions.
+        """
+        job, placed = self.job(placement.layers), placed_on(cluster or self.cluster, placement.nodes)
+        constants = read_calibrations(self.config)[0].constants(job)
+        slow = slow_ranks(placed, job.num_gpus)
+
+        def simulate(factor: Mapping[int, float]) -> Training[Step]:
+            return Training(simulate_step(job, constants, self.config, with_factors(slow, factor)))
+
+        return warm_up(simulate({}), simulate, placed, self.config), slow
 
     def _of_ranks(
         self, placement: Placement, factor: Mapping[tuple[int, int], float], num_gpus: int
@@ -165,8 +181,7 @@ def placed_on(cluster: ClusterConfig, nodes: tuple[int, ...]) -> ClusterConfig:
 
     before = cluster.conditions
     conditions = before.model_copy(update={
-        "bad_contact": moved(before.bad_contact), "contact": moved(before.contact),
-        "blocked_airflow": moved(before.blocked_airflow),
+        **{name: moved(getattr(before, name)) for name in _OF_GPUS},
         "braked_nodes": sorted(place[node] for node in before.braked_nodes if node in place),
     })  # fmt: skip
     return cluster.model_copy(update={"slow_gpus": moved(cluster.slow_gpus), "conditions": conditions})
