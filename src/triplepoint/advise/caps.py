@@ -7,7 +7,7 @@ driver takes, the watts can raise the slowest instead (`move`). Limits are tried
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from triplepoint.simulate.power.gpu import Float, Int64, leakage_w
 from triplepoint.simulate.power.parameters import PowerConfig, read_power
 
 Goal = Literal["save", "move"]
+GOALS: tuple[Goal, ...] = get_args(Goal)
 Seat = tuple[int, int]
 
 _TURNS = 4
@@ -195,9 +196,7 @@ def _run(site: Site, placement: Placement, cluster: ClusterConfig) -> _Run:
     trace, stage, power = warm.trace, warm.seats.stage, warm.machine.power
     mean_w, clock_mhz = trace.power_w.mean(axis=0), trace.clock_mhz.mean(axis=0)
     used = stage >= 0
-    spread = max(
-        float(clock_mhz[stage == one].max() / clock_mhz[stage == one].min()) for one in np.unique(stage[used])
-    )
+    spread = max(float(clock_mhz[stage == one].max() / clock_mhz[stage == one].min()) for one in np.unique(stage[used]))
     drawn = Drawn(
         warm.load.length_s, float(mean_w[used].sum()), float(trace.temp_c.mean(axis=0)[used].max()), spread
     )  # fmt: skip

@@ -17,6 +17,7 @@ from triplepoint.config.cluster import ClusterConfig, place_of
 from triplepoint.config.point import Point
 from triplepoint.errors import PointError, UserError
 from triplepoint.simulate.artefacts.simulate_run import job_of
+from triplepoint.simulate.heat.nodes import is_known
 from triplepoint.simulate.heat.warm import Warm, slow_ranks, warm_up, with_factors
 from triplepoint.simulate.job import Job
 from triplepoint.simulate.memory.training import peak_memory
@@ -81,6 +82,12 @@ class Site:
     def layers(self) -> tuple[int, ...]:
         """Layers of every stage as they are; empty with virtual stages, whose layers are left as they are."""
         return self.job().layout.stage_layers(self.point.model.num_layers) if self.point.layout.vp == 1 else ()
+
+    @property
+    def is_heat_known(self) -> bool:
+        """Whether power and heat of its GPUs are described."""
+        gpu = self._catalogue.gpu_of(self.cluster)
+        return gpu is not None and is_known(gpu, self.config)
 
     @cached_property
     def _catalogue(self) -> Catalogue:
