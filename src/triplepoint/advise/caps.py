@@ -20,9 +20,9 @@ Goal = Literal["save", "move"]
 GOALS: tuple[Goal, ...] = get_args(Goal)
 Seat = tuple[int, int]
 
-_TURNS = 4
+_TURNS = 3
 """Limits that are tried in turn, each by how far clocks are apart under the one before."""
-_SLACKS = (0.0, 0.003, 0.006, 0.01, 0.015)
+_SLACKS = (0.0, 0.004, 0.01)
 """By how much clocks of waiting GPUs stay above the slowest: governors move clocks all the time. Our choice."""
 _EXPONENT = 1.25
 """Change of power over change of clock, both relative, by which a turn reckons: work at a given pace. Our choice."""
@@ -44,7 +44,7 @@ class Drawn(NamedTuple):
         step_time_s: Length of the step. Unit: s.
         power_w: Mean power of all GPUs of the job together. Unit: W.
         temp_c: Mean temperature of the hottest GPU. Unit: degC.
-        clock_spread: Highest mean clock of a GPU over the lowest.
+        clock_spread: Highest mean clock of a GPU over the lowest of its stage.
     """
 
     step_time_s: float
@@ -111,15 +111,6 @@ class _Run(NamedTuple):
     power: PowerConfig
 
 
-def try_limits(site: Site, placement: Placement, limits_w: Mapping[Seat, float]) -> Drawn:
-    """Return a step under limits of single GPUs, by (node of the run, device).
-
-    Raises:
-        PointError: If GPUs cannot work under its conditions.
-    """
-    return _run(site, placement, with_limits(site.cluster, limits_w)).drawn
-
-
 def find_caps(site: Site, placement: Placement, goal: Goal) -> Caps | None:
     """Return limits of single GPUs that save power in equal time, or time at equal power; None where none do.
 
@@ -138,6 +129,8 @@ def find_caps(site: Site, placement: Placement, goal: Goal) -> Caps | None:
         return None
     best: tuple[dict[Seat, int], Drawn] | None = None
     for slack in _SLACKS if goal == "save" else (0.0,):
+        if best is not None:  # more slack saves less
+            break
         # Below its limit a GPU is not held by it: limits are lowered from what it really draws.
         limits_w = np.minimum(present_w, first.top_w) if goal == "save" else np.full(first.top_w.shape, present_w)
         last = first
@@ -159,7 +152,7 @@ def find_caps(site: Site, placement: Placement, goal: Goal) -> Caps | None:
 
 
 def _slowest(run: _Run) -> Float:
-    """Return the lowest mean clock of the stage of every device; shape (num_nodes, num_devices). Unit: MHz."""
+    """Return the lowest mean clock in the stage of every device; of the shape of clocks. Unit: MHz."""
     found = np.full(run.stage.shape, np.inf)
     for stage in np.unique(run.stage[run.stage >= 0]):
         found[run.stage == stage] = run.clock_mhz[run.stage == stage].min()
@@ -167,7 +160,7 @@ def _slowest(run: _Run) -> Float:
 
 
 def _lowered(limits_w: Float, last: _Run, aim_mhz: Float) -> Float:
-    """Return lower limits for GPUs whose clock is above the aim; higher ones for those that fell below it."""
+    """Return lower limits for GPUs whose clock is above the aim, higher ones for those below it."""
     return np.asarray(limits_w * (last.clock_mhz / aim_mhz) ** -_EXPONENT)
 
 
@@ -195,13 +188,11 @@ def _run(site: Site, placement: Placement, cluster: ClusterConfig) -> _Run:
     warm, _ = site.warm(placement, cluster)
     trace, stage, power = warm.trace, warm.seats.stage, warm.machine.power
     mean_w, clock_mhz = trace.power_w.mean(axis=0), trace.clock_mhz.mean(axis=0)
-    used = stage >= 0
-    spread = max(float(clock_mhz[stage == one].max() / clock_mhz[stage == one].min()) for one in np.unique(stage[used]))
-    drawn = Drawn(
-        warm.load.length_s, float(mean_w[used].sum()), float(trace.temp_c.mean(axis=0)[used].max()), spread
-    )  # fmt: skip
-    leaks_w = leakage_w(power, clock_mhz, trace.temp_c.mean(axis=0))
-    return _Run(drawn, clock_mhz, np.quantile(trace.power_w, 0.95, axis=0), mean_w, stage, leaks_w, power)
+    temp_c, used = trace.temp_c.mean(axis=0), stage >= 0
+    spread = max(float(own.max() / own.min()) for own in (clock_mhz[stage == one] for one in np.unique(stage[used])))
+    drawn = Drawn(warm.load.length_s, float(mean_w[used].sum()), float(temp_c[used].max()), spread)
+    top_w, leaks_w = np.quantile(trace.power_w, 0.95, axis=0), leakage_w(power, clock_mhz, temp_c)
+    return _Run(drawn, clock_mhz, top_w, mean_w, stage, leaks_w, power)
 
 
 def with_limits(cluster: ClusterConfig, limits_w: Mapping[Seat, float]) -> ClusterConfig:

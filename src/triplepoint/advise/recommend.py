@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from triplepoint.advise.caps import GOALS, Caps, find_caps, saved, try_limits, with_leakage
+from triplepoint.advise.caps import GOALS, Caps, find_caps, with_leakage
 from triplepoint.advise.gain import Gain, find, gain_of, gain_within, judged
 from triplepoint.advise.hardware import Outlier, find_outliers
 from triplepoint.advise.moving import Outlook, foresee
@@ -18,7 +18,6 @@ from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import read_planned_run
 from triplepoint.config.study import Settings
 from triplepoint.errors import PointError, UserError
-from triplepoint.metrics import Z90
 from triplepoint.predictions import request_of
 from triplepoint.simulate.power.gpu import Float
 from triplepoint.tables import STEPS
@@ -165,6 +164,8 @@ def _hosts(site: Site, learned: Learned | None) -> dict[int, str]:
 def find_limits(site: Site, learned: Learned | None, placement: Placement) -> list[Limits]:
     """Return power limits of single GPUs that save energy in equal time, or time at equal power, with their gain.
 
+    Where hardware is faulty there are none: its GPUs set the pace, and are to be mended first.
+
     Args:
         site: The job.
         learned: What was learned of its slots; None where the cluster is taken as it is declared.
@@ -173,6 +174,8 @@ def find_limits(site: Site, learned: Learned | None, placement: Placement) -> li
     Raises:
         PointError: If GPUs cannot work under its conditions.
     """
+    if site.cluster.slow_gpus or site.cluster.conditions != site.cluster.conditions.without_faults:
+        return []
     if learned is not None:
         clocks = {(slot.node, slot.device): slot.clock_mhz for slot in learned.passport.slots if slot.clock_mhz}
         site = replace(site, cluster=with_leakage(site, clocks))
@@ -180,20 +183,8 @@ def find_limits(site: Site, learned: Learned | None, placement: Placement) -> li
     for goal in GOALS:
         caps = find_caps(site, placement, goal)
         if caps is not None:
-            found.append(Limits(caps, _gain_of_limits(site, learned, placement, caps)))
+            found.append(Limits(caps, gain_within(caps.share, caps.share, caps.share)))
     return found
-
-
-def _gain_of_limits(site: Site, learned: Learned | None, placement: Placement, caps: Caps) -> Gain:
-    shares = [caps.share]
-    if learned is not None and site.cluster.conditions.bad_contact:
-        leakage = {"leakage": site.cluster.conditions.leakage}
-        for shift in (-Z90, Z90):
-            moved = learned_cluster(learned, shift).conditions.model_copy(update=leakage)
-            own = replace(site, cluster=site.cluster.model_copy(update={"conditions": moved}))
-            before, after = (try_limits(own, placement, limits) for limits in ({}, caps.limits_w))
-            shares.append(saved(caps.goal, before, after))
-    return gain_within(caps.share, min(shares), max(shares))
 
 
 def _reasons(

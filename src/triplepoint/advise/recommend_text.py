@@ -244,7 +244,8 @@ def _words(layers: Sequence[int]) -> str:
 
 def _limits(advice: Advice) -> list[str]:
     if not advice.limits:
-        return ["power limits: leave them as they are; none of a single GPU gains"]
+        why = "mend the hardware first, then ask again" if advice.outliers else "none of a single GPU gains"
+        return [f"power limits: leave them as they are; {why}"]
     lines = []
     for one in advice.limits:
         caps, verdict = one.caps, "set them" if one.gain.is_accepted else "leave them as they are"
