@@ -216,8 +216,6 @@ def with_leakage(site: Site, clocks_mhz: Mapping[Seat, float]) -> ClusterConfig:
     """
     seats = list(clocks_mhz)
     cluster, factor, at = site.cluster, np.ones(len(seats)), tuple(np.transpose(seats))
-    if len(seats) < site.point.num_gpus:
-        return cluster
     shown = np.array(list(clocks_mhz.values()))
     for _ in range(_LEAKAGE_TURNS):
         run = _run(site, site.present, cluster)

@@ -144,7 +144,8 @@ def settings_of_study(point: Point) -> dict[str, Any]:
     values: dict[str, Any] = {f"lora_{name}": value for name, value in point.lora or ()}
     for part in parts:
         values |= {name: value for name, value in part.items() if name in Settings.model_fields}
-    values |= {"model": point.model.name, "cluster": point.cluster.name, "trace_ranks": "roles"}
+    values |= {"model": point.model.name, "cluster": point.cluster.name}
+    values["trace_ranks"] = "all" if point.trace_ranks == "all" else "roles"
     fields = Settings.model_fields
     kept = {name: value for name, value in values.items() if value is not None and value != fields[name].default}
     kept = Settings.model_validate({"global_batch_size": point.global_batch_size} | kept).model_dump(

@@ -219,6 +219,14 @@ def learned_cluster(learned: Learned, shift: float = 0.0) -> ClusterConfig:
     return runs.cluster.model_copy(update={"conditions": conditions})
 
 
+def with_usual_parts(cluster: ClusterConfig) -> ClusterConfig:
+    """Return a cluster whose parts are all as their type has them, but for what its file says of single GPUs."""
+    names = [f"node{node}.gpu{gpu}" for node in range(cluster.num_nodes) for gpu in range(cluster.gpus_per_node)]
+    usual, before = dict.fromkeys(names, 1.0), cluster.conditions
+    conditions = before.model_copy(update={"contact": usual | before.contact, "leakage": usual | before.leakage})
+    return cluster.model_copy(update={"conditions": conditions})
+
+
 def with_slow_gpus(site: Site, learned: Learned, present: Outcome) -> Site:
     """Return the site with GPUs whose computation is slower by traces than their heat explains.
 

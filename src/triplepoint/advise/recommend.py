@@ -12,7 +12,14 @@ from triplepoint.advise.gain import Gain, find, gain_of, gain_within, judged
 from triplepoint.advise.hardware import Outlier, find_outliers
 from triplepoint.advise.moving import Outlook, foresee
 from triplepoint.advise.passport import Learned, Passport, learn, of_passport
-from triplepoint.advise.placement import Outcome, Placement, Site, learned_cluster, with_slow_gpus
+from triplepoint.advise.placement import (
+    Outcome,
+    Placement,
+    Site,
+    learned_cluster,
+    with_slow_gpus,
+    with_usual_parts,
+)
 from triplepoint.config.base import parse
 from triplepoint.config.catalogue import Catalogue
 from triplepoint.config.plan import read_planned_run
@@ -125,7 +132,7 @@ def advise_cluster(
         raise UserError(f"recommend: {request.invalid_because}")
     point, cluster = request.point, catalogue.cluster(name)
     learned = of_passport(passport, cluster, config, point.num_nodes) if passport else None
-    site = Site(point, learned_cluster(learned) if learned else cluster, config)
+    site = Site(point, learned_cluster(learned) if learned else with_usual_parts(cluster), config)
     return _advice(name, site, learned, np.empty(0), layers)
 
 
@@ -164,7 +171,8 @@ def _hosts(site: Site, learned: Learned | None) -> dict[int, str]:
 def find_limits(site: Site, learned: Learned | None, placement: Placement) -> list[Limits]:
     """Return power limits of single GPUs that save energy in equal time, or time at equal power, with their gain.
 
-    Where hardware is faulty there are none: its GPUs set the pace, and are to be mended first.
+    Where hardware is faulty there are none: its GPUs set the pace, and are to be mended first. Nor are there any without the
+    clocks of this job: they tell what GPUs leak.
 
     Args:
         site: The job.
@@ -174,11 +182,12 @@ def find_limits(site: Site, learned: Learned | None, placement: Placement) -> li
     Raises:
         PointError: If GPUs cannot work under its conditions.
     """
-    if site.cluster.slow_gpus or site.cluster.conditions != site.cluster.conditions.without_faults:
+    is_faulty = site.cluster.slow_gpus or site.cluster.conditions != site.cluster.conditions.without_faults
+    clocks = {(slot.node, slot.device): slot.clock_mhz for slot in learned.passport.slots} if learned else {}
+    shown = {seat: clock_mhz for seat, clock_mhz in clocks.items() if clock_mhz is not None}
+    if learned is None or learned.manifest is None or is_faulty or len(shown) < site.point.num_gpus:
         return []
-    if learned is not None:
-        clocks = {(slot.node, slot.device): slot.clock_mhz for slot in learned.passport.slots if slot.clock_mhz}
-        site = replace(site, cluster=with_leakage(site, clocks))
+    site = replace(site, cluster=with_leakage(site, shown))
     found = []
     for goal in GOALS:
         caps = find_caps(site, placement, goal)

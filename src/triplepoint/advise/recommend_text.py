@@ -155,7 +155,10 @@ def headline(advice: Advice) -> str:
         cost = "" if first.cost_s is None else f", which costs {_share(first.cost_s, advice):.1%} of a step"
         parts.append(f"mend {first.name} of {first.host} first ({first.kind}{cost})")
     if advice.gain is not None and advice.is_accepted:
-        parts.append(f"change the placement, a step is {advice.gain.share:.1%} shorter ({_interval(advice.gain)})")
+        until = "until then " if advice.outliers else ""
+        parts.append(
+            f"{until}change the placement, a step is {advice.gain.share:.1%} shorter ({_interval(advice.gain)})"
+        )
     for one in advice.accepted_limits:
         saved = f"{one.gain.share:.1%} less {_GOALS[one.caps.goal]} ({_interval(one.gain)})"
         parts.append(f"limit the power of {len(one.caps.limits_w)} GPUs, {saved}")
@@ -244,7 +247,11 @@ def _words(layers: Sequence[int]) -> str:
 
 def _limits(advice: Advice) -> list[str]:
     if not advice.limits:
-        why = "mend the hardware first, then ask again" if advice.outliers else "none of a single GPU gains"
+        why = "none of a single GPU gains"
+        if advice.outliers:
+            why = "mend the hardware first, then ask again"
+        elif not advice.measured_s.size:
+            why = "they are found by the clocks of a run of this job"
         return [f"power limits: leave them as they are; {why}"]
     lines = []
     for one in advice.limits:
