@@ -81,7 +81,10 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--study", type=out_file, metavar="FILE", help="study that verifies it, to write (default: none)")
     made.add_argument(
-        "--found", nargs=2, metavar=("A", "B"), help="add a pair of finished runs to the ledger, and print it"
+        "--found",
+        nargs=2,
+        metavar=("A", "B"),
+        help="add a pair of finished runs to the ledger, and print it (default: none)",
     )
     made.add_argument("--ledger", action="store_true", help="print promised against found gains, and no more")
     add_config(made)

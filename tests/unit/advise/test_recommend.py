@@ -18,6 +18,7 @@ from triplepoint.config.plan import PlannedRun, read_planned_run
 from triplepoint.config.study import Study, expand
 
 NUM_NODES = 2
+PAGE = Path(__file__).parents[3] / "docs" / "recommend.md"
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +66,7 @@ def test_bad_contact_is_named_first_and_its_stage_gets_fewer_layers(
     assert [len(one["slots"]) for one in kept["passports"]] == [16]
     assert answer["limits"] == [], "hardware is to be mended first"
     assert answer["answer"].startswith("mend node0.gpu6 of node0 first")
+    assert f"\nAnswer: {answer['answer']}.\n" in PAGE.read_text(), "the sample of the page is this run"
     check_follow_up(folder, study, answer, capsys)
     check_cluster(folder, answer, capsys)
 
