@@ -171,8 +171,8 @@ def _hosts(site: Site, learned: Learned | None) -> dict[int, str]:
 def find_limits(site: Site, learned: Learned | None, placement: Placement) -> list[Limits]:
     """Return power limits of single GPUs that save energy in equal time, or time at equal power, with their gain.
 
-    Where hardware is faulty there are none: its GPUs set the pace, and are to be mended first. Nor are there any without
-    the clocks of this job: they tell what GPUs leak.
+    Where hardware is faulty there are none: its GPUs set the pace, and are to be mended first. Without the
+    clocks of this job, which tell what GPUs leak, there are none either.
 
     Args:
         site: The job.
