@@ -30,11 +30,16 @@ class ConditionsConfig(Strict):
     power_limit_w: Annotated[float, Field(gt=0)] | None = None
     """Power limit of every GPU, from the lowest that its driver takes to that of the GPU type, which it is if none is
     given; `.inf` for no limit, to ask what limits cost. Unit: W."""
+    power_limits_w: dict[GpuName, Annotated[float, Field(gt=0)]] = {}
+    """Single GPUs with a power limit of their own, such as `node1.gpu3: 650`; `triplepoint recommend` gives them.
+    Unit: W."""
     bad_contact: dict[GpuName, Annotated[float, Field(ge=1, le=20)]] = {}
     """Single GPUs that touch their heat sink badly: factor on the die's resistance, such as `node1.gpu6: 7`."""
     contact: dict[GpuName, Annotated[float, Field(ge=0.3, le=20)]] = {}
     """Single GPUs whose contact to their sink is known: factor on the die's resistance. Others are drawn as parts
     differ. `triplepoint calibrate --heat` writes it."""
+    leakage: dict[GpuName, Annotated[float, Field(ge=0.2, le=5)]] = {}
+    """Single GPUs whose leakage is known: factor on that of the GPU type. Others are drawn as parts differ."""
     blocked_airflow: dict[GpuName, Annotated[float, Field(ge=0.05, le=1)]] = {}
     """Single GPUs that see only a share of their air, where they are cooled by air."""
     starts_at_rest: bool = False
@@ -46,7 +51,7 @@ class ConditionsConfig(Strict):
     @property
     def slows_gpus(self) -> bool:
         """Whether a power limit or a fault throttles clocks, whatever runs."""
-        return self.power_limit_w is not None or self != self.without_faults
+        return self.power_limit_w is not None or bool(self.power_limits_w) or self != self.without_faults
 
     @property
     def without_faults(self) -> Self:
@@ -146,8 +151,8 @@ class ClusterConfig(Strict):
         if isinstance(self.slots, list) and len(self.slots) != self.gpus_per_node:
             raise ValueError(f"slots lists {len(self.slots)} devices, gpus_per_node is {self.gpus_per_node}")
         named = {"slow_gpus": self.slow_gpus, "bad_contact": self.conditions.bad_contact}
-        named |= {"contact": self.conditions.contact}
-        for key, gpus in (named | {"blocked_airflow": self.conditions.blocked_airflow}).items():
+        own = ("contact", "leakage", "power_limits_w", "blocked_airflow")
+        for key, gpus in (named | {name: getattr(self.conditions, name) for name in own}).items():
             for name in gpus:
                 node, gpu = place_of(name)
                 if node >= self.num_nodes or gpu >= self.gpus_per_node:

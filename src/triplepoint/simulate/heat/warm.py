@@ -143,7 +143,7 @@ def warm_up(
     shape = -(-load.job.num_gpus // cluster.gpus_per_node), cluster.gpus_per_node
     sound, parts = conditions.without_faults, cluster.like or cluster.name
     machine, followed = machine_of(sound, gpu, shape, parts, config, load.job.draw), Followed.all(shape)
-    if with_few_nodes and conditions == sound:
+    if with_few_nodes and conditions == sound and not conditions.power_limits_w:
         followed = few_of(_seats(load, followed).stage, machine)
         machine = followed.of(machine)
     first = _turn(load, machine, {}, followed)
