@@ -28,9 +28,9 @@ _BY_STEP_TIME = frozenset({"step_time_s", "tokens_per_s", "tokens_per_s_per_gpu"
 ABOUT: Mapping[Basis, str] = {
     "repeats": "paired over repeats",
     "steps": "over the steps of one launch each, which do not show how launches differ",
-    "model": "of the model, without what both share where that is known",
+    "model": "of the model, without the error that both share, as far as known",
     "mixed": "over the steps of the measured side and of the model on the simulated one",
-    "settings": "over settings that differ in nothing else",
+    "settings": "of the mean over them",
     "none": "not known",
 }
 """What intervals are over, for captions and notes."""

@@ -45,6 +45,8 @@ READS = [
     "overhead {out} --from {}",
     "characterise {out} --from {}",
     "trace {} --out {out}",
+    "trace {}.et --out {out}",
+    "trace {}.et.gz --out {out}",
     f"trace {ROOT / 'tests/data/traces/gloo_rank0.json.gz'} --out {{out}} --rules {{}}",
     "plan --config {}",
     "doctor --files --config {}",
@@ -58,8 +60,12 @@ READS = [
     "parse run 0-1 --results {}",
     "trace --run run --results {}",
     "export smoke --to mlflow --results {} --out {out}",
+    "export smoke --to chakra --results {} --out {out}",
     "compare {}.csv",
     "recommend run --results {}",
+    "project {}.yaml",
+    "project {}.json:1",
+    "calibrate --scaling {}",
     "search llama3-8b h200x32 --batch 64 --config {}",
 ]
 
