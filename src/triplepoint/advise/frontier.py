@@ -158,12 +158,7 @@ def advise(
             least = _least_slowdown(frontier, present, budget)[0]
             raise UserError(f"{broken} with steps {slowdown:.1%} longer; use --slowdown {_upwards(least)}")
     step_s = present.step_s * (1.0 + slowdown)
-    chosen: dict[Sharing, Plan] = {}
-    if (even := frontier.even(step_s)) is not None:
-        chosen["job"] = even
-    for sharing in SHARINGS:
-        if (frontier.steady if sharing == "stage" else frontier.fastest).step_s <= step_s:
-            chosen[sharing] = frontier.plan(sharing, step_s)
+    chosen = _chosen(frontier, step_s)
     is_held = present.lost_to_power_limit_fraction > HELD
     bubble = site.warm.load.ran.timeline.bubble_fraction
     steady = simulate_plan(site, frontier.steady) if is_held else None
@@ -171,6 +166,17 @@ def advise(
         name, site, bubble, present, slowdown, MappingProxyType(chosen), stage_plan, verified, steady, frontier,
         frontier.heaviest_w(stage_plan),
     )  # fmt: skip
+
+
+def _chosen(frontier: Frontier, step_s: float) -> dict[Sharing, Plan]:
+    """Return the plans of least energy for a step so long, by what shares a clock; without those never so fast."""
+    chosen: dict[Sharing, Plan] = {}
+    if (even := frontier.even(step_s)) is not None:
+        chosen["job"] = even
+    for sharing in SHARINGS:
+        if (frontier.steady if sharing == "stage" else frontier.fastest).step_s <= step_s:
+            chosen[sharing] = frontier.plan(sharing, step_s)
+    return chosen
 
 
 def simulate_plan(site: Site, plan: Plan) -> Outcome:
