@@ -138,7 +138,7 @@ def test_window_is_called_no_step(
     ("window", "kinds", "expected"),
     [
         ((20, 22), MEASURED, "steps 20 to 21 were not profiled: the job ended after 4 steps, counted from 0"),
-        ((2, 3), MEASURED, "steps 2 to 2 were not profiled: its ranks do not use torch, or use its profiler"),
+        ((2, 3), MEASURED, "steps 2 to 2 were not profiled: its ranks use neither torch nor NVTX nor ROCTX"),
     ],
 )
 def test_profile_that_did_not_happen_is_said(
