@@ -8,10 +8,13 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from triplepoint.config import RUN_PATTERN
 from triplepoint.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from triplepoint.prices import Prices
 
 _FIGURES = (".pdf", ".png", ".svg")
 MOST_PROCESSES = 4096
@@ -214,6 +217,50 @@ def add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", type=Path, default=Path("config"), metavar="DIR", help="folder of the configuration"
     )
+
+
+def add_prices(parser: argparse.ArgumentParser) -> None:
+    """Add the prices of energy and of GPU hours; `read_prices` returns them."""
+    parser.add_argument("--price-kwh", type=_price, metavar="PRICE", help="of a kWh (default: energy costs nothing)")
+    parser.add_argument(
+        "--price-gpu-hour", type=_price, metavar="PRICE", help="of a GPU for an hour, same currency (default: nothing)"
+    )
+    parser.add_argument("--currency", type=_currency, default="currency", metavar="NAME", help="what prices are in")
+    parser.add_argument(
+        "--pue", type=_pue, default=1.0, metavar="FACTOR",
+        help="power usage effectiveness of the hall, times which energy is paid (default: 1, what nodes take alone)",
+    )  # fmt: skip
+
+
+def read_prices(arguments: argparse.Namespace) -> "Prices":
+    """Return the prices that were given."""
+    from triplepoint.prices import Prices
+
+    return Prices(arguments.price_kwh, arguments.price_gpu_hour, arguments.currency, arguments.pue)
+
+
+def _price(text: str) -> float:
+    return _between(text, 0.0, 1e6)
+
+
+def _pue(text: str) -> float:
+    return _between(text, 1.0, 10.0)
+
+
+def _between(text: str, least: float, most: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:  # NaN is not either
+        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a number from {least:g} to {most:g}")
+    return value
+
+
+def _currency(text: str) -> str:
+    if not re.fullmatch(r"[^\W\d_]{1,12}|[$€£¥]", text):
+        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a name such as EUR")
+    return text
 
 
 def run_folder(arguments: argparse.Namespace) -> Path:

@@ -1,16 +1,24 @@
 """`triplepoint whatif POINTS [OTHER] [-f FACTOR ...]`."""
 
 import argparse
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triplepoint.cli.answer import Answer
-from triplepoint.cli.arguments import add_config, add_results, make_parser, out_file, say
+from triplepoint.cli.arguments import (
+    add_config,
+    add_prices,
+    add_results,
+    make_parser,
+    out_figure,
+    out_file,
+    read_prices,
+    say,
+)
 
 if TYPE_CHECKING:
     from triplepoint.predictions import Request
-    from triplepoint.whatif.case import Prices
+    from triplepoint.prices import Prices
 
 _MOST_POINTS = 20
 _WRITTEN = (".parquet", ".csv")
@@ -59,14 +67,12 @@ def parser() -> argparse.ArgumentParser:
         "-f", "--factor", action="append", default=[], metavar="FACTOR",
         help="factor to change, repeatable (default: network, scale_up, pipeline, memory, power_limit, cooling)",
     )  # fmt: skip
-    made.add_argument("--price-kwh", type=_price, metavar="PRICE", help="of a kWh at the plug (default: not counted)")
-    made.add_argument(
-        "--price-gpu-hour", type=_price, metavar="PRICE", help="of a GPU for an hour, same currency (default: none)"
-    )
+    add_prices(made)
     made.add_argument(
         "--no-shapley", action="store_true", help="leave combinations of factors out: an eighth of the time of six"
     )
     made.add_argument("--out", type=out_file, metavar="OUT", help="file to write, .parquet or .csv (default: none)")
+    made.add_argument("--figure", type=out_figure, metavar="FILE", help=".pdf, .png or .svg to draw (default: none)")
     add_results(made)
     add_config(made)
     return made
@@ -82,28 +88,23 @@ def _factors() -> str:
     return "\n".join(lines).replace("%", "%%")
 
 
-def _price(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value <= 1e6:
-        raise argparse.ArgumentTypeError(f"found {text[:40]!r}, expected a number from 0 to 1e6")
-    return value
-
-
 def run(arguments: argparse.Namespace) -> Answer:
     """Explain points, the difference of two, or a comparison."""
     from triplepoint.errors import UserError
-    from triplepoint.whatif.case import Prices
 
     out: Path | None = arguments.out
     if out is not None and out.suffix not in _WRITTEN:
         raise UserError(f"{out}: expected a name that ends in {' or '.join(_WRITTEN)}")
-    prices = Prices(arguments.price_kwh, arguments.price_gpu_hour)
+    prices = read_prices(arguments)
     rows = _rows(arguments, prices)
     if out is not None:
         _write(rows, out)
+    if arguments.figure is not None:
+        from triplepoint.figures.write import save
+        from triplepoint.whatif.figure import draw
+
+        save(draw(rows), arguments.figure)
+        say(f"whatif: figure in {arguments.figure}")
     if arguments.json or out is not None:
         return Answer({"rows": rows})
     from triplepoint.whatif.text import render

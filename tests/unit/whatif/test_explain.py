@@ -8,7 +8,8 @@ import pytest
 
 from tests.unit.whatif.cases import CONFIG, MIXTRAL, case_of
 from triplepoint.errors import UserError
-from triplepoint.whatif.case import Prices, quantities
+from triplepoint.prices import Prices
+from triplepoint.whatif.case import quantities
 from triplepoint.whatif.explain import Explained, explain
 from triplepoint.whatif.factors import read_changes
 from triplepoint.whatif.paired import case_moves, difference_moves, difference_parts, interval, interval_of_share
