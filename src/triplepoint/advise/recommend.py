@@ -131,7 +131,7 @@ def advise(folder: Path, config: Path, layers: tuple[int, ...] = ()) -> Advice:
         raise UserError(f"{folder.name}: cannot be simulated: {error}") from None
     hosts = hosts_of(learned.manifest)
     return Advice(
-        learned.passport, _outliers(site, learned, before, hosts), hosts, _measured_s(folder), site.present, before,
+        learned.passport, _outliers(site, learned, before, hosts), hosts, measured_step_s(folder), site.present, before,
         proposed, after, gain, _reasons(site, before, proposed, after, gain, hosts),
     )  # fmt: skip
 
@@ -301,7 +301,7 @@ def _limit(site: Site, placement: Placement, outcome: Outcome, hosts: Mapping[in
     return text if factor <= 1.01 else f"{text}; gpu{device} of {hosts[node]} takes {factor:.2f} of a sound one's time"
 
 
-def _measured_s(folder: Path) -> float:
+def measured_step_s(folder: Path) -> float:
     """Return the median measured step, of its slowest rank. Unit: s."""
     steps = STEPS.read(folder / "raw" / "steps.parquet")
     columns = {name: steps[name].to_numpy(zero_copy_only=False) for name in ("step", "kind", "t_start_ns", "t_end_ns")}

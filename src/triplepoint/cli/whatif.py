@@ -27,7 +27,7 @@ _ABOUT = """\
 POINTS and OTHER are each one of
   FILE       configurations as 'triplepoint predict' reads them: .csv, .tsv, .txt, .yaml, .yml, .json, or a study
   FILE:ID    the one with this id, or in a study this number
-  RUN        run id, a folder in RESULTS/runs; the point is simulated, its measurements are not used
+  RUN        run id, a folder in RESULTS/runs; the point is simulated, and told beside its measured step
   COMPARISON a file of config/whatif: the fastest points of two clusters, by model
 With OTHER, one point each, the difference OTHER less POINTS is explained: a factor's part is what it costs one more
 than the other.
@@ -54,7 +54,10 @@ def parser() -> argparse.ArgumentParser:
         "Say what each factor costs a point, or makes of the difference of two points.",
         _EXAMPLES,
         _ABOUT.format(factors=_factors()),
-        answer={"rows": "rows of table whatif (docs/tables.md)"},
+        answer={
+            "rows": "rows of table whatif (docs/tables.md)",
+            "measured": "median measured step of each run that is named, in seconds",
+        },
     )
     made.add_argument("points", metavar="POINTS", help="points, a run or a comparison, see below")
     made.add_argument(
@@ -105,11 +108,25 @@ def run(arguments: argparse.Namespace) -> Answer:
 
         save(draw(rows), arguments.figure)
         say(f"whatif: figure in {arguments.figure}")
+    measured = _measured(arguments)
+    content = {"rows": rows, "measured": measured}
     if arguments.json or out is not None:
-        return Answer({"rows": rows})
-    from triplepoint.whatif.text import render
+        return Answer(content)
+    from triplepoint.whatif.text import render, render_measured
 
-    return Answer({"rows": rows}, render(rows))
+    return Answer(content, "\n".join([render(rows), *render_measured(rows, measured)]))
+
+
+def _measured(arguments: argparse.Namespace) -> dict[str, float]:
+    """Return the median measured step of every run that is named. Unit: s."""
+    from triplepoint.advise.recommend import measured_step_s
+
+    folders = {text: arguments.results / "runs" / text for text in (arguments.points, arguments.other) if text}
+    return {
+        run: measured_step_s(folder)
+        for run, folder in folders.items()
+        if not Path(run).exists() and (folder / "raw" / "steps.parquet").is_file()
+    }
 
 
 def _rows(arguments: argparse.Namespace, prices: "Prices") -> list[dict[str, Any]]:
@@ -163,10 +180,13 @@ def _of_run(run: str, arguments: argparse.Namespace) -> "Request":
     from triplepoint.cli.arguments import run_folder
     from triplepoint.config.base import read_json
     from triplepoint.config.plan import PlannedRun
+    from triplepoint.errors import UserError
     from triplepoint.predictions import Request
 
     folder = run_folder(argparse.Namespace(run=run, results=arguments.results))
     planned = read_json(PlannedRun, folder / "point.json", "plan the run again")
+    if not planned.point.knows("model", "tp", "pp", "dp", "global_batch_size", "micro_batch_size"):
+        raise UserError(f"{run}: model, layout or batch of the recorded job are unknown; describe it (docs/own_job.md)")
     return Request(run, folder, planned.point, None, None)
 
 

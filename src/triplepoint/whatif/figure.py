@@ -13,9 +13,9 @@ from triplepoint.figures import marks, style
 _PANELS = (
     ("step_time_s", "step time (s)", marks.BLUE, 1.0),
     ("node_energy_j", "energy of a step (kJ)", marks.ORANGE, 1e-3),
-    ("cost", "cost of a step ({unit})", marks.GREEN, 1.0),
+    ("cost", "cost of a day's steps ({unit})", marks.GREEN, 1.0),
 )
-"""Quantity, words, colour and scale of each panel, as far as known."""
+"""Quantity, words, colour and scale of each panel, as far as known; cost is that of the steps of a day as it is."""
 _NOTE = (
     "Each factor changed alone; 'interaction' is what these leave unexplained of 'all together'. {parts}Lines with "
     "caps: 90 % interval. {prices}"
@@ -34,9 +34,11 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
     Raises:
         UserError: If there are more points than a page holds.
     """
-    table = DataFrame(rows)
+    table = DataFrame(rows).astype({"factor": object, "value": object})
+    table[["factor", "value"]] = table[["factor", "value"]].where(table[["factor", "value"]].notna(), None)
     is_difference = bool((table["side"] == "difference").any())
     table = table[table["side"] == "difference"] if is_difference else table
+    table = _of_a_day(table)
     blocks = [block for _, block in table.groupby(["model", "case"], sort=False)]
     panels = [panel for panel in _PANELS if panel[0] in set(table["quantity"])]
     num_parts = sum(len(block[block["quantity"] == "step_time_s"]) for block in blocks)
@@ -58,6 +60,16 @@ def draw(rows: Sequence[dict[str, Any]]) -> Figure:
             panel.set_xlabel(f"change of {words.format(unit=own['unit'].iloc[0])}")
         axes[0].set_title(block["case"].iloc[0], loc="left")
     return page.finish()
+
+
+def _of_a_day(table: DataFrame) -> DataFrame:
+    """Return the rows with costs of the steps of a day; of points with other tokens a step, without cost."""
+    is_cost = table["quantity"] == "cost"
+    table = table[~(is_cost & table["steps_per_day"].isna())].copy()
+    paid = table["quantity"] == "cost"
+    for column in ("effect", "effect_lo", "effect_hi"):
+        table.loc[paid, column] *= table.loc[paid, "steps_per_day"].astype(float)
+    return table
 
 
 def _title(blocks: Sequence[DataFrame], is_difference: bool) -> str:
@@ -83,9 +95,9 @@ def _draw_parts(axes: Axes, rows: DataFrame, colour: str, scale: float) -> None:
         axes.barh(at, scale * row["effect"], 0.66, color=face, linewidth=0)
         ends = [scale * row["effect_lo"], scale * row["effect_hi"]]
         axes.plot(ends, [at, at], color=marks.BLACK, linewidth=0.8, marker="|", markersize=3, markeredgewidth=0.8)
-    labels = [f"{row['label']} {row['value'] or ''}".strip() for _, row in rows.iterrows()]
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
+    named = zip(rows["label"], rows["value"], strict=True)
+    axes.set_yticks(range(len(rows)), [label if value is None else f"{label}: {value}" for label, value in named])
+    axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.axvline(0, color=marks.BLACK, linewidth=0.5)
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
